@@ -1,0 +1,41 @@
+# Each target does its own set-up: a virtual environment in .venv, installed once and again only when
+# pyproject.toml or constraints.txt change.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help demo test test-slow check format clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+$(READY): pyproject.toml constraints.txt
+	@echo "== set-up: virtual environment in .venv (about a minute, once)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cloister needs Python 3.11 or newer: make PYTHON=python3.11")'
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[data,report,dev]'
+	@touch $@
+
+demo: $(READY)  ## train on 2410 real schools, compare, write demo/chem97.html
+	@echo "== demo: Chem97, 2410 schools, single-task / pooled / non-private / private"
+	@$(BIN)/cloister demo --out demo --force
+
+test: check  ## lint, types, layers, tests and doctests
+	@echo "== tests"
+	@$(BIN)/python -m pytest -m "not slow"
+
+test-slow: check  ## everything, including the slow tests
+	@$(BIN)/python -m pytest
+
+check: $(READY)
+	@echo "== style, types, layers"
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet . || (echo "run 'make format'"; exit 1)
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+format: $(READY)  ## format the code in place
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+clean:  ## remove the virtual environment, caches and the demo's output
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo

@@ -1,0 +1,59 @@
+"""Everything cloister raises on purpose.
+
+::
+
+    CloisterError
+    ├── InputError(ValueError)          data, bounds or parameters that cannot be used
+    ├── PlanError(ValueError)           a plan that cannot be priced, run or read
+    │   └── BudgetError                 the budget does not allow this release
+    ├── BillboardError                  a board that is truncated, edited, or does not match its plan
+    ├── AlgorithmError                  an algorithm broke its contract; names the function and the task
+    └── MissingExtraError(ImportError)  an optional dependency is not installed
+
+Each message is one sentence or two: what, the rule, what was found, what to do.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AlgorithmError",
+    "BillboardError",
+    "BudgetError",
+    "CloisterError",
+    "InputError",
+    "MissingExtraError",
+    "PlanError",
+]
+
+
+class CloisterError(Exception):
+    """Base of every error that cloister raises on purpose."""
+
+
+class InputError(CloisterError, ValueError):
+    """Data, bounds or parameters that cannot be used."""
+
+
+class PlanError(CloisterError, ValueError):
+    """A plan that cannot be priced, run or read."""
+
+
+class BudgetError(PlanError):
+    """The budget does not allow this release; nothing has left any task."""
+
+
+class BillboardError(CloisterError):
+    """A billboard that is truncated, edited, full, or does not match its plan."""
+
+
+class AlgorithmError(CloisterError):
+    """An algorithm broke its contract."""
+
+
+class MissingExtraError(CloisterError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package {package!r}. Install it with: pip install 'cloister[{extra}]'"
+        )
