@@ -1,1 +1,58 @@
-"""Private multi-task learning."""
+"""Private multi-task learning.
+
+Tasks say bounded things. The curator posts noisy sums on a public billboard. Tasks listen.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+#: Where each exported name lives; a module is imported when one of its names is first used.
+_HOMES = {
+    "algorithm": ["Algorithm"],
+    "algorithms.independent": ["Independent"],
+    "algorithms.mean": ["MeanRegularized"],
+    "algorithms.prior": ["SharedPrior"],
+    "algorithms.structures": ["Joint", "LowRank", "Mean", "Sparse"],
+    "billboard": ["Billboard", "Release"],
+    "channel": ["Absolute", "Channel", "MeanAndOuter", "Outer", "Plain", "Relation", "Round"],
+    "codebook": ["Codebook"],
+    "engines.check": ["check_algorithm"],
+    "engines.local": ["Run", "replay", "run"],
+    "errors": [
+        "AlgorithmError",
+        "BillboardError",
+        "BudgetError",
+        "CloisterError",
+        "InputError",
+        "MissingExtraError",
+        "PlanError",
+    ],
+    "estimators.prior": ["SharedPriorClassifier", "SharedPriorRegressor"],
+    "learners.classification": ["Classification"],
+    "learners.losses": ["LeastSquares", "Logistic", "Softmax"],
+    "learners.regression": ["Regression"],
+    "plan": ["Plan"],
+    "privacy.guarantee": ["Guarantee"],
+    "privacy.mechanisms": ["Gaussian", "Silent"],
+    "privacy.sampling": ["Everyone", "FixedSize", "OnePass", "Poisson"],
+    "tasks": ["Block", "Tasks"],
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted([*_HOME_OF, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'cloister' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"cloister.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

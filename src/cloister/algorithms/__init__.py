@@ -1,1 +1,1 @@
-"""TBD."""
+"""Algorithms: one family a file, each reading like its paper."""

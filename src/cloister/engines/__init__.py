@@ -1,1 +1,1 @@
-"""TBD."""
+"""Engines: where an algorithm runs."""

@@ -1,1 +1,1 @@
-"""TBD."""
+"""Estimators with the scikit-learn interface."""

@@ -1,1 +1,1 @@
-"""TBD."""
+"""Local learners, batched over tasks."""

@@ -1,1 +1,1 @@
-"""TBD."""
+"""Noise, sampling, accounting and the guarantee that follows."""

@@ -1,1 +1,1 @@
-"""TBD."""
+"""A run as one self-contained HTML page."""

@@ -1,0 +1,77 @@
+"""Public clean-up of noisy covariances: from a release to candidate priors. Post-processing, hence free."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["compose", "covariance_factors", "factor_of", "linear_shrinkage", "significant", "spikes"]
+
+Floats = NDArray[np.float64]
+
+
+def significant(matrix: Floats, noise: float) -> bool:
+    """Say whether a noisy symmetric matrix differs from a multiple of the identity beyond GOE noise."""
+    dim = len(matrix)
+    freedom = dim * (dim + 1) / 2 - 1
+    if freedom < 1:
+        return False
+    excess = np.linalg.norm(matrix - np.trace(matrix) / dim * np.eye(dim)) ** 2
+    return bool(excess >= noise**2 * freedom * (1 + 2 * math.sqrt(2 / freedom)) and excess > 0)
+
+
+def spikes(matrix: Floats, noise: float) -> tuple[Floats, Floats]:
+    r"""Return what of the eigenvalues stands out of GOE noise, and the eigenvectors.
+
+    Beyond the noise's edge :math:`2A`, :math:`A = s\sqrt{d/2}`, an eigenvalue l over the median b becomes
+    :math:`\sqrt{(l-b)^2 - 4A^2}`; all others become 0.
+    """
+    dim = len(matrix)
+    values, vectors = np.linalg.eigh(matrix)
+    base = float(np.median(values)) if dim > 5 else 0.0
+    over = np.maximum(values - min(max(base, 0.0), 1 / dim), 0.0)
+    return np.sqrt(np.maximum(over**2 - 2 * dim * noise**2, 0.0)), vectors
+
+
+def compose(values: Floats, vectors: Floats, mix: float = 0.0) -> Floats:
+    """Return the matrix with these eigenvalues, scaled to trace d and mixed with the identity."""
+    dim, total = len(values), float(values.sum())
+    scaled = values * dim / total if total > 0 else np.ones(dim)
+    return (vectors * ((1 - mix) * scaled + mix)) @ vectors.T
+
+
+def linear_shrinkage(matrix: Floats, noise: float) -> Floats:
+    """Shrink towards the identity by the share of the spread that is noise; floored, trace d."""
+    dim = len(matrix)
+    freedom = dim * (dim + 1) / 2 - 1
+    target = np.trace(matrix) / dim
+    spread = np.linalg.norm(matrix - target * np.eye(dim)) ** 2
+    keep = max(0.0, 1 - noise**2 * freedom / spread) if spread > 0 else 0.0
+    values, vectors = np.linalg.eigh(matrix)
+    shrunk = target + keep * (values - target)
+    return compose(np.maximum(shrunk, 0.05 * max(float(np.mean(shrunk)), 1e-12)), vectors)
+
+
+def factor_of(matrix: Floats) -> Floats:
+    """Return a factor L with LL' equal to a positive semi-definite matrix."""
+    values, vectors = np.linalg.eigh(matrix)
+    return vectors * np.sqrt(np.maximum(values, 1e-12))
+
+
+def covariance_factors(matrix: Floats, noise: float) -> list[Floats]:
+    """Return the candidate factors a noisy covariance supports: none if it is not significant.
+
+    Spikes on top of what the trace leaves over, spikes mixed with a tenth of identity, linear shrinkage.
+    """
+    if not significant(matrix, noise):
+        return []
+    kept, vectors = spikes(matrix, noise)
+    left = max(float(np.trace(matrix)) - float(kept.sum()), 0.0) / len(matrix)
+    candidates = [
+        compose(kept + left, vectors, mix=0.01),
+        compose(kept, vectors, mix=0.1),
+        linear_shrinkage(matrix, noise),
+    ]
+    return [factor_of(candidate) for candidate in candidates]

@@ -1,0 +1,131 @@
+"""Mean-regularised multi-task learning: each task is drawn towards the public mean of all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.channel import Channel, Plain, Round, equal_rounds
+from cloister.errors import PlanError
+from cloister.learners.losses import Loss
+
+if TYPE_CHECKING:
+    from cloister.billboard import Billboard, Release
+    from cloister.tasks import Block
+
+__all__ = ["MeanRegularized"]
+
+Floats = NDArray[np.float64]
+States = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class MeanRegularized:
+    r"""Every task in every round: projected models, noisy mean, local steps towards it.
+
+    .. math::
+        \min_{w_1..w_m,\,\bar w}\ \sum_k \Big( f_k(w_k) + \tfrac{\lambda}{2}\,|w_k - \bar w|^2 \Big),
+        \qquad |w_k| \le B
+
+    Parameters
+    ----------
+    loss : LeastSquares, Logistic or Softmax
+        What a task minimises; means over its rows.
+    lam : float
+        Pull towards the mean. 0 is single-task learning; at ``lam = 1/lr`` with one step a round every
+        task restarts from the mean, which is federated averaging.
+    clip : float
+        Radius B of the ball all models live in; public.
+    rounds, steps, lr : int, int, float
+        Releases, local gradient steps between them, and their size.
+    finetune : int
+        Local steps after the last release; free.
+    batch : int, optional
+        Rows in a local minibatch, drawn by the task's own counter-based randomness; all rows by default.
+
+    Privacy
+    -------
+    A task's message is its model, projected to the ball: sensitivity B (zero-out) or 2B (replace) of the
+    sum. The mean starts from public zeros, never from models trained at home.
+
+    References
+    ----------
+    Hu, Wu and Smith, "Private multi-task learning: formulation and applications to federated learning",
+    arXiv:2108.12978, and its convex form with full participation (Algorithm 1).
+    """
+
+    loss: Loss
+    lam: float = 0.1
+    clip: float = 1.0
+    rounds: int = 10
+    steps: int = 5
+    lr: float = 0.5
+    finetune: int = 0
+    batch: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1 or self.steps < 1:
+            raise PlanError(f"rounds and steps must be at least 1. Got {self.rounds} and {self.steps}.")
+        if not (self.lam >= 0 and self.lr > 0 and self.lam * self.lr <= 1):
+            raise PlanError(
+                f"lam must be >= 0, lr > 0 and lam * lr <= 1, lest steps overshoot the mean. "
+                f"Got lam={self.lam} and lr={self.lr}."
+            )
+
+    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
+        """Return equal rounds on one channel."""
+        return equal_rounds(self.rounds, [self._channel])
+
+    @property
+    def _channel(self) -> Channel:
+        return Channel(self.loss.size, self.clip, Plain())
+
+    def open(self) -> dict[str, NDArray[Any]]:
+        """Start from the same public zeros for all."""
+        return {"mean": np.zeros(self.loss.size)}
+
+    def channel(self, board: Billboard) -> Channel:
+        """Return the one channel: the model, projected."""
+        return self._channel
+
+    def init(self, block: Block, board: Billboard) -> States:
+        """Start every task at the public mean."""
+        return {"weights": np.repeat(board["mean"][None, :], len(block), axis=0)}
+
+    def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
+        """Take `steps` local steps towards the data and the mean; say where that ended."""
+        weights = self._descend(states["weights"], block, board, self.steps)
+        return weights, {"weights": weights}
+
+    def digest(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
+        """Post the noisy mean."""
+        return {"mean": self.clip * release.value / release.denominator}
+
+    def finish(self, states: States, block: Block, board: Billboard) -> States:
+        """Fine-tune at home with the mean fixed."""
+        return {"coef": self._descend(states["weights"], block, board, self.finetune)}
+
+    def _descend(self, weights: Floats, block: Block, board: Billboard, steps: int) -> Floats:
+        mean = board["mean"]
+        for step in range(steps):
+            slope = self.loss.gradient(weights, block.X, block.y, self._rows(block, board.rounds, step))
+            weights = project(weights - self.lr * (slope + self.lam * (weights - mean)), self.clip)
+        return weights
+
+    def _rows(self, block: Block, round: int, step: int) -> Floats:
+        """Return row weights: all rows, or a minibatch of the task's own choosing."""
+        weight: Floats = block.weight
+        if self.batch is None:
+            return weight
+        draws = np.where(weight > 0, block.uniforms(round * self.steps + step), np.inf)
+        return np.where(np.argsort(np.argsort(draws, axis=1), axis=1) < self.batch, weight, 0.0)
+
+
+def project(weights: Floats, radius: float) -> Floats:
+    """Project each row to the ball of this radius."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm = np.linalg.norm(weights, axis=1, keepdims=True)
+        return np.where(norm > radius, weights * (radius / np.maximum(norm, radius)), weights)

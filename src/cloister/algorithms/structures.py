@@ -1,0 +1,368 @@
+r"""What tasks tell each other about how they are alike: the structures of a shared prior.
+
+`Joint` and `Mean` take a few short rounds in which each task says where its weights lie from a public point;
+`LowRank` and `Sparse` take one round in which it says the direction of its own weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.algorithms.cleaning import compose, covariance_factors, factor_of, spikes
+from cloister.channel import Absolute, Channel, MeanAndOuter, Outer, Plain, unsvec
+from cloister.learners.average import Candidate, loose_intercept, own_candidates
+from cloister.learners.learner import BayesianLearner
+
+if TYPE_CHECKING:
+    from cloister.billboard import Billboard, Release
+    from cloister.tasks import Block
+
+__all__ = ["Joint", "LowRank", "Mean", "Sparse", "Structure"]
+
+Floats = NDArray[np.float64]
+States = dict[str, NDArray[Any]]
+Public = Mapping[str, NDArray[Any]]
+
+
+class Structure(Protocol):
+    """How a shared prior is learned and what candidates come of it; all but `message` is public."""
+
+    #: Whether a small share of the budget buys the scale of the prior.
+    buys_scale: bool
+
+    def rounds(self, size: int, n_tasks: int, mu: float) -> int:
+        """Return how many rounds to take."""
+
+    def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
+        """Return the channels a round may use."""
+
+    def channel(self, learner: BayesianLearner, board: Billboard) -> Channel:
+        """Return the one it uses next."""
+
+    def open(self, learner: BayesianLearner) -> Public:
+        """Return the public start."""
+
+    def message(
+        self, learner: BayesianLearner, states: States, block: Block, board: Billboard
+    ) -> NDArray[Any]:
+        """Return what each task says."""
+
+    def digest(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
+        """Return the public state after a release."""
+
+    def mean(self, learner: BayesianLearner, board: Billboard) -> Floats:
+        """Return the prior's mean."""
+
+    def candidates(self, learner: BayesianLearner, board: Billboard) -> list[Candidate]:
+        """Return the candidate priors."""
+
+
+def _descend(
+    learner: BayesianLearner, g: Floats, s: float, weight: float, board: Billboard
+) -> dict[str, Any]:
+    """Move the public mean by what the tasks said: gather evidence first, then accelerated steps.
+
+    Until the average offset is louder than its noise the mean stays at zero (`since` 0); from then on each
+    round is a step from the point tasks were looking from, and `variance` follows the noise in the mean.
+    """
+    since, dim = int(board["since"]), len(g)
+    if since > 0:
+        point, clip = _point(board), learner.clip
+        variance = 0.49 * float(board["variance"]) + (clip * s) ** 2
+        return {
+            "mean": point + clip * g,
+            "previous": board["mean"],
+            "since": np.array(since + 1),
+            "variance": np.array(variance),
+            "sum": board["sum"],
+            "precision": board["precision"],
+            "noise": board["noise"],
+        }
+    total, precision = board["sum"] + weight * g, float(board["precision"]) + weight
+    noise = float(board["noise"]) + (weight * s) ** 2
+    average, variance = total / precision, noise / precision**2
+    heard = float(average @ average) > (dim + math.sqrt(2 * dim)) * variance  # a sd above pure noise
+    mean = learner.clip * average if heard else np.zeros(dim)
+    return {
+        "mean": mean,
+        "previous": mean,
+        "since": np.array(int(heard)),
+        "variance": np.array(learner.clip**2 * variance),
+        "sum": total,
+        "precision": np.array(precision),
+        "noise": np.array(noise),
+    }
+
+
+def _still(dim: int) -> dict[str, Any]:
+    zero = np.zeros(())
+    return {
+        "mean": np.zeros(dim),
+        "previous": np.zeros(dim),
+        "since": np.array(0),
+        "variance": zero,
+        "sum": np.zeros(dim),
+        "precision": zero,
+        "noise": zero,
+    }
+
+
+def _point(board: Billboard) -> Floats:
+    """Return the point tasks look from: the mean with Nesterov's momentum."""
+    since = int(board["since"])
+    momentum = (since - 1) / (since + 2) if since > 0 else 0.0
+    point: Floats = board["mean"] + momentum * (board["mean"] - board["previous"])
+    return point
+
+
+def _shrunk_mean(board: Billboard) -> Floats:
+    mean: Floats = board["mean"]
+    square = float(mean @ mean)
+    return mean if square == 0 else mean * max(0.0, 1 - len(mean) * float(board["variance"]) / (2 * square))
+
+
+def _shared_candidates(learner: BayesianLearner, mean: Floats, factors: list[Floats]) -> list[Candidate]:
+    """Return own priors (weight .1), priors around the mean (.6) and around it with a covariance (.3)."""
+    plain, loose, full = learner.prior_scales
+    isotropic = math.sqrt(plain) * np.eye(learner.size)
+    around = [isotropic]
+    if learner.intercept:
+        around.append(math.sqrt(loose) * _tile(learner, loose_intercept(learner.dim, 30.0, True)))
+    shared = [Candidate(0.6 / len(around), mean, factor, True) for factor in around]
+    shared += [Candidate(0.3 / len(factors), mean, math.sqrt(full) * f, True) for f in factors]
+    return _own(learner, 0.1) + shared
+
+
+def _tile(learner: BayesianLearner, factor: Floats) -> Floats:
+    return np.kron(np.eye(learner.size // learner.dim), factor)
+
+
+def _own(learner: BayesianLearner, weight: float) -> list[Candidate]:
+    return own_candidates(learner.size, learner.dim, learner.intercept, weight)
+
+
+def _short_rounds(size: int, n_tasks: int, mu: float) -> int:
+    return (
+        20 if math.isinf(mu) else int(np.clip(round(1.5 * math.sqrt(n_tasks * mu / math.sqrt(size))), 4, 20))
+    )
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Tasks say where their weights lie from the public mean: the offset, clipped."""
+
+    buys_scale = True
+
+    def rounds(self, size: int, n_tasks: int, mu: float) -> int:
+        """Return 4 to 20 rounds, more the better the noise allows."""
+        return _short_rounds(size, n_tasks, mu)
+
+    def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
+        """Return the one channel: the offset as it is."""
+        return (Channel(learner.size, learner.clip, Plain()),)
+
+    def channel(self, learner: BayesianLearner, board: Billboard) -> Channel:
+        """Return the one channel."""
+        return self.channels(learner)[0]
+
+    def open(self, learner: BayesianLearner) -> Public:
+        """Start from zero."""
+        return _still(learner.size)
+
+    def message(
+        self, learner: BayesianLearner, states: States, block: Block, board: Billboard
+    ) -> NDArray[Any]:
+        """Return each task's offset from the public point."""
+        return learner.offset(states, block, _point(board))
+
+    def digest(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
+        """Move the mean."""
+        m = release.denominator
+        return _descend(learner, release.value / m, release.noise / m, 1.0, board)
+
+    def mean(self, learner: BayesianLearner, board: Billboard) -> Floats:
+        """Return the mean, shrunk by what of it is noise."""
+        return _shrunk_mean(board)
+
+    def candidates(self, learner: BayesianLearner, board: Billboard) -> list[Candidate]:
+        """Return own priors and priors around the mean."""
+        return _shared_candidates(learner, self.mean(learner, board), [])
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Mean and covariance in one message a round: the offset and its outer product, jointly clipped."""
+
+    buys_scale = True
+    #: Share of the message that is the mean: while the mean moves (or at first), and while it stands still.
+    moving, standing = 0.4, 0.15
+
+    def rounds(self, size: int, n_tasks: int, mu: float) -> int:
+        """Return 4 to 20 rounds, more the better the noise allows."""
+        return _short_rounds(size, n_tasks, mu)
+
+    def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
+        """Return the two mixtures of mean and outer product."""
+        return tuple(
+            Channel(learner.size, learner.clip, MeanAndOuter(a)) for a in (self.moving, self.standing)
+        )
+
+    def channel(self, learner: BayesianLearner, board: Billboard) -> Channel:
+        """Listen more to the mean at first and while it moves, more to the covariance otherwise."""
+        moving = int(board["since"]) > 0 or float(board["precision"]) == 0
+        return self.channels(learner)[0 if moving else 1]
+
+    def open(self, learner: BayesianLearner) -> Public:
+        """Start from zero."""
+        dim = learner.size
+        return _still(dim) | {
+            "moment": np.zeros((dim, dim)),
+            "moment_weight": np.zeros(()),
+            "moment_noise": np.zeros(()),
+        }
+
+    def message(
+        self, learner: BayesianLearner, states: States, block: Block, board: Billboard
+    ) -> NDArray[Any]:
+        """Return each task's offset from the public point."""
+        return learner.offset(states, block, _point(board))
+
+    def digest(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
+        """Move the mean, and add this round's covariance to the average of them."""
+        a = (self.moving, self.standing)[release.channel]
+        dim, m = learner.size, release.denominator
+        g, s = release.value[:dim] / (math.sqrt(a) * m), release.noise / (math.sqrt(a) * m)
+        outer = unsvec(release.value[dim:], dim) / (math.sqrt(1 - a) * m)
+        outer_noise = release.noise / (math.sqrt(1 - a) * m)
+        precision = 1 / (2 + a**2 / (2 * (1 - a)))  # of the release; the same shape under either relation
+        shrunk = g * max(0.0, 1 - dim * s**2 / max(float(g @ g), 1e-300))  # as much of g as is not noise
+        covariance = outer - np.outer(shrunk, shrunk)
+        weight = precision * (1 - a)
+        moved = _descend(learner, g, s, precision * a, board)
+        return moved | {
+            "moment": board["moment"] + weight * covariance,
+            "moment_weight": board["moment_weight"] + weight,
+            "moment_noise": board["moment_noise"] + (weight * outer_noise) ** 2,
+        }
+
+    def mean(self, learner: BayesianLearner, board: Billboard) -> Floats:
+        """Return the mean, shrunk by what of it is noise."""
+        return _shrunk_mean(board)
+
+    def candidates(self, learner: BayesianLearner, board: Billboard) -> list[Candidate]:
+        """Return own priors, priors around the mean, and with the covariance where it is significant."""
+        weight = float(board["moment_weight"])
+        noise = math.sqrt(float(board["moment_noise"])) / weight
+        factors = covariance_factors(board["moment"] / weight, noise)
+        return _shared_candidates(learner, self.mean(learner, board), factors)
+
+
+def _unit(weights: Floats) -> Floats:
+    return weights / np.maximum(np.linalg.norm(weights, axis=1, keepdims=True), 1e-300)
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """Tasks say the outer product of their own direction: for weights in a common subspace, mean useless."""
+
+    buys_scale = False
+
+    def rounds(self, size: int, n_tasks: int, mu: float) -> int:
+        """Return one round."""
+        return 1
+
+    def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
+        """Return the one channel: the outer product."""
+        return (Channel(learner.size, 1.0, Outer()),)
+
+    def channel(self, learner: BayesianLearner, board: Billboard) -> Channel:
+        """Return the one channel."""
+        return self.channels(learner)[0]
+
+    def open(self, learner: BayesianLearner) -> Public:
+        """Start from nothing."""
+        return {"moment": np.zeros((learner.size, learner.size)), "noise": np.zeros(())}
+
+    def message(
+        self, learner: BayesianLearner, states: States, block: Block, board: Billboard
+    ) -> NDArray[Any]:
+        """Return each task's unit-normalised own weights: nothing is clipped."""
+        return _unit(learner.own_weights(states, block))
+
+    def digest(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
+        """Post the directions' average outer product."""
+        m = release.denominator
+        return {"moment": unsvec(release.value / m, learner.size), "noise": np.array(release.noise / m)}
+
+    def mean(self, learner: BayesianLearner, board: Billboard) -> Floats:
+        """Return zero."""
+        return np.zeros(learner.size)
+
+    def candidates(self, learner: BayesianLearner, board: Billboard) -> list[Candidate]:
+        """Return shrunk covariances mixed with identity, unshrunk ones lifted by the noise's edge, and I."""
+        dim, noise, total = learner.size, float(board["noise"]), board["moment"]
+        values, vectors = np.linalg.eigh(total)
+        kept, _ = spikes(total, noise)
+        edge = noise * math.sqrt(2 * dim)
+        matrices = [compose(kept, vectors, r) for r in (0.003, 0.01, 0.03, 0.1, 0.3) if kept.any()]
+        for lift in (edge, edge / 2):  # unshrunk, lifted so that noise leaves it positive
+            floor = max(0.02 * lift, 1e-6 * float(np.abs(values).max()))
+            matrices.append(compose(np.maximum(values + lift, floor), vectors))
+        own = _own(learner, 1.0 / (1 + len(matrices)))
+        zero = np.zeros(dim)
+        return own + [Candidate(1.0 / (1 + len(matrices)), zero, factor_of(m), False) for m in matrices]
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """Tasks say how much of their own direction lies on each coordinate: for a common support."""
+
+    buys_scale = False
+
+    def rounds(self, size: int, n_tasks: int, mu: float) -> int:
+        """Return one round."""
+        return 1
+
+    def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
+        """Return the one channel: absolute values."""
+        return (Channel(learner.size, 1.0, Absolute()),)
+
+    def channel(self, learner: BayesianLearner, board: Billboard) -> Channel:
+        """Return the one channel."""
+        return self.channels(learner)[0]
+
+    def open(self, learner: BayesianLearner) -> Public:
+        """Start from nothing."""
+        return {"size": np.zeros(learner.size), "noise": np.zeros(())}
+
+    def message(
+        self, learner: BayesianLearner, states: States, block: Block, board: Billboard
+    ) -> NDArray[Any]:
+        """Return each task's unit-normalised own weights."""
+        return _unit(learner.own_weights(states, block))
+
+    def digest(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
+        """Post the summed sizes."""
+        return {"size": release.value, "noise": np.array(release.noise)}
+
+    def mean(self, learner: BayesianLearner, board: Billboard) -> Floats:
+        """Return zero."""
+        return np.zeros(learner.size)
+
+    def candidates(self, learner: BayesianLearner, board: Billboard) -> list[Candidate]:
+        """Return diagonal priors at three thresholds, and own ones."""
+        dim, noise = learner.size, float(board["noise"])
+        above = board["size"] - np.median(board["size"])
+        diagonals = []
+        for threshold in (0.0, 1.0, math.sqrt(2 * math.log(max(dim, 2)))):
+            kept = np.where(above > threshold * noise, np.maximum(above, 0.0) ** 2, 0.0)
+            if kept.sum() > 0:
+                diagonals.append(np.sqrt(np.maximum(kept * dim / kept.sum(), 1e-6)))
+        zero, weight = np.zeros(dim), 1.0 / (1 + len(diagonals))
+        return _own(learner, weight) + [Candidate(weight, zero, np.diag(d), False) for d in diagonals]

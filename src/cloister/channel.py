@@ -1,0 +1,230 @@
+r"""Channels: the public promise about a message, and its exact sensitivity.
+
+A task's message is clipped to a ball first and lifted afterwards; the lifted set is smaller than a ball
+of its own, which is why the order matters and why the numbers below are not ``2 * clip``.
+All lifts work in units of the clip: ``u`` with :math:`|u| \le 1`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.errors import PlanError
+
+__all__ = ["Absolute", "Channel", "Lift", "MeanAndOuter", "Outer", "Plain", "Relation", "Round"]
+
+Floats = NDArray[np.float64]
+
+
+class Relation(StrEnum):
+    """Who counts as a neighbour: one task's data replaced by any other, or its messages by zeros."""
+
+    REPLACE = "replace"
+    ZERO_OUT = "zero_out"
+
+    @property
+    def other(self) -> Relation:
+        """The other relation."""
+        return Relation.ZERO_OUT if self is Relation.REPLACE else Relation.REPLACE
+
+
+class Lift(Protocol):
+    """What is summed, as a function of the unit-ball vector u."""
+
+    def size(self, dim: int) -> int:
+        """Return how many numbers a lifted message has."""
+
+    def total(self, units: Floats) -> Floats:
+        """Return the sum of the lifted rows of `units`."""
+
+    def sensitivity(self, relation: Relation) -> float:
+        """Return the largest l2 change of the sum when one task changes."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    r"""The message as it is: :math:`u`. Sensitivity 1 (zero-out), 2 (replace; :math:`u' = -u`)."""
+
+    def size(self, dim: int) -> int:
+        """Return how many numbers a lifted message has."""
+        return dim
+
+    def total(self, units: Floats) -> Floats:
+        """Return the sum of the rows."""
+        return units.sum(axis=0)
+
+    def sensitivity(self, relation: Relation) -> float:
+        """Return 1 or 2."""
+        return 2.0 if relation is Relation.REPLACE else 1.0
+
+
+@dataclass(frozen=True)
+class Absolute:
+    r"""Entrywise :math:`|u|`: a non-negative message. Sensitivity 1, :math:`\sqrt2` (:math:`e_1, e_2`).
+
+    For non-negative x, y in the unit ball :math:`|x-y|^2 = |x|^2 + |y|^2 - 2 x'y \le 2`.
+    """
+
+    def size(self, dim: int) -> int:
+        """Return how many numbers a lifted message has."""
+        return dim
+
+    def total(self, units: Floats) -> Floats:
+        """Return the sum of absolute values."""
+        return np.abs(units).sum(axis=0)
+
+    def sensitivity(self, relation: Relation) -> float:
+        """Return 1 or sqrt(2)."""
+        return math.sqrt(2) if relation is Relation.REPLACE else 1.0
+
+
+@dataclass(frozen=True)
+class Outer:
+    r"""The outer product :math:`uu'`, as `svec`. Sensitivity 1, :math:`\sqrt2` (orthogonal u, u').
+
+    Isotropic noise on `svec` coordinates is GOE noise on the matrix: variance :math:`s^2` on the
+    diagonal and :math:`s^2/2` off it.
+    """
+
+    def size(self, dim: int) -> int:
+        """Return how many numbers a lifted message has."""
+        return dim * (dim + 1) // 2
+
+    def total(self, units: Floats) -> Floats:
+        """Return the svec of the sum of outer products."""
+        return svec(units.T @ units)
+
+    def sensitivity(self, relation: Relation) -> float:
+        """Return 1 or sqrt(2)."""
+        return math.sqrt(2) if relation is Relation.REPLACE else 1.0
+
+
+@dataclass(frozen=True)
+class MeanAndOuter:
+    r"""Mean and second moment in one message, :math:`[\sqrt a\,u, \sqrt{1-a}\,\mathrm{svec}(uu')]`.
+
+    Sensitivity 1 under zero-out (attained at :math:`|u|=1`). Under replace its square is
+    :math:`D_2(a) = 2 + a^2 / (2(1-a))` for :math:`a \le 2/3` and :math:`4a` above, attained by two unit
+    vectors at cosine :math:`c = \max(-1, -a/(2(1-a)))`: one joint clip is cheaper than any split of
+    the budget between two releases.
+    """
+
+    a: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.a < 1:
+            raise PlanError(
+                f"The share a of the mean must be in (0, 1). Got {self.a}. Use Plain() or Outer()."
+            )
+
+    def size(self, dim: int) -> int:
+        """Return how many numbers a lifted message has."""
+        return dim + dim * (dim + 1) // 2
+
+    def total(self, units: Floats) -> Floats:
+        """Return the sum of the joint messages."""
+        return np.concatenate(
+            [math.sqrt(self.a) * units.sum(axis=0), math.sqrt(1 - self.a) * svec(units.T @ units)]
+        )
+
+    def sensitivity(self, relation: Relation) -> float:
+        """Return 1 or sqrt(D2(a))."""
+        if relation is Relation.ZERO_OUT:
+            return 1.0
+        return math.sqrt(2 + self.a**2 / (2 * (1 - self.a)) if self.a <= 2 / 3 else 4 * self.a)
+
+
+@dataclass(frozen=True)
+class Channel:
+    """What may leave a task in one round: `dim` numbers, clipped to `clip`, then lifted.
+
+    Privacy
+    -------
+    The engine sends nothing but ``total(messages)``. A row that is not finite counts as zero. Values on
+    the billboard are in units of the clip.
+
+    Examples
+    --------
+    >>> channel = Channel(2, clip=0.5, lift=Plain())
+    >>> channel.total(np.array([[3.0, 4.0], [np.nan, 1.0]])).round(6).tolist()
+    [0.6, 0.8]
+    >>> channel.sensitivity(Relation.REPLACE)
+    2.0
+    """
+
+    dim: int
+    clip: float = 1.0
+    lift: Lift = field(default_factory=Plain)
+
+    def __post_init__(self) -> None:
+        if not (0 < self.clip < math.inf):
+            raise PlanError(
+                f"clip must be > 0 and finite. Got {self.clip}. Use mechanism=Silent() for a non-private run."
+            )
+        if self.dim < 1:
+            raise PlanError(f"A message must have at least one number. Got dim={self.dim}.")
+
+    @property
+    def size(self) -> int:
+        """How many numbers a release on this channel has."""
+        return self.lift.size(self.dim)
+
+    def sensitivity(self, relation: Relation) -> float:
+        """Return the exact l2 sensitivity of the sum, in units of the clip."""
+        return self.lift.sensitivity(relation)
+
+    def units(self, messages: NDArray[Any]) -> Floats:
+        """Clip each row to the ball and divide by the clip: norms are at most 1, rounding included."""
+        rows = np.asarray(messages, dtype=np.float64).reshape(len(messages), self.dim)
+        rows = np.where(finite_rows(rows)[:, None], rows, 0.0)
+        largest = np.abs(rows).max(axis=1, keepdims=True)  # divided out first, lest squares overflow
+        scaled = rows / np.where(largest > 0, largest, 1.0)
+        length = np.sqrt((scaled * scaled).sum(axis=1, keepdims=True))
+        slack = 1 + (self.dim + 8) * 2.0**-52  # more than all the rounding around it
+        with np.errstate(over="ignore"):
+            inside = largest / self.clip * length * slack <= 1
+            return np.where(inside, rows / self.clip, scaled / np.where(inside, 1.0, length * slack))
+
+    def total(self, messages: NDArray[Any]) -> Floats:
+        """Return the sum over tasks of the clipped, then lifted messages."""
+        return self.lift.total(self.units(messages))
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of a schedule: its share of the squared budget, and the channels it may use."""
+
+    share: float
+    channels: tuple[Channel, ...]
+
+
+def equal_rounds(count: int, channels: Sequence[Channel]) -> tuple[Round, ...]:
+    """Return `count` rounds that share the budget equally."""
+    return tuple(Round(1 / count, tuple(channels)) for _ in range(count))
+
+
+def finite_rows(rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Say which rows are finite throughout."""
+    return np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))
+
+
+def svec(matrix: Floats) -> Floats:
+    """Return the upper triangle of a symmetric matrix, off-diagonals times sqrt(2): an isometry."""
+    i, j = np.triu_indices(matrix.shape[-1])
+    return matrix[..., i, j] * np.where(i == j, 1.0, math.sqrt(2))
+
+
+def unsvec(vector: Floats, dim: int) -> Floats:
+    """Invert `svec`."""
+    i, j = np.triu_indices(dim)
+    matrix = np.zeros((*vector.shape[:-1], dim, dim))
+    matrix[..., i, j] = vector / np.where(i == j, 1.0, math.sqrt(2))
+    matrix[..., j, i] = matrix[..., i, j]
+    return matrix

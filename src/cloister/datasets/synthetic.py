@@ -1,0 +1,147 @@
+r"""The synthetic data of the model-protection experiments: tasks that share a subspace, or a few features.
+
+Rows are Gaussian, scaled to unit length; targets are :math:`y_i = X_i w_i + \varepsilon_i` with standard
+normal noise. Each task has nine times as many test rows as training rows.
+
+References
+----------
+.. [1] J. Liang, Z. Liu, J. Zhou, X. Jiang, C. Zhang and F. Wang, "Model-protected multi-task learning",
+   arXiv:1809.06546, section 5.4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.errors import InputError
+
+__all__ = ["Simulation", "group_sparse", "low_rank"]
+
+_TEST_ROWS_PER_ROW = 9
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Simulation:
+    """Tasks of equal size, stacked along the first axis, with the weights that made them.
+
+    Parameters
+    ----------
+    name, description : str
+        What it is.
+    X_train, X_test : arrays of shape (n_tasks, n_rows, dim)
+        Rows of unit length; no intercept.
+    y_train, y_test : arrays of shape (n_tasks, n_rows)
+        Targets.
+    weights : array of shape (n_tasks, dim)
+        The truth.
+    target_bound : float
+        A public bound: ``y / target_bound`` lies in [-1, 1] but for a few rows in a million.
+    """
+
+    name: str
+    X_train: NDArray[np.float64]
+    y_train: NDArray[np.float64]
+    X_test: NDArray[np.float64]
+    y_test: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    description: str
+    target_bound: float = 50.0
+
+    def __len__(self) -> int:
+        return self.y_train.size
+
+    def __repr__(self) -> str:
+        m, n, d = self.X_train.shape
+        return f"Simulation({self.name!r}, {m} tasks, {n} training rows each, {d} features)"
+
+    @property
+    def n_tasks(self) -> int:
+        """Number of tasks."""
+        return len(self.weights)
+
+
+def low_rank(
+    seed: int, tasks: int = 320, rows: int = 30, dim: int = 30, rank: int = 4, signal: float = 113.0
+) -> Simulation:
+    r"""Tasks whose weights lie in one subspace of dimension ``rank``.
+
+    The weight matrix is matrix-variate normal, :math:`W \sim MVN(0, I_d, \Sigma)` [1]_. The paper shows
+    :math:`\Sigma` in a picture only; here :math:`\Sigma = s A A^\top`, with one random unit vector of length
+    ``rank`` per task in the rows of :math:`A`.
+
+    Parameters
+    ----------
+    seed : int
+        Of the generator; the same seed gives the same data.
+    tasks, rows, dim, rank : int
+        Number of tasks, of training rows of each, of features, and rank of the weight matrix.
+    signal : float, default=113
+        :math:`s`, the variance of a target without noise. The default is that of `group_sparse`.
+
+    Examples
+    --------
+    >>> data = low_rank(seed=0, tasks=20, rows=5, dim=10, rank=3)
+    >>> data
+    Simulation('low_rank', 20 tasks, 5 training rows each, 10 features)
+    >>> int(np.linalg.matrix_rank(data.weights))
+    3
+    """
+    _check(tasks=tasks, rows=rows, dim=dim, rank=rank)
+    _check_most("rank", rank, min(dim, tasks))
+    rng = np.random.default_rng(seed)
+    mix = rng.standard_normal((tasks, rank))
+    mix /= np.linalg.norm(mix, axis=1, keepdims=True)
+    weights = np.sqrt(signal) * mix @ rng.standard_normal((rank, dim))
+    return _simulate("low_rank", rng, rows, weights, f"Weights in one subspace of dimension {rank}.")
+
+
+def group_sparse(seed: int, tasks: int = 320, rows: int = 30, dim: int = 30, active: int = 4) -> Simulation:
+    r"""Tasks whose weights are zero but for the first ``active`` features [1]_.
+
+    Parameters
+    ----------
+    seed : int
+        Of the generator; the same seed gives the same data.
+    tasks, rows, dim, active : int
+        Number of tasks, of training rows of each, of features, and of features that matter. Their weights are
+        uniform on :math:`[-50, -1] \cup [1, 50]`.
+
+    Examples
+    --------
+    >>> weights = group_sparse(seed=0, tasks=20, rows=5, dim=10).weights
+    >>> np.flatnonzero(np.abs(weights).sum(axis=0))
+    array([0, 1, 2, 3])
+    """
+    _check(tasks=tasks, rows=rows, dim=dim, active=active)
+    _check_most("active", active, dim)
+    rng = np.random.default_rng(seed)
+    weights = np.zeros((tasks, dim))
+    size = (tasks, active)
+    weights[:, :active] = rng.uniform(1.0, 50.0, size) * rng.choice([-1.0, 1.0], size)
+    return _simulate("group_sparse", rng, rows, weights, f"Weights on the first {active} features only.")
+
+
+def _simulate(
+    name: str, rng: np.random.Generator, rows: int, weights: NDArray[np.float64], description: str
+) -> Simulation:
+    tasks, dim = weights.shape
+    X = rng.standard_normal((tasks, rows * (1 + _TEST_ROWS_PER_ROW), dim))
+    X /= np.linalg.norm(X, axis=2, keepdims=True)
+    y = np.einsum("tnd,td->tn", X, weights) + rng.standard_normal(X.shape[:2])
+    return Simulation(name, X[:, :rows], y[:, :rows], X[:, rows:], y[:, rows:], weights, description)
+
+
+def _check(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise InputError(f"{name} must be at least 1. Got {size}. Leave it out for the default.")
+
+
+def _check_most(name: str, size: int, most: int) -> None:
+    if size > most:
+        raise InputError(
+            f"{name} must be at most {most} here. Got {size}. Lower it or ask for a larger problem."
+        )

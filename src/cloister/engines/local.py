@@ -1,0 +1,258 @@
+"""The reference engine: every task on this machine, block by block; and replay, the billboard lemma as a function."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.algorithm import States
+from cloister.billboard import Billboard, Release
+from cloister.channel import finite_rows
+from cloister.errors import AlgorithmError, InputError
+from cloister.plan import Plan
+from cloister.privacy.guarantee import Guarantee
+from cloister.privacy.randomness import Randomness, SeededRandomness, SystemRandomness
+from cloister.tasks import Block, Tasks
+
+__all__ = ["Run", "replay", "run"]
+
+T = TypeVar("T")
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PrivateRun:
+    """What a run knows that must not leave it: each task's row belongs to that task alone."""
+
+    ids: NDArray[Any]
+    models: States
+    coins: NDArray[np.bool_]
+    local_seed: int
+    rejected_messages: int
+
+    def __repr__(self) -> str:
+        return f"PrivateRun({len(self.ids)} tasks, private)"
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished run: its plan and billboard are public, everything under `private` is not."""
+
+    plan: Plan
+    board: Billboard
+    randomness: str
+    private: PrivateRun = field(repr=False)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The plan's guarantee, with the noise that was really used."""
+        return replace(self.plan.guarantee, noise=self.randomness)
+
+    def model(self, task: object) -> States:
+        """Return one task's own model. Give it to that task alone."""
+        found = np.flatnonzero(self.private.ids == task)
+        if not len(found):
+            raise InputError(f"There is no task {task!r} in this run.")
+        return {name: array[found[0]] for name, array in self.private.models.items()}
+
+
+def run(
+    plan: Plan,
+    tasks: Tasks,
+    *,
+    random_state: int | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Run a plan over tasks that all live on this machine.
+
+    Parameters
+    ----------
+    plan : Plan
+        Calibrated, or with `Silent()`.
+    tasks : Tasks
+        As many as the plan says.
+    random_state : int, optional
+        Makes the run reproducible and INSECURE: whoever knows the seed can subtract the noise.
+    threads : int, optional
+        Blocks computed at the same time; by default one for each core. Does not change results.
+    progress : callable, optional
+        Called with (rounds done, rounds in all).
+
+    Privacy
+    -------
+    The only thing that crosses from private to public is the noisy sum that the plan's mechanism makes of
+    clipped messages. Everything else on the board is computed from the board.
+    """
+    if len(tasks) != plan.n_tasks:
+        raise InputError(f"The plan is for {plan.n_tasks} tasks, the data has {len(tasks)}.")
+    source = SystemRandomness() if random_state is None else SeededRandomness(int(random_state))
+    local_seed = source.local_seed()
+    layout = tasks.layout()
+    blocks = list(tasks.blocks(layout, local_seed))
+    board = plan.open()
+    coins = _draw_coins(plan, source)
+    rejected = 0
+    with _pool(len(blocks), threads) as each:
+        states = each(lambda block: _named(plan.algorithm.init, block, board), blocks)
+        for t in range(len(plan.rounds)):
+            heard = each(
+                lambda part: _speak(plan, board, *part),
+                zip(states, blocks, [coins[t, index] for index in layout], strict=True),
+            )
+            states = [state for state, _, _ in heard]
+            rejected += sum(bad for _, _, bad in heard)
+            board = _post(plan, board, sum(total for _, total, _ in heard), source)
+            if progress is not None:
+                progress(t + 1, len(plan.rounds))
+        finished = each(
+            lambda part: _named(plan.algorithm.finish, part[1], board, part[0]),
+            zip(states, blocks, strict=True),
+        )
+    models = _gather(finished, layout)
+    return Run(plan, board, source.description, PrivateRun(tasks.ids, models, coins, local_seed, rejected))
+
+
+def replay(
+    plan: Plan,
+    board: Billboard,
+    tasks: Tasks,
+    *,
+    coins: NDArray[np.bool_] | None = None,
+    local_seed: int = 0,
+) -> States:
+    """Compute tasks' models from their own data and the billboard alone: nothing leaves, nothing is spent.
+
+    For a task of the run this gives its model again (with its coins and seed): bit for bit on the same
+    block layout, up to rounding on another. For a task that comes late it is how to join.
+
+    Parameters
+    ----------
+    plan, board : Plan, Billboard
+        The public part of a run.
+    tasks : Tasks
+        One task or many; their number need not be the plan's.
+    coins : bool array of shape (rounds, tasks), optional
+        Which rounds each task took part in; by default all.
+    local_seed : int
+        The seed of the tasks' local randomness.
+    """
+    plan.check(board)
+    if not board.complete:
+        raise InputError(
+            f"The board holds {board.rounds} of {board.capacity} releases. Finish the run first."
+        )
+    layout = tasks.layout()
+    blocks = list(tasks.blocks(layout, local_seed))
+    took_part = np.ones((len(plan.rounds), len(tasks)), dtype=bool) if coins is None else coins
+    finished = []
+    with _pool(len(blocks), None) as each:
+        states = each(lambda block: _named(plan.algorithm.init, block, board.before(0)), blocks)
+        for t in range(len(plan.rounds)):
+            heard = each(
+                lambda part: _listen(plan, board.before(t), *part),
+                zip(states, blocks, [took_part[t, index] for index in layout], strict=True),
+            )
+            states = [state for state, _ in heard]
+        finished = each(
+            lambda part: _named(plan.algorithm.finish, part[1], board, part[0]),
+            zip(states, blocks, strict=True),
+        )
+    return _gather(finished, layout)
+
+
+def _draw_coins(plan: Plan, source: Randomness) -> NDArray[np.bool_]:
+    rounds = len(plan.rounds)
+    if not rounds:
+        return np.zeros((0, plan.n_tasks), dtype=bool)
+    return plan.sampling.draw(lambda count: source.uniforms("coins", 0, count), plan.n_tasks, rounds)
+
+
+def _listen(
+    plan: Plan, board: Billboard, states: States, block: Block, coins: NDArray[np.bool_]
+) -> tuple[States, NDArray[Any] | None]:
+    """Let the sampled rows of a block do their local work; return new states and raw messages."""
+    if not coins.any():
+        return states, None
+    if coins.all():
+        messages, states = _named(plan.algorithm.send, block, board, states)
+        return states, messages
+    rows = np.flatnonzero(coins)
+    part = {name: array[rows] for name, array in states.items()}
+    messages, part = _named(plan.algorithm.send, block.take(rows), board, part)
+    merged = {name: array.copy() for name, array in states.items()}
+    for name, array in part.items():
+        merged[name][rows] = array
+    return merged, messages
+
+
+def _speak(
+    plan: Plan, board: Billboard, states: States, block: Block, coins: NDArray[np.bool_]
+) -> tuple[States, NDArray[np.float64], int]:
+    channel = plan.algorithm.channel(board)
+    states, messages = _listen(plan, board, states, block, coins)
+    if messages is None:
+        return states, np.zeros(channel.size), 0
+    rejected = int((~finite_rows(np.asarray(messages).reshape(len(messages), -1))).sum())
+    return states, channel.total(messages), rejected
+
+
+def _post(plan: Plan, board: Billboard, total: Any, source: Randomness) -> Billboard:
+    t, channel = board.rounds, plan.algorithm.channel(board)
+    declared = plan.rounds[t].channels
+    if channel not in declared:
+        raise AlgorithmError(f"Round {t} uses a channel that its schedule did not declare: {channel}.")
+    noise = plan.noise(t, channel)
+    release = Release(
+        value=plan.mechanism.perturb(np.asarray(total), noise, source, t),
+        noise=noise,
+        denominator=plan.sampling.denominator(plan.n_tasks, len(plan.rounds)),
+        share=plan.rounds[t].share,
+        channel=declared.index(channel),
+    )
+    return board.post(release, plan.algorithm.digest(release, board))
+
+
+def _gather(parts: Sequence[States], layout: Sequence[NDArray[np.int64]]) -> States:
+    """Put the blocks' rows back in the order of the tasks."""
+    order = np.argsort(np.concatenate(layout))
+    return {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
+
+
+def _named(function: Callable[..., T], block: Block, board: Billboard, states: States | None = None) -> T:
+    """Call one of an algorithm's private functions; if it fails, say which one and for which task."""
+    try:
+        return function(block, board) if states is None else function(states, block, board)
+    except Exception as error:
+        for i, name in enumerate(block.ids):
+            one = block.take([i])
+            try:
+                if states is None:
+                    function(one, board)
+                else:
+                    function({key: value[[i]] for key, value in states.items()}, one, board)
+            except Exception as cause:
+                raise AlgorithmError(f"{function.__qualname__} failed for task {name!r}: {cause}") from cause
+        raise AlgorithmError(f"{function.__qualname__} failed on a block: {error}") from error
+
+
+@contextmanager
+def _pool(
+    blocks: int, threads: int | None
+) -> Iterator[Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]]:
+    """Yield an ordered map over blocks, on threads when there are several (NumPy releases the lock)."""
+    workers = min(blocks, threads or os.cpu_count() or 1)
+    if workers <= 1:
+        yield lambda function, parts: [function(part) for part in parts]
+        return
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(limits=1), ThreadPoolExecutor(workers) as executor:
+        yield lambda function, parts: list(executor.map(function, parts))

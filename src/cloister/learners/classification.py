@@ -1,0 +1,154 @@
+"""Bayesian logistic and multinomial regression as a learner: what a task does at home when its targets are classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.channel import Channel, Plain
+from cloister.learners.average import (
+    Candidate,
+    evidence_weights,
+    loose_intercept,
+    normal_on_grid,
+    own_candidates,
+)
+from cloister.learners.softmax import laplace, mode, posterior
+
+if TYPE_CHECKING:
+    from cloister.tasks import Block
+
+__all__ = ["Classification"]
+
+Floats = NDArray[np.float64]
+States = dict[str, NDArray[Any]]
+
+#: Grid of the prior's variance, for rows of norm at most about 1.
+VARIANCES = np.geomspace(1e-2, 1e2, 9)
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Logistic (two classes) or multinomial regression on `dim` features, rows of norm at most about 1.
+
+    Parameters
+    ----------
+    dim : int
+        Number of columns, the intercept's included.
+    classes : int
+        Number of classes; targets are 0, 1, ... and class 0 is the reference.
+    intercept : bool
+        Whether column 0 is an intercept, which may vary more between tasks than slopes do.
+    """
+
+    dim: int
+    classes: int = 2
+    intercept: bool = True
+
+    #: How far a task's weights may lie from the public point before its message is clipped.
+    clip = 2.0
+    #: Prior variance of the offset a task reports.
+    variance = 10.0
+    #: Scales of the shared priors: isotropic, with a loose intercept, with a covariance.
+    prior_scales = (1.0, 0.3, 1.0)
+    #: Tasks say how far from the mean they lie after they have found it.
+    scale_first = False
+    scale_channel = Channel(len(VARIANCES), 2.0, Plain())
+
+    @property
+    def size(self) -> int:
+        """Number of weights."""
+        return (self.classes - 1) * self.dim
+
+    @property
+    def own_candidates(self) -> list[Candidate]:
+        """The priors of a task on its own."""
+        return own_candidates(self.size, self.dim, self.intercept, weight=1.0)
+
+    def prepare(self, block: Block) -> States:
+        """Keep nothing but where the last local fit ended."""
+        return {"offset": np.zeros((len(block), self.size))}
+
+    def _shape(self, flat: Floats) -> Floats:
+        return flat.reshape(*flat.shape[:-1], self.classes - 1, self.dim)
+
+    def _scores(self, block: Block, point: Floats) -> Floats:
+        scores: Floats = block.X @ self._shape(point).T
+        return scores
+
+    def offset(self, states: States, block: Block, point: Floats) -> Floats:
+        """Return the most probable offset from a public point under a wide prior."""
+        found = mode(
+            block.X, self._scores(block, point), block.y, block.weight, self.variance, classes=self.classes
+        )
+        return found.reshape(len(block), self.size)
+
+    def own_weights(self, states: States, block: Block) -> Floats:
+        """Return single-task weights, averaged by evidence."""
+        weights: Floats = self.finish(states, block, self.own_candidates, None)["coef"]
+        return weights
+
+    def scale_message(self, states: States, block: Block, mean: Floats) -> Floats:
+        """Say how well each prior variance around the mean explains the own data: centred log evidence."""
+        factor = loose_intercept(self.dim, 3.0, self.intercept)
+        fit = laplace(
+            block.X @ factor,
+            self._scores(block, mean),
+            block.y,
+            block.weight,
+            VARIANCES,
+            classes=self.classes,
+        )
+        return fit.log_evidence - fit.log_evidence.mean(axis=1, keepdims=True)
+
+    def scale_digest(self, value: Floats, noise: float) -> Floats:
+        """Return center and sd of the log variance that explains the tasks best."""
+        score = value / max(1.0, noise)
+        mass = np.exp(score - score.max())
+        mass /= mass.sum()
+        grid = np.log(VARIANCES)
+        center = float(mass @ grid)
+        return np.array([center, max(0.7, math.sqrt(float(mass @ (grid - center) ** 2)))])
+
+    def finish(
+        self, states: States, block: Block, candidates: Sequence[Candidate], scale: Floats | None
+    ) -> States:
+        """Average over candidates and prior variances by the task's own Laplace evidence."""
+        grid = np.log(VARIANCES)
+        flat = np.full(len(grid), -math.log(len(grid)))
+        follow = flat if scale is None else normal_on_grid(grid, float(scale[0]), float(scale[1]))
+        fits = [
+            laplace(
+                block.X @ self._one_class(c.factor),
+                self._scores(block, c.mean),
+                block.y,
+                block.weight,
+                VARIANCES,
+                classes=self.classes,
+            )
+            for c in candidates
+        ]
+        weights = evidence_weights(
+            [fit.log_evidence for fit in fits],
+            [math.log(c.weight) + (follow if c.shared else flat) for c in candidates],
+        )
+        coef = np.zeros((len(block), self.size))
+        second = np.zeros((len(block), self.size, self.size))
+        for candidate, fit, weight in zip(candidates, fits, weights, strict=True):
+            total = weight.sum(axis=1)
+            share = weight / np.where(total > 0, total, 1.0)[:, None]
+            inner, spread = posterior(fit, share)
+            mean = candidate.mean + inner.reshape(len(block), -1) @ candidate.factor.T
+            spread = candidate.factor @ spread @ candidate.factor.T
+            coef += total[:, None] * mean
+            second += total[:, None, None] * (spread + mean[:, :, None] * mean[:, None, :])
+        return {"coef": coef, "covariance": second - coef[:, :, None] * coef[:, None, :]}
+
+    def _one_class(self, factor: Floats) -> Floats:
+        """Return a factor's block for one class: candidates treat all classes alike."""
+        return factor[: self.dim, : self.dim]

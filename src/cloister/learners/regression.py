@@ -1,0 +1,144 @@
+"""Bayesian linear regression as a learner: what a task does at home when its targets are numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.channel import Absolute, Channel
+from cloister.learners.average import Candidate, evidence_weights, normal_on_grid, own_candidates
+from cloister.learners.ridge import RidgeFit, Statistics, ridge_fit, statistics
+
+if TYPE_CHECKING:
+    from cloister.tasks import Block
+
+__all__ = ["Regression"]
+
+Floats = NDArray[np.float64]
+States = dict[str, NDArray[Any]]
+
+LAMBDAS = np.geomspace(1e-4, 1e2, 19)
+#: Grid of the noise variance's prior scale, for targets in [-1, 1].
+NOISE_RANGE = (2e-4, 0.5)
+NOISE_SCALES = np.geomspace(*NOISE_RANGE, 8)
+
+
+@dataclass(frozen=True)
+class Regression:
+    r"""Linear regression on `dim` features, rows of norm at most about 1, targets in [-1, 1].
+
+    .. math::
+        y = Xw + e, \quad e \sim N(0, \sigma^2), \quad w \sim N(m, \sigma^2 P/\lambda)
+
+    Parameters
+    ----------
+    dim : int
+        Number of columns, the intercept's included.
+    intercept : bool
+        Whether column 0 is an intercept, which may vary more between tasks than slopes do.
+    """
+
+    dim: int
+    intercept: bool = True
+
+    #: How far a task's weights may lie from the public point before its message is clipped.
+    clip = 0.5
+    #: Ridge of the weights a task reports.
+    ridge = 0.05
+    #: Scales of the shared priors: isotropic, with a loose intercept, with a covariance.
+    prior_scales = (0.05, 0.02, 0.05)
+    #: Tasks report their noise level before they speak of their weights.
+    scale_first = True
+    scale_channel = Channel(2, 1.0, Absolute())
+
+    @property
+    def size(self) -> int:
+        """Number of weights."""
+        return self.dim
+
+    @property
+    def own_candidates(self) -> list[Candidate]:
+        """The priors of a task on its own."""
+        return own_candidates(self.dim, self.dim, self.intercept, weight=1.0)
+
+    def prepare(self, block: Block) -> States:
+        """Sum the block up once; rounds then cost one matrix-vector product a task."""
+        stats = statistics(block.X, block.y, block.weight)
+        inverse = np.linalg.inv(stats.gram + self.ridge * np.eye(self.dim))
+        own = (inverse @ stats.cross[..., None])[..., 0]
+        return stats.arrays() | {"shrink": inverse * self.ridge, "ridge_weights": own}
+
+    def offset(self, states: States, block: Block, point: Floats) -> Floats:
+        r"""Return :math:`\arg\min_r |y - X(\nu+r)|^2 + \rho|r|^2 = w_\rho - (I - \rho(X'X+\rho I)^{-1})\nu`."""
+        shrunk = (states["shrink"].reshape(-1, self.dim) @ point).reshape(-1, self.dim)
+        return states["ridge_weights"] - point + shrunk
+
+    def own_weights(self, states: States, block: Block) -> Floats:
+        """Return single-task weights, averaged by evidence."""
+        weights: Floats = self.finish(states, block, self.own_candidates, None)["coef"]
+        return weights
+
+    def scale_message(self, states: States, block: Block, mean: Floats) -> Floats:
+        """Say the log of the own noise variance, as a point between two ends, weighted by trust in it."""
+        noise = self.finish(states, block, self.own_candidates, None)["noise"]
+        low, high = np.log(NOISE_RANGE)
+        level = np.clip((np.log(noise) - low) / (high - low), 0.0, 1.0)
+        trust = np.minimum(1.0, states["count"] / 20)
+        return np.stack([trust * level, trust * (1 - level)], axis=1)
+
+    def scale_digest(self, value: Floats, noise: float) -> Floats:
+        """Return center and sd of the tasks' log noise variance; sd infinite if drowned in noise."""
+        low, high = np.log(NOISE_RANGE)
+        total = float(value.sum())
+        if total <= 2 * math.sqrt(2) * noise or total <= 0:
+            return np.array([0.5 * (low + high), np.inf])
+        level = min(1.0, max(0.0, float(value[0]) / total))
+        error = noise * math.hypot(level, 1 - level) / total * (high - low)
+        return np.array([low + level * (high - low), math.hypot(0.7, error)])
+
+    def finish(
+        self, states: States, block: Block, candidates: Sequence[Candidate], scale: Floats | None
+    ) -> States:
+        """Average over candidates, lambdas and noise scales by the task's own marginal likelihood."""
+        stats = Statistics(*(states[name] for name in ("gram", "cross", "square", "count")))
+        log_scales = np.log(NOISE_SCALES)
+        level = np.full(len(log_scales), -math.log(len(log_scales)))
+        if scale is not None and np.isfinite(scale[1]):
+            level = normal_on_grid(log_scales, float(scale[0]), float(scale[1]))
+        follow = normal_on_grid(np.log(LAMBDAS), np.log(2 * NOISE_SCALES)[:, None], 1.5).T + level
+        flat = np.full((len(LAMBDAS), 1), -math.log(len(LAMBDAS))) + level
+        fits = [ridge_fit(stats, c.mean, c.factor, LAMBDAS, NOISE_SCALES) for c in candidates]
+        weights = evidence_weights(
+            [fit.log_evidence for fit in fits],
+            [math.log(c.weight) + (follow if c.shared else flat) for c in candidates],
+        )
+        return _mix(stats, fits, weights)
+
+
+def _mix(stats: Statistics, fits: list[RidgeFit], weights: list[Floats]) -> States:
+    """Match the first two moments of the mixture of posteriors."""
+    coef = np.zeros_like(stats.cross)
+    second = np.zeros_like(stats.gram)
+    noise = np.zeros_like(stats.square)
+    for fit, joint in zip(fits, weights, strict=True):
+        over_lambda = joint.sum(axis=2)
+        variance = (joint * (NOISE_SCALES + fit.residual[:, :, None])).sum(axis=2)
+        variance /= 1 + stats.count[:, None]
+        noise += variance.sum(axis=1)
+        weighted = over_lambda[:, :, None] * fit.solutions
+        inner = weighted.swapaxes(1, 2) @ fit.solutions
+        inner[:, np.arange(inner.shape[1]), np.arange(inner.shape[1])] += (
+            variance[:, :, None] * fit.spread
+        ).sum(axis=1)
+        total = over_lambda.sum(axis=1)[:, None]
+        moved = (fit.basis @ weighted.sum(axis=1)[..., None])[..., 0]
+        coef += total * fit.center + moved
+        second += fit.basis @ inner @ fit.basis.swapaxes(1, 2)
+        crossed = (moved + 0.5 * total * fit.center)[:, :, None] * fit.center
+        second += crossed + crossed.swapaxes(1, 2)
+    return {"coef": coef, "covariance": second - coef[:, :, None] * coef[:, None, :], "noise": noise}

@@ -1,0 +1,211 @@
+"""A plan: algorithm, mechanism, sampling and number of tasks; public, complete, and priced before data is touched."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from cloister.algorithm import Algorithm
+from cloister.billboard import Billboard
+from cloister.channel import Channel, Relation, Round
+from cloister.document import from_document, to_document
+from cloister.errors import BillboardError, PlanError
+from cloister.forecast import Forecast, forecast
+from cloister.privacy import accounting
+from cloister.privacy.events import Cost
+from cloister.privacy.guarantee import Guarantee
+from cloister.privacy.mechanisms import Gaussian, Mechanism
+from cloister.privacy.randomness import SystemRandomness
+from cloister.privacy.sampling import Everyone, Sampling
+
+__all__ = ["Plan"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything public about a run, and what it will cost each task.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        What tasks say and do.
+    mechanism : Mechanism
+        How releases are made noisy; `Gaussian()` must be calibrated, `Silent()` is the non-private run.
+    sampling : Sampling
+        Who takes part in a round.
+    n_tasks : int
+        Number of tasks, a public number.
+    relation : {"replace", "zero_out"}
+        Who counts as a neighbour.
+    delta : float, optional
+        By default min(m^-1.5, 1/(10 m)); more than 1/m is refused.
+    caveats : tuple of str
+        Reasons why the guarantee does not hold, e.g. bounds that were read from the data.
+
+    Examples
+    --------
+    >>> from cloister import LeastSquares, MeanRegularized
+    >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=5), n_tasks=200).calibrate(epsilon=1.0)
+    >>> round(plan.guarantee.epsilon, 3), plan.guarantee.relation
+    (1.0, 'replace')
+    >>> Plan.from_toml(plan.to_toml()) == plan
+    True
+    """
+
+    algorithm: Algorithm
+    mechanism: Mechanism = field(default_factory=Gaussian)
+    sampling: Sampling = field(default_factory=Everyone)
+    n_tasks: int = field(kw_only=True)
+    relation: Relation = field(default=Relation.REPLACE, kw_only=True)
+    delta: float | None = field(default=None, kw_only=True)
+    caveats: tuple[str, ...] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.n_tasks < 1:
+            raise PlanError(f"n_tasks must be at least 1. Got {self.n_tasks}.")
+        if self.relation not in list(Relation):
+            raise PlanError(f"relation must be 'replace' or 'zero_out'. Got {self.relation!r}.")
+        object.__setattr__(self, "relation", Relation(self.relation))
+        delta = accounting.default_delta(self.n_tasks) if self.delta is None else float(self.delta)
+        accounting.check_delta(delta, self.n_tasks)
+        object.__setattr__(self, "delta", delta)
+
+    def calibrate(self, epsilon: float, delta: float | None = None) -> Plan:
+        """Return the plan with as little noise as (epsilon, delta) allows; it never overspends."""
+        if not epsilon > 0:
+            raise PlanError(f"epsilon must be > 0. Got {epsilon}. Use Independent() to say nothing at all.")
+        plan = self if delta is None else replace(self, delta=delta)
+        if math.isinf(epsilon):
+            raise PlanError("epsilon must be finite. Use mechanism=Silent() for a non-private run.")
+        assert plan.delta is not None
+        budget = accounting.calibrate(
+            lambda mu: replace(plan, mechanism=plan.mechanism.scaled(mu)).cost, epsilon, plan.delta
+        )
+        return replace(plan, mechanism=plan.mechanism.scaled(budget))
+
+    @property
+    def speaks(self) -> bool:
+        """Whether anything is ever sent; if not, no noise level is needed and epsilon is 0."""
+        return bool(self.algorithm.schedule(self.n_tasks, 1.0))
+
+    @cached_property
+    def rounds(self) -> tuple[Round, ...]:
+        """The schedule."""
+        if not self.speaks:
+            return ()
+        return self.algorithm.schedule(self.n_tasks, self.mechanism.budget)
+
+    @property
+    def cost(self) -> Cost:
+        """What one task is exposed to under the plan's relation."""
+        return self.cost_under(self.relation)
+
+    def cost_under(self, relation: Relation) -> Cost:
+        """What one task is exposed to under a relation; at worst over the channels a round may use."""
+        events = []
+        for round in self.rounds:
+            event = self.mechanism.event(round.share)
+            ratio = max(c.sensitivity(relation) / c.sensitivity(self.relation) for c in round.channels)
+            events.append(replace(event, mu=event.mu * ratio))
+        return Cost(tuple(events), self.sampling, self.n_tasks)
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """What the run will promise, known before data is touched."""
+        assert self.delta is not None
+        price = accounting.price(self.cost, self.delta)
+        other = accounting.price(self.cost_under(self.relation.other), self.delta)
+        return Guarantee(
+            epsilon=price.epsilon,
+            delta=self.delta,
+            relation=self.relation.value,
+            n_tasks=self.n_tasks,
+            accountant=price.accountant,
+            participation=self.sampling.describe(),
+            noise=SystemRandomness().description,
+            other_epsilon=other.epsilon,
+            caveats=self.caveats,
+        )
+
+    def forecast(self) -> Forecast:
+        """Say from public numbers alone what joining can be expected to bring."""
+        dim = max((c.dim for r in self.rounds for c in r.channels), default=1)
+        budget = self.mechanism.budget if self.rounds else 0.0
+        return forecast(self.n_tasks, budget, dim)
+
+    def noise(self, round: int, channel: Channel) -> float:
+        """Return the noise's standard deviation in a round, in units of the clip."""
+        return self.mechanism.noise(channel.sensitivity(self.relation), self.rounds[round].share)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash that stands for the whole plan."""
+        return hashlib.sha256(self.to_toml().encode()).hexdigest()
+
+    def open(self) -> Billboard:
+        """Open this plan's billboard."""
+        return Billboard.open(self.algorithm.open(), self.fingerprint, len(self.rounds))
+
+    def check(self, board: Billboard) -> None:
+        """Refuse a board of another plan, or one whose releases are not the ones the plan prices."""
+        if board.plan != self.fingerprint or board.capacity != len(self.rounds):
+            raise BillboardError("This billboard belongs to another plan. Pass the plan it was opened with.")
+        denominator = self.sampling.denominator(self.n_tasks, len(self.rounds))
+        for t, (round, release) in enumerate(zip(self.rounds, board.releases, strict=False)):
+            channel = round.channels[release.channel]
+            expected = self.noise(t, channel)
+            if not math.isclose(release.noise, expected, rel_tol=1e-12) or release.denominator != denominator:
+                raise BillboardError(f"Release {t} does not have the noise or denominator its plan prices.")
+            if release.value.shape != (channel.size,):
+                raise BillboardError(f"Release {t} does not have the shape of its channel.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as a plain document."""
+        document: dict[str, Any] = to_document(self)
+        return document
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Plan:
+        """Build a plan from a plain document."""
+        plan = from_document(dict(document))
+        if not isinstance(plan, Plan):
+            raise PlanError(f"This file describes a {type(plan).__name__}, not a Plan.")
+        return plan
+
+    def to_toml(self) -> str:
+        """Return the plan as TOML."""
+        return tomli_w.dumps(self.to_dict())
+
+    @classmethod
+    def from_toml(cls, text: str) -> Plan:
+        """Read a plan from TOML."""
+        try:
+            return cls.from_dict(tomllib.loads(text))
+        except tomllib.TOMLDecodeError as error:
+            raise PlanError(f"This is not a plan file: {error}.") from None
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the plan to a TOML file."""
+        Path(path).write_text(self.to_toml(), encoding="utf-8")
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
+        """Read a plan from a TOML file."""
+        return cls.from_toml(Path(path).read_text(encoding="utf-8"))
+
+    def __str__(self) -> str:
+        head = (
+            f"{type(self.algorithm).__name__} over {self.n_tasks} tasks, {len(self.rounds)} release(s), "
+            f"{self.sampling.describe()}."
+        )
+        return f"{head}\n\n{self.guarantee}\n\n{self.forecast()}"

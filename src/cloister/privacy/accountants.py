@@ -1,0 +1,229 @@
+"""Accountants: each reads a cost and returns an epsilon or a delta with a proof, or says that it cannot.
+
+They hold no state. All bounds are for what the *other* tasks see together: the whole billboard, their own
+data, coins and models. Nothing here depends on data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from cloister.privacy import gaussian_dp, hidden, visible
+from cloister.privacy.events import Cost
+from cloister.privacy.sampling import Everyone, FixedSize, OnePass
+
+__all__ = [
+    "ACCOUNTANTS",
+    "PLD",
+    "RDP",
+    "Accountant",
+    "GaussianDP",
+    "Unamplified",
+    "amplified",
+    "single_mu",
+    "visible_epsilon",
+]
+
+
+class Accountant(Protocol):
+    """Turns a cost into an epsilon or a delta, with a proof."""
+
+    @property
+    def name(self) -> str:
+        """Name for the guarantee."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether no accountant can do better on what this one supports."""
+
+    def supports(self, cost: Cost) -> bool:
+        """Whether this cost can be priced."""
+
+    def epsilon(self, cost: Cost, delta: float) -> float:
+        """Epsilon at ``delta``; never understated."""
+
+    def delta(self, cost: Cost, epsilon: float) -> float:
+        """Delta at ``epsilon``; never understated."""
+
+
+@dataclass(frozen=True)
+class GaussianDP:
+    r"""Exact Gaussian DP, for participation that is full or visible.
+
+    Everyone: :math:`\mu = \sqrt{\sum_t \mu_t^2}`. One pass: the largest :math:`\mu_t`, whatever the order in
+    which tasks come. Visible sampling: the average over the task's own coins, see
+    :mod:`cloister.privacy.visible`.
+
+    Examples
+    --------
+    >>> from cloister.privacy.events import GaussianEvent
+    >>> cost = Cost((GaussianEvent(0.2),) * 1000, Everyone(), n_tasks=205)
+    >>> round(GaussianDP().epsilon(cost, 1 / 205), 1)
+    35.5
+    """
+
+    name: ClassVar[str] = "exact Gaussian DP"
+    exact: ClassVar[bool] = True
+
+    def supports(self, cost: Cost) -> bool:
+        """Whether nothing is hidden, nothing is said, or nothing is private."""
+        return not amplified(cost) or not cost.private
+
+    def epsilon(self, cost: Cost, delta: float) -> float:
+        """Epsilon at ``delta``."""
+        return visible_epsilon(cost, delta, size=1)
+
+    def delta(self, cost: Cost, epsilon: float) -> float:
+        """Delta at ``epsilon``."""
+        if not cost.private:
+            return 1.0
+        mu = single_mu(cost, size=1)
+        if mu is not None:
+            return gaussian_dp.delta(mu, epsilon)
+        return visible.mixture_delta(_exposure(cost), _takers(cost, 1), epsilon)
+
+
+@dataclass(frozen=True)
+class Unamplified:
+    """Gaussian DP as if the hidden coins were visible: a bound where finer ones fail.
+
+    Examples
+    --------
+    >>> from cloister.privacy.events import GaussianEvent
+    >>> from cloister.privacy.sampling import Poisson
+    >>> cost = Cost((GaussianEvent(1e3),) * 1000, Poisson(0.5, hidden=True), n_tasks=205)
+    >>> PLD().supports(cost), Unamplified().supports(cost)
+    (False, True)
+    """
+
+    name: ClassVar[str] = "Gaussian DP, amplification not used"
+    exact: ClassVar[bool] = False
+
+    def supports(self, cost: Cost) -> bool:
+        """Whether participation is hidden."""
+        return amplified(cost) and cost.private
+
+    def epsilon(self, cost: Cost, delta: float) -> float:
+        """Epsilon at ``delta``."""
+        return visible.mixture_epsilon(_exposure(cost), _takers(cost, 1), delta)
+
+    def delta(self, cost: Cost, epsilon: float) -> float:
+        """Delta at ``epsilon``."""
+        return visible.mixture_delta(_exposure(cost), _takers(cost, 1), epsilon)
+
+
+@dataclass(frozen=True)
+class PLD:
+    """Privacy loss distributions, for hidden Poisson sampling (:mod:`cloister.privacy.hidden`).
+
+    Examples
+    --------
+    >>> from cloister.privacy.events import GaussianEvent
+    >>> from cloister.privacy.sampling import Poisson
+    >>> cost = Cost((GaussianEvent(0.2),) * 1000, Poisson(100 / 205, hidden=True), 205, "zero_out")
+    >>> round(PLD().epsilon(cost, 1 / 205), 1)
+    12.1
+    """
+
+    name: ClassVar[str] = "privacy loss distributions"
+    exact: ClassVar[bool] = False
+
+    def supports(self, cost: Cost) -> bool:
+        """Whether participation is hidden and the loss is of a size that fits on a grid."""
+        return amplified(cost) and cost.private and hidden.feasible(cost.groups, cost.probability, 1)
+
+    def epsilon(self, cost: Cost, delta: float) -> float:
+        """Epsilon at ``delta``."""
+        return hidden.pld_epsilon(cost.groups, cost.probability, cost.relation, 1, delta)
+
+    def delta(self, cost: Cost, epsilon: float) -> float:
+        """Delta at ``epsilon``."""
+        return hidden.pld_delta(cost.groups, cost.probability, cost.relation, 1, epsilon)
+
+
+@dataclass(frozen=True)
+class RDP:
+    """Rényi DP by dp_accounting, at whole orders: hidden Poisson under zero-out, and full participation.
+
+    Looser than the others, and independent of them: a cross-check, and a fallback for very small deltas.
+
+    Examples
+    --------
+    >>> from cloister.privacy.events import GaussianEvent
+    >>> from cloister.privacy.sampling import Poisson
+    >>> cost = Cost((GaussianEvent(0.2),) * 1000, Poisson(100 / 205, hidden=True), 205, "zero_out")
+    >>> round(RDP().epsilon(cost, 1 / 205), 1)
+    13.6
+    """
+
+    name: ClassVar[str] = "Rényi DP"
+    exact: ClassVar[bool] = False
+    orders: ClassVar[tuple[int, ...]] = (*range(2, 17), 18, 20, 24, 28, 32, 40, 48, 64, 96, 128, 256)
+
+    def supports(self, cost: Cost) -> bool:
+        """Whether the Rényi divergence of a round is proven: not for replacement under hidden sampling."""
+        if not cost.private or len(cost.groups) > 64:
+            return False
+        return isinstance(cost.sampling, Everyone) or (amplified(cost) and cost.relation == "zero_out")
+
+    def epsilon(self, cost: Cost, delta: float) -> float:
+        """Epsilon at ``delta``."""
+        return float(self._compose(cost).get_epsilon(delta))
+
+    def delta(self, cost: Cost, epsilon: float) -> float:
+        """Delta at ``epsilon``."""
+        return float(self._compose(cost).get_delta(epsilon))
+
+    def _compose(self, cost: Cost) -> Any:
+        import dp_accounting
+
+        # Of the library's two readings of "replace one", neither is used: mu carries the relation already.
+        relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+        accountant = dp_accounting.rdp.RdpAccountant(self.orders, relation)
+        for mu, _, count in cost.groups:
+            event = dp_accounting.GaussianDpEvent(1 / float(mu))
+            accountant.compose(dp_accounting.PoissonSampledDpEvent(float(cost.probability), event), count)
+        return accountant
+
+
+ACCOUNTANTS: tuple[Accountant, ...] = (GaussianDP(), PLD(), RDP(), Unamplified())
+
+
+def amplified(cost: Cost) -> bool:
+    """Whether hidden coins can make the price smaller."""
+    return cost.sampling.hidden and cost.probability < 1 and bool(cost.groups)
+
+
+def _exposure(cost: Cost) -> visible.Exposure:
+    counts: dict[float, int] = {}
+    for mu, _, n in cost.groups:
+        counts[mu] = counts.get(mu, 0) + n
+    return tuple(counts.items())
+
+
+def single_mu(cost: Cost, size: int) -> float | None:
+    """GDP parameter of the whole cost, if no coin is tossed."""
+    if isinstance(cost.sampling, OnePass):  # at worst all of an owner's tasks fall into one round
+        return size * max((mu for mu, _, _ in cost.groups), default=0.0)
+    if cost.probability >= 1:
+        return size * math.sqrt(sum(n * mu * mu for mu, _, n in cost.groups))
+    return None
+
+
+def _takers(cost: Cost, size: int) -> tuple[float, ...]:
+    """Probabilities that 0, 1, ... of an owner's tasks take part in a round."""
+    if isinstance(cost.sampling, FixedSize):
+        return visible.hypergeometric(size, cost.sampling.size, cost.n_tasks)
+    return visible.binomial(size, cost.probability)
+
+
+def visible_epsilon(cost: Cost, delta: float, size: int) -> float:
+    """Epsilon for the owner of ``size`` tasks, as if everybody saw who takes part."""
+    if not cost.private:
+        return math.inf
+    mu = single_mu(cost, size)
+    if mu is not None:
+        return gaussian_dp.epsilon(mu, delta)
+    return visible.mixture_epsilon(_exposure(cost), _takers(cost, size), delta)

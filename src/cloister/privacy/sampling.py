@@ -1,0 +1,240 @@
+"""Who takes part in which round, and whether the others can know it.
+
+Sampling amplifies privacy only while the coin of a task stays secret. Under joint differential privacy the
+other tasks may collude and pool their own coins, so secrecy is an *assertion* about a deployment, and the
+default is ``hidden=False``: participation is visible and nothing is gained from it.
+
+The denominators are public constants. The number of tasks that really took part is never used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from cloister.errors import PlanError
+
+__all__ = ["Coins", "Everyone", "FixedSize", "OnePass", "Poisson", "Sampling"]
+
+Coins: TypeAlias = Callable[[int], npt.NDArray[np.float64]]
+"""Secret source of uniforms: ``coins(n)`` returns ``n`` fresh float64 numbers in (0, 1)."""
+
+
+@runtime_checkable
+class Sampling(Protocol):
+    """How tasks are drawn for each round of a plan."""
+
+    @property
+    def hidden(self) -> bool:
+        """Whether a task's coins are asserted to be known to the curator alone."""
+
+    def probability(self, n_tasks: int, rounds: int) -> float:
+        """Probability that one given task takes part in one given round."""
+
+    def denominator(self, n_tasks: int, rounds: int) -> float:
+        """Public expected number of tasks in a round."""
+
+    def draw(self, coins: Coins, n_tasks: int, rounds: int) -> npt.NDArray[np.bool_]:
+        """Draw who takes part: a boolean array of shape ``(rounds, n_tasks)``."""
+
+    def describe(self) -> str:
+        """Say it in one phrase, for the guarantee."""
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """Every task takes part in every round.
+
+    Examples
+    --------
+    >>> Everyone().denominator(n_tasks=139, rounds=10)
+    139.0
+    >>> Everyone().describe()
+    'every task takes part in every round'
+    """
+
+    @property
+    def hidden(self) -> bool:
+        """Nothing to hide: always False."""
+        return False
+
+    def probability(self, n_tasks: int, rounds: int) -> float:
+        """Probability that one given task takes part in one given round."""
+        return 1.0
+
+    def denominator(self, n_tasks: int, rounds: int) -> float:
+        """Public number of tasks in a round."""
+        return float(n_tasks)
+
+    def draw(self, coins: Coins, n_tasks: int, rounds: int) -> npt.NDArray[np.bool_]:
+        """All true; no coin is used."""
+        return np.ones((rounds, n_tasks), dtype=np.bool_)
+
+    def describe(self) -> str:
+        """Say it in one phrase, for the guarantee."""
+        return "every task takes part in every round"
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Each task tosses its own coin in each round.
+
+    Parameters
+    ----------
+    rate : float
+        Probability of taking part in one round, in (0, 1].
+    hidden : bool, default=False
+        Assert that a task's coins are known to the curator alone: no other task and no observer can tell, by
+        traffic, timing, logs or the task's own word, in which rounds it took part. Only then does
+        sampling amplify privacy. Nothing in the library can check this.
+
+    Examples
+    --------
+    >>> Poisson(0.25).denominator(n_tasks=100, rounds=10)
+    25.0
+    >>> Poisson(0.25).describe()
+    'each task takes part in each round with probability 0.25, independently; who did may be seen by all'
+    """
+
+    rate: float
+    hidden: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise PlanError(
+                f"Poisson rate must be in (0, 1]. Got {self.rate!r}. "
+                "Use Everyone() if all tasks take part in every round."
+            )
+
+    def probability(self, n_tasks: int, rounds: int) -> float:
+        """Probability that one given task takes part in one given round."""
+        return float(self.rate)
+
+    def denominator(self, n_tasks: int, rounds: int) -> float:
+        """Public expected number of tasks in a round."""
+        return float(self.rate) * n_tasks
+
+    def draw(self, coins: Coins, n_tasks: int, rounds: int) -> npt.NDArray[np.bool_]:
+        """Draw who takes part: independent coins."""
+        return _rows(lambda: coins(n_tasks) < self.rate, n_tasks, rounds)
+
+    def describe(self) -> str:
+        """Say it in one phrase, for the guarantee."""
+        seen = (
+            "its coin is asserted to be hidden from everyone but the curator"
+            if self.hidden
+            else "who did may be seen by all"
+        )
+        return f"each task takes part in each round with probability {self.rate:g}, independently; {seen}"
+
+
+@dataclass(frozen=True)
+class FixedSize:
+    """A uniformly random set of ``size`` tasks in each round; never amplifies.
+
+    Parameters
+    ----------
+    size : int
+        Number of tasks in a round, at least 1.
+    hidden : bool, default=False
+        Must stay False: colluders who know all other coins learn the last one by counting.
+
+    Examples
+    --------
+    >>> FixedSize(20).probability(n_tasks=100, rounds=10)
+    0.2
+    """
+
+    size: int
+    hidden: bool = False
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or int(self.size) != self.size:
+            raise PlanError(f"FixedSize size must be a whole number >= 1. Got {self.size!r}. Pass, say, 10.")
+        if self.hidden:
+            raise PlanError(
+                "FixedSize cannot be hidden: colluders who know all other coins learn the last one, so no "
+                "amplification can be claimed. Got hidden=True. "
+                "Use Poisson(rate, hidden=True) or hidden=False."
+            )
+
+    def probability(self, n_tasks: int, rounds: int) -> float:
+        """Probability that one given task takes part in one given round."""
+        if self.size > n_tasks:
+            raise PlanError(
+                f"FixedSize size must be at most the number of tasks, {n_tasks}. Got {self.size}. "
+                "Use Everyone() for all of them."
+            )
+        return self.size / n_tasks
+
+    def denominator(self, n_tasks: int, rounds: int) -> float:
+        """Public number of tasks in a round."""
+        return self.probability(n_tasks, rounds) * n_tasks
+
+    def draw(self, coins: Coins, n_tasks: int, rounds: int) -> npt.NDArray[np.bool_]:
+        """Draw who takes part: the tasks that hold the smallest uniforms."""
+        self.probability(n_tasks, rounds)
+
+        def subset() -> npt.NDArray[np.bool_]:
+            row = np.zeros(n_tasks, dtype=np.bool_)
+            row[np.argsort(coins(n_tasks), kind="stable")[: self.size]] = True
+            return row
+
+        return _rows(subset, n_tasks, rounds)
+
+    def describe(self) -> str:
+        """Say it in one phrase, for the guarantee."""
+        return f"a random set of {self.size} tasks takes part in each round; who did may be seen by all"
+
+
+@dataclass(frozen=True)
+class OnePass:
+    """Each task takes part in exactly one round; the rounds are as equal in size as can be.
+
+    Needs no secrecy: a task is exposed once, whoever sees when.
+
+    Examples
+    --------
+    >>> OnePass().denominator(n_tasks=100, rounds=10)
+    10.0
+    >>> OnePass().describe()
+    'each task takes part in exactly one round; which one may be seen by all'
+    """
+
+    @property
+    def hidden(self) -> bool:
+        """Nothing to hide: always False."""
+        return False
+
+    def probability(self, n_tasks: int, rounds: int) -> float:
+        """Probability that one given task takes part in one given round."""
+        return 1 / rounds
+
+    def denominator(self, n_tasks: int, rounds: int) -> float:
+        """Public expected number of tasks in a round."""
+        return n_tasks / rounds
+
+    def draw(self, coins: Coins, n_tasks: int, rounds: int) -> npt.NDArray[np.bool_]:
+        """Draw who takes part: a uniformly random balanced assignment of tasks to rounds."""
+        # Both the order of tasks and that of rounds are random: no round is larger by right.
+        order = np.argsort(coins(n_tasks), kind="stable")
+        names = np.argsort(coins(rounds), kind="stable")
+        out = np.zeros((rounds, n_tasks), dtype=np.bool_)
+        out[names[np.arange(n_tasks) % rounds], order] = True
+        return out
+
+    def describe(self) -> str:
+        """Say it in one phrase, for the guarantee."""
+        return "each task takes part in exactly one round; which one may be seen by all"
+
+
+def _rows(row: Callable[[], npt.NDArray[np.bool_]], n_tasks: int, rounds: int) -> npt.NDArray[np.bool_]:
+    """Stack one draw per round, without holding all uniforms at once."""
+    out = np.empty((rounds, n_tasks), dtype=np.bool_)
+    for t in range(rounds):
+        out[t] = row()
+    return out

@@ -1,0 +1,287 @@
+"""Tasks: parties with private data, of any size each, and the blocks in which they are computed on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cloister.errors import InputError
+
+__all__ = ["Block", "Tasks"]
+
+Array = NDArray[Any]
+
+#: A block holds at most this many feature values (32 MB), so that temporaries stay in bounds.
+BLOCK_ELEMENTS = 1 << 22
+#: Padding may waste this share of a block, or any share of a block this small.
+BLOCK_WASTE, SMALL_BLOCK = 1.5, 1 << 15
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Block:
+    """Some tasks stacked along a leading axis; rows of zero weight are padding.
+
+    Attributes
+    ----------
+    ids : array of shape (tasks,)
+        Names of the tasks.
+    X : array of shape (tasks, rows, ...)
+        Features, zero where padded.
+    y : array of shape (tasks, rows)
+        Targets, zero where padded.
+    weight : array of shape (tasks, rows)
+        Row weights; zero marks padding.
+    keys : uint64 array of shape (tasks,)
+        Each task's own key for its local randomness (see `local_uniforms`).
+    """
+
+    ids: Array
+    X: Array
+    y: Array
+    weight: Array
+    keys: NDArray[np.uint64]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        return f"Block({len(self)} tasks, private)"
+
+    def uniforms(self, counter: int) -> NDArray[np.float64]:
+        """Return one uniform a row from each task's own stream (see `local_uniforms`)."""
+        return local_uniforms(self.keys, counter, self.weight.shape[1])
+
+    def take(self, rows: ArrayLike) -> Block:
+        """Return the block of some of its tasks."""
+        at = np.asarray(rows)
+        return Block(self.ids[at], self.X[at], self.y[at], self.weight[at], self.keys[at])
+
+
+def local_key(seed: int, task: object) -> np.uint64:
+    """Return a task's own key, a function of the seed and the task's name only."""
+    digest = hashlib.blake2b(f"{seed}|{task}".encode(), digest_size=8).digest()
+    return np.uint64(int.from_bytes(digest, "little"))
+
+
+def local_uniforms(keys: NDArray[np.uint64], round: int, count: int) -> NDArray[np.float64]:
+    """Draw `count` uniforms for each task from its own counter-based stream (SplitMix64).
+
+    A draw depends on (the task's key, the round, its position) and on nothing else: neither the order
+    of the tasks nor the block they sit in can matter. For minibatches and shuffles at home; never for
+    noise or sampling coins, which come from the curator's own secret streams.
+
+    Examples
+    --------
+    >>> keys = np.array([local_key(0, "a"), local_key(0, "b")])
+    >>> both = local_uniforms(keys, round=3, count=4)
+    >>> bool((local_uniforms(keys[1:], round=3, count=4) == both[1:]).all())
+    True
+    """
+    counter = np.uint64(round) * np.uint64(1 << 32) + np.arange(1, count + 1, dtype=np.uint64)
+    z = keys[:, None] + counter[None, :] * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return ((z >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Tasks:
+    """The private data of many tasks: rows sorted by task, and where each task's rows begin.
+
+    Build one with `from_table`, `from_arrays` or `from_list`. Tasks may have any number of rows, one
+    included; nothing is padded until a block is formed, and blocks hold tasks of similar size.
+
+    Examples
+    --------
+    >>> tasks = Tasks.from_arrays([[0.1], [0.2], [0.3]], [1.0, 2.0, 3.0], ["b", "a", "b"])
+    >>> tasks
+    Tasks(2 tasks, 3 rows, 1 features, private)
+    >>> [block.ids.tolist() for block in tasks.blocks()]
+    [['a', 'b']]
+    """
+
+    ids: Array
+    X: Array
+    y: Array
+    weight: NDArray[np.float64]
+    offsets: NDArray[np.int64]
+
+    @classmethod
+    def from_arrays(
+        cls, X: ArrayLike, y: ArrayLike, task: ArrayLike, weight: ArrayLike | None = None
+    ) -> Tasks:
+        """Build from flat arrays and one task id a row; rows need not be sorted."""
+        X, y, names = np.asarray(X), np.asarray(y), task_ids(task)
+        weights = np.ones(len(y)) if weight is None else np.asarray(weight, dtype=np.float64)
+        lengths = {"X": len(X), "y": len(y), "task": len(names), "weight": len(weights)}
+        if len(set(lengths.values())) > 1:
+            found = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+            raise InputError(f"X, y, task and weight must have one entry a row: {found}.")
+        ids, inverse = np.unique(names, return_inverse=True)
+        check_finite(X, y, names)
+        if not np.isfinite(weights).all() or (weights < 0).any():
+            raise InputError("Row weights must be finite and >= 0. Drop the rows or mend the weights.")
+        sizes = np.bincount(inverse, minlength=len(ids))
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        if (np.diff(inverse) < 0).any():
+            order = np.argsort(inverse, kind="stable")
+            X, y, weights = X[order], y[order], weights[order]
+        return cls(ids, X, y, weights, offsets)
+
+    @classmethod
+    def from_list(
+        cls, X: Sequence[ArrayLike], y: Sequence[ArrayLike], ids: Sequence[object] | None = None
+    ) -> Tasks:
+        """Build from one feature array and one target array a task."""
+        if len(X) != len(y):
+            raise InputError(f"X and y must list the same tasks: X has {len(X)}, y has {len(y)}.")
+        parts = [np.asarray(part) for part in y]
+        names = np.arange(len(parts)) if ids is None else np.asarray(list(ids))
+        for name, rows, part in zip(names, X, parts, strict=True):
+            if len(np.asarray(rows)) != len(part):
+                raise InputError(f"Task {name!r} has {len(np.asarray(rows))} rows of X but {len(part)} of y.")
+        stacked = np.concatenate([np.asarray(rows) for rows in X])
+        return cls.from_arrays(stacked, np.concatenate(parts), np.repeat(names, [len(p) for p in parts]))
+
+    @classmethod
+    def from_table(cls, table: Any, task: str, target: str, features: Sequence[str] | None = None) -> Tasks:
+        """Build from a pandas, polars or pyarrow table of numbers with a task column."""
+        import narwhals as nw
+
+        frame = nw.from_native(table, eager_only=True)
+        for name in [task, target, *(features or [])]:
+            if name not in frame.columns:
+                raise InputError(f"The table has no column {name!r}. It has: {', '.join(frame.columns)}.")
+        chosen = features or [name for name in frame.columns if name not in (task, target)]
+        for name in [*chosen, target]:
+            if not frame[name].dtype.is_numeric() and frame[name].dtype != nw.Boolean:
+                raise InputError(
+                    f"Column {name!r} is not numeric. Encode it first (a Codebook with levels does)."
+                )
+        columns = [np.asarray(frame[name].to_numpy(), dtype=np.float64) for name in chosen]
+        y = np.asarray(frame[target].to_numpy(), dtype=np.float64)
+        if frame[task].is_null().any():
+            raise InputError(f"Task column {task!r} has missing values. Drop those rows or name their task.")
+        return cls.from_arrays(np.column_stack(columns), y, frame[task].to_numpy())
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.X.shape[1:])) or "1"
+        return f"Tasks({len(self)} tasks, {len(self.y)} rows, {shape} features, private)"
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Rows of each task. Private: a count is data."""
+        return np.diff(self.offsets)
+
+    def select(self, index: ArrayLike) -> Tasks:
+        """Return the tasks at these positions, in this order."""
+        at = np.asarray(index, dtype=np.int64)
+        rows = np.concatenate([np.arange(*self.offsets[i : i + 2]) for i in at] or [np.arange(0)])
+        offsets = np.concatenate([[0], np.cumsum(self.sizes[at])])
+        return Tasks(self.ids[at], self.X[rows], self.y[rows], self.weight[rows], offsets)
+
+    def only(self, task: object) -> Tasks:
+        """Return one task, by name."""
+        found = np.flatnonzero(self.ids == task)
+        if not len(found):
+            raise InputError(f"There is no task {task!r} here.")
+        return self.select(found)
+
+    def split(self, test: float = 0.3, seed: int = 0) -> tuple[Tasks, Tasks]:
+        """Split every task's rows at random; each keeps at least one row for training.
+
+        The split of a task depends on (seed, its name) only. Tasks left without a test row are absent
+        from the second part.
+        """
+        if not 0 < test < 1:
+            raise InputError(f"test must be a share in (0, 1). Got {test}.")
+        held_out = np.zeros(len(self.y), dtype=bool)
+        for i, (start, stop) in enumerate(zip(self.offsets[:-1], self.offsets[1:], strict=True)):
+            count = min(int(round(test * (stop - start))), int(stop - start) - 1)
+            draws = local_uniforms(np.array([local_key(seed, self.ids[i])]), 0, int(stop - start))[0]
+            held_out[start + np.argsort(draws)[:count]] = True
+        names = np.repeat(self.ids, self.sizes)
+        parts = [
+            Tasks.from_arrays(self.X[keep], self.y[keep], names[keep], self.weight[keep])
+            for keep in (~held_out, held_out)
+        ]
+        return parts[0], parts[1]
+
+    def layout(self) -> list[NDArray[np.int64]]:
+        """Group tasks of similar size into blocks: positions of the tasks of each."""
+        width = max(1, int(np.prod(self.X.shape[1:])))
+        order = np.argsort(self.sizes, kind="stable")
+        sizes = self.sizes[order]
+        groups, start, rows = [], 0, 0
+        for i, size in enumerate(sizes):
+            padded = (i - start + 1) * size * width
+            wasteful = padded > BLOCK_WASTE * (rows + size) * width and padded > SMALL_BLOCK
+            if i > start and (padded > BLOCK_ELEMENTS or wasteful):
+                groups.append(order[start:i])
+                start, rows = i, 0
+            rows += int(size)
+        groups.append(order[start:])
+        return groups
+
+    def blocks(self, layout: Sequence[NDArray[np.int64]] | None = None, seed: int = 0) -> Iterator[Block]:
+        """Iterate over blocks; equal-sized neighbours are views, others are padded copies."""
+        for index in self.layout() if layout is None else layout:
+            keys = np.array([local_key(seed, name) for name in self.ids[index]], dtype=np.uint64)
+            yield Block(self.ids[index], *self._stack(index), keys)
+
+    def _stack(self, index: NDArray[np.int64]) -> tuple[Array, Array, Array]:
+        sizes, first = self.sizes[index], self.offsets[index]
+        rows = int(sizes.max()) if len(sizes) else 0
+        if len(index) and (sizes == rows).all() and (np.diff(index) == 1).all():
+            span = slice(first[0], first[0] + rows * len(index))
+            return tuple(a[span].reshape(len(index), rows, *a.shape[1:]) for a in self._columns())  # type: ignore[return-value]
+        real = np.arange(rows)[None, :] < sizes[:, None]
+        source = (first[:, None] + np.arange(rows)[None, :])[real]
+        stacked = []
+        for column in self._columns():
+            padded = np.zeros((len(index), rows, *column.shape[1:]), dtype=column.dtype)
+            padded[real] = column[source]
+            stacked.append(padded)
+        return stacked[0], stacked[1], stacked[2]
+
+    def _columns(self) -> tuple[Array, Array, Array]:
+        return self.X, self.y, self.weight
+
+
+def task_ids(task: ArrayLike) -> Array:
+    """Return task ids as a sortable array, refusing missing ones."""
+    names = np.asarray(task)
+    if names.ndim != 1:
+        raise InputError(f"Task ids must be one-dimensional. Got shape {names.shape}.")
+    if names.dtype.kind == "f" and np.isnan(names).any():
+        raise InputError("Task ids must not be missing: found NaN. Drop those rows or name their task.")
+    if names.dtype.kind == "O":
+        if any(name is None or name != name for name in names):
+            raise InputError("Task ids must not be missing: found None. Drop those rows or name their task.")
+        kinds = {type(name) for name in names}
+        names = names.astype(str) if len(kinds) > 1 or str in kinds else np.asarray(names.tolist())
+    return names
+
+
+def check_finite(X: Array, y: Array, names: Array) -> None:
+    """Refuse missing or infinite values with the task and the column they are in."""
+    for label, values in (("target", y), ("feature", X)):
+        if values.dtype.kind == "O":
+            raise InputError(f"A {label} column is not numeric. Encode it first (a Codebook does).")
+        if values.dtype.kind != "f" or np.isfinite(values).all():
+            continue
+        at = np.argwhere(~np.isfinite(values))[0]
+        where = f"column {at[1]}" if label == "feature" and len(at) > 1 else "the target"
+        raise InputError(
+            f"Task {names[at[0]]!r} has a missing or infinite value in {where}. "
+            "Drop or impute it at home: cloister never fills in private values behind your back."
+        )

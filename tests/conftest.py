@@ -1,0 +1,19 @@
+"""Fixtures that several tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+_DEFAULT_DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """Folder with data files that are not part of the project; tests that need it skip without it."""
+    folder = Path(os.environ.get("CLOISTER_DATA", _DEFAULT_DATA)).resolve()
+    if not folder.is_dir():
+        pytest.skip(f"no data folder at {folder}: set CLOISTER_DATA to run this test")
+    return folder
