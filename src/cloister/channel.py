@@ -58,7 +58,7 @@ class Plain:
 
     def total(self, units: Floats) -> Floats:
         """Return the sum of the rows."""
-        return units.sum(axis=0)
+        return np.asarray(units.sum(axis=0))
 
     def sensitivity(self, relation: Relation) -> float:
         """Return 1 or 2."""
@@ -78,7 +78,7 @@ class Absolute:
 
     def total(self, units: Floats) -> Floats:
         """Return the sum of absolute values."""
-        return np.abs(units).sum(axis=0)
+        return np.asarray(np.abs(units).sum(axis=0))
 
     def sensitivity(self, relation: Relation) -> float:
         """Return 1 or sqrt(2)."""
@@ -212,7 +212,7 @@ def equal_rounds(count: int, channels: Sequence[Channel]) -> tuple[Round, ...]:
 
 def finite_rows(rows: NDArray[Any]) -> NDArray[np.bool_]:
     """Say which rows are finite throughout."""
-    return np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))
+    return np.asarray(np.isfinite(rows).all(axis=tuple(range(1, rows.ndim))))
 
 
 def svec(matrix: Floats) -> Floats:

@@ -36,7 +36,7 @@ def from_document(document: Any) -> Any:
     if not isinstance(document, dict):
         return document
     fields = {key: from_document(value) for key, value in document.items() if key != "type"}
-    kind = document.get("type")
+    kind = str(document.get("type"))
     library = importlib.import_module("cloister")
     if kind not in library.__all__ or not dataclasses.is_dataclass(getattr(library, kind)):
         raise PlanError(f"A plan file names only what cloister exports. Got type = {kind!r}.")

@@ -21,7 +21,7 @@ from cloister.document import from_document, to_document
 from cloister.errors import BillboardError, PlanError
 from cloister.forecast import Forecast, forecast
 from cloister.privacy import accounting
-from cloister.privacy.events import Cost
+from cloister.privacy.events import Cost, GaussianEvent
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.mechanisms import Gaussian, Mechanism
 from cloister.privacy.randomness import SystemRandomness
@@ -113,10 +113,13 @@ class Plan:
         """What one task is exposed to under a relation; at worst over the channels a round may use."""
         events = []
         for round in self.rounds:
-            event = self.mechanism.event(round.share)
-            ratio = max(c.sensitivity(relation) / c.sensitivity(self.relation) for c in round.channels)
-            events.append(replace(event, mu=event.mu * ratio))
-        return Cost(tuple(events), self.sampling, self.n_tasks)
+            mu = self.mechanism.event(round.share).mu
+            against, silence = (
+                max(c.sensitivity(r) / c.sensitivity(self.relation) for c in round.channels)
+                for r in (relation, Relation.ZERO_OUT)
+            )
+            events.append(GaussianEvent(mu * against, mu * silence))
+        return Cost(tuple(events), self.sampling, self.n_tasks, relation.value)
 
     @cached_property
     def guarantee(self) -> Guarantee:

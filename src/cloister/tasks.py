@@ -87,7 +87,7 @@ def local_uniforms(keys: NDArray[np.uint64], round: int, count: int) -> NDArray[
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)
-    return ((z >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return np.asarray(((z >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -206,7 +206,7 @@ class Tasks:
             raise InputError(f"test must be a share in (0, 1). Got {test}.")
         held_out = np.zeros(len(self.y), dtype=bool)
         for i, (start, stop) in enumerate(zip(self.offsets[:-1], self.offsets[1:], strict=True)):
-            count = min(int(round(test * (stop - start))), int(stop - start) - 1)
+            count = min(round(test * float(stop - start)), int(stop - start) - 1)
             draws = local_uniforms(np.array([local_key(seed, self.ids[i])]), 0, int(stop - start))[0]
             held_out[start + np.argsort(draws)[:count]] = True
         names = np.repeat(self.ids, self.sizes)

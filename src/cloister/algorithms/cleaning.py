@@ -57,7 +57,7 @@ def linear_shrinkage(matrix: Floats, noise: float) -> Floats:
 def factor_of(matrix: Floats) -> Floats:
     """Return a factor L with LL' equal to a positive semi-definite matrix."""
     values, vectors = np.linalg.eigh(matrix)
-    return vectors * np.sqrt(np.maximum(values, 1e-12))
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 1e-12)))
 
 
 def covariance_factors(matrix: Floats, noise: float) -> list[Floats]:

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from cloister.algorithms.structures import Joint, Structure
 from cloister.channel import Channel, Round
 from cloister.learners.learner import BayesianLearner, States
+from cloister.tasks import Block
 
 if TYPE_CHECKING:
     from cloister.billboard import Billboard, Release
-    from cloister.tasks import Block
 
 __all__ = ["SharedPrior"]
 
@@ -93,3 +93,14 @@ class SharedPrior:
         candidates = self.structure.candidates(self.learner, board)
         scale = board["scale"] if self.structure.buys_scale else None
         return self.learner.finish(states, block, candidates, scale)
+
+    def newcomer(self, board: Billboard) -> States:
+        """Return the model of a task without data, from the board alone: the shared prior itself."""
+        nothing = np.zeros((1, 1))
+        empty = Block(
+            np.zeros(1), np.zeros((1, 1, self.learner.dim)), nothing, nothing, np.zeros(1, np.uint64)
+        )
+        candidates = self.structure.candidates(self.learner, board)
+        shared = [c for c in candidates if c.shared] or candidates
+        scale = board["scale"] if self.structure.buys_scale else None
+        return self.learner.finish(self.learner.prepare(empty), empty, shared, scale)

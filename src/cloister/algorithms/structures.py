@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cloister.algorithms.cleaning import compose, covariance_factors, factor_of, spikes
 from cloister.channel import Absolute, Channel, MeanAndOuter, Outer, Plain, unsvec
-from cloister.learners.average import Candidate, loose_intercept, own_candidates
+from cloister.learners.average import Candidate, every_class, loose_intercept, own_candidates
 from cloister.learners.learner import BayesianLearner
 
 if TYPE_CHECKING:
@@ -133,14 +133,10 @@ def _shared_candidates(learner: BayesianLearner, mean: Floats, factors: list[Flo
     isotropic = math.sqrt(plain) * np.eye(learner.size)
     around = [isotropic]
     if learner.intercept:
-        around.append(math.sqrt(loose) * _tile(learner, loose_intercept(learner.dim, 30.0, True)))
+        around.append(math.sqrt(loose) * every_class(loose_intercept(learner.dim, 30.0, True), learner.size))
     shared = [Candidate(0.6 / len(around), mean, factor, True) for factor in around]
     shared += [Candidate(0.3 / len(factors), mean, math.sqrt(full) * f, True) for f in factors]
     return _own(learner, 0.1) + shared
-
-
-def _tile(learner: BayesianLearner, factor: Floats) -> Floats:
-    return np.kron(np.eye(learner.size // learner.dim), factor)
 
 
 def _own(learner: BayesianLearner, weight: float) -> list[Candidate]:
@@ -264,7 +260,7 @@ class Joint:
 
 
 def _unit(weights: Floats) -> Floats:
-    return weights / np.maximum(np.linalg.norm(weights, axis=1, keepdims=True), 1e-300)
+    return np.asarray(weights / np.maximum(np.linalg.norm(weights, axis=1, keepdims=True), 1e-300))
 
 
 @dataclass(frozen=True)

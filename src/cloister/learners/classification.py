@@ -78,7 +78,8 @@ class Classification:
         return flat.reshape(*flat.shape[:-1], self.classes - 1, self.dim)
 
     def _scores(self, block: Block, point: Floats) -> Floats:
-        scores: Floats = block.X @ self._shape(point).T
+        with np.errstate(all="ignore"):  # data that overflow count as no data
+            scores: Floats = block.X @ self._shape(point).T
         return scores
 
     def offset(self, states: States, block: Block, point: Floats) -> Floats:
@@ -97,14 +98,14 @@ class Classification:
         """Say how well each prior variance around the mean explains the own data: centred log evidence."""
         factor = loose_intercept(self.dim, 3.0, self.intercept)
         fit = laplace(
-            block.X @ factor,
+            self._whiten(block, factor),
             self._scores(block, mean),
             block.y,
             block.weight,
             VARIANCES,
             classes=self.classes,
         )
-        return fit.log_evidence - fit.log_evidence.mean(axis=1, keepdims=True)
+        return np.asarray(fit.log_evidence - fit.log_evidence.mean(axis=1, keepdims=True))
 
     def scale_digest(self, value: Floats, noise: float) -> Floats:
         """Return center and sd of the log variance that explains the tasks best."""
@@ -124,7 +125,7 @@ class Classification:
         follow = flat if scale is None else normal_on_grid(grid, float(scale[0]), float(scale[1]))
         fits = [
             laplace(
-                block.X @ self._one_class(c.factor),
+                self._whiten(block, c.factor),
                 self._scores(block, c.mean),
                 block.y,
                 block.weight,
@@ -149,6 +150,7 @@ class Classification:
             second += total[:, None, None] * (spread + mean[:, :, None] * mean[:, None, :])
         return {"coef": coef, "covariance": second - coef[:, :, None] * coef[:, None, :]}
 
-    def _one_class(self, factor: Floats) -> Floats:
-        """Return a factor's block for one class: candidates treat all classes alike."""
-        return factor[: self.dim, : self.dim]
+    def _whiten(self, block: Block, factor: Floats) -> Floats:
+        """Return features times a factor's block for one class: candidates treat all classes alike."""
+        with np.errstate(all="ignore"):
+            return np.asarray(block.X @ factor[: self.dim, : self.dim])

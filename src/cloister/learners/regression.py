@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cloister.channel import Absolute, Channel
 from cloister.learners.average import Candidate, evidence_weights, normal_on_grid, own_candidates
-from cloister.learners.ridge import RidgeFit, Statistics, ridge_fit, statistics
+from cloister.learners.ridge import RidgeFit, Statistics, ridge_fit, ridge_weights, shrink, statistics
 
 if TYPE_CHECKING:
     from cloister.tasks import Block
@@ -67,16 +67,13 @@ class Regression:
         return own_candidates(self.dim, self.dim, self.intercept, weight=1.0)
 
     def prepare(self, block: Block) -> States:
-        """Sum the block up once; rounds then cost one matrix-vector product a task."""
+        """Sum the block up once; rounds then cost two matrix-vector products a task."""
         stats = statistics(block.X, block.y, block.weight)
-        inverse = np.linalg.inv(stats.gram + self.ridge * np.eye(self.dim))
-        own = (inverse @ stats.cross[..., None])[..., 0]
-        return stats.arrays() | {"shrink": inverse * self.ridge, "ridge_weights": own}
+        return stats.arrays() | {"ridge_weights": ridge_weights(stats, self.ridge)}
 
     def offset(self, states: States, block: Block, point: Floats) -> Floats:
         r"""Return :math:`\arg\min_r |y - X(\nu+r)|^2 + \rho|r|^2 = w_\rho - (I - \rho(X'X+\rho I)^{-1})\nu`."""
-        shrunk = (states["shrink"].reshape(-1, self.dim) @ point).reshape(-1, self.dim)
-        return states["ridge_weights"] - point + shrunk
+        return states["ridge_weights"] - point + self.ridge * shrink(Statistics.of(states), self.ridge, point)
 
     def own_weights(self, states: States, block: Block) -> Floats:
         """Return single-task weights, averaged by evidence."""
@@ -105,7 +102,7 @@ class Regression:
         self, states: States, block: Block, candidates: Sequence[Candidate], scale: Floats | None
     ) -> States:
         """Average over candidates, lambdas and noise scales by the task's own marginal likelihood."""
-        stats = Statistics(*(states[name] for name in ("gram", "cross", "square", "count")))
+        stats = Statistics.of(states)
         log_scales = np.log(NOISE_SCALES)
         level = np.full(len(log_scales), -math.log(len(log_scales)))
         if scale is not None and np.isfinite(scale[1]):

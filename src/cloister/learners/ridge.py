@@ -12,7 +12,7 @@ everything follows from one eigendecomposition of :math:`L'X'XL` for all :math:`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -27,16 +27,23 @@ ABSURD = 1e100
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """What ridge regression needs of a block: X'X, X'y, y'y and the (weighted) number of rows."""
+    """What ridge regression needs of a block: X'X and its eigenvectors, X'y, y'y and the number of rows."""
 
     gram: Floats
     cross: Floats
     square: Floats
     count: Floats
+    values: Floats
+    vectors: Floats
 
-    def arrays(self) -> dict[str, Floats]:
+    def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the statistics as a state."""
-        return {"gram": self.gram, "cross": self.cross, "square": self.square, "count": self.count}
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    @classmethod
+    def of(cls, arrays: dict[str, NDArray[Any]]) -> Statistics:
+        """Take the statistics out of a state."""
+        return cls(*(arrays[item.name] for item in fields(cls)))
 
 
 def statistics(X: NDArray[Any], y: NDArray[Any], weight: NDArray[Any]) -> Statistics:
@@ -48,11 +55,15 @@ def statistics(X: NDArray[Any], y: NDArray[Any], weight: NDArray[Any]) -> Statis
         square, count = (weight * y * y).sum(axis=1), weight.sum(axis=1)
         size = np.abs(gram).max(axis=(1, 2)) + np.abs(cross).max(axis=1) + square + count
         sane = size < ABSURD  # False for NaN too
+    gram = np.where(sane[:, None, None], gram, 0.0)
+    values, vectors = np.linalg.eigh(gram)
     return Statistics(
-        np.where(sane[:, None, None], gram, 0.0),
+        gram,
         np.where(sane[:, None], cross, 0.0),
         np.where(sane, square, 0.0),
         np.where(sane, count, 0.0),
+        np.maximum(values, 0.0),
+        vectors,
     )
 
 
@@ -65,8 +76,13 @@ def ridge_weights(stats: Statistics, ridge: float) -> Floats:
     >>> ridge_weights(block, ridge=1.0).tolist()
     [[0.8]]
     """
-    eye = np.eye(stats.gram.shape[-1])
-    return np.linalg.solve(stats.gram + ridge * eye, stats.cross[..., None])[..., 0]
+    return shrink(stats, ridge, stats.cross)
+
+
+def shrink(stats: Statistics, ridge: float, vector: Floats) -> Floats:
+    """Return ``(X'X + ridge I)^-1 vector`` for every task; one vector each, or one for all."""
+    turned = (vector[..., None, :] @ stats.vectors)[..., 0, :]
+    return np.asarray((stats.vectors @ (turned / (stats.values + ridge))[..., None])[..., 0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +113,18 @@ class RidgeFit:
     residual: Floats
 
 
+def _spectrum(stats: Statistics, factor: Floats) -> tuple[Floats, Floats]:
+    """Return eigenvalues and eigenvectors of L'X'XL; those of X'X serve every isotropic prior."""
+    scale = factor[0, 0]
+    if np.array_equal(factor, scale * np.eye(len(factor))):
+        return scale**2 * stats.values, stats.vectors
+    values, vectors = np.linalg.eigh(factor.T @ stats.gram @ factor)
+    return np.maximum(values, 0.0), vectors
+
+
 def ridge_fit(stats: Statistics, center: Floats, factor: Floats, lambdas: Floats, scales: Floats) -> RidgeFit:
     """Fit the prior N(center, sigma^2 factor factor' / lambda) for all lambdas and noise scales."""
-    values, vectors = np.linalg.eigh(factor.T @ stats.gram @ factor)
-    values = np.maximum(values, 0.0)
+    values, vectors = _spectrum(stats, factor)
     shifted = stats.cross - stats.gram @ center
     rotated = (vectors.swapaxes(1, 2) @ (shifted @ factor)[..., None])[..., 0]
     start = stats.square - (stats.cross + shifted) @ center

@@ -16,6 +16,7 @@ from cloister.privacy.sampling import Everyone, FixedSize, OnePass
 
 __all__ = [
     "ACCOUNTANTS",
+    "FALLBACK",
     "PLD",
     "RDP",
     "Accountant",
@@ -188,7 +189,8 @@ class RDP:
         return accountant
 
 
-ACCOUNTANTS: tuple[Accountant, ...] = (GaussianDP(), PLD(), RDP(), Unamplified())
+ACCOUNTANTS: tuple[Accountant, ...] = (GaussianDP(), PLD(), RDP())
+FALLBACK: Accountant = Unamplified()
 
 
 def amplified(cost: Cost) -> bool:

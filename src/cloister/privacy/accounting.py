@@ -9,12 +9,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
 
 from cloister.errors import InputError, PlanError
 from cloister.privacy import gaussian_dp, hidden
 from cloister.privacy.accountants import (
     ACCOUNTANTS,
+    FALLBACK,
     PLD,
     RDP,
     Accountant,
@@ -42,7 +42,6 @@ __all__ = [
 ]
 
 _TOLERANCE = 1e-4
-Point: TypeAlias = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,8 @@ def price(cost: Cost, delta: float) -> Price:
     Returns
     -------
     Price
-        Epsilon, delta and the accountant that proved it. An exact accountant is not second-guessed.
+        Epsilon, delta and the accountant that proved it. An exact accountant is not second-guessed. If no
+        round says anything, both epsilon and delta are 0.
 
     Examples
     --------
@@ -81,6 +81,8 @@ def price(cost: Cost, delta: float) -> Price:
     """
     if not 0 < delta < 1:
         raise PlanError(f"delta must be in (0, 1). Got {delta!r}. Use default_delta(n_tasks).")
+    if not cost.groups:  # nothing is ever said
+        return Price(0.0, 0.0, GaussianDP.name)
     best: Price | None = None
     for accountant in ACCOUNTANTS:
         if accountant.supports(cost):
@@ -89,6 +91,8 @@ def price(cost: Cost, delta: float) -> Price:
                 return found
             if best is None or found.epsilon < best.epsilon:
                 best = found
+    if (best is None or math.isinf(best.epsilon)) and FALLBACK.supports(cost):
+        return Price(FALLBACK.epsilon(cost, delta), delta, FALLBACK.name)
     if best is None:
         raise PlanError(
             f"No accountant supports sampling {cost.sampling!r}. Use one of cloister.privacy.sampling."
@@ -130,18 +134,13 @@ def calibrate(cost_of: Callable[[float], Cost], epsilon: float, delta: float) ->
     start = gaussian_dp.mu(epsilon, delta) * (1 - 1e-12)
     if math.isinf(start):
         return math.inf
-    good: Point | None = None  # log of a budget, log of its price over the target: affordable
-    bad: Point | None = None
+    bracket = _Bracket()
     x, following = math.log(start), _guess(cost_of(start), start)
     for turn in range(100):
-        value = _log_ratio(price(cost_of(math.exp(x)), delta).epsilon, epsilon)
-        if value <= 0:
-            good = (x, value)
-        else:
-            bad = (x, value)
-        if good and (good[1] >= -_TOLERANCE or (bad and bad[0] - good[0] < 1e-7)):
-            return math.exp(good[0])
-        x = following if turn == 0 and following != x else _next(good, bad, turn)
+        bracket.add(x, _log_ratio(price(cost_of(math.exp(x)), delta).epsilon, epsilon))
+        if bracket.done:
+            return math.exp(bracket.good[0])
+        x = following if turn == 0 and following != x else bracket.next(turn)
     raise PlanError(
         f"calibrate found no budget for epsilon={epsilon!r}. Got the same side a hundred times. "
         "Check that cost_of(mu) grows with mu."
@@ -237,15 +236,34 @@ def _log_ratio(got: float, target: float) -> float:
     return min(3.0, max(1e-15, math.log(got / target)))
 
 
-def _next(good: Point | None, bad: Point | None, turn: int) -> float:
-    """Choose the next budget to price: outward until the answer is bracketed, then by interpolation."""
-    if bad is None and good is not None:
-        return good[0] + max(0.02, 1.1 * abs(good[1])) * 1.5**turn
-    if good is None and bad is not None:
-        return bad[0] - max(0.02, 1.1 * bad[1]) * 1.5**turn
-    assert good is not None
-    assert bad is not None
-    share = (-_TOLERANCE / 2 - good[1]) / (bad[1] - good[1])
-    if turn % 4 == 3:  # a jump in the price defeats interpolation: halve now and then
-        share = 0.5
-    return good[0] + min(max(share, 0.01), 0.99) * (bad[0] - good[0])
+class _Bracket:
+    """Search on a log scale: x is the log of a budget, y the log of its price over the target."""
+
+    def __init__(self) -> None:
+        self.good, self.bad = (-math.inf, -math.inf), (math.inf, math.inf)
+        self.seen: list[tuple[float, float]] = []
+
+    def add(self, x: float, y: float) -> None:
+        """Take note of a price."""
+        self.seen.append((x, y))
+        if y <= 0:
+            self.good = (x, y)
+        else:
+            self.bad = (x, y)
+
+    @property
+    def done(self) -> bool:
+        """Whether the affordable end is near enough to the target, or to a jump in the price."""
+        return self.good[1] >= -_TOLERANCE or self.bad[0] - self.good[0] < 1e-7
+
+    def next(self, turn: int) -> float:
+        """Choose the next budget: a secant step, kept inside what is known."""
+        (x0, y0), (x1, y1) = self.seen[-2:] if len(self.seen) > 1 else (self.seen[0], self.seen[0])
+        slope = (y1 - y0) / (x1 - x0) if x1 != x0 and y1 != y0 else 1.0
+        x = x1 + min(max((-_TOLERANCE / 2 - y1) / max(slope, 0.5), -1.0), 1.0)
+        low, high = self.good[0], self.bad[0]
+        if math.isinf(low) or math.isinf(high):  # go further than the secant asks, to catch the answer
+            return x1 + 1.1 * (x - x1)
+        if turn % 4 == 3 or not low < x < high:  # a jump defeats the secant: halve now and then
+            return (low + high) / 2
+        return x

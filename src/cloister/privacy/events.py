@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from cloister.errors import InputError
@@ -105,13 +106,13 @@ class Cost:
         """Probability that one given task takes part in one given round."""
         return self.sampling.probability(self.n_tasks, max(1, self.rounds))
 
-    @property
+    @cached_property
     def groups(self) -> tuple[tuple[float, float, int], ...]:
         """Rounds that say something, equal ones together: ``(mu, mu against silence, count)``."""
         counts = Counter((float(e.mu), e.silence) for e in self.events if e.mu > 0)
         return tuple((mu, silence, n) for (mu, silence), n in sorted(counts.items()))
 
-    @property
+    @cached_property
     def private(self) -> bool:
         """Whether every round has noise."""
         return all(math.isfinite(e.mu) for e in self.events)

@@ -185,24 +185,34 @@ def _both(rounds: Exposure, rate: float) -> Loss:
     return _compose(rounds, binomial(1, rate), "both")
 
 
-def _compose(rounds: Exposure, takers: tuple[float, ...], kind: Kind) -> Loss:
-    """Convolve the rounds; whatever is cut off or lost in rounding noise becomes an infinite loss."""
+def _compose(rounds: Exposure, takers: tuple[float, ...], kind: Kind, tilt: float = 0.0) -> Loss:
+    """Convolve the rounds; whatever is cut off or drowns in rounding noise becomes an infinite loss.
+
+    A tilt multiplies the mass at a loss l by exp(tilt l) while it is convolved, so that rounding noise, which is
+    of the size of the largest mass, does not cover the upper tail.
+    """
     from dp_accounting.pld import common
     from scipy.signal import fftconvolve
 
     step = _step(rounds, takers)
-    first, mass, infinite = 0, None, 0.0
+    first, mass, scale, noise, infinite = 0, np.ones(1), 0.0, 0.0, 0.0
     for mu, count in rounds:
         low, one, cut = _dots(*_curve(mu, takers, step, kind), step)
-        shift, many = common.self_convolve(one, count, _TRUNCATE)
-        mass = np.asarray(many) if mass is None else fftconvolve(mass, many)
+        weights = one * np.exp(tilt * step * (low + np.arange(len(one))))
+        total = float(weights.sum()) if tilt else 1.0
+        shift, many = common.self_convolve(weights / total, count, _TRUNCATE) if count > 1 else (0, weights / total)
+        mass = fftconvolve(mass, many) if len(mass) > 1 else np.asarray(many) * mass
         # Negative mass shows how large the noise of the Fourier transform is.
-        infinite += cut * count + 3 * _TRUNCATE + 2 * float(-np.minimum(mass, 0.0).sum())
+        noise += 3 * _TRUNCATE + 2 * float(-np.minimum(mass, 0.0).sum())
+        infinite += cut * count
         mass = np.maximum(mass, 0.0)
         keep = len(mass) - int(np.searchsorted(np.cumsum(mass[::-1]), _TRUNCATE))
         skip = min(int(np.searchsorted(np.cumsum(mass), _TRUNCATE)), keep - 1)
-        first, mass = first + low * count + shift + skip, mass[skip:keep]
-    return _finish(step, first, np.ones(1) if mass is None else mass, infinite)
+        first, mass, scale = first + low * count + shift + skip, mass[skip:keep], scale + count * math.log(total)
+    if not tilt:
+        return _finish(step, first, mass, np.full(len(mass), noise + infinite))
+    back = np.exp(np.minimum(scale - tilt * step * (first + np.arange(len(mass))), 700.0))
+    return _finish(step, first, mass * back, noise * back + infinite)
 
 
 def _finish(step: float, first: int, mass: Array, infinite: float) -> Loss:

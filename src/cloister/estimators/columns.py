@@ -1,0 +1,100 @@
+"""From whatever table a user has to named columns, task ids and a codebook."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cloister.codebook import Codebook
+from cloister.errors import InputError
+from cloister.tasks import task_ids
+
+__all__ = ["Columns", "read_codebook", "split_table"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Columns:
+    """A table taken apart: feature columns in order, whether they had names, and one task id a row."""
+
+    features: dict[str, Array]
+    named: bool
+    ids: Array
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def named_columns(X: Any) -> tuple[dict[str, Array], bool]:
+    """Return the columns of a DataFrame, a mapping or a 2-D array (named x0, x1, ... there)."""
+    if isinstance(X, Mapping):
+        return {str(name): np.asarray(column) for name, column in X.items()}, True
+    if hasattr(X, "columns") or hasattr(X, "column_names"):
+        import narwhals as nw
+
+        frame = nw.from_native(X, eager_only=True)
+        return {str(name): np.asarray(frame[name].to_numpy()) for name in frame.columns}, True
+    values = np.asarray(X)
+    if values.ndim != 2:
+        raise InputError(f"X must be a table or a two-dimensional array. Got {values.ndim} dimension(s).")
+    return {f"x{i}": values[:, i] for i in range(values.shape[1])}, False
+
+
+def split_table(X: Any, task: str | int | None, tasks: ArrayLike | None) -> Columns:
+    """Take the task ids out of a table, by the name of their column, or from beside it."""
+    columns, named = named_columns(X)
+    rows = len(next(iter(columns.values()), ()))
+    if tasks is not None:
+        ids = task_ids(tasks)
+        if len(ids) != rows:
+            raise InputError(f"tasks must name one task a row: X has {rows} rows, tasks has {len(ids)}.")
+        return Columns({k: v for k, v in columns.items() if k != task}, named, ids)
+    name = f"x{task}" if isinstance(task, int) and not named else str(task)
+    if name not in columns:
+        raise InputError(
+            f"X has no task column {task!r}. It has: {', '.join(columns)}. Name the column with task=, "
+            "or pass one id a row with tasks=."
+        )
+    try:
+        ids = task_ids(columns[name])
+    except InputError as error:
+        raise InputError(f"Column {task!r}: {error}") from None
+    return Columns({k: v for k, v in columns.items() if k != name}, named, ids)
+
+
+def read_codebook(bounds: Any, columns: Columns, y: Any, task: object, classify: bool) -> Codebook:
+    """Return the public schema a user gave as a codebook, a file or a mapping; or, typed out, from the data."""
+    target = str(getattr(y, "name", None) or "target")
+    name = task if isinstance(task, str) and task not in columns.features and task != target else None
+    if isinstance(bounds, Codebook):
+        return bounds
+    if isinstance(bounds, str) and bounds == "data":
+        return Codebook.from_data(columns.features, np.asarray(y), target, name, classify=classify)
+    if isinstance(bounds, (str, os.PathLike)):
+        return Codebook.load(os.fspath(bounds))
+    if isinstance(bounds, Mapping):
+        features = list(columns.features) if columns.named else len(columns.features)
+        return Codebook.from_mapping(bounds, features, target, name)
+    raise InputError(
+        "bounds= is required to share anything: public limits of every feature and of the target, as a "
+        "mapping {'age': (0, 120), 'sex': ['F', 'M'], 'target': (0, 10)} or a codebook file "
+        "('cloister codebook data.csv' writes a template). bounds='data' reads them from the data, and "
+        "then the guarantee does not hold."
+    )
+
+
+def check_columns(codebook: Codebook, columns: Columns) -> dict[str, Array]:
+    """Return the codebook's features in order; refuse missing and unknown ones."""
+    missing = [name for name in codebook.names if name not in columns.features]
+    unknown = [name for name in columns.features if name not in codebook.names]
+    if missing or unknown:
+        raise InputError(
+            f"X must have exactly the features the codebook names: missing {missing}, unknown {unknown}."
+        )
+    return {name: columns.features[name] for name in codebook.names}

@@ -1,0 +1,117 @@
+"""One task's own model, as a file that can be handed to that task alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.codebook import Codebook
+from cloister.errors import InputError
+from cloister.estimators.columns import check_columns, split_table
+from cloister.learners.softmax import probabilities
+
+__all__ = ["TaskModel"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TaskModel:
+    """A task's posterior: mean weights, their covariance and, for numbers, the noise variance.
+
+    Weights are on encoded columns; `coef` and `intercept` are in the user's units.
+    """
+
+    task: str
+    codebook: Codebook
+    weights: Floats
+    covariance: Floats
+    noise: float | None
+
+    def __repr__(self) -> str:
+        return f"TaskModel({self.task!r}, {self.codebook.width} weights, private)"
+
+    @property
+    def coef(self) -> Floats:
+        """Coefficients in the user's units; one row a class beyond the first where there are several."""
+        return self.codebook.to_user_units(self._by_class())[0]
+
+    @property
+    def intercept(self) -> Floats:
+        """Intercept in the user's units."""
+        return self.codebook.to_user_units(self._by_class())[1]
+
+    def _by_class(self) -> Floats:
+        weights = self.weights.reshape(-1, self.codebook.width)
+        return weights[0] if len(weights) == 1 else weights
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Predict numbers or classes for a table of this task's rows; a task column is ignored."""
+        rows = self._rows(X)
+        if self.noise is not None:
+            return self.codebook.decode_target(rows @ self.weights)
+        return self.codebook.decode_target(self.predict_proba(X).argmax(axis=1))
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Return class probabilities."""
+        if self.noise is not None:
+            raise InputError("This model predicts numbers; it has no class probabilities.")
+        return probabilities(self._rows(X) @ self.weights.reshape(-1, self.codebook.width).T)
+
+    def predict_std(self, X: Any) -> Floats:
+        """Return the standard deviation of a numeric prediction, noise included."""
+        if self.noise is None:
+            raise InputError("This model predicts classes; ask for predict_proba.")
+        rows = self._rows(X)
+        variance = np.einsum("nd,de,ne->n", rows, self.covariance, rows) + self.noise
+        return np.asarray(np.sqrt(np.maximum(variance, 0.0)) * self.codebook.target_scale)
+
+    def _rows(self, X: Any) -> Floats:
+        columns = split_table(X, None, np.zeros(_length(X)))
+        features = {k: v for k, v in columns.features.items() if k not in (self.codebook.task,)}
+        features.pop(self.codebook.target.name, None)
+        kept = type(columns)(features, columns.named, columns.ids)
+        return self.codebook.encode(check_columns(self.codebook, kept))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the model to a JSON file."""
+        document = {
+            "format": "cloister task model 1",
+            "task": self.task,
+            "columns": list(self.codebook.column_names),
+            "coef": self.coef.tolist(),
+            "intercept": np.asarray(self.intercept).tolist(),
+            "weights": self.weights.tolist(),
+            "covariance": self.covariance.tolist(),
+            "noise": self.noise,
+            "codebook": self.codebook.to_dict(),
+        }
+        Path(path).write_text(json.dumps(document), encoding="utf-8")
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> TaskModel:
+        """Read a model from a JSON file."""
+        try:
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            return cls(
+                document["task"],
+                Codebook.from_dict(document["codebook"], str(path)),
+                np.array(document["weights"]),
+                np.array(document["covariance"]),
+                document["noise"],
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is not a cloister task model: {error}.") from None
+
+
+def _length(X: Any) -> int:
+    if isinstance(X, dict):
+        return len(next(iter(X.values()), ()))
+    return len(X)
