@@ -37,6 +37,7 @@ _HOMES = {
     "learners.regression": ["Regression"],
     "plan": ["Plan"],
     "privacy.guarantee": ["Guarantee"],
+    "privacy.ledger": ["Ledger"],
     "privacy.mechanisms": ["Gaussian", "Silent"],
     "privacy.sampling": ["Everyone", "FixedSize", "OnePass", "Poisson"],
     "tasks": ["Block", "Tasks"],

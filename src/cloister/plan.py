@@ -129,7 +129,7 @@ class Plan:
         other = accounting.price(self.cost_under(self.relation.other), self.delta)
         return Guarantee(
             epsilon=price.epsilon,
-            delta=self.delta,
+            delta=price.delta,
             relation=self.relation.value,
             n_tasks=self.n_tasks,
             accountant=price.accountant,

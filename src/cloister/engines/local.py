@@ -18,6 +18,7 @@ from cloister.channel import finite_rows
 from cloister.errors import AlgorithmError, InputError
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
+from cloister.privacy.ledger import Ledger
 from cloister.privacy.randomness import Randomness, SeededRandomness, SystemRandomness
 from cloister.tasks import Block, Tasks
 
@@ -68,6 +69,7 @@ def run(
     tasks: Tasks,
     *,
     random_state: int | None = None,
+    ledger: Ledger | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Run:
@@ -81,6 +83,8 @@ def run(
         As many as the plan says.
     random_state : int, optional
         Makes the run reproducible and INSECURE: whoever knows the seed can subtract the noise.
+    ledger : Ledger, optional
+        Charged for the whole run before anything leaves a task; refuses a run it cannot afford.
     threads : int, optional
         Blocks computed at the same time; by default one for each core. Does not change results.
     progress : callable, optional
@@ -93,6 +97,8 @@ def run(
     """
     if len(tasks) != plan.n_tasks:
         raise InputError(f"The plan is for {plan.n_tasks} tasks, the data has {len(tasks)}.")
+    if ledger is not None:
+        ledger.charge(plan.fingerprint, plan.cost_under(ledger.relation))
     source = SystemRandomness() if random_state is None else SeededRandomness(int(random_state))
     local_seed = source.local_seed()
     layout = tasks.layout()

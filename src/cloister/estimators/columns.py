@@ -69,7 +69,7 @@ def split_table(X: Any, task: str | int | None, tasks: ArrayLike | None) -> Colu
 
 
 def read_codebook(bounds: Any, columns: Columns, y: Any, task: object, classify: bool) -> Codebook:
-    """Return the public schema a user gave as a codebook, a file or a mapping; or, typed out, from the data."""
+    """Return the public schema: a codebook, a file, a mapping, or, only if typed out, the data's own."""
     target = str(getattr(y, "name", None) or "target")
     name = task if isinstance(task, str) and task not in columns.features and task != target else None
     if isinstance(bounds, Codebook):

@@ -1,9 +1,10 @@
-"""SharedPriorRegressor and SharedPriorClassifier: private multi-task learning for a table with a task column."""
+"""SharedPriorRegressor and SharedPriorClassifier: private multi-task learning for a grouped table."""
 
 from __future__ import annotations
 
 import math
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from cloister.learners.classification import Classification
 from cloister.learners.regression import Regression
 from cloister.learners.softmax import probabilities
 from cloister.plan import Plan
+from cloister.privacy.ledger import Ledger
 from cloister.privacy.mechanisms import Gaussian, Silent
 from cloister.tasks import Tasks
 
@@ -46,6 +48,7 @@ class _SharedPrior(BaseEstimator):  # type: ignore[misc]
         relation: str = "replace",
         structure: str = "auto",
         bounds: Any = None,
+        ledger: Ledger | None = None,
         random_state: int | None = None,
     ) -> None:
         self.task = task
@@ -54,6 +57,7 @@ class _SharedPrior(BaseEstimator):  # type: ignore[misc]
         self.relation = relation
         self.structure = structure
         self.bounds = bounds
+        self.ledger = ledger
         self.random_state = random_state
 
     _units: Codebook | OwnScaling
@@ -93,7 +97,14 @@ class _SharedPrior(BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = len(columns.features)
         if columns.named:
             self.feature_names_in_ = np.array(list(codebook.names), dtype=object)
-        self._keep(run(self._plan(codebook, len(data)), data, random_state=self.random_state))
+        plan = self._plan(codebook, len(data))
+        self._keep(run(plan, data, ledger=self.ledger, random_state=self.random_state))
+        if self.ledger is not None and len(self.ledger.history) > 1:
+            warnings.warn(
+                f"These tasks have now been charged {len(self.ledger.history)} times: together epsilon = "
+                f"{self.ledger.spent:.3g} of {self.ledger.epsilon:g} at delta = {self.ledger.delta:g}.",
+                stacklevel=2,
+            )
         return self
 
     def plan(self, n_tasks: int, codebook: Codebook | None = None) -> Plan:
@@ -223,7 +234,7 @@ class _SharedPrior(BaseEstimator):  # type: ignore[misc]
 
 
 class SharedPriorRegressor(RegressorMixin, _SharedPrior):  # type: ignore[misc]
-    r"""Linear regression for many tasks, each with its own model, under task-level joint differential privacy.
+    r"""Linear regression for many tasks, each with its own model, under task-level JDP.
 
     A few noisy releases say how the tasks' weights are alike (their mean and spread); each task then fits
     its own data at home with that as its prior and weighs it by its own evidence.
@@ -244,6 +255,8 @@ class SharedPriorRegressor(RegressorMixin, _SharedPrior):  # type: ignore[misc]
     bounds : mapping, path or Codebook
         Public limits of every feature and of the target; required to share anything. "data" reads them
         from the data, and the guarantee then says that it does not hold.
+    ledger : Ledger, optional
+        The account these tasks spend from. Every fit is charged, a refit again, and says so.
     random_state : int, optional
         Makes noise reproducible and INSECURE: for tests and papers.
 

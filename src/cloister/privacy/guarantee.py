@@ -192,10 +192,10 @@ class Guarantee:
         power = _up(100 * detection_bound(self.epsilon, self.delta), 3)
         return (
             f"({_up(self.epsilon)}, {_up(self.delta)})-joint differential privacy for each of the "
-            f"{self.n_tasks} {self.unit}s, relation {self.relation}. Suppose that all other {self.unit}s collude, "
-            "pool their data, their models and everything that was ever published, and test whether one "
-            f"{self.unit} {_WORLDS[self.relation]}: with 5 % false alarms they detect it in at most {power} % "
-            "of cases (5 % is guessing)."
+            f"{self.n_tasks} {self.unit}s, relation {self.relation}. Suppose that all other {self.unit}s "
+            "collude, pool their data, their models and everything that was ever published, and test whether "
+            f"one {self.unit} {_WORLDS[self.relation]}: with 5 % false alarms they detect it in at most "
+            f"{power} % of cases (5 % is guessing)."
         )
 
     def _other(self) -> str:

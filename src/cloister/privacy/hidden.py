@@ -34,7 +34,7 @@ for privacy accounting of subsampled mechanisms under composition*, arXiv:2405.2
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -58,12 +58,16 @@ _DISTINCT = 128
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """A composed privacy loss distribution, kept as its curve: delta at ``step * (first + i)``."""
+    """A composed privacy loss distribution, kept as its curve: delta at ``step * (first + i)``.
+
+    Beyond the grid delta is ``infinite``; from epsilon = ``limit`` on it is 0.
+    """
 
     step: float
     first: int
     curve: Array
     infinite: float
+    limit: float = math.inf
 
     def delta(self, epsilon: Array) -> Array:
         """Curve at any epsilon: linear in exp(epsilon) between grid points."""
@@ -72,7 +76,8 @@ class Loss:
         share = np.expm1((place - left) * self.step) / math.expm1(self.step)
         value = self.curve[left] + np.clip(share, 0.0, 1.0) * (self.curve[left + 1] - self.curve[left])
         value = np.where(place > len(self.curve) - 1, self.infinite, value)
-        return np.asarray(np.where(place < 0, 1.0, value), dtype=np.float64)
+        value = np.where(epsilon >= self.limit, 0.0, np.where(place < 0, 1.0, value))
+        return np.asarray(value, dtype=np.float64)
 
     def epsilon(self, delta: Array) -> Array:
         """Smallest epsilon >= 0 whose delta is at most ``delta``; infinity where there is none."""
@@ -82,9 +87,8 @@ class Loss:
         share = np.clip((above - delta) / np.maximum(above - below, 1e-300), 0.0, 1.0)
         value = self.step * (self.first + inner - 1) + np.log1p(share * math.expm1(self.step))
         value = np.where(right == 0, self.step * self.first, value)
-        return np.asarray(
-            np.where(right == len(self.curve), np.inf, np.maximum(value, 0.0)), dtype=np.float64
-        )
+        value = np.where(right == len(self.curve), np.inf, np.maximum(value, 0.0))
+        return np.asarray(np.minimum(value, self.limit), dtype=np.float64)
 
 
 def pld_epsilon(rounds: Sampled, rate: float, relation: Relation, size: int, delta: float) -> float:
@@ -104,7 +108,7 @@ def pld_epsilon(rounds: Sampled, rate: float, relation: Relation, size: int, del
     direct, silence = _worth(rounds, rate, size)
     best = math.inf
     if silence:
-        remove, add = _pair(_side(rounds, 1), rate, size)
+        remove, add = _fine_pair(_side(rounds, 1), rate, size)
         first = _splits(remove)
         rest = delta - remove.delta(first)
         first, rest = first[rest > 0], rest[rest > 0]
@@ -127,7 +131,7 @@ def pld_delta(rounds: Sampled, rate: float, relation: Relation, size: int, epsil
     if relation == "zero_out":
         pair = _pair(_side(rounds, 0), rate, size)
         return min(1.0, max(float(loss.delta(target)) for loss in pair))
-    remove, add = _pair(_side(rounds, 1), rate, size)
+    remove, add = _fine_pair(_side(rounds, 1), rate, size)
     first = _splits(remove)
     first = first[first <= epsilon]
     best = float(np.min(remove.delta(first) + np.exp(first) * add.delta(epsilon - first), initial=1.0))
@@ -181,6 +185,16 @@ def _pair(rounds: Exposure, rate: float, size: int) -> tuple[Loss, Loss]:
 
 
 @lru_cache(maxsize=32)
+def _fine_pair(rounds: Exposure, rate: float, size: int) -> tuple[Loss, Loss]:
+    """As :func:`_pair`, with an upper tail from silence to data that is accurate far below 1e-15."""
+    remove, add = _pair(rounds, rate, size)
+    add = _lower(add, _compose(rounds, binomial(size, rate), "add", tilt=1.0))
+    # Silence is never less likely than P(nobody takes part) times any other output.
+    limit = -size * math.log1p(-rate) * sum(n for _, n in rounds)
+    return remove, replace(add, limit=limit)
+
+
+@lru_cache(maxsize=32)
 def _both(rounds: Exposure, rate: float) -> Loss:
     return _compose(rounds, binomial(1, rate), "both")
 
@@ -188,8 +202,8 @@ def _both(rounds: Exposure, rate: float) -> Loss:
 def _compose(rounds: Exposure, takers: tuple[float, ...], kind: Kind, tilt: float = 0.0) -> Loss:
     """Convolve the rounds; whatever is cut off or drowns in rounding noise becomes an infinite loss.
 
-    A tilt multiplies the mass at a loss l by exp(tilt l) while it is convolved, so that rounding noise, which is
-    of the size of the largest mass, does not cover the upper tail.
+    A tilt multiplies the mass at a loss l by exp(tilt l) while it is convolved, so that rounding noise, which
+    has the size of the largest mass, does not cover the upper tail.
     """
     from dp_accounting.pld import common
     from scipy.signal import fftconvolve
@@ -200,7 +214,8 @@ def _compose(rounds: Exposure, takers: tuple[float, ...], kind: Kind, tilt: floa
         low, one, cut = _dots(*_curve(mu, takers, step, kind), step)
         weights = one * np.exp(tilt * step * (low + np.arange(len(one))))
         total = float(weights.sum()) if tilt else 1.0
-        shift, many = common.self_convolve(weights / total, count, _TRUNCATE) if count > 1 else (0, weights / total)
+        weights = weights / total
+        shift, many = common.self_convolve(weights, count, _TRUNCATE) if count > 1 else (0, weights)
         mass = fftconvolve(mass, many) if len(mass) > 1 else np.asarray(many) * mass
         # Negative mass shows how large the noise of the Fourier transform is.
         noise += 3 * _TRUNCATE + 2 * float(-np.minimum(mass, 0.0).sum())
@@ -208,21 +223,34 @@ def _compose(rounds: Exposure, takers: tuple[float, ...], kind: Kind, tilt: floa
         mass = np.maximum(mass, 0.0)
         keep = len(mass) - int(np.searchsorted(np.cumsum(mass[::-1]), _TRUNCATE))
         skip = min(int(np.searchsorted(np.cumsum(mass), _TRUNCATE)), keep - 1)
-        first, mass, scale = first + low * count + shift + skip, mass[skip:keep], scale + count * math.log(total)
-    if not tilt:
-        return _finish(step, first, mass, np.full(len(mass), noise + infinite))
-    back = np.exp(np.minimum(scale - tilt * step * (first + np.arange(len(mass))), 700.0))
+        first, mass = first + low * count + shift + skip, mass[skip:keep]
+        scale += count * math.log(total)
+    # Where this is cut at exp(40) the noise alone exceeds 1.
+    back = np.exp(np.minimum(scale - tilt * step * (first + np.arange(len(mass))), 40.0))
     return _finish(step, first, mass * back, noise * back + infinite)
 
 
-def _finish(step: float, first: int, mass: Array, infinite: float) -> Loss:
+def _finish(step: float, first: int, mass: Array, noise: Array) -> Loss:
     """Curve of a loss distribution: the sum over larger losses l of mass(l) (1 - exp(epsilon - l))."""
     from scipy.signal import lfilter
 
     # curve[j] = e^-h curve[j+1] + (1 - e^-h) mass above j: positive terms only, nothing cancels.
     above = np.concatenate([[0.0], np.cumsum(mass[::-1])[:-1]])
-    curve = lfilter([-math.expm1(-step)], [1.0, -math.exp(-step)], above)[::-1]
-    return Loss(step, first, np.asarray(curve, dtype=np.float64) + infinite, infinite)
+    curve = lfilter([-math.expm1(-step)], [1.0, -math.exp(-step)], above)[::-1] + noise
+    return Loss(step, first, np.asarray(np.minimum(curve, 1.0), dtype=np.float64), float(noise[-1]))
+
+
+def _lower(one: Loss, two: Loss) -> Loss:
+    """Smaller of two valid curves on the same grid, point by point."""
+    first = min(one.first, two.first)
+    size = max(loss.first + len(loss.curve) for loss in (one, two)) - first
+    best = np.ones(size)
+    for loss in (one, two):
+        start = loss.first - first
+        full = np.concatenate([np.ones(start), loss.curve])
+        full = np.append(full, np.full(size - len(full), loss.infinite))
+        best = np.minimum(best, full)
+    return Loss(one.step, first, best, min(one.infinite, two.infinite))
 
 
 def _dots(low: int, curve: Array, step: float) -> tuple[int, Array, float]:

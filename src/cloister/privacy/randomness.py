@@ -41,7 +41,10 @@ class SystemRandomness:
     @property
     def description(self) -> str:
         """What the guarantee says about this source."""
-        return "floating-point Gaussian from the operating system's cryptographic generator"
+        return (
+            "floating-point Gaussian from the operating system's cryptographic generator "
+            "(attacks on the lowest bits of floating-point numbers are not covered)"
+        )
 
     def uniforms(self, stream: str, round: int, count: int) -> Floats:
         """Return `count` fresh uniforms in (0, 1)."""
