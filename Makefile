@@ -14,7 +14,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "== set-up: virtual environment in .venv (about a minute, once)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cloister needs Python 3.11 or newer: make PYTHON=python3.11")'
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[data,report,dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[data,report,dev]'
 	@touch $@
 
 demo: $(READY)  ## train on 2410 real schools, compare, write demo/chem97.html
@@ -32,7 +32,7 @@ check: $(READY)
 	@echo "== style, types, layers"
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet . || (echo "run 'make format'"; exit 1)
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
 
 format: $(READY)  ## format the code in place
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

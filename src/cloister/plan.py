@@ -1,4 +1,4 @@
-"""A plan: algorithm, mechanism, sampling and number of tasks; public, complete, and priced before data is touched."""
+"""A plan: algorithm, mechanism, sampling, number of tasks; public, and priced before data is touched."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Plan:
         return self.cost_under(self.relation)
 
     def cost_under(self, relation: Relation) -> Cost:
-        """What one task is exposed to under a relation; at worst over the channels a round may use."""
+        """Return what one task is exposed to under a relation; at worst over the channels a round may use."""
         events = []
         for round in self.rounds:
             mu = self.mechanism.event(round.share).mu

@@ -1,4 +1,4 @@
-"""Independent: every task on its own. Nothing leaves, so epsilon is 0; the baseline that joining must beat."""
+"""Independent: every task on its own. Nothing leaves: epsilon is 0. The baseline that joining must beat."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""The reference engine: every task on this machine, block by block; and replay, the billboard lemma as a function."""
+"""The reference engine, every task on this machine; and replay, the billboard lemma as a function."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -107,21 +108,16 @@ def run(
     coins = _draw_coins(plan, source)
     rejected = 0
     with _pool(len(blocks), threads) as each:
-        states = each(lambda block: _named(plan.algorithm.init, block, board), blocks)
+        states = each(partial(_named, plan.algorithm.init, board), blocks)
         for t in range(len(plan.rounds)):
-            heard = each(
-                lambda part: _speak(plan, board, *part),
-                zip(states, blocks, [coins[t, index] for index in layout], strict=True),
-            )
+            took_part = [coins[t, index] for index in layout]
+            heard = each(partial(_speak, plan, board), states, blocks, took_part)
             states = [state for state, _, _ in heard]
             rejected += sum(bad for _, _, bad in heard)
             board = _post(plan, board, sum(total for _, total, _ in heard), source)
             if progress is not None:
                 progress(t + 1, len(plan.rounds))
-        finished = each(
-            lambda part: _named(plan.algorithm.finish, part[1], board, part[0]),
-            zip(states, blocks, strict=True),
-        )
+        finished = each(partial(_named, plan.algorithm.finish, board), blocks, states)
     models = _gather(finished, layout)
     return Run(plan, board, source.description, PrivateRun(tasks.ids, models, coins, local_seed, rejected))
 
@@ -158,19 +154,13 @@ def replay(
     layout = tasks.layout()
     blocks = list(tasks.blocks(layout, local_seed))
     took_part = np.ones((len(plan.rounds), len(tasks)), dtype=bool) if coins is None else coins
-    finished = []
     with _pool(len(blocks), None) as each:
-        states = each(lambda block: _named(plan.algorithm.init, block, board.before(0)), blocks)
+        states = each(partial(_named, plan.algorithm.init, board.before(0)), blocks)
         for t in range(len(plan.rounds)):
-            heard = each(
-                lambda part: _listen(plan, board.before(t), *part),
-                zip(states, blocks, [took_part[t, index] for index in layout], strict=True),
-            )
+            rows = [took_part[t, index] for index in layout]
+            heard = each(partial(_listen, plan, board.before(t)), states, blocks, rows)
             states = [state for state, _ in heard]
-        finished = each(
-            lambda part: _named(plan.algorithm.finish, part[1], board, part[0]),
-            zip(states, blocks, strict=True),
-        )
+        finished = each(partial(_named, plan.algorithm.finish, board), blocks, states)
     return _gather(finished, layout)
 
 
@@ -188,11 +178,11 @@ def _listen(
     if not coins.any():
         return states, None
     if coins.all():
-        messages, states = _named(plan.algorithm.send, block, board, states)
+        messages, states = _named(plan.algorithm.send, board, block, states)
         return states, messages
     rows = np.flatnonzero(coins)
     part = {name: array[rows] for name, array in states.items()}
-    messages, part = _named(plan.algorithm.send, block.take(rows), board, part)
+    messages, part = _named(plan.algorithm.send, board, block.take(rows), part)
     merged = {name: array.copy() for name, array in states.items()}
     for name, array in part.items():
         merged[name][rows] = array
@@ -232,7 +222,7 @@ def _gather(parts: Sequence[States], layout: Sequence[NDArray[np.int64]]) -> Sta
     return {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
 
 
-def _named(function: Callable[..., T], block: Block, board: Billboard, states: States | None = None) -> T:
+def _named(function: Callable[..., T], board: Billboard, block: Block, states: States | None = None) -> T:
     """Call one of an algorithm's private functions; if it fails, say which one and for which task."""
     try:
         return function(block, board) if states is None else function(states, block, board)
@@ -250,15 +240,17 @@ def _named(function: Callable[..., T], block: Block, board: Billboard, states: S
 
 
 @contextmanager
-def _pool(
-    blocks: int, threads: int | None
-) -> Iterator[Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]]:
-    """Yield an ordered map over blocks, on threads when there are several (NumPy releases the lock)."""
-    workers = min(blocks, threads or os.cpu_count() or 1)
-    if workers <= 1:
-        yield lambda function, parts: [function(part) for part in parts]
-        return
+def _pool(blocks: int, threads: int | None) -> Iterator[Callable[..., list[Any]]]:
+    """Yield an ordered map over blocks, on threads when there are several (NumPy releases the lock).
+
+    Linear algebra libraries keep to one thread meanwhile: matrices are small and there are many.
+    """
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(limits=1), ThreadPoolExecutor(workers) as executor:
-        yield lambda function, parts: list(executor.map(function, parts))
+    workers = min(blocks, threads or os.cpu_count() or 1)
+    with threadpool_limits(limits=1):
+        if workers <= 1:
+            yield lambda function, *parts: list(map(function, *parts))
+            return
+        with ThreadPoolExecutor(workers) as executor:
+            yield lambda function, *parts: list(executor.map(function, *parts))

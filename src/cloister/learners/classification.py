@@ -1,4 +1,4 @@
-"""Bayesian logistic and multinomial regression as a learner: what a task does at home when its targets are classes."""
+"""Bayesian logistic and multinomial regression: what a task does at home when its targets are classes."""
 
 from __future__ import annotations
 

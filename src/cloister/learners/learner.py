@@ -1,4 +1,4 @@
-"""The seam between a shared prior and what tasks do at home: regression and classification behind one protocol."""
+"""The seam between a shared prior and what tasks do at home, be it regression or classification."""
 
 from __future__ import annotations
 

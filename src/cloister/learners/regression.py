@@ -72,7 +72,7 @@ class Regression:
         return stats.arrays() | {"ridge_weights": ridge_weights(stats, self.ridge)}
 
     def offset(self, states: States, block: Block, point: Floats) -> Floats:
-        r"""Return :math:`\arg\min_r |y - X(\nu+r)|^2 + \rho|r|^2 = w_\rho - (I - \rho(X'X+\rho I)^{-1})\nu`."""
+        r"""Return :math:`\arg\min_r |y - X(\nu+r)|^2 + \rho|r|^2`, without touching the rows again."""
         return states["ridge_weights"] - point + self.ridge * shrink(Statistics.of(states), self.ridge, point)
 
     def own_weights(self, states: States, block: Block) -> Floats:

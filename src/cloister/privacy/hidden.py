@@ -45,7 +45,7 @@ from cloister.privacy import gaussian_dp
 from cloister.privacy.events import Relation
 from cloister.privacy.visible import Array, Exposure, binomial
 
-__all__ = ["Sampled", "feasible", "pld_delta", "pld_epsilon"]
+__all__ = ["Sampled", "clear", "feasible", "pld_delta", "pld_epsilon"]
 
 Sampled: TypeAlias = tuple[tuple[float, float, int], ...]
 """Rounds of one task, equal ones together: ``(mu, mu against silence, count)``."""
@@ -148,6 +148,17 @@ def feasible(rounds: Sampled, rate: float, size: int) -> bool:
     """
     small = size <= 100 and size * math.log1p(-rate) > -500
     return small and all(_reach(_side(rounds, i), rate, size) < 2e4 for i in (0, 1))
+
+
+def clear() -> None:
+    """Forget all computed distributions.
+
+    Examples
+    --------
+    >>> clear()
+    """
+    for cache in (_pair, _fine_pair, _both):
+        cache.cache_clear()
 
 
 def _splits(loss: Loss) -> Array:
@@ -333,5 +344,5 @@ def _step(rounds: Exposure, takers: tuple[float, ...]) -> float:
     rate = 1 - takers[0] ** (1 / size)
     _, variance = _moments(rounds, rate, size)
     fine = 0.02 * math.sqrt(variance / sum(n for _, n in rounds))
-    points = 3e5 if size == 1 else 3e4
+    points = 2e5 if size == 1 else 3e4
     return min(max(fine, _reach(rounds, rate, size) / points), 0.1)

@@ -49,11 +49,11 @@ class Ledger:
     >>> ledger = Ledger(epsilon=1.0, delta=1e-5)
     >>> cost = Cost((GaussianEvent(0.2),), Everyone(), 100)
     >>> ledger.charge("first", cost), round(ledger.spent, 3)
-    (Charge(plan='first', mu=0.2), 0.737)
+    (Charge(plan='first', mu=0.2), 0.726)
     >>> ledger.charge("again", cost)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    cloister.errors.BudgetError: This run would bring these tasks to epsilon = 1.09 in all; the budget is 1...
+    cloister.errors.BudgetError: This run would bring these tasks to epsilon = 1.06 in all; the budget is 1...
     """
 
     epsilon: float

@@ -22,7 +22,7 @@ from scipy.special import gammaln
 
 from cloister.privacy import gaussian_dp
 
-__all__ = ["Exposure", "binomial", "hypergeometric", "mixture_delta", "mixture_epsilon"]
+__all__ = ["Exposure", "binomial", "clear", "hypergeometric", "mixture_delta", "mixture_epsilon"]
 
 Array = npt.NDArray[np.float64]
 Atoms: TypeAlias = tuple[Array, Array]
@@ -114,6 +114,16 @@ def mixture_epsilon(rounds: Exposure, takers: tuple[float, ...], delta: float) -
     while excess(enough) > 0:  # weights may sum to a hair above one
         enough *= 1.001
     return gaussian_dp.boundary(excess, enough, 0.0, rtol=1e-11)
+
+
+def clear() -> None:
+    """Forget all computed laws.
+
+    Examples
+    --------
+    >>> clear()
+    """
+    _shape_law.cache_clear()
 
 
 def _law(rounds: Exposure, takers: tuple[float, ...]) -> tuple[float, Array, Array, float]:
