@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cloister.privacy import hidden, visible
 from cloister.privacy.accounting import calibrate, price
-from cloister.privacy.events import Cost, GaussianEvent, Relation
+from cloister.privacy.events import Cost, GaussianEvent, RelationName
 from cloister.privacy.sampling import Everyone, FixedSize, OnePass, Poisson, Sampling
 
 NAME = "accounting"
@@ -32,7 +32,7 @@ class Case:
     mu: float
     delta: float
     reference: float
-    relation: Relation = "zero_out"
+    relation: RelationName = "zero_out"
     silence: float = 1.0  # sensitivity under zero-out over that under the relation
     shape: Callable[[int], float] = lambda t: 1.0
     n_tasks: int = 1000
@@ -134,7 +134,7 @@ def run(quick: bool) -> tuple[Figures, Targets, list[list[str]]]:
 
 
 def _timed(work: Callable[[], float]) -> tuple[float, float]:
-    """Result and seconds, with every cache empty."""
+    """Return the result and the seconds it took, starting with empty caches."""
     price.cache_clear()
     hidden.clear()
     visible.clear()

@@ -43,11 +43,14 @@ _HOMES = {
     "tasks": ["Block", "Tasks"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULES = ["datasets"]
 
-__all__ = sorted([*_HOME_OF, "__version__"])
+__all__ = sorted([*_HOME_OF, *_MODULES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"cloister.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'cloister' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"cloister.{_HOME_OF[name]}"), name)

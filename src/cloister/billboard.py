@@ -1,15 +1,18 @@
 """The billboard: an append-only, hash-chained public record of releases and what was digested from them.
 
 On disk it is one file of records. Each is a JSON header, raw little-endian arrays, and a SHA-256 over the
-previous record's hash, the header and the arrays; no pickle anywhere. A changed byte, a missing piece or
-a record out of order is found on loading and named.
+previous record's hash, the header and the arrays; no pickle anywhere. A last line marks the end. A changed
+byte, a missing piece or a record out of order is found on loading and named.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+import operator
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,7 +28,8 @@ from cloister.errors import BillboardError
 __all__ = ["Billboard", "Release"]
 
 Array = NDArray[Any]
-MAGIC = b"cloister billboard 1\n"
+MAGIC, END = b"cloister billboard 1\n", b"end of billboard\n"
+DTYPE = re.compile(r"[<|][biufc]\d\d?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,35 +148,48 @@ class Billboard:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the board to one file, atomically: either the old file or the whole new one is there."""
         target = Path(path)
-        parts, board = [MAGIC], Billboard(self.plan, self.capacity)
-        for record in self.records:
-            header, payload = _encode(board, record.release, record.digest)
-            parts += [len(header).to_bytes(8, "little"), header, payload, record.hash]
-            board = Billboard(self.plan, self.capacity, (*board.records, record))
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-            file.write(b"".join(parts))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(file.name, target)
+            try:
+                file.write(self._bytes())
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(file.name, target)
+            except BaseException:
+                os.unlink(file.name)
+                raise
         return target
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Billboard:
         """Read a board and verify every record; a truncated or edited one is refused by number."""
-        data = Path(path).read_bytes()
-        if not data.startswith(MAGIC):
-            raise BillboardError(f"{path} is not a cloister billboard (or its first bytes were changed).")
-        board: Billboard | None = None
-        at = len(MAGIC)
-        while at < len(data):
-            board, at = _read_record(data, at, board, path)
-        if board is None:
-            raise BillboardError(f"{path} is truncated: it holds no record. Restore it from a copy.")
-        return board
+        return _parse(Path(path).read_bytes(), path)
+
+    def _bytes(self) -> bytes:
+        parts, board = [MAGIC], Billboard(self.plan, self.capacity)
+        for record in self.records:
+            header, payload = _encode(board, record.release, record.digest)
+            parts += [len(header).to_bytes(8, "little"), header, payload, record.hash]
+            board = Billboard(self.plan, self.capacity, (*board.records, record))
+        return b"".join([*parts, END])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _parse, (self._bytes(), "This pickle")  # a copy is verified, and read-only, as a file is
+
+
+def _parse(data: bytes, path: str | os.PathLike[str]) -> Billboard:
+    if not data.startswith(MAGIC):
+        raise BillboardError(f"{path} is not a cloister billboard (or its first bytes were changed).")
+    board: Billboard | None = None
+    at = len(MAGIC)
+    while data[at:] != END or board is None:
+        board, at = _read_record(data, at, board, path)
+    return board
 
 
 def _frozen(array: Array) -> Array:
     copy = np.array(array, order="C")
+    if copy.dtype.kind not in "biufc":
+        raise BillboardError(f"A billboard holds arrays of numbers only. Got dtype {copy.dtype}.")
     copy.setflags(write=False)
     return copy
 
@@ -204,31 +221,37 @@ def _read_record(
         f"{path} was edited: record {number} does not match its hash. Nothing from it on can be trusted."
     )
     stop = at + 8 + int.from_bytes(data[at : at + 8], "little")
-    if stop > len(data):
+    if at + 8 > len(data) or stop > len(data):
         raise truncated
     try:
         header = json.loads(data[at + 8 : stop])
-        specs = [(name, np.dtype(kind), tuple(shape)) for name, kind, shape in header["arrays"]]
-        start = Billboard(header["plan"], header["capacity"]) if board is None else board
-    except (ValueError, KeyError, TypeError):
-        raise edited from None
-    arrays, cursor = {}, stop
-    for name, dtype, shape in specs:
-        size = dtype.itemsize * int(np.prod(shape))
-        if cursor + size > len(data):
+        arrays, cursor = {}, stop
+        for name, kind, shape in header["arrays"]:
+            dtype = np.dtype(DTYPE.fullmatch(kind)[0])  # type: ignore[index]
+            size = dtype.itemsize * math.prod(shape)
+            if cursor + size > len(data):
+                raise truncated
+            arrays[name] = np.frombuffer(data[cursor : cursor + size], dtype=dtype).reshape(shape)
+            cursor += size
+        if cursor + 32 > len(data):
             raise truncated
-        arrays[name] = np.frombuffer(data[cursor : cursor + size], dtype=dtype).reshape(shape)
-        cursor += size
-    if cursor + 32 > len(data):
-        raise truncated
-    digest = {name.removeprefix("digest/"): a for name, a in arrays.items() if name != "release"}
-    release = Release(arrays["release"], **header["release"]) if "release" in header else None
-    if number > start.capacity:
-        raise BillboardError(f"{path} holds more releases than its plan allows ({start.capacity}).")
-    posted = start._append(release, digest)
+        digest = {name.removeprefix("digest/"): a for name, a in arrays.items() if name != "release"}
+        facts = header.get("release")
+        if facts is not None:  # numbers only
+            facts = {k: v if isinstance(v, float) else operator.index(v) for k, v in facts.items()}
+        release = None if facts is None else Release(arrays["release"], **facts)
+        start = Billboard(header["plan"], header["capacity"]) if board is None else board
+        over = number > start.capacity
+        posted = start._append(release, digest)
+    except BillboardError as error:
+        raise (error if error is truncated else edited) from None
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
+        raise edited from None
     if (
         posted.head != data[cursor : cursor + 32]
         or _chain(start.head, data[at + 8 : stop], data[stop:cursor]) != posted.head
     ):
         raise edited
+    if over:
+        raise BillboardError(f"{path} holds more releases than its plan allows ({start.capacity}).")
     return posted, cursor + 32

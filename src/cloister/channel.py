@@ -62,7 +62,7 @@ class Plain:
 
     def sensitivity(self, relation: Relation) -> float:
         """Return 1 or 2."""
-        return 2.0 if relation is Relation.REPLACE else 1.0
+        return 2.0 if relation == Relation.REPLACE else 1.0
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Absolute:
 
     def sensitivity(self, relation: Relation) -> float:
         """Return 1 or sqrt(2)."""
-        return math.sqrt(2) if relation is Relation.REPLACE else 1.0
+        return math.sqrt(2) if relation == Relation.REPLACE else 1.0
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Outer:
 
     def sensitivity(self, relation: Relation) -> float:
         """Return 1 or sqrt(2)."""
-        return math.sqrt(2) if relation is Relation.REPLACE else 1.0
+        return math.sqrt(2) if relation == Relation.REPLACE else 1.0
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class MeanAndOuter:
 
     def sensitivity(self, relation: Relation) -> float:
         """Return 1 or sqrt(D2(a))."""
-        if relation is Relation.ZERO_OUT:
+        if relation == Relation.ZERO_OUT:
             return 1.0
         return math.sqrt(2 + self.a**2 / (2 * (1 - self.a)) if self.a <= 2 / 3 else 4 * self.a)
 
@@ -178,7 +178,7 @@ class Channel:
 
     def sensitivity(self, relation: Relation) -> float:
         """Return the exact l2 sensitivity of the sum, in units of the clip."""
-        return self.lift.sensitivity(relation)
+        return self.lift.sensitivity(Relation(relation))
 
     def units(self, messages: NDArray[Any]) -> Floats:
         """Clip each row to the ball and divide by the clip: norms are at most 1, rounding included."""

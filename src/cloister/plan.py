@@ -8,10 +8,11 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tomli_w
 
 from cloister.algorithm import Algorithm
@@ -86,6 +87,8 @@ class Plan:
         plan = self if delta is None else replace(self, delta=delta)
         if math.isinf(epsilon):
             raise PlanError("epsilon must be finite. Use mechanism=Silent() for a non-private run.")
+        if not plan.speaks:
+            return plan
         assert plan.delta is not None
         budget = accounting.calibrate(
             lambda mu: replace(plan, mechanism=plan.mechanism.scaled(mu)).cost, epsilon, plan.delta
@@ -111,7 +114,7 @@ class Plan:
 
     def cost_under(self, relation: Relation) -> Cost:
         """Return what one task is exposed to under a relation; at worst over the channels a round may use."""
-        events = []
+        relation, events = Relation(relation), []
         for round in self.rounds:
             mu = self.mechanism.event(round.share).mu
             against, silence = (
@@ -159,17 +162,25 @@ class Plan:
         return Billboard.open(self.algorithm.open(), self.fingerprint, len(self.rounds))
 
     def check(self, board: Billboard) -> None:
-        """Refuse a board of another plan, or one whose releases are not the ones the plan prices."""
-        if board.plan != self.fingerprint or board.capacity != len(self.rounds):
+        """Refuse a board of another plan, or one with releases or digests that the plan does not make."""
+        if board.plan != self.fingerprint or board.capacity != len(self.rounds) or not board.records:
             raise BillboardError("This billboard belongs to another plan. Pass the plan it was opened with.")
+        _check_digest(board.before(0), self.algorithm.open(), "The start")
         denominator = self.sampling.denominator(self.n_tasks, len(self.rounds))
         for t, (round, release) in enumerate(zip(self.rounds, board.releases, strict=False)):
-            channel = round.channels[release.channel]
-            expected = self.noise(t, channel)
-            if not math.isclose(release.noise, expected, rel_tol=1e-12) or release.denominator != denominator:
-                raise BillboardError(f"Release {t} does not have the noise or denominator its plan prices.")
+            before = board.before(t)
+            channel = self.algorithm.channel(before)
+            if release.channel not in [i for i, c in enumerate(round.channels) if c == channel]:
+                raise BillboardError(f"Release {t} is not on the channel that its plan uses there.")
             if release.value.shape != (channel.size,):
                 raise BillboardError(f"Release {t} does not have the shape of its channel.")
+            priced = (self.noise(t, channel), denominator, round.share)
+            found = (release.noise, release.denominator, release.share)
+            if not all(map(partial(math.isclose, rel_tol=1e-12), found, priced)):
+                raise BillboardError(
+                    f"Release {t} does not have the noise, denominator or share of its plan."
+                )
+            _check_digest(board.before(t + 1), self.algorithm.digest(release, before), f"Release {t}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as a plain document."""
@@ -212,3 +223,15 @@ class Plan:
             f"{self.sampling.describe()}."
         )
         return f"{head}\n\n{self.guarantee}\n\n{self.forecast()}"
+
+
+def _check_digest(board: Billboard, expected: Mapping[str, Any], what: str) -> None:
+    """Refuse digests that do not follow from the board before them (up to rounding on another machine)."""
+    posted = board.records[-1].digest
+    same = posted.keys() == expected.keys() and all(
+        np.shape(posted[name]) == np.shape(value)
+        and np.allclose(posted[name], value, rtol=1e-9, atol=1e-12, equal_nan=True)
+        for name, value in expected.items()
+    )
+    if not same:
+        raise BillboardError(f"{what} was not digested as the plan's algorithm does it.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ __all__ = ["Block", "Tasks"]
 
 Array = NDArray[Any]
 
-#: A block holds at most this many feature values (32 MB), so that temporaries stay in bounds.
-BLOCK_ELEMENTS = 1 << 22
+#: A block holds at most this many feature values (8 MB), so that temporaries stay in bounds.
+BLOCK_ELEMENTS = 1 << 20
 #: Padding may waste this share of a block, or any share of a block this small.
 BLOCK_WASTE, SMALL_BLOCK = 1.5, 1 << 15
 
@@ -87,7 +88,7 @@ def local_uniforms(keys: NDArray[np.uint64], round: int, count: int) -> NDArray[
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)
-    return np.asarray(((z >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
+    return np.asarray(((z >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -142,10 +143,14 @@ class Tasks:
         if len(X) != len(y):
             raise InputError(f"X and y must list the same tasks: X has {len(X)}, y has {len(y)}.")
         parts = [np.asarray(part) for part in y]
-        names = np.arange(len(parts)) if ids is None else np.asarray(list(ids))
-        for name, rows, part in zip(names, X, parts, strict=True):
+        names = np.arange(len(parts)) if ids is None else task_ids(list(ids))
+        if len(names) != len(parts) or len(set(names.tolist())) != len(parts) or not parts:
+            raise InputError(f"ids must name each of the {len(parts)} tasks, and no two alike.")
+        for name, rows, part in zip(names.tolist(), X, parts, strict=True):
             if len(np.asarray(rows)) != len(part):
                 raise InputError(f"Task {name!r} has {len(np.asarray(rows))} rows of X but {len(part)} of y.")
+            if not len(part):
+                raise InputError(f"Task {name!r} has no rows. Leave it out; it can join later by replay.")
         stacked = np.concatenate([np.asarray(rows) for rows in X])
         return cls.from_arrays(stacked, np.concatenate(parts), np.repeat(names, [len(p) for p in parts]))
 
@@ -257,31 +262,41 @@ class Tasks:
         return self.X, self.y, self.weight
 
 
-def task_ids(task: ArrayLike) -> Array:
+def task_ids(task: ArrayLike | Sequence[object]) -> Array:
     """Return task ids as a sortable array, refusing missing ones."""
-    names = np.asarray(task)
+    # A list goes through objects: NumPy would turn a NaN among words into the word "nan".
+    names = np.asarray(task, dtype=object if isinstance(task, (list, tuple)) else None)
     if names.ndim != 1:
         raise InputError(f"Task ids must be one-dimensional. Got shape {names.shape}.")
-    if names.dtype.kind == "f" and np.isnan(names).any():
+    if names.dtype.kind in "fcmM" and (names != names).any():
         raise InputError("Task ids must not be missing: found NaN. Drop those rows or name their task.")
     if names.dtype.kind == "O":
-        if any(name is None or name != name for name in names):
+        if any(map(is_missing, names)):
             raise InputError("Task ids must not be missing: found None. Drop those rows or name their task.")
         kinds = {type(name) for name in names}
-        names = names.astype(str) if len(kinds) > 1 or str in kinds else np.asarray(names.tolist())
+        alike = len(kinds) == 1 or all(issubclass(kind, Number) for kind in kinds)
+        names = names.astype(str) if str in kinds or not alike else np.asarray(names.tolist())
     return names
+
+
+def is_missing(value: object) -> bool:
+    """Say whether a value is None, NaN or NaT (not equal to themselves) or NA (which will not say)."""
+    try:
+        return value is None or bool(value != value)
+    except TypeError:
+        return True
 
 
 def check_finite(X: Array, y: Array, names: Array) -> None:
     """Refuse missing or infinite values with the task and the column they are in."""
     for label, values in (("target", y), ("feature", X)):
-        if values.dtype.kind == "O":
+        if values.dtype.kind not in "biuf":
             raise InputError(f"A {label} column is not numeric. Encode it first (a Codebook does).")
         if values.dtype.kind != "f" or np.isfinite(values).all():
             continue
         at = np.argwhere(~np.isfinite(values))[0]
         where = f"column {at[1]}" if label == "feature" and len(at) > 1 else "the target"
         raise InputError(
-            f"Task {names[at[0]]!r} has a missing or infinite value in {where}. "
+            f"Task {names[at[0] : at[0] + 1].tolist()[0]!r} has a missing or infinite value in {where}. "
             "Drop or impute it at home: cloister never fills in private values behind your back."
         )

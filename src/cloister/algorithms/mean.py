@@ -36,7 +36,8 @@ class MeanRegularized:
         What a task minimises; means over its rows.
     lam : float
         Pull towards the mean. 0 is single-task learning; at ``lam = 1/lr`` with one step a round every
-        task restarts from the mean, which is federated averaging.
+        task restarts from the mean, as in federated averaging, but for the slope, which is that at its own
+        last model.
     clip : float
         Radius B of the ball all models live in; public.
     rounds, steps, lr : int, int, float
@@ -112,7 +113,8 @@ class MeanRegularized:
         mean = board["mean"]
         for step in range(steps):
             slope = self.loss.gradient(weights, block.X, block.y, self._rows(block, board.rounds, step))
-            weights = project(weights - self.lr * (slope + self.lam * (weights - mean)), self.clip)
+            with np.errstate(over="ignore", invalid="ignore"):  # data that overflow spoil their own task only
+                weights = project(weights - self.lr * (slope + self.lam * (weights - mean)), self.clip)
         return weights
 
     def _rows(self, block: Block, round: int, step: int) -> Floats:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.algorithms.structures import Joint, Structure
+from cloister.algorithms.structures import Joint, Mean, Structure
 from cloister.channel import Channel, Round
+from cloister.errors import PlanError
 from cloister.learners.learner import BayesianLearner, States
 from cloister.tasks import Block
 
@@ -42,6 +43,13 @@ class SharedPrior:
 
     learner: BayesianLearner
     structure: Structure = field(default_factory=Joint)
+
+    def __post_init__(self) -> None:
+        if self.learner.size != self.learner.dim and not isinstance(self.structure, Mean):
+            raise PlanError(
+                f"With more than two classes tasks share a mean only. Got {type(self.structure).__name__}(). "
+                "Use structure=Mean()."
+            )
 
     def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
         """Return the rounds; with a scale message, 6 % of the squared budget goes to it."""

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 from cloister.algorithm import Algorithm, States
 from cloister.billboard import Billboard
-from cloister.engines.local import Run, replay, run
-from cloister.errors import AlgorithmError
+from cloister.engines.local import Run, _named, replay, run
+from cloister.errors import AlgorithmError, BillboardError
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, Silent
+from cloister.privacy.sampling import Poisson
 from cloister.tasks import Block, Tasks
 
 __all__ = ["check_algorithm"]
 
+#: What tasks compute in private, step by step.
+Walk: TypeAlias = list[tuple[str, States]]
 #: What an adversary may put in place of data.
 GARBAGE = (np.inf, -np.inf, np.nan, 1e300, -1e200, 1e30)
 
@@ -26,9 +32,10 @@ GARBAGE = (np.inf, -np.inf, np.nan, 1e300, -1e200, 1e30)
 def check_algorithm(algorithm: Algorithm, tasks: Tasks, *, epsilon: float = 5.0, seed: int = 0) -> None:
     """Run an algorithm through everything the library relies on; raise `AlgorithmError` on the first breach.
 
-    Rows never mix; garbage in one task's data leaves its messages bounded and all others' untouched;
-    replay gives every task's model again, after a save and load, in any order, alone or together; very
-    little noise gives the non-private run; plan and board survive a round trip through a file.
+    Rows never mix; garbage in one task's data leaves its messages bounded and all others' untouched; the
+    order of tasks does not matter; replay gives every task's model again, alone or together, with and
+    without sampling; what is digested follows from the board alone; very little noise gives the non-private
+    run; plan and board survive a round trip through a file.
 
     Examples
     --------
@@ -37,53 +44,72 @@ def check_algorithm(algorithm: Algorithm, tasks: Tasks, *, epsilon: float = 5.0,
     >>> tasks = Tasks.from_arrays(rng.normal(size=(30, 2)), rng.normal(size=30), np.arange(30) % 5)
     >>> check_algorithm(Independent(Regression(2)), tasks)
     """
-    plan = Plan(algorithm, Gaussian(), n_tasks=len(tasks))
-    plan = plan.calibrate(epsilon) if plan.speaks else plan
-    finished = run(plan, tasks, random_state=seed)
-    _check_rows(plan, finished.board, tasks)
-    _check_replay(finished, tasks)
-    _check_files(finished)
-    _check_silence(plan, tasks, seed)
+    untouched = copy.deepcopy(algorithm)
+    plan = Plan(algorithm, Gaussian(), n_tasks=len(tasks)).calibrate(epsilon)
+    try:
+        finished = run(plan, tasks, random_state=seed)
+        _check_rows(plan, finished.board, tasks)
+        _check_files(finished, untouched)
+        _check_replay(finished, tasks)
+        _check_replay(run(replace(plan, sampling=Poisson(0.5)), tasks, random_state=seed), tasks)
+        _check_silence(plan, tasks, seed)
+    except BillboardError as error:
+        raise AlgorithmError(f"The board does not follow from itself: {error}") from error
 
 
 def _walk(plan: Plan, board: Billboard, block: Block) -> Iterator[tuple[str, States]]:
     """Yield everything a block's tasks compute in private, step by step, against a given board."""
-    states = plan.algorithm.init(block, board.before(0))
+    states = _named(plan.algorithm.init, board.before(0), block)
     yield "init", states
     for t in range(len(plan.rounds)):
-        messages, states = plan.algorithm.send(states, block, board.before(t))
+        messages, states = _named(plan.algorithm.send, board.before(t), block, states)
         yield f"send in round {t}", states | {"message": np.asarray(messages)}
-    yield "finish", plan.algorithm.finish(states, block, board)
+    yield "finish", _named(plan.algorithm.finish, board, block, states)
+
+
+def _changed(block: Block, victim: int) -> Iterator[Block]:
+    """Yield the block with one task's data changed: to other data, then to garbage."""
+    X, y, weight = (np.array(a, dtype=np.float64) for a in (block.X, block.y, block.weight))
+    X[victim], y[victim], weight[victim] = -X[victim], y[victim].max() - y[victim], 3 * weight[victim]
+    yield replace(block, X=X, y=y, weight=weight)
+    for garbage in GARBAGE:
+        X, y = (np.array(a, dtype=np.float64) for a in (block.X, block.y))
+        X[victim] = garbage
+        yield replace(block, X=X)
+        y[victim] = garbage
+        yield replace(block, y=y)
 
 
 def _check_rows(plan: Plan, board: Billboard, tasks: Tasks) -> None:
-    block = next(tasks.blocks())
+    block = next(tasks.blocks([np.arange(min(len(tasks), 64))]))
     victim = len(block) // 2
     others = np.arange(len(block)) != victim
-    for garbage in GARBAGE:
-        X = np.array(block.X, dtype=np.float64)
-        X[victim] = garbage
-        with np.errstate(all="ignore"):
-            pairs = zip(_walk(plan, board, block), _walk(plan, board, replace(block, X=X)), strict=True)
-            for (step, clean), (_, dirty) in pairs:
-                for name in clean:
-                    _same(clean[name][others], dirty[name][others], 0.0, f"{step} mixes rows: {name!r}")
-        _check_bounds(plan, board, replace(block, X=X))
-
-
-def _check_bounds(plan: Plan, board: Billboard, block: Block) -> None:
-    rounds = 0
     with np.errstate(all="ignore"):
-        for step, arrays in _walk(plan, board, block):
-            if "message" not in arrays:
-                continue
-            channel = plan.algorithm.channel(board.before(rounds))
-            if channel not in plan.rounds[rounds].channels:
-                raise AlgorithmError(f"{step} uses a channel that its schedule did not declare: {channel}.")
-            norms = np.linalg.norm(channel.units(arrays["message"]), axis=1)
-            if not (norms <= 1).all():
-                raise AlgorithmError(f"{step} lets a message of norm {norms.max()} out of its channel.")
-            rounds += 1
+        clean = list(_walk(plan, board, block))
+        for other in _changed(block, victim):
+            dirty = list(_walk(plan, board, other))
+            _compare(clean, dirty, others, 0.0, "mixes rows")
+            _check_messages(plan, board, [arrays["message"] for _, arrays in dirty if "message" in arrays])
+        backwards = np.arange(len(block))[::-1]
+        turned = list(_walk(plan, board, block.take(backwards)))
+        back = [(step, {name: array[::-1] for name, array in arrays.items()}) for step, arrays in turned]
+        _compare(clean, back, np.full(len(block), True), 1e-10, "depends on the order of tasks")
+
+
+def _compare(one: Walk, two: Walk, rows: np.ndarray, tolerance: float, complaint: str) -> None:
+    for (step, first), (_, second) in zip(one, two, strict=True):
+        for name in first:
+            _same(first[name][rows], second[name][rows], tolerance, f"{step} {complaint}: {name!r}")
+
+
+def _check_messages(plan: Plan, board: Billboard, messages: list[np.ndarray]) -> None:
+    for t, message in enumerate(messages):
+        channel = plan.algorithm.channel(board.before(t))
+        if channel not in plan.rounds[t].channels:
+            raise AlgorithmError(f"Round {t} uses a channel that its schedule did not declare: {channel}.")
+        norms = np.linalg.norm(channel.units(message), axis=1)
+        if not (norms <= 1).all():
+            raise AlgorithmError(f"Round {t} lets a message of norm {norms.max()} out of its channel.")
 
 
 def _check_replay(finished: Run, tasks: Tasks) -> None:
@@ -106,13 +132,24 @@ def _check_replay(finished: Run, tasks: Tasks) -> None:
             _same(private.models[name][at], array, 1e-10, f"a task alone gets another model: {name!r}")
 
 
-def _check_files(finished: Run) -> None:
+def _check_files(finished: Run, untouched: Algorithm) -> None:
+    """Check that an algorithm that has never run reads board and plan as the one that has run wrote them."""
     with tempfile.TemporaryDirectory() as folder:
         board = Billboard.load(finished.board.save(Path(folder) / "board"))
-        plan = Plan.load(finished.plan.save(Path(folder) / "plan.toml"))
-    if board.head != finished.board.head or plan != finished.plan:
+    text = finished.plan.to_toml()
+    plan = Plan.from_toml(text) if _exported(untouched) else replace(finished.plan, algorithm=untouched)
+    if board.head != finished.board.head or plan != finished.plan or plan.to_toml() != text:
         raise AlgorithmError("The plan or the board changed on its way through a file.")
     plan.check(board)
+
+
+def _exported(value: object) -> bool:
+    """Say whether a plan file may name this and all its parts: not so one's own algorithm."""
+    if not is_dataclass(value):
+        return True
+    parts = (getattr(value, item.name) for item in fields(value))
+    library = importlib.import_module("cloister")
+    return getattr(library, type(value).__name__, None) is type(value) and all(map(_exported, parts))
 
 
 def _check_silence(plan: Plan, tasks: Tasks, seed: int) -> None:

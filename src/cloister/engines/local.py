@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -55,7 +56,8 @@ class Run:
     @property
     def guarantee(self) -> Guarantee:
         """The plan's guarantee, with the noise that was really used."""
-        return replace(self.plan.guarantee, noise=self.randomness)
+        promised = self.plan.guarantee
+        return replace(promised, noise=self.randomness) if self.plan.rounds else promised
 
     def model(self, task: object) -> States:
         """Return one task's own model. Give it to that task alone."""
@@ -168,7 +170,8 @@ def _draw_coins(plan: Plan, source: Randomness) -> NDArray[np.bool_]:
     rounds = len(plan.rounds)
     if not rounds:
         return np.zeros((0, plan.n_tasks), dtype=bool)
-    return plan.sampling.draw(lambda count: source.uniforms("coins", 0, count), plan.n_tasks, rounds)
+    turn = itertools.count()  # every call is a fresh draw, from a seed too
+    return plan.sampling.draw(lambda count: source.uniforms("coins", next(turn), count), plan.n_tasks, rounds)
 
 
 def _listen(
@@ -185,6 +188,8 @@ def _listen(
     messages, part = _named(plan.algorithm.send, board, block.take(rows), part)
     merged = {name: array.copy() for name, array in states.items()}
     for name, array in part.items():
+        if name not in merged or array.shape != merged[name][rows].shape or array.dtype != merged[name].dtype:
+            raise AlgorithmError(f"send changes the names, shapes or types of the state: {name!r}.")
         merged[name][rows] = array
     return merged, messages
 
@@ -196,8 +201,12 @@ def _speak(
     states, messages = _listen(plan, board, states, block, coins)
     if messages is None:
         return states, np.zeros(channel.size), 0
-    rejected = int((~finite_rows(np.asarray(messages).reshape(len(messages), -1))).sum())
-    return states, channel.total(messages), rejected
+    expected = (int(coins.sum()), channel.dim)  # a second row of a task would be a message nobody paid for
+    if np.shape(messages) != expected:
+        raise AlgorithmError(
+            f"send must return one message a task, of shape {expected}. Got shape {np.shape(messages)}."
+        )
+    return states, channel.total(messages), int((~finite_rows(messages)).sum())
 
 
 def _post(plan: Plan, board: Billboard, total: Any, source: Randomness) -> Billboard:
@@ -218,8 +227,12 @@ def _post(plan: Plan, board: Billboard, total: Any, source: Randomness) -> Billb
 
 def _gather(parts: Sequence[States], layout: Sequence[NDArray[np.int64]]) -> States:
     """Put the blocks' rows back in the order of the tasks."""
-    order = np.argsort(np.concatenate(layout))
-    return {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
+    total = sum(map(len, layout))
+    models = {name: np.empty((total, *array.shape[1:]), array.dtype) for name, array in parts[0].items()}
+    for index, part in zip(layout, parts, strict=True):
+        for name, array in part.items():
+            models[name][index] = array
+    return models
 
 
 def _named(function: Callable[..., T], board: Billboard, block: Block, states: States | None = None) -> T:
@@ -227,7 +240,7 @@ def _named(function: Callable[..., T], board: Billboard, block: Block, states: S
     try:
         return function(block, board) if states is None else function(states, block, board)
     except Exception as error:
-        for i, name in enumerate(block.ids):
+        for i, name in enumerate(block.ids.tolist()):
             one = block.take([i])
             try:
                 if states is None:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cloister.codebook import Codebook
 from cloister.errors import InputError
-from cloister.tasks import task_ids
+from cloister.tasks import is_missing, task_ids
 
 __all__ = ["Columns", "read_codebook", "split_table"]
 
@@ -68,25 +68,40 @@ def split_table(X: Any, task: str | int | None, tasks: ArrayLike | None) -> Colu
     return Columns({k: v for k, v in columns.items() if k != name}, named, ids)
 
 
-def read_codebook(bounds: Any, columns: Columns, y: Any, task: object, classify: bool) -> Codebook:
+def read_codebook(bounds: Any, columns: Columns, target: str, y: Any, classify: bool) -> Codebook:
     """Return the public schema: a codebook, a file, a mapping, or, only if typed out, the data's own."""
-    target = str(getattr(y, "name", None) or "target")
-    name = task if isinstance(task, str) and task not in columns.features and task != target else None
     if isinstance(bounds, Codebook):
         return bounds
     if isinstance(bounds, str) and bounds == "data":
-        return Codebook.from_data(columns.features, np.asarray(y), target, name, classify=classify)
+        return Codebook.from_data(columns.features, np.asarray(y), target, classify=classify)
     if isinstance(bounds, (str, os.PathLike)):
         return Codebook.load(os.fspath(bounds))
     if isinstance(bounds, Mapping):
-        features = list(columns.features) if columns.named else len(columns.features)
-        return Codebook.from_mapping(bounds, features, target, name)
+        if not columns.named:  # by position in X, where the task column counts
+            bounds = {f"x{key}" if isinstance(key, int) else key: limits for key, limits in bounds.items()}
+        return Codebook.from_mapping(bounds, list(columns.features), target)
     raise InputError(
         "bounds= is required to share anything: public limits of every feature and of the target, as a "
         "mapping {'age': (0, 120), 'sex': ['F', 'M'], 'target': (0, 10)} or a codebook file "
         "('cloister codebook data.csv' writes a template). bounds='data' reads them from the data, and "
         "then the guarantee does not hold."
     )
+
+
+def refuse_missing(columns: Mapping[str, Array], ids: Array) -> None:
+    """Refuse missing or infinite values, naming the task and the column they are in."""
+    for name, values in columns.items():
+        if values.dtype.kind == "f":
+            bad = ~np.isfinite(values)
+        elif values.dtype.kind == "O":
+            bad = np.fromiter(map(is_missing, values), dtype=bool, count=len(values))
+        else:
+            continue
+        if bad.any():
+            raise InputError(
+                f"Task {ids[bad.argmax()]!s} has a missing or infinite value in column {name!r}. "
+                "Fill it in at home by a public rule, or drop the row: nothing is imputed behind your back."
+            )
 
 
 def check_columns(codebook: Codebook, columns: Columns) -> dict[str, Array]:

@@ -19,7 +19,7 @@ from cloister.algorithms.structures import Joint, LowRank, Mean, Sparse, Structu
 from cloister.codebook import Classes, Codebook, Numeric
 from cloister.engines.local import Run, run
 from cloister.errors import InputError
-from cloister.estimators.columns import check_columns, read_codebook, split_table
+from cloister.estimators.columns import check_columns, read_codebook, refuse_missing, split_table
 from cloister.estimators.model import TaskModel
 from cloister.estimators.own import OwnScaling
 from cloister.learners.classification import Classification
@@ -85,7 +85,13 @@ class _SharedPrior(BaseEstimator):  # type: ignore[misc]
         if self.task is None and tasks is None:
             return self._fit_alone(X, y, sample_weight)
         columns = split_table(X, self.task, tasks)
-        codebook = read_codebook(self.bounds, columns, y, self.task, self._classify)
+        if len(np.asarray(y)) != len(columns):
+            raise InputError(
+                f"X and y must have one entry a row: X has {len(columns)}, y {len(np.asarray(y))}."
+            )
+        target = str(getattr(y, "name", None) or "target")
+        refuse_missing({**columns.features, target: np.asarray(y)}, columns.ids)
+        codebook = read_codebook(self.bounds, columns, target, y, self._classify)
         self._check_target(codebook)
         rows = codebook.encode(check_columns(codebook, columns))
         data = Tasks.from_arrays(rows, codebook.encode_target(y), columns.ids, sample_weight)
@@ -93,12 +99,15 @@ class _SharedPrior(BaseEstimator):  # type: ignore[misc]
             raise InputError(
                 "There is one task only, and nobody to learn from. Use task=None for a model of one's own."
             )
+        plan = self._plan(codebook, len(data))
+        finished = run(plan, data, ledger=self.ledger, random_state=self.random_state)
         self.codebook_, self._units = codebook, codebook
         self.n_features_in_ = len(columns.features)
         if columns.named:
             self.feature_names_in_ = np.array(list(codebook.names), dtype=object)
-        plan = self._plan(codebook, len(data))
-        self._keep(run(plan, data, ledger=self.ledger, random_state=self.random_state))
+        elif hasattr(self, "feature_names_in_"):  # of an earlier fit
+            del self.feature_names_in_
+        self._keep(finished)
         if self.ledger is not None and len(self.ledger.history) > 1:
             warnings.warn(
                 f"These tasks have now been charged {len(self.ledger.history)} times: together epsilon = "
@@ -168,8 +177,10 @@ class _SharedPrior(BaseEstimator):  # type: ignore[misc]
             return rows, {name: np.repeat(array, len(rows), axis=0) for name, array in models.items()}
         columns = split_table(X, self.task, tasks)
         rows = self.codebook_.encode(check_columns(self.codebook_, columns))
-        at = np.searchsorted(self.task_ids_, columns.ids.astype(self.task_ids_.dtype))
-        at = np.minimum(at, len(self.task_ids_) - 1)
+        if (self.task_ids_.dtype.kind == "U") != (columns.ids.dtype.kind == "U"):
+            kinds = ("numbers", "text") if columns.ids.dtype.kind == "U" else ("text", "numbers")
+            raise InputError(f"Task ids were {kinds[0]} in fit and are {kinds[1]} here. Pass them as in fit.")
+        at = np.minimum(np.searchsorted(self.task_ids_, columns.ids), len(self.task_ids_) - 1)
         unseen = self.task_ids_[at] != columns.ids
         chosen = {name: array[at] for name, array in models.items()}
         if unseen.any():
@@ -376,7 +387,8 @@ class SharedPriorClassifier(ClassifierMixin, _SharedPrior):  # type: ignore[misc
 
     def predict(self, X: Any, tasks: ArrayLike | None = None) -> NDArray[Any]:
         """Return the most probable class by each row's own task's model."""
-        return np.asarray(self.classes_[self.predict_proba(X, tasks).argmax(axis=1)])
+        likeliest = self.predict_proba(X, tasks).argmax(axis=1)
+        return np.asarray(self.classes_[likeliest])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: ArrayLike | None = None) -> float:
         """Return the accuracy. Private: a score that leaves its tasks is a release."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cloister.channel import Absolute, Channel
 from cloister.learners.average import Candidate, evidence_weights, normal_on_grid, own_candidates
-from cloister.learners.ridge import RidgeFit, Statistics, ridge_fit, ridge_weights, shrink, statistics
+from cloister.learners.ridge import RidgeFit, Statistics, ridge_fit, ridge_inverse, statistics
 
 if TYPE_CHECKING:
     from cloister.tasks import Block
@@ -69,11 +69,12 @@ class Regression:
     def prepare(self, block: Block) -> States:
         """Sum the block up once; rounds then cost two matrix-vector products a task."""
         stats = statistics(block.X, block.y, block.weight)
-        return stats.arrays() | {"ridge_weights": ridge_weights(stats, self.ridge)}
+        return stats.arrays() | {"inverse": ridge_inverse(stats, self.ridge)}
 
     def offset(self, states: States, block: Block, point: Floats) -> Floats:
         r"""Return :math:`\arg\min_r |y - X(\nu+r)|^2 + \rho|r|^2`, without touching the rows again."""
-        return states["ridge_weights"] - point + self.ridge * shrink(Statistics.of(states), self.ridge, point)
+        rest = states["cross"] - states["gram"] @ point
+        return np.asarray((states["inverse"] @ rest[..., None])[..., 0])
 
     def own_weights(self, states: States, block: Block) -> Floats:
         """Return single-task weights, averaged by evidence."""
@@ -82,7 +83,9 @@ class Regression:
 
     def scale_message(self, states: States, block: Block, mean: Floats) -> Floats:
         """Say the log of the own noise variance, as a point between two ends, weighted by trust in it."""
-        noise = self.finish(states, block, self.own_candidates, None)["noise"]
+        stats = Statistics.of(states)
+        fits, weights = _average(stats, self.own_candidates, None)
+        noise = sum(_variance(stats, *part).sum(axis=1) for part in zip(fits, weights, strict=True))
         low, high = np.log(NOISE_RANGE)
         level = np.clip((np.log(noise) - low) / (high - low), 0.0, 1.0)
         trust = np.minimum(1.0, states["count"] / 20)
@@ -103,18 +106,31 @@ class Regression:
     ) -> States:
         """Average over candidates, lambdas and noise scales by the task's own marginal likelihood."""
         stats = Statistics.of(states)
-        log_scales = np.log(NOISE_SCALES)
-        level = np.full(len(log_scales), -math.log(len(log_scales)))
-        if scale is not None and np.isfinite(scale[1]):
-            level = normal_on_grid(log_scales, float(scale[0]), float(scale[1]))
-        follow = normal_on_grid(np.log(LAMBDAS), np.log(2 * NOISE_SCALES)[:, None], 1.5).T + level
-        flat = np.full((len(LAMBDAS), 1), -math.log(len(LAMBDAS))) + level
-        fits = [ridge_fit(stats, c.mean, c.factor, LAMBDAS, NOISE_SCALES) for c in candidates]
-        weights = evidence_weights(
-            [fit.log_evidence for fit in fits],
-            [math.log(c.weight) + (follow if c.shared else flat) for c in candidates],
-        )
-        return _mix(stats, fits, weights)
+        return _mix(stats, *_average(stats, candidates, scale))
+
+
+def _average(
+    stats: Statistics, candidates: Sequence[Candidate], scale: Floats | None
+) -> tuple[list[RidgeFit], list[Floats]]:
+    """Fit every candidate, and weigh its lambdas and noise scales by evidence."""
+    log_scales = np.log(NOISE_SCALES)
+    level = np.full(len(log_scales), -math.log(len(log_scales)))
+    if scale is not None and np.isfinite(scale[1]):
+        level = normal_on_grid(log_scales, float(scale[0]), float(scale[1]))
+    follow = normal_on_grid(np.log(LAMBDAS), np.log(2 * NOISE_SCALES)[:, None], 1.5).T + level
+    flat = np.full((len(LAMBDAS), 1), -math.log(len(LAMBDAS))) + level
+    fits = [ridge_fit(stats, c.mean, c.factor, LAMBDAS, NOISE_SCALES) for c in candidates]
+    weights = evidence_weights(
+        [fit.log_evidence for fit in fits],
+        [math.log(c.weight) + (follow if c.shared else flat) for c in candidates],
+    )
+    return fits, weights
+
+
+def _variance(stats: Statistics, fit: RidgeFit, joint: Floats) -> Floats:
+    """Return the expected noise variance by lambda, times the weight of that lambda."""
+    total = (joint * (NOISE_SCALES + fit.residual[:, :, None])).sum(axis=2)
+    return np.asarray(total / (1 + stats.count[:, None]))
 
 
 def _mix(stats: Statistics, fits: list[RidgeFit], weights: list[Floats]) -> States:
@@ -124,14 +140,15 @@ def _mix(stats: Statistics, fits: list[RidgeFit], weights: list[Floats]) -> Stat
     noise = np.zeros_like(stats.square)
     for fit, joint in zip(fits, weights, strict=True):
         over_lambda = joint.sum(axis=2)
-        variance = (joint * (NOISE_SCALES + fit.residual[:, :, None])).sum(axis=2)
-        variance /= 1 + stats.count[:, None]
+        variance = _variance(stats, fit, joint)
         noise += variance.sum(axis=1)
         weighted = over_lambda[:, :, None] * fit.solutions
         inner = weighted.swapaxes(1, 2) @ fit.solutions
         inner[:, np.arange(inner.shape[1]), np.arange(inner.shape[1])] += (
             variance[:, :, None] * fit.spread
         ).sum(axis=1)
+        if fit.bump is not None:
+            inner += (variance[:, :, None] * fit.bump).swapaxes(1, 2) @ fit.bump
         total = over_lambda.sum(axis=1)[:, None]
         moved = (fit.basis @ weighted.sum(axis=1)[..., None])[..., 0]
         coef += total * fit.center + moved

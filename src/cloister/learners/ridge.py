@@ -8,33 +8,41 @@ everything follows from one eigendecomposition of :math:`L'X'XL` for all :math:`
     \log p(y \mid \lambda, s_0) = -\tfrac12 \sum_j \log(1 + e_j/\lambda)
         - \tfrac{n+1}{2} \log(s_0 + Q_\lambda) + \tfrac12 \log s_0 + \mathrm{const},
     \qquad Q_\lambda = |y - Xm|^2 - \sum_j \frac{c_j^2}{e_j + \lambda}
+
+Isotropic priors share the eigenvectors of :math:`X'X`, and so do those with a loose intercept,
+:math:`P = s^2(I + (v-1) e_0 e_0')`: with :math:`\lambda' = \lambda/s^2` and :math:`\kappa = 1 - 1/v`,
+
+.. math::
+    (X'X + \lambda P^{-1})^{-1} = B + g\, B e_0 e_0' B, \qquad B = (X'X + \lambda' I)^{-1},
+    \qquad g = \frac{\kappa\lambda'}{1 - \kappa\lambda'\, e_0' B e_0}
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RidgeFit", "Statistics", "ridge_fit", "ridge_weights", "statistics"]
+__all__ = ["RidgeFit", "Statistics", "ridge_fit", "ridge_inverse", "ridge_weights", "statistics"]
 
 Floats = NDArray[np.float64]
 #: Sums beyond this are no data: a task that sends them is treated as empty.
 ABSURD = 1e100
+#: A ridge smaller than this share of the trace would be lost in rounding, and the inverse with it.
+LEAST_RIDGE = 1e-10
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Statistics:
-    """What ridge regression needs of a block: X'X and its eigenvectors, X'y, y'y and the number of rows."""
+    """What ridge regression needs of a block: X'X, X'y, y'y and the number of rows."""
 
     gram: Floats
     cross: Floats
     square: Floats
     count: Floats
-    values: Floats
-    vectors: Floats
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the statistics as a state."""
@@ -44,6 +52,11 @@ class Statistics:
     def of(cls, arrays: dict[str, NDArray[Any]]) -> Statistics:
         """Take the statistics out of a state."""
         return cls(*(arrays[item.name] for item in fields(cls)))
+
+    @cached_property
+    def spectrum(self) -> tuple[Floats, Floats]:
+        """Eigenvalues and eigenvectors of X'X."""
+        return _spectrum(self.gram)
 
 
 def statistics(X: NDArray[Any], y: NDArray[Any], weight: NDArray[Any]) -> Statistics:
@@ -55,16 +68,21 @@ def statistics(X: NDArray[Any], y: NDArray[Any], weight: NDArray[Any]) -> Statis
         square, count = (weight * y * y).sum(axis=1), weight.sum(axis=1)
         size = np.abs(gram).max(axis=(1, 2)) + np.abs(cross).max(axis=1) + square + count
         sane = size < ABSURD  # False for NaN too
-    gram = np.where(sane[:, None, None], gram, 0.0)
-    values, vectors = np.linalg.eigh(gram)
     return Statistics(
-        gram,
+        np.where(sane[:, None, None], gram, 0.0),
         np.where(sane[:, None], cross, 0.0),
         np.where(sane, square, 0.0),
         np.where(sane, count, 0.0),
-        np.maximum(values, 0.0),
-        vectors,
     )
+
+
+def ridge_inverse(stats: Statistics, ridge: float) -> Floats:
+    """Return ``(X'X + ridge I)^-1`` for every task; no data can make one fail, and so fail the others."""
+    diagonal = np.arange(stats.gram.shape[1])
+    lifted = stats.gram.copy()
+    trace = lifted[:, diagonal, diagonal].sum(axis=1, keepdims=True)
+    lifted[:, diagonal, diagonal] += np.maximum(ridge, LEAST_RIDGE * trace)
+    return np.asarray(np.linalg.inv(lifted), dtype=np.float64)
 
 
 def ridge_weights(stats: Statistics, ridge: float) -> Floats:
@@ -76,16 +94,10 @@ def ridge_weights(stats: Statistics, ridge: float) -> Floats:
     >>> ridge_weights(block, ridge=1.0).tolist()
     [[0.8]]
     """
-    return shrink(stats, ridge, stats.cross)
+    return np.asarray((ridge_inverse(stats, ridge) @ stats.cross[..., None])[..., 0])
 
 
-def shrink(stats: Statistics, ridge: float, vector: Floats) -> Floats:
-    """Return ``(X'X + ridge I)^-1 vector`` for every task; one vector each, or one for all."""
-    turned = (vector[..., None, :] @ stats.vectors)[..., 0, :]
-    return np.asarray((stats.vectors @ (turned / (stats.values + ridge))[..., None])[..., 0])
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RidgeFit:
     """One prior's posterior for every task, over a grid of lambdas, in the prior's eigenbasis.
 
@@ -94,11 +106,13 @@ class RidgeFit:
     center : array of shape (d,)
         Prior mean.
     basis : array of shape (tasks, d, d)
-        ``L U``: columns map eigen-coordinates to weights.
+        Columns map eigen-coordinates to weights.
     solutions : array of shape (tasks, lambdas, d)
         Posterior means in eigen-coordinates.
     spread : array of shape (tasks, lambdas, d)
         Posterior variances in eigen-coordinates, over the noise variance.
+    bump : array of shape (tasks, lambdas, d), optional
+        A vector whose outer product the posterior covariance has on top.
     log_evidence : array of shape (tasks, lambdas, scales)
         Log marginal likelihood, up to a constant of the task.
     residual : array of shape (tasks, lambdas)
@@ -109,32 +123,44 @@ class RidgeFit:
     basis: Floats
     solutions: Floats
     spread: Floats
+    bump: Floats | None
     log_evidence: Floats
     residual: Floats
 
 
-def _spectrum(stats: Statistics, factor: Floats) -> tuple[Floats, Floats]:
-    """Return eigenvalues and eigenvectors of L'X'XL; those of X'X serve every isotropic prior."""
-    scale = factor[0, 0]
-    if np.array_equal(factor, scale * np.eye(len(factor))):
-        return scale**2 * stats.values, stats.vectors
-    values, vectors = np.linalg.eigh(factor.T @ stats.gram @ factor)
+def _spectrum(gram: Floats) -> tuple[Floats, Floats]:
+    values, vectors = np.linalg.eigh(gram)
     return np.maximum(values, 0.0), vectors
 
 
 def ridge_fit(stats: Statistics, center: Floats, factor: Floats, lambdas: Floats, scales: Floats) -> RidgeFit:
     """Fit the prior N(center, sigma^2 factor factor' / lambda) for all lambdas and noise scales."""
-    values, vectors = _spectrum(stats, factor)
+    scale, first = factor[-1, -1], factor[0, 0]
+    loose = first >= scale and np.array_equal(factor, np.diag([first] + [scale] * (len(factor) - 1)))
     shifted = stats.cross - stats.gram @ center
-    rotated = (vectors.swapaxes(1, 2) @ (shifted @ factor)[..., None])[..., 0]
-    start = stats.square - (stats.cross + shifted) @ center
-    inverse = 1.0 / (values[:, None, :] + lambdas[:, None])
+    if loose:
+        (values, basis), lams = stats.spectrum, lambdas / scale**2
+    else:
+        values, vectors = _spectrum(factor.T @ stats.gram @ factor)
+        basis, lams = factor @ vectors, lambdas
+    rotated = (basis.swapaxes(1, 2) @ shifted[..., None])[..., 0]
+    inverse = 1.0 / (values[:, None, :] + lams[:, None])
     solutions = rotated[:, None, :] * inverse
+    volume = np.log1p(values[:, None, :] / lams[:, None]).sum(axis=2)
+    bump = None
+    if loose and first > scale:  # the rank-one correction of the module's last formula
+        kappa, intercept = 1 - (scale / first) ** 2, basis[:, None, 0, :]
+        bump = intercept * inverse
+        room = 1 - kappa * lams * (intercept * bump).sum(axis=2)
+        gain = kappa * lams / room
+        solutions += (gain * (intercept * solutions).sum(axis=2))[:, :, None] * bump
+        volume += np.log(room / (1 - kappa))
+        bump *= np.sqrt(gain)[:, :, None]
+    start = stats.square - (stats.cross + shifted) @ center
     residual = np.maximum(start[:, None] - (rotated[:, None, :] * solutions).sum(axis=2), 0.0)
-    volume = np.log1p(values[:, None, :] / lambdas[:, None]).sum(axis=2)
     log_evidence = (
         -0.5 * volume[:, :, None]
         - 0.5 * (stats.count[:, None, None] + 1) * np.log(scales + residual[:, :, None])
         + 0.5 * np.log(scales)
     )
-    return RidgeFit(center, factor @ vectors, solutions, inverse, log_evidence, residual)
+    return RidgeFit(center, basis, solutions, inverse, bump, log_evidence, residual)

@@ -16,9 +16,9 @@ from typing import Literal, TypeAlias
 from cloister.errors import InputError
 from cloister.privacy.sampling import Sampling
 
-__all__ = ["Cost", "GaussianEvent", "Relation"]
+__all__ = ["Cost", "GaussianEvent", "RelationName"]
 
-Relation: TypeAlias = Literal["replace", "zero_out"]
+RelationName: TypeAlias = Literal["replace", "zero_out"]
 """Neighbours: a task's data replaced by any other data, or all its messages replaced by zero."""
 
 
@@ -88,7 +88,7 @@ class Cost:
     events: tuple[GaussianEvent, ...]
     sampling: Sampling
     n_tasks: int
-    relation: Relation = "replace"
+    relation: RelationName = "replace"
 
     def __post_init__(self) -> None:
         if self.n_tasks < 1:

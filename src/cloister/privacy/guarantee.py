@@ -13,7 +13,7 @@ from decimal import ROUND_CEILING, Context
 from typing import Any
 
 from cloister.errors import InputError
-from cloister.privacy.events import Relation
+from cloister.privacy.events import RelationName
 
 __all__ = ["TRUSTED_CURATOR", "Guarantee", "detection_bound"]
 
@@ -21,7 +21,7 @@ TRUSTED_CURATOR = (
     "a trusted curator sees each clipped message; nothing is claimed against the curator or network observers"
 )
 
-_WORLDS: dict[Relation, str] = {
+_WORLDS: dict[RelationName, str] = {
     "replace": "holds one set of data rather than any other",
     "zero_out": "takes part with its data rather than stays silent",
 }
@@ -104,7 +104,7 @@ class Guarantee:
 
     epsilon: float
     delta: float
-    relation: Relation
+    relation: RelationName
     n_tasks: int
     accountant: str
     participation: str

@@ -42,7 +42,7 @@ import numpy as np
 from scipy.special import logsumexp, ndtr
 
 from cloister.privacy import gaussian_dp
-from cloister.privacy.events import Relation
+from cloister.privacy.events import RelationName
 from cloister.privacy.visible import Array, Exposure, binomial
 
 __all__ = ["Sampled", "clear", "feasible", "pld_delta", "pld_epsilon"]
@@ -91,7 +91,7 @@ class Loss:
         return np.asarray(np.minimum(value, self.limit), dtype=np.float64)
 
 
-def pld_epsilon(rounds: Sampled, rate: float, relation: Relation, size: int, delta: float) -> float:
+def pld_epsilon(rounds: Sampled, rate: float, relation: RelationName, size: int, delta: float) -> float:
     """Epsilon at ``delta`` for the owner of ``size`` tasks; infinity where numbers drown in rounding noise.
 
     Examples
@@ -119,7 +119,7 @@ def pld_epsilon(rounds: Sampled, rate: float, relation: Relation, size: int, del
     return best
 
 
-def pld_delta(rounds: Sampled, rate: float, relation: Relation, size: int, epsilon: float) -> float:
+def pld_delta(rounds: Sampled, rate: float, relation: RelationName, size: int, epsilon: float) -> float:
     """Delta at ``epsilon``, as :func:`pld_epsilon`.
 
     Examples
@@ -281,8 +281,8 @@ def _curve(mu: float, takers: tuple[float, ...], step: float, kind: Kind) -> tup
     e: Array = step * np.arange(low, high + 1, dtype=np.float64)
     if kind == "remove":
         curve = _remove(mu, takers, e)
-    else:  # H_alpha(P|Q) = 1 - alpha + alpha H_{1/alpha}(Q|P)
-        curve = -np.expm1(e) + np.exp(e) * _remove(mu, takers, -e)
+    else:
+        curve = _add(mu, takers, e)
         if kind == "both":
             curve = np.where(e >= 0, _remove(mu, takers, np.maximum(e, 0.0)), curve)
     return low, np.minimum.accumulate(np.clip(curve, 0.0, 1.0))
@@ -302,6 +302,22 @@ def _remove(mu: float, takers: tuple[float, ...], e: Array) -> Array:
     return np.asarray(np.where(inside, value, -np.expm1(e)), dtype=np.float64)
 
 
+def _add(mu: float, takers: tuple[float, ...], e: Array) -> Array:
+    """Curve of the pair (silence, mixture), for epsilon of either sign."""
+    # H_alpha(P|Q) = 1 - alpha + alpha H_{1/alpha}(Q|P): exact for small losses, poor for large ones.
+    near = np.minimum(e, 1.0)
+    mirrored = -np.expm1(near) + np.exp(near) * _remove(mu, takers, -near)
+    inside = (e >= 1.0) & (np.exp(-np.maximum(e, 0.0)) > takers[0] * (1 + 1e-12))
+    if not inside.any():
+        return np.asarray(np.where(e < 1.0, mirrored, 0.0), dtype=np.float64)
+    x = _threshold(mu, takers, -e[inside])
+    far = np.zeros_like(e)
+    far[inside] = ndtr(x)
+    for k, weight in enumerate(takers):
+        far[inside] -= weight * np.exp(e[inside]) * ndtr(x - k * mu)
+    return np.asarray(np.where(e < 1.0, mirrored, far), dtype=np.float64)
+
+
 def _loss(x: Array, mu: float, takers: tuple[float, ...]) -> Array:
     """Log likelihood ratio of the mixture against silence at ``x``."""
     k = mu * np.arange(len(takers))
@@ -310,7 +326,9 @@ def _loss(x: Array, mu: float, takers: tuple[float, ...]) -> Array:
 
 
 def _threshold(mu: float, takers: tuple[float, ...], e: Array) -> Array:
-    """Where the loss of a round crosses ``e``, by halving: the loss increases with x."""
+    """Where the loss of a round crosses ``e``: it increases with x."""
+    if len(takers) == 2:
+        return np.asarray(np.log1p(np.expm1(e) / takers[1]) / mu + mu / 2, dtype=np.float64)
     low, high = np.full_like(e, -60.0 - 1 / mu), np.full_like(e, 60.0 + len(takers) * mu + 1 / mu)
     for _ in range(60):
         x = (low + high) / 2

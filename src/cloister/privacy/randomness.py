@@ -94,4 +94,5 @@ def normals(uniforms: Floats) -> Floats:
 
 
 def _to_uniform(bits: NDArray[np.uint64]) -> Floats:
-    return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    """Return the middles of 2^52 equal cells: exact in floating point, hence never 0 or 1."""
+    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52

@@ -1,0 +1,403 @@
+"""The reference engine: replay, isolation, what is refused; and `check_algorithm`, which must see it all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cloister import (
+    AlgorithmError,
+    Billboard,
+    Channel,
+    Classification,
+    Everyone,
+    FixedSize,
+    Gaussian,
+    Independent,
+    InputError,
+    Joint,
+    LeastSquares,
+    Logistic,
+    LowRank,
+    Mean,
+    MeanRegularized,
+    OnePass,
+    Plain,
+    Plan,
+    Poisson,
+    Regression,
+    Round,
+    SharedPrior,
+    Silent,
+    Softmax,
+    Sparse,
+    Tasks,
+    check_algorithm,
+    replay,
+    run,
+)
+
+SIZES = [1, 2, 3, 4, 5, 6, 7, 3, 5, 1, 4, 2, 9, 6]
+M = len(SIZES)
+
+
+def make_tasks(classes=None, sizes=SIZES, seed=0, dim=3):
+    rng = np.random.default_rng(seed)
+    ids = np.repeat([f"t{i:03d}" for i in range(len(sizes))], sizes)
+    X = np.column_stack([np.ones(len(ids)), rng.uniform(-1, 1, (len(ids), dim - 1))]) / np.sqrt(dim)
+    w = rng.normal(0.4, 0.3, (len(sizes), dim))[np.repeat(np.arange(len(sizes)), sizes)]
+    y = np.clip((X * w).sum(axis=1) + 0.1 * rng.normal(size=len(ids)), -1, 1)
+    if classes is not None:
+        y = np.clip(np.round((y + 1) * classes / 2 + 0.5 * rng.normal(size=len(y))), 0, classes - 1)
+    return Tasks.from_arrays(X, y, ids)
+
+
+#: (algorithm, number of classes)
+SHIPPED = [
+    (Independent(Regression(3)), None),
+    (Independent(Classification(3, intercept=False)), 2),
+    (MeanRegularized(LeastSquares(3), rounds=3, finetune=2, batch=2), None),
+    (MeanRegularized(Logistic(3), rounds=3), 2),
+    (MeanRegularized(Softmax(3, 3), rounds=3), 3),
+    (SharedPrior(Regression(3), Joint()), None),
+    (SharedPrior(Regression(3, intercept=False), Mean()), None),
+    (SharedPrior(Regression(3), LowRank()), None),
+    (SharedPrior(Regression(3), Sparse()), None),
+    (SharedPrior(Classification(3), Joint()), 2),
+    (SharedPrior(Classification(3), Sparse()), 2),
+    (SharedPrior(Classification(3, classes=3), Mean()), 3),
+]
+STATEFUL = MeanRegularized(LeastSquares(3), rounds=6, steps=2, batch=2, finetune=1)
+
+
+@pytest.mark.parametrize(("algorithm", "classes"), SHIPPED, ids=lambda a: getattr(type(a), "__name__", a))
+def test_shipped_algorithms_keep_their_contract(algorithm, classes):
+    check_algorithm(algorithm, make_tasks(classes))
+
+
+@pytest.mark.parametrize("sampling", [Everyone(), Poisson(0.5), FixedSize(4), OnePass()], ids=repr)
+@pytest.mark.parametrize("algorithm", [STATEFUL, SharedPrior(Regression(3))], ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize("seed", [0, None])
+def test_replay_gives_every_model_again(sampling, algorithm, seed, tmp_path):
+    """Bit for bit on the same layout, after a save and a load; to 1e-10 alone, in any order."""
+    tasks = make_tasks()
+    plan = Plan(algorithm, Gaussian(), sampling, n_tasks=M).calibrate(5.0)
+    done = run(plan, tasks, random_state=seed)
+    private = done.private
+    board = Billboard.load(done.board.save(tmp_path / "board"))
+    plan = Plan.load(plan.save(tmp_path / "plan.toml"))
+    again = replay(plan, board, tasks, coins=private.coins, local_seed=private.local_seed)
+    for name, array in private.models.items():
+        np.testing.assert_array_equal(again[name], array)
+    shuffled = np.random.default_rng(1).permutation(M)
+    for at in (shuffled, shuffled[:1], shuffled[3:7]):
+        some = replay(
+            plan, board, tasks.select(at), coins=private.coins[:, at], local_seed=private.local_seed
+        )
+        for name, array in private.models.items():
+            np.testing.assert_allclose(some[name], array[at], rtol=1e-10, atol=1e-10)
+    if not isinstance(sampling, Everyone) and algorithm is STATEFUL:  # coins are part of the state
+        other = replay(plan, board, tasks, local_seed=private.local_seed)
+        assert not np.allclose(other["coef"], private.models["coef"])
+
+
+def test_a_late_task_joins_by_replay():
+    """Nothing is spent, and with the data of a task that was there it gets that task's very model."""
+    tasks = make_tasks()
+    done = run(Plan(SharedPrior(Regression(3)), n_tasks=M).calibrate(1.0), tasks, random_state=0)
+    late = make_tasks(sizes=[8], seed=5)
+    model = replay(done.plan, done.board, late)
+    assert model["coef"].shape == (1, 3)
+    twin = replay(done.plan, done.board, tasks.only("t004"))
+    np.testing.assert_allclose(twin["coef"][0], done.model("t004")["coef"], rtol=1e-10)
+    assert done.board.rounds == done.board.capacity
+
+
+def test_no_task_hears_of_another_but_through_the_board():
+    """One task's data change; with the board held fixed, every other model is the same to the bit."""
+    tasks = make_tasks()
+    rng = np.random.default_rng(3)
+    for algorithm in (STATEFUL, SharedPrior(Regression(3)), SharedPrior(Regression(3), LowRank())):
+        plan = Plan(algorithm, sampling=Poisson(0.6), n_tasks=M).calibrate(5.0)
+        done = run(plan, tasks, random_state=0)
+        mine = slice(*tasks.offsets[6:8])
+        X, y = tasks.X.copy(), tasks.y.copy()
+        X[mine], y[mine] = rng.normal(size=X[mine].shape), 0.9
+        changed = replace(tasks, X=X, y=y)
+        coins, seed = done.private.coins, done.private.local_seed
+        tape = replay(plan, done.board, changed, coins=coins, local_seed=seed)
+        others = np.arange(M) != 6
+        for name, array in done.private.models.items():
+            np.testing.assert_array_equal(tape[name][others], array[others])
+            assert not np.array_equal(tape[name][6], array[6])
+        # ... and the same noise tape with that change does move the board: the task was heard.
+        assert run(plan, changed, random_state=0).board.head != done.board.head
+
+
+def test_models_share_no_memory_with_data_or_board():
+    tasks = make_tasks(sizes=[4] * 6)
+    done = run(
+        Plan(MeanRegularized(LeastSquares(3), steps=1), Gaussian(1.0), n_tasks=6), tasks, random_state=0
+    )
+    arrays = [done.board[name] for name in ("mean",)] + [tasks.X, tasks.y, tasks.weight]
+    assert not any(np.shares_memory(done.private.models["coef"], array) for array in arrays)
+
+
+def test_threads_do_not_change_results():
+    tasks = make_tasks(sizes=[2] * 700 + [400] * 30 + [3000] * 2, dim=6)
+    assert len(tasks.layout()) > 1
+    plan = Plan(SharedPrior(Regression(6)), Gaussian(1.0), n_tasks=732)
+    one, four = (run(plan, tasks, random_state=0, threads=threads) for threads in (1, 4))
+    assert one.board.head == four.board.head
+    np.testing.assert_array_equal(one.private.models["coef"], four.private.models["coef"])
+
+
+def test_progress_and_mismatch():
+    tasks = make_tasks()
+    calls = []
+    plan = Plan(STATEFUL, Gaussian(1.0), n_tasks=M)
+    run(plan, tasks, random_state=0, progress=lambda *at: calls.append(at))
+    assert calls == [(t, 6) for t in range(1, 7)]
+    with pytest.raises(InputError, match="The plan is for 9 tasks, the data has 14"):
+        run(replace(plan, n_tasks=9), tasks)
+    half = run(plan, tasks, random_state=0).board.before(3)
+    with pytest.raises(InputError, match="holds 3 of 6 releases"):
+        replay(plan, half, tasks)
+
+
+def test_a_run_prints_nothing_private():
+    done = run(Plan(STATEFUL, Gaussian(1.0), n_tasks=M), make_tasks(), random_state=0)
+    assert repr(done.private) == "PrivateRun(14 tasks, private)"
+    assert "private" not in repr(done)
+    assert "t00" not in repr(done)
+    with pytest.raises(InputError, match="There is no task 'x' in this run"):
+        done.model("x")
+
+
+# Deliberately broken algorithms ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A right one: tasks say the mean of their rows, and keep it."""
+
+    dim: int = 3
+
+    def schedule(self, n_tasks, mu):
+        return (Round(0.5, (Channel(self.dim, 1.0),)),) * 2
+
+    def open(self):
+        return {"mean": np.zeros(self.dim)}
+
+    def channel(self, board):
+        return Channel(self.dim, 1.0)
+
+    def init(self, block, board):
+        with np.errstate(all="ignore"):
+            rows = np.maximum(block.weight.sum(axis=1), 1)[:, None]
+            return {"own": (block.X * block.weight[..., None]).sum(axis=1) / rows}
+
+    def send(self, states, block, board):
+        return states["own"] - board["mean"], states
+
+    def digest(self, release, board):
+        return {"mean": board["mean"] + release.value / release.denominator}
+
+    def finish(self, states, block, board):
+        return {"coef": states["own"] + board["mean"]}
+
+
+@dataclass(frozen=True)
+class MixesInInit(Toy):
+    def init(self, block, board):
+        own = super().init(block, board)["own"]
+        return {"own": own - own.mean(axis=0)}
+
+
+@dataclass(frozen=True)
+class MixesTargets(Toy):
+    def init(self, block, board):
+        return {"own": super().init(block, board)["own"] + np.median(block.y)}
+
+
+@dataclass(frozen=True)
+class MixesSaneRowsOnly(Toy):
+    def send(self, states, block, board):
+        own = np.where(np.abs(states["own"]) < 10, states["own"], 0.0)
+        return own - own.mean(axis=0), states
+
+
+@dataclass(frozen=True)
+class MixesInFinish(Toy):
+    def finish(self, states, block, board):
+        return {"coef": np.cumsum(states["own"], axis=0)}
+
+
+@dataclass(frozen=True)
+class LeaksSizes(Toy):
+    def send(self, states, block, board):
+        return states["own"] / block.weight.sum(), states
+
+
+@dataclass(frozen=True)
+class KnowsItsPlace(Toy):
+    def send(self, states, block, board):
+        return states["own"] * np.arange(len(block))[:, None], states
+
+
+@dataclass(frozen=True)
+class Undeclared(Toy):
+    def channel(self, board):
+        return Channel(self.dim, 2.0 if board.rounds else 1.0)
+
+
+@dataclass(frozen=True)
+class Counts(Toy):
+    calls: list = field(default_factory=list)
+
+    def finish(self, states, block, board):
+        self.calls.append(0)
+        return {"coef": states["own"] + len(self.calls)}
+
+
+MEMORY: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class GoesRoundTheMechanism(Toy):
+    """Posts raw messages, which it remembers outside itself."""
+
+    def send(self, states, block, board):
+        MEMORY["raw"] = states["own"].mean(axis=0)
+        return super().send(states, block, board)
+
+    def digest(self, release, board):
+        return {"mean": MEMORY["raw"]}
+
+
+@dataclass(frozen=True)
+class RaisesOnGarbage(Toy):
+    def init(self, block, board):
+        if not np.isfinite(block.X).all():
+            raise ValueError("bad data")
+        return super().init(block, board)
+
+
+@dataclass(frozen=True)
+class SpeaksTwice(Toy):
+    def send(self, states, block, board):
+        return np.repeat(states["own"], 2, axis=0), states
+
+
+@dataclass(frozen=True)
+class OneWordForAll(Toy):
+    def send(self, states, block, board):
+        return states["own"].mean(axis=0, keepdims=True), states
+
+
+@dataclass(frozen=True)
+class ForgetsWhenSampled(Toy):
+    def send(self, states, block, board):
+        return states["own"], {"own": states["own"].astype(np.float32)}
+
+
+@dataclass(frozen=True)
+class Draws(Toy):
+    def finish(self, states, block, board):
+        return {"coef": states["own"] + np.random.default_rng().normal()}
+
+
+@dataclass(frozen=True)
+class PostsWords(Toy):
+    def digest(self, release, board):
+        return super().digest(release, board) | {"note": np.array(["secret"])}
+
+
+@dataclass(frozen=True)
+class LikesNoise(Toy):
+    def digest(self, release, board):
+        return {"mean": np.full(self.dim, float(release.noise > 0))}
+
+
+BROKEN = [
+    (MixesInInit, "init mixes rows: 'own'"),
+    (MixesTargets, "init mixes rows: 'own'"),
+    (MixesSaneRowsOnly, "send in round 0 mixes rows: 'message'"),
+    (MixesInFinish, "finish mixes rows: 'coef'"),
+    (LeaksSizes, "send in round 0 mixes rows: 'message'"),
+    (KnowsItsPlace, "send in round 0 depends on the order of tasks"),
+    (Undeclared, "channel that its schedule did not declare"),
+    (Counts, "mixes rows|replay differs"),
+    (GoesRoundTheMechanism, "was not digested"),
+    (RaisesOnGarbage, r"init failed for task 't007': bad data"),
+    (SpeaksTwice, r"one message a task, of shape \(14, 3\)\. Got shape \(28, 3\)"),
+    (OneWordForAll, r"one message a task, of shape \(14, 3\)\. Got shape \(1, 3\)"),
+    (ForgetsWhenSampled, "changes the names, shapes or types of the state"),
+    (Draws, "mixes rows|replay differs"),
+    (PostsWords, "numbers only"),
+    (LikesNoise, "little noise is not no noise"),
+]
+
+
+def test_a_right_algorithm_of_ones_own_passes():
+    check_algorithm(Toy(), make_tasks())
+
+
+@pytest.mark.parametrize(("broken", "complaint"), BROKEN, ids=lambda x: getattr(x, "__name__", ""))
+def test_broken_algorithms_are_caught(broken, complaint):
+    with pytest.raises(AlgorithmError, match=complaint):
+        check_algorithm(broken(), make_tasks())
+
+
+def test_a_failure_names_the_function_and_the_task():
+    @dataclass(frozen=True)
+    class Picky(Toy):
+        def send(self, states, block, board):
+            if (block.y == 0.125).any():
+                raise ZeroDivisionError("no way")
+            return super().send(states, block, board)
+
+    tasks = make_tasks()
+    y = tasks.y.copy()
+    y[tasks.offsets[9]] = 0.125
+    with pytest.raises(AlgorithmError, match=r"Picky\.send failed for task 't009': no way"):
+        run(Plan(Picky(), Gaussian(1.0), n_tasks=M), replace(tasks, y=y))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_message_that_is_not_finite_counts_as_zero(value):
+    @dataclass(frozen=True)
+    class Spoilt(Toy):
+        def send(self, states, block, board):
+            messages = np.ones((len(block), 3)) / 3
+            messages[block.ids == "t003", 1] = value
+            return messages, states
+
+    done = run(Plan(Spoilt(), Silent(), n_tasks=M), make_tasks())
+    assert done.private.rejected_messages == 2
+    for release in done.board.releases:
+        np.testing.assert_allclose(release.value, np.full(3, (M - 1) / 3), rtol=1e-12)
+        assert release.denominator == M  # public: not the number that was heard
+
+
+def test_denominators_are_public():
+    """Neither who took part nor whose message was refused changes what a sum is divided by."""
+    for sampling, expected in ((Poisson(0.5), 7.0), (FixedSize(4), 4.0), (OnePass(), M / 2), (Everyone(), M)):
+        done = run(Plan(Toy(), Gaussian(1.0), sampling, n_tasks=M), make_tasks())
+        assert [r.denominator for r in done.board.releases] == pytest.approx([expected] * 2, rel=1e-15)
+
+
+def test_absent_tasks_say_nothing():
+    @dataclass(frozen=True)
+    class Present(Toy):
+        def send(self, states, block, board):
+            return np.tile([0.5, 0, 0], (len(block), 1)), states
+
+    for sampling in (Poisson(0.5), FixedSize(4), OnePass()):
+        done = run(Plan(Present(), Silent(), sampling, n_tasks=M), make_tasks(), random_state=2)
+        counts = [release.value[0] / 0.5 for release in done.board.releases]
+        np.testing.assert_allclose(counts, done.private.coins.sum(axis=1))
+        assert Channel(3, 1.0, Plain()) == Present().channel(None)

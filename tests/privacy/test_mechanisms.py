@@ -1,0 +1,180 @@
+"""The law of the noise, in the mechanism and through the engine: scale, shape, independence, freshness.
+
+Random tests have fixed seeds. Their thresholds are put where a right implementation fails with probability
+below 1e-5 a test (stated at each), so that a failure after a change means the change.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from cloister import Everyone, Gaussian, Plan, Poisson, Silent, Tasks, run
+from cloister.channel import Absolute, Channel, MeanAndOuter, Outer, Plain, Relation, Round, unsvec
+from cloister.errors import PlanError
+from cloister.privacy.randomness import SeededRandomness, SystemRandomness, normals
+from cloister.privacy.randomness import _to_uniform as to_uniform
+
+M = 5
+TASKS = Tasks.from_arrays(np.zeros((M, 1)), np.zeros(M), np.arange(M))
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Every task says the same in every round, so that a release less a known sum is the noise."""
+
+    dim: int
+    rounds: int
+    lift: Any = field(default_factory=Plain)
+    clip: float = 0.5
+
+    def schedule(self, n_tasks, mu):
+        shares = np.arange(1, self.rounds + 1) / sum(range(1, self.rounds + 1))  # unequal on purpose
+        return tuple(Round(float(share), (self.channel(None),)) for share in shares)
+
+    def open(self):
+        return {}
+
+    def channel(self, board):
+        return Channel(self.dim, self.clip, self.lift)
+
+    def message(self, count):
+        return np.full((count, self.dim), 2 * self.clip / math.sqrt(self.dim))  # of norm 2 clip
+
+    def init(self, block, board):
+        return {}
+
+    def send(self, states, block, board):
+        return self.message(len(block)), states
+
+    def digest(self, release, board):
+        return {}
+
+    def finish(self, states, block, board):
+        return {"coef": np.zeros(len(block))}
+
+
+def noise_of(plan, seed=0):
+    """Run a plan of constant messages; return each round's noise over the level it was priced at."""
+    done = run(plan, TASKS, random_state=seed)
+    algorithm = plan.algorithm
+    known = algorithm.channel(None).total(algorithm.message(M))
+    return np.array([(r.value - known) / r.noise for r in done.board.releases]), done
+
+
+def test_the_law_of_the_noise_through_the_engine():
+    """KS accepts the priced scale (false alarm 1e-5), rejects 2/3 and 3/2 of it; variance to 2 % (6 sd)."""
+    z, done = noise_of(Plan(Constant(1000, 200), Gaussian(0.8), n_tasks=M))
+    assert z.size == 200_000
+    assert stats.kstest(z.ravel(), "norm").pvalue > 1e-5
+    for wrong in (2 / 3, 3 / 2):
+        assert stats.kstest(z.ravel() / wrong, "norm").pvalue < 1e-12
+    assert z.var() == pytest.approx(1.0, rel=0.02)
+    # Coordinates, rounds, and coordinates with rounds are uncorrelated: 5 sd each.
+    assert abs(np.mean(z[:, :-1] * z[:, 1:])) < 5 / math.sqrt(z.size)
+    assert abs(np.mean(z[:-1] * z[1:])) < 5 / math.sqrt(z.size)
+    assert abs(np.mean(z[:-1, :-1] * z[1:, 1:])) < 5 / math.sqrt(z.size)
+    # No two noises are the same: fresh in every round and for every coordinate.
+    assert len(np.unique(z)) == z.size
+    assert done.guarantee.noise.startswith("INSECURE")
+
+
+def test_noise_on_a_matrix_is_goe():
+    """Variance s^2 on the diagonal, s^2 / 2 off it: chi-square bands of 5 sd."""
+    z, _ = noise_of(Plan(Constant(20, 400, Outer()), Gaussian(2.0), n_tasks=M), seed=1)
+    matrices = unsvec(z, 20)
+    np.testing.assert_array_equal(matrices, matrices.swapaxes(1, 2))
+    diagonal = np.diagonal(matrices, axis1=1, axis2=2)
+    off = matrices[:, *np.triu_indices(20, 1)]
+    assert diagonal.var() == pytest.approx(1.0, abs=5 * math.sqrt(2 / diagonal.size))
+    assert off.var() == pytest.approx(0.5, abs=0.5 * 5 * math.sqrt(2 / off.size))
+
+
+def test_system_noise_has_the_right_law_and_is_never_the_same():
+    """No seed: KS with false alarm 1e-6 for each run of this test."""
+    plan = Plan(Constant(2000, 50), Gaussian(1.0), n_tasks=M)
+    one, done = noise_of(plan, seed=None)
+    two, _ = noise_of(plan, seed=None)
+    assert stats.kstest(one.ravel(), "norm").pvalue > 1e-6
+    assert stats.kstest(one.ravel() / 1.5, "norm").pvalue < 1e-12
+    assert not np.intersect1d(one, two).size
+    assert not done.guarantee.noise.startswith("INSECURE")
+    assert done.guarantee.holds
+
+
+def test_seeded_runs_agree_and_other_seeds_do_not():
+    plan = Plan(Constant(50, 4), Gaussian(1.0), n_tasks=M)
+    (one, _), (two, _), (other, _) = noise_of(plan, 3), noise_of(plan, 3), noise_of(plan, 4)
+    np.testing.assert_array_equal(one, two)
+    assert not np.intersect1d(one, other).size
+
+
+def test_streams_do_not_overlap():
+    """Coins, noise, rounds and seeds are separate streams; a source repeats itself only if asked to."""
+    source = SeededRandomness(5)
+    keys = [("noise", 0), ("noise", 1), ("coins", 0), ("coins", 1)]
+    draws = [source.uniforms(*key, 500) for key in keys] + [SeededRandomness(6).uniforms("noise", 0, 500)]
+    assert len(np.unique(np.concatenate(draws))) == 2500
+    np.testing.assert_array_equal(source.uniforms("noise", 1, 500), draws[1])
+    system = SystemRandomness()
+    assert not np.intersect1d(system.uniforms("noise", 0, 500), system.uniforms("noise", 0, 500)).size
+
+
+@pytest.mark.parametrize("seed", [0, None])
+def test_coins_are_tossed_anew_in_every_round(seed):
+    """A seeded source that gave every round the same coins would sample the same tasks for ever."""
+    tasks = Tasks.from_arrays(np.zeros((400, 1)), np.zeros(400), np.arange(400))
+    plan = Plan(Constant(1, 30), Gaussian(1.0), Poisson(0.3), n_tasks=400)
+    coins = run(plan, tasks, random_state=seed).private.coins
+    assert abs(coins.mean() - 0.3) < 5 * math.sqrt(0.21 / coins.size)
+    centred = coins - 0.3
+    assert abs(np.mean(centred[:-1] * centred[1:])) < 5 * 0.21 / math.sqrt(centred[1:].size)
+
+
+def test_silent_adds_nothing():
+    plan = Plan(Constant(7, 3, Absolute()), Silent(), n_tasks=M)
+    done = run(plan, TASKS)
+    known = plan.algorithm.channel(None).total(plan.algorithm.message(M))
+    for release in done.board.releases:
+        np.testing.assert_array_equal(release.value, known)
+        assert release.noise == 0
+    assert plan.guarantee.epsilon == math.inf
+    with pytest.raises(PlanError, match="cannot be calibrated"):
+        plan.calibrate(1.0)
+
+
+@pytest.mark.parametrize("relation", list(Relation))
+@pytest.mark.parametrize(
+    "lift", [Plain(), Absolute(), Outer(), MeanAndOuter(0.15), MeanAndOuter(0.8)], ids=repr
+)
+def test_noise_is_exactly_what_is_priced(lift, relation):
+    """Each round is mu_t = Delta / sigma_t with mu_t^2 = share * mu^2; all rounds together are mu."""
+    plan = Plan(Constant(3, 6, lift), Gaussian(0.7), Everyone(), n_tasks=M, relation=relation)
+    done = run(plan, TASKS, random_state=0)
+    sensitivity = lift.sensitivity(relation)
+    spent = [sensitivity / release.noise for release in done.board.releases]
+    np.testing.assert_allclose(spent, [0.7 * math.sqrt(r.share) for r in plan.rounds], rtol=1e-14)
+    np.testing.assert_allclose(spent, [event.mu for event in plan.cost.events], rtol=1e-14)
+    assert math.hypot(*spent) == pytest.approx(0.7, rel=1e-14)
+
+
+def test_uniforms_never_reach_the_ends():
+    """At 0 or 1 the noise would be infinite; the ends of the integers must map inside, symmetrically."""
+    ends = to_uniform(np.array([0, 2**64 - 1, 2**63, 2**63 - 1], dtype=np.uint64))
+    assert 0 < ends[0] < ends[1] < 1
+    assert ends[0] == 1 - ends[1]
+    assert ends[2] == 1 - ends[3]
+    assert np.isfinite(normals(ends)).all()
+
+
+@pytest.mark.parametrize("mu", [0.0, -1.0, math.inf, math.nan])
+def test_levels_that_are_no_levels_are_refused(mu):
+    with pytest.raises(PlanError, match=r"mu must be > 0 and finite"):
+        Gaussian(mu)
+    with pytest.raises(PlanError, match=r"Call plan\.calibrate"):
+        _ = Gaussian().budget

@@ -1,0 +1,190 @@
+"""The public record: append-only, hash-chained, and any damaged file is refused."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+import cloister.billboard as module
+from cloister import Billboard, BillboardError, Release
+
+
+def small_board(rounds=2):
+    board = Billboard.open({"m": np.zeros(2), "n": np.array(0)}, plan="p", capacity=2)
+    for t in range(rounds):
+        release = Release(np.arange(2.0) + t, noise=0.1, denominator=3.0, share=0.5, channel=0)
+        board = board.post(release, {"m": np.full(2, t + 0.5), "n": np.array(t + 1)})
+    return board
+
+
+@pytest.fixture
+def saved(tmp_path):
+    return small_board(1).save(tmp_path / "board")
+
+
+def test_posting_leaves_earlier_boards_as_they_were():
+    first = Billboard.open({"m": np.zeros(2)}, plan="p", capacity=2)
+    second = first.post(Release(np.ones(2), 0.1, 3.0), {"m": np.ones(2)})
+    assert (first.rounds, second.rounds, second.complete) == (0, 1, False)
+    assert first["m"].tolist() == [0, 0]
+    assert "m" in first
+    assert "q" not in first
+    assert second.before(0).head == first.head
+    assert second.before(1).head == second.head
+    with pytest.raises(AttributeError):
+        second.records = ()
+    with pytest.raises(TypeError):
+        second.records[-1].digest["m"] = np.zeros(2)
+
+
+def test_arrays_are_read_only_copies():
+    mine, noisy = np.zeros(2), np.ones(2)
+    board = Billboard.open({"m": mine}, plan="p", capacity=1)
+    board = board.post(Release(noisy, 0.1, 3.0), {"m": mine})
+    mine[:], noisy[:] = 9, 9
+    assert board["m"].tolist() == [0, 0]
+    assert board.releases[0].value.tolist() == [1, 1]
+    for array in (board["m"], board.releases[0].value):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 5
+
+
+def test_the_hash_stands_for_everything():
+    """A change anywhere, in a number, a name, a noise level, the plan or the order, changes the head."""
+    release = Release(np.ones(2), 0.1, 3.0, 0.5, 0)
+
+    def head(digest=0.0, name="m", release=release, plan="p", capacity=2, start=0.0):
+        board = Billboard.open({name: np.full(2, start)}, plan, capacity)
+        return board.post(release, {name: np.full(2, digest)}).head
+
+    other = [
+        Release(np.ones(2), *facts) for facts in ((0.2, 3.0), (0.1, 4.0), (0.1, 3.0, 0.4), (0.1, 3.0, 0.5, 1))
+    ]
+    heads = [
+        head(),
+        head(digest=1e-300),
+        head(name="q"),
+        head(plan="q"),
+        head(capacity=3),
+        head(start=-0.0),
+        head(release=Release(np.array([1.0, np.nextafter(1, 2)]), 0.1, 3.0, 0.5, 0)),
+        *(head(release=release) for release in other),
+    ]
+    assert len(set(heads)) == len(heads)
+    assert head() == heads[0]
+
+
+def test_round_trip_through_a_file(tmp_path):
+    arrays = {
+        "real": np.array([[1.5, -0.0, np.inf], [np.nan, 5e-324, 1e308]]),
+        "whole": np.arange(3),
+        "yes": np.array([True, False]),
+        "single": np.float32([0.1]),
+        "empty": np.zeros((0, 4)),
+        "scalar": np.array(3.25),
+        "big endian": np.arange(3, dtype=">f8"),
+        "ünïcödé": np.zeros(1),
+    }
+    board = Billboard.open(arrays, "plan", 1).post(Release(np.ones(3), 0.5, 7.0, 1.0, 0), arrays)
+    loaded = Billboard.load(board.save(tmp_path / "board"))
+    assert (loaded.head, loaded.plan, loaded.capacity) == (board.head, "plan", 1)
+    assert loaded.releases[0].facts() == board.releases[0].facts()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(loaded[name], array)
+        assert loaded[name].dtype.newbyteorder("=") == array.dtype.newbyteorder("=")
+        assert not loaded[name].flags.writeable
+    assert loaded.save(tmp_path / "again").read_bytes() == (tmp_path / "board").read_bytes()
+
+
+def test_every_flipped_bit_is_found(saved, tmp_path):
+    """Exhaustive: all eight bits of every byte; and what means something to a parser, in a header."""
+    data = bytearray(saved.read_bytes())
+    assert len(data) < 1500
+    damaged, accepted = tmp_path / "damaged", []
+
+    def attempt(at, value):
+        damaged.write_bytes(data[:at] + bytes([value]) + data[at + 1 :])
+        try:
+            Billboard.load(damaged)
+        except BillboardError:
+            return
+        accepted.append((at, value))
+
+    for at, byte in enumerate(data):
+        for bit in range(8):
+            attempt(at, byte ^ (1 << bit))
+    header = data.index(b'{"arrays"')
+    for at in range(header, data.index(b'"plan"', header)):
+        for value in set(b'"08-.,:[]{}eOVU<>| ') - {data[at]}:
+            attempt(at, value)
+    assert not accepted
+
+
+def test_every_truncation_and_extension_is_found(saved, tmp_path):
+    data = saved.read_bytes()
+    damaged = tmp_path / "damaged"
+    for size in range(len(data)):
+        damaged.write_bytes(data[:size])
+        with pytest.raises(BillboardError, match=r"truncated|not a cloister billboard"):
+            Billboard.load(damaged)
+    for extra in (b"\0", b"\n", data, data[len(module.MAGIC) :], module.END):
+        damaged.write_bytes(data + extra)
+        with pytest.raises(BillboardError):
+            Billboard.load(damaged)
+
+
+def test_records_out_of_order_or_from_another_board_are_found(tmp_path):
+    """Each record is whole and hashes well by itself; only the chain tells."""
+    board, other = small_board(), small_board(1)
+    swapped = Billboard(board.plan, board.capacity, (board.records[0], board.records[2], board.records[1]))
+    with pytest.raises(BillboardError, match="record 1 does not match"):
+        Billboard.load(swapped.save(tmp_path / "board"))
+    mixed = Billboard("q", 2, (Billboard.open({}, "q", 2).records[0], other.records[1]))
+    with pytest.raises(BillboardError, match="record 1 does not match"):
+        Billboard.load(mixed.save(tmp_path / "board"))
+
+
+def test_a_board_cannot_outrun_its_plan(tmp_path):
+    board = small_board()
+    with pytest.raises(
+        BillboardError, match=r"allows 2 release\(s\) and all are posted: nothing more may leave"
+    ):
+        board.post(board.releases[0], {})
+    over = board._append(board.releases[0], {})  # what a curator who goes round `post` would save
+    with pytest.raises(BillboardError, match="holds more releases than its plan allows"):
+        Billboard.load(over.save(tmp_path / "board"))
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_failing_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch, step):
+    path = small_board(1).save(tmp_path / "board")
+
+    def fail(*arguments):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(OSError, match="no space"):
+        small_board(2).save(path)
+    monkeypatch.undo()
+    assert Billboard.load(path).rounds == 1
+    assert os.listdir(tmp_path) == ["board"]
+
+
+def test_no_pickle_goes_in_or_comes_out(tmp_path):
+    with pytest.raises(BillboardError, match=r"numbers only\. Got dtype object"):
+        Billboard.open({"m": np.array([{"a": 1}], dtype=object)}, "p", 1)
+    with pytest.raises(BillboardError, match="numbers only"):
+        Billboard.open({}, "p", 1).post(Release(np.array([print]), 0.1, 1.0), {})
+    path = tmp_path / "board"
+    path.write_bytes(pickle.dumps(Release(np.ones(1), 0.1, 1.0)))
+    with pytest.raises(BillboardError, match="not a cloister billboard"):
+        Billboard.load(path)
+    assert not hasattr(module, "pickle")
+
+
+def test_it_prints_what_it_is(tmp_path):
+    board = small_board(1)
+    assert repr(board) == f"Billboard(1 of 2 releases, head {board.head.hex()[:12]})"

@@ -1,0 +1,205 @@
+"""The bounds every guarantee rests on: clip, lift, sensitivity; exact, tight, and under any data."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from cloister import Classification, Regression
+from cloister.channel import Absolute, Channel, MeanAndOuter, Outer, Plain, Relation, svec, unsvec
+from cloister.errors import PlanError
+from cloister.tasks import Block
+
+SHARES = (0.05, 0.15, 0.3, 1 / 3, 0.4, 0.6, 0.66, 2 / 3, 0.67, 0.8, 0.95)
+LIFTS = [Plain(), Absolute(), Outer(), *map(MeanAndOuter, SHARES)]
+WILD = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True, allow_subnormal=True),
+    st.sampled_from([0.0, -0.0, 1.0, -1.0, 5e-324, -2.3e-308, 1e-160, 1e160, 1e308, -1.7e308, math.nan]),
+)
+EPS = 2.0**-52
+
+
+def exact_square(lift, u, v):
+    """Return the exact squared distance of two lifted unit-ball vectors, as a fraction."""
+    dot = lambda x, y: sum(a * b for a, b in zip(x, y, strict=True))  # noqa: E731
+    u, v = ([Fraction(float(x)) for x in w] for w in (u, v))
+    if isinstance(lift, Absolute):
+        u, v = [abs(x) for x in u], [abs(x) for x in v]
+    uu, vv, uv = dot(u, u), dot(v, v), dot(u, v)
+    straight, outer = uu + vv - 2 * uv, uu**2 + vv**2 - 2 * uv**2
+    if isinstance(lift, Outer):
+        return outer
+    if isinstance(lift, MeanAndOuter):
+        return Fraction(lift.a) * straight + (1 - Fraction(lift.a)) * outer
+    return straight
+
+
+def exact_bound(lift, relation):
+    """Return the squared sensitivity from the proof, as a fraction."""
+    if relation is Relation.ZERO_OUT:
+        return Fraction(1)
+    if isinstance(lift, MeanAndOuter):
+        a = Fraction(lift.a)
+        return 2 + a**2 / (2 * (1 - a)) if a <= Fraction(2, 3) else 4 * a
+    return Fraction(4 if isinstance(lift, Plain) else 2)
+
+
+@given(
+    messages=st.integers(1, 6).flatmap(lambda d: arrays(np.float64, (4, d), elements=WILD)),
+    clip=st.sampled_from([5e-324, 1e-300, 0.37, 1.0, 3e7, 1e308]),
+    lift=st.sampled_from(LIFTS),
+)
+@example(messages=np.full((4, 3), 1e308), clip=1.0, lift=Plain())
+@example(messages=np.full((4, 6), 5e-324), clip=5e-324, lift=MeanAndOuter(0.15))
+@example(messages=np.array([[3.0, 4.0], [-3.0, -4.0], [np.nan, 1.0], [np.inf, 0.0]]), clip=5.0, lift=Plain())
+@settings(max_examples=400, deadline=None)
+def test_no_data_moves_the_sum_by_more_than_the_sensitivity(messages, clip, lift):
+    """Row 0 is the task, row 1 what it is replaced by; the other rows are everyone else."""
+    channel = Channel(messages.shape[1], clip, lift)
+    units = channel.units(messages)
+    assert all(sum(Fraction(float(x)) ** 2 for x in u) <= 1 for u in units)
+    assert not units[~np.isfinite(messages).all(axis=1)].any()
+    zero = np.zeros(channel.dim)
+    others = messages[2:]
+    for relation, instead in ((Relation.REPLACE, 1), (Relation.ZERO_OUT, None)):
+        v = zero if instead is None else units[instead]
+        assert exact_square(lift, units[0], v) <= exact_bound(lift, relation)
+        neighbour = zero if instead is None else messages[instead]
+        moved = channel.total(np.vstack([messages[:1], others])) - channel.total(
+            np.vstack([neighbour[None], others])
+        )
+        assert moved.shape == (channel.size,)
+        assert np.linalg.norm(moved) <= channel.sensitivity(relation) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("lift", LIFTS, ids=repr)
+def test_bounds_are_attained(lift):
+    """A witness within 0.1 % of each bound: the prices are exact, not merely safe."""
+    if isinstance(lift, Plain):
+        cosine = -1.0
+    elif isinstance(lift, MeanAndOuter):
+        cosine = max(-1.0, -lift.a / (2 * (1 - lift.a)))
+    else:
+        cosine = 0.0
+    channel = Channel(2, 0.7, lift)
+    u, v = np.array([[1.0, 0.0]]), np.array([[cosine, math.sqrt(1 - cosine**2)]])
+    for relation, neighbour in ((Relation.REPLACE, v), (Relation.ZERO_OUT, 0 * v)):
+        moved = np.linalg.norm(channel.total(9 * u) - channel.total(9 * neighbour))
+        assert 0.999 * channel.sensitivity(relation) <= moved
+        assert moved <= channel.sensitivity(relation) * (1 + 1e-12)
+        assert channel.sensitivity(relation) ** 2 == pytest.approx(float(exact_bound(lift, relation)), 1e-14)
+
+
+@pytest.mark.parametrize("lift", LIFTS, ids=repr)
+@pytest.mark.parametrize("dim", [1, 2, 4])
+def test_random_search_finds_nothing_beyond_the_bound(lift, dim):
+    """All norms and angles, boundaries among them: no pair is further apart than the bound."""
+    rng = np.random.default_rng(7)
+    u, v = rng.normal(size=(2, 900, dim))
+    v[::3] = -u[::3] * rng.uniform(0.5, 2, (300, 1))  # opposite
+    radii = np.where(rng.random((2, 900)) < 0.5, 1.0, rng.random((2, 900)))
+    u *= (radii[0] / np.linalg.norm(u, axis=1))[:, None]
+    v *= (radii[1] / np.linalg.norm(v, axis=1))[:, None]
+    channel = Channel(dim, 1.0, lift)
+    lifted = [np.array([channel.total(row[None]) for row in rows]) for rows in (u, v)]
+    assert np.linalg.norm(lifted[0] - lifted[1], axis=1).max() <= channel.sensitivity("replace") + 1e-12
+    assert np.linalg.norm(lifted[0], axis=1).max() <= channel.sensitivity("zero_out") + 1e-12
+
+
+def test_a_relation_may_be_a_word_but_not_any_word():
+    """A plain string must never fall through to the smaller sensitivity."""
+    for lift in LIFTS:
+        channel = Channel(2, 1.0, lift)
+        for relation in Relation:
+            assert channel.sensitivity(relation.value) == lift.sensitivity(relation.value)
+            assert channel.sensitivity(relation.value) == lift.sensitivity(relation)
+    with pytest.raises(ValueError, match="add_remove"):
+        Channel(2).sensitivity("add_remove")
+
+
+@given(arrays(np.float64, (3, 4), elements=st.floats(-1e100, 1e100)), st.floats(1e-50, 1e50))
+def test_clip_keeps_what_is_inside_and_the_direction_of_what_is_not(messages, clip):
+    units = Channel(4, clip).units(messages)
+    length = np.array([math.hypot(*row) for row in messages])
+    inside = length <= clip * (1 - 1e-14)
+    np.testing.assert_array_equal(units[inside], messages[inside] / clip)
+    outside = length >= clip * (1 + 1e-14)
+    np.testing.assert_allclose(units[outside], messages[outside] / length[outside, None], atol=1e-14)
+
+
+def test_clip_comes_before_the_lift():
+    """Lifting first and clipping the lifted vector would give another sum, with a larger sensitivity."""
+    messages = np.array([[3.0, 4.0], [0.3, 0.4]])
+    channel = Channel(2, 1.0, Outer())
+    clipped = np.array([[0.6, 0.8], [0.3, 0.4]])
+    np.testing.assert_allclose(unsvec(channel.total(messages), 2), clipped.T @ clipped, rtol=1e-14)
+    joint = Channel(2, 1.0, MeanAndOuter(0.4)).total(messages)
+    np.testing.assert_allclose(joint[:2], math.sqrt(0.4) * clipped.sum(axis=0), rtol=1e-14)
+    np.testing.assert_allclose(joint[2:], math.sqrt(0.6) * svec(clipped.T @ clipped), rtol=1e-14)
+
+
+@given(arrays(np.float64, (2, 5, 5), elements=st.floats(-10, 10)))
+def test_svec_is_an_isometry(matrices):
+    a, b = matrices + matrices.swapaxes(1, 2)
+    assert svec(a) @ svec(b) == pytest.approx(float((a * b).sum()), rel=1e-12, abs=1e-9)
+    np.testing.assert_allclose(unsvec(svec(a), 5), a, rtol=2 * EPS)
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, math.inf, math.nan])
+def test_a_clip_that_bounds_nothing_is_refused(clip):
+    with pytest.raises(PlanError, match=r"clip must be > 0 and finite\. Got .*\. Use mechanism=Silent"):
+        Channel(2, clip)
+
+
+def test_other_channels_that_mean_nothing_are_refused():
+    with pytest.raises(PlanError, match="at least one number"):
+        Channel(0)
+    for a in (0.0, 1.0, -0.1, math.nan):
+        with pytest.raises(PlanError, match=r"must be in \(0, 1\)"):
+            MeanAndOuter(a)
+
+
+def wild_block(classes=None):
+    """Tasks an adversary would bring: ordinary, empty, huge, tiny, missing, infinite, perfectly fitted."""
+    rng = np.random.default_rng(3)
+    X = rng.uniform(-1, 1, (9, 30, 3)) / math.sqrt(3)
+    y = X.sum(axis=2) if classes is None else rng.integers(0, classes, (9, 30)).astype(float)
+    weight = np.ones((9, 30))
+    weight[1] = 0
+    X[2], X[3], X[4], X[5, 0, 0] = 1e300, 1e-300, np.nan, np.inf
+    y[6], weight[7] = (1e200, 1e25) if classes is None else (classes - 1, 1e25)
+    weight[8, 1:] = 0
+    return Block(np.arange(9), X, y, weight, np.zeros(9, np.uint64))
+
+
+def test_the_scale_message_of_regression_is_non_negative_and_short():
+    """(p l, p (1 - l)): that is why its replace sensitivity is sqrt(2) and nothing is clipped."""
+    learner, block = Regression(3), wild_block()
+    with np.errstate(all="ignore"):
+        message = learner.scale_message(learner.prepare(block), block, np.zeros(3))
+    assert (message >= 0).all()
+    assert (message.sum(axis=1) <= 1 + 1e-12).all()
+    assert message.sum(axis=1)[0] == pytest.approx(1.0)  # 30 rows: full trust
+    assert not message[1].any()  # no rows: none
+    channel = learner.scale_channel
+    np.testing.assert_allclose(channel.units(message), message, atol=1e-14)
+    assert channel.sensitivity(Relation.REPLACE) == math.sqrt(2)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_scale_message_of_classification_is_centred_and_clipped(classes):
+    learner, block = Classification(3, classes), wild_block(classes)
+    with np.errstate(all="ignore"):
+        message = learner.scale_message(learner.prepare(block), block, np.zeros(learner.size))
+    assert np.isfinite(message).all()
+    np.testing.assert_allclose(message.sum(axis=1), 0, atol=1e-9 * np.abs(message).max())
+    assert not message[1].any()
+    channel = learner.scale_channel
+    assert (channel.clip, channel.sensitivity(Relation.REPLACE)) == (2.0, 2.0)
+    assert (np.linalg.norm(channel.units(message), axis=1) <= 1).all()
