@@ -87,7 +87,9 @@ def _descend(
     total, precision = board["sum"] + weight * g, float(board["precision"]) + weight
     noise = float(board["noise"]) + (weight * s) ** 2
     average, variance = total / precision, noise / precision**2
-    heard = float(average @ average) > (dim + math.sqrt(2 * dim)) * variance  # a sd above pure noise
+    loudness = float(average @ average)
+    # a sd above pure noise, and noise at most twice as long as any mean of clipped offsets can be
+    heard = loudness > (dim + math.sqrt(2 * dim)) * variance and dim * variance < 4
     mean = learner.clip * average if heard else np.zeros(dim)
     return {
         "mean": mean,
@@ -128,7 +130,12 @@ def _shrunk_mean(board: Billboard) -> Floats:
 
 
 def _shared_candidates(learner: BayesianLearner, mean: Floats, factors: list[Floats]) -> list[Candidate]:
-    """Return own priors (weight .1), priors around the mean (.6) and around it with a covariance (.3)."""
+    """Return own priors (weight .1), priors around the mean (.6) and around it with a covariance (.3).
+
+    Where neither a mean nor a covariance was heard, tasks keep to themselves.
+    """
+    if not mean.any() and not factors:
+        return _own(learner, 1.0)
     plain, loose, full = learner.prior_scales
     isotropic = math.sqrt(plain) * np.eye(learner.size)
     around = [isotropic]
