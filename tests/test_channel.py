@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from cloister import Classification, Regression
-from cloister.channel import Absolute, Channel, MeanAndOuter, Outer, Plain, Relation, svec, unsvec
+from cloister.channel import Absolute, Channel, Diagonal, MeanAndOuter, Outer, Plain, Relation, svec, unsvec
 from cloister.errors import PlanError
 from cloister.tasks import Block
 
 SHARES = (0.05, 0.15, 0.3, 1 / 3, 0.4, 0.6, 0.66, 2 / 3, 0.67, 0.8, 0.95)
-LIFTS = [Plain(), Absolute(), Outer(), *map(MeanAndOuter, SHARES)]
+LIFTS = [Plain(), Absolute(), Diagonal(), Outer(), *map(MeanAndOuter, SHARES)]
 WILD = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True, allow_subnormal=True),
     st.sampled_from([0.0, -0.0, 1.0, -1.0, 5e-324, -2.3e-308, 1e-160, 1e160, 1e308, -1.7e308, math.nan]),
@@ -31,6 +31,10 @@ def exact_square(lift, u, v):
     u, v = ([Fraction(float(x)) for x in w] for w in (u, v))
     if isinstance(lift, Absolute):
         u, v = [abs(x) for x in u], [abs(x) for x in v]
+    if isinstance(lift, Diagonal):
+        u, v = [x * x for x in u], [x * x for x in v]
+    if isinstance(lift, Diagonal):
+        u, v = [x * x for x in u], [x * x for x in v]
     uu, vv, uv = dot(u, u), dot(v, v), dot(u, v)
     straight, outer = uu + vv - 2 * uv, uu**2 + vv**2 - 2 * uv**2
     if isinstance(lift, Outer):

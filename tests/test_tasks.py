@@ -131,6 +131,16 @@ def test_split_depends_on_the_seed_and_the_own_name_only():
     assert sorted(rows.tolist()) == sorted(tasks.y.tolist())
 
 
+def test_select_by_position_and_by_mask():
+    tasks = make([1, 2, 3, 4])
+    for index in ([2, 3], [2, -1], np.array([False, False, True, True])):
+        same(tasks.select(index), tasks.select([2, 3]))
+    assert tasks.select([2, 0]).ids.tolist() == ["t0002", "t0000"]
+    assert len(tasks.select([])) == 0
+    with pytest.raises(IndexError):
+        tasks.select([4])
+
+
 def test_nothing_private_prints():
     secret = Tasks.from_arrays([[123.456]], [654.321], ["secret"])
     (block,) = secret.blocks()

@@ -13,7 +13,7 @@ import math
 import operator
 import os
 import re
-import tempfile
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,15 +148,16 @@ class Billboard:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the board to one file, atomically: either the old file or the whole new one is there."""
         target = Path(path)
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-            try:
+        draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+        try:
+            with open(draft, "xb") as file:
                 file.write(self._bytes())
                 file.flush()
                 os.fsync(file.fileno())
-                os.replace(file.name, target)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+            os.replace(draft, target)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
         return target
 
     @classmethod

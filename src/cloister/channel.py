@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from cloister.errors import PlanError
 
-__all__ = ["Absolute", "Channel", "Lift", "MeanAndOuter", "Outer", "Plain", "Relation", "Round"]
+__all__ = ["Absolute", "Channel", "Diagonal", "Lift", "MeanAndOuter", "Outer", "Plain", "Relation", "Round"]
 
 Floats = NDArray[np.float64]
 
@@ -100,6 +100,26 @@ class Outer:
     def total(self, units: Floats) -> Floats:
         """Return the svec of the sum of outer products."""
         return svec(units.T @ units)
+
+    def sensitivity(self, relation: Relation) -> float:
+        """Return 1 or sqrt(2)."""
+        return math.sqrt(2) if relation == Relation.REPLACE else 1.0
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    r"""The squares :math:`u_j^2`, the diagonal of uu'. Sensitivity 1, :math:`\sqrt2` (:math:`e_1, e_2`).
+
+    Squares are non-negative with l2 norm at most :math:`|u|^2 \le 1`: the bound of `Absolute` applies.
+    """
+
+    def size(self, dim: int) -> int:
+        """Return how many numbers a lifted message has."""
+        return dim
+
+    def total(self, units: Floats) -> Floats:
+        """Return the sum of squares."""
+        return np.asarray((units * units).sum(axis=0))
 
     def sensitivity(self, relation: Relation) -> float:
         """Return 1 or sqrt(2)."""

@@ -188,8 +188,9 @@ class Tasks:
         return np.diff(self.offsets)
 
     def select(self, index: ArrayLike) -> Tasks:
-        """Return the tasks at these positions, in this order."""
-        at = np.asarray(index, dtype=np.int64)
+        """Return the tasks at these positions, in this order; or those a mask is true for."""
+        where = np.asarray(index)
+        at = np.arange(len(self))[where if where.size else where.astype(np.int64)]
         rows = np.concatenate([np.arange(*self.offsets[i : i + 2]) for i in at] or [np.arange(0)])
         offsets = np.concatenate([[0], np.cumsum(self.sizes[at])])
         return Tasks(self.ids[at], self.X[rows], self.y[rows], self.weight[rows], offsets)

@@ -279,6 +279,21 @@ class GoesRoundTheMechanism(Toy):
 
 
 @dataclass(frozen=True)
+class RemembersTheFirst(Toy):
+    """Posts the first raw message it ever saw; agrees with itself for ever after, but not with a copy."""
+
+    def __post_init__(self):
+        object.__setattr__(self, "memory", [])
+
+    def send(self, states, block, board):
+        self.memory.append(states["own"][0].copy())
+        return super().send(states, block, board)
+
+    def digest(self, release, board):
+        return {"mean": self.memory[0] if self.memory else np.zeros(self.dim)}
+
+
+@dataclass(frozen=True)
 class RaisesOnGarbage(Toy):
     def init(self, block, board):
         if not np.isfinite(block.X).all():
@@ -332,6 +347,7 @@ BROKEN = [
     (Undeclared, "channel that its schedule did not declare"),
     (Counts, "mixes rows|replay differs"),
     (GoesRoundTheMechanism, "was not digested"),
+    (RemembersTheFirst, "was not digested"),
     (RaisesOnGarbage, r"init failed for task 't007': bad data"),
     (SpeaksTwice, r"one message a task, of shape \(14, 3\)\. Got shape \(28, 3\)"),
     (OneWordForAll, r"one message a task, of shape \(14, 3\)\. Got shape \(1, 3\)"),

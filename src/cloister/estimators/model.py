@@ -52,7 +52,7 @@ class TaskModel:
         return weights[0] if len(weights) == 1 else weights
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Predict numbers or classes for a table of this task's rows; a task column is ignored."""
+        """Predict numbers or classes for a table of this task's rows; other columns are ignored."""
         rows = self._rows(X)
         if self.noise is not None:
             return self.codebook.decode_target(rows @ self.weights)
@@ -74,8 +74,7 @@ class TaskModel:
 
     def _rows(self, X: Any) -> Floats:
         columns = split_table(X, None, np.zeros(_length(X)))
-        features = {k: v for k, v in columns.features.items() if k not in (self.codebook.task,)}
-        features.pop(self.codebook.target.name, None)
+        features = {k: v for k, v in columns.features.items() if k in self.codebook.names}
         kept = type(columns)(features, columns.named, columns.ids)
         return self.codebook.encode(check_columns(self.codebook, kept))
 

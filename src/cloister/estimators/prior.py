@@ -363,7 +363,11 @@ class SharedPriorClassifier(ClassifierMixin, _SharedPrior):  # type: ignore[misc
     def _check_target(self, codebook: Codebook) -> None:
         if isinstance(codebook.target, Numeric):
             raise InputError("The codebook's target is a number. Use SharedPriorRegressor, or list classes.")
-        self.classes_ = np.asarray(codebook.target.levels)
+
+    def _keep(self, finished: Run) -> None:
+        if isinstance(self._units, Codebook):
+            self.classes_ = np.asarray(self._units.target.levels)  # type: ignore[union-attr]
+        super()._keep(finished)
 
     def _learner(self, codebook: Codebook) -> Classification:
         return Classification(codebook.width, len(codebook.target.levels))  # type: ignore[union-attr]

@@ -1,0 +1,74 @@
+"""Run one benchmark: ``python -m benchmarks NAME [--quick]``; without a name, list them."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import operator
+import pkgutil
+import sys
+from types import ModuleType
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import benchmarks
+
+COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt}
+
+
+def find() -> dict[str, ModuleType]:
+    """Import every module of this package that has a NAME."""
+    names = [item.name for item in pkgutil.iter_modules(benchmarks.__path__) if item.name != "__main__"]
+    modules = [importlib.import_module(f"benchmarks.{name}") for name in names]
+    return {module.NAME: module for module in modules if hasattr(module, "NAME")}
+
+
+def verdict(figures: dict[str, float], targets: dict[str, tuple[str, float]]) -> dict[str, Any]:
+    """Return which targets are met, and which were not measured."""
+    met = {
+        key: bool(COMPARE[op](figures[key], goal)) for key, (op, goal) in targets.items() if key in figures
+    }
+    return {"met": met, "not_measured": [key for key in targets if key not in figures]}
+
+
+def show(console: Console, rows: list[list[str]], document: dict[str, Any]) -> None:
+    """Print the table, then figures against targets."""
+    table = Table(*rows[0])
+    for row in rows[1:]:
+        table.add_row(*row)
+    console.print(table)
+    goals = Table("figure", "measured", "target", "")
+    for key, (op, goal) in document["targets"].items():
+        found = document["figures"].get(key)
+        passed = {True: "met", False: "[bold red]missed[/]", None: "not measured"}[document["met"].get(key)]
+        goals.add_row(key, "-" if found is None else f"{found:.4g}", f"{op} {goal:g}", passed)
+    console.print(goals)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the benchmark; the last line of the output is one line of JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("name", nargs="?", help="which one; leave it out for a list")
+    parser.add_argument("--quick", action="store_true", help="a smaller run, to see that it works")
+    chosen = parser.parse_args(arguments)
+    modules = find()
+    if chosen.name is None:
+        for name, module in sorted(modules.items()):
+            print(f"{name:16} {(module.__doc__ or '').splitlines()[0]}")
+        return 0
+    if chosen.name not in modules:
+        parser.error(f"there is no benchmark {chosen.name!r}. Choose one of {', '.join(sorted(modules))}.")
+    figures, targets, rows = modules[chosen.name].run(chosen.quick)
+    figures = {key: float(f"{value:.6g}") for key, value in figures.items()}
+    document = {"name": chosen.name, "quick": chosen.quick, "figures": figures, "targets": targets}
+    document |= verdict(figures, targets)
+    show(Console(width=None if sys.stdout.isatty() else 160), rows, document)
+    print(json.dumps(document))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""``cloister fit``: a private run over a table, from its price to one model file for each task."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+
+from cloister.channel import Relation
+from cloister.commands.options import Data, Delta, Force, Json, Neighbours
+from cloister.commands.shell import advance, emit, note, positive, say
+from cloister.errors import InputError
+
+if TYPE_CHECKING:
+    from cloister.codebook import Codebook
+    from cloister.plan import Plan
+
+__all__ = ["fit"]
+
+
+class Structure(StrEnum):
+    """What tasks tell each other."""
+
+    auto = "auto"
+    joint = "joint"
+    mean = "mean"
+    lowrank = "lowrank"
+    sparse = "sparse"
+
+
+def fit(
+    data: Data,
+    codebook: Annotated[Path, typer.Option(help="Filled-in codebook file: what is public.")],
+    task: Annotated[str | None, typer.Option(help="Task column. Default: the codebook's.")] = None,
+    target: Annotated[str | None, typer.Option(help="Column to predict. Default: the codebook's.")] = None,
+    epsilon: Annotated[float, typer.Option(help="Privacy budget of every task; smaller is stricter.")] = 1.0,
+    delta: Delta = None,
+    relation: Neighbours = Relation.REPLACE,
+    structure: Annotated[Structure, typer.Option(help="What tasks tell each other.")] = Structure.auto,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Default: DATA-run here.")] = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    r"""Fit every task's own model under a proven privacy bound.
+
+    First prints what the run promises and what it can be expected to bring, from public numbers alone.
+    Then runs it and writes a folder: a public part, and one model file for each task, for that task alone.
+    Whether numbers or classes are predicted follows from the codebook.
+
+    \b
+    For example:
+      cloister fit exam.csv --codebook exam-codebook.toml
+      cloister fit exam.csv --codebook exam-codebook.toml --epsilon 0.5 -o exam-half
+    """
+    from cloister.commands import folder as folders
+
+    folder = Path(f"{data.stem}-run") if output is None else output
+    folders.check_free(folder, force)
+    if epsilon != math.inf:  # infinity is the non-private run, and says so
+        positive("--epsilon", epsilon)
+    book = _codebook(codebook, task, target)
+    plan = _plan(book, _count(data, book), epsilon, delta, relation, structure)
+    if not json:
+        say(
+            f"{data.name}: {plan.n_tasks} tasks by column {book.task!r}. "
+            "The number of tasks is taken to be public.",
+            plan.guarantee,
+            f"Forecast, from public numbers alone: {plan.forecast()}",
+        )
+    with folders.replacing(folder, force) as draft:
+        _run(data, book, plan, draft)
+    if json:
+        return emit(_summary(folder, plan))
+    say(
+        f"Wrote {folder}: the public part, and one file for each task in {folder / 'models'}. "
+        "Give each of these to its own task alone; README.txt says more.",
+        f"Check the public part with:  cloister verify {folder}",
+        apart=True,
+    )
+
+
+def _codebook(path: Path, task: str | None, target: str | None) -> Codebook:
+    """Read the codebook; the columns named on the command line must be its own."""
+    from cloister.codebook import Codebook
+
+    book = Codebook.load(path)
+    if target is not None and target != book.target.name:
+        raise InputError(
+            f"--target must be the codebook's target, {book.target.name!r}. Got {target!r}. "
+            "Leave the option out, or write another codebook."
+        )
+    if book.task is not None and task not in (None, book.task):
+        raise InputError(
+            f"--task must be the codebook's task column, {book.task!r}. Got {task!r}. "
+            "Leave the option out, or change the line `task` in the codebook."
+        )
+    if book.task is None and task is None:
+        raise InputError("The codebook names no task column. Add --task COLUMN.")
+    return replace(book, task=book.task or task)
+
+
+def _count(data: Path, book: Codebook) -> int:
+    """Count the tasks; no other column is looked at."""
+    from cloister.commands.data import task_column
+
+    assert book.task is not None
+    count = len(np.unique(task_column(data, book.task)))
+    if count < 2:
+        raise InputError(
+            f"Column {book.task!r} of {data.name} must hold at least 2 tasks. Got 1, with nobody to learn "
+            "from. Name the column that tells schools, hospitals or persons apart."
+        )
+    return count
+
+
+def _plan(
+    book: Codebook, tasks: int, epsilon: float, delta: float | None, relation: Relation, structure: Structure
+) -> Plan:
+    from cloister.codebook import Numeric
+    from cloister.estimators.prior import SharedPriorClassifier, SharedPriorRegressor
+
+    face = SharedPriorRegressor if isinstance(book.target, Numeric) else SharedPriorClassifier
+    model = face(
+        book.task,
+        epsilon=epsilon,
+        delta="auto" if delta is None else delta,
+        relation=relation.value,
+        structure=structure.value,
+    )
+    plan: Plan = model.plan(tasks, book)
+    return plan
+
+
+def _run(data: Path, book: Codebook, plan: Plan, draft: Path) -> None:
+    from cloister.commands.data import read_rows
+    from cloister.commands.folder import write_run
+    from cloister.engines.local import run
+    from cloister.tasks import Tasks
+
+    rows = read_rows(data, book, target=True)
+    used = {*book.names, book.target.name, book.task}
+    unused = [name for name in rows.table if name not in used]
+    if unused:
+        note(f"Columns that the codebook does not name are not used: {', '.join(unused)}.")
+    assert rows.y is not None
+    assert rows.ids is not None
+    tasks = Tasks.from_arrays(rows.X, rows.y, rows.ids)
+    with advance("Rounds") as progress:
+        finished = run(plan, tasks, progress=progress)
+    write_run(draft, finished, book)
+
+
+def _summary(folder: Path, plan: Plan) -> dict[str, object]:
+    forecast = plan.forecast()
+    return {
+        "folder": folder,
+        "tasks": plan.n_tasks,
+        "guarantee": plan.guarantee.to_dict(),
+        "statement": str(plan.guarantee),
+        "forecast": {"low": forecast.low, "high": forecast.high, "rho": forecast.rho},
+    }

@@ -1,0 +1,222 @@
+"""The folder of a run: a public part that anyone may see, and one model file for each task."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from cloister.billboard import Billboard
+from cloister.codebook import Categorical, Codebook
+from cloister.engines.local import Run
+from cloister.errors import InputError, PlanError
+from cloister.estimators.model import TaskModel
+from cloister.plan import Plan
+
+__all__ = [
+    "PublicPart",
+    "as_task_model",
+    "check_free",
+    "file_name",
+    "read_codebook",
+    "read_plan",
+    "read_public",
+    "replacing",
+    "require_folder",
+    "task_of",
+    "write_run",
+]
+
+#: Names that Windows keeps for devices, whatever the extension.
+_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)")
+#: The longest name that is written out; file systems allow 255 bytes.
+_LONGEST = 200
+
+README = """\
+A run of cloister.
+
+Public: anyone may see these files.
+  plan.toml        what was run, how loud the noise is, and for how many tasks
+  board            the billboard: every noisy release, hash-chained
+  codebook.toml    what was publicly known about the columns
+  guarantee.txt    what the others can learn about one task, in words
+  guarantee.json   the same for machines
+
+Private: each file goes to its own task, and to nobody else.
+  models/NAME.json one task's own model. NAME is the task's id, percent-encoded; a very long id is cut, with
+                   a hash at its end. The file says under "task" whose it is.
+
+Check the public part:           cloister verify FOLDER
+A task that comes later joins:   cloister replay FOLDER own-data.csv --task-name NAME
+"""
+
+
+@dataclass(frozen=True)
+class PublicPart:
+    """What everyone may see of a finished run."""
+
+    plan: Plan
+    board: Billboard
+    codebook: Codebook
+
+    def newcomer(self) -> TaskModel:
+        """Return the model of a task without data: the shared prior itself."""
+        from cloister.algorithms.prior import SharedPrior
+
+        if not isinstance(self.plan.algorithm, SharedPrior):
+            raise InputError(
+                f"A board of {type(self.plan.algorithm).__name__} has no model for tasks without data. "
+                "Use `cloister replay` with the task's own rows."
+            )
+        models = self.plan.algorithm.newcomer(self.board)
+        return as_task_model("", self.codebook, {name: array[0] for name, array in models.items()})
+
+
+def file_name(task: str) -> str:
+    """Return the name of a task's model file: different for different tasks on every file system.
+
+    Capitals are encoded too, because some file systems do not tell them apart. `urllib.parse.unquote`
+    gives the id back, unless it was too long for a file name.
+
+    Examples
+    --------
+    >>> file_name("school-7"), file_name("A/b"), file_name("a/b")
+    ('school-7.json', '%41%2Fb.json', 'a%2Fb.json')
+    """
+    name = "".join(c if re.fullmatch(r"[a-z0-9_-]", c) else _percent(c) for c in task)
+    if _DEVICES.fullmatch(name):
+        name = _percent(name[0]) + name[1:]
+    if len(name) > _LONGEST:
+        name = f"{name[:100]}...{hashlib.sha256(task.encode()).hexdigest()}"
+    return f"{name}.json"
+
+
+def task_of(path: Path) -> str | None:
+    """Return the task whose model file this is by its name; None if the id was too long for it."""
+    return None if "..." in path.name else unquote(path.name.removesuffix(".json"))
+
+
+def _percent(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode())
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan file; whatever is wrong with it is one sentence."""
+    if not path.is_file():
+        raise PlanError(f"There is no plan file {path}. Check the path.")
+    try:
+        plan = Plan.load(path)
+        if plan.speaks:
+            plan.algorithm.open()
+    except UnicodeDecodeError:
+        raise PlanError(f"{path} is not a plan file: it is not text.") from None
+    except (AttributeError, TypeError, ArithmeticError) as error:
+        raise PlanError(f"{path} does not describe a plan that can be run: {error}.") from None
+    return plan
+
+
+def read_public(folder: Path) -> PublicPart:
+    """Read the public part of a finished run; refuse one that is not whole or not of its plan."""
+    require_folder(folder)
+    plan = read_plan(folder / "plan.toml")
+    board = Billboard.load(folder / "board")
+    plan.check(board)
+    if not board.complete:
+        raise InputError(
+            f"The board holds {board.rounds} of {board.capacity} releases. Finish the run first."
+        )
+    return PublicPart(plan, board, read_codebook(folder, plan))
+
+
+def read_codebook(folder: Path, plan: Plan) -> Codebook:
+    """Read a run's codebook; refuse one that gives other columns or classes than the plan is for."""
+    book = Codebook.load(folder / "codebook.toml")
+    learner = getattr(plan.algorithm, "learner", None)
+    due = (getattr(learner, "dim", book.width), getattr(learner, "classes", None))
+    found = (book.width, len(book.target.levels) if isinstance(book.target, Categorical) else None)
+    if found != due:
+        raise InputError(
+            f"{folder / 'codebook.toml'} must give the plan's columns and classes, {due}. Got {found}. "
+            "Take the codebook of this run."
+        )
+    return book
+
+
+def require_folder(folder: Path) -> None:
+    """Refuse what is not the folder of a run, and say what is missing."""
+    if not folder.is_dir():
+        raise InputError(f"There is no folder {folder}. Name the folder that `cloister fit` wrote.")
+    for name in ("plan.toml", "board", "codebook.toml"):
+        if not (folder / name).is_file():
+            raise InputError(f"{folder} is not the folder of a run: it has no {name}.")
+
+
+def as_task_model(task: str, codebook: Codebook, model: Mapping[str, Any]) -> TaskModel:
+    """Return one row of a run's models as a model that can be saved."""
+    noise = float(model["noise"]) if "noise" in model else None
+    return TaskModel(task, codebook, model["coef"], model["covariance"], noise)
+
+
+def write_run(folder: Path, run: Run, codebook: Codebook) -> None:
+    """Write the public part and every task's model into an empty folder."""
+    run.plan.save(folder / "plan.toml")
+    run.board.save(folder / "board")
+    shutil.copymode(folder / "plan.toml", folder / "board")  # public files have the same permissions
+    codebook.save(folder / "codebook.toml")
+    (folder / "guarantee.json").write_text(run.guarantee.to_json() + "\n", encoding="utf-8")
+    (folder / "guarantee.txt").write_text(f"{run.guarantee}\n", encoding="utf-8")
+    (folder / "README.txt").write_text(README, encoding="utf-8")
+    models = folder / "models"
+    models.mkdir(mode=0o700)
+    for i, task in enumerate(run.private.ids.tolist()):
+        own = {name: array[i] for name, array in run.private.models.items()}
+        as_task_model(task, codebook, own).save(models / file_name(task))
+
+
+def check_free(folder: Path, force: bool) -> None:
+    """Refuse to write over a folder, unless forced and it is the folder of a run or empty."""
+    if folder.is_dir() and not any(folder.iterdir()):
+        return
+    if not folder.exists():
+        return
+    if not force:
+        raise InputError(
+            f"{folder} is already there and is left as it is. Choose another folder with -o, or add --force."
+        )
+    if not (folder / "plan.toml").is_file() or not (folder / "board").is_file():
+        raise InputError(
+            f"{folder} is not the folder of a run, so --force does not replace it. Choose another."
+        )
+
+
+@contextmanager
+def replacing(folder: Path, force: bool) -> Iterator[Path]:
+    """Yield a draft folder that takes the folder's place at the end, and is removed if anything fails."""
+    folder = folder.resolve()
+    check_free(folder, force)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    mark = secrets.token_hex(4)
+    draft, old = (folder.with_name(f".{folder.name}.{mark}.{kind}") for kind in ("draft", "old"))
+    draft.mkdir()
+    try:
+        yield draft
+        check_free(folder, force)
+        if folder.exists():
+            os.rename(folder, old)
+        try:
+            os.rename(draft, folder)
+        except OSError:
+            if old.exists():
+                os.rename(old, folder)
+            raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,26 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cloister.channel import Relation
+
+__all__ = ["Data", "Delta", "Folder", "Force", "Json", "Neighbours", "Output", "OwnData", "TaskName"]
+
+Data = Annotated[
+    Path, typer.Argument(metavar="DATA", help="CSV or Parquet file with a line of column names.")
+]
+OwnData = Annotated[
+    Path, typer.Argument(metavar="DATA", help="The task's own rows; others in the file are passed over.")
+]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a run; its public part is enough.")]
+TaskName = Annotated[str, typer.Option(help="Which task this is.")]
+Delta = Annotated[float | None, typer.Option(help="Default: min(m^-1.5, 1/(10 m)) for m tasks.")]
+Neighbours = Annotated[Relation, typer.Option(help="Neighbours: a task's data replaced, or left out.")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="File to write.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite what is already there.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]

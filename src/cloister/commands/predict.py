@@ -1,0 +1,218 @@
+"""``cloister predict`` and ``cloister replay``: what tasks do with a finished run."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from cloister.commands.options import Folder, Force, Json, Output, OwnData, TaskName
+from cloister.commands.shell import absent, emit, note, say, show_table
+from cloister.errors import InputError
+
+if TYPE_CHECKING:
+    from cloister.codebook import Codebook
+    from cloister.commands.data import Rows
+    from cloister.estimators.model import TaskModel
+
+__all__ = ["predict", "replay"]
+
+Array = NDArray[Any]
+
+
+def predict(
+    paths: Annotated[list[Path], typer.Argument(metavar="[FOLDER] DATA", help="Run folder, and data file.")],
+    model: Annotated[
+        Path | None, typer.Option(help="One task's own model file, instead of a folder.")
+    ] = None,
+    output: Output = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    r"""Predict each row with its own task's model.
+
+    A task without a model file in the folder is served from the public board alone. Columns are added to
+    those of the data: `prediction`, and `std` for numbers or one probability for each class. Without -o
+    the table goes to stdout.
+
+    \b
+    For example:
+      cloister predict exam-run new-pupils.csv -o predicted.csv
+      cloister predict new-pupils.csv --model my-school.json      (at one school)
+    """
+    if len(paths) != (2 if model is None else 1):
+        raise typer.BadParameter("Give FOLDER and DATA, or DATA and --model FILE.")
+    file = None if output is None else absent(output, force)
+    data = paths[-1]
+    rows, added, unseen = _by_folder(paths[0], data) if model is None else _by_model(model, data)
+    clash = [name for name in added if name in rows.table]
+    if clash:
+        raise InputError(f"{data.name} already has a column {clash[0]!r}. Rename it first.")
+    if unseen:
+        note(f"{unseen} task(s) without a model file: predicted from the board alone.")
+    _deliver(rows.table | added, added, file, json, unseen)
+
+
+def _by_folder(folder: Path, data: Path) -> tuple[Rows, dict[str, Array], int]:
+    from cloister.commands.data import read_rows
+    from cloister.commands.folder import file_name, read_public
+    from cloister.estimators.model import TaskModel
+
+    public = read_public(folder)
+    rows = read_rows(data, public.codebook, target=False)
+    if rows.ids is None:
+        raise InputError(
+            f"{data.name} has no task column {public.codebook.task!r}. "
+            "Add it, or use --model FILE for the rows of one task."
+        )
+    names, inverse = np.unique(rows.ids, return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    groups = np.split(order, np.cumsum(np.bincount(inverse, minlength=len(names)))[:-1])
+    added, newcomer, unseen = _empty(public.codebook, len(rows)), None, 0
+    for task, at in zip(names.tolist(), groups, strict=True):
+        path = folder / "models" / file_name(task)
+        if path.is_file():
+            model = TaskModel.load(path)
+            if model.task != task:
+                raise InputError(
+                    f"{path} is the model of task {model.task!r}, not {task!r}. Restore the file."
+                )
+        else:
+            unseen += 1
+            newcomer = model = newcomer or public.newcomer()
+        for name, values in _columns(model, public.codebook, rows.X[at]).items():
+            added[name][at] = values
+    return rows, added, unseen
+
+
+def _by_model(path: Path, data: Path) -> tuple[Rows, dict[str, Array], int]:
+    from cloister.commands.data import read_rows
+    from cloister.estimators.model import TaskModel
+
+    model = TaskModel.load(path)
+    rows = read_rows(data, model.codebook, target=False)
+    if rows.ids is not None and (rows.ids != model.task).any():
+        raise InputError(
+            f"{path} is the model of task {model.task!r}, but {data.name} has rows of other tasks. "
+            "Keep this task's rows only."
+        )
+    return rows, _columns(model, model.codebook, rows.X), 0
+
+
+def _empty(codebook: Codebook, rows: int) -> dict[str, Array]:
+    """Return columns of the right names and types, to be filled task by task."""
+    levels = getattr(codebook.target, "levels", None)
+    if levels is None:
+        return {"prediction": np.zeros(rows), "std": np.zeros(rows)}
+    return {"prediction": np.full(rows, levels[0], dtype=np.asarray(levels).dtype)} | {
+        f"p[{level}]": np.zeros(rows) for level in levels
+    }
+
+
+def _columns(model: TaskModel, codebook: Codebook, X: NDArray[np.float64]) -> dict[str, Array]:
+    """Predict encoded rows by one model."""
+    from cloister.learners.softmax import probabilities
+
+    if model.weights.size % codebook.width or model.codebook.to_dict() != codebook.to_dict():
+        raise InputError(f"The model of task {model.task!r} belongs to another codebook. Take this run's.")
+    levels = getattr(codebook.target, "levels", None)
+    if levels is None:
+        variance = np.einsum("nd,de,ne->n", X, model.covariance, X) + (model.noise or 0.0)
+        std = np.sqrt(np.maximum(variance, 0.0)) * codebook.target_scale
+        return {"prediction": codebook.decode_target(X @ model.weights), "std": std}
+    chances = probabilities(X @ model.weights.reshape(-1, codebook.width).T)
+    best = codebook.decode_target(chances.argmax(axis=1))
+    return {"prediction": best} | {f"p[{level}]": chances[:, i] for i, level in enumerate(levels)}
+
+
+def _deliver(
+    table: dict[str, Array], added: dict[str, Array], file: Path | None, json: bool, unseen: int
+) -> None:
+    from cloister.tables import csv_text, write_csv
+
+    rows = len(table["prediction"])
+    if file is not None:
+        write_csv(file, table)
+    if json:
+        where = {"file": file} if file is not None else {k: v.tolist() for k, v in added.items()}
+        return emit({"rows": rows, "tasks_from_board": unseen} | where)
+    if file is None:
+        return typer.echo(csv_text(table), nl=False)
+    say(f"Wrote {file}: {rows} rows. Each prediction is private to its task.")
+    return None
+
+
+def replay(
+    folder: Folder,
+    data: OwnData,
+    task_name: TaskName,
+    output: Output = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    r"""Compute one task's own model at home.
+
+    Uses the public board and the task's own rows. A task that comes late joins so; a task of the run gets
+    its model again. Nothing leaves and nothing is spent. The file may have a task column, or hold this
+    task's rows only.
+
+    \b
+    For example:
+      cloister replay exam-run my-pupils.csv --task-name "Elm Street" -o elm-street.json
+    """
+    from cloister.commands.data import own_rows
+    from cloister.commands.folder import as_task_model, read_public
+    from cloister.engines.local import replay as replayed
+    from cloister.tasks import Tasks
+
+    file = None if output is None else absent(output, force)
+    public = read_public(folder)
+    rows = own_rows(data, public.codebook, task_name)
+    assert rows.y is not None
+    own = Tasks.from_arrays(rows.X, rows.y, np.full(len(rows), task_name))
+    models = replayed(public.plan, public.board, own)
+    model = as_task_model(task_name, public.codebook, {name: array[0] for name, array in models.items()})
+    if file is not None:
+        _save(model, file)
+    if json:
+        return emit(_document(model) | ({} if file is None else {"file": file}))
+    _show(model)
+    say(
+        "Computed here, from the public board and these rows alone: nothing left and nothing was spent.",
+        apart=True,
+    )
+    if file is not None:
+        say(f"Wrote {file}. It is private to task {task_name!r}.")
+
+
+def _save(model: TaskModel, file: Path) -> None:
+    draft = file.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        model.save(draft)
+        os.replace(draft, file)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _document(model: TaskModel) -> dict[str, Any]:
+    return {
+        "task": model.task,
+        "columns": list(model.codebook.column_names),
+        "coef": model.coef.tolist(),
+        "intercept": np.asarray(model.intercept).tolist(),
+    }
+
+
+def _show(model: TaskModel) -> None:
+    goal = model.codebook.target
+    levels = getattr(goal, "levels", None)
+    heads = [goal.name] if levels is None else [f"log-odds of {level}" for level in levels[1:]]
+    names = ["intercept", *model.codebook.column_names]
+    values = np.column_stack([np.atleast_1d(model.intercept), np.atleast_2d(model.coef)])
+    rows = ([name, *(f"{value:.4g}" for value in row)] for name, row in zip(names, values.T, strict=True))
+    show_table(["", *heads], rows)

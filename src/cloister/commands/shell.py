@@ -1,0 +1,129 @@
+"""How commands speak: people read stdout, machines read ``--json``, errors are one sentence on stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Never
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from cloister.errors import CloisterError, InputError
+
+__all__ = ["Family", "absent", "advance", "console", "emit", "note", "plain", "positive", "say", "show_table"]
+
+#: Text is broken at this width even on a wide screen.
+_WIDTH = 100
+
+
+class Family(TyperGroup):
+    """A family of commands that reports what cloister refuses as one sentence, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; turn a refusal into its sentence and exit code 1."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # the reader went away: `cloister ... | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
+        except CloisterError as error:
+            _fail(str(error))
+        except MemoryError:
+            _fail("There is not enough memory for this. Use a machine with more, or fewer columns.")
+        except OSError as error:
+            _fail(f"{error.filename or 'A file'} cannot be used: {error.strerror or error}. Check the path.")
+
+
+def _fail(sentence: str) -> Never:
+    typer.echo(f"Error: {' '.join(sentence.split())}", err=True)
+    raise typer.Exit(1)
+
+
+def console(stderr: bool = False) -> Console:
+    """Return a console for this moment's stdout or stderr."""
+    found = Console(stderr=stderr, highlight=False)
+    return Console(stderr=stderr, highlight=False, width=min(found.width, _WIDTH))
+
+
+def say(*paragraphs: object, apart: bool = False) -> None:
+    """Print paragraphs for people, an empty line between them; `apart`, also before the first."""
+    out = console()
+    for number, paragraph in enumerate(paragraphs):
+        if number or apart:
+            out.print()
+        out.print(str(paragraph), markup=False)
+
+
+def show_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a small table after an empty line; the first column is words, the others are numbers."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for number, head in enumerate(heads):
+        table.add_column(Text(head), justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console().print("", table, sep="\n")
+
+
+def note(sentence: str) -> None:
+    """Print an aside on stderr."""
+    console(stderr=True).print(sentence, markup=False, style="dim")
+
+
+def emit(document: Mapping[str, Any]) -> None:
+    """Print strict JSON on stdout; infinity becomes the text "inf"."""
+    typer.echo(json.dumps(plain(document), allow_nan=False, ensure_ascii=False, indent=2))
+
+
+def plain(value: Any) -> Any:
+    """Turn a tree into what strict JSON can hold."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
+
+
+def positive(option: str, value: float) -> float:
+    """Return the value of an option that must be above 0 and finite."""
+    if not 0 < value < math.inf:
+        raise InputError(f"{option} must be above 0 and finite. Got {value:g}. 1 is a common start.")
+    return value
+
+
+def absent(path: Path, force: bool) -> Path:
+    """Return a path to write a file to; refuse one that is taken, unless forced."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder. Name a file to write to.")
+    if path.exists() and not force:
+        raise InputError(
+            f"{path} is already there and is left as it is. Choose another name, or add --force."
+        )
+    if not path.parent.is_dir():
+        raise InputError(f"There is no folder {path.parent} to write {path.name} to. Make it first.")
+    return path
+
+
+@contextmanager
+def advance(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function of (done, in all) that moves a progress bar on stderr, if a person is watching."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    screen = console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,192 @@
+"""A comparison of methods on public data, as one self-contained HTML page."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.errors import InputError, MissingExtraError
+from cloister.report.figures import Level, Point, histogram, tradeoff
+
+if TYPE_CHECKING:
+    from cloister.forecast import Forecast
+    from cloister.privacy.guarantee import Guarantee
+
+__all__ = ["Comparison", "Method", "load_template", "render", "save"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """What one method scores.
+
+    Parameters
+    ----------
+    name : str
+        For people.
+    kind : {"single", "pooled", "shared", "private"}
+        What it is.
+    epsilon : float
+        What it costs each task; 0 if nothing leaves, infinity if nothing protects.
+    errors : tuple of float
+        Test error (nMSE) on each re-split.
+    gains : float
+        Share of tasks whose test error over all re-splits is lower than that of their own model.
+    """
+
+    name: str
+    kind: str
+    epsilon: float
+    errors: tuple[float, ...]
+    gains: float
+
+    @property
+    def mean(self) -> float:
+        """Mean error."""
+        return fmean(self.errors)
+
+    @property
+    def sd(self) -> float:
+        """Standard deviation of the error over re-splits."""
+        return stdev(self.errors) if len(self.errors) > 1 else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Everything the page shows.
+
+    Parameters
+    ----------
+    methods : tuple of Method
+        With exactly one each of the kinds single, pooled and shared.
+    changes : array of shape (tasks,)
+        Change of each task's test error (RMSE, in the target's units) at epsilon 1 against its own model.
+    n_tasks, n_rows : int
+        Size of the data.
+    test : float
+        Share of each task's rows that is held out.
+    guarantee : Guarantee
+        Of one run at epsilon 1.
+    forecast : Forecast
+        What the plan of that run expected.
+    description : str
+        What the data are.
+    """
+
+    methods: tuple[Method, ...]
+    changes: NDArray[np.float64]
+    n_tasks: int
+    n_rows: int
+    test: float
+    guarantee: Guarantee
+    forecast: Forecast
+    description: str
+
+    def one(self, kind: str) -> Method:
+        """Return the method of a kind; of the private ones, the one at epsilon 1."""
+        found = [m for m in self.methods if m.kind == kind and (kind != "private" or m.epsilon == 1)]
+        if len(found) != 1:
+            raise InputError(f"A comparison must have one method of kind {kind!r} (private: at epsilon 1).")
+        return found[0]
+
+    @property
+    def private(self) -> list[Method]:
+        """The private methods by epsilon."""
+        return sorted((m for m in self.methods if m.kind == "private"), key=lambda m: m.epsilon)
+
+    def change(self, method: Method) -> float:
+        """Relative change of the error against single-task learning."""
+        return method.mean / self.one("single").mean - 1
+
+    @property
+    def kept(self) -> float:
+        """Share of the non-private gain that is kept at epsilon 1."""
+        alone, shared = self.one("single").mean, self.one("shared").mean
+        return (alone - self.one("private").mean) / (alone - shared) if alone != shared else math.nan
+
+    @property
+    def headline(self) -> str:
+        """The result in a sentence."""
+        change = self.change(self.one("private"))
+        moved = f"{abs(change):.0%} {'less' if change < 0 else 'more'} error"
+        if abs(change) < 0.005:
+            moved = "no less error than alone"
+        return f"{self.n_tasks:,} schools learn together: {moved}, with privacy ε = 1 for every school"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            "tasks": self.n_tasks,
+            "rows": self.n_rows,
+            "methods": [
+                {
+                    "method": m.name,
+                    "epsilon": m.epsilon,
+                    "nmse": m.mean,
+                    "nmse_sd": m.sd,
+                    "change": self.change(m),
+                    "share_of_tasks_that_gain": None if m.kind == "single" else m.gains,
+                }
+                for m in self.methods
+            ],
+            "share_of_gain_kept": self.kept,
+            "guarantee": self.guarantee.to_dict(),
+            "forecast": str(self.forecast),
+        }
+
+
+def load_template() -> Any:
+    """Return the page's template; it needs the extra ``report``."""
+    try:
+        import jinja2
+    except ImportError as error:
+        raise MissingExtraError("jinja2", "report", "Writing a report page") from error
+    text = resources.files("cloister.report").joinpath("comparison.html").read_text(encoding="utf-8")
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(text)
+
+
+def render(comparison: Comparison) -> str:
+    """Return the page: HTML with its style and pictures inside, no script and nothing to fetch."""
+    from cloister import __version__
+    from cloister.privacy.guarantee import detection_bound
+
+    guarantee = comparison.guarantee
+    return str(
+        load_template().render(
+            c=comparison,
+            best=comparison.one("private"),
+            figures=_figures(comparison),
+            power=detection_bound(guarantee.epsilon, guarantee.delta),
+            version=__version__,
+            splits=len(comparison.methods[0].errors),
+            infinity=math.inf,
+        )
+    )
+
+
+def save(comparison: Comparison, path: str | Path) -> Path:
+    """Write the page to a file."""
+    Path(path).write_text(render(comparison), encoding="utf-8")
+    return Path(path)
+
+
+def _figures(comparison: Comparison) -> dict[str, list[str]]:
+    """Draw each picture twice: for wide and for narrow screens."""
+    points = [
+        Point(m.epsilon, m.mean, m.sd, f"{m.mean:.3f}" if m.epsilon == 1 else "") for m in comparison.private
+    ]
+    names = {"single": "single-task", "pooled": "pooled", "shared": "non-private"}
+    levels = [Level(name, comparison.one(kind).mean, kind) for kind, name in names.items()]
+    limit = max(1.0, round(float(np.quantile(np.abs(comparison.changes), 0.97)) * 2) / 2)
+    sizes = ((760, 360), (380, 330))
+    return {
+        "tradeoff": [tradeoff(points, levels, *size) for size in sizes],
+        "changes": [histogram(comparison.changes, limit, *size) for size in sizes],
+    }
