@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 
@@ -183,6 +184,16 @@ def test_no_pickle_goes_in_or_comes_out(tmp_path):
     with pytest.raises(BillboardError, match="not a cloister billboard"):
         Billboard.load(path)
     assert not hasattr(module, "pickle")
+
+
+def test_a_copy_is_verified_like_a_file():
+    """A board inside something that is pickled travels as its file does: checked, and read-only again."""
+    board = small_board()
+    for twin in (copy.deepcopy(board), pickle.loads(pickle.dumps(board))):
+        assert twin.head == board.head
+        assert not twin["m"].flags.writeable
+    with pytest.raises(BillboardError, match="was edited"):
+        pickle.loads(pickle.dumps(board).replace(b'"noise":0.1', b'"noise":0.2'))
 
 
 def test_it_prints_what_it_is(tmp_path):

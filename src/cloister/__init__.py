@@ -18,7 +18,7 @@ _HOMES = {
     "algorithms.prior": ["SharedPrior"],
     "algorithms.structures": ["Joint", "LowRank", "Mean", "Sparse"],
     "billboard": ["Billboard", "Release"],
-    "channel": ["Absolute", "Channel", "MeanAndOuter", "Outer", "Plain", "Relation", "Round"],
+    "channel": ["Absolute", "Channel", "Diagonal", "MeanAndOuter", "Outer", "Plain", "Relation", "Round"],
     "codebook": ["Codebook"],
     "engines.check": ["check_algorithm"],
     "engines.local": ["Run", "replay", "run"],

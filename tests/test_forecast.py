@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from cloister import Independent, Joint, Plan, Regression, SharedPrior, Silent
+from cloister.forecast import BAND, DEPENDABLE, Forecast, forecast
+
+
+def test_band_is_ordered_and_grows_with_rho():
+    for (rho, low, high), (next_rho, next_low, next_high) in zip(BAND, BAND[1:], strict=False):
+        assert rho < next_rho
+        assert low <= next_low
+        assert high <= next_high
+    assert all(low < high <= 1 for _, low, high in BAND)
+
+
+def test_more_tasks_more_budget_and_fewer_numbers_never_forecast_less():
+    def limits(n_tasks: int, mu: float, dim: int) -> tuple[float, float]:
+        found = forecast(n_tasks, mu, dim)
+        return found.low, found.high
+
+    ways = (
+        [limits(n, 0.2, 9) for n in (1, 5, 20, 80, 300, 1000, 10**6)],
+        [limits(200, mu, 9) for mu in (1e-9, 0.01, 0.1, 0.5, 2.0, 50.0)],
+        [limits(200, 0.2, dim) for dim in (10**6, 10**4, 300, 30, 4, 1)],
+    )
+    for found in ways:
+        assert found == sorted(found)
+        assert found[0] < found[-1]
+
+
+@pytest.mark.parametrize(("rho", "low", "high"), BAND)
+def test_the_table_itself_is_reproduced(rho, low, high):
+    found = forecast(n_tasks=100, mu=rho / 100, dim=1)
+    assert found.rho == pytest.approx(rho)
+    assert (found.low, found.high) == pytest.approx((low, high))
+
+
+def test_beyond_the_table_the_ends_hold():
+    assert forecast(1, 1e-9, 1).low == BAND[0][1]
+    assert forecast(10**9, 1.0, 1).low == BAND[-1][1]
+
+
+def test_no_noise_and_nothing_shared():
+    quiet, alone = forecast(10, math.inf, 4), forecast(10, 0.0, 4)
+    assert (quiet.low, quiet.high, quiet.tasks_needed) == (1.0, 1.0, None)
+    assert "nothing protects" in str(quiet)
+    assert (alone.rho, alone.low, alone.high, alone.tasks_needed) == (0.0, 0.0, 0.0, None)
+    assert "learns alone" in str(alone)
+
+
+def test_plans_forecast_themselves():
+    learner = Regression(4)
+    assert Plan(Independent(learner), n_tasks=50).forecast() == forecast(50, 0.0, 4)
+    assert math.isinf(Plan(SharedPrior(learner, Joint()), Silent(), n_tasks=50).forecast().rho)
+    plan = Plan(SharedPrior(learner, Joint()), n_tasks=50).calibrate(1.0)
+    assert plan.forecast() == forecast(50, plan.mechanism.budget, 4)
+
+
+def test_so_many_tasks_are_really_enough():
+    learner = SharedPrior(Regression(9), Joint())
+    needed = Plan(learner, n_tasks=100).calibrate(0.5).forecast().tasks_needed
+    assert needed is not None
+    assert needed > 100
+    enough = Plan(learner, n_tasks=needed).calibrate(0.5).forecast()
+    assert enough.low >= DEPENDABLE
+    assert enough.tasks_needed is None
+    assert Plan(learner, n_tasks=needed // 2).calibrate(0.5).forecast().low < DEPENDABLE
+
+
+def test_tasks_needed_survives_a_vanishing_budget():
+    assert forecast(10, 1e-12, 4).tasks_needed > 10**6
+
+
+@pytest.mark.parametrize("n_tasks", [10, 60, 140, 300, 3000])
+def test_one_sentence_with_the_numbers_in_it(n_tasks):
+    found = forecast(n_tasks, 0.25, 9)
+    text = str(found)
+    assert text.endswith(".")
+    assert ". " not in text
+    assert f"rho = {found.rho:.3g}" in text
+    assert ("nothing is dependable" in text) == (found.low <= 0)
+    assert f"{100 * found.high:.0f} %" in text
+    assert ("tasks would be needed" in text) == (found.low < DEPENDABLE)
+
+
+def test_sentence_word_by_word():
+    assert str(Forecast(12.0, 0.2, 0.95, 1300)) == (
+        "At rho = 12 expect to keep 20 to 95 % of what sharing without noise would gain; "
+        "about 1,300 tasks would be needed at this epsilon to count on half."
+    )
