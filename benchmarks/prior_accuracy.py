@@ -23,12 +23,12 @@ from cloister import (
     Classification,
     Independent,
     Joint,
-    LowRank,
     Plan,
     Regression,
     SharedPrior,
     Silent,
-    Sparse,
+    Subspace,
+    Support,
     Tasks,
     datasets,
 )
@@ -74,7 +74,7 @@ MADE_FOR = {
     ("low_rank", "lowrank"): {0.5: 0.070, 1.0: 0.039, 5.0: 0.018},
     ("group_sparse", "sparse"): {0.1: 0.013, 0.5: 0.012},
 }
-STRUCTURES: dict[str, type[Structure]] = {"joint": Joint, "lowrank": LowRank, "sparse": Sparse}
+STRUCTURES: dict[str, type[Structure]] = {"joint": Joint, "lowrank": Subspace, "sparse": Support}
 Learner = Regression | Classification
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -9,7 +10,7 @@ from cloister.forecast import BAND, DEPENDABLE, Forecast, forecast
 
 
 def test_band_is_ordered_and_grows_with_rho():
-    for (rho, low, high), (next_rho, next_low, next_high) in zip(BAND, BAND[1:], strict=False):
+    for (rho, low, high), (next_rho, next_low, next_high) in itertools.pairwise(BAND):
         assert rho < next_rho
         assert low <= next_low
         assert high <= next_high

@@ -23,7 +23,6 @@ from cloister import (
     Joint,
     LeastSquares,
     Logistic,
-    LowRank,
     Mean,
     MeanRegularized,
     OnePass,
@@ -35,7 +34,8 @@ from cloister import (
     SharedPrior,
     Silent,
     Softmax,
-    Sparse,
+    Subspace,
+    Support,
     Tasks,
     run,
 )
@@ -45,7 +45,7 @@ ALGORITHMS = [
     MeanRegularized(LeastSquares(3), lam=0.3, rounds=4),
     MeanRegularized(Logistic(2), batch=5, finetune=2, rounds=3),
     MeanRegularized(Softmax(2, 4), rounds=2),
-    *(SharedPrior(Regression(3), structure) for structure in (Joint(), Mean(), LowRank(), Sparse())),
+    *(SharedPrior(Regression(3), structure) for structure in (Joint(), Mean(), Subspace(), Support())),
     SharedPrior(Classification(3, intercept=False)),
     SharedPrior(Classification(2, classes=4), Mean()),
 ]

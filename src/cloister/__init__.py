@@ -13,10 +13,12 @@ __version__ = "0.1.0"
 #: Where each exported name lives; a module is imported when one of its names is first used.
 _HOMES = {
     "algorithm": ["Algorithm"],
+    "algorithms.allocation": ["Geometric", "Power"],
+    "algorithms.covariance": ["GroupSparse", "LowRank"],
     "algorithms.independent": ["Independent"],
     "algorithms.mean": ["MeanRegularized"],
     "algorithms.prior": ["SharedPrior"],
-    "algorithms.structures": ["Joint", "LowRank", "Mean", "Sparse"],
+    "algorithms.structures": ["Joint", "Subspace", "Mean", "Support"],
     "billboard": ["Billboard", "Release"],
     "channel": ["Absolute", "Channel", "Diagonal", "MeanAndOuter", "Outer", "Plain", "Relation", "Round"],
     "codebook": ["Codebook"],

@@ -13,13 +13,13 @@ from cloister import (
     Gaussian,
     Independent,
     Joint,
-    LowRank,
     Mean,
     Plan,
     Regression,
     SharedPrior,
     Silent,
-    Sparse,
+    Subspace,
+    Support,
     Tasks,
     run,
 )
@@ -29,7 +29,7 @@ from cloister.learners.average import Candidate
 from cloister.learners.classification import VARIANCES
 from cloister.learners.regression import LAMBDAS, NOISE_SCALES
 
-STRUCTURES = [Joint(), Mean(), LowRank(), Sparse()]
+STRUCTURES = [Joint(), Mean(), Subspace(), Support()]
 
 
 def rows(rng, n, d):
@@ -238,7 +238,7 @@ def test_a_common_subspace_pays():
     rng = np.random.default_rng(7)
     basis = np.linalg.qr(rng.normal(size=(12, 2)))[0]
     train, test = make_tasks(rng.normal(size=(800, 2)) @ basis.T, n=10, noise=0.05)
-    assert error(LowRank(), train, test, epsilon=2.0) < 0.8 * error(None, train, test, seeds=(0,))
+    assert error(Subspace(), train, test, epsilon=2.0) < 0.8 * error(None, train, test, seeds=(0,))
 
 
 def test_a_common_support_pays():
@@ -246,7 +246,7 @@ def test_a_common_support_pays():
     weights = np.zeros((600, 15))
     weights[:, [2, 7, 11]] = rng.normal(0, 0.8, (600, 3))
     train, test = make_tasks(weights, n=10, noise=0.05)
-    assert error(Sparse(), train, test) < 0.7 * error(None, train, test, seeds=(0,))
+    assert error(Support(), train, test) < 0.7 * error(None, train, test, seeds=(0,))
 
 
 # Clean-up ---------------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from cloister import (
     Joint,
     LeastSquares,
     Logistic,
-    LowRank,
     Mean,
     MeanRegularized,
     OnePass,
@@ -33,7 +32,8 @@ from cloister import (
     SharedPrior,
     Silent,
     Softmax,
-    Sparse,
+    Subspace,
+    Support,
     Tasks,
     check_algorithm,
     replay,
@@ -64,10 +64,10 @@ SHIPPED = [
     (MeanRegularized(Softmax(3, 3), rounds=3), 3),
     (SharedPrior(Regression(3), Joint()), None),
     (SharedPrior(Regression(3, intercept=False), Mean()), None),
-    (SharedPrior(Regression(3), LowRank()), None),
-    (SharedPrior(Regression(3), Sparse()), None),
+    (SharedPrior(Regression(3), Subspace()), None),
+    (SharedPrior(Regression(3), Support()), None),
     (SharedPrior(Classification(3), Joint()), 2),
-    (SharedPrior(Classification(3), Sparse()), 2),
+    (SharedPrior(Classification(3), Support()), 2),
     (SharedPrior(Classification(3, classes=3), Mean()), 3),
 ]
 STATEFUL = MeanRegularized(LeastSquares(3), rounds=6, steps=2, batch=2, finetune=1)
@@ -120,7 +120,7 @@ def test_no_task_hears_of_another_but_through_the_board():
     """One task's data change; with the board held fixed, every other model is the same to the bit."""
     tasks = make_tasks()
     rng = np.random.default_rng(3)
-    for algorithm in (STATEFUL, SharedPrior(Regression(3)), SharedPrior(Regression(3), LowRank())):
+    for algorithm in (STATEFUL, SharedPrior(Regression(3)), SharedPrior(Regression(3), Subspace())):
         plan = Plan(algorithm, sampling=Poisson(0.6), n_tasks=M).calibrate(5.0)
         done = run(plan, tasks, random_state=0)
         mine = slice(*tasks.offsets[6:8])

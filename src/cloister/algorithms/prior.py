@@ -37,7 +37,7 @@ class SharedPrior:
     ----------
     learner : Regression or Classification
         What a task does at home.
-    structure : Joint, Mean, LowRank or Sparse
+    structure : Joint, Mean, Subspace or Support
         What tasks tell each other.
     """
 

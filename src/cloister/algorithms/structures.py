@@ -1,7 +1,7 @@
 r"""What tasks tell each other about how they are alike: the structures of a shared prior.
 
 `Joint` and `Mean` take a few short rounds in which each task says where its weights lie from a public point;
-`LowRank` and `Sparse` take one round in which it says the direction of its own weights.
+`Subspace` and `Support` take one round in which it says the direction of its own weights.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cloister.billboard import Billboard, Release
     from cloister.tasks import Block
 
-__all__ = ["Joint", "LowRank", "Mean", "Sparse", "Structure"]
+__all__ = ["Joint", "Mean", "Structure", "Subspace", "Support"]
 
 Floats = NDArray[np.float64]
 States = dict[str, NDArray[Any]]
@@ -271,7 +271,7 @@ def _unit(weights: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class LowRank:
+class Subspace:
     """Tasks say the outer product of their own direction: for weights in a common subspace, mean useless."""
 
     buys_scale = False
@@ -323,7 +323,7 @@ class LowRank:
 
 
 @dataclass(frozen=True)
-class Sparse:
+class Support:
     """Tasks say how much of their own direction lies on each coordinate: for a common support."""
 
     buys_scale = False

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithms.independent import Independent
 from cloister.algorithms.prior import SharedPrior
-from cloister.algorithms.structures import Joint, LowRank, Mean, Sparse, Structure
+from cloister.algorithms.structures import Joint, Mean, Structure, Subspace, Support
 from cloister.codebook import Classes, Codebook, Numeric
 from cloister.engines.local import Run, run
 from cloister.errors import InputError
@@ -32,7 +32,12 @@ from cloister.tasks import Tasks
 
 __all__ = ["SharedPriorClassifier", "SharedPriorRegressor"]
 
-STRUCTURES: dict[str, type[Structure]] = {"joint": Joint, "mean": Mean, "lowrank": LowRank, "sparse": Sparse}
+STRUCTURES: dict[str, type[Structure]] = {
+    "joint": Joint,
+    "mean": Mean,
+    "lowrank": Subspace,
+    "sparse": Support,
+}
 FROM_DATA = "feature or target bounds were read from the data, and no noise hides them"
 
 
