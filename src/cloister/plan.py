@@ -71,9 +71,13 @@ class Plan:
     caveats: tuple[str, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        for part, needed in (("algorithm", "schedule"), ("mechanism", "perturb"), ("sampling", "draw")):
-            if not hasattr(getattr(self, part), needed):
-                raise PlanError(f"{part} must be a {part}. Got {type(getattr(self, part)).__name__}.")
+        for part, kind, verb in (
+            ("algorithm", "an Algorithm", "schedule"),
+            ("mechanism", "a Mechanism", "perturb"),
+            ("sampling", "a Sampling", "draw"),
+        ):
+            if not hasattr(getattr(self, part), verb):
+                raise PlanError(f"{part} must be {kind}. Got {type(getattr(self, part)).__name__}.")
         if self.n_tasks < 1:
             raise PlanError(f"n_tasks must be at least 1. Got {self.n_tasks}.")
         if self.relation not in list(Relation):
