@@ -23,7 +23,7 @@ from cloister import (
     Tasks,
     run,
 )
-from cloister.algorithms.cleaning import compose, covariance_factors, linear_shrinkage, significant, spikes
+from cloister.algorithms.cleaning import compose, covariance_factors, lifted, significant, spikes
 from cloister.channel import unsvec
 from cloister.learners.average import Candidate
 from cloister.learners.classification import VARIANCES
@@ -279,4 +279,4 @@ def test_candidates_have_trace_d_and_are_positive():
     kept, vectors = spikes(matrix, 0.02)
     assert (kept > 0).sum() == 1
     np.testing.assert_allclose(compose(np.zeros(6), vectors), np.eye(6), atol=1e-12)
-    np.testing.assert_allclose(linear_shrinkage(matrix, 1e9), np.eye(6), atol=1e-6)
+    np.testing.assert_allclose(lifted(matrix, 1e9), np.eye(6), atol=1e-6)

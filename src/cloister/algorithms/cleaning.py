@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["compose", "covariance_factors", "factor_of", "linear_shrinkage", "significant", "spikes"]
+__all__ = ["compose", "covariance_factors", "edge", "factor_of", "lifted", "significant", "spikes"]
 
 Floats = NDArray[np.float64]
 
@@ -22,6 +22,11 @@ def significant(matrix: Floats, noise: float) -> bool:
     return bool(excess >= noise**2 * freedom * (1 + 2 * math.sqrt(2 / freedom)) and excess > 0)
 
 
+def edge(noise: float, dim: int) -> float:
+    """Return the largest eigenvalue that GOE noise alone typically has."""
+    return noise * math.sqrt(2 * dim)
+
+
 def spikes(matrix: Floats, noise: float) -> tuple[Floats, Floats]:
     r"""Return what of the eigenvalues stands out of GOE noise, and the eigenvectors.
 
@@ -32,7 +37,7 @@ def spikes(matrix: Floats, noise: float) -> tuple[Floats, Floats]:
     values, vectors = np.linalg.eigh(matrix)
     base = float(np.median(values)) if dim > 5 else 0.0
     over = np.maximum(values - min(max(base, 0.0), 1 / dim), 0.0)
-    return np.sqrt(np.maximum(over**2 - 2 * dim * noise**2, 0.0)), vectors
+    return np.sqrt(np.maximum(over**2 - edge(noise, dim) ** 2, 0.0)), vectors
 
 
 def compose(values: Floats, vectors: Floats, mix: float = 0.0) -> Floats:
@@ -42,16 +47,11 @@ def compose(values: Floats, vectors: Floats, mix: float = 0.0) -> Floats:
     return (vectors * ((1 - mix) * scaled + mix)) @ vectors.T
 
 
-def linear_shrinkage(matrix: Floats, noise: float) -> Floats:
-    """Shrink towards the identity by the share of the spread that is noise; floored, trace d."""
-    dim = len(matrix)
-    freedom = dim * (dim + 1) / 2 - 1
-    target = np.trace(matrix) / dim
-    spread = np.linalg.norm(matrix - target * np.eye(dim)) ** 2
-    keep = max(0.0, 1 - noise**2 * freedom / spread) if spread > 0 else 0.0
+def lifted(matrix: Floats, lift: float) -> Floats:
+    """Return a noisy matrix raised by a multiple of the identity, so that noise leaves it positive."""
     values, vectors = np.linalg.eigh(matrix)
-    shrunk = target + keep * (values - target)
-    return compose(np.maximum(shrunk, 0.05 * max(float(np.mean(shrunk)), 1e-12)), vectors)
+    floor = max(0.02 * lift, 1e-6 * float(np.abs(values).max()), 1e-300)
+    return compose(np.maximum(values + lift, floor), vectors)
 
 
 def factor_of(matrix: Floats) -> Floats:
@@ -63,7 +63,8 @@ def factor_of(matrix: Floats) -> Floats:
 def covariance_factors(matrix: Floats, noise: float) -> list[Floats]:
     """Return the candidate factors a noisy covariance supports: none if it is not significant.
 
-    Spikes on top of what the trace leaves over, spikes mixed with a tenth of identity, linear shrinkage.
+    Spikes on top of what the trace leaves over, spikes mixed with a tenth of identity, and the whole matrix
+    raised by the noise's edge.
     """
     if not significant(matrix, noise):
         return []
@@ -72,6 +73,6 @@ def covariance_factors(matrix: Floats, noise: float) -> list[Floats]:
     candidates = [
         compose(kept + left, vectors, mix=0.01),
         compose(kept, vectors, mix=0.1),
-        linear_shrinkage(matrix, noise),
+        lifted(matrix, edge(noise, len(matrix))),
     ]
     return [factor_of(candidate) for candidate in candidates]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.algorithms.cleaning import compose, covariance_factors, factor_of, spikes
+from cloister.algorithms.cleaning import compose, covariance_factors, edge, factor_of, lifted, spikes
 from cloister.channel import Absolute, Channel, MeanAndOuter, Outer, Plain, unsvec
 from cloister.learners.average import Candidate, every_class, loose_intercept, own_candidates
 from cloister.learners.learner import BayesianLearner
@@ -310,13 +310,10 @@ class Subspace:
     def candidates(self, learner: BayesianLearner, board: Billboard) -> list[Candidate]:
         """Return shrunk covariances mixed with identity, unshrunk ones lifted by the noise's edge, and I."""
         dim, noise, total = learner.size, float(board["noise"]), board["moment"]
-        values, vectors = np.linalg.eigh(total)
-        kept, _ = spikes(total, noise)
-        edge = noise * math.sqrt(2 * dim)
+        kept, vectors = spikes(total, noise)
+        raised = edge(noise, dim)
         matrices = [compose(kept, vectors, r) for r in (0.003, 0.01, 0.03, 0.1, 0.3) if kept.any()]
-        for lift in (edge, edge / 2):  # unshrunk, lifted so that noise leaves it positive
-            floor = max(0.02 * lift, 1e-6 * float(np.abs(values).max()))
-            matrices.append(compose(np.maximum(values + lift, floor), vectors))
+        matrices += [lifted(total, raised), lifted(total, raised / 2)]
         own = _own(learner, 1.0 / (1 + len(matrices)))
         zero = np.zeros(dim)
         return own + [Candidate(1.0 / (1 + len(matrices)), zero, factor_of(m), False) for m in matrices]
