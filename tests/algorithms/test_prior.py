@@ -270,7 +270,7 @@ def test_candidates_have_trace_d_and_are_positive():
     rng = np.random.default_rng(10)
     matrix = np.diag([0.5, 0.1, 0.1, 0.1, 0.1, 0.1]) + goe(rng, 6, 0.02)  # u u' has trace 1 at most
     factors = covariance_factors(matrix, 0.02)
-    assert len(factors) == 3
+    assert len(factors) == 4  # three from the spectrum, one from the diagonal
     for factor in factors:
         covariance = factor @ factor.T
         assert np.trace(covariance) == pytest.approx(6.0, rel=1e-6)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["compose", "covariance_factors", "edge", "factor_of", "lifted", "significant", "spikes"]
+__all__ = ["compose", "covariance_factors", "edge", "factor_of", "lifted", "significant", "spikes", "support"]
 
 Floats = NDArray[np.float64]
 
@@ -60,19 +60,28 @@ def factor_of(matrix: Floats) -> Floats:
     return np.asarray(vectors * np.sqrt(np.maximum(values, 1e-12)))
 
 
-def covariance_factors(matrix: Floats, noise: float) -> list[Floats]:
-    """Return the candidate factors a noisy covariance supports: none if it is not significant.
+def support(matrix: Floats, noise: float) -> Floats:
+    """Return what of the diagonal stands out: over the median, beyond the largest of d noises."""
+    over = np.diag(matrix) - np.median(np.diag(matrix))
+    return np.where(over > math.sqrt(2 * math.log(max(len(matrix), 2))) * noise, np.maximum(over, 0.0), 0.0)
 
-    Spikes on top of what the trace leaves over, spikes mixed with a tenth of identity, and the whole matrix
-    raised by the noise's edge.
+
+def covariance_factors(matrix: Floats, noise: float) -> list[Floats]:
+    """Return the candidate factors that a noisy covariance supports; none if nothing in it is significant.
+
+    Spikes on top of what the trace leaves over, spikes mixed with a tenth of identity, the whole matrix
+    raised by the noise's edge; and the coordinates that stand out, for tasks with a common support.
     """
-    if not significant(matrix, noise):
-        return []
-    kept, vectors = spikes(matrix, noise)
-    left = max(float(np.trace(matrix)) - float(kept.sum()), 0.0) / len(matrix)
-    candidates = [
-        compose(kept + left, vectors, mix=0.01),
-        compose(kept, vectors, mix=0.1),
-        lifted(matrix, edge(noise, len(matrix))),
-    ]
+    candidates = []
+    if significant(matrix, noise):
+        kept, vectors = spikes(matrix, noise)
+        left = max(float(np.trace(matrix)) - float(kept.sum()), 0.0) / len(matrix)
+        candidates += [
+            compose(kept + left, vectors, mix=0.01),
+            compose(kept, vectors, mix=0.1),
+            lifted(matrix, edge(noise, len(matrix))),
+        ]
+    chosen = support(matrix, noise)
+    if chosen.any():
+        candidates.append(compose(chosen, np.eye(len(matrix)), mix=0.01))
     return [factor_of(candidate) for candidate in candidates]
