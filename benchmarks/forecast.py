@@ -123,13 +123,15 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
     count = Counter(kept.name for kept in runs)
     runs = [kept for kept in runs if count[kept.name] >= LEAST_RUNS]
     rows = [["data", "runs", "below the band", "inside", "above"]]
-    inside = {}
+    inside, undecided = {}, []
     for name in dict.fromkeys(kept.name for kept in runs):
         group = SAME.get(name, name)
         others = [kept for kept in runs if SAME.get(kept.name, kept.name) != group]
         here = [kept for kept in runs if kept.name == name]
-        parts = position(here, fit_band(others))
+        band = fit_band(others)
+        parts = position(here, band)
         inside[name] = parts[1]
+        undecided.append(position([kept for kept in here if 4 <= kept.rho <= 32], band)[1])
         rows.append([name, str(len(here)), *(f"{part:.0%}" for part in parts)])
     rows += [[name, "", "", f"not measured: no {data_file(FILES[name])}", ""] for name in missing]
     empty = [name for name in wanted if name not in (*inside, *missing)]
@@ -139,6 +141,7 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
     figures = {
         "coverage": float(np.mean(list(inside.values()))),
         "coverage_of_worst_set": min(inside.values()),
+        "coverage_at_rho_4_to_32": float(np.mean(undecided)),
         "coverage_of_shipped_band": position(runs, BAND)[1],
         "mean_width": float(np.mean([high - low for _, low, high in whole])),
     }

@@ -58,8 +58,8 @@ def test_everything_an_exported_module_exports_for_users_is_there():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="module 'cloister' has no attribute 'Wishart'"):
-        _ = cloister.Wishart
+    with pytest.raises(AttributeError, match="module 'cloister' has no attribute 'PublishedWishart'"):
+        _ = cloister.PublishedWishart
 
 
 def test_import_is_quick_and_light():

@@ -14,11 +14,15 @@ __version__ = "0.1.0"
 _HOMES = {
     "algorithm": ["Algorithm"],
     "algorithms.allocation": ["Geometric", "Power"],
+    "algorithms.averaging": ["Averaged"],
     "algorithms.covariance": ["GroupSparse", "LowRank"],
+    "algorithms.decomposed": ["Decomposed", "EntrySparse", "SquaredNorm", "TaskSparse"],
+    "algorithms.guarded": ["Guarded"],
     "algorithms.independent": ["Independent"],
     "algorithms.mean": ["MeanRegularized"],
     "algorithms.prior": ["SharedPrior"],
     "algorithms.structures": ["Joint", "Subspace", "Mean", "Support"],
+    "algorithms.two_level": ["LocalNoise"],
     "billboard": ["Billboard", "Release"],
     "channel": ["Absolute", "Channel", "Diagonal", "MeanAndOuter", "Outer", "Plain", "Relation", "Round"],
     "codebook": ["Codebook"],
@@ -33,19 +37,37 @@ _HOMES = {
         "MissingExtraError",
         "PlanError",
     ],
+    "estimators.baselines": [
+        "PooledClassifier",
+        "PooledRegressor",
+        "SingleTaskClassifier",
+        "SingleTaskRegressor",
+    ],
+    "estimators.decomposed": ["DecomposedClassifier", "DecomposedRegressor"],
+    "estimators.linear": [
+        "GroupSparseClassifier",
+        "GroupSparseRegressor",
+        "LowRankClassifier",
+        "LowRankRegressor",
+        "MeanRegularizedClassifier",
+        "MeanRegularizedRegressor",
+    ],
     "estimators.prior": ["SharedPriorClassifier", "SharedPriorRegressor"],
     "learners.classification": ["Classification"],
     "learners.losses": ["LeastSquares", "Logistic", "Softmax"],
     "learners.regression": ["Regression"],
     "plan": ["Plan"],
     "privacy.guarantee": ["Guarantee"],
+    "privacy.laplace": ["Laplace"],
     "privacy.ledger": ["Ledger"],
     "privacy.mechanisms": ["Gaussian", "Silent"],
     "privacy.sampling": ["Everyone", "FixedSize", "OnePass", "Poisson"],
+    "privacy.wishart": ["Wishart"],
     "tasks": ["Block", "Tasks"],
+    "tune.voting": ["Ballot"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ["datasets"]
+_MODULES = ["datasets", "metrics", "tune"]
 
 __all__ = sorted([*_HOME_OF, *_MODULES, "__version__"])
 

@@ -22,7 +22,7 @@ from cloister.document import from_document, to_document
 from cloister.errors import BillboardError, PlanError
 from cloister.forecast import Forecast, forecast
 from cloister.privacy import accounting
-from cloister.privacy.events import Cost, GaussianEvent
+from cloister.privacy.events import Cost
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.mechanisms import Gaussian, Mechanism
 from cloister.privacy.randomness import SystemRandomness
@@ -121,15 +121,9 @@ class Plan:
 
     def cost_under(self, relation: Relation) -> Cost:
         """Return what one task is exposed to under a relation; at worst over the channels a round may use."""
-        relation, events = Relation(relation), []
-        for round in self.rounds:
-            mu = self.mechanism.event(round.share).mu
-            against, silence = (
-                max(c.sensitivity(r) / c.sensitivity(self.relation) for c in round.channels)
-                for r in (relation, Relation.ZERO_OUT)
-            )
-            events.append(GaussianEvent(mu * against, mu * silence))
-        return Cost(tuple(events), self.sampling, self.n_tasks, relation.value)
+        relation = Relation(relation)
+        events = tuple(self.mechanism.event(round, self.relation, relation) for round in self.rounds)
+        return Cost(events, self.sampling, self.n_tasks, relation.value)
 
     @cached_property
     def guarantee(self) -> Guarantee:
@@ -152,12 +146,23 @@ class Plan:
     def forecast(self) -> Forecast:
         """Say from public numbers alone what joining can be expected to bring."""
         dim = max((c.dim for r in self.rounds for c in r.channels), default=1)
+        return forecast(self.n_tasks, self._hearing(), dim)
+
+    def _hearing(self) -> float:
+        """Return the budget with which Gaussian noise would be as loud."""
         budget = self.mechanism.budget if self.rounds else 0.0
-        return forecast(self.n_tasks, budget, dim)
+        if not 0 < budget < math.inf:
+            return budget
+        louder = max(
+            self.noise(t, c) * budget * math.sqrt(r.share) / c.sensitivity(self.relation)
+            for t, r in enumerate(self.rounds)
+            for c in r.channels
+        )
+        return budget / round(louder, 12)  # 1 but for rounding where the noise is Gaussian
 
     def noise(self, round: int, channel: Channel) -> float:
         """Return the noise's standard deviation in a round, in units of the clip."""
-        return self.mechanism.noise(channel.sensitivity(self.relation), self.rounds[round].share)
+        return self.mechanism.noise(channel, self.relation, self.rounds[round].share)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -165,7 +170,9 @@ class Plan:
         return hashlib.sha256(self.to_toml().encode()).hexdigest()
 
     def open(self) -> Billboard:
-        """Open this plan's billboard."""
+        """Open this plan's billboard; a plan that nobody can price has none."""
+        assert self.delta is not None
+        accounting.price(self.cost, self.delta)
         return Billboard.open(self.algorithm.open(), self.fingerprint, len(self.rounds))
 
     def check(self, board: Billboard) -> None:

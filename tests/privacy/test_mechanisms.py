@@ -163,6 +163,19 @@ def test_noise_is_exactly_what_is_priced(lift, relation):
     assert math.hypot(*spent) == pytest.approx(0.7, rel=1e-14)
 
 
+@pytest.mark.parametrize(
+    ("planned", "replaced", "silent"), [("replace", 1.0, 0.5**0.5), ("zero_out", 2.0, 1.0)]
+)
+def test_a_round_is_priced_by_the_worst_channel_it_may_use(planned, replaced, silent):
+    """Sensitivities 2 and sqrt(2) under replace, 1 against silence: ratios to what the noise is set for."""
+    both = Round(0.25, (Channel(3), Channel(3, lift=Outer())))
+    for relation, ratio in ((Relation.REPLACE, replaced), (Relation.ZERO_OUT, silent)):
+        event = Gaussian(0.6).event(both, Relation(planned), relation)
+        assert event.mu == pytest.approx(0.3 * ratio, rel=1e-14)
+        assert event.silence == pytest.approx(0.3 * silent, rel=1e-14)
+        assert Silent().event(both, Relation(planned), relation).mu == math.inf
+
+
 def test_uniforms_never_reach_the_ends():
     """At 0 or 1 the noise would be infinite; the ends of the integers must map inside, symmetrically."""
     ends = to_uniform(np.array([0, 2**64 - 1, 2**63, 2**63 - 1], dtype=np.uint64))

@@ -1,16 +1,19 @@
 r"""How a budget is shared out over rounds.
 
-MP-MTL (section 4.5) gives round t a budget :math:`\epsilon_t` that grows like :math:`t^\alpha` or
-:math:`Q^{-t}`. Noise is inversely proportional to it, so under Gaussian DP :math:`\mu_t` is proportional to
-:math:`\epsilon_t`, and a round's share of the squared budget is :math:`\mu_t^2 / \sum_s \mu_s^2`: exact.
+Model-protected learning (arXiv:1809.06546, section 4.5) gives round t a budget :math:`\epsilon_t` that grows
+like :math:`t^\alpha` or :math:`Q^{-t}`. Noise is inversely proportional to it, so under Gaussian DP
+:math:`\mu_t` is proportional to :math:`\epsilon_t`, and a round's share of the squared budget is
+:math:`\mu_t^2 / \sum_s \mu_s^2`: exact, where the paper's composition bound is not.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cloister.errors import PlanError
 
@@ -26,7 +29,7 @@ class Allocation(Protocol):
 
 @dataclass(frozen=True)
 class Power:
-    """Budgets that grow like t^alpha; 0 is even.
+    """Budgets that change like t^alpha: grow with alpha > 0, stay even at 0, shrink below.
 
     Examples
     --------
@@ -36,6 +39,10 @@ class Power:
 
     alpha: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.alpha):
+            raise PlanError(f"alpha must be finite. Got {self.alpha}.")
+
     def shares(self, rounds: int) -> tuple[float, ...]:
         """Return shares proportional to t^(2 alpha)."""
         return _normalised(2 * self.alpha * np.log(np.arange(1, rounds + 1)))
@@ -43,7 +50,7 @@ class Power:
 
 @dataclass(frozen=True)
 class Geometric:
-    """Budgets that grow like Q^-t, for 0 < Q < 1.
+    """Budgets that change like Q^-t: grow with Q < 1, stay even at 1, shrink above.
 
     Examples
     --------
@@ -54,14 +61,19 @@ class Geometric:
     q: float
 
     def __post_init__(self) -> None:
-        if not self.q > 0:
-            raise PlanError(f"Q must be > 0. Got {self.q}.")
+        if not 0 < self.q < math.inf:
+            raise PlanError(f"Q must be > 0 and finite. Got {self.q}.")
 
     def shares(self, rounds: int) -> tuple[float, ...]:
         """Return shares proportional to Q^(-2 t)."""
-        return _normalised(-2 * np.log(self.q) * np.arange(1, rounds + 1))
+        return _normalised(-2 * math.log(self.q) * np.arange(1, rounds + 1))
 
 
-def _normalised(log_weights: np.ndarray) -> tuple[float, ...]:
+def _normalised(log_weights: NDArray[np.floating[Any]]) -> tuple[float, ...]:
     weights = np.exp(log_weights - log_weights.max())
+    if not weights.min() > 0:
+        raise PlanError(
+            f"Every round needs a share of the budget, and some of these {len(weights)} get none: "
+            "use fewer rounds or a flatter allocation."
+        )
     return tuple(float(share) for share in weights / weights.sum())

@@ -2,7 +2,7 @@ r"""Model-protected multi-task learning: a noisy covariance of models, and proxi
 
 Each round tasks say their models, clipped to a ball of radius K; the noisy sum of outer products is turned in
 public into one matrix M that says which directions tasks share; each task projects its model by M and takes
-a gradient step on its own data. Without noise this is proximal gradient descent on
+a gradient step on its own data. Without noise this is accelerated proximal gradient descent on
 
 .. math:: \min_W \sum_i f_i(w_i) + \lambda\,g(W),
 
@@ -11,15 +11,18 @@ W only through :math:`WW'`.
 
 References
 ----------
-Paper "Privacy-preserving multi-task learning" (MP-MTL), Algorithms 1 to 4 and Theorem 6. Its Wishart noise
-is not private; symmetric Gaussian noise with a public shift stands in its place.
+J. Liang, Z. Liu, J. Zhou, X. Jiang, C. Zhang and F. Wang, "Model-protected multi-task learning",
+arXiv:1809.06546, Algorithms 1 to 3, Proposition 1 and Theorem 6. Its Wishart noise is not private: with
+chance :math:`1 - e^{-\epsilon}` a release is one that the neighbour cannot make. Symmetric Gaussian noise
+with a public shift stands in its place, and less of it is needed.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,15 +47,20 @@ SHIFT_FAILS = 1e-3
 
 
 @dataclass(frozen=True)
-class ModelProtected:
-    """The framework (Algorithm 1); `LowRank` and `GroupSparse` say what is released and what M is.
+class ModelProtected(ABC):
+    r"""The framework (Algorithm 1): which numbers of WW' are released, and how they become M, is left open.
+
+    Its public half (`schedule`, `open`, `channel`, `digest`) knows nothing of what tasks do at home, so an
+    algorithm with another local step holds a `LowRank` or `GroupSparse` and hands that half on to it, as
+    `Decomposed` does.
 
     Parameters
     ----------
-    loss : LeastSquares or Logistic
+    loss : LeastSquares, Logistic or Softmax
         What a task minimises; a mean over its rows.
     lam : float
-        Strength of the shared penalty.
+        Strength of the shared penalty. Under sampling with rate p the sum is over the tasks that take part,
+        and lam acts like :math:`\lambda/\sqrt p`.
     clip : float
         Radius K that models are clipped to; public.
     rounds, lr : int, float
@@ -83,32 +91,35 @@ class ModelProtected:
     def __post_init__(self) -> None:
         if self.rounds < 1 or self.warmup < 0:
             raise PlanError(f"rounds must be >= 1 and warmup >= 0. Got {self.rounds} and {self.warmup}.")
-        if not (self.lam >= 0 and self.lr > 0 and 0 <= self.strong < 1 / self.lr):
+        if not (0 <= self.lam < math.inf and 0 < self.lr < math.inf and 0 <= self.strong < 1 / self.lr):
             raise PlanError(
-                "lam must be >= 0, lr > 0 and strong in [0, 1/lr). "
+                "lam must be >= 0, lr > 0 (both finite) and strong in [0, 1/lr). "
                 f"Got lam={self.lam}, lr={self.lr}, strong={self.strong}."
             )
 
     @property
-    def _lift(self) -> Lift:
-        raise PlanError("ModelProtected is a framework. Use LowRank or GroupSparse.")
+    @abstractmethod
+    def lift(self) -> Lift:
+        """Which numbers of the covariance of clipped models are released (Step 4)."""
 
-    def _shared_matrix(self, total: Floats, noise: float) -> Floats:
-        """Turn the noisy sum, in the models' units, into M."""
-        raise PlanError("ModelProtected is a framework. Use LowRank or GroupSparse.")
+    @abstractmethod
+    def shared_matrix(self, total: Floats, noise: float) -> Floats:
+        """Return M from the noisy sum and its noise's deviation, both in the models' units (Step 6)."""
+
+    # Public: what is said, and what becomes of it.
 
     def shares(self) -> tuple[float, ...]:
-        """Return each round's share of the squared budget."""
+        """Return each round's share of the squared budget (Step 1; Theorem 6)."""
         if self.allocation is not None:
             return self.allocation.shares(self.rounds)
-        ratio = self.strong * self.lr
+        ratio = self.strong * self.lr  # mu / L
         if ratio == 0:
             return Power(0.4 if self.accelerated else 0.0).shares(self.rounds)
-        slow = (1 - math.sqrt(ratio)) ** 0.2 if self.accelerated else (1 - ratio) ** 0.4
-        return Geometric(slow).shares(self.rounds)
+        q = (1 - math.sqrt(ratio)) ** 0.2 if self.accelerated else (1 - ratio) ** 0.4
+        return Geometric(q).shares(self.rounds)
 
     def momentum(self, t: int) -> float:
-        """Return beta_t of round t = 1, 2, ..."""
+        """Return beta_t of round t = 1, 2, ... (section 4.5)."""
         if not self.accelerated:
             return 0.0
         if self.strong == 0:
@@ -122,7 +133,7 @@ class ModelProtected:
 
     @property
     def _channel(self) -> Channel:
-        return Channel(self.loss.size, self.clip, self._lift)
+        return Channel(self.loss.size, self.clip, self.lift)
 
     def open(self) -> dict[str, NDArray[Any]]:
         """Start with nothing shared."""
@@ -132,88 +143,156 @@ class ModelProtected:
         """Return the one channel."""
         return self._channel
 
-    def init(self, block: Block, board: Billboard) -> States:
-        """Fit every task on its own."""
-        start = np.zeros((len(block), self.loss.size))
-        previous, weights = start, start
-        for step in range(1, self.warmup + 1):
-            ahead = weights + (step - 1) / (step + 2) * (weights - previous)
-            previous, weights = weights, self._descend(ahead, block)
-        return {"weights": weights, "shared": project(weights, self.clip), "sum": np.zeros_like(weights)}
+    def digest(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
+        """Post the shared matrix."""
+        unit = self.clip**2
+        return {"matrix": self.shared_matrix(unit * release.value, unit * release.noise)}
 
-    def _descend(self, weights: Floats, block: Block) -> Floats:
-        slope = self.loss.gradient(weights, block.X, block.y, block.weight)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return np.asarray(weights - self.lr * (slope + self.strong * weights))
+    # Private: proximal gradient steps at home.
+
+    def init(self, block: Block, board: Billboard) -> States:
+        """Start from the single-task fit, W(0)."""
+        weights = self.alone(block)
+        clipped, nothing = project(weights, self.clip), np.zeros_like(weights)
+        return {"weights": weights, "shared": clipped, "sum": nothing, "count": np.zeros((len(block), 1))}
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
         """Say the model: the single-task fit at first, then the result of a proximal gradient step."""
         if board.rounds:
-            states = self._step(states, block, board)
+            shared = self.keep_shared(states["weights"], board)
+            ahead = self.look_ahead(shared, states["shared"], board)
+            states = {
+                "weights": self.descend(ahead, self.slope(ahead, block)),
+                "shared": shared,
+                "sum": states["sum"] + shared,
+                "count": states["count"] + 1,
+            }
         return states["weights"], states
-
-    def _step(self, states: States, block: Block, board: Billboard) -> States:
-        shared = self._share(states, board)
-        ahead = shared + self.momentum(board.rounds) * (shared - states["shared"])
-        return {"weights": self._descend(ahead, block), "shared": shared, "sum": states["sum"] + shared}
-
-    def _share(self, states: States, board: Billboard) -> Floats:
-        """Project the clipped models by the shared matrix."""
-        return np.asarray(project(states["weights"], self.clip) @ board["matrix"])
-
-    def digest(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
-        """Post the shared matrix."""
-        unit = self.clip**2
-        return {"matrix": self._shared_matrix(unit * release.value, unit * release.noise)}
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
         """Project once more; return the last or the average model."""
-        shared = self._share(states, board)
-        return {"coef": (states["sum"] + shared) / board.rounds if self.averaged else shared}
+        shared = self.keep_shared(states["weights"], board)
+        return {"coef": (states["sum"] + shared) / (states["count"] + 1) if self.averaged else shared}
 
-    def _threshold(self, squares: Floats) -> Floats:
-        """Return max(0, 1 - lr lam / sqrt(.)): what the proximal operator keeps of a direction."""
+    def alone(self, block: Block) -> Floats:
+        """Return `warmup` accelerated gradient steps from zero on each task's own loss."""
+        previous = weights = np.zeros((len(block), self.loss.size))
+        for step in range(1, self.warmup + 1):
+            ahead = weights + (step - 1) / (step + 2) * (weights - previous)
+            previous, weights = weights, self.descend(ahead, self.slope(ahead, block))
+        return weights
+
+    def keep_shared(self, weights: Floats, board: Billboard) -> Floats:
+        """Return M times the clipped models (Step 9 of Algorithm 2): the proximal operator of the penalty."""
+        with np.errstate(over="ignore", invalid="ignore"):  # data that overflow spoil their own task only
+            return np.asarray(project(weights, self.clip) @ board["matrix"])
+
+    def look_ahead(self, now: Floats, before: Floats, board: Billboard) -> Floats:
+        """Return where momentum leads (Step 10)."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return now + self.momentum(board.rounds) * (now - before)
+
+    def slope(self, weights: Floats, block: Block) -> Floats:
+        """Return the gradient of each task's own loss."""
+        return self.loss.gradient(weights, block.X, block.y, block.weight)
+
+    def descend(self, weights: Floats, slope: Floats) -> Floats:
+        """Take a gradient step (Step 11) on the loss and the ridge of strength `strong`."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(weights - self.lr * (slope + self.strong * weights))
+
+    def _kept(self, squares: Floats) -> Floats:
+        """Return max(0, 1 - lr lam / sqrt(.)): what the proximal operator keeps of each direction."""
         return np.maximum(0.0, 1 - self.lr * self.lam / np.sqrt(np.maximum(squares, 1e-300)))
 
 
+@final
 @dataclass(frozen=True)
 class LowRank(ModelProtected):
     r"""Trace-norm regularised tasks (Algorithm 2): models in a common subspace.
 
+    .. math::
+        \min_W \sum_i f_i(w_i) + \lambda\,\|W\|_*, \qquad M = U \max(0, 1 - \eta\lambda\Lambda^{-1/2})\,U'
+
+    Parameters
+    ----------
+    loss, lam, clip, rounds, lr, accelerated, strong, allocation, warmup, averaged
+        As for the framework, `ModelProtected`.
+
     Privacy
     -------
-    Releases :math:`\sum_i w_i w_i'` with :math:`|w_i| \le K`: Frobenius sensitivity :math:`K^2` (zero-out) or
-    :math:`\sqrt2 K^2` (replace), with GOE noise of deviation s. A public shift
+    One task is protected. Releases :math:`\sum_i w_i w_i'` with :math:`|w_i| \le K` each round: Frobenius
+    sensitivity :math:`K^2` (zero-out) or :math:`\sqrt2 K^2` (replace), with GOE noise of deviation s; the
+    Gaussian-DP parameters of the rounds add up in squares. A public shift
     :math:`s(\sqrt{2d} + \sqrt{2\log(2T/\beta)})` keeps the covariance positive, but for chance
-    :math:`\beta`, so that loud noise gives M close to I: single-task learning.
+    :math:`\beta`, so that loud noise gives M close to I: single-task learning, as in Proposition 1.
+
+    References
+    ----------
+    arXiv:1809.06546, Algorithm 2 and equation (7), with Gaussian instead of Wishart noise.
+
+    Examples
+    --------
+    >>> from cloister import LeastSquares, Plan, Silent, Tasks, run
+    >>> targets = np.array([[3.0, 0.0], [2.0, 0.1], [1.0, -0.1]])  # nearly along one direction
+    >>> tasks = Tasks.from_list([np.sqrt(2) * np.eye(2)] * 3, list(np.sqrt(2) * targets))
+    >>> plan = Plan(LowRank(LeastSquares(2), lam=0.5, clip=10.0, rounds=30), Silent(), n_tasks=3)
+    >>> run(plan, tasks).private.models["coef"].round(2).tolist()
+    [[2.6, 0.02], [1.73, 0.01], [0.87, 0.01]]
     """
 
     @property
-    def _lift(self) -> Lift:
+    def lift(self) -> Lift:
+        """The whole covariance."""
         return Outer()
 
-    def _shared_matrix(self, total: Floats, noise: float) -> Floats:
+    def shared_matrix(self, total: Floats, noise: float) -> Floats:
+        """Shift, decompose and shrink the covariance (Steps 6 to 8)."""
         dim = self.loss.size
         shift = noise * (math.sqrt(2 * dim) + math.sqrt(2 * math.log(2 * self.rounds / SHIFT_FAILS)))
         values, vectors = np.linalg.eigh(unsvec(total, dim))
-        return np.asarray((vectors * self._threshold(values + shift)) @ vectors.T)
+        return np.asarray((vectors * self._kept(values + shift)) @ vectors.T)
 
 
+@final
 @dataclass(frozen=True)
 class GroupSparse(ModelProtected):
     r"""Tasks with l2,1-regularised weights (Algorithm 3): a common support.
 
+    .. math:: \min_W \sum_i f_i(w_i) + \lambda \sum_j \|W_{j\cdot}\|_2
+
+    Parameters
+    ----------
+    loss, lam, clip, rounds, lr, accelerated, strong, allocation, warmup, averaged
+        As for the framework, `ModelProtected`.
+
     Privacy
     -------
-    Releases only the diagonal, :math:`\sum_i w_{ij}^2`: l2 sensitivity :math:`K^2` (zero-out) or
-    :math:`\sqrt2 K^2` (replace), with d noises instead of d(d+1)/2 and a public shift of
+    One task is protected. Releases only the diagonal, :math:`\sum_i w_{ij}^2`: l2 sensitivity :math:`K^2`
+    (zero-out) or :math:`\sqrt2 K^2` (replace), with d noises instead of the d(d+1)/2 of the paper, which
+    perturbs the whole covariance and reads its diagonal. The public shift is
     :math:`s\sqrt{2\log(2dT/\beta)}`.
+
+    References
+    ----------
+    arXiv:1809.06546, Algorithm 3 and equation (8), with Gaussian instead of Wishart noise.
+
+    Examples
+    --------
+    >>> from cloister import LeastSquares, Plan, Silent, Tasks, run
+    >>> targets = np.array([[3.0, 0.2], [-2.0, 0.1], [1.0, -0.1]])  # the first feature matters
+    >>> tasks = Tasks.from_list([np.sqrt(2) * np.eye(2)] * 3, list(np.sqrt(2) * targets))
+    >>> plan = Plan(GroupSparse(LeastSquares(2), lam=0.5, clip=10.0, rounds=30), Silent(), n_tasks=3)
+    >>> run(plan, tasks).private.models["coef"].round(2).tolist()
+    [[2.6, 0.0], [-1.73, 0.0], [0.87, 0.0]]
     """
 
     @property
-    def _lift(self) -> Lift:
+    def lift(self) -> Lift:
+        """The diagonal alone."""
         return Diagonal()
 
-    def _shared_matrix(self, total: Floats, noise: float) -> Floats:
+    def shared_matrix(self, total: Floats, noise: float) -> Floats:
+        """Shift and shrink the rows' squared norms (Steps 6 and 7)."""
         shift = noise * math.sqrt(2 * math.log(2 * len(total) * self.rounds / SHIFT_FAILS))
-        return np.diag(self._threshold(total + shift))
+        return np.diag(self._kept(total + shift))

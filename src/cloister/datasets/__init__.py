@@ -7,6 +7,8 @@
 (8, 5, 6)
 """
 
+from cloister.datasets.lsoa import load_lsoa
+from cloister.datasets.rdataset import load_rdataset
 from cloister.datasets.real import Dataset, codebook, load, load_landmine, load_school, names
 from cloister.datasets.synthetic import Simulation, group_sparse, low_rank
 
@@ -17,6 +19,8 @@ __all__ = [
     "group_sparse",
     "load",
     "load_landmine",
+    "load_lsoa",
+    "load_rdataset",
     "load_school",
     "low_rank",
     "names",

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.codebook import Codebook
+from cloister.codebook import Codebook, Numeric
 from cloister.errors import InputError
 from cloister.estimators.columns import check_columns, split_table
 from cloister.learners.softmax import probabilities
 
-__all__ = ["TaskModel"]
+__all__ = ["TaskModel", "no_posterior"]
 
 Floats = NDArray[np.float64]
 
@@ -25,7 +25,8 @@ Floats = NDArray[np.float64]
 class TaskModel:
     """A task's posterior: mean weights, their covariance and, for numbers, the noise variance.
 
-    Weights are on encoded columns; `coef` and `intercept` are in the user's units.
+    Weights are on encoded columns; `coef` and `intercept` are in the user's units. Where an algorithm gives
+    no posterior, the covariance is NaN throughout.
     """
 
     task: str
@@ -54,20 +55,22 @@ class TaskModel:
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict numbers or classes for a table of this task's rows; other columns are ignored."""
         rows = self._rows(X)
-        if self.noise is not None:
+        if isinstance(self.codebook.target, Numeric):
             return self.codebook.decode_target(rows @ self.weights)
         return self.codebook.decode_target(self.predict_proba(X).argmax(axis=1))
 
     def predict_proba(self, X: Any) -> Floats:
         """Return class probabilities."""
-        if self.noise is not None:
+        if isinstance(self.codebook.target, Numeric):
             raise InputError("This model predicts numbers; it has no class probabilities.")
         return probabilities(self._rows(X) @ self.weights.reshape(-1, self.codebook.width).T)
 
     def predict_std(self, X: Any) -> Floats:
         """Return the standard deviation of a numeric prediction, noise included."""
-        if self.noise is None:
+        if not isinstance(self.codebook.target, Numeric):
             raise InputError("This model predicts classes; ask for predict_proba.")
+        if self.noise is None:
+            raise InputError("This model has no posterior, hence no standard deviation of its predictions.")
         rows = self._rows(X)
         variance = np.einsum("nd,de,ne->n", rows, self.covariance, rows) + self.noise
         return np.asarray(np.sqrt(np.maximum(variance, 0.0)) * self.codebook.target_scale)
@@ -87,7 +90,7 @@ class TaskModel:
             "coef": self.coef.tolist(),
             "intercept": np.asarray(self.intercept).tolist(),
             "weights": self.weights.tolist(),
-            "covariance": self.covariance.tolist(),
+            "covariance": self.covariance.tolist() if np.isfinite(self.covariance).all() else None,
             "noise": self.noise,
             "codebook": self.codebook.to_dict(),
         }
@@ -99,15 +102,21 @@ class TaskModel:
         """Read a model from a JSON file."""
         try:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
+            weights, covariance = np.array(document["weights"]), document["covariance"]
             return cls(
                 document["task"],
                 Codebook.from_dict(document["codebook"], str(path)),
-                np.array(document["weights"]),
-                np.array(document["covariance"]),
+                weights,
+                no_posterior(weights) if covariance is None else np.array(covariance),
                 document["noise"],
             )
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} is not a cloister task model: {error}.") from None
+
+
+def no_posterior(weights: Floats) -> Floats:
+    """Return the covariance of weights that come without a posterior: not a number."""
+    return np.full((weights.size, weights.size), np.nan)
 
 
 def _length(X: Any) -> int:

@@ -7,11 +7,13 @@ data, coins and models. Nothing here depends on data.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from cloister.privacy import gaussian_dp, hidden, visible
-from cloister.privacy.events import Cost
+from cloister.privacy import gamma, gaussian_dp, hidden, visible
+from cloister.privacy.composition import composition_bound
+from cloister.privacy.events import Cost, GammaEvent, GaussianEvent, PureEvent
 from cloister.privacy.sampling import Everyone, FixedSize, OnePass
 
 __all__ = [
@@ -21,7 +23,9 @@ __all__ = [
     "RDP",
     "Accountant",
     "GaussianDP",
+    "PureDP",
     "Unamplified",
+    "WishartPLD",
     "amplified",
     "single_mu",
     "visible_epsilon",
@@ -69,8 +73,8 @@ class GaussianDP:
     exact: ClassVar[bool] = True
 
     def supports(self, cost: Cost) -> bool:
-        """Whether nothing is hidden, nothing is said, or nothing is private."""
-        return not amplified(cost) or not cost.private
+        """Whether noise is Gaussian, and nothing is hidden, nothing is said, or nothing is private."""
+        return cost.only(GaussianEvent) and (not amplified(cost) or not cost.private)
 
     def epsilon(self, cost: Cost, delta: float) -> float:
         """Epsilon at ``delta``."""
@@ -103,8 +107,8 @@ class Unamplified:
     exact: ClassVar[bool] = False
 
     def supports(self, cost: Cost) -> bool:
-        """Whether participation is hidden."""
-        return amplified(cost) and cost.private
+        """Whether noise is Gaussian and participation hidden."""
+        return cost.only(GaussianEvent) and amplified(cost) and cost.private
 
     def epsilon(self, cost: Cost, delta: float) -> float:
         """Epsilon at ``delta``."""
@@ -132,8 +136,10 @@ class PLD:
     exact: ClassVar[bool] = False
 
     def supports(self, cost: Cost) -> bool:
-        """Whether participation is hidden and the loss is of a size that fits on a grid."""
-        return amplified(cost) and cost.private and hidden.feasible(cost.groups, cost.probability, 1)
+        """Whether noise is Gaussian, participation hidden and the loss of a size that fits on a grid."""
+        if not cost.only(GaussianEvent) or not amplified(cost) or not cost.private:
+            return False
+        return hidden.feasible(cost.groups, cost.probability, 1)
 
     def epsilon(self, cost: Cost, delta: float) -> float:
         """Epsilon at ``delta``."""
@@ -165,7 +171,7 @@ class RDP:
 
     def supports(self, cost: Cost) -> bool:
         """Whether the Rényi divergence of a round is proven: not for replacement under hidden sampling."""
-        if not cost.private or len(cost.groups) > 64:
+        if not cost.only(GaussianEvent) or not cost.private or len(cost.groups) > 64:
             return False
         return isinstance(cost.sampling, Everyone) or (amplified(cost) and cost.relation == "zero_out")
 
@@ -189,7 +195,82 @@ class RDP:
         return accountant
 
 
-ACCOUNTANTS: tuple[Accountant, ...] = (GaussianDP(), PLD(), RDP())
+@dataclass(frozen=True)
+class WishartPLD:
+    """Privacy loss distributions of chi-square noise (:mod:`cloister.privacy.gamma`), with everyone in.
+
+    Examples
+    --------
+    >>> cost = Cost((GammaEvent(300, 2.0),) * 10, Everyone(), n_tasks=320, relation="zero_out")
+    >>> round(WishartPLD().epsilon(cost, 1e-3), 3)
+    0.652
+    """
+
+    name: ClassVar[str] = "PLD of the Wishart mechanism"
+    exact: ClassVar[bool] = False
+
+    def supports(self, cost: Cost) -> bool:
+        """Whether noise is chi-square and every task takes part in every round."""
+        return cost.only(GammaEvent) and isinstance(cost.sampling, Everyone)
+
+    def epsilon(self, cost: Cost, delta: float) -> float:
+        """Epsilon at ``delta``."""
+        return gamma.gamma_epsilon(self._rounds(cost), cost.relation, delta) if cost.private else math.inf
+
+    def delta(self, cost: Cost, epsilon: float) -> float:
+        """Delta at ``epsilon``."""
+        return gamma.gamma_delta(self._rounds(cost), cost.relation, epsilon) if cost.private else 1.0
+
+    def _rounds(self, cost: Cost) -> gamma.Shifts:
+        events = (e for e in cost.events if isinstance(e, GammaEvent) and e.shift > 0)
+        counts = Counter((float(e.degrees), float(e.shift)) for e in events)
+        return tuple((degrees, shift, n) for (degrees, shift), n in sorted(counts.items()))
+
+
+@dataclass(frozen=True)
+class PureDP:
+    """Sum of pure epsilons, or what :func:`~cloister.privacy.composition.composition_bound` makes of them.
+
+    One pass costs its dearest round. Other sampling is priced as if every task took part in every round.
+
+    Examples
+    --------
+    >>> cost = Cost((PureEvent(0.1),) * 100, Everyone(), n_tasks=320)
+    >>> round(PureDP().epsilon(cost, 1e-5), 4)
+    5.2981
+    """
+
+    name: ClassVar[str] = "composition of pure DP"
+    exact: ClassVar[bool] = False
+
+    def supports(self, cost: Cost) -> bool:
+        """Whether every round is purely private."""
+        return cost.only(PureEvent)
+
+    def epsilon(self, cost: Cost, delta: float) -> float:
+        """Epsilon at ``delta``."""
+        return composition_bound(self._epsilons(cost), delta)
+
+    def delta(self, cost: Cost, epsilon: float) -> float:
+        """Delta at ``epsilon``."""
+        epsilons = self._epsilons(cost)
+        if composition_bound(epsilons, 0.0) <= epsilon:
+            return 0.0
+        if math.isinf(math.fsum(epsilons)) or composition_bound(epsilons, 1 - 1e-9) > epsilon:
+            return 1.0
+        low, high = -700.0, math.log(1 - 1e-9)
+        for _ in range(100):
+            middle = (low + high) / 2
+            good = composition_bound(epsilons, math.exp(middle)) <= epsilon
+            low, high = (low, middle) if good else (middle, high)
+        return math.exp(high)
+
+    def _epsilons(self, cost: Cost) -> tuple[float, ...]:
+        epsilons = tuple(e.epsilon for e in cost.events if isinstance(e, PureEvent))
+        return (max(epsilons),) if isinstance(cost.sampling, OnePass) else epsilons
+
+
+ACCOUNTANTS: tuple[Accountant, ...] = (GaussianDP(), PLD(), RDP(), WishartPLD(), PureDP())
 FALLBACK: Accountant = Unamplified()
 
 

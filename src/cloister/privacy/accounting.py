@@ -19,12 +19,14 @@ from cloister.privacy.accountants import (
     RDP,
     Accountant,
     GaussianDP,
+    PureDP,
     Unamplified,
+    WishartPLD,
     amplified,
     single_mu,
     visible_epsilon,
 )
-from cloister.privacy.events import Cost
+from cloister.privacy.events import Cost, GaussianEvent
 
 __all__ = [
     "ACCOUNTANTS",
@@ -33,7 +35,9 @@ __all__ = [
     "Accountant",
     "GaussianDP",
     "Price",
+    "PureDP",
     "Unamplified",
+    "WishartPLD",
     "calibrate",
     "check_delta",
     "default_delta",
@@ -81,7 +85,7 @@ def price(cost: Cost, delta: float) -> Price:
     """
     if not 0 < delta < 1:
         raise PlanError(f"delta must be in (0, 1). Got {delta!r}. Use default_delta(n_tasks).")
-    if not cost.groups:  # nothing is ever said
+    if cost.silent:
         return Price(0.0, 0.0, GaussianDP.name)
     best: Price | None = None
     for accountant in ACCOUNTANTS:
@@ -95,7 +99,8 @@ def price(cost: Cost, delta: float) -> Price:
         return Price(FALLBACK.epsilon(cost, delta), delta, FALLBACK.name)
     if best is None:
         raise PlanError(
-            f"No accountant supports sampling {cost.sampling!r}. Use one of cloister.privacy.sampling."
+            f"No accountant prices a {type(cost.events[0]).__name__} with sampling {cost.sampling!r}. "
+            "Use Everyone(), or Gaussian() noise."
         )
     return best
 
@@ -220,6 +225,8 @@ def group_epsilon(cost: Cost, delta: float, size: int) -> float:
 
 def _guess(cost: Cost, mu: float) -> float:
     """Where the budget should be, from how the exposure scales with mu, on a log scale."""
+    if not cost.only(GaussianEvent):
+        return math.log(mu)
     single = single_mu(cost, size=1)
     if single is not None and single > 0:
         return math.log(mu * mu / single)

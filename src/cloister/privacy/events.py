@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-from cloister.errors import InputError
+from cloister.errors import InputError, PlanError
 from cloister.privacy.sampling import Sampling
 
-__all__ = ["Cost", "GaussianEvent", "RelationName"]
+__all__ = ["Cost", "Event", "GammaEvent", "GaussianEvent", "PureEvent", "RelationName"]
 
 RelationName: TypeAlias = Literal["replace", "zero_out"]
 """Neighbours: a task's data replaced by any other data, or all its messages replaced by zero."""
@@ -59,6 +59,72 @@ class GaussianEvent:
         """GDP parameter of this release against silence."""
         return float(self.mu if self.zero_out_mu is None else self.zero_out_mu)
 
+    @property
+    def exposure(self) -> float:
+        """0 if nothing is said, infinity if there is no noise."""
+        return float(self.mu)
+
+
+@dataclass(frozen=True)
+class GammaEvent:
+    r"""One release with chi-square noise: a number that silence leaves at 0 and a task moves by ``shift``.
+
+    A release with Wishart noise is exactly that: see :mod:`cloister.privacy.wishart`.
+
+    Parameters
+    ----------
+    degrees : float
+        Degrees of freedom of the noise, above 2, where its density is log-concave and vanishes at 0.
+    shift : float
+        Largest change against silence over the scale of the noise.
+
+    Examples
+    --------
+    >>> GammaEvent(degrees=300, shift=2.5).exposure
+    2.5
+    """
+
+    degrees: float
+    shift: float
+
+    def __post_init__(self) -> None:
+        if not (self.degrees > 2 and self.shift >= 0):
+            raise InputError(
+                "A gamma event needs degrees above 2 and a shift of at least 0. "
+                f"Got {self.degrees!r} and {self.shift!r}."
+            )
+
+    @property
+    def exposure(self) -> float:
+        """0 if nothing is said, infinity if there is no noise."""
+        return float(self.shift)
+
+
+@dataclass(frozen=True)
+class PureEvent:
+    """One release that is purely ``epsilon``-differentially private under the plan's relation.
+
+    Examples
+    --------
+    >>> PureEvent(0.5).exposure
+    0.5
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        if not self.epsilon >= 0:
+            raise InputError(f"epsilon must be at least 0. Got {self.epsilon!r}.")
+
+    @property
+    def exposure(self) -> float:
+        """0 if nothing is said, infinity if there is no noise."""
+        return float(self.epsilon)
+
+
+Event: TypeAlias = GaussianEvent | GammaEvent | PureEvent
+"""What one round costs a task that takes part in it."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -66,16 +132,17 @@ class Cost:
 
     Parameters
     ----------
-    events : tuple of GaussianEvent
-        What each round costs a task that takes part in it. Channels that share a round share its coin:
-        fold them into one event with :math:`\mu = \sqrt{\sum \mu_i^2}`.
+    events : tuple of Event
+        What each round costs a task that takes part in it. Gaussian channels that share a round share its
+        coin: fold them into one event with :math:`\mu = \sqrt{\sum \mu_i^2}`.
     sampling : Sampling
         Who takes part.
     n_tasks : int
         Public number of tasks.
     relation : {"replace", "zero_out"}, default="replace"
-        The relation for which ``mu`` was computed. It matters only under hidden Poisson sampling, where the
-        two worlds of ``zero_out`` are not symmetric and a tighter pair is proven.
+        The relation that the cost is for. Gaussian and pure events carry it in their numbers, so that it
+        matters only under hidden Poisson sampling, where the two worlds of ``zero_out`` are not symmetric and
+        a tighter pair is proven. Gamma events are against silence and are doubled for ``replace``.
 
     Examples
     --------
@@ -85,7 +152,7 @@ class Cost:
     (4, ((0.1, 0.1, 3), (0.2, 0.2, 1)))
     """
 
-    events: tuple[GaussianEvent, ...]
+    events: tuple[Event, ...]
     sampling: Sampling
     n_tasks: int
     relation: RelationName = "replace"
@@ -106,13 +173,30 @@ class Cost:
         """Probability that one given task takes part in one given round."""
         return self.sampling.probability(self.n_tasks, max(1, self.rounds))
 
+    def only(self, kind: type[Event]) -> bool:
+        """Whether all events are of one kind."""
+        return all(isinstance(event, kind) for event in self.events)
+
     @cached_property
     def groups(self) -> tuple[tuple[float, float, int], ...]:
-        """Rounds that say something, equal ones together: ``(mu, mu against silence, count)``."""
-        counts = Counter((float(e.mu), e.silence) for e in self.events if e.mu > 0)
+        """Gaussian rounds that say something, equal ones together: ``(mu, mu against silence, count)``."""
+        counts: Counter[tuple[float, float]] = Counter()
+        for event in self.events:
+            if not isinstance(event, GaussianEvent):
+                raise PlanError(
+                    "Only Gaussian noise can be priced in this way. "
+                    f"Got a {type(event).__name__}. Use Gaussian()."
+                )
+            if event.mu > 0:
+                counts[float(event.mu), event.silence] += 1
         return tuple((mu, silence, n) for (mu, silence), n in sorted(counts.items()))
+
+    @cached_property
+    def silent(self) -> bool:
+        """Whether nothing is ever said."""
+        return all(event.exposure == 0 for event in self.events)
 
     @cached_property
     def private(self) -> bool:
         """Whether every round has noise."""
-        return all(math.isfinite(e.mu) for e in self.events)
+        return all(math.isfinite(event.exposure) for event in self.events)

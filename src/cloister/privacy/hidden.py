@@ -34,6 +34,7 @@ for privacy accounting of subsampled mechanisms under composition*, arXiv:2405.2
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
@@ -45,7 +46,7 @@ from cloister.privacy import gaussian_dp
 from cloister.privacy.events import RelationName
 from cloister.privacy.visible import Array, Exposure, binomial
 
-__all__ = ["Sampled", "clear", "feasible", "pld_delta", "pld_epsilon"]
+__all__ = ["Loss", "Sampled", "clear", "convolve", "feasible", "pld_delta", "pld_epsilon"]
 
 Sampled: TypeAlias = tuple[tuple[float, float, int], ...]
 """Rounds of one task, equal ones together: ``(mu, mu against silence, count)``."""
@@ -73,8 +74,8 @@ class Loss:
         """Curve at any epsilon: linear in exp(epsilon) between grid points."""
         place = epsilon / self.step - self.first
         left = np.clip(np.floor(place), 0, len(self.curve) - 2).astype(np.int64)
-        share = np.expm1((place - left) * self.step) / math.expm1(self.step)
-        value = self.curve[left] + np.clip(share, 0.0, 1.0) * (self.curve[left + 1] - self.curve[left])
+        share = np.expm1(np.clip(place - left, 0.0, 1.0) * self.step) / math.expm1(self.step)
+        value = self.curve[left] + share * (self.curve[left + 1] - self.curve[left])
         value = np.where(place > len(self.curve) - 1, self.infinite, value)
         value = np.where(epsilon >= self.limit, 0.0, np.where(place < 0, 1.0, value))
         return np.asarray(value, dtype=np.float64)
@@ -108,12 +109,7 @@ def pld_epsilon(rounds: Sampled, rate: float, relation: RelationName, size: int,
     direct, silence = _worth(rounds, rate, size)
     best = math.inf
     if silence:
-        remove, add = _fine_pair(_side(rounds, 1), rate, size)
-        first = _splits(remove)
-        rest = delta - remove.delta(first)
-        first, rest = first[rest > 0], rest[rest > 0]
-        # Every split of epsilon is a proof; take the best.
-        best = float(np.min(first + add.epsilon(rest * np.exp(-first)), initial=math.inf))
+        best = two_steps(*_fine_pair(_side(rounds, 1), rate, size), delta=delta)
     if size == 1 and (direct or math.isinf(best)):
         best = min(best, float(_both(_side(rounds, 0), rate).epsilon(target)))
     return best
@@ -131,10 +127,7 @@ def pld_delta(rounds: Sampled, rate: float, relation: RelationName, size: int, e
     if relation == "zero_out":
         pair = _pair(_side(rounds, 0), rate, size)
         return min(1.0, max(float(loss.delta(target)) for loss in pair))
-    remove, add = _fine_pair(_side(rounds, 1), rate, size)
-    first = _splits(remove)
-    first = first[first <= epsilon]
-    best = float(np.min(remove.delta(first) + np.exp(first) * add.delta(epsilon - first), initial=1.0))
+    best = two_steps_delta(*_fine_pair(_side(rounds, 1), rate, size), epsilon=epsilon)
     return min(best, float(_both(_side(rounds, 0), rate).delta(target))) if size == 1 else best
 
 
@@ -159,6 +152,29 @@ def clear() -> None:
     """
     for cache in (_pair, _fine_pair, _both):
         cache.cache_clear()
+
+
+def two_steps(remove: Loss, add: Loss, *, delta: float) -> float:
+    """Epsilon from data to other data, by way of silence.
+
+    Examples
+    --------
+    >>> loss = Loss(0.5, 0, np.array([0.2, 0.1, 0.0]), 0.0)
+    >>> round(two_steps(loss, loss, delta=1e-9), 6)
+    2.0
+    """
+    first = _splits(remove)
+    rest = delta - remove.delta(first)
+    first, rest = first[rest > 0], rest[rest > 0]
+    # Every split of epsilon is a proof; take the best.
+    return float(np.min(first + add.epsilon(rest * np.exp(-first)), initial=math.inf))
+
+
+def two_steps_delta(remove: Loss, add: Loss, *, epsilon: float) -> float:
+    """Delta at ``epsilon``, as :func:`two_steps`."""
+    first = _splits(remove)
+    first = first[first <= epsilon]
+    return float(np.min(remove.delta(first) + np.exp(first) * add.delta(epsilon - first), initial=1.0))
 
 
 def _splits(loss: Loss) -> Array:
@@ -211,18 +227,23 @@ def _both(rounds: Exposure, rate: float) -> Loss:
 
 
 def _compose(rounds: Exposure, takers: tuple[float, ...], kind: Kind, tilt: float = 0.0) -> Loss:
-    """Convolve the rounds; whatever is cut off or drowns in rounding noise becomes an infinite loss.
+    step = _step(rounds, takers)
+    return convolve(step, ((*_curve(mu, takers, step, kind), count) for mu, count in rounds), tilt)
 
-    A tilt multiplies the mass at a loss l by exp(tilt l) while it is convolved, so that rounding noise, which
-    has the size of the largest mass, does not cover the upper tail.
+
+def convolve(step: float, rounds: Iterable[tuple[int, Array, int]], tilt: float = 0.0) -> Loss:
+    """Compose rounds; whatever is cut off or drowns in rounding noise becomes an infinite loss.
+
+    A round is ``(low, curve, count)``: its hockey-stick curve at ``step * (low + i)``, and how often. A tilt
+    multiplies the mass at a loss l by exp(tilt l) while it is convolved, so that rounding noise, which has
+    the size of the largest mass, does not cover the upper tail.
     """
     from dp_accounting.pld import common
     from scipy.signal import fftconvolve
 
-    step = _step(rounds, takers)
     first, mass, scale, noise, infinite = 0, np.ones(1), 0.0, 0.0, 0.0
-    for mu, count in rounds:
-        low, one, cut = _dots(*_curve(mu, takers, step, kind), step)
+    for low, curve, count in rounds:
+        _, one, cut = _dots(low, curve, step)
         weights = one * np.exp(tilt * step * (low + np.arange(len(one))))
         total = float(weights.sum()) if tilt else 1.0
         weights = weights / total

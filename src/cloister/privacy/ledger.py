@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cloister.channel import Relation
-from cloister.errors import BudgetError
+from cloister.errors import BudgetError, PlanError
 from cloister.privacy import gaussian_dp
-from cloister.privacy.events import Cost
+from cloister.privacy.events import Cost, Event, GaussianEvent
 
 __all__ = ["Charge", "Ledger"]
 
@@ -69,7 +69,7 @@ class Ledger:
 
     def charge(self, plan: str, cost: Cost) -> Charge:
         """Book a run before anything leaves a task; refuse it if the budget does not allow it."""
-        mu = math.sqrt(math.fsum(event.mu**2 for event in cost.events))
+        mu = math.sqrt(math.fsum(_mu(event) ** 2 for event in cost.events))
         charge = Charge(plan, mu)
         with self._lock:
             after = self._epsilon([*(past.mu for past in self.history), mu])
@@ -88,3 +88,13 @@ class Ledger:
 
     def __deepcopy__(self, memo: Any) -> Ledger:
         return self  # an account has no copies: a cloned estimator spends from the same one
+
+
+def _mu(event: Event) -> float:
+    """Return an event's Gaussian-DP parameter; the filter is proven for such events only."""
+    if not isinstance(event, GaussianEvent):
+        raise PlanError(
+            f"A ledger adds up Gaussian noise only. Got a {type(event).__name__}. "
+            "Use Gaussian() in this plan."
+        )
+    return event.mu

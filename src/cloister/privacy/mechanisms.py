@@ -1,7 +1,7 @@
 r"""Mechanisms: the only door between what is private and what is public.
 
-A mechanism turns the sum of a round's messages into a noisy value and says what that costs. Its one
-parameter is the run's total Gaussian-DP budget :math:`\mu`: a round with share :math:`s` of the squared
+A mechanism turns the sum of a round's messages into a noisy value and says what that costs. The level of
+`Gaussian` is the run's total Gaussian-DP budget :math:`\mu`: a round with share :math:`s` of the squared
 budget gets noise of standard deviation :math:`\Delta / (\mu \sqrt{s})`, where :math:`\Delta` is the exact
 sensitivity of the channel in use. What a round costs is thereby fixed before it is known what is said in it.
 """
@@ -15,8 +15,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.channel import Channel, Relation, Round
 from cloister.errors import PlanError
-from cloister.privacy.events import GaussianEvent
+from cloister.privacy.events import Event, GaussianEvent
 from cloister.privacy.randomness import Randomness, normals
 
 __all__ = ["Gaussian", "Mechanism", "Silent"]
@@ -29,13 +30,16 @@ class Mechanism(Protocol):
 
     @property
     def budget(self) -> float:
-        """The total Gaussian-DP parameter if everyone took part in every round."""
+        """The level of the noise: for Gaussian noise the total mu if everyone took part in every round."""
 
-    def event(self, share: float) -> GaussianEvent:
-        """Return what a round with this share of the squared budget costs a task that takes part."""
+    def event(self, round: Round, planned: Relation, relation: Relation) -> Event:
+        """Return what a round costs a task that takes part, at worst over the channels it may use.
 
-    def noise(self, sensitivity: float, share: float) -> float:
-        """Return the standard deviation of the noise on each coordinate."""
+        The price is under `relation`; the noise is set for the sensitivity under `planned`.
+        """
+
+    def noise(self, channel: Channel, planned: Relation, share: float) -> float:
+        """Return the standard deviation of the noise on each coordinate, in units of the clip."""
 
     def perturb(self, total: Floats, noise: float, source: Randomness, round: int) -> Floats:
         """Return the sum with noise added."""
@@ -63,7 +67,7 @@ class Gaussian:
 
     Examples
     --------
-    >>> Gaussian(mu=0.5).noise(sensitivity=2.0, share=0.25)
+    >>> Gaussian(mu=0.5).noise(Channel(3), Relation.REPLACE, share=0.25)
     8.0
     """
 
@@ -76,17 +80,17 @@ class Gaussian:
     @property
     def budget(self) -> float:
         """The total Gaussian-DP parameter if everyone took part in every round."""
-        if self.mu is None:
-            raise PlanError("This plan has no noise level yet. Call plan.calibrate(epsilon) first.")
-        return self.mu
+        return calibrated(self.mu)
 
-    def event(self, share: float) -> GaussianEvent:
-        """Return the price of a round."""
-        return GaussianEvent(self.budget * math.sqrt(share))
+    def event(self, round: Round, planned: Relation, relation: Relation) -> GaussianEvent:
+        """Return the price of a round, against neighbours and against silence."""
+        mu = self.budget * math.sqrt(round.share)
+        against, silence = (growth(round, planned, r) for r in (relation, Relation.ZERO_OUT))
+        return GaussianEvent(mu * against, mu * silence)
 
-    def noise(self, sensitivity: float, share: float) -> float:
+    def noise(self, channel: Channel, planned: Relation, share: float) -> float:
         """Return the noise's standard deviation."""
-        return sensitivity / (self.budget * math.sqrt(share))
+        return channel.sensitivity(planned) / (self.budget * math.sqrt(share))
 
     def perturb(self, total: Floats, noise: float, source: Randomness, round: int) -> Floats:
         """Return the sum with noise added."""
@@ -106,11 +110,11 @@ class Silent:
         """Infinity."""
         return math.inf
 
-    def event(self, share: float) -> GaussianEvent:
+    def event(self, round: Round, planned: Relation, relation: Relation) -> GaussianEvent:
         """Return the infinite price of a round."""
         return GaussianEvent(math.inf)
 
-    def noise(self, sensitivity: float, share: float) -> float:
+    def noise(self, channel: Channel, planned: Relation, share: float) -> float:
         """Return 0."""
         return 0.0
 
@@ -121,3 +125,15 @@ class Silent:
     def scaled(self, budget: float) -> Silent:
         """Refuse: silence has no level."""
         raise PlanError("Silent() adds no noise and cannot be calibrated. Use Gaussian().")
+
+
+def calibrated(level: float | None) -> float:
+    """Return a mechanism's level, or say that it has none yet."""
+    if level is None:
+        raise PlanError("This plan has no noise level yet. Call plan.calibrate(epsilon) first.")
+    return level
+
+
+def growth(round: Round, planned: Relation, relation: Relation) -> float:
+    """Return how much larger a sensitivity may be under `relation` than under the one planned for."""
+    return max(c.sensitivity(relation) / c.sensitivity(planned) for c in round.channels)

@@ -42,7 +42,7 @@ class SystemRandomness:
     def description(self) -> str:
         """What the guarantee says about this source."""
         return (
-            "floating-point Gaussian from the operating system's cryptographic generator "
+            "floating-point noise from the operating system's cryptographic generator "
             "(attacks on the lowest bits of floating-point numbers are not covered)"
         )
 
@@ -73,7 +73,7 @@ class SeededRandomness:
     @property
     def description(self) -> str:
         """What the guarantee says about this source."""
-        return "INSECURE: floating-point Gaussian from a seed, for tests and papers"
+        return "INSECURE: floating-point noise from a seed, for tests and papers"
 
     def uniforms(self, stream: str, round: int, count: int) -> Floats:
         """Return `count` uniforms in (0, 1), the same for the same (seed, stream, round)."""

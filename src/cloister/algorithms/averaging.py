@@ -1,0 +1,121 @@
+"""Averaging: one release of clipped models, and their noisy mean is everyone's model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.channel import Channel, Plain, Round
+from cloister.errors import PlanError
+from cloister.learners.losses import Loss
+
+if TYPE_CHECKING:
+    from cloister.billboard import Billboard, Release
+    from cloister.tasks import Block
+
+__all__ = ["Averaged"]
+
+Floats = NDArray[np.float64]
+States = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Averaged:
+    r"""Each task fits its own regularised model; all use the noisy average of them.
+
+    .. math::
+        \hat w_k = \arg\min_w f_k(w) + \tfrac{\lambda}{2}|w|^2, \qquad
+        \bar w = \frac1m \Big( \sum_k \mathrm{Clip}_K(\hat w_k) + \text{noise} \Big)
+
+    The paper protects one row of one task, by noise for the sensitivity :math:`2/(n_{\min} m \lambda)` of the
+    average; see `aggregation_scale` for what that takes to protect a task. Here the task is protected
+    directly: a clipped model moves the sum by at most 2K, however many rows are behind it.
+
+    Parameters
+    ----------
+    loss : LeastSquares, Logistic or Softmax
+        What a task minimises; a mean over its rows.
+    lam : float
+        Strength of each task's own ridge; more than 0.
+    clip : float
+        Radius K that models are clipped to; public.
+    steps : int
+        Accelerated gradient steps of the local fit; its step size is the task's own and stays at home.
+
+    Privacy
+    -------
+    One task is protected. Its one message is its clipped model: sensitivity K (zero-out) or 2K (replace) of
+    the sum. The model all tasks end with is the release itself, so it may be published.
+
+    References
+    ----------
+    M. Pathak, S. Rane and B. Raj, "Multiparty differential privacy via aggregation of locally trained
+    classifiers", NeurIPS 2010, section 3 (DP-AGGR), with the task as the unit of privacy.
+
+    Examples
+    --------
+    >>> from cloister import LeastSquares, Plan, Silent, Tasks, run
+    >>> tasks = Tasks.from_list([[[1.0]], [[1.0]]], [[2.0], [4.0]])
+    >>> plan = Plan(Averaged(LeastSquares(1), lam=1.0, clip=5.0), Silent(), n_tasks=2)
+    >>> run(plan, tasks).private.models["coef"].round(6).tolist()
+    [[1.5], [1.5]]
+    """
+
+    loss: Loss
+    lam: float = 0.1
+    clip: float = 1.0
+    steps: int = 200
+
+    def __post_init__(self) -> None:
+        if not 0 < self.lam < np.inf or self.steps < 1:
+            raise PlanError(
+                f"lam must be > 0 and finite, steps at least 1. Got lam={self.lam}, steps={self.steps}."
+            )
+
+    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
+        """Return the one round."""
+        return (Round(1.0, (self._channel,)),)
+
+    @property
+    def _channel(self) -> Channel:
+        return Channel(self.loss.size, self.clip, Plain())
+
+    def open(self) -> dict[str, NDArray[Any]]:
+        """Start from zeros."""
+        return {"mean": np.zeros(self.loss.size)}
+
+    def channel(self, board: Billboard) -> Channel:
+        """Return the one channel: the model, clipped."""
+        return self._channel
+
+    def init(self, block: Block, board: Billboard) -> States:
+        """Fit every task on its own."""
+        return {"weights": self._fit(block)}
+
+    def _fit(self, block: Block) -> Floats:
+        """Follow Nesterov's method for strongly convex functions, at each task's own pace."""
+        lr = (1 / (self.loss.smoothness(block.X, block.weight) + self.lam))[:, None]
+        root = np.sqrt(self.lam * lr)
+        momentum = (1 - root) / (1 + root)
+        weights = previous = np.zeros((len(block), self.loss.size))
+        with np.errstate(over="ignore", invalid="ignore"):  # data that overflow spoil their own task only
+            for _ in range(self.steps):
+                ahead = weights + momentum * (weights - previous)
+                slope = self.loss.gradient(ahead, block.X, block.y, block.weight) + self.lam * ahead
+                previous, weights = weights, ahead - lr * slope
+        return np.asarray(weights)
+
+    def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
+        """Say the own model."""
+        return states["weights"], states
+
+    def digest(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
+        """Post the noisy mean."""
+        return {"mean": self.clip * release.value / release.denominator}
+
+    def finish(self, states: States, block: Block, board: Billboard) -> States:
+        """Take the mean for a model."""
+        return {"coef": np.repeat(board["mean"][None, :], len(block), axis=0)}

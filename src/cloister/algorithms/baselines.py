@@ -1,0 +1,136 @@
+"""Single-task and pooled regression with penalties chosen by cross-validation: what sharing must beat.
+
+Plain functions over all tasks at once, for comparisons. `own=True` is a task's own choice from its own rows:
+nothing leaves it, and epsilon is 0. A penalty common to all tasks, and the pooled model, are chosen from
+everyone's data without noise: NOT PRIVATE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cloister.learners.ridge import Statistics, ridge_fit, statistics
+from cloister.tasks import Block, Tasks
+
+__all__ = ["lasso", "pooled_ridge", "ridge"]
+
+Floats = NDArray[np.float64]
+#: Penalties for ridge, on sums of squares, and for lasso, on half their mean.
+RIDGE_PENALTIES = np.geomspace(1e-4, 1e2, 19)
+LASSO_PENALTIES = np.geomspace(1e-5, 1e-1, 17)
+FOLDS = 5
+
+#: Fits a block with row weights for all penalties: (tasks, penalties, features).
+Path = Callable[[Block, Floats], Floats]
+
+
+def ridge(tasks: Tasks, own: bool = False, lambdas: ArrayLike = RIDGE_PENALTIES) -> Floats:
+    r"""Fit :math:`|y - Xw|^2 + \lambda|w|^2` to every task, with one lambda for all or each its own.
+
+    Parameters
+    ----------
+    tasks : Tasks
+        Training data.
+    own : bool
+        Whether each task chooses lambda by its own cross-validation (nothing leaves it), or all share the
+        one that is best over all tasks together (NOT PRIVATE).
+    lambdas : array
+        What to choose from.
+
+    Returns
+    -------
+    array of shape (tasks, features)
+        Weights.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(40, 2))
+    >>> ridge(Tasks.from_arrays(X, X @ [1.0, -1.0], np.arange(40) % 2)).round(2).tolist()
+    [[1.0, -1.0], [1.0, -1.0]]
+    """
+    return _choose(tasks, _ridge_path(lambdas), own)
+
+
+def lasso(tasks: Tasks, own: bool = False, lambdas: ArrayLike = LASSO_PENALTIES) -> Floats:
+    r"""Fit :math:`\frac{1}{2n}|y - Xw|^2 + \lambda|w|_1` to every task; parameters as for `ridge`.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 3))
+    >>> lasso(Tasks.from_arrays(X, X[:, 0], np.arange(60) % 2), lambdas=[1e-3, 0.1]).round(2)[:, 0].tolist()
+    [1.0, 1.0]
+    """
+    return _choose(tasks, _lasso_path(lambdas), own)
+
+
+def pooled_ridge(tasks: Tasks, lambdas: ArrayLike = RIDGE_PENALTIES) -> Floats:
+    """Fit one ridge to all rows of all tasks, lambda by cross-validation, and give it to each. NOT PRIVATE.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 1))
+    >>> pooled_ridge(Tasks.from_arrays(X, X[:, 0], np.arange(60) % 2)).round(2).tolist()
+    [[1.0], [1.0]]
+    """
+    together = Tasks(np.zeros(1), tasks.X, tasks.y, tasks.weight, np.array([0, len(tasks.y)]))
+    return np.repeat(ridge(together, lambdas=lambdas), len(tasks), axis=0)
+
+
+def _choose(tasks: Tasks, path: Path, own: bool) -> Floats:
+    """Fit every penalty, score it on held-out rows, and take the best for all or for each task."""
+    layout = tasks.layout()
+    blocks = list(tasks.blocks(layout))
+    errors = [_held_out(block, path) for block in blocks]
+    shared = int(np.argmin(sum(error.sum(axis=0) for error in errors)))
+    weights = np.empty((len(tasks), tasks.X.shape[1]))
+    for index, block, error in zip(layout, blocks, errors, strict=True):
+        best = error.argmin(axis=1) if own else np.full(len(block), shared)
+        weights[index] = path(block, block.weight)[np.arange(len(block)), best]
+    return weights
+
+
+def _held_out(block: Block, path: Path) -> Floats:
+    """Return squared errors on held-out rows, summed over folds: (tasks, penalties)."""
+    draws = np.where(block.weight > 0, block.uniforms(0), np.inf)
+    fold = np.argsort(np.argsort(draws, axis=1), axis=1) % FOLDS
+    total: Floats = np.zeros(())
+    for k in range(FOLDS):
+        fitted = path(block, np.where(fold == k, 0.0, block.weight))
+        residual = fitted @ block.X.swapaxes(1, 2) - block.y[:, None, :]
+        total = total + (np.where(fold == k, block.weight, 0.0)[:, None, :] * residual**2).sum(axis=2)
+    return total
+
+
+def _ridge_path(lambdas: ArrayLike) -> Path:
+    def path(block: Block, weight: Floats) -> Floats:
+        stats: Statistics = statistics(block.X, block.y, weight)
+        dim = block.X.shape[2]
+        fit = ridge_fit(stats, np.zeros(dim), np.eye(dim), np.asarray(lambdas), np.ones(1))
+        return np.asarray(fit.solutions @ fit.basis.swapaxes(1, 2))
+
+    return path
+
+
+def _lasso_path(lambdas: ArrayLike) -> Path:
+    from sklearn.linear_model import lasso_path
+
+    order = np.argsort(-np.asarray(lambdas))
+
+    def path(block: Block, weight: Floats) -> Floats:
+        fitted = np.zeros((len(block), len(order), block.X.shape[2]))
+        for i, root in enumerate(np.sqrt(weight)):
+            rows = root > 0
+            if rows.any():
+                scale = root[rows] / np.sqrt(np.mean(root[rows] ** 2))
+                X, y = block.X[i, rows] * scale[:, None], block.y[i, rows] * scale
+                _, found, _ = lasso_path(X, y, alphas=np.asarray(lambdas)[order], max_iter=20_000)
+                fitted[i, order] = found.T
+        return fitted
+
+    return path

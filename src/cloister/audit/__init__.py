@@ -1,0 +1,4 @@
+"""Attacks on what is claimed, and published mechanisms that do not keep their promise.
+
+Nothing here can be selected for a run: none of it is exported by `cloister`, so no plan file can name it.
+"""

@@ -1,0 +1,263 @@
+"""What sharing in private must beat: every task on its own, and one model for all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cloister.algorithm import Algorithm, States
+from cloister.algorithms.independent import Independent
+from cloister.codebook import Codebook
+from cloister.engines.local import Run, run
+from cloister.errors import InputError
+from cloister.estimators.base import FROM_DATA, ClassificationFace, Face, RegressionFace
+from cloister.estimators.columns import Columns
+from cloister.estimators.own import OwnScaling
+from cloister.learners.classification import Classification
+from cloister.learners.regression import Regression
+from cloister.plan import Plan
+from cloister.tasks import Tasks
+
+__all__ = ["PooledClassifier", "PooledRegressor", "SingleTaskClassifier", "SingleTaskRegressor"]
+
+Floats = NDArray[np.float64]
+CLASSES_FROM_DATA = "the list of classes was read from the data of all tasks"
+
+
+class _SingleTask(Face):
+    """What both faces share: scaling by the codebook or, without one, by each task's own data."""
+
+    def __init__(self, task: str | int | None = None, *, bounds: Any = None) -> None:
+        self.task = task
+        self.bounds = bounds
+
+    def fit(
+        self, X: Any, y: Any, tasks: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> Any:
+        """Fit every task's model to its own rows.
+
+        Parameters
+        ----------
+        X : DataFrame, mapping of columns, or array of shape (n_samples, n_features)
+            Features, and the task column if `task` names one; numbers only without bounds.
+        y : array-like of shape (n_samples,)
+            Numbers or classes.
+        tasks : array-like of shape (n_samples,), optional
+            One task id a row, instead of a task column.
+        sample_weight : array-like of shape (n_samples,), optional
+            Row weights.
+
+        Returns
+        -------
+        self
+        """
+        if self.bounds is not None or (self.task is None and tasks is None):
+            return super().fit(X, y, tasks, sample_weight)
+        columns, _ = self._columns(X, y, tasks)
+        self._fit_each(columns, np.asarray(y), sample_weight)
+        return self
+
+    def _fit_each(self, columns: Columns, goal: NDArray[Any], sample_weight: ArrayLike | None) -> None:
+        """Scale every task by its own data, fit it, and express its model in the user's units."""
+        values = _numbers(columns)
+        data = Tasks.from_arrays(values, np.arange(len(goal)), columns.ids, sample_weight)
+        if self._classify:
+            self.classes_, goal = np.unique(goal, return_inverse=True)
+        parts = [self._own_rows(data, goal, i) for i in range(len(data))]
+        stacked = Tasks(
+            data.ids,
+            np.concatenate([scaling.encode(rows) for scaling, rows, _ in parts]),
+            np.concatenate([target for _, _, target in parts]),
+            data.weight,
+            data.offsets,
+        )
+        learner = self._own_learner(1 + values.shape[1])
+        caveats = (CLASSES_FROM_DATA,) if self._classify else ()
+        finished = run(Plan(Independent(learner), n_tasks=len(data), caveats=caveats), stacked)
+        self._units, self._alone = _user_scaling(values.shape[1]), False
+        self._name_features(columns, list(columns.features))
+        models = _to_user_units(finished.private.models, [scaling for scaling, _, _ in parts])
+        self._keep(replace(finished, private=replace(finished.private, models=models)))
+
+    def _own_rows(self, data: Tasks, goal: NDArray[Any], i: int) -> tuple[OwnScaling, Floats, NDArray[Any]]:
+        """Return one task's scaling, its rows and its scaled targets."""
+        at = slice(*data.offsets[i : i + 2])
+        target = goal[data.y[at]]
+        if self._classify:
+            return OwnScaling.of(data.X[at], None, data.weight[at]), data.X[at], target
+        scaling = OwnScaling.of(data.X[at], target.astype(np.float64), data.weight[at])
+        return scaling, data.X[at], scaling.encode_target(target.astype(np.float64))
+
+    def _own_learner(self, width: int) -> Regression | Classification:
+        return Classification(width, max(2, len(self.classes_))) if self._classify else Regression(width)
+
+    def _encode_rows(self, columns: Columns) -> Floats:
+        if isinstance(self._units, Codebook):
+            return super()._encode_rows(columns)
+        return self._units.encode(_numbers(columns))
+
+    def _algorithm(self, codebook: Codebook) -> Algorithm:
+        return Independent(self._learner(codebook))
+
+    def _plan(self, codebook: Codebook, n_tasks: int) -> Plan:
+        caveats = (FROM_DATA,) if codebook.from_private_data else ()
+        return Plan(self._algorithm(codebook), n_tasks=n_tasks, caveats=caveats)
+
+    def _run(self, codebook: Codebook, data: Tasks) -> Run:
+        return run(self._plan(codebook, len(data)), data)
+
+    def _stranger(self) -> States:
+        raise InputError(
+            "Single tasks share nothing, so there is no model for a task that was not in fit. "
+            "Use SharedPrior estimators, or predict for the tasks of fit only."
+        )
+
+
+class SingleTaskRegressor(RegressionFace, _SingleTask):
+    """Linear regression, every task on its own: Bayesian ridge averaged over its strength by evidence.
+
+    Parameters
+    ----------
+    task : str or int, optional
+        Name (or index) of the task column. None, and no `tasks` in `fit`, means one task.
+    bounds : mapping, path or Codebook, optional
+        Limits of the features and the target, as for `SharedPriorRegressor`. Without them every task scales
+        numbers by its own data; nothing leaves it, so nothing need be public.
+
+    Privacy
+    -------
+    Nothing is ever sent: epsilon is 0. There is no model for a task that was not in `fit`.
+
+    Examples
+    --------
+    >>> x, y = np.arange(12.0)[:, None], np.r_[np.arange(6.0), 5 - np.arange(6.0)]
+    >>> model = SingleTaskRegressor().fit(x, y, tasks=np.repeat(["up", "down"], 6))
+    >>> model.coef_.round(1).ravel().tolist(), model.guarantee_.epsilon
+    ([-1.0, 1.0], 0.0)
+    """
+
+
+class SingleTaskClassifier(ClassificationFace, _SingleTask):
+    """Logistic or multinomial regression, every task on its own.
+
+    Parameters and attributes are those of `SingleTaskRegressor`.
+
+    Privacy
+    -------
+    Nothing is ever sent: epsilon is 0. Without bounds the classes are those that any task has: what others
+    have shows in them, and the guarantee says that it does not hold. List them in `bounds` to mend that.
+    """
+
+
+class _Pooled(Face):
+    """What both faces share: all rows are one task's."""
+
+    def __init__(self, task: str | int | None = None, *, bounds: Any = None) -> None:
+        self.task = task
+        self.bounds = bounds
+
+    def _algorithm(self, codebook: Codebook) -> Algorithm:
+        raise InputError("Pooling has no plan: all rows are put together, and nothing protects them.")
+
+    def plan(self, n_tasks: int, codebook: Codebook | None = None) -> Plan:
+        """Refuse: rows are put together, and no plan prices that."""
+        raise InputError("Pooling has no plan: all rows are put together, and nothing protects them.")
+
+    def save(self, folder: Any) -> Any:
+        """Refuse: nothing about a pooled model is public."""
+        raise InputError("A pooled model is not private, so it has no public part. Use export(task, path).")
+
+    def _run(self, codebook: Codebook, data: Tasks) -> Run:
+        everyone = np.array([0, len(data.y)])
+        together = Tasks(np.zeros(1, dtype=np.int64), data.X, data.y, data.weight, everyone)
+        finished = run(Plan(Independent(self._learner(codebook)), n_tasks=1), together)
+        models = {
+            name: np.repeat(array, len(data), axis=0) for name, array in finished.private.models.items()
+        }
+        return replace(finished, private=replace(finished.private, ids=data.ids, models=models))
+
+    def _keep(self, finished: Run) -> None:
+        super()._keep(finished)
+        if not self._alone:
+            self.guarantee_ = replace(
+                self.guarantee_,
+                epsilon=math.inf,
+                other_epsilon=math.inf,
+                delta=1.0,
+                n_tasks=len(finished.private.ids),
+                accountant="none",
+                noise="none",
+                participation="everyone, with all rows",
+            )
+            del self.plan_, self.billboard_  # of the one task that all rows were taken for
+
+    def _stranger(self) -> States:
+        return {name: array[:1] for name, array in self._finished.private.models.items()}
+
+
+class PooledRegressor(RegressionFace, _Pooled):
+    """Linear regression with one model for all tasks, fitted to all rows: a baseline that is NOT PRIVATE.
+
+    Parameters
+    ----------
+    task : str or int, optional
+        Name (or index) of the task column. None, and no `tasks` in `fit`, means one task, with its own model.
+    bounds : mapping, path or Codebook
+        Limits of the features and the target, as for `SharedPriorRegressor`.
+
+    Privacy
+    -------
+    None: whoever holds the model, or any prediction of it, holds something about every row. The guarantee
+    says so.
+
+    Examples
+    --------
+    >>> x = np.linspace(-1, 1, 40)[:, None]
+    >>> model = PooledRegressor(bounds={0: (-1, 1), "y": (-1, 1)})
+    >>> model = model.fit(x, 0.5 * x[:, 0], tasks=np.arange(40) % 4)
+    >>> str(model.guarantee_).split(":")[0], model.predict([[1.0]], tasks=[999]).round(2).tolist()
+    ('NOT PRIVATE', [0.5])
+    """
+
+
+class PooledClassifier(ClassificationFace, _Pooled):
+    """Logistic or multinomial regression with one model for all tasks: a baseline that is NOT PRIVATE.
+
+    Parameters, attributes and the lack of privacy are those of `PooledRegressor`.
+    """
+
+
+def _numbers(columns: Columns) -> Floats:
+    for name, values in columns.features.items():
+        if np.asarray(values).dtype.kind not in "biuf":
+            raise InputError(f"Column {name!r} is not numeric. Pass bounds= with its levels.")
+    return np.column_stack([np.asarray(v, dtype=np.float64) for v in columns.features.values()])
+
+
+def _user_scaling(features: int) -> OwnScaling:
+    """Return the scaling that leaves the user's units as they are."""
+    return OwnScaling(np.zeros(features), np.ones(features))
+
+
+def _to_user_units(models: States, scalings: list[OwnScaling]) -> States:
+    """Express every task's model, fitted in its own scaling, in the user's units."""
+    center, spread = (np.stack([getattr(s, name) for s in scalings]) for name in ("center", "spread"))
+    scale, middle = (
+        np.array([getattr(s, f"target_{name}") for s in scalings]) for name in ("scale", "center")
+    )
+    width, m = center.shape[1] + 1, len(scalings)
+    turn = np.zeros((m, width, width))
+    turn[:, np.arange(width), np.arange(width)] = np.column_stack([np.ones(m), 1 / spread])
+    turn[:, 0, 1:] = -center / spread
+    turn *= scale[:, None, None]
+    weights = models["coef"].reshape(m, -1, width)
+    coef = np.einsum("mij,mqj->mqi", turn, weights)
+    coef[:, 0, 0] += math.sqrt(width) * middle
+    spreads = models["covariance"].reshape(m, weights.shape[1], width, weights.shape[1], width)
+    spreads = np.einsum("mij,mqjrk,mlk->mqirl", turn, spreads, turn)
+    out = {"coef": coef.reshape(m, -1), "covariance": spreads.reshape(models["covariance"].shape)}
+    return out | ({"noise": models["noise"] * scale**2} if "noise" in models else {})

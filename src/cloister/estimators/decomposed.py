@@ -1,0 +1,117 @@
+"""DecomposedRegressor and DecomposedClassifier: weights that tasks share, and weights of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+
+from cloister.algorithm import States
+from cloister.algorithms.covariance import GroupSparse, LowRank
+from cloister.algorithms.decomposed import Decomposed, EntrySparse, OwnPenalty, SquaredNorm, TaskSparse
+from cloister.codebook import Codebook
+from cloister.errors import InputError
+from cloister.estimators.base import ClassificationFace, RegressionFace
+from cloister.estimators.linear import LinearFace
+from cloister.learners.losses import Loss
+from cloister.privacy.ledger import Ledger
+
+__all__ = ["DecomposedClassifier", "DecomposedRegressor"]
+
+SHARED = {"lowrank": LowRank, "sparse": GroupSparse}
+OWN: dict[str, Callable[[float], OwnPenalty]] = {
+    "entries": EntrySparse,
+    "tasks": TaskSparse,
+    "squared": SquaredNorm,
+}
+
+
+class _Decomposed(LinearFace):
+    """What the faces of `Decomposed` share."""
+
+    def __init__(
+        self,
+        task: str | int | None = None,
+        *,
+        epsilon: float = 1.0,
+        delta: float | str = "auto",
+        relation: str = "replace",
+        shared: str = "lowrank",
+        own: str = "entries",
+        lam: float = 0.1,
+        lam_own: float = 0.01,
+        clip: float | str = "auto",
+        rounds: int = 20,
+        lr: float | str = "auto",
+        warmup: int = 100,
+        guard: bool = False,
+        bounds: Any = None,
+        ledger: Ledger | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.task = task
+        self.epsilon = epsilon
+        self.delta = delta
+        self.relation = relation
+        self.shared = shared
+        self.own = own
+        self.lam = lam
+        self.lam_own = lam_own
+        self.clip = clip
+        self.rounds = rounds
+        self.lr = lr
+        self.warmup = warmup
+        self.guard = guard
+        self.bounds = bounds
+        self.ledger = ledger
+        self.random_state = random_state
+
+    def _shared(self, codebook: Codebook, loss: Loss) -> Decomposed:
+        _check_word("shared", self.shared, SHARED)
+        _check_word("own", self.own, OWN)
+        shared = SHARED[self.shared](
+            loss,
+            lam=self.lam,
+            clip=self._radius(codebook),
+            rounds=self.rounds,
+            lr=self._step(codebook) / (2 if self.lr == "auto" else 1),  # both parts move at once
+            warmup=self.warmup,
+        )
+        return Decomposed(shared, OWN[self.own](self.lam_own))
+
+    def _stranger(self) -> States:
+        zero = np.zeros((1, self._inner().shared.loss.size))
+        return {"coef": zero, "shared": zero, "own": zero}
+
+
+class DecomposedRegressor(RegressionFace, _Decomposed):
+    """Linear regression for many tasks with shared weights and weights of their own, under task-level JDP.
+
+    Parameters
+    ----------
+    task, epsilon, delta, relation, bounds, ledger, random_state, lam, clip, rounds, lr, warmup, guard
+        As for `LowRankRegressor`; the automatic step is half as long.
+    shared : {"lowrank", "sparse"}
+        What tasks have in common: a subspace, or a few features.
+    own : {"entries", "tasks", "squared"}
+        What their own part is like: few entries, few tasks that have one, or small throughout.
+    lam_own : float
+        Strength of the penalty on the own part, which never leaves its task.
+
+    Privacy
+    -------
+    That of `Decomposed`. A task that was not in `fit` is served as by `LowRankRegressor`.
+    """
+
+
+class DecomposedClassifier(ClassificationFace, _Decomposed):
+    """Logistic regression for many tasks with shared weights and weights of their own, under task-level JDP.
+
+    Parameters, attributes and privacy are those of `DecomposedRegressor`; the codebook lists two classes.
+    """
+
+
+def _check_word(name: str, word: str, known: Collection[str]) -> None:
+    if word not in known:
+        raise InputError(f"{name} must be one of {', '.join(map(repr, known))}. Got {word!r}.")

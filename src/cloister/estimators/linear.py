@@ -1,0 +1,311 @@
+"""Linear models for many tasks by the algorithms of the papers, as scikit-learn estimators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cloister.algorithm import Algorithm, States
+from cloister.algorithms.covariance import GroupSparse, LowRank
+from cloister.algorithms.guarded import Guarded
+from cloister.algorithms.mean import MeanRegularized
+from cloister.codebook import Codebook, Numeric
+from cloister.errors import InputError
+from cloister.estimators.base import ClassificationFace, Face, RegressionFace
+from cloister.learners.losses import LeastSquares, Logistic, Loss, Softmax
+from cloister.privacy.ledger import Ledger
+
+__all__ = [
+    "GroupSparseClassifier",
+    "GroupSparseRegressor",
+    "LinearFace",
+    "LowRankClassifier",
+    "LowRankRegressor",
+    "MeanRegularizedClassifier",
+    "MeanRegularizedRegressor",
+]
+
+
+class LinearFace(Face):
+    """What the faces here share: a loss and a step that suit the codebook, and the guard."""
+
+    clip: float | str
+    lr: float | str
+    guard: bool
+
+    #: Whether more than two classes can be told apart.
+    _several = False
+
+    def _algorithm(self, codebook: Codebook) -> Algorithm:
+        algorithm = self._shared(codebook, self._loss(codebook))
+        return Guarded(algorithm, self._learner(codebook)) if self.guard else algorithm
+
+    def _shared(self, codebook: Codebook, loss: Loss) -> Algorithm:
+        raise NotImplementedError
+
+    def _loss(self, codebook: Codebook) -> Loss:
+        if isinstance(codebook.target, Numeric):
+            return LeastSquares(codebook.width)
+        classes = len(codebook.target.levels)
+        if classes == 2:
+            return Logistic(codebook.width)
+        if self._several:
+            return Softmax(codebook.width, classes)
+        raise InputError(
+            f"{type(self).__name__} tells two classes apart. The codebook lists {classes}. "
+            "Use MeanRegularizedClassifier or SharedPriorClassifier."
+        )
+
+    def _step(self, codebook: Codebook) -> float:
+        """Return the step: by default 1 over the largest curvature that rows of norm 1 can have."""
+        if not isinstance(self.lr, str):
+            return float(self.lr)
+        _only_auto("lr", self.lr)
+        if isinstance(codebook.target, Numeric):
+            return 1.0
+        return 4.0 if len(codebook.target.levels) == 2 else 2.0
+
+    def _radius(self, codebook: Codebook) -> float:
+        """Return the clip: by default what weights for rows of norm 1 seldom exceed."""
+        if not isinstance(self.clip, str):
+            return float(self.clip)
+        _only_auto("clip", self.clip)
+        return 1.0 if isinstance(codebook.target, Numeric) else 3.0
+
+    def _inner(self) -> Any:
+        algorithm = self.plan_.algorithm
+        return algorithm.algorithm if isinstance(algorithm, Guarded) else algorithm
+
+    def _stranger(self) -> States:
+        return {"coef": np.zeros((1, self._inner().loss.size))}
+
+
+class _Covariance(LinearFace):
+    """What the faces of `LowRank` and `GroupSparse` share."""
+
+    _kind: type[LowRank] | type[GroupSparse]
+
+    def __init__(
+        self,
+        task: str | int | None = None,
+        *,
+        epsilon: float = 1.0,
+        delta: float | str = "auto",
+        relation: str = "replace",
+        lam: float = 0.1,
+        clip: float | str = "auto",
+        rounds: int = 20,
+        lr: float | str = "auto",
+        accelerated: bool = True,
+        strong: float = 0.0,
+        warmup: int = 100,
+        averaged: bool = False,
+        guard: bool = False,
+        bounds: Any = None,
+        ledger: Ledger | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.task = task
+        self.epsilon = epsilon
+        self.delta = delta
+        self.relation = relation
+        self.lam = lam
+        self.clip = clip
+        self.rounds = rounds
+        self.lr = lr
+        self.accelerated = accelerated
+        self.strong = strong
+        self.warmup = warmup
+        self.averaged = averaged
+        self.guard = guard
+        self.bounds = bounds
+        self.ledger = ledger
+        self.random_state = random_state
+
+    def _shared(self, codebook: Codebook, loss: Loss) -> LowRank | GroupSparse:
+        return self._kind(
+            loss,
+            lam=self.lam,
+            clip=self._radius(codebook),
+            rounds=self.rounds,
+            lr=self._step(codebook),
+            accelerated=self.accelerated,
+            strong=self.strong,
+            warmup=self.warmup,
+            averaged=self.averaged,
+        )
+
+
+class LowRankRegressor(RegressionFace, _Covariance):
+    """Linear regression for many tasks whose weights lie in a common subspace, under task-level JDP.
+
+    Parameters
+    ----------
+    task, epsilon, delta, relation, bounds, ledger, random_state
+        As for `SharedPriorRegressor`. Without a task (None, and no `tasks` in `fit`) it is one's own
+        single-task model: nothing leaves and epsilon is 0.
+    lam : float
+        Strength of the trace norm over all tasks' weights together; what it shrinks grows like the square
+        root of the number of tasks, so more tasks want more of it.
+    clip : float or "auto"
+        Radius that weights are clipped to. "auto" is 1 for numbers and 3 for classes, for encoded rows, which
+        have norm 1 at most, and targets in [-1, 1].
+    rounds : int
+        Releases.
+    lr : float or "auto"
+        Step size. "auto" is what is safe for any encoded rows: 1 for least squares, 4 for logistic loss.
+    accelerated, strong, warmup, averaged
+        As for `LowRank`.
+    guard : bool
+        Let every task choose at home, by its own cross-validation, between this and its single-task model
+        (see `Guarded`). The guarantee is the same.
+
+    Attributes
+    ----------
+    coef_, intercept_, guarantee_, plan_, billboard_
+        As for `SharedPriorRegressor`.
+
+    Privacy
+    -------
+    That of `LowRank`. The board holds no model: a task that was not in `fit` is served with zero weights,
+    that is with the middle of the target's bounds.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> school, x = np.repeat(np.arange(200), 10), rng.uniform(-1, 1, (2000, 3))
+    >>> y = np.clip(rng.normal(size=200)[school] * x[:, 0], -3, 3)  # one direction, any sign
+    >>> bounds = {0: (-1, 1), 1: (-1, 1), 2: (-1, 1), "y": (-3, 3)}
+    >>> model = LowRankRegressor(epsilon=4.0, bounds=bounds, random_state=0).fit(x, y, tasks=school)
+    >>> model.score(x, y, tasks=school) > 0.8, model.predict(x[:1], tasks=[999]).tolist()
+    (True, [0.0])
+    """
+
+    _kind = LowRank
+
+
+class LowRankClassifier(ClassificationFace, _Covariance):
+    """Logistic regression for many tasks whose weights lie in a common subspace, under task-level JDP.
+
+    Parameters, attributes and privacy are those of `LowRankRegressor`; the codebook lists two classes. A
+    task that was not in `fit` is told that either is as likely.
+    """
+
+    _kind = LowRank
+
+
+class GroupSparseRegressor(RegressionFace, _Covariance):
+    """Linear regression for many tasks that use the same few features, under task-level JDP.
+
+    Parameters, attributes, privacy and what serves a task that was not in `fit` are those of
+    `LowRankRegressor`, with the l2,1 norm in place of the trace norm (see `GroupSparse`).
+    """
+
+    _kind = GroupSparse
+
+
+class GroupSparseClassifier(ClassificationFace, _Covariance):
+    """Logistic regression for many tasks that use the same few features, under task-level JDP.
+
+    Parameters, attributes and privacy are those of `GroupSparseRegressor`; the codebook lists two classes. A
+    task that was not in `fit` is told that either is as likely.
+    """
+
+    _kind = GroupSparse
+
+
+class _MeanRegularized(LinearFace):
+    """What the faces of `MeanRegularized` share."""
+
+    _several = True
+
+    def __init__(
+        self,
+        task: str | int | None = None,
+        *,
+        epsilon: float = 1.0,
+        delta: float | str = "auto",
+        relation: str = "replace",
+        lam: float = 0.05,
+        clip: float | str = "auto",
+        rounds: int = 10,
+        steps: int = 5,
+        lr: float | str = "auto",
+        finetune: int = 5,
+        guard: bool = False,
+        bounds: Any = None,
+        ledger: Ledger | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.task = task
+        self.epsilon = epsilon
+        self.delta = delta
+        self.relation = relation
+        self.lam = lam
+        self.clip = clip
+        self.rounds = rounds
+        self.steps = steps
+        self.lr = lr
+        self.finetune = finetune
+        self.guard = guard
+        self.bounds = bounds
+        self.ledger = ledger
+        self.random_state = random_state
+
+    def _shared(self, codebook: Codebook, loss: Loss) -> MeanRegularized:
+        return MeanRegularized(
+            loss,
+            lam=self.lam,
+            clip=self._radius(codebook),
+            rounds=self.rounds,
+            steps=self.steps,
+            lr=self._step(codebook),
+            finetune=self.finetune,
+        )
+
+    def _stranger(self) -> States:
+        return {"coef": self.billboard_["mean"][None, :]}
+
+
+class MeanRegularizedRegressor(RegressionFace, _MeanRegularized):
+    """Linear regression for many tasks, each drawn towards the public mean of all, under task-level JDP.
+
+    Parameters
+    ----------
+    task, epsilon, delta, relation, bounds, ledger, random_state, clip, guard
+        As for `LowRankRegressor`.
+    lam : float
+        Pull towards the mean, at most 1/lr. 0 is single-task learning.
+    rounds, steps, finetune : int
+        Releases, local gradient steps before each, and after the last.
+    lr : float or "auto"
+        Step size. "auto" is 1 for least squares, 4 for two classes and 2 for more.
+
+    Privacy
+    -------
+    That of `MeanRegularized`. A task that was not in `fit` is served with the mean on the board.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> school, x = np.repeat(np.arange(200), 10), rng.uniform(-1, 1, (2000, 1))
+    >>> y = 0.5 * x[:, 0] + rng.normal(0, 0.1, 200)[school]
+    >>> model = MeanRegularizedRegressor(bounds={0: (-1, 1), "y": (-1, 1)}, random_state=0)
+    >>> model = model.fit(x, y, tasks=school)
+    >>> bool(model.predict([[1.0]], tasks=[999])[0] > 0.2)  # a school never seen
+    True
+    """
+
+
+class MeanRegularizedClassifier(ClassificationFace, _MeanRegularized):
+    """Logistic or multinomial regression for many tasks, each drawn towards the public mean of all.
+
+    Parameters, attributes and privacy are those of `MeanRegularizedRegressor`; the codebook lists two classes
+    or more.
+    """
+
+
+def _only_auto(name: str, word: str) -> None:
+    if word != "auto":
+        raise InputError(f"{name} must be a number or 'auto'. Got {word!r}.")

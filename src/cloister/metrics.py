@@ -1,0 +1,127 @@
+"""Scores of predictions, task by task.
+
+They are for those who hold the rows. A score is computed from private data: one task's belongs to that task,
+and an average over tasks that leaves them is a release, to be bounded, made noisy and charged
+(`cloister.tune` does so) or typed out as not private.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cloister.errors import InputError
+from cloister.tasks import task_ids
+
+__all__ = ["average_auc", "nmse", "per_task"]
+
+Floats = NDArray[np.float64]
+Metric = Callable[[NDArray[Any], NDArray[Any]], float]
+
+
+def nmse(y: ArrayLike, prediction: ArrayLike, tasks: ArrayLike | None = None) -> float:
+    r"""Return the mean squared error over the variance of the targets: 0 is perfect, 1 is their mean.
+
+    .. math:: \frac{\sum_i (y_i - \hat y_i)^2}{\sum_i (y_i - \bar y)^2}
+
+    With `tasks` it is the average over tasks of each one's own, by its own mean; tasks whose targets do not
+    vary are left out.
+
+    Privacy
+    -------
+    A score averaged over tasks that leaves them is a release: it needs a bound, noise and a charge.
+
+    Examples
+    --------
+    >>> nmse([0.0, 1.0, 2.0], [0.0, 1.0, 1.0])
+    0.5
+    >>> nmse([0.0, 1.0, 5.0, 7.0], [0.5, 0.5, 5.0, 7.0], tasks=["a", "a", "b", "b"])
+    0.5
+    """
+    if tasks is None:
+        return _nmse(*_paired(y, prediction))
+    scores = per_task(_nmse, y, prediction, tasks)[1]
+    return _average(scores, "targets that vary")
+
+
+def average_auc(y: ArrayLike, score: ArrayLike, tasks: ArrayLike) -> float:
+    """Return the area under the ROC curve, averaged over the tasks that have rows of both classes.
+
+    Privacy
+    -------
+    A score averaged over tasks that leaves them is a release: it needs a bound, noise and a charge. That a
+    task has both classes is private too.
+
+    Examples
+    --------
+    >>> average_auc([0, 1, 0, 1, 1], [0.1, 0.9, 0.7, 0.3, 0.5], tasks=["a", "a", "b", "b", "c"])
+    0.5
+    """
+    scores = per_task(_auc, y, score, tasks)[1]
+    return _average(scores, "rows of both classes")
+
+
+def per_task(
+    metric: Metric, y: ArrayLike, prediction: ArrayLike, tasks: ArrayLike
+) -> tuple[NDArray[Any], Floats]:
+    """Return the tasks' ids, sorted, and the metric of each one's own rows.
+
+    Parameters
+    ----------
+    metric : callable
+        Takes targets and predictions, returns a number; e.g. one of scikit-learn's.
+    y, prediction : array-like of shape (n_samples,) or (n_samples, ...)
+        Targets, and what was predicted for them.
+    tasks : array-like of shape (n_samples,)
+        One task id a row.
+
+    Privacy
+    -------
+    Each score belongs to its task alone. Averaged over tasks and told outside of them it is a release.
+
+    Examples
+    --------
+    >>> from sklearn.metrics import accuracy_score
+    >>> ids, scores = per_task(accuracy_score, [0, 1, 1], [0, 1, 0], ["b", "a", "b"])
+    >>> ids.tolist(), scores.tolist()
+    (['a', 'b'], [1.0, 0.5])
+    """
+    truth, guess = _paired(y, prediction)
+    names = task_ids(tasks)
+    if len(names) != len(truth):
+        raise InputError(f"tasks must name one task a row: y has {len(truth)} rows, tasks {len(names)}.")
+    ids, inverse = np.unique(names, return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    groups = np.split(order, np.cumsum(np.bincount(inverse, minlength=len(ids)))[:-1])
+    return ids, np.array([float(metric(truth[rows], guess[rows])) for rows in groups])
+
+
+def _paired(y: ArrayLike, prediction: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+    truth, guess = np.asarray(y), np.asarray(prediction)
+    if truth.ndim == 0 or guess.ndim == 0 or len(truth) != len(guess) or not len(truth):
+        raise InputError(
+            "Targets and predictions must have one entry a row, and at least one row. "
+            f"Got shapes {truth.shape} and {guess.shape}."
+        )
+    return truth, guess
+
+
+def _nmse(y: NDArray[Any], prediction: NDArray[Any]) -> float:
+    spread = float(np.square(y - y.mean()).sum())
+    return float(np.square(y - prediction).sum()) / spread if spread > 0 else np.nan
+
+
+def _auc(y: NDArray[Any], score: NDArray[Any]) -> float:
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(y, score)) if len(np.unique(y)) == 2 else np.nan
+
+
+def _average(scores: Floats, what: str) -> float:
+    known = scores[~np.isnan(scores)]
+    if not len(known):
+        raise InputError(f"There is nothing to average: no task has {what}.")
+    return float(known.mean())

@@ -1,0 +1,185 @@
+"""Choosing by repetition: a random number of runs, of which only the best is ever shown."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from cloister.channel import Relation
+from cloister.engines.local import Run, run
+from cloister.errors import AlgorithmError, PlanError
+from cloister.plan import Plan
+from cloister.privacy import accounting, gaussian_dp
+from cloister.privacy.guarantee import Guarantee
+from cloister.privacy.mechanisms import Gaussian
+from cloister.privacy.randomness import SeededRandomness, SystemRandomness
+from cloister.tasks import Tasks
+from cloister.tune.grid import Choice, Grid, check_tasks, held_out_losses, on_all_rows, run_seed, split_seed
+
+__all__ = ["RepeatAndSelect", "repeat_and_select", "selection_epsilon"]
+
+HIDDEN_RUNS = (
+    "a trusted curator holds the tasks' data and does all runs itself; of runs that were not chosen, and of "
+    "how many there were, nobody learns anything, tasks included; nothing is claimed against the curator"
+)
+
+
+def selection_epsilon(mu: float, runs: float, delta: float, shape: float = 1.0) -> float:
+    r"""Return the epsilon of showing the best of a random number of :math:`\mu`-GDP runs.
+
+    Parameters
+    ----------
+    mu : float
+        Gaussian-DP parameter of one run, the release of its score included.
+    runs : float
+        Expected number of runs.
+    delta : float
+        Between 0 and 1.
+    shape : float
+        Law of the number of runs: 1 is geometric, infinity is Poisson.
+
+    Examples
+    --------
+    >>> [round(selection_epsilon(0.5, runs, 1e-5), 2) for runs in (10, 30)]
+    [4.32, 4.89]
+    """
+    import dp_accounting
+    from dp_accounting.dp_event import RepeatAndSelectDpEvent
+
+    relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL  # mu carries the relation already
+    accountant = dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)
+    base = dp_accounting.GaussianDpEvent(1 / mu)
+    accountant.compose(RepeatAndSelectDpEvent(base, float(runs), float(shape)))
+    return float(accountant.get_epsilon(delta))
+
+
+@dataclass(frozen=True)
+class RepeatAndSelect(Grid):
+    """The best of a random number of runs: all of it public, and priced before data is touched.
+
+    Parameters
+    ----------
+    candidates, loss, n_tasks, epsilon, delta, relation, holdout, caveats
+        As for `Vote`. Each run is of a candidate drawn at random, with the same noise.
+    runs : float
+        Expected number of runs.
+    shape : float
+        Law of that number: 1 is geometric; infinity is Poisson, which may draw none at all.
+    share : float
+        The score's share of one run's squared Gaussian-DP budget.
+    worst : float
+        The loss at which a task's score is 0; the score is 1 where the loss is 0, linear in between. A public
+        number, near the losses to be expected: noise is relative to it.
+
+    Privacy
+    -------
+    A run's score is the mean over tasks of scores in [0, 1], released with noise inside the run: sensitivity
+    1/m under both relations. The whole is proven by Rényi DP, for those who see the shown run only. Runs that
+    are not shown must stay unseen by everyone. Tasks that compute their own messages do see them, so this is
+    for a curator that holds the data, and the guarantee says so; for tasks that hold their own use `Vote`.
+    """
+
+    runs: float = field(default=10.0, kw_only=True)
+    shape: float = field(default=1.0, kw_only=True)
+    worst: float = field(default=1.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shape not in (1.0, math.inf):
+            raise PlanError(f"shape must be 1 (geometric) or infinite (Poisson). Got {self.shape}.")
+        if not (1 <= self.runs < math.inf and 0 < self.worst < math.inf):
+            raise PlanError(f"runs must be >= 1 and worst > 0. Got {self.runs} and {self.worst}.")
+
+    @cached_property
+    def mu(self) -> float:
+        """Gaussian-DP parameter of one run, as large as the budget allows."""
+        assert self.delta is not None
+        bad = gaussian_dp.mu(self.epsilon, self.delta)
+        good = bad / 2**20
+        if self._excess(good) > 0:
+            raise PlanError(
+                f"epsilon = {self.epsilon:g} is too small to select from {self.runs:g} runs at "
+                f"delta = {self.delta:g}. Expect fewer runs, or use Vote."
+            )
+        return gaussian_dp.boundary(self._excess, good, bad, rtol=1e-4)
+
+    def _excess(self, mu: float) -> float:
+        return self._epsilon(mu, self.relation) - self.epsilon
+
+    def _epsilon(self, mu: float, relation: Relation) -> float:
+        assert self.delta is not None
+        costs = (plan.cost_under(relation) for plan in self._plans(mu))
+        squares = (math.fsum(count * each**2 for each, _, count in cost.groups) for cost in costs)
+        base = math.sqrt(max(squares) + self.share * mu**2) * (1 + 1e-12)  # the costliest, and its score
+        return selection_epsilon(base, self.runs, self.delta, self.shape)
+
+    def _plans(self, mu: float) -> list[Plan]:
+        return [self._plan(candidate, mu * math.sqrt(1 - self.share)) for candidate in self.candidates]
+
+    @cached_property
+    def plans(self) -> tuple[Plan, ...]:
+        """One plan a candidate."""
+        return tuple(self._plans(self.mu))
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """What the whole will promise, known before data is touched."""
+        assert self.delta is not None
+        found = self._epsilon(self.mu, self.relation)
+        price = accounting.Price(found, self.delta, "Rényi DP of repeat-and-select")
+        other = self._epsilon(self.mu, self.relation.other)
+        return replace(self._guarantee(price, other, SystemRandomness().description), trust=HIDDEN_RUNS)
+
+
+def repeat_and_select(selection: RepeatAndSelect, tasks: Tasks, *, random_state: int | None = None) -> Choice:
+    """Run random candidates a random number of times, and return the run with the best noisy score.
+
+    There is no ledger to charge: a ledger composes Gaussian DP, and this is not.
+
+    Parameters
+    ----------
+    selection : RepeatAndSelect
+        Candidates and budget.
+    tasks : Tasks
+        As many as it says.
+    random_state : int, optional
+        Makes it reproducible and INSECURE.
+    """
+    check_tasks(tasks, selection.n_tasks)
+    source = SystemRandomness() if random_state is None else SeededRandomness(int(random_state))
+    plans, score_mu = selection.plans, selection.mu * math.sqrt(selection.share)
+    train, test = tasks.split(selection.holdout, split_seed(random_state))
+    best: tuple[float, int, Run] | None = None
+    for k in range(_number_of_runs(selection, float(source.uniforms("runs", 0, 1)[0]))):
+        drawn = int(source.uniforms("candidate", k, 1)[0] * len(plans))
+        done = run(plans[drawn], train, random_state=run_seed(random_state, k))
+        scores = np.nan_to_num(
+            1 - held_out_losses(done, test, selection.loss) / selection.worst, nan=0.0, neginf=0.0
+        )
+        total = np.clip(scores, 0.0, 1.0).sum(keepdims=True)
+        value = Gaussian(score_mu).perturb(total, 1 / score_mu, source, k)
+        mean = float(value[0]) / len(tasks)
+        if best is None or mean > best[0]:
+            best = (mean, drawn, done)
+    if best is None:
+        raise AlgorithmError(
+            "The number of runs came out as 0: by chance, and whatever the data. Expect more runs, or use "
+            "shape=1, which draws at least one."
+        )
+    guarantee = replace(selection.guarantee, noise=source.description)
+    found = on_all_rows(best[2], tasks)
+    return Choice(best[1], selection.candidates[best[1]], found, np.array(best[:1]), guarantee)
+
+
+def _number_of_runs(selection: RepeatAndSelect, uniform: float) -> int:
+    """Draw the number of runs by inversion."""
+    if math.isinf(selection.shape):
+        from scipy.stats import poisson
+
+        return int(poisson.ppf(uniform, selection.runs))
+    if selection.runs == 1:
+        return 1
+    return 1 + int(math.log(uniform) / math.log1p(-1 / selection.runs))

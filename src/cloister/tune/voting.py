@@ -1,0 +1,259 @@
+"""Choosing by vote: every candidate is run and paid, and a noisy count of the tasks' votes decides."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cloister.algorithm import States
+from cloister.billboard import Billboard, Release
+from cloister.channel import Absolute, Channel, Relation, Round
+from cloister.codebook import Codebook, Numeric
+from cloister.engines.local import run
+from cloister.errors import InputError
+from cloister.estimators.base import FROM_DATA, Face
+from cloister.learners.losses import LeastSquares, Loss, Softmax
+from cloister.plan import Plan
+from cloister.privacy import accounting
+from cloister.privacy.events import Cost
+from cloister.privacy.guarantee import Guarantee
+from cloister.privacy.ledger import Ledger
+from cloister.privacy.randomness import SystemRandomness
+from cloister.privacy.sampling import Everyone
+from cloister.tasks import Block, Tasks
+from cloister.tune.grid import Choice, Grid, check_tasks, held_out_losses, on_all_rows, run_seed, split_seed
+
+__all__ = ["Ballot", "Vote", "fit_best", "vote"]
+
+
+@dataclass(frozen=True)
+class Ballot:
+    r"""One vote a task, as an algorithm: its rows are the candidates' losses, its message is one-hot.
+
+    Privacy
+    -------
+    A message is a unit vector with one entry that is 1, or zero for a task that cannot tell: sensitivity 1
+    (zero-out) or :math:`\sqrt2` (replace) of the count. Noise of deviation 10 votes costs
+    :math:`\mu = 0.1` or 0.141, whatever the number of candidates and tasks.
+    """
+
+    candidates: int
+
+    @property
+    def _channel(self) -> Channel:
+        return Channel(self.candidates, 1.0, Absolute())
+
+    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
+        """Return one round."""
+        return (Round(1.0, (self._channel,)),)
+
+    def open(self) -> dict[str, NDArray[Any]]:
+        """Start without votes."""
+        return {"votes": np.zeros(self.candidates)}
+
+    def channel(self, board: Billboard) -> Channel:
+        """Return the one channel."""
+        return self._channel
+
+    def init(self, block: Block, board: Billboard) -> States:
+        """Keep nothing."""
+        return {}
+
+    def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
+        """Vote for the smallest loss; the first of equals."""
+        known = np.asarray(np.isfinite(block.X[:, 0]))
+        best = np.where(known, block.X[:, 0], np.inf).argmin(axis=1)
+        one_hot = best[:, None] == np.arange(self.candidates)
+        return one_hot & known.any(axis=1, keepdims=True), states
+
+    def digest(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
+        """Post the noisy count."""
+        return {"votes": release.value}
+
+    def finish(self, states: States, block: Block, board: Billboard) -> States:
+        """Return nothing: a vote changes no model."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Vote(Grid):
+    r"""A choice by vote: all of it public, and priced before data is touched.
+
+    Parameters
+    ----------
+    candidates : tuple of Algorithm
+        The grid. Those that say nothing, like `Independent`, cost nothing.
+    loss : LeastSquares, Logistic or Softmax
+        What held-out rows are judged by.
+    n_tasks : int
+        Public number of tasks.
+    epsilon, delta : float
+        Budget of every task for all candidates' runs and the vote together.
+    relation : {"replace", "zero_out"}
+        Who counts as a neighbour.
+    share : float
+        The vote's share of the squared Gaussian-DP budget; candidates that speak share the rest equally.
+    holdout : float
+        Share of a task's rows that it keeps back from its messages, to vote by.
+    caveats : tuple of str
+        Reasons why the guarantee does not hold.
+
+    Privacy
+    -------
+    The runs and the vote are Gaussian releases over the same tasks, hence exactly
+    :math:`\sqrt{\mu_1^2 + \dots + \mu_C^2 + \mu_v^2}`-GDP together. Everything on the boards may be public.
+
+    Examples
+    --------
+    >>> from cloister import Independent, LeastSquares, MeanRegularized, Regression
+    >>> loss = LeastSquares(3)
+    >>> election = Vote((MeanRegularized(loss), Independent(Regression(3))), loss, n_tasks=200, epsilon=1.0)
+    >>> 0.999 < election.guarantee.epsilon <= 1.0
+    True
+    """
+
+    @cached_property
+    def plans(self) -> tuple[Plan, ...]:
+        """One plan a candidate, and the ballot's; together they spend the budget and no more."""
+        assert self.delta is not None
+        mu = accounting.calibrate(
+            lambda mu: self._cost(self._plans(mu), self.relation), self.epsilon, self.delta
+        )
+        return self._plans(mu)
+
+    def _plans(self, mu: float) -> tuple[Plan, ...]:
+        speaks = [bool(candidate.schedule(self.n_tasks, 1.0)) for candidate in self.candidates]
+        each = mu * math.sqrt((1 - self.share) / max(1, sum(speaks)))
+        ballot = mu * (math.sqrt(self.share) if any(speaks) else 1.0)
+        runs = tuple(self._plan(candidate, each) for candidate in self.candidates)
+        return (*runs, self._plan(Ballot(len(self.candidates)), ballot))
+
+    def _cost(self, plans: Sequence[Plan], relation: Relation) -> Cost:
+        events = tuple(event for plan in plans for event in plan.cost_under(relation).events)
+        return Cost(events, Everyone(), self.n_tasks, relation.value)
+
+    def cost_under(self, relation: Relation) -> Cost:
+        """Return what one task is exposed to over all runs and the vote."""
+        return self._cost(self.plans, Relation(relation))
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """What the whole will promise, known before data is touched."""
+        assert self.delta is not None
+        price = accounting.price(self.cost_under(self.relation), self.delta)
+        other = accounting.price(self.cost_under(self.relation.other), self.delta)
+        return self._guarantee(price, other.epsilon, SystemRandomness().description)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that stands for all plans."""
+        return hashlib.sha256("".join(plan.fingerprint for plan in self.plans).encode()).hexdigest()
+
+
+def vote(
+    election: Vote, tasks: Tasks, *, ledger: Ledger | None = None, random_state: int | None = None
+) -> Choice:
+    """Run all candidates, let tasks vote by their own held-out rows, and return the winner.
+
+    The winner's models are replayed against its board on all of each task's rows, which is free.
+
+    Parameters
+    ----------
+    election : Vote
+        Candidates and budget.
+    tasks : Tasks
+        As many as it says.
+    ledger : Ledger, optional
+        Charged once, for everything, before anything leaves a task.
+    random_state : int, optional
+        Makes it reproducible and INSECURE.
+
+    Examples
+    --------
+    >>> from cloister import Independent, LeastSquares, MeanRegularized, Regression
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-0.5, 0.5, (300, 8, 3))
+    >>> y = X @ [0.9, -0.9, 0.5] + 0.2 * rng.normal(size=(300, 8))  # all alike, few rows: sharing pays
+    >>> loss = LeastSquares(3)
+    >>> grid = (Independent(Regression(3, intercept=False)), MeanRegularized(loss, lam=1.0, lr=1.0, clip=2.0))
+    >>> election = Vote(grid, loss, n_tasks=300, epsilon=4.0)
+    >>> choice = vote(election, Tasks.from_list(list(X), list(y)), random_state=0)
+    >>> choice.index, type(choice.candidate).__name__
+    (1, 'MeanRegularized')
+    """
+    check_tasks(tasks, election.n_tasks)
+    plans = election.plans
+    if ledger is not None:
+        ledger.charge(election.fingerprint, election.cost_under(ledger.relation))
+    train, test = tasks.split(election.holdout, split_seed(random_state))
+    runs = [run(plan, train, random_state=run_seed(random_state, i)) for i, plan in enumerate(plans[:-1])]
+    losses = np.column_stack([held_out_losses(done, test, election.loss) for done in runs])
+    slips = Tasks(
+        tasks.ids,
+        losses,
+        np.zeros(len(tasks)),
+        np.ones(len(tasks)),
+        np.arange(len(tasks) + 1, dtype=np.int64),
+    )
+    count = run(plans[-1], slips, random_state=run_seed(random_state, len(runs)))
+    votes = np.asarray(count.board["votes"])
+    best = int(votes.argmax())
+    guarantee = replace(election.guarantee, noise=count.randomness)
+    return Choice(best, election.candidates[best], on_all_rows(runs[best], tasks), votes, guarantee)
+
+
+def fit_best(faces: Sequence[Face], X: Any, y: Any, tasks: ArrayLike | None = None) -> tuple[Face, Choice]:
+    """Choose among scikit-learn faces by `vote`; return the winner, fitted, and the choice.
+
+    Codebook, epsilon, delta, relation, ledger and random state are those of the first face that has them, for
+    everything together; the others must not say otherwise. What `save` writes has the guarantee of the whole,
+    which is more than the saved plan alone costs: ``cloister verify`` checks single runs, and objects.
+
+    Examples
+    --------
+    >>> from cloister import LowRankRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> x, school = rng.uniform(-1, 1, (600, 2)), np.repeat(np.arange(60), 10)
+    >>> bounds = {0: (-1, 1), 1: (-1, 1), "y": (-1, 1)}
+    >>> grid = [LowRankRegressor(lam=lam, bounds=bounds, random_state=0) for lam in (0.01, 1.0)]
+    >>> model, choice = fit_best(grid, x, x.mean(axis=1), tasks=school)
+    >>> model.guarantee_ == choice.guarantee, model.guarantee_.epsilon <= 1.0
+    (True, True)
+    """
+    from sklearn.base import clone
+
+    first = next((face for face in faces if hasattr(face, "epsilon")), None)
+    if first is None:
+        raise InputError("One of the faces must share something. Got none with an epsilon.")
+    for name in ("task", "bounds", "epsilon", "delta", "relation"):
+        given = [face.get_params()[name] for face in faces if name in face.get_params()]
+        if any(value is not given[0] and value != given[0] for value in given):
+            raise InputError(f"All faces must have the same {name}: it is one choice, with one budget.")
+    columns, codebook, data = first._encode(X, y, tasks, None)
+    election = Vote(
+        tuple(face._algorithm(codebook) for face in faces),
+        _loss(codebook),
+        n_tasks=len(data),
+        epsilon=first.epsilon,
+        delta=None if isinstance(first.delta, str) else first.delta,
+        relation=Relation(first.relation),
+        caveats=(FROM_DATA,) if codebook.from_private_data else (),
+    )
+    choice = vote(election, data, ledger=first.ledger, random_state=first.random_state)
+    best: Face = clone(faces[choice.index])
+    best._adopt(columns, codebook, choice.run)
+    best.guarantee_ = choice.guarantee
+    return best, choice
+
+
+def _loss(codebook: Codebook) -> Loss:
+    if isinstance(codebook.target, Numeric):
+        return LeastSquares(codebook.width)
+    return Softmax(codebook.width, len(codebook.target.levels))

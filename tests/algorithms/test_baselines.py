@@ -1,0 +1,164 @@
+"""What sharing is compared with: baselines are something else in a limit; prices are what they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn.linear_model import Ridge
+
+from cloister import (
+    Averaged,
+    Gaussian,
+    InputError,
+    LeastSquares,
+    Logistic,
+    Plan,
+    PlanError,
+    Silent,
+    Tasks,
+    check_algorithm,
+    run,
+)
+from cloister.algorithms.baselines import lasso, pooled_ridge, ridge
+from cloister.algorithms.relationship import Relationship, dp_mtrl, laplace_ball, mtrl
+from cloister.privacy.composition import composition_bound, group_privacy, published_group_privacy
+from cloister.privacy.instance_level import aggregation_scale, instance_budget, round_budgets
+
+M, D = 12, 4
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    """Ragged tasks whose weights lie along two directions."""
+    rng = np.random.default_rng(3)
+    sizes = rng.integers(6, 15, M)
+    weights = rng.normal(size=(M, 2)) @ rng.normal(size=(2, D))
+    X = [rng.normal(size=(n, D)) / 2 for n in sizes]
+    return Tasks.from_list(
+        X, [x @ w + 0.3 * rng.normal(size=len(x)) for x, w in zip(X, weights, strict=True)]
+    )
+
+
+def own_ridge(tasks, lam):
+    """Closed form of mean squared error / 2 + lam/2 |w|^2."""
+    found = []
+    for start, stop in zip(tasks.offsets[:-1], tasks.offsets[1:], strict=True):
+        X, y = tasks.X[start:stop], tasks.y[start:stop]
+        found.append(np.linalg.solve(X.T @ X / len(y) + lam * np.eye(D), X.T @ y / len(y)))
+    return np.array(found)
+
+
+def test_without_noise_averaged_is_the_mean_of_own_models(tasks):
+    plan = Plan(Averaged(LeastSquares(D), lam=0.05, clip=100.0, steps=400), Silent(), n_tasks=M)
+    found = run(plan, tasks).private.models["coef"]
+    np.testing.assert_allclose(found, np.tile(own_ridge(tasks, 0.05).mean(axis=0), (M, 1)), rtol=1e-8)
+
+
+def test_averaged_keeps_the_contract():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3)) / 2
+    check_algorithm(
+        Averaged(Logistic(3), steps=20), Tasks.from_arrays(X, rng.random(60) < 0.5, np.arange(60) % 9)
+    )
+    with pytest.raises(PlanError, match="lam must be > 0"):
+        Averaged(LeastSquares(1), lam=0.0)
+
+
+@pytest.mark.parametrize(("relation", "sensitivity"), [("replace", 2.0), ("zero_out", 1.0)])
+def test_the_posted_average_has_the_noise_of_its_price(relation, sensitivity):
+    dim = 300
+    silent = Tasks.from_arrays(np.zeros((M, dim)), np.zeros(M), np.arange(M))  # nothing to say but zero
+    plan = Plan(Averaged(LeastSquares(dim), clip=3.0, steps=1), Gaussian(0.5), n_tasks=M, relation=relation)
+    noise = np.concatenate([run(plan, silent, random_state=seed).board["mean"] for seed in range(5)])
+    assert stats.kstest(noise, stats.norm(scale=sensitivity * 3.0 / (0.5 * M)).cdf).pvalue > 1e-3
+
+
+def test_identity_relationship_is_ridge_and_a_learned_one_lowers_the_objective(tasks):
+    weights, _ = mtrl(tasks, Relationship(lam=0.02, coupling=0.03), np.eye(M))
+    np.testing.assert_allclose(weights, own_ridge(tasks, 0.05), rtol=1e-6, atol=1e-8)
+
+    def objective(rounds):
+        w, omega = mtrl(tasks, Relationship(lam=0.02, coupling=0.03, rounds=rounds))
+        assert np.trace(omega) == pytest.approx(M)
+        owner = np.repeat(np.arange(M), tasks.sizes)
+        residual = tasks.y - np.einsum("nd,nd->n", tasks.X, w[owner])
+        loss = (residual**2 / (2 * tasks.sizes[owner])).sum()
+        nuclear = np.linalg.norm(w, "nuc")  # min over Omega of tr(W' Omega^-1 W) is nuclear^2 / m
+        return loss + 0.01 * (w**2).sum() + 0.015 * nuclear**2 / M
+
+    values = [objective(rounds) for rounds in (1, 3, 10)]
+    assert values[0] > values[1] > values[2]
+
+
+def test_dp_mtrl_adds_the_noise_that_it_claims_for_a_row(tasks):
+    """One round is ridge plus noise of length Gamma(d) times 2 L / (n lam) over the budget."""
+    penalty = Relationship(coupling=0.05, rounds=1)
+    exact, _ = mtrl(tasks, penalty)
+    residual = np.abs(tasks.y - np.einsum("nd,nd->n", tasks.X, np.repeat(exact, tasks.sizes, axis=0)))
+    row = 2 * np.maximum.reduceat(residual, tasks.offsets[:-1]) / (tasks.sizes * 0.05)
+    draws = [dp_mtrl(tasks, penalty, [0.2], seed) - exact for seed in range(50)]
+    lengths = np.linalg.norm(draws, axis=2) / (row / 0.2)
+    assert stats.kstest(lengths.ravel(), stats.gamma(D).cdf).pvalue > 1e-3
+    twice = dp_mtrl(tasks, penalty, [0.1, 0.1])  # the relationship is now learned from noise
+    assert np.linalg.norm(twice - exact) > np.linalg.norm(draws[0])
+    with pytest.raises(InputError, match="coupling > 0"):
+        Relationship(coupling=0.0)
+
+
+@given(st.floats(1e-3, 10), st.floats(1e-12, 1e-2), st.integers(1, 60))
+def test_proposition_3_is_never_below_the_generic_conversion(epsilon, delta, size):
+    sharp = group_privacy(epsilon / size, delta, size)
+    rounder = published_group_privacy(epsilon / size, delta, size)
+    assert sharp[0] == rounder[0]
+    assert sharp[1] <= rounder[1] * (1 + 1e-12)
+    budgets = [instance_budget(epsilon, delta, size, published=flag) for flag in (False, True)]
+    assert budgets[1][1] <= budgets[0][1] * (1 + 1e-12)
+    for back, budget in zip((group_privacy, published_group_privacy), budgets, strict=True):
+        np.testing.assert_allclose(back(*budget, size), (epsilon, delta), rtol=1e-9)
+
+
+def test_rounds_spend_the_whole_budget_and_keep_their_shape():
+    shape = np.arange(1, 51) ** 0.4
+    budgets = np.array(round_budgets(2.0, 1e-3, shape))
+    assert 2.0 * (1 - 1e-12) <= composition_bound(budgets.tolist(), 1e-3) <= 2.0
+    np.testing.assert_allclose(budgets / budgets[0], shape)
+
+
+def test_aggregation_pays_for_every_row_of_a_task():
+    sizes = [10, 20, 40]
+    row = aggregation_scale(1.0, sizes, lam=0.5, group=1)
+    assert row == pytest.approx(2 / (10 * 3 * 0.5))
+    assert aggregation_scale(1.0, sizes, lam=0.5) == pytest.approx(40 * row)
+    lengths = np.linalg.norm(laplace_ball(np.random.default_rng(0), np.full(4000, 0.5), (4000, 3)), axis=1)
+    assert stats.kstest(lengths, stats.gamma(3, scale=0.5).cdf).pvalue > 1e-3
+    with pytest.raises(InputError, match="epsilon must be > 0"):
+        aggregation_scale(0.0, sizes, lam=0.5)
+
+
+def test_single_task_and_pooled_regression_agree_with_scikit_learn(tasks):
+    """With one penalty to choose from there is nothing to choose."""
+    first = slice(*tasks.offsets[:2])
+    expected = Ridge(0.3, fit_intercept=False).fit(tasks.X[first], tasks.y[first]).coef_
+    for own in (False, True):
+        np.testing.assert_allclose(ridge(tasks, own, [0.3])[0], expected, rtol=1e-8)
+    together = Ridge(0.3, fit_intercept=False).fit(tasks.X, tasks.y).coef_
+    np.testing.assert_allclose(pooled_ridge(tasks, [0.3]), np.tile(together, (M, 1)), rtol=1e-8)
+    assert not lasso(tasks, True, [10.0]).any()  # all is shrunk away
+    np.testing.assert_allclose(lasso(tasks, False, [1e-9]), own_ridge(tasks, 0.0), rtol=0.02, atol=0.02)
+
+
+def test_penalties_are_chosen_by_held_out_rows():
+    """Pure noise wants a large penalty, a clean line a small one; each task sees only its own choice."""
+    rng = np.random.default_rng(0)
+    X, truth = rng.normal(size=(2, 14, 8)), np.arange(1.0, 9.0)
+    y = np.stack([rng.normal(size=14), X[1] @ truth])
+    both = Tasks.from_list(list(X), list(y))
+    for method, grid in ((ridge, [1e-3, 1e4]), (lasso, [1e-4, 5.0])):
+        own = method(both, True, grid)
+        assert np.abs(own[0]).max() < 0.02, method
+        np.testing.assert_allclose(own[1], truth, rtol=0.02)
+        np.testing.assert_allclose(method(both.select([1]), True, grid)[0], own[1])
+        assert np.abs(method(both, False, grid)[0]).max() > 0.02  # the common choice suits the clean task

@@ -1,0 +1,140 @@
+"""Published mechanisms that are less private than they claim: measured, with the numbers of the proofs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import cloister
+from cloister import Gaussian, LeastSquares, LowRank, Plan, PlanError, Relation
+from cloister.audit.fixtures import PublishedLaplace, PublishedWishart, TaskRelationship
+
+DRAWS = 40_000
+
+
+def worlds(dim, seed=0):
+    """Return the others' sum of outer products and one task's message, of norm 1."""
+    rng = np.random.default_rng(seed)
+    others = rng.standard_normal((10, dim))
+    others /= np.linalg.norm(others, axis=1, keepdims=True)
+    message = rng.standard_normal(dim)
+    return others.T @ others, message / np.linalg.norm(message)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+def test_published_wishart_noise_makes_impossible_outputs(epsilon):
+    """d = 5: P(impossible) is 0 with data and 1 - exp(-eps) in silence, to 5 sd (0.0073 and 0.0121)."""
+    mechanism, rng = PublishedWishart(epsilon), np.random.default_rng(1)
+    others, message = worlds(5)
+    spoken = mechanism.draw(others + np.outer(message, message), rng, DRAWS)
+    silent = mechanism.draw(others, rng, DRAWS)
+    assert not mechanism.impossible(spoken, others, message).any()
+    caught = mechanism.impossible(silent, others, message).mean()
+    expected = 1 - math.exp(-epsilon)
+    assert caught == pytest.approx(expected, abs=5 * math.sqrt(expected * (1 - expected) / DRAWS))
+    assert mechanism.delta == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_clip_is_a_unit():
+    """Noise and message scale together: what is caught does not depend on K."""
+    others, message = worlds(4)
+    caught = []
+    for clip in (1.0, 3.0):
+        mechanism = PublishedWishart(0.5, clip)
+        releases = mechanism.draw(clip**2 * others, np.random.default_rng(2), 2000)
+        caught.append(mechanism.impossible(releases, clip**2 * others, clip * message))
+    np.testing.assert_array_equal(*caught)
+
+
+def test_gaussian_noise_makes_no_output_impossible():
+    """The same test of support on GOE noise at epsilon 1 catches both worlds about equally: 5 sd and mu/2."""
+    plan = Plan(LowRank(LeastSquares(5), rounds=1), Gaussian(), n_tasks=11, relation="zero_out").calibrate(
+        1.0
+    )
+    noise = plan.noise(0, plan.rounds[0].channels[0])
+    others, message = worlds(5)
+    rng, caught = np.random.default_rng(3), []
+    for total in (others + np.outer(message, message), others):
+        raw = rng.standard_normal((DRAWS, 5, 5))
+        releases = total + noise / 2 * (raw + raw.swapaxes(1, 2))
+        caught.append(PublishedWishart(1.0).impossible(releases, others, message).mean())
+    assert min(caught) > 0
+    assert caught[1] <= math.e * caught[0] + plan.delta
+
+
+def test_no_plan_can_use_them():
+    assert not {"PublishedWishart", "PublishedLaplace", "TaskRelationship"} & set(cloister.__all__)
+    algorithm = LowRank(LeastSquares(3), rounds=2)
+    for fixture in (PublishedWishart(1.0), PublishedLaplace(1.0), TaskRelationship()):
+        assert not hasattr(fixture, "event")
+        with pytest.raises(PlanError, match="mechanism must be a"):
+            Plan(algorithm, fixture, n_tasks=20)
+    text = Plan(algorithm, Gaussian(1.0), n_tasks=20).to_toml()
+    text = text.replace('type = "Gaussian"\nmu = 1.0', 'type = "PublishedWishart"\nepsilon = 1.0')
+    assert "PublishedWishart" in text
+    with pytest.raises(PlanError, match="names only what cloister exports"):
+        Plan.from_toml(text)
+
+
+# ------------------------------------------------------------------ W'W
+
+
+@pytest.mark.parametrize("tasks", [2, 5, 50, 320])
+@pytest.mark.parametrize("clip", [1.0, 0.5])
+def test_task_relationships_are_as_sensitive_as_there_are_tasks(tasks, clip):
+    """Aligned models attain 2 K^2 sqrt(2(m-1)) and K^2 sqrt(2m-1), whatever their length: it is clipped."""
+    relation, direction = TaskRelationship(clip), np.array([0.6, -0.8, 0.0])
+    aligned = np.tile(7 * direction, (tasks, 1))
+    before = relation.statistic(aligned)
+    for neighbour, name in ((-7 * direction, Relation.REPLACE), (0 * direction, Relation.ZERO_OUT)):
+        changed = aligned.copy()
+        changed[0] = neighbour
+        moved = np.linalg.norm(relation.statistic(changed) - before)
+        assert moved == pytest.approx(relation.sensitivity(tasks, name), rel=1e-12)
+    assert relation.sensitivity(tasks, Relation.REPLACE) == 2 * clip**2 * math.sqrt(2 * (tasks - 1))
+    assert relation.sensitivity(tasks, Relation.ZERO_OUT) == clip**2 * math.sqrt(2 * tasks - 1)
+    assert (
+        relation.sensitivity(tasks, Relation.ZERO_OUT) > math.sqrt(2) * clip**2
+    )  # more than the claim's K^2
+
+
+def test_no_neighbour_moves_them_further():
+    rng, relation = np.random.default_rng(4), TaskRelationship()
+    for _ in range(300):
+        models = rng.standard_normal((6, 2)) * rng.uniform(0.2, 3)
+        other = models.copy()
+        other[0] = rng.standard_normal(2) * rng.uniform(0.2, 3)
+        silent = models * (np.arange(6) > 0)[:, None]
+        for changed, name in ((other, Relation.REPLACE), (silent, Relation.ZERO_OUT)):
+            moved = np.linalg.norm(relation.statistic(changed) - relation.statistic(models))
+            assert moved <= relation.sensitivity(6, name) + 1e-12
+
+
+def test_their_sensitivity_grows_without_bound():
+    for name in Relation:
+        values = [TaskRelationship().sensitivity(m, name) for m in (2, 8, 32, 128)]
+        assert values == sorted(values)
+        assert values[-1] / values[-2] == pytest.approx(2.0, rel=0.02)
+
+
+# ------------------------------------------------------------------ Algorithm 5
+
+
+@pytest.mark.parametrize(("clip", "epsilon", "real"), [(1.0, 0.1, 40.0), (10.0, 1.0, 400.0), (1.0, 2.0, 2.0)])
+def test_the_inverted_density_has_another_epsilon(clip, epsilon, real):
+    """Loss 4 K^2 / eps, attained by opposite models of norm K; right only by accident, at eps = 2K."""
+    mechanism, model = PublishedLaplace(epsilon, clip), clip * np.array([0.6, 0.8])
+    assert mechanism.real_epsilon == pytest.approx(real, rel=1e-12)
+    assert mechanism.loss(1.5 * model, model, -model) == pytest.approx(real, rel=1e-12)
+    rng = np.random.default_rng(5)
+    for _ in range(200):
+        one, two, output = rng.standard_normal((3, 2))
+        one, two = (clip * w / max(1.0, np.linalg.norm(w)) for w in (one, two))
+        assert abs(mechanism.loss(clip * 3 * output, one, two)) <= real * (1 + 1e-12)
+
+
+def test_less_epsilon_means_less_noise():
+    scales = [PublishedLaplace(epsilon).scale for epsilon in (0.01, 0.1, 1.0)]
+    assert scales == sorted(scales)
