@@ -20,11 +20,11 @@ __all__ = ["Forecast", "forecast"]
 #: (rho, low, high): what the middle 80 % of runs kept of the noise-free gain, linear in log rho in between.
 #: Fitted to shared priors on random subsets of real tables; `python -m benchmarks forecast` regenerates it.
 BAND = (
-    (2.0, -0.25, 0.2),
+    (2.0, -0.25, 0.25),
     (4.0, -0.15, 0.65),
     (8.0, 0.0, 0.9),
-    (16.0, 0.3, 1.0),
-    (32.0, 0.65, 1.0),
+    (16.0, 0.35, 1.0),
+    (32.0, 0.7, 1.0),
     (64.0, 0.8, 1.0),
     (128.0, 0.95, 1.0),
 )

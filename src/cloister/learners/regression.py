@@ -94,12 +94,13 @@ class Regression:
     def scale_digest(self, value: Floats, noise: float) -> Floats:
         """Return center and sd of the tasks' log noise variance; sd infinite if drowned in noise."""
         low, high = np.log(NOISE_RANGE)
+        unknown = np.array([0.5 * (low + high), np.inf])
         total = float(value.sum())
-        if total <= 2 * math.sqrt(2) * noise or total <= 0:
-            return np.array([0.5 * (low + high), np.inf])
+        if total <= 0:
+            return unknown
         level = min(1.0, max(0.0, float(value[0]) / total))
         error = noise * math.hypot(level, 1 - level) / total * (high - low)
-        return np.array([low + level * (high - low), math.hypot(0.7, error)])
+        return np.array([low + level * (high - low), math.hypot(0.7, error)]) if error < 1 else unknown
 
     def finish(
         self, states: States, block: Block, candidates: Sequence[Candidate], scale: Floats | None
