@@ -116,7 +116,7 @@ def _cell(values: list[float]) -> str:
 
 
 def summarise(found: dict[str, Scores], epsilons: tuple[float, ...]) -> Figures:
-    """Return means and sds, the gain of the best shared prior, and what the repair costs."""
+    """Return means and sds, the gain of the best shared prior, and what repair costs beyond an error bar."""
     figures: Figures = {}
     for name, scores in found.items():
         for (key, epsilon), values in scores.items():
@@ -126,8 +126,10 @@ def summarise(found: dict[str, Scores], epsilons: tuple[float, ...]) -> Figures:
         for epsilon in epsilons:
             best = min(fmean(scores[key, epsilon]) for key in PRIORS)
             figures[f"{name}_gain_eps{epsilon:g}"] = 100 * (1 - best / alone)
-            paper, ours = scores["published", epsilon], scores["repaired", epsilon]
-            figures[f"{name}_repair_costs_eps{epsilon:g}"] = fmean(ours) - fmean(paper) - stdev(paper)
+            paper = scores["published", epsilon]
+            for key, figure in (("repaired", "repair"), ("less_shift", "less_shift")):  # the first is shipped
+                costs = fmean(scores[key, epsilon]) - fmean(paper) - stdev(paper)
+                figures[f"{name}_{figure}_costs_eps{epsilon:g}"] = costs
     return figures
 
 

@@ -258,8 +258,8 @@ def _shift_grid(problem: Problem) -> list[Setting]:
 
 REPLACE, ZERO = Relation.REPLACE, Relation.ZERO_OUT
 NOISY: dict[str, Method] = {
-    "published": Method("MP-MTL Alg. 2/3, published noise: NOT PRIVATE *", published, _shared_grid),
-    "repaired": Method("MP-MTL Alg. 2/3, repaired noise *", repaired, _shared_grid),
+    "published": Method("MP-MTL Alg. 2/3, published, NOT PRIVATE *", published, _shared_grid),
+    "repaired": Method("MP-MTL Alg. 2/3, repaired *", repaired, _shared_grid),
     "less_shift": Method("MP-MTL Alg. 2/3, repaired, less shift *", less_shift, _shift_grid),
     "dp_mtrl": Method(
         "DP-MTRL by group privacy, claim not proven *",

@@ -86,6 +86,11 @@ def apart(what: str, n_tasks: int) -> dict[str, float]:
     return result
 
 
+def slope(sizes: tuple[int, ...], seconds: list[float]) -> float:
+    """Return the power of the number of tasks with which time grows."""
+    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+
+
 def run(quick: bool) -> tuple[Figures, Targets, Table]:
     """Fit at every size.
 
@@ -97,13 +102,13 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
     sizes = QUICK_SIZES if quick else SIZES
     jobs = [("ridge", 4_000), *(("fit", size) for size in sizes)]
     alone, *fits = [apart(*job) for job in track(jobs, len(jobs), NAME)]
-    seconds = [found["seconds"] for found in fits]
     figures = {
         "ridge_us": alone["ours"],
         "sklearn_ridge_us": alone["loop"],
         "ridge_times_faster": alone["loop"] / alone["ours"],
         "ridge_largest_difference": alone["gap"],
-        "slope": float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0]),
+        "slope": slope(sizes, [found["seconds"] for found in fits]),
+        "cpu_slope": slope(sizes, [found["cpu_seconds"] for found in fits]),  # others' load does not count
     }
     if not quick:
         figures |= {f"fit_100k_{key}": value for key, value in fits[-1].items()}

@@ -24,6 +24,7 @@ from cloister.forecast import Forecast, forecast
 from cloister.privacy import accounting
 from cloister.privacy.events import Cost
 from cloister.privacy.guarantee import Guarantee
+from cloister.privacy.laplace import Laplace
 from cloister.privacy.mechanisms import Gaussian, Mechanism
 from cloister.privacy.randomness import SystemRandomness
 from cloister.privacy.sampling import Everyone, Sampling
@@ -84,7 +85,8 @@ class Plan:
             raise PlanError(f"relation must be 'replace' or 'zero_out'. Got {self.relation!r}.")
         object.__setattr__(self, "relation", Relation(self.relation))
         delta = accounting.default_delta(self.n_tasks) if self.delta is None else float(self.delta)
-        accounting.check_delta(delta, self.n_tasks)
+        if delta != 0 or not isinstance(self.mechanism, Laplace):  # pure noise needs no delta
+            accounting.check_delta(delta, self.n_tasks)
         object.__setattr__(self, "delta", delta)
 
     def calibrate(self, epsilon: float, delta: float | None = None) -> Plan:
@@ -138,7 +140,7 @@ class Plan:
             n_tasks=self.n_tasks,
             accountant=price.accountant,
             participation=self.sampling.describe(),
-            noise=SystemRandomness().description,
+            noise="none" if math.isinf(price.epsilon) else SystemRandomness().description,
             other_epsilon=other.epsilon,
             caveats=self.caveats,
         )

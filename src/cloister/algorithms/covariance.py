@@ -174,6 +174,10 @@ class ModelProtected(ABC):
         shared = self.keep_shared(states["weights"], board)
         return {"coef": (states["sum"] + shared) / (states["count"] + 1) if self.averaged else shared}
 
+    def newcomer(self, board: Billboard) -> States:
+        """Return the model of a task without data: zero, because only directions are shared."""
+        return {"coef": np.zeros((1, self.loss.size))}
+
     def alone(self, block: Block) -> Floats:
         """Return `warmup` accelerated gradient steps from zero on each task's own loss."""
         previous = weights = np.zeros((len(block), self.loss.size))

@@ -7,11 +7,10 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 from cloister.billboard import Billboard
@@ -23,7 +22,6 @@ from cloister.plan import Plan
 
 __all__ = [
     "PublicPart",
-    "as_task_model",
     "check_free",
     "file_name",
     "read_codebook",
@@ -68,16 +66,15 @@ class PublicPart:
     codebook: Codebook
 
     def newcomer(self) -> TaskModel:
-        """Return the model of a task without data: the shared prior itself."""
-        from cloister.algorithms.prior import SharedPrior
-
-        if not isinstance(self.plan.algorithm, SharedPrior):
+        """Return the model of a task without data, from the board alone."""
+        newcomer = getattr(self.plan.algorithm, "newcomer", None)
+        if newcomer is None:
             raise InputError(
                 f"A board of {type(self.plan.algorithm).__name__} has no model for tasks without data. "
                 "Use `cloister replay` with the task's own rows."
             )
-        models = self.plan.algorithm.newcomer(self.board)
-        return as_task_model("", self.codebook, {name: array[0] for name, array in models.items()})
+        models = newcomer(self.board)
+        return TaskModel.of("", self.codebook, {name: array[0] for name, array in models.items()})
 
 
 def file_name(task: str) -> str:
@@ -159,12 +156,6 @@ def require_folder(folder: Path) -> None:
             raise InputError(f"{folder} is not the folder of a run: it has no {name}.")
 
 
-def as_task_model(task: str, codebook: Codebook, model: Mapping[str, Any]) -> TaskModel:
-    """Return one row of a run's models as a model that can be saved."""
-    noise = float(model["noise"]) if "noise" in model else None
-    return TaskModel(task, codebook, model["coef"], model["covariance"], noise)
-
-
 def write_run(folder: Path, run: Run, codebook: Codebook) -> None:
     """Write the public part and every task's model into an empty folder."""
     run.plan.save(folder / "plan.toml")
@@ -178,7 +169,7 @@ def write_run(folder: Path, run: Run, codebook: Codebook) -> None:
     models.mkdir(mode=0o700)
     for i, task in enumerate(run.private.ids.tolist()):
         own = {name: array[i] for name, array in run.private.models.items()}
-        as_task_model(task, codebook, own).save(models / file_name(task))
+        TaskModel.of(task, codebook, own).save(models / file_name(task))
 
 
 def check_free(folder: Path, force: bool) -> None:

@@ -67,8 +67,9 @@ def _by_folder(folder: Path, data: Path) -> tuple[Rows, dict[str, Array], int]:
     rows = read_rows(data, public.codebook, target=False)
     if rows.ids is None:
         raise InputError(
-            f"{data.name} has no task column {public.codebook.task!r}. "
-            "Add it, or use --model FILE for the rows of one task."
+            f"{data.name} has no task column"
+            + (f" {public.codebook.task!r}" if public.codebook.task else ", and the codebook names none")
+            + ". Add it, or use --model FILE for the rows of one task."
         )
     names, inverse = np.unique(rows.ids, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
@@ -166,8 +167,9 @@ def replay(
       cloister replay exam-run my-pupils.csv --task-name "Elm Street" -o elm-street.json
     """
     from cloister.commands.data import own_rows
-    from cloister.commands.folder import as_task_model, read_public
+    from cloister.commands.folder import read_public
     from cloister.engines.local import replay as replayed
+    from cloister.estimators.model import TaskModel
     from cloister.tasks import Tasks
 
     file = None if output is None else absent(output, force)
@@ -176,7 +178,7 @@ def replay(
     assert rows.y is not None
     own = Tasks.from_arrays(rows.X, rows.y, np.full(len(rows), task_name))
     models = replayed(public.plan, public.board, own)
-    model = as_task_model(task_name, public.codebook, {name: array[0] for name, array in models.items()})
+    model = TaskModel.of(task_name, public.codebook, {name: array[0] for name, array in models.items()})
     if file is not None:
         _save(model, file)
     if json:

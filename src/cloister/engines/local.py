@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -57,7 +58,8 @@ class Run:
     def guarantee(self) -> Guarantee:
         """The plan's guarantee, with the noise that was really used."""
         promised = self.plan.guarantee
-        return replace(promised, noise=self.randomness) if self.plan.rounds else promised
+        loud = self.plan.rounds and math.isfinite(promised.epsilon)
+        return replace(promised, noise=self.randomness) if loud else promised
 
     def model(self, task: object) -> States:
         """Return one task's own model. Give it to that task alone."""

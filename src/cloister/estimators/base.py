@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from cloister.codebook import Codebook, Numeric
 from cloister.engines.local import Run, run
 from cloister.errors import InputError
 from cloister.estimators.columns import Columns, check_columns, read_codebook, refuse_missing, split_table
-from cloister.estimators.model import TaskModel, no_posterior
+from cloister.estimators.model import TaskModel
 from cloister.estimators.own import OwnScaling
 from cloister.learners.classification import Classification
 from cloister.learners.regression import Regression
@@ -95,7 +96,13 @@ class Face(BaseEstimator):  # type: ignore[misc]
         -------
         self
         """
+        self._check_parameters()
         if self.task is None and tasks is None:
+            if getattr(self, "bounds", None) is not None or getattr(self, "ledger", None) is not None:
+                raise InputError(
+                    "No task was named, so all rows would count as one task's own. Pass task= or tasks= to "
+                    "share; leave out bounds= and ledger= for a model of one's own."
+                )
             return self._fit_alone(X, y, sample_weight)
         columns, codebook, data = self._encode(X, y, tasks, sample_weight)
         finished = self._run(codebook, data)
@@ -108,6 +115,21 @@ class Face(BaseEstimator):  # type: ignore[misc]
                 stacklevel=2,
             )
         return self
+
+    def _check_parameters(self) -> None:
+        """Refuse what is not a number where one is needed."""
+        given = self.get_params(deep=False)
+        epsilon, delta, seed = (given.get(name) for name in ("epsilon", "delta", "random_state"))
+        if "epsilon" in given and not isinstance(epsilon, Real):
+            raise InputError(f"epsilon must be a number. Got {epsilon!r}.")
+        if "delta" in given and delta != "auto" and not isinstance(delta, Real):
+            raise InputError(f"delta must be a number or 'auto'. Got {delta!r}.")
+        if seed is not None and not isinstance(seed, Integral):
+            raise InputError(f"random_state must be an integer or None. Got {seed!r}.")
+
+    @property
+    def _delta(self) -> float | None:
+        return None if isinstance(self.delta, str) else float(self.delta)
 
     def _encode(
         self, X: Any, y: Any, tasks: ArrayLike | None, sample_weight: ArrayLike | None
@@ -149,13 +171,16 @@ class Face(BaseEstimator):  # type: ignore[misc]
         return self._plan(book, n_tasks)
 
     def _plan(self, codebook: Codebook, n_tasks: int) -> Plan:
+        self._check_parameters()
+        if not self.epsilon > 0:
+            raise InputError(f"epsilon must be > 0. Got {self.epsilon}. To share nothing, use SingleTask.")
         silent = math.isinf(self.epsilon) and self.epsilon > 0
         plan = Plan(
             self._algorithm(codebook),
             Silent() if silent else Gaussian(),
             n_tasks=n_tasks,
             relation=self.relation,  # type: ignore[arg-type]
-            delta=None if isinstance(self.delta, str) and self.delta == "auto" else float(self.delta),
+            delta=self._delta,
             caveats=(FROM_DATA,) if codebook.from_private_data else (),
         )
         return plan if silent else plan.calibrate(self.epsilon)
@@ -192,6 +217,7 @@ class Face(BaseEstimator):  # type: ignore[misc]
             rows = self._encode_alone(X)
             return rows, {name: np.repeat(array, len(rows), axis=0) for name, array in models.items()}
         columns = split_table(X, self.task, tasks)
+        refuse_missing(columns.features, columns.ids)
         rows = self._encode_rows(columns)
         if (self.task_ids_.dtype.kind == "U") != (columns.ids.dtype.kind == "U"):
             kinds = ("numbers", "text") if columns.ids.dtype.kind == "U" else ("text", "numbers")
@@ -237,19 +263,26 @@ class Face(BaseEstimator):  # type: ignore[misc]
             raise InputError("A model of one's own (task=None) is the estimator itself: pickle it.")
         if not isinstance(self._units, Codebook):
             raise InputError("A model's file holds its codebook, and there is none. Fit with bounds=.")
-        model = self._finished.model(task)
-        noise = float(model["noise"]) if "noise" in model else None
-        covariance = model.get("covariance", no_posterior(model["coef"]))
-        return TaskModel(str(task), self.codebook_, model["coef"], covariance, noise)
+        return TaskModel.of(str(task), self.codebook_, self._finished.model(task))
 
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the public part to a folder: plan, billboard, codebook and guarantee; no task's model."""
+    def save(self, folder: str | os.PathLike[str], force: bool = False) -> Path:
+        """Write the public part to a folder: plan, billboard, codebook and guarantee; no task's model.
+
+        A folder that holds anything is left as it is, unless forced.
+        """
         check_is_fitted(self, "guarantee_")
         if self._alone:
             raise InputError("A model of one's own (task=None) has no public part: pickle the estimator.")
         if not isinstance(self._units, Codebook):
             raise InputError("The public part holds a codebook, and there is none. Fit with bounds=.")
+        if self.guarantee_.epsilon != self._finished.guarantee.epsilon:
+            raise InputError(
+                "This model was chosen among several, which cost more than its own plan says. Keep the "
+                "guarantee of the choice, and export models with export(task, path)."
+            )
         target = Path(folder)
+        if not force and target.exists() and any(target.iterdir()):
+            raise InputError(f"{target} is not empty and is left as it is. Choose another, or force=True.")
         target.mkdir(parents=True, exist_ok=True)
         self.plan_.save(target / "plan.toml")
         self.codebook_.save(target / "codebook.toml")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -167,7 +169,7 @@ class _Pooled(Face):
         """Refuse: rows are put together, and no plan prices that."""
         raise InputError("Pooling has no plan: all rows are put together, and nothing protects them.")
 
-    def save(self, folder: Any) -> Any:
+    def save(self, folder: str | os.PathLike[str], force: bool = False) -> Path:
         """Refuse: nothing about a pooled model is public."""
         raise InputError("A pooled model is not private, so it has no public part. Use export(task, path).")
 
@@ -186,6 +188,7 @@ class _Pooled(Face):
             self.guarantee_ = replace(
                 self.guarantee_,
                 epsilon=math.inf,
+                trust="whoever pools the rows sees them all",
                 other_epsilon=math.inf,
                 delta=1.0,
                 n_tasks=len(finished.private.ids),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,13 @@ class TaskModel:
     weights: Floats
     covariance: Floats
     noise: float | None
+
+    @classmethod
+    def of(cls, task: str, codebook: Codebook, model: Mapping[str, NDArray[Any]]) -> TaskModel:
+        """Take one task's row of a run's models."""
+        noise = float(model["noise"]) if "noise" in model else None
+        covariance = model.get("covariance", no_posterior(model["coef"]))
+        return cls(task, codebook, model["coef"], covariance, noise)
 
     def __repr__(self) -> str:
         return f"TaskModel({self.task!r}, {self.codebook.width} weights, private)"

@@ -71,8 +71,8 @@ class Classification:
         return own_candidates(self.size, self.dim, self.intercept, weight=1.0)
 
     def prepare(self, block: Block) -> States:
-        """Keep nothing but where the last local fit ended."""
-        return {"offset": np.zeros((len(block), self.size))}
+        """Keep nothing: every round looks at the rows again."""
+        return {}
 
     def _shape(self, flat: Floats) -> Floats:
         return flat.reshape(*flat.shape[:-1], self.classes - 1, self.dim)

@@ -26,7 +26,7 @@ from cloister.privacy.accountants import (
     single_mu,
     visible_epsilon,
 )
-from cloister.privacy.events import Cost, GaussianEvent
+from cloister.privacy.events import Cost, GaussianEvent, PureEvent
 
 __all__ = [
     "ACCOUNTANTS",
@@ -83,7 +83,7 @@ def price(cost: Cost, delta: float) -> Price:
     >>> round(paid.epsilon, 1), paid.accountant
     (76.7, 'exact Gaussian DP')
     """
-    if not 0 < delta < 1:
+    if not (0 < delta < 1 or (delta == 0 and cost.only(PureEvent))):
         raise PlanError(f"delta must be in (0, 1). Got {delta!r}. Use default_delta(n_tasks).")
     if cost.silent:
         return Price(0.0, 0.0, GaussianDP.name)
@@ -136,7 +136,7 @@ def calibrate(cost_of: Callable[[float], Cost], epsilon: float, delta: float) ->
         raise PlanError(
             f"epsilon must be above 0. Got {epsilon!r}. A plan that says nothing needs no budget."
         )
-    start = gaussian_dp.mu(epsilon, delta) * (1 - 1e-12)
+    start = gaussian_dp.mu(epsilon, delta) * (1 - 1e-12) if delta > 0 else epsilon
     if math.isinf(start):
         return math.inf
     bracket = _Bracket()

@@ -205,6 +205,8 @@ class Guarantee:
         return f"Under the relation {other} epsilon is {_up(self.other_epsilon)} at the same delta."
 
     def _conditions(self) -> str:
+        if self.epsilon == 0 and self.delta == 0:
+            return ""
         return (
             f"Participation: {self.participation}. Trust: {self.trust}. Noise: {self.noise}. "
             f"Accounting: {self.accountant}."

@@ -10,6 +10,7 @@ from typing import Any
 from cloister.channel import Relation
 from cloister.errors import BudgetError, PlanError
 from cloister.privacy import gaussian_dp
+from cloister.privacy.accounting import check_delta
 from cloister.privacy.events import Cost, Event, GaussianEvent
 
 __all__ = ["Charge", "Ledger"]
@@ -62,6 +63,13 @@ class Ledger:
     history: list[Charge] = field(default_factory=list)
     _lock: Any = field(default_factory=threading.Lock, repr=False)
 
+    def __post_init__(self) -> None:
+        if not (self.epsilon > 0 and 0 < self.delta < 1):
+            raise BudgetError(
+                f"A ledger needs epsilon > 0 and delta in (0, 1). Got {self.epsilon} and {self.delta}."
+            )
+        self.relation = Relation(self.relation)
+
     @property
     def spent(self) -> float:
         """The epsilon of all runs so far, composed, at the ledger's delta."""
@@ -71,6 +79,7 @@ class Ledger:
         """Book a run before anything leaves a task; refuse it if the budget does not allow it."""
         mu = math.sqrt(math.fsum(_mu(event) ** 2 for event in cost.events))
         charge = Charge(plan, mu)
+        check_delta(self.delta, cost.n_tasks)
         with self._lock:
             after = self._epsilon([*(past.mu for past in self.history), mu])
             if after > self.epsilon * (1 + 1e-9):

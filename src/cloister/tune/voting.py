@@ -213,8 +213,8 @@ def fit_best(faces: Sequence[Face], X: Any, y: Any, tasks: ArrayLike | None = No
     """Choose among scikit-learn faces by `vote`; return the winner, fitted, and the choice.
 
     Codebook, epsilon, delta, relation, ledger and random state are those of the first face that has them, for
-    everything together; the others must not say otherwise. What `save` writes has the guarantee of the whole,
-    which is more than the saved plan alone costs: ``cloister verify`` checks single runs, and objects.
+    everything together; the others must not say otherwise. The winner has the guarantee of the whole, which
+    is more than its own plan costs, so it refuses `save`: export the tasks' models instead.
 
     Examples
     --------
@@ -232,17 +232,19 @@ def fit_best(faces: Sequence[Face], X: Any, y: Any, tasks: ArrayLike | None = No
     first = next((face for face in faces if hasattr(face, "epsilon")), None)
     if first is None:
         raise InputError("One of the faces must share something. Got none with an epsilon.")
-    for name in ("task", "bounds", "epsilon", "delta", "relation"):
+    for name in ("task", "bounds", "epsilon", "delta", "relation", "ledger", "random_state"):
         given = [face.get_params()[name] for face in faces if name in face.get_params()]
         if any(value is not given[0] and value != given[0] for value in given):
             raise InputError(f"All faces must have the same {name}: it is one choice, with one budget.")
+    for face in faces:
+        face._check_parameters()
     columns, codebook, data = first._encode(X, y, tasks, None)
     election = Vote(
         tuple(face._algorithm(codebook) for face in faces),
         _loss(codebook),
         n_tasks=len(data),
         epsilon=first.epsilon,
-        delta=None if isinstance(first.delta, str) else first.delta,
+        delta=first._delta,
         relation=Relation(first.relation),
         caveats=(FROM_DATA,) if codebook.from_private_data else (),
     )

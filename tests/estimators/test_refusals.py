@@ -1,0 +1,92 @@
+"""Slips that would cost privacy, or make a promise that does not hold, are refused in a sentence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cloister import (
+    InputError,
+    Laplace,
+    LeastSquares,
+    Ledger,
+    LowRank,
+    LowRankRegressor,
+    MeanRegularizedRegressor,
+    Plan,
+    PlanError,
+    SharedPriorRegressor,
+    tune,
+)
+from cloister.errors import BudgetError
+from cloister.privacy.randomness import SeededRandomness
+
+RNG = np.random.default_rng(0)
+X, IDS = RNG.uniform(0, 1, (120, 2)), np.repeat(np.arange(12), 10)
+Y = X.mean(axis=1)
+BOUNDS = {0: (0, 1), 1: (0, 1), "y": (0, 1)}
+
+
+def test_a_forgotten_task_is_not_taken_for_a_model_of_ones_own():
+    for face in (SharedPriorRegressor(bounds=BOUNDS), SharedPriorRegressor(ledger=Ledger(1.0, 1e-3))):
+        with pytest.raises(InputError, match="No task was named"):
+            face.fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("epsilon", "1"), ("delta", "small"), ("random_state", np.random.default_rng(0))]
+)
+def test_parameters_of_the_wrong_kind(name, value):
+    with pytest.raises(InputError, match=f"{name} must be"):
+        SharedPriorRegressor(bounds=BOUNDS).set_params(**{name: value}).fit(X, Y, tasks=IDS)
+
+
+def test_missing_values_at_predict_name_the_task():
+    model = SharedPriorRegressor(bounds=BOUNDS, random_state=0).fit(X, Y, tasks=IDS)
+    with pytest.raises(InputError, match="Task 3 has a missing"):
+        model.predict([[0.1, np.nan]], tasks=[3])
+
+
+def test_saving_never_overwrites_unless_forced(tmp_path):
+    model = LowRankRegressor(bounds=BOUNDS, rounds=2, random_state=0).fit(X, Y, tasks=IDS)
+    model.save(tmp_path / "run")
+    with pytest.raises(InputError, match="is not empty"):
+        model.save(tmp_path / "run")
+    model.save(tmp_path / "run", force=True)
+
+
+def test_a_voted_model_does_not_claim_its_own_plan_only(tmp_path):
+    ledger = Ledger(5.0, 1e-3)
+    grid = [MeanRegularizedRegressor(lam=lam, bounds=BOUNDS, rounds=2, random_state=0) for lam in (0.0, 0.5)]
+    best, _ = tune.fit_best(grid, X, Y, tasks=IDS)
+    with pytest.raises(InputError, match="chosen among several"):
+        best.save(tmp_path / "run")
+    with pytest.raises(InputError, match="same ledger"):
+        tune.fit_best([grid[0], grid[1].set_params(ledger=ledger)], X, Y, tasks=IDS)
+    assert not ledger.history
+
+
+def test_a_ledger_checks_its_numbers():
+    with pytest.raises(BudgetError, match="epsilon > 0"):
+        Ledger(-1.0, 1e-3)
+    with pytest.raises(PlanError, match="at most 1/12"):
+        SharedPriorRegressor(bounds=BOUNDS, ledger=Ledger(5.0, 0.5)).fit(X, Y, tasks=IDS)
+
+
+def test_pure_noise_needs_no_delta_and_other_noise_does():
+    algorithm = LowRank(LeastSquares(3), rounds=2)
+    plan = Plan(algorithm, Laplace(), n_tasks=50, delta=0.0).calibrate(2.0)
+    assert plan.guarantee.delta == 0
+    assert 1.99 < plan.guarantee.epsilon <= 2.0
+    with pytest.raises(PlanError, match="delta must be above 0"):
+        Plan(algorithm, n_tasks=50, delta=0.0)
+
+
+def test_what_is_said_about_noise_is_true():
+    loud = SharedPriorRegressor(bounds=BOUNDS, epsilon=float("inf")).fit(X, Y, tasks=IDS)
+    assert "Noise: none" in str(loud.guarantee_)
+    assert "Noise" not in str(SharedPriorRegressor().fit(X, Y).guarantee_)
+
+
+def test_a_tasks_seed_does_not_give_away_the_noise():
+    assert SeededRandomness(7).local_seed() != 7
