@@ -127,9 +127,8 @@ def summarise(found: dict[str, Scores], epsilons: tuple[float, ...]) -> Figures:
             best = min(fmean(scores[key, epsilon]) for key in PRIORS)
             figures[f"{name}_gain_eps{epsilon:g}"] = 100 * (1 - best / alone)
             paper = scores["published", epsilon]
-            for key, figure in (("repaired", "repair"), ("less_shift", "less_shift")):  # the first is shipped
-                costs = fmean(scores[key, epsilon]) - fmean(paper) - stdev(paper)
-                figures[f"{name}_{figure}_costs_eps{epsilon:g}"] = costs
+            costs = fmean(scores["repaired", epsilon]) - fmean(paper) - stdev(paper)
+            figures[f"{name}_repair_costs_eps{epsilon:g}"] = costs
     return figures
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -235,16 +236,22 @@ def finite_rows(rows: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray(np.isfinite(rows).all(axis=tuple(range(1, rows.ndim))))
 
 
+@lru_cache(maxsize=64)
+def _triangle(dim: int) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
+    i, j = np.triu_indices(dim)
+    return i, j, np.where(i == j, 1.0, math.sqrt(2))
+
+
 def svec(matrix: Floats) -> Floats:
     """Return the upper triangle of a symmetric matrix, off-diagonals times sqrt(2): an isometry."""
-    i, j = np.triu_indices(matrix.shape[-1])
-    return matrix[..., i, j] * np.where(i == j, 1.0, math.sqrt(2))
+    i, j, scale = _triangle(matrix.shape[-1])
+    return np.asarray(matrix[..., i, j] * scale)
 
 
 def unsvec(vector: Floats, dim: int) -> Floats:
     """Invert `svec`."""
-    i, j = np.triu_indices(dim)
+    i, j, scale = _triangle(dim)
     matrix = np.zeros((*vector.shape[:-1], dim, dim))
-    matrix[..., i, j] = vector / np.where(i == j, 1.0, math.sqrt(2))
+    matrix[..., i, j] = vector / scale
     matrix[..., j, i] = matrix[..., i, j]
     return matrix

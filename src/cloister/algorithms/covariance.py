@@ -75,6 +75,9 @@ class ModelProtected(ABC):
         Local steps of the single-task fit that tasks start from; free.
     averaged : bool
         Return the average of the iterates rather than the last one.
+    shift : float
+        Which part of the public shift that keeps a noisy covariance positive to apply. 1 makes loud noise
+        single-task learning; less keeps more of the signal where noise is faint. Post-processing: free.
     """
 
     loss: Loss
@@ -87,10 +90,13 @@ class ModelProtected(ABC):
     allocation: Allocation | None = None
     warmup: int = 100
     averaged: bool = False
+    shift: float = 1.0
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or self.warmup < 0:
             raise PlanError(f"rounds must be >= 1 and warmup >= 0. Got {self.rounds} and {self.warmup}.")
+        if not 0 <= self.shift < math.inf:
+            raise PlanError(f"shift must be >= 0 and finite. Got {self.shift}.")
         if not (0 <= self.lam < math.inf and 0 < self.lr < math.inf and 0 <= self.strong < 1 / self.lr):
             raise PlanError(
                 "lam must be >= 0, lr > 0 (both finite) and strong in [0, 1/lr). "
@@ -220,7 +226,7 @@ class LowRank(ModelProtected):
 
     Parameters
     ----------
-    loss, lam, clip, rounds, lr, accelerated, strong, allocation, warmup, averaged
+    loss, lam, clip, rounds, lr, accelerated, strong, allocation, warmup, averaged, shift
         As for the framework, `ModelProtected`.
 
     Privacy
@@ -253,9 +259,9 @@ class LowRank(ModelProtected):
     def shared_matrix(self, total: Floats, noise: float) -> Floats:
         """Shift, decompose and shrink the covariance (Steps 6 to 8)."""
         dim = self.loss.size
-        shift = noise * (math.sqrt(2 * dim) + math.sqrt(2 * math.log(2 * self.rounds / SHIFT_FAILS)))
+        edge = math.sqrt(2 * dim) + math.sqrt(2 * math.log(2 * self.rounds / SHIFT_FAILS))
         values, vectors = np.linalg.eigh(unsvec(total, dim))
-        return np.asarray((vectors * self._kept(values + shift)) @ vectors.T)
+        return np.asarray((vectors * self._kept(values + self.shift * noise * edge)) @ vectors.T)
 
 
 @final
@@ -267,7 +273,7 @@ class GroupSparse(ModelProtected):
 
     Parameters
     ----------
-    loss, lam, clip, rounds, lr, accelerated, strong, allocation, warmup, averaged
+    loss, lam, clip, rounds, lr, accelerated, strong, allocation, warmup, averaged, shift
         As for the framework, `ModelProtected`.
 
     Privacy
@@ -298,5 +304,5 @@ class GroupSparse(ModelProtected):
 
     def shared_matrix(self, total: Floats, noise: float) -> Floats:
         """Shift and shrink the rows' squared norms (Steps 6 and 7)."""
-        shift = noise * math.sqrt(2 * math.log(2 * len(total) * self.rounds / SHIFT_FAILS))
-        return np.diag(self._kept(total + shift))
+        edge = math.sqrt(2 * math.log(2 * len(total) * self.rounds / SHIFT_FAILS))
+        return np.diag(self._kept(total + self.shift * noise * edge))

@@ -247,7 +247,8 @@ def convolve(step: float, rounds: Iterable[tuple[int, Array, int]], tilt: float 
         weights = one * np.exp(tilt * step * (low + np.arange(len(one))))
         total = float(weights.sum()) if tilt else 1.0
         weights = weights / total
-        shift, many = common.self_convolve(weights, count, _TRUNCATE) if count > 1 else (0, weights)
+        with np.errstate(over="ignore"):  # some of the orders tried for the truncation bound overflow
+            shift, many = common.self_convolve(weights, count, _TRUNCATE) if count > 1 else (0, weights)
         mass = fftconvolve(mass, many) if len(mass) > 1 else np.asarray(many) * mass
         # Negative mass shows how large the noise of the Fourier transform is.
         noise += 3 * _TRUNCATE + 2 * float(-np.minimum(mass, 0.0).sum())
