@@ -24,7 +24,7 @@ Table = list[list[str]]
 
 def data_file(name: str) -> Path:
     """Return where a data file that is not part of the project should be: in ``$CLOISTER_DATA``."""
-    default = Path(__file__).parents[1] / ".." / "shared" / "data"
+    default = Path(__file__).parents[1] / "data"
     return Path(os.environ.get("CLOISTER_DATA", default)).resolve() / name
 
 
