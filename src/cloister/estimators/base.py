@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from abc import ABC, abstractmethod
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ FROM_DATA = "feature or target bounds were read from the data, and no noise hide
 Floats = NDArray[np.float64]
 
 
-class Face(BaseEstimator):  # type: ignore[misc]
+class Face(BaseEstimator, ABC):  # type: ignore[misc]
     """The table, the plan, the run, and who gets which model."""
 
     task: str | int | None
@@ -57,24 +58,27 @@ class Face(BaseEstimator):  # type: ignore[misc]
     #: Whether this is one task's own model (task=None): all of it is that task's.
     _alone: bool
 
+    @abstractmethod
     def _algorithm(self, codebook: Codebook) -> Algorithm:
         """Return the algorithm for rows of this codebook."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _stranger(self) -> States:
         """Return the model of a task that was not in `fit`, from the board alone."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _check_target(self, codebook: Codebook) -> None:
-        raise NotImplementedError
+        """Refuse a target of the wrong kind."""
 
+    @abstractmethod
     def _learner(self, codebook: Codebook) -> Regression | Classification:
-        raise NotImplementedError
+        """Return what a task does on its own."""
 
+    @abstractmethod
     def _own_scaling(
         self, X: Floats, y: NDArray[Any], weight: Floats
     ) -> tuple[OwnScaling, NDArray[Any], Regression | Classification]:
-        raise NotImplementedError
+        """Scale by one's own data; return the scaling, the target and the learner."""
 
     def fit(
         self, X: Any, y: Any, tasks: ArrayLike | None = None, sample_weight: ArrayLike | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,9 @@ class LinearFace(Face):
         algorithm = self._shared(codebook, self._loss(codebook))
         return Guarded(algorithm, self._learner(codebook)) if self.guard else algorithm
 
+    @abstractmethod
     def _shared(self, codebook: Codebook, loss: Loss) -> Algorithm:
-        raise NotImplementedError
+        """Return the shared algorithm for a loss."""
 
     def _loss(self, codebook: Codebook) -> Loss:
         if isinstance(codebook.target, Numeric):
