@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -147,8 +148,10 @@ class Plan:
 
     def forecast(self) -> Forecast:
         """Say from public numbers alone what joining can be expected to bring."""
-        dim = max((c.dim for r in self.rounds for c in r.channels), default=1)
-        return forecast(self.n_tasks, self._hearing(), dim)
+        budget_of = Counter({1: 0.0})  # by the number of parameters spoken of
+        for round in self.rounds:
+            budget_of[round.channels[0].dim] += round.share
+        return forecast(self.n_tasks, self._hearing(), max(budget_of, key=budget_of.__getitem__))
 
     def _hearing(self) -> float:
         """Return the budget with which Gaussian noise would be as loud."""
