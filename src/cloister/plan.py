@@ -6,7 +6,6 @@ import hashlib
 import math
 import os
 import tomllib
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -148,9 +147,10 @@ class Plan:
 
     def forecast(self) -> Forecast:
         """Say from public numbers alone what joining can be expected to bring."""
-        budget_of = Counter({1: 0.0})  # by the number of parameters spoken of
+        budget_of = {1: 0.0}  # by the number of parameters spoken of
         for round in self.rounds:
-            budget_of[round.channels[0].dim] += round.share
+            dim = round.channels[0].dim
+            budget_of[dim] = budget_of.get(dim, 0.0) + round.share
         return forecast(self.n_tasks, self._hearing(), max(budget_of, key=budget_of.__getitem__))
 
     def _hearing(self) -> float:
