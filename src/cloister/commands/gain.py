@@ -136,15 +136,17 @@ def measure(public: PublicPart, rows: Rows, splits: int, test: float) -> Gain:
 def _fits(public: PublicPart, X: Floats, y: NDArray[Any]) -> dict[str, Floats]:
     """Return weights by method."""
     from cloister.algorithms.independent import Independent
-    from cloister.algorithms.prior import SharedPrior
     from cloister.engines.local import replay
+    from cloister.learners.classification import Classification
+    from cloister.learners.regression import Regression
     from cloister.plan import Plan
     from cloister.tasks import Tasks
 
     tasks = Tasks.from_arrays(X, y, np.zeros(len(X), dtype=int))
-    board_alone = public.newcomer().weights
-    assert isinstance(public.plan.algorithm, SharedPrior)
-    alone = Plan(Independent(public.plan.algorithm.learner), n_tasks=1)
+    board_alone, book = public.newcomer().weights, public.codebook
+    levels = getattr(book.target, "levels", None)
+    learner = Regression(book.width) if levels is None else Classification(book.width, len(levels))
+    alone = Plan(Independent(learner), n_tasks=1)
     return {
         "joined": replay(public.plan, public.board, tasks)["coef"][0],
         "own": replay(alone, alone.open(), tasks)["coef"][0],

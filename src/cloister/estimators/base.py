@@ -10,7 +10,7 @@ import math
 import os
 import warnings
 from abc import ABC, abstractmethod
-from numbers import Integral, Real
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from cloister.errors import InputError
 from cloister.estimators.columns import Columns, check_columns, read_codebook, refuse_missing, split_table
 from cloister.estimators.model import TaskModel
 from cloister.estimators.own import OwnScaling
+from cloister.estimators.parameters import check_parameters
 from cloister.learners.classification import Classification
 from cloister.learners.regression import Regression
 from cloister.learners.softmax import probabilities
@@ -121,15 +122,7 @@ class Face(BaseEstimator, ABC):  # type: ignore[misc]
         return self
 
     def _check_parameters(self) -> None:
-        """Refuse what is not a number where one is needed."""
-        given = self.get_params(deep=False)
-        epsilon, delta, seed = (given.get(name) for name in ("epsilon", "delta", "random_state"))
-        if "epsilon" in given and not isinstance(epsilon, Real):
-            raise InputError(f"epsilon must be a number. Got {epsilon!r}.")
-        if "delta" in given and delta != "auto" and not isinstance(delta, Real):
-            raise InputError(f"delta must be a number or 'auto'. Got {delta!r}.")
-        if seed is not None and not isinstance(seed, Integral):
-            raise InputError(f"random_state must be an integer or None. Got {seed!r}.")
+        check_parameters(self.get_params(deep=False))
 
     @property
     def _delta(self) -> float | None:
@@ -141,6 +134,8 @@ class Face(BaseEstimator, ABC):  # type: ignore[misc]
         """Turn a table into tasks by its codebook; refuse what does not fit."""
         columns, target = self._columns(X, y, tasks)
         codebook = read_codebook(self.bounds, columns, target, y, self._classify)
+        if codebook.task is None and isinstance(self.task, str):
+            codebook = replace(codebook, task=self.task)
         self._check_target(codebook)
         rows = codebook.encode(check_columns(codebook, columns))
         data = Tasks.from_arrays(rows, codebook.encode_target(y), columns.ids, sample_weight)
