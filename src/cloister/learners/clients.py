@@ -1,0 +1,171 @@
+"""Layers whose parameters have a leading client axis, so that one program trains many clients at once.
+
+A network that treats the first axis of its input as examples can be given the examples of all clients, one
+client after another. Only layers that own parameters need to know where one client ends: they are swapped for
+the ones below, which take parameters of shape ``(clients, ...)``. Everything else runs as it was written.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+__all__ = ["swap_layers"]
+
+
+class _Linear(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        clients = self.weight.shape[0]
+        rows = input.reshape(clients, -1, self.in_features)
+        out = rows @ self.weight.transpose(1, 2)
+        if self.bias is not None:
+            out = out + self.bias[:, None]
+        return out.reshape(*input.shape[:-1], self.out_features)
+
+
+class _Conv2d(nn.Conv2d):
+    def forward(self, input: Tensor) -> Tensor:
+        padded = F.pad(input, _both_sides(self.padding, self.kernel_size, self.dilation))
+        if padded.is_cuda and self.stride == (1, 1) and self.dilation == (1, 1):
+            from cloister.learners.kernels import client_conv2d
+
+            return client_conv2d(padded, self.weight, self.bias)
+        if padded.is_cuda:
+            return _conv2d_by_products(padded, self.weight, self.bias, self.stride, self.dilation)
+        return _conv2d_by_groups(padded, self.weight, self.bias, self.stride, self.dilation)
+
+
+class _Embedding(nn.Embedding):
+    def forward(self, input: Tensor) -> Tensor:
+        clients = self.weight.shape[0]
+        rows = input.reshape(clients, -1)
+        shift = torch.arange(clients, device=input.device)[:, None] * self.num_embeddings
+        out = F.embedding(rows + shift, self.weight.reshape(-1, self.embedding_dim))
+        return out.reshape(*input.shape, self.embedding_dim)
+
+
+class _LayerNorm(nn.LayerNorm):
+    def forward(self, input: Tensor) -> Tensor:
+        return _affine(F.layer_norm(input, self.normalized_shape, None, None, self.eps), self, 1)
+
+
+class _GroupNorm(nn.GroupNorm):
+    def forward(self, input: Tensor) -> Tensor:
+        out = F.group_norm(input, self.num_groups, None, None, self.eps)
+        return _affine(out.movedim(1, -1), self, 1).movedim(-1, 1)
+
+
+class _MaxPool2d(nn.MaxPool2d):
+    """On a graphics card, windows that tile the image are a maximum that compilers fuse with its neighbours."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        high, wide = _pair(self.kernel_size)
+        count, channels, height, width = input.shape
+        if not input.is_cuda or height % high or width % wide:
+            return super().forward(input)
+        tiles = input.reshape(count, channels, height // high, high, width // wide, wide)
+        return tiles.amax(dim=(3, 5))
+
+
+_SWAPS: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: _Linear,
+    nn.Conv2d: _Conv2d,
+    nn.Embedding: _Embedding,
+    nn.LayerNorm: _LayerNorm,
+    nn.GroupNorm: _GroupNorm,
+    nn.MaxPool2d: _MaxPool2d,
+}
+
+
+def swap_layers(net: nn.Module) -> nn.Module | None:
+    """Return a copy of a network with layers for stacked parameters, or None where it has others.
+
+    Parameter names stay as they are: call it with `torch.func.functional_call` and stacked tensors.
+    """
+    swapped = copy.deepcopy(net)
+    for layer in swapped.modules():
+        if type(layer) in _SWAPS and _plain(layer):
+            layer.__class__ = _SWAPS[type(layer)]
+        elif any(True for _ in layer.parameters(recurse=False)):
+            return None
+    return swapped
+
+
+def _plain(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.Conv2d):
+        return layer.groups == 1 and layer.padding_mode == "zeros"
+    if isinstance(layer, nn.Embedding):
+        return layer.max_norm is None and layer.padding_idx is None and not layer.scale_grad_by_freq
+    if isinstance(layer, nn.MaxPool2d):
+        tiling = _pair(layer.kernel_size) == _pair(layer.stride or layer.kernel_size)
+        return tiling and _pair(layer.padding) == (0, 0) and _pair(layer.dilation) == (1, 1)
+    return True
+
+
+def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def _both_sides(
+    padding: str | tuple[int, ...], kernel: tuple[int, ...], dilation: tuple[int, ...]
+) -> tuple[int, int, int, int]:
+    """Return what `F.pad` takes: left, right, top, bottom."""
+    if padding == "valid":
+        return 0, 0, 0, 0
+    if padding == "same":
+        total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+        return total[1] // 2, total[1] - total[1] // 2, total[0] // 2, total[0] - total[0] // 2
+    high, wide = padding
+    return wide, wide, high, high  # type: ignore[return-value]
+
+
+def _affine(out: Tensor, layer: nn.Module, lead: int) -> Tensor:
+    """Scale and shift each client's normalised examples by its own parameters, on the last axes."""
+    weight, bias = layer.weight, layer.bias
+    if weight is None:
+        return out
+    clients = weight.shape[0]
+    rows = out.reshape(clients, out.shape[0] // clients, -1, math.prod(weight.shape[1:]))
+    scaled = rows * weight.reshape(clients, 1, 1, -1)
+    if bias is not None:
+        scaled = scaled + bias.reshape(clients, 1, 1, -1)
+    return scaled.reshape(out.shape)
+
+
+def _conv2d_by_groups(
+    input: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], dilation: tuple[int, ...]
+) -> Tensor:
+    """Convolve as one grouped convolution, a group a client: what processors do best."""
+    clients, out, channels = weight.shape[:3]
+    each = input.shape[0] // clients
+    side_by_side = input.unflatten(0, (clients, each)).transpose(0, 1).flatten(1, 2)
+    done = F.conv2d(
+        side_by_side,
+        weight.flatten(0, 1),
+        None if bias is None else bias.flatten(),
+        stride=stride,  # type: ignore[arg-type]
+        dilation=dilation,  # type: ignore[arg-type]
+        groups=clients,
+    )
+    return done.unflatten(1, (clients, out)).transpose(0, 1).flatten(0, 1)
+
+
+def _conv2d_by_products(
+    input: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], dilation: tuple[int, ...]
+) -> Tensor:
+    """Convolve as matrix products of image patches, a batch entry a client: what graphics cards do best."""
+    clients, out = weight.shape[:2]
+    kernel = weight.shape[3:]
+    patches = F.unfold(input, kernel, dilation=dilation, stride=stride)  # (examples, channels * kernel, places)
+    size = [
+        (input.shape[2 + i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in range(2)
+    ]
+    rows = patches.transpose(1, 2).reshape(clients, -1, patches.shape[1])
+    done = rows @ weight.flatten(2).transpose(1, 2)
+    if bias is not None:
+        done = done + bias[:, None]
+    return done.reshape(input.shape[0], size[0], size[1], out).permute(0, 3, 1, 2)

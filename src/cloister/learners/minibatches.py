@@ -1,0 +1,60 @@
+"""Minibatches from counter-based randomness, in torch: the same bits as `cloister.tasks.local_uniforms`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cloister.learners.descent import MOST_EPOCHS, Descent
+
+__all__ = ["local_uniforms", "minibatches"]
+
+
+def local_uniforms(keys: Tensor, counters: Tensor, count: int) -> Tensor:
+    """Draw `count` uniforms for each key (k,) and counter (e,): of shape (e, k, count), by SplitMix64."""
+    position = torch.arange(1, count + 1, device=keys.device)
+    counter = (counters << 32)[:, None, None] + position
+    z = keys[None, :, None] + counter * _signed(0x9E3779B97F4A7C15)
+    z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
+    z = z ^ _shift(z, 31)
+    return (_shift(z, 12).double() + 0.5) * 2.0**-52
+
+
+def minibatches(keys: Tensor, weight: Tensor, solver: Descent, round: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rows of every step, (steps, k, batch), and their weights, 0 where there is no row.
+
+    Each task shuffles its own rows once a pass. A task with fewer rows than the widest of its block has
+    fewer steps to a pass; where it has no steps left all its weights are 0.
+    """
+    clients, rows = weight.shape
+    steps = solver.count(rows)
+    if solver.batch is None:
+        every = torch.arange(rows, device=keys.device).expand(steps, clients, rows)
+        return every, weight.expand(steps, clients, rows)
+    batch = min(solver.batch, rows)
+    epochs = (solver.epochs or 1) if solver.steps is None else steps  # of the smallest task, at most
+    counters = round.to(torch.int64) * MOST_EPOCHS + torch.arange(epochs, device=keys.device)
+    draws = local_uniforms(keys, counters, rows).masked_fill(weight[None] <= 0, 2.0)
+    shuffled = draws.argsort(dim=2).transpose(0, 1).reshape(clients, epochs * rows)  # real rows first
+    real = (weight > 0).sum(dim=1)
+    per_epoch = ((real + batch - 1) // batch).clamp(min=1)
+    step = torch.arange(steps, device=keys.device)
+    epoch, within = step // per_epoch[:, None], step % per_epoch[:, None]  # (k, steps)
+    place = within[..., None] * batch + torch.arange(batch, device=keys.device)
+    live = (place < real[:, None, None]) & (epoch < epochs)[..., None]
+    at = epoch.clamp(max=epochs - 1)[..., None] * rows + place.clamp(max=rows - 1)
+    index = shuffled.gather(1, at.flatten(1))
+    chosen = weight.gather(1, index).reshape(at.shape)
+    weights = torch.where(live, chosen, 0.0).transpose(0, 1)
+    return index.reshape(at.shape).transpose(0, 1).contiguous(), weights.contiguous()
+
+
+def _signed(word: int) -> int:
+    """Return the same 64 bits as a signed number."""
+    return word - (1 << 64) if word >= 1 << 63 else word
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """Shift right and fill with zeros."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
