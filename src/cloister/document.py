@@ -17,6 +17,8 @@ __all__ = ["from_document", "to_document"]
 
 def to_document(value: Any) -> Any:
     """Turn a tree of frozen dataclasses, tuples, enums and numbers into dicts, lists and numbers."""
+    if hasattr(value, "to_document"):
+        return value.to_document()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value))
         return {"type": type(value).__name__} | {k: to_document(v) for k, v in fields if v is not None}

@@ -147,6 +147,8 @@ def _exported(value: object) -> bool:
     """Say whether a plan file may name this and all its parts: not so one's own algorithm."""
     if not is_dataclass(value):
         return True
+    if hasattr(value, "to_document"):  # named in a file, not held by it
+        return False
     parts = (getattr(value, item.name) for item in fields(value))
     library = importlib.import_module("cloister")
     return getattr(library, type(value).__name__, None) is type(value) and all(map(_exported, parts))

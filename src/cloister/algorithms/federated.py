@@ -1,0 +1,349 @@
+r"""Networks trained by many tasks at once: private personalised learning and its baselines.
+
+All share one shape. The board holds a public model :math:`\tilde w`; a task trains at home and says, clipped, how far
+it got; the curator moves the public model by the noisy mean. They differ in where a task starts, what holds it
+back, and what it ends with:
+
+============== ==================== ============================== =========================
+algorithm      starts from          held near the public model     ends with
+============== ==================== ============================== =========================
+`Personalized` its own last model   while it trains                its own model
+`FedAvg`       the public model     not                            the public model, tuned
+`FedProx`      the public model     while it trains                the public model, tuned
+`Ditto`        the public model     only its own second model      its own second model
+============== ==================== ============================== =========================
+
+References
+----------
+Papers "DPMTL" (Algorithm 1) and "PMTL" (Hu, Wu, Smith, arXiv:2108.12978, Algorithm 1, with a fixed public denominator).
+McMahan et al., arXiv:1602.05629 (FedAvg); Li et al., arXiv:1812.06127 (FedProx), arXiv:2012.04221 (Ditto).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from cloister.algorithms.server import Averaging, Server
+from cloister.channel import Channel, Plain, Round, equal_rounds
+from cloister.errors import PlanError
+from cloister.learners.descent import Descent
+
+if TYPE_CHECKING:
+    from cloister.billboard import Billboard, Release
+    from cloister.learners.penalties import Penalty
+    from cloister.tasks import Block
+
+__all__ = ["Ditto", "FedAvg", "FedProx", "FineTuning", "Increment", "LocalOnly", "Model", "Offset", "Personalized"]
+
+Array = Any  # of NumPy, or of torch on another device
+States = dict[str, Any]
+
+
+class ClientLearner(Protocol):
+    """What a network must be able to do: see `cloister.Module`."""
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+
+    def start(self) -> Array:
+        """Return the public start."""
+
+    def spread(self, mean: Array, block: Block) -> Array:
+        """Give every task of a block the same parameters."""
+
+    def descend(
+        self, weights: Array, block: Block, solver: Descent, round: int, anchor: Array, penalty: Penalty | None
+    ) -> Array:
+        """Train each task on its own rows."""
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """Training at home after the last release: free."""
+
+    solver: Descent
+    penalty: Penalty | None = None
+
+
+@dataclass(frozen=True)
+class Offset:
+    """Say how far the model is from the public one: noise does not add up over rounds."""
+
+    def message(self, new: Array, old: Array, mean: Array, start: Array) -> Array:
+        """Return new - mean."""
+        return new - mean
+
+    def step(self, noisy: Array, board: Billboard) -> Array:
+        """Return the update itself."""
+        return noisy
+
+
+@dataclass(frozen=True)
+class Increment:
+    """Say how far the model moved in this round; for tasks that take part with probability `share`.
+
+    The public model is the start plus the mean over *all* tasks of what they said, so the noisy sum is divided by
+    the number of tasks and not by the number that take part in a round.
+    """
+
+    share: float = 1.0
+
+    def message(self, new: Array, old: Array, mean: Array, start: Array) -> Array:
+        """Return new - old."""
+        return new - old
+
+    def step(self, noisy: Array, board: Billboard) -> Array:
+        """Divide by all tasks."""
+        return self.share * noisy
+
+
+@dataclass(frozen=True)
+class Model:
+    """Say the model itself, as its distance from the public start; the public model forgets its past."""
+
+    def message(self, new: Array, old: Array, mean: Array, start: Array) -> Array:
+        """Return new - start."""
+        return new - start
+
+    def step(self, noisy: Array, board: Billboard) -> Array:
+        """Return the way from the last public model to the new one."""
+        return board["start"] + noisy - board["mean"]
+
+
+@dataclass(frozen=True)
+class _Federated(ABC):
+    """What all share: the message's channel, the public model, and training at home at the end."""
+
+    learner: ClientLearner
+    solver: Descent
+    clip: float = 1.0
+    rounds: int = 100
+    server: Server = field(default_factory=Averaging)
+    finetune: FineTuning | None = None
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise PlanError(f"rounds must be at least 1. Got {self.rounds}. Use LocalOnly() to share nothing.")
+
+    @abstractmethod
+    def _train(self, start: Array, block: Block, board: Billboard) -> Array:
+        """Return where a round's local work ends."""
+
+    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
+        """Return equal rounds of one clipped update."""
+        return equal_rounds(self.rounds, (self._channel,))
+
+    @property
+    def _channel(self) -> Channel:
+        return Channel(self.learner.size, self.clip, Plain())
+
+    def open(self) -> dict[str, Any]:
+        """Start from the network's own public parameters."""
+        return {"mean": self.learner.start(), **self.server.open(self.learner.size)}
+
+    def channel(self, board: Billboard) -> Channel:
+        """Return the one channel: an update, clipped."""
+        return self._channel
+
+    def init(self, block: Block, board: Billboard) -> States:
+        """Keep nothing."""
+        return {"weights": self.learner.spread(board["mean"], block)[:, :0]}
+
+    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
+        """Train from the public model; say how far that got."""
+        start = self.learner.spread(board["mean"], block)
+        return self._train(start, block, board) - start, states
+
+    def digest(self, release: Release, board: Billboard) -> dict[str, Any]:
+        """Move the public model by the noisy mean of updates."""
+        return self.server.step(board, self.clip * release.value / release.denominator)
+
+    def finish(self, states: States, block: Block, board: Billboard) -> States:
+        """Return the public model, tuned at home."""
+        return {"coef": self._tune(self.learner.spread(board["mean"], block), block, board)}
+
+    def newcomer(self, board: Billboard) -> States:
+        """Return the model of a task without data: the public one."""
+        return {"coef": board["mean"][None, :]}
+
+    def _tune(self, weights: Array, block: Block, board: Billboard) -> Array:
+        if self.finetune is None:
+            return weights
+        tuning = self.finetune
+        return self.learner.descend(
+            weights, block, tuning.solver, board.rounds, board["mean"], tuning.penalty
+        )
+
+
+@dataclass(frozen=True)
+class FedAvg(_Federated):
+    """Federated averaging with clipped, noisy updates; one public model for all, tuned at home if asked to.
+
+    Parameters
+    ----------
+    learner : Module
+        Network and loss.
+    solver : Descent
+        A round's local training.
+    clip : float
+        Largest length of an update; public.
+    rounds : int
+        Releases.
+    server : Averaging, Momentum or Adam
+        What the public model does with a noisy update.
+    finetune : FineTuning, optional
+        Training at home after the last release.
+
+    Privacy
+    -------
+    A message is one update, clipped: sensitivity `clip` (zero-out) or twice that (replace) of the sum. Every task
+    counts the same, whatever its number of rows, and the denominator is public.
+    """
+
+    def _train(self, start: Array, block: Block, board: Billboard) -> Array:
+        return self.learner.descend(start, block, self.solver, board.rounds, board["mean"], None)
+
+
+@dataclass(frozen=True)
+class FedProx(_Federated):
+    """Federated averaging with local training held near the public model by a quadratic; see `FedAvg`."""
+
+    lam: float = 0.1
+
+    def _train(self, start: Array, block: Block, board: Billboard) -> Array:
+        return self.learner.descend(start, block, self.solver, board.rounds, board["mean"], quadratic(self.lam))
+
+
+@dataclass(frozen=True)
+class Ditto(FedAvg):
+    """Federated averaging, and beside it a model of each task's own, held near the public one; see `FedAvg`.
+
+    The second model says nothing, so all its training is free.
+    """
+
+    lam: float = 0.1
+
+    def init(self, block: Block, board: Billboard) -> States:
+        """Start the task's own model at the public one."""
+        return {"weights": self.learner.spread(board["mean"], block)}
+
+    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
+        """Train both models from where they are; say how far the shared one got."""
+        messages, _ = super().send(states, block, board)
+        own = self.learner.descend(
+            states["weights"], block, self.solver, board.rounds, board["mean"], quadratic(self.lam)
+        )
+        return messages, {"weights": own}
+
+    def finish(self, states: States, block: Block, board: Billboard) -> States:
+        """Return each task's own model."""
+        return {"coef": self._tune(states["weights"], block, board)}
+
+
+@dataclass(frozen=True)
+class Personalized(_Federated):
+    r"""Mean-regularised personal models: each task trains its own, held near the public mean of all.
+
+    .. math::
+        \min_{w_1..w_m}\ \sum_k f_k(w_k) + \tfrac{\lambda}{2}\,|w_k - \tilde w|^2,
+        \qquad \tilde w = \frac1m \sum_k w_k
+
+    Parameters
+    ----------
+    learner, solver, clip, rounds, server, finetune
+        As for `FedAvg`.
+    lam : float
+        Pull towards the mean. At 0 nothing is taken from the others.
+    says : Offset, Increment or Model
+        What a task tells: its distance from the mean (the default; independent noise does not add up), how far it
+        moved, or its model. The last is the projected form of the DPMTL paper.
+
+    Privacy
+    -------
+    As for `FedAvg`. A task's model is never clipped, only what it says is, and it stays at home. The printed form of the
+    PMTL paper, increments over the number of *sampled* tasks, has the wrong limit and diverges when
+    ``lam * (m / q - 1) >= 1``; neither form here does.
+    """
+
+    lam: float = 0.1
+    says: Offset | Increment | Model = field(default_factory=Offset)
+
+    def open(self) -> dict[str, Any]:
+        """Start from the network's own public parameters, and remember them if models are said."""
+        board = super().open()
+        return board | {"start": np.array(board["mean"])} if isinstance(self.says, Model) else board
+
+    def init(self, block: Block, board: Billboard) -> States:
+        """Start every task at the public model."""
+        return {"weights": self.learner.spread(board["mean"], block)}
+
+    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
+        """Train one's own model; say where that ended."""
+        old, mean = states["weights"], board["mean"]
+        new = self._train(old, block, board)
+        start = board["start"] if isinstance(self.says, Model) else mean
+        return self.says.message(new, old, mean, start), {"weights": new}
+
+    def digest(self, release: Release, board: Billboard) -> dict[str, Any]:
+        """Move the public mean."""
+        noisy = self.clip * release.value / release.denominator
+        moved = self.server.step(board, self.says.step(noisy, board))
+        return moved | {"start": board["start"]} if isinstance(self.says, Model) else moved
+
+    def finish(self, states: States, block: Block, board: Billboard) -> States:
+        """Return each task's own model, tuned at home."""
+        return {"coef": self._tune(states["weights"], block, board)}
+
+    def _train(self, start: Array, block: Block, board: Billboard) -> Array:
+        return self.learner.descend(start, block, self.solver, board.rounds, board["mean"], quadratic(self.lam))
+
+
+@dataclass(frozen=True)
+class LocalOnly:
+    """Every task trains alone from the public start; nothing is said and nothing is spent."""
+
+    learner: ClientLearner
+    solver: Descent
+
+    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
+        """Return no rounds."""
+        return ()
+
+    def open(self) -> dict[str, Any]:
+        """Start from the network's own public parameters."""
+        return {"mean": self.learner.start()}
+
+    def channel(self, board: Billboard) -> Channel:
+        """Refuse: nothing is said."""
+        raise PlanError("LocalOnly says nothing, and has no channel.")
+
+    def init(self, block: Block, board: Billboard) -> States:
+        """Start every task at the public start."""
+        return {"weights": self.learner.spread(board["mean"], block)}
+
+    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
+        """Refuse: nothing is said."""
+        raise PlanError("LocalOnly says nothing.")
+
+    def digest(self, release: Release, board: Billboard) -> dict[str, Any]:
+        """Refuse: nothing is released."""
+        raise PlanError("LocalOnly releases nothing.")
+
+    def finish(self, states: States, block: Block, board: Billboard) -> States:
+        """Train on one's own rows."""
+        own = self.learner.descend(states["weights"], block, self.solver, 0, board["mean"], None)
+        return {"coef": own}
+
+
+def quadratic(lam: float) -> Penalty | None:
+    """Return the pull of strength lam, if there is one; torch is needed only where networks are."""
+    if lam == 0:
+        return None
+    from cloister.learners.penalties import Quadratic
+
+    return Quadratic(lam)

@@ -1,0 +1,186 @@
+"""Any `torch.nn.Module` as a learner over blocks of tasks: its parameters, flat, one row a task."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cloister.errors import InputError
+from cloister.learners.descent import Descent
+from cloister.learners.penalties import Penalty
+from cloister.learners.training import LossPerExample, Trainer
+
+if TYPE_CHECKING:
+    from cloister.tasks import Block
+
+__all__ = ["Module", "cross_entropy"]
+
+Array = Any  # of NumPy, or of torch: what comes in goes out
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return one cross-entropy an example: outputs are scores of classes, targets their indexes.
+
+    A target that is no class counts as the nearest one: absurd data spoil their own task and stop nobody else.
+    """
+    classes = outputs.shape[-1]
+    index = targets if not targets.is_floating_point() else targets.nan_to_num()
+    return F.cross_entropy(outputs, index.clamp(0, classes - 1).long(), reduction="none")
+
+
+@dataclass(frozen=True, eq=False)
+class Module:
+    """A network and its loss.
+
+    Parameters
+    ----------
+    net : nn.Module
+        Treats the first axis of its input as examples and does not mix them. Its parameters as they are now
+        are the public start of all tasks: initialise it at random, or train it on public data.
+    loss : callable
+        ``loss(outputs, targets)`` returns one loss an example; cross-entropy by default.
+
+    Notes
+    -----
+    Networks of linear, convolutional, embedding and normalising layers run as one program for a whole block
+    of tasks; any other goes through `torch.vmap`. A plan file cannot hold a network: a saved plan names it,
+    by its architecture and a hash of its start, and cannot be read back.
+
+    Examples
+    --------
+    >>> learner = Module(nn.Linear(2, 3))
+    >>> learner.size, learner.start().shape
+    (9, (9,))
+    >>> Module(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    cloister.errors.InputError: Layer '1' is a BatchNorm1d, which averages over examples and remembers them...
+    """
+
+    net: nn.Module
+    loss: LossPerExample = cross_entropy
+    bound: Trainer | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, layer in self.net.named_modules():
+            _check_layer(name, layer)
+        kinds = {parameter.dtype for parameter in self.net.parameters()}
+        if kinds != {torch.float32}:
+            raise InputError(
+                f"A network must have parameters, all of 32-bit floats. Got {sorted(map(str, kinds))}. "
+                "Call net.float() first."
+            )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Module) and self.to_document() == other.to_document()
+
+    def __hash__(self) -> int:
+        return hash(str(self.to_document()))
+
+    @cached_property
+    def trainer(self) -> Trainer:
+        """What does the work: on the processor, unless bound to another device."""
+        return self.bound or Trainer(self.net, self.loss)
+
+    def on(self, trainer: Trainer) -> Module:
+        """Return the same learner, bound to a device."""
+        return Module(self.net, self.loss, trainer)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of parameters."""
+        return sum(self.trainer.sizes)
+
+    def start(self) -> NDArray[np.float64]:
+        """Return the public start."""
+        return self.trainer.start.cpu().numpy().astype(np.float64)
+
+    def spread(self, mean: Array, block: Block) -> Array:
+        """Give every task of a block the same parameters."""
+        if isinstance(mean, Tensor):
+            return mean.expand(len(block), -1)
+        return np.repeat(mean.astype(np.float32)[None, :], len(block), axis=0)
+
+    def descend(
+        self,
+        weights: Array,
+        block: Block,
+        solver: Descent,
+        round: int,
+        anchor: Array | None = None,
+        penalty: Penalty | None = None,
+    ) -> Array:
+        """Train each task on its own rows, from its own weights; see `Descent` for how long."""
+        start, towards = (None if x is None else self._tensor(x) for x in (weights, anchor))
+        assert start is not None
+        ended = self.trainer.descend(
+            start, *self._rows(block), self._keys(block), solver, round, towards, penalty
+        )
+        return ended if isinstance(weights, Tensor) else ended.cpu().numpy()
+
+    def losses(self, weights: Array, block: Block) -> Array:
+        """Return each task's mean loss on its own rows."""
+        X, y, weight = self._rows(block)
+        with torch.no_grad():
+            each = self.trainer.losses(self.trainer.stack(self._tensor(weights)), X, y)
+            total = torch.where(weight > 0, weight * each, 0.0).sum(1) / weight.sum(1).clamp(min=1e-12)
+        return total if isinstance(weights, Tensor) else total.cpu().numpy()
+
+    def predict(self, weights: Array, X: Array) -> Array:
+        """Return outputs, (k, n, ...), of each task's own network on its own inputs."""
+        with torch.no_grad():
+            out = self.trainer.outputs(self.trainer.stack(self._tensor(weights)), self._tensor(X)).float()
+        return out if isinstance(weights, Tensor) else out.cpu().numpy()
+
+    def to_document(self) -> dict[str, object]:
+        """Return what a plan file says about a network: enough to tell it from others, not to build it."""
+        digest = hashlib.sha256(self.start().astype("<f4").tobytes()).hexdigest()
+        return {
+            "type": "Module",
+            "network": str(self.net),
+            "parameters": self.size,
+            "start": digest,
+            "loss": getattr(self.loss, "__qualname__", repr(self.loss)),
+        }
+
+    def _rows(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
+        X, y, weight = (self._tensor(x) for x in (block.X, block.y, block.weight))
+        return X, y, weight
+
+    def _keys(self, block: Block) -> Tensor:
+        keys: Any = block.keys
+        return keys if isinstance(keys, Tensor) else torch.from_numpy(keys.view(np.int64))
+
+    def _tensor(self, array: Array) -> Tensor:
+        if isinstance(array, Tensor):
+            return array
+        kind = torch.int64 if array.dtype.kind in "biu" else torch.float32
+        owned = array if array.flags.writeable else array.copy()  # torch has no read-only tensors
+        return torch.as_tensor(owned, dtype=kind, device=self.trainer.device)
+
+
+def _check_layer(name: str, layer: nn.Module) -> None:
+    """Refuse a layer that mixes examples, keeps statistics or tosses coins, and say what to use instead."""
+    what = f"Layer {name!r} is a {type(layer).__name__}"
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        raise InputError(
+            f"{what}, which averages over examples and remembers them: one row would reach all others. "
+            "Use nn.GroupNorm."
+        )
+    dropout = layer.p if isinstance(layer, nn.modules.dropout._DropoutNd) else getattr(layer, "dropout", 0.0)
+    if isinstance(dropout, float) and dropout > 0:
+        raise InputError(
+            f"{what} with dropout, whose coins nobody could replay. Set it to 0; weight_decay does the same work."
+        )
+    if getattr(layer, "track_running_stats", False):
+        raise InputError(f"{what} that keeps statistics of examples. Set track_running_stats=False.")
+    if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
+        raise InputError(f"{what} that has no shape yet. Run the network on one input first.")
