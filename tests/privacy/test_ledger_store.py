@@ -32,7 +32,7 @@ from cloister import (
     Tasks,
     run,
 )
-from cloister.privacy import gaussian_dp, ledger_places
+from cloister.privacy import ledger_places
 from cloister.privacy.events import Cost, GaussianEvent
 
 TASKS, DELTA = 50, 1e-3
@@ -91,9 +91,9 @@ def test_one_place_holds_several_populations(where):
     schools.charge("plan", cost(0.1), run="7")
     banks.charge("plan", cost(0.2), run="7")
     assert [len(Ledger.open(where, name).history) for name in ("schools", "banks")] == [1, 1]
-    with pytest.raises(LedgerError, match="There is no account of 'wards'. .* of: 'banks', 'schools'"):
+    with pytest.raises(LedgerError, match=r"There is no account of 'wards'\. .* of: 'banks', 'schools'"):
         Ledger.open(where, "wards")
-    with pytest.raises(LedgerError, match="Say which population. .* of: 'banks', 'schools'"):
+    with pytest.raises(LedgerError, match=r"Say which population\. .* of: 'banks', 'schools'"):
         Ledger.open(where)
     with pytest.raises(LedgerError, match="already has an account of 'banks'"):
         Ledger.create(where, "banks", epsilon=100.0, delta=1e-4)
@@ -119,7 +119,7 @@ def test_triggers_stop_accidents(where):
     [
         (
             "UPDATE cloister_charges SET mu = 0.001 WHERE number = 1",
-            "Charge 1 of 'schools' in .* was changed",
+            "Charge 1 .* was changed",
         ),
         ("UPDATE cloister_charges SET plan = 'x' WHERE number = 2", "Charge 2 of 'schools'"),
         ("DELETE FROM cloister_charges WHERE number = 0", "Charge 0 of 'schools'"),
@@ -253,7 +253,7 @@ def test_a_missing_driver_is_one_sentence(monkeypatch):
 
 
 def test_a_file_that_may_not_be_written_is_one_sentence():
-    """Run by somebody who may only read: the account can be read, and not charged."""
+    """Run by somebody who may only read the file and its folder."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         file = Path(folder) / "tasks.ledger"
@@ -285,8 +285,5 @@ def test_sqlalchemy_comes_with_a_durable_ledger_only():
 def test_the_file_is_written_ahead_and_synchronised(tmp_path):
     ledger = Ledger.create(tmp_path / "tasks.ledger", "schools", **BUDGET)
     with ledger.store.place.engine.connect() as connection:
-        found = [
-            connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")
-        ]
-    assert found == ["wal", 2]
-    assert gaussian_dp.mu(1.0, DELTA) == ledger.store.account.mu
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # full

@@ -86,7 +86,7 @@ class SqliteFile:
         try:
             for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "synchronous=FULL"):
                 connection.execute(f"PRAGMA {pragma}").close()
-        except sqlite3.Error:
+        except BaseException:
             connection.close()
             raise
         return connection
@@ -241,7 +241,7 @@ def told(name: str) -> Iterator[None]:
         _refuse(name, error.orig)
     except sqlite3.Error as error:
         _refuse(name, error)
-    except MemoryError:
+    except (MemoryError, UnicodeDecodeError):  # lengths or words that no ledger has
         _damaged(name)
     except SQLAlchemyError as error:
         raise LedgerError(f"{name} cannot be used as a ledger ({type(error).__name__}).") from None
