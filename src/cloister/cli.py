@@ -13,6 +13,7 @@ from cloister.commands.codebook import codebook
 from cloister.commands.demo import demo
 from cloister.commands.fit import fit
 from cloister.commands.gain import gain
+from cloister.commands.ledger import ledger_family
 from cloister.commands.predict import predict, replay
 from cloister.commands.shell import Family
 from cloister.commands.verify import verify
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 for command in (codebook, account, fit, verify, predict, replay, gain, demo):
     app.command(help=cleandoc(command.__doc__ or "").replace(r"\b", "\b"))(command)  # keeps line breaks
+app.add_typer(ledger_family, name="ledger")
 
 
 def _version(wanted: bool) -> None:
@@ -47,7 +49,7 @@ def start(
 
     Start with `codebook`, then `fit`. Anyone can `verify` what was published. A task uses its own model
     with `predict`, gets it again or joins late with `replay`, and asks `gain` whether it pays. `account`
-    prices a plan, `demo` shows it all on 2410 real schools.
+    prices a plan, `ledger` keeps account over all runs, `demo` shows it all on 2410 real schools.
     """
 
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cloister.channel import Relation
-from cloister.errors import BudgetError, InputError, LedgerError, PlanError
-from cloister.privacy import gaussian_dp
-from cloister.privacy.accounting import check_delta
+from cloister.errors import LedgerError
 from cloister.privacy.events import Cost
-from cloister.privacy.ledger_entries import Account, Charge, exposure
+from cloister.privacy.ledger_balance import Balance
+from cloister.privacy.ledger_entries import Account, Charge
 
 __all__ = ["Charge", "Ledger", "Store"]
-
-#: How far the sum of squares may pass the budget's, relatively, to forgive rounding.
-_TOLERANCE = 1e-9
 
 Decision = Callable[[tuple[Charge, ...]], Charge]
 """Given all charges so far, return the next one, or an old one to spend nothing, or raise."""
@@ -166,15 +161,19 @@ class Ledger:
         return self._store.account.population
 
     @property
+    def balance(self) -> Balance:
+        """The account and all its charges as they are now; read once, they agree with each other."""
+        return Balance(self._store.account, self._store.charges())
+
+    @property
     def history(self) -> tuple[Charge, ...]:
         """All charges in the order they were booked."""
-        return self._store.charges()
+        return self.balance.charges
 
     @property
     def head(self) -> str:
         """Hash of the last charge and so of everything before; publish it to show later that none is gone."""
-        charges = self.history
-        return charges[-1].hash if charges else self._store.account.head
+        return self.balance.head
 
     @property
     def spent(self) -> float:
@@ -187,19 +186,18 @@ class Ledger:
 
         It is not the budget less what is spent: what adds up is the square of each run's mu.
         """
-        left = self._store.account.mu**2 - _squares(self.history)
-        return self._epsilon(max(0.0, left))
+        return self.balance.remaining
 
     def spent_by(self, group: int) -> float:
         """Epsilon of all runs so far for somebody who owns `group` of the tasks, at the ledger's delta.
 
-        If one task changing is mu-GDP, then `group` tasks changing at once are exactly (group * mu)-GDP.
+        If one task changing is mu-GDP, then `group` tasks changing at once are (group * mu)-GDP.
         """
-        return self._of_group(group, math.sqrt(_squares(self.history)))
+        return self.balance.spent_by(group)
 
     def budget_of(self, group: int) -> float:
         """Epsilon that the whole budget means for an owner of `group` tasks, at the ledger's delta."""
-        return self._of_group(group, self._store.account.mu)
+        return self.balance.budget_of(group)
 
     def charge(self, plan: str, cost: Cost, run: str | None = None) -> Charge:
         """Book a run before anything leaves a task; refuse it if the budget does not allow it.
@@ -220,50 +218,9 @@ class Ledger:
         Charge
             It is committed: a crash from here on does not undo it.
         """
-        self._check(cost)
         key = secrets.token_hex(16) if run is None else run
-        return self._store.book(lambda past: self._decide(past, plan, cost, key))
-
-    def _decide(self, past: tuple[Charge, ...], plan: str, cost: Cost, run: str) -> Charge:
-        for charge in past:
-            if charge.run == run:
-                if not charge.same(plan, cost):
-                    raise LedgerError(
-                        f"Run {run!r} was booked for another plan or price, as charge {charge.number}. "
-                        "Give each run a key of its own."
-                    )
-                return charge
         account = self._store.account
-        mu, squares = exposure(cost), _squares(past)
-        if not squares + mu * mu <= account.mu**2 * (1 + _TOLERANCE):
-            raise BudgetError(
-                f"This run would bring these tasks to epsilon = {self._epsilon(squares + mu * mu):.3g} in "
-                f"all; the budget is {self.epsilon:g} at delta = {self.delta:g}, and "
-                f"{self._epsilon(squares):.3g} is spent. Nothing has left any task."
-            )
-        return Charge.after(past[-1].hash if past else account.head, len(past), plan, run, cost)
-
-    def _check(self, cost: Cost) -> None:
-        if cost.relation != self.relation:
-            raise PlanError(
-                f"This account is kept under {self.relation.value!r}. Got a price under {cost.relation!r}. "
-                "Use plan.cost_under(ledger.relation)."
-            )
-        if self.n_tasks is not None and cost.n_tasks != self.n_tasks:
-            raise PlanError(
-                f"This account is of {self.n_tasks} tasks. Got a plan for {cost.n_tasks}. "
-                "Open the account of these tasks."
-            )
-        check_delta(self.delta, cost.n_tasks)
-
-    def _epsilon(self, squares: float) -> float:
-        return gaussian_dp.epsilon(math.sqrt(squares), self.delta)
-
-    def _of_group(self, group: int, mu: float) -> float:
-        if isinstance(group, bool) or int(group) != group or not 1 <= group <= (self.n_tasks or math.inf):
-            most = "" if self.n_tasks is None else f" and at most {self.n_tasks}"
-            raise InputError(f"group must be a number of tasks, at least 1{most}. Got {group!r}.")
-        return gaussian_dp.epsilon(group * mu, self.delta)
+        return self._store.book(lambda past: Balance(account, past).next(plan, cost, key))
 
     @property
     def _store(self) -> Store:
@@ -311,7 +268,3 @@ class _Memory:
             "A ledger in memory cannot be shared with another process, which would spend the budget again. "
             "Use Ledger.create(file, population, ...)."
         )
-
-
-def _squares(charges: Iterable[Charge]) -> float:
-    return math.fsum(charge.mu**2 for charge in charges)
