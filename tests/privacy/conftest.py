@@ -27,10 +27,13 @@ def _programs(home: Path) -> Path:
     found = find_spec("pgserver")
     if found is None or found.origin is None:
         pytest.skip("no PostgreSQL server: install the package pgserver, or Debian's postgresql")
-    whole = Path(found.origin).parent / "pginstall"
+    package = Path(found.origin).parent
     if os.geteuid() != 0:
-        return whole / "bin"
-    return Path(shutil.copytree(whole, home / "pginstall")) / "bin"  # the user below may not reach the venv
+        return package / "pginstall" / "bin"
+    for name in ("pgserver/pginstall", "pgserver.libs"):  # the user below may not reach the environment
+        if (package.parent / name).is_dir():
+            shutil.copytree(package.parent / name, home / name)
+    return home / "pgserver" / "pginstall" / "bin"
 
 
 @pytest.fixture(scope="session")

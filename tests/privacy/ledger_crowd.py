@@ -77,7 +77,8 @@ def kill(where: str, times: int) -> None:
 
         child = forked(charge_on)
         os.close(mouth)
-        time.sleep(0.02 + 0.04 * rng.random())
+        told += os.read(ear, 1)  # it is on its way
+        time.sleep(0.03 * rng.random())
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         while part := os.read(ear, 65536):

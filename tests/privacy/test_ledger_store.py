@@ -9,6 +9,8 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ from sqlalchemy.pool import NullPool
 from cloister import (
     BudgetError,
     Everyone,
+    InputError,
     LeastSquares,
     Ledger,
     LedgerError,
@@ -45,7 +48,8 @@ def cost(*mus: float) -> Cost:
 
 def execute(where: str, *statements: str) -> None:
     """Write to a ledger behind its back."""
-    engine = create_engine(where if "://" in where else f"sqlite:///{where}", poolclass=NullPool)
+    url = where.replace("postgresql:", "postgresql+psycopg:") if "://" in where else f"sqlite:///{where}"
+    engine = create_engine(url, poolclass=NullPool)
     with engine.begin() as connection:
         for statement in statements:
             connection.execute(text(statement))
@@ -287,3 +291,41 @@ def test_the_file_is_written_ahead_and_synchronised(tmp_path):
     with ledger.store.place.engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # full
+
+
+def test_the_role_of_runs_needs_no_ownership(new_database):
+    """Rights as the manual gives them: charges go through, edits do not, triggers cannot be dropped."""
+    url = new_database()
+    Ledger.create(url, "schools", **BUDGET)
+    execute(
+        url,
+        "CREATE ROLE runner LOGIN",
+        "GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO runner",
+    )
+    runner = url.replace("postgres@", "runner@")
+    Ledger.open(runner).charge("plan", cost(0.1))
+    for statement in (
+        "UPDATE cloister_accounts SET epsilon = 100",
+        "DELETE FROM cloister_charges",
+        "DROP TRIGGER cloister_charges_guard ON cloister_charges",
+        "ALTER TABLE cloister_charges DISABLE TRIGGER ALL",
+    ):
+        with pytest.raises(DBAPIError):
+            execute(runner, statement)
+    assert len(Ledger.open(url).history) == 1
+
+
+def test_a_server_with_another_default_isolation_refuses_nothing_in_error(new_database):
+    url = new_database()
+    name = url.split("/")[3].split("?")[0]
+    execute(url, f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
+    ledger = Ledger.create(url, "schools", **BUDGET)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda n: ledger.charge(f"plan {n}", cost(0.05)), range(16)))
+    assert len(ledger.history) == 16
+
+
+def test_a_budget_is_not_changed_in_passing(where):
+    ledger = Ledger.create(where, "schools", **BUDGET)
+    with pytest.raises(InputError, match="A budget cannot be changed"):
+        replace(ledger, epsilon=100.0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cloister.channel import Relation
-from cloister.errors import LedgerError
+from cloister.errors import InputError, LedgerError
 from cloister.privacy.events import Cost
 from cloister.privacy.ledger_balance import Balance
 from cloister.privacy.ledger_entries import Account, Charge
@@ -98,9 +98,12 @@ class Ledger:
     store: Store | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        account = Account("tasks", self.epsilon, self.delta, self.relation, self.n_tasks)
+        population = "tasks" if self.store is None else self.store.account.population
+        account = Account(population, self.epsilon, self.delta, self.relation, self.n_tasks)
         if self.store is None:
             object.__setattr__(self, "store", _Memory(account))
+        elif self.store.account != account:
+            raise InputError("A budget cannot be changed. Use Ledger.open, or Ledger.create a new account.")
         object.__setattr__(self, "relation", account.relation)
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -119,8 +119,11 @@ class SqliteFile:
             _damaged(self.name)
 
     def finish(self) -> None:
-        """Switch to write-ahead logging, where readers do not hold up writers."""
-        with told(self.name), closing(self._connect()) as connection:
+        """Switch to write-ahead logging, where readers do not hold up writers.
+
+        If others are busy with the file just now it stays as it is, which is as safe.
+        """
+        with suppress(sqlite3.OperationalError), closing(self._connect()) as connection:
             connection.execute("PRAGMA journal_mode=WAL").close()
 
     def without_password(self) -> str:
