@@ -14,6 +14,7 @@ from cloister.commands.demo import demo
 from cloister.commands.fit import fit
 from cloister.commands.gain import gain
 from cloister.commands.ledger import ledger_family
+from cloister.commands.museum import museum
 from cloister.commands.predict import predict, replay
 from cloister.commands.shell import Family
 from cloister.commands.verify import verify
@@ -28,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (codebook, account, fit, verify, predict, replay, gain, demo):
+for command in (codebook, account, fit, verify, predict, replay, gain, demo, museum):
     app.command(help=cleandoc(command.__doc__ or "").replace(r"\b", "\b"))(command)  # keeps line breaks
 app.add_typer(ledger_family, name="ledger")
 

@@ -11,13 +11,13 @@ from cloister.audit.fixtures import PublishedLaplace, PublishedWishart
 from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
 from cloister.channel import Relation
 
-__all__ = ["LocalNoise", "local_noise_exhibits"]
+__all__ = ["TaskNoise", "local_noise_exhibits"]
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class LocalNoise:
+class TaskNoise:
     r"""A task adds noise of density :math:`\propto e^{-|b|/s}` to its model; others see a noisy covariance.
 
     They know what they said themselves and subtract it. The task's model is one of two orthogonal ones, of
@@ -61,7 +61,7 @@ def local_noise_exhibits(epsilon: float = 0.5) -> tuple[Exhibit, ...]:
             story="The printed density falls like exp(-2K|b|/epsilon): less epsilon means less noise, and "
             "two models 2K apart differ by a factor of exp(4K^2/epsilon). The density that is meant "
             "falls like exp(-epsilon|b|/2K).",
-            attack=LocalNoise(published.scale),
-            repaired=Repaired("the density the right way up", claim, LocalNoise(2 / epsilon)),
+            attack=TaskNoise(published.scale),
+            repaired=Repaired("the density the right way up", claim, TaskNoise(2 / epsilon)),
         ),
     )

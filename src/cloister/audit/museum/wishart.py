@@ -13,7 +13,8 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.integrate import dblquad
+from scipy.integrate import quad
+from scipy.special import gammainc, gammaincc
 
 from cloister.audit.fixtures import PublishedWishart, TaskRelationship
 from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
@@ -193,19 +194,21 @@ class RelationshipRelease:
 
         The difference of the two statistics has rank two, with eigenvalues a > 0 > -b. Whether the rest is
         positive is decided by the noise's Schur complement on that plane, which is the published noise in two
-        dimensions, of density proportional to exp(-epsilon trace): a double integral, after the off-diagonal
-        entry has been integrated out.
+        dimensions: density proportional to exp(-epsilon (x + y)) for diagonal entries x, y and an entry off it
+        whose square is at most xy and (x - a)(y + b). All but x is integrated in closed form.
         """
         spoken, silent = self.statistics()
         values = np.linalg.eigvalsh(spoken - silent)
         a, b = epsilon * values[-1], -epsilon * values[0]
 
-        def density(y: float, x: float) -> float:
-            reach = min(x * y, (x - a) * (y + b))
-            return 2 * math.sqrt(reach) * math.exp(-x - y)
+        def density(x: float) -> float:
+            turn = b * (x - a) / a  # of y: below it xy is the smaller of the two
+            below = math.sqrt(x) * gammainc(1.5, turn)
+            above = math.sqrt(x - a) * math.exp(b) * gammaincc(1.5, turn + b)
+            return float((below + above) * math.exp(-x))
 
-        possible, _ = dblquad(density, a, a + 60, 0, 60)
-        return float(1 - possible / (math.pi / 2))
+        integral, _ = quad(density, a, math.inf)
+        return float(1 - integral / math.gamma(1.5))
 
 
 def directions(count: int, dim: int) -> Floats:
