@@ -32,22 +32,11 @@ def museum(name: _Name = None, json: Json = False) -> None:
       cloister museum
       cloister museum wishart-outputs
     """
-    from cloister.audit.museum import convict, convict_repaired, each
-    from cloister.audit.museum import museum as exhibits
-
-    shown = [exhibit for exhibit in exhibits() if name in (None, exhibit.name)]
-    if not shown:
-        names = ", ".join(exhibit.name for exhibit in exhibits())
-        raise InputError(f"There is no exhibit named {name!r}. Choose one of {names}.")
-    confidence, found = each(_TOGETHER, 2 * len(shown)), []
+    shown, found = _named(name), []
     with advance("Exhibits") as progress:
         for number, exhibit in enumerate(shown):
             progress(number, len(shown))
-            trials = (
-                convict(exhibit, confidence=confidence),
-                convict_repaired(exhibit, confidence=confidence),
-            )
-            found.append((exhibit, *trials))
+            found.append((exhibit, *_try(exhibit, len(shown))))
     if json:
         return emit({"confidence_together": _TOGETHER, "exhibits": [_document(*row) for row in found]})
     if name is not None:
@@ -64,6 +53,23 @@ def museum(name: _Name = None, json: Json = False) -> None:
         "They are as large as the number of runs allows: the truth may be infinite.",
         apart=True,
     )
+
+
+def _named(name: str | None) -> list[Exhibit]:
+    from cloister.audit.museum import museum as exhibits
+
+    shown = [exhibit for exhibit in exhibits() if name in (None, exhibit.name)]
+    if not shown:
+        names = ", ".join(exhibit.name for exhibit in exhibits())
+        raise InputError(f"There is no exhibit named {name!r}. Choose one of {names}.")
+    return shown
+
+
+def _try(exhibit: Exhibit, among: int) -> tuple[Conviction, Conviction]:
+    from cloister.audit.museum import convict, convict_repaired, each
+
+    confidence = each(_TOGETHER, 2 * among)
+    return convict(exhibit, confidence=confidence), convict_repaired(exhibit, confidence=confidence)
 
 
 def _cells(exhibit: Exhibit, broken: Conviction, repaired: Conviction) -> list[str]:

@@ -67,7 +67,7 @@ def hit_probability(v: float, deviation: float) -> float:
     Examples
     --------
     >>> round(hit_probability(0.002, deviation=0.01), 4)
-    0.0324
+    0.0325
     """
     exponent = math.frexp(v)[1] - 1
     return float(5 / 6 * erf(2.0 ** (exponent - 2) / deviation / math.sqrt(2)))

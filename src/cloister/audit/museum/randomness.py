@@ -101,20 +101,7 @@ def randomness_exhibits(epsilon: float = 1.0, delta: float = 1e-3) -> tuple[Exhi
     enough = 1 / gaussian_dp.mu(epsilon, delta)
     twice = math.sqrt(2) * enough  # two rounds share the budget
     return (
-        Exhibit(
-            name="half-the-noise",
-            title="half the noise that the claim needs",
-            claim=claim,
-            source="a sensitivity taken for half of what it is: 'replace' claimed, 'add or remove' "
-            "accounted (PMTL)",
-            story="A task that is replaced moves a sum by two clips, one that is left out by one. "
-            "Accounting for the second and claiming the first halves the noise; here the same is "
-            "shown as half the noise against silence. It is the mildest of the exhibits, and tells "
-            "how fine the auditor sees.",
-            attack=NoisySum(enough / 2),
-            repaired=Repaired("all of the noise", claim, NoisySum(enough)),
-            draws=400_000,
-        ),
+        _half(claim, enough),
         Exhibit(
             name="reused-noise",
             title="one draw of noise for two rounds",
@@ -129,10 +116,27 @@ def randomness_exhibits(epsilon: float = 1.0, delta: float = 1e-3) -> tuple[Exhi
             name="public-seed",
             title="noise from a seed that is public",
             claim=claim,
-            source="PMTL's code: all generators seeded with 10",
+            source="PMTL's code: np.random.seed(seed), and seed=10 in its scripts",
             story="Pseudo-random noise is a function of its seed. Whoever knows that runs the generator "
             "again and subtracts: what is left has no noise.",
             attack=SeededSum(PublicSeed(), enough),
             repaired=Repaired("a secret seed", claim, SeededSum(SecretSeed(), enough)),
         ),
+    )
+
+
+def _half(claim: Claim, enough: float) -> Exhibit:
+    return Exhibit(
+        name="half-the-noise",
+        title="half the noise that the claim needs",
+        claim=claim,
+        source="a sensitivity taken for half of what it is: 'replace' claimed, 'add or remove' "
+        "accounted (PMTL)",
+        story="A task that is replaced moves a sum by two clips, one that is left out by one. "
+        "Accounting for the second and claiming the first halves the noise; here the same is "
+        "shown as half the noise against silence. It is the mildest of the exhibits, and tells "
+        "how fine the auditor sees.",
+        attack=NoisySum(enough / 2),
+        repaired=Repaired("all of the noise", claim, NoisySum(enough)),
+        draws=400_000,
     )

@@ -194,8 +194,8 @@ class RelationshipRelease:
 
         The difference of the two statistics has rank two, with eigenvalues a > 0 > -b. Whether the rest is
         positive is decided by the noise's Schur complement on that plane, which is the published noise in two
-        dimensions: density proportional to exp(-epsilon (x + y)) for diagonal entries x, y and an entry off it
-        whose square is at most xy and (x - a)(y + b). All but x is integrated in closed form.
+        dimensions: density proportional to exp(-epsilon (x + y)) for diagonal entries x, y and an entry
+        off it whose square is at most xy and (x - a)(y + b). All but x is integrated in closed form.
         """
         spoken, silent = self.statistics()
         values = np.linalg.eigvalsh(spoken - silent)
