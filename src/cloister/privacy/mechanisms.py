@@ -122,14 +122,15 @@ class Gaussian:
         self, total: NDArray[Any], channel: Channel, noise: float, source: Randomness, round: int
     ) -> Floats:
         """Return the sum with noise added."""
+        stream = source.stream("noise", round)
         if not self.exact:
-            return np.asarray(total + noise * normals(source.stream("noise", round).uniforms(total.size)))
-        value, steps, stream = np.empty(total.size), channel.steps, source.stream("noise", round)
+            drawn = noise * normals(stream.uniforms(channel.size))
+            return np.asarray(total) + drawn  # looked at last: it may still be being computed
+        steps, whole = channel.steps, np.empty(channel.size, dtype=np.int64)
         for step in np.unique(steps):
             at = np.flatnonzero(steps == step)
-            drawn = discrete_gaussian(integer_deviation(noise / step), at.size, stream)
-            value[at] = step * (total[at] + drawn)
-        return value
+            whole[at] = discrete_gaussian(integer_deviation(noise / step), at.size, stream)
+        return np.asarray(steps * (np.asarray(total) + whole))
 
     def scaled(self, budget: float) -> Gaussian:
         """Return Gaussian noise with another total budget."""

@@ -1,0 +1,305 @@
+"""Thousands of networks at once: a block of tasks is one program, on a graphics card or on the processor.
+
+Tasks of similar size share a bucket. All blocks of a bucket have one shape, so that one compiled program serves
+them; places that no task fills have rows of weight zero and say nothing. Data and states that do not fit on the
+device stay in pinned memory and pass through it block by block.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cloister.algorithm import States
+from cloister.billboard import Billboard
+from cloister.channel import GRID, Channel, Plain
+from cloister.engines.cells import Cells, Coins, check_messages
+from cloister.errors import PlanError
+from cloister.learners.module import Module
+from cloister.learners.training import Precision, Trainer
+from cloister.plan import Plan
+from cloister.privacy.mechanisms import Gaussian, Silent
+from cloister.tasks import Block, Tasks, local_key
+
+__all__ = ["Batched"]
+
+#: Widths of buckets differ by this factor at least: padding wastes less than a third of a bucket.
+BUCKET = 1.5
+#: Rounding of 32-bit numbers on the way to the sum, relative; messages are clipped by so much more.
+SLACK = 2.0**-20
+
+
+@dataclass(frozen=True)
+class Batched:
+    """The engine for networks (`cloister.Module`).
+
+    Parameters
+    ----------
+    device : str
+        Such as "cuda" or "cpu".
+    tf32, bf16 : bool
+        Products of 32-bit numbers in TF32, or networks in bfloat16: faster on a graphics card, less exact.
+    block : int, optional
+        Tasks in a block; by default as many as free memory allows.
+    """
+
+    device: str = "cuda"
+    tf32: bool = False
+    bf16: bool = False
+    block: int | None = None
+
+    @contextmanager
+    def cells(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Cells]:
+        """Settle the tasks on the device."""
+        learner = getattr(plan.algorithm, "learner", None)
+        if not isinstance(learner, Module):
+            raise PlanError(
+                f"The batched engine trains networks. {type(plan.algorithm).__name__} has none; use Local()."
+            )
+        trainer = Trainer(learner.net, learner.loss, torch.device(self.device), Precision(self.tf32, self.bf16))
+        bound = replace(plan.algorithm, learner=learner.on(trainer))  # type: ignore[type-var]
+        limit = self.block or _fitting(trainer, tasks)
+        rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
+        yield _BatchedCells(plan, bound, trainer, _buckets(tasks, limit, rate, local_seed, trainer.device))
+
+
+@dataclass
+class _Bucket:
+    """Tasks of similar size, and one shape for all their blocks: `places` tasks of `width` rows."""
+
+    index: NDArray[np.int64]
+    places: int
+    X: Tensor
+    y: Tensor
+    weight: Tensor
+    keys: Tensor
+    states: dict[str, Tensor] = field(default_factory=dict)
+
+    def chunks(self, members: NDArray[np.int64]) -> Iterator[tuple[Tensor, int]]:
+        """Cut members into blocks of the bucket's shape; the last is filled up with the first member."""
+        for at in range(0, len(members), self.places):
+            part = members[at : at + self.places]
+            fill = np.full(self.places - len(part), members[0])
+            yield torch.from_numpy(np.concatenate([part, fill])), len(part)
+
+
+class _DeviceBoard:
+    """The board as a device sees it: its arrays are tensors there."""
+
+    def __init__(self, board: Billboard, device: torch.device) -> None:
+        self.board, self.device = board, device
+        self.arrays: dict[str, Tensor] = {}
+
+    @property
+    def rounds(self) -> int:
+        return self.board.rounds
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.arrays:
+            array = np.asarray(self.board[name], dtype=np.float32)
+            self.arrays[name] = torch.tensor(array, device=self.device)
+        return self.arrays[name]
+
+
+@dataclass
+class _BatchedCells:
+    plan: Plan
+    algorithm: Any
+    trainer: Trainer
+    buckets: list[_Bucket]
+
+    def init(self, board: Billboard) -> None:
+        here = _DeviceBoard(board, self.trainer.device)
+        for bucket in self.buckets:
+            everyone = np.arange(len(bucket.index))
+            parts = [
+                _first(self.algorithm.init(self._block(bucket, at, count), here), count)
+                for at, count in bucket.chunks(everyone)
+            ]
+            bucket.states = {name: _home(torch.cat([p[name] for p in parts]), bucket.X) for name in parts[0]}
+
+    def speak(self, board: Billboard, coins: Coins) -> tuple[Any, int]:
+        channel = self.plan.algorithm.channel(board)
+        sums = _Sums(self.plan, channel, self.trainer.device)
+        for messages in self._send(board, coins):
+            sums.add(messages)
+        return sums.total(), sums.rejected()
+
+    def listen(self, board: Billboard, coins: Coins) -> None:
+        for _ in self._send(board, coins):
+            pass
+
+    def finish(self, board: Billboard) -> States:
+        here = _DeviceBoard(board, self.trainer.device)
+        count = sum(len(bucket.index) for bucket in self.buckets)
+        models: States = {}
+        for bucket in self.buckets:
+            for at, real in bucket.chunks(np.arange(len(bucket.index))):
+                block, states = self._block(bucket, at, real), self._states(bucket, at)
+                for name, array in self.algorithm.finish(states, block, here).items():
+                    found = array[:real].cpu().numpy()
+                    home = models.setdefault(name, np.empty((count, *found.shape[1:]), found.dtype))
+                    home[bucket.index[at[:real].numpy()]] = found
+        return models
+
+    def _send(self, board: Billboard, coins: Coins) -> Iterator[Tensor]:
+        """Let the tasks with a coin do a round's work, block by block; keep their new states."""
+        here = _DeviceBoard(board, self.trainer.device)
+        dim = self.plan.algorithm.channel(board).dim
+        for bucket in self.buckets:
+            for at, real in bucket.chunks(np.flatnonzero(coins[bucket.index])):
+                block, states = self._block(bucket, at, real), self._states(bucket, at)
+                messages, states = self.algorithm.send(states, block, here)
+                check_messages(tuple(messages.shape), len(at), dim)
+                for name, array in states.items():
+                    if array.shape[1:].numel():
+                        bucket.states[name][at[:real].to(bucket.states[name].device)] = array[:real].to(
+                            bucket.states[name].device
+                        )
+                yield messages[:real]
+
+    def _block(self, bucket: _Bucket, at: Tensor, real: int) -> Block:
+        there = bucket.X.device
+        rows = at.to(there)
+        X, y, weight, keys = (
+            x[rows].to(self.trainer.device, non_blocking=True)
+            for x in (bucket.X, bucket.y, bucket.weight, bucket.keys)
+        )
+        weight[real:] = 0
+        ids = np.arange(len(at))
+        return Block(ids, X, y, weight, keys)  # type: ignore[arg-type]
+
+    def _states(self, bucket: _Bucket, at: Tensor) -> dict[str, Tensor]:
+        return {
+            name: array[at.to(array.device)].to(self.trainer.device, non_blocking=True)
+            for name, array in bucket.states.items()
+        }
+
+
+class _Sums:
+    """The sum of clipped messages, kept on the device until it is asked for."""
+
+    def __init__(self, plan: Plan, channel: Channel, device: torch.device) -> None:
+        self.plan, self.channel, self.device = plan, channel, device
+        self.here = isinstance(channel.lift, Plain) and isinstance(plan.mechanism, Gaussian | Silent)
+        self.exact = self.here and isinstance(plan.mechanism, Gaussian) and plan.mechanism.exact
+        kind = torch.int64 if self.exact else torch.float64
+        self.sum = torch.zeros(channel.size, dtype=kind, device=device)
+        self.parts: list[Any] = []
+        self.bad = torch.zeros((), dtype=torch.int64, device=device)
+
+    def add(self, messages: Tensor) -> None:
+        """Clip each row to the ball, in units of the clip, and add it; rows that are not finite are zero."""
+        finite = torch.isfinite(messages).all(dim=1)
+        self.bad += (~finite).sum()
+        if not self.here:
+            self.parts.append(self.plan.mechanism.total(self.channel, messages.double().cpu().numpy()))
+            return
+        rows = torch.where(finite[:, None], messages, 0.0)
+        norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64) * ((1 + SLACK) / self.channel.clip)
+        units = rows * (1 / (self.channel.clip * norms.clamp(min=1.0))).float()[:, None]
+        if self.exact:
+            self.sum += _to_grid(units.double() * GRID).sum(dim=0).to(torch.int64)
+        else:
+            self.sum += units.sum(dim=0, dtype=torch.float64)
+
+    def total(self) -> Any:
+        """Return the sum; an array that waits for the device when it is looked at."""
+        if not self.here:
+            empty = self.plan.mechanism.total(self.channel, np.zeros((0, self.channel.dim)))
+            return sum(self.parts, empty)
+        return _Pending(self.sum)
+
+    def rejected(self) -> int:
+        """Return how many messages were not finite."""
+        return int(self.bad)
+
+
+def _to_grid(rows: Tensor) -> Tensor:
+    """Round rows of norm at most GRID to whole numbers of norm at most GRID, as channels do."""
+    whole = rows.round()
+    outside = (whole * whole).sum(dim=1) > GRID**2
+    whole = torch.where(outside[:, None], rows.trunc(), whole)
+    return torch.where(((whole * whole).sum(dim=1) > GRID**2)[:, None], 0.0, whole)
+
+
+class _Pending:
+    """A tensor that becomes an array when it is needed, so that noise is drawn while the device works."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.size = tensor.numel()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        found = self.tensor.cpu().numpy()
+        return found if dtype is None else found.astype(dtype)
+
+
+def _first(states: dict[str, Tensor], count: int) -> dict[str, Tensor]:
+    return {name: array[:count] for name, array in states.items()}
+
+
+def _home(states: Tensor, like: Tensor) -> Tensor:
+    """Keep states where the data are."""
+    there = states.to(like.device)
+    return there.pin_memory() if like.is_pinned() else there.clone()
+
+
+def _buckets(
+    tasks: Tasks, limit: int, rate: float, local_seed: int, device: torch.device
+) -> list[_Bucket]:
+    """Group tasks of similar size; cut each group into as few blocks of one shape as the limit allows."""
+    order = np.argsort(-tasks.sizes, kind="stable")
+    sizes = tasks.sizes[order]
+    groups, start = [], 0
+    for i in range(1, len(order) + 1):
+        if i == len(order) or sizes[i] * BUCKET < sizes[start]:
+            groups.append(order[start:i])
+            start = i
+    room = _free(device) * 0.4
+    resident = tasks.X.nbytes * BUCKET < room
+    return [_bucket(tasks, group, limit, rate, local_seed, device, resident) for group in groups]
+
+
+def _bucket(
+    tasks: Tasks,
+    index: NDArray[np.int64],
+    limit: int,
+    rate: float,
+    local_seed: int,
+    device: torch.device,
+    resident: bool,
+) -> _Bucket:
+    expected = rate * len(index)
+    most = min(len(index), math.ceil(expected + 3 * math.sqrt(expected * (1 - rate))))  # more need a block more
+    places = math.ceil(most / math.ceil(most / limit))
+    keys = np.array([local_key(local_seed, name) for name in tasks.ids[index]], dtype=np.uint64)
+    X, y, weight = tasks._stack(index)
+    kinds = (torch.float32, torch.int64 if y.dtype.kind in "biu" else torch.float32, torch.float32)
+    columns = [torch.as_tensor(np.ascontiguousarray(c)).to(k) for c, k in zip((X, y, weight), kinds, strict=True)]
+    columns.append(torch.from_numpy(keys.view(np.int64)))
+    if resident:
+        columns = [column.to(device) for column in columns]
+    elif device.type == "cuda":
+        columns = [column.pin_memory() for column in columns]
+    return _Bucket(index, places, *columns)
+
+
+def _free(device: torch.device) -> float:
+    return float(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 8e9
+
+
+def _fitting(trainer: Trainer, tasks: Tasks) -> int:
+    """Return how many tasks fit: states and slopes a dozen times over, their rows, and room for activations."""
+    rows = int(tasks.sizes.max())
+    row = int(np.prod(tasks.X.shape[1:])) * 4
+    each = 12 * 4 * sum(trainer.sizes) + 4 * rows * row + 400 * row * 20
+    return max(1, int(0.3 * _free(trainer.device) / each))

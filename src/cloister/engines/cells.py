@@ -1,0 +1,188 @@
+"""The private side of a run: every task's data and state, in blocks that an engine computes on.
+
+An engine decides where blocks live and how they are computed on. The curator's side, which is the same for all,
+is in `cloister.engines.local`: it sees nothing but sums.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.algorithm import States
+from cloister.billboard import Billboard
+from cloister.channel import finite_rows
+from cloister.errors import AlgorithmError
+from cloister.plan import Plan
+from cloister.tasks import Block, Tasks
+
+__all__ = ["Cells", "Engine", "Local"]
+
+T = TypeVar("T")
+Coins = NDArray[np.bool_]
+Each = Callable[..., list[Any]]
+
+
+class Cells(Protocol):
+    """All tasks of a run, each with its own data and state."""
+
+    def init(self, board: Billboard) -> None:
+        """Let every task make its first state."""
+
+    def speak(self, board: Billboard, coins: Coins) -> tuple[Any, int]:
+        """Let the tasks with a coin do a round's work; return the sum of what they say, and how many spoke garbage.
+
+        The sum is what the plan's mechanism takes; it may be an array that is still being computed.
+        """
+
+    def listen(self, board: Billboard, coins: Coins) -> None:
+        """Let the tasks with a coin do a round's work and say nothing."""
+
+    def finish(self, board: Billboard) -> States:
+        """Return every task's model, in the order of the tasks."""
+
+
+class Engine(Protocol):
+    """Where and how tasks are computed on; does not change what is released."""
+
+    def cells(self, plan: Plan, tasks: Tasks, local_seed: int) -> AbstractContextManager[Cells]:
+        """Settle the tasks of a plan."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """The reference engine: NumPy blocks on this machine's processor; errors name the function and the task.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Blocks computed at the same time; by default one for each core. Does not change results.
+    """
+
+    threads: int | None = None
+
+    @contextmanager
+    def cells(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Cells]:
+        """Settle the tasks in blocks of similar size."""
+        layout = tasks.layout()
+        blocks = list(tasks.blocks(layout, local_seed))
+        with _pool(len(blocks), self.threads) as each:
+            yield _LocalCells(plan, layout, blocks, each)
+
+
+@dataclass
+class _LocalCells:
+    plan: Plan
+    layout: Sequence[NDArray[np.int64]]
+    blocks: list[Block]
+    each: Each
+    states: list[States] = field(default_factory=list)
+
+    def init(self, board: Billboard) -> None:
+        self.states = self.each(partial(_named, self.plan.algorithm.init, board), self.blocks)
+
+    def speak(self, board: Billboard, coins: Coins) -> tuple[Any, int]:
+        took_part = [coins[index] for index in self.layout]
+        heard = self.each(partial(_speak, self.plan, board), self.states, self.blocks, took_part)
+        self.states = [state for state, _, _ in heard]
+        return sum(total for _, total, _ in heard), sum(bad for _, _, bad in heard)
+
+    def listen(self, board: Billboard, coins: Coins) -> None:
+        took_part = [coins[index] for index in self.layout]
+        heard = self.each(partial(_listen, self.plan, board), self.states, self.blocks, took_part)
+        self.states = [state for state, _ in heard]
+
+    def finish(self, board: Billboard) -> States:
+        parts = self.each(partial(_named, self.plan.algorithm.finish, board), self.blocks, self.states)
+        return gather(parts, self.layout)
+
+
+def gather(parts: Sequence[States], layout: Sequence[NDArray[np.int64]]) -> States:
+    """Put the blocks' rows back in the order of the tasks."""
+    total = sum(map(len, layout))
+    models = {name: np.empty((total, *array.shape[1:]), array.dtype) for name, array in parts[0].items()}
+    for index, part in zip(layout, parts, strict=True):
+        for name, array in part.items():
+            models[name][index] = array
+    return models
+
+
+def check_messages(shape: tuple[int, ...], count: int, dim: int) -> None:
+    """Refuse a second row of a task: it would be a message that nobody paid for."""
+    if shape != (count, dim):
+        raise AlgorithmError(
+            f"send must return one message a task, of shape {(count, dim)}. Got shape {tuple(shape)}."
+        )
+
+
+def _listen(
+    plan: Plan, board: Billboard, states: States, block: Block, coins: NDArray[np.bool_]
+) -> tuple[States, NDArray[Any] | None]:
+    """Let the sampled rows of a block do their local work; return new states and raw messages."""
+    if not coins.any():
+        return states, None
+    if coins.all():
+        messages, states = _named(plan.algorithm.send, board, block, states)
+        return states, messages
+    rows = np.flatnonzero(coins)
+    part = {name: array[rows] for name, array in states.items()}
+    messages, part = _named(plan.algorithm.send, board, block.take(rows), part)
+    merged = {name: array.copy() for name, array in states.items()}
+    for name, array in part.items():
+        if name not in merged or array.shape != merged[name][rows].shape or array.dtype != merged[name].dtype:
+            raise AlgorithmError(f"send changes the names, shapes or types of the state: {name!r}.")
+        merged[name][rows] = array
+    return merged, messages
+
+
+def _speak(
+    plan: Plan, board: Billboard, states: States, block: Block, coins: NDArray[np.bool_]
+) -> tuple[States, Any, int]:
+    channel = plan.algorithm.channel(board)
+    states, messages = _listen(plan, board, states, block, coins)
+    if messages is None:
+        return states, plan.mechanism.total(channel, np.zeros((0, channel.dim))), 0
+    check_messages(np.shape(messages), int(coins.sum()), channel.dim)
+    return states, plan.mechanism.total(channel, messages), int((~finite_rows(messages)).sum())
+
+
+def _named(function: Callable[..., T], board: Billboard, block: Block, states: States | None = None) -> T:
+    """Call one of an algorithm's private functions; if it fails, say which one and for which task."""
+    try:
+        return function(block, board) if states is None else function(states, block, board)
+    except Exception as error:
+        for i, name in enumerate(block.ids.tolist()):
+            one = block.take([i])
+            try:
+                if states is None:
+                    function(one, board)
+                else:
+                    function({key: value[[i]] for key, value in states.items()}, one, board)
+            except Exception as cause:
+                raise AlgorithmError(f"{function.__qualname__} failed for task {name!r}: {cause}") from cause
+        raise AlgorithmError(f"{function.__qualname__} failed on a block: {error}") from error
+
+
+@contextmanager
+def _pool(blocks: int, threads: int | None) -> Iterator[Callable[..., list[Any]]]:
+    """Yield an ordered map over blocks, on threads when there are several (NumPy releases the lock).
+
+    Linear algebra libraries keep to one thread meanwhile: matrices are small and there are many.
+    """
+    from threadpoolctl import threadpool_limits
+
+    workers = min(blocks, threads or os.cpu_count() or 1)
+    with threadpool_limits(limits=1):
+        if workers <= 1:
+            yield lambda function, *parts: list(map(function, *parts))
+            return
+        with ThreadPoolExecutor(workers) as executor:
+            yield lambda function, *parts: list(executor.map(function, *parts))
