@@ -28,6 +28,7 @@ from cloister.privacy.laplace import Laplace
 from cloister.privacy.mechanisms import Gaussian, Mechanism
 from cloister.privacy.randomness import SystemRandomness
 from cloister.privacy.sampling import Everyone, Sampling
+from cloister.storage import write_file
 
 __all__ = ["Plan"]
 
@@ -227,9 +228,8 @@ class Plan:
             raise PlanError(f"This is not a plan file: {error}.") from None
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the plan to a TOML file."""
-        Path(path).write_text(self.to_toml(), encoding="utf-8")
-        return Path(path)
+        """Write the plan to a TOML file, atomically."""
+        return write_file(Path(path), self.to_toml().encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
