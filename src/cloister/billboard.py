@@ -296,7 +296,7 @@ def _read_record(
     if at + 8 > len(data) or stop > len(data):
         raise _truncated(path, number, empty=at == len(data))
     try:
-        header = json.loads(data[at + 8 : stop])
+        header = json.loads(data[at + 8 : stop].decode())
         arrays, cursor = _read_arrays(data, stop, header["arrays"])
         if cursor + HASH > len(data):
             raise EOFError

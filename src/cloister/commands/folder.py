@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from cloister.billboard import Billboard
 from cloister.codebook import Categorical, Codebook
 from cloister.engines.local import Run
-from cloister.errors import InputError, PlanError
+from cloister.errors import CloisterError, InputError, PlanError
 from cloister.estimators.model import TaskModel
 from cloister.plan import Plan
 from cloister.storage import sync_folder, sync_tree, told
@@ -114,9 +114,9 @@ def read_plan(path: Path) -> Plan:
         plan = Plan.load(path)
         if plan.speaks:
             plan.algorithm.open()
-    except UnicodeDecodeError:
-        raise PlanError(f"{path} is not a plan file: it is not text.") from None
-    except (AttributeError, TypeError, ArithmeticError) as error:
+    except CloisterError:
+        raise
+    except (ValueError, AttributeError, TypeError, ArithmeticError, MemoryError) as error:
         raise PlanError(f"{path} does not describe a plan that can be run: {error}.") from None
     return plan
 

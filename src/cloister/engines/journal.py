@@ -116,7 +116,7 @@ class Secret:
         if not path.exists():
             return None
         try:
-            document = json.loads(path.read_bytes())
+            document = json.loads(path.read_text(encoding="utf-8"))
             del document["warning"]
             secret = cls(**document)
             if len(bytes.fromhex(secret.key)) == KEY_BYTES:
