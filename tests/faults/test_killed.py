@@ -37,9 +37,7 @@ def test_the_command_goes_on_from_any_point(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "noise"), [("engine", "seeded"), ("engine", "secure"), ("cli", "secure")], ids="-".join
-)
+@pytest.mark.parametrize(("kind", "noise"), [("engine", "seeded"), ("engine", "secure"), ("cli", "secure")])
 def test_every_point(kind, noise, tmp_path):
     found = kill_runs(tmp_path, kind, noise, "points", ALL)
     assert found["kills"] >= found["runs"] >= found["points"] > 40

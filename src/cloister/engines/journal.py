@@ -214,12 +214,14 @@ def open_book(
         yield Journal(home, secret, posted, file, fresh, ended=found.problem is None)
 
 
-def unfinished(folder: Path) -> Billboard | None:
-    """Return the board of a run that can go on, as far as it is posted; None if there is none."""
-    if not (folder / "secret").exists():
+def unfinished(
+    folder: str | os.PathLike[str], plan: Plan, tasks: Tasks, seed: int | None
+) -> Billboard | None:
+    """Return the board of a run that was begun there and can go on, as far as it is posted."""
+    if not (Path(folder) / "secret").exists():
         return None
-    with _locked(folder / "board") as file:
-        return scan(_read(file), folder / "board").board
+    with open_book(folder, plan, tasks, seed) as book:
+        return book.posted
 
 
 def digest_of(tasks: Tasks, key: bytes) -> str:
