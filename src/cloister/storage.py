@@ -88,9 +88,14 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Return when a folder's names are on disk; Windows does so by itself."""
-    if sys.platform != "win32":
+    """Return when a folder's names are on disk; some systems do so by themselves, and refuse to be asked."""
+    if sys.platform == "win32":
+        return
+    try:
         _sync(folder)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
 
 
 def sync_tree(folder: Path) -> None:
@@ -98,13 +103,19 @@ def sync_tree(folder: Path) -> None:
 
     Many at a time: file systems that keep a log write it once for all who wait.
     """
-    paths = [path for path in [folder, *folder.rglob("*")] if sys.platform != "win32" or path.is_file()]
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(_sync, paths))
+        list(pool.map(_sync_either, [*folder.rglob("*"), folder]))
+
+
+def _sync_either(path: Path) -> None:
+    if path.is_dir():
+        sync_folder(path)
+    else:
+        _sync(path)
 
 
 def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY if sys.platform != "win32" else os.O_RDWR)
+    file = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
     try:
         os.fsync(file)
     finally:

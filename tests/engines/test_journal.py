@@ -306,6 +306,22 @@ def test_a_second_writer_is_told(begun):
     assert run(PLAN, TASKS, journal=begun).board.complete  # the lock went with its process
 
 
+def test_a_journal_that_was_moved_away_is_not_written(begun, monkeypatch):
+    """One who waited at the door while the run ended must not write to a file that has no name any more."""
+
+    def moved(file):
+        begun.rename(begun.with_name("moved"))
+        begun.mkdir()
+        return True
+
+    monkeypatch.setattr("cloister.engines.journal.try_lock", moved)
+    before = (begun / "board").read_bytes()
+    with pytest.raises(StorageError, match="Another process"):
+        run(PLAN, TASKS, journal=begun)
+    assert (begun.with_name("moved") / "board").read_bytes() == before
+    assert not names(begun)
+
+
 def test_a_file_that_may_not_grow(tmp_path):
     """A real refusal of the operating system, at many sizes: told, nothing lost, and the run goes on."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

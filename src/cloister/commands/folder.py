@@ -159,20 +159,21 @@ def require_folder(folder: Path) -> None:
 
 def write_run(folder: Path, codebook: Codebook, run: Run) -> None:
     """Write everything but the plan and the board, which a run's journal has written; return when on disk."""
-    codebook.save(folder / "codebook.toml")
-    for name, text in {
-        "guarantee.json": run.guarantee.to_json(),
-        "guarantee.txt": str(run.guarantee),
-        "head.txt": run.board.head.hex(),
-        "README.txt": README.rstrip(),
-    }.items():
-        (folder / name).write_text(f"{text}\n", encoding="utf-8")
-    models = folder / "models"
-    models.mkdir(mode=0o700, exist_ok=True)
-    for i, task in enumerate(run.private.ids.tolist()):
-        own = {name: array[i] for name, array in run.private.models.items()}
-        TaskModel.of(task, codebook, own).save(models / file_name(task))
-    sync_tree(folder)
+    with told(folder, "then give the same command again: every release is posted, and models come again"):
+        codebook.save(folder / "codebook.toml")
+        for name, text in {
+            "guarantee.json": run.guarantee.to_json(),
+            "guarantee.txt": str(run.guarantee),
+            "head.txt": run.board.head.hex(),
+            "README.txt": README.rstrip(),
+        }.items():
+            (folder / name).write_text(f"{text}\n", encoding="utf-8")
+        models = folder / "models"
+        models.mkdir(mode=0o700, exist_ok=True)
+        for i, task in enumerate(run.private.ids.tolist()):
+            own = {name: array[i] for name, array in run.private.models.items()}
+            TaskModel.of(task, codebook, own).save(models / file_name(task))
+        sync_tree(folder)
 
 
 def check_free(folder: Path, force: bool) -> None:

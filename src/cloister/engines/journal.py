@@ -239,13 +239,23 @@ def _locked(board: Path) -> Iterator[int]:
     with told(board, "then try again"):
         file = os.open(board, os.O_RDWR | os.O_CREAT | BINARY, 0o666)
     try:
-        if not try_lock(file):
+        with told(board, "then try again"):
+            mine = try_lock(file) and _is_at(file, board)
+        if not mine:
             raise StorageError(
                 f"Another process is writing {board.parent}. Wait until it has ended, or use another folder."
             )
         yield file
     finally:
         os.close(file)
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Say whether an open file still has this name: who held it before may have moved or removed it."""
+    try:
+        return os.path.samestat(os.fstat(file), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _read(file: int) -> bytes:

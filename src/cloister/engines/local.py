@@ -18,7 +18,7 @@ from cloister.algorithm import States
 from cloister.billboard import Billboard, Release
 from cloister.channel import finite_rows
 from cloister.engines.journal import Book, open_book
-from cloister.errors import AlgorithmError, BudgetError, InputError
+from cloister.errors import AlgorithmError, InputError, PlanError
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.ledger import Ledger
@@ -126,7 +126,7 @@ def run(
 def _charge(plan: Plan, ledger: Ledger, book: Book) -> None:
     try:
         ledger.charge(plan.fingerprint, plan.cost_under(ledger.relation), run=book.run)
-    except BudgetError:
+    except PlanError:  # it may not take place, and nothing was booked
         book.discard()
         raise
 
