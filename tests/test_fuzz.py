@@ -218,7 +218,7 @@ def test_mutated_plans(cases, tmp_path):
 
 def test_mutated_secrets(tmp_path):
     rng, path = random.Random(4), tmp_path / "secret"
-    Secret("00" * 32, "11" * 32, "run", None).write(path)
+    Secret("00" * 32, "11" * 32, "run", None, False).write(path)
     data = path.read_bytes()
     with guarded():
         for _ in range(2000):

@@ -211,6 +211,8 @@ def test_a_run_is_charged_once_however_often_it_goes_on(tmp_path):
     for rounds in (1, 1, 3):
         with pytest.raises(Stopped):
             run(PLAN, TASKS, ledger=ledger, journal=tmp_path, progress=stop_after(rounds))
+    with pytest.raises(InputError, match=r"was begun with a ledger\. Name it again"):
+        run(PLAN, TASKS, journal=tmp_path)
     run(PLAN, TASKS, ledger=ledger, journal=tmp_path)
     assert len(ledger.history) == 1
     for folder in ("a", "b"):  # two runs, even from one seed, are two charges

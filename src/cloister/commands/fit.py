@@ -190,7 +190,7 @@ def _run(data: Path, book: Codebook, plan: Plan, draft: Path, account: Ledger | 
     assert rows.y is not None
     assert rows.ids is not None
     tasks = Tasks.from_arrays(rows.X, rows.y, rows.ids)
-    begun = unfinished(draft, plan, tasks, seed=None)
+    begun = unfinished(draft, plan, tasks, seed=None, charged=account is not None)
     if begun is not None:
         note(f"Going on with the unfinished run: {begun.rounds} of {begun.capacity} releases are posted.")
     with advance("Rounds") as progress:

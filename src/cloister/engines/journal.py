@@ -103,12 +103,13 @@ class Secret:
     data: str = field(repr=False)
     run: str
     seed: int | None
+    charged: bool
 
     @classmethod
-    def new(cls, tasks: Tasks, seed: int | None) -> Secret:
+    def new(cls, tasks: Tasks, seed: int | None, charged: bool) -> Secret:
         """Draw a key, or take the one of a seed; tie it to the data."""
         source = SystemRandomness() if seed is None else SeededRandomness(seed)
-        return cls(source.key.hex(), digest_of(tasks, source.key), secrets.token_hex(16), seed)
+        return cls(source.key.hex(), digest_of(tasks, source.key), secrets.token_hex(16), seed, charged)
 
     @classmethod
     def read(cls, path: Path) -> Secret | None:
@@ -188,9 +189,12 @@ class Journal:
 
 @contextmanager
 def open_book(
-    folder: str | os.PathLike[str] | None, plan: Plan, tasks: Tasks, seed: int | None
+    folder: str | os.PathLike[str] | None, plan: Plan, tasks: Tasks, seed: int | None, charged: bool
 ) -> Iterator[Book]:
-    """Open a journal, a new one or the one that is there, to go on; without a folder, a board in memory."""
+    """Open a journal, a new one or the one that is there, to go on; without a folder, a board in memory.
+
+    `charged` says whether a ledger is charged for the run: one that was begun so does not go on without.
+    """
     if folder is None:
         yield Memory(plan.open(), SystemRandomness() if seed is None else SeededRandomness(seed))
         return
@@ -205,9 +209,13 @@ def open_book(
         secret = Secret.read(home / "secret")
         if secret is None:
             _require_new(home, found, file)
-            secret, fresh = _begin(home, plan, tasks, seed), True
+            secret, fresh = _begin(home, plan, Secret.new(tasks, seed, charged)), True
         else:
             _check_same(home, secret, plan, tasks, seed)
+            if secret.charged and not charged:
+                raise InputError(
+                    f"The unfinished run in {home} was begun with a ledger. Name it again, {_GIVE_UP}."
+                )
             fresh = False
         posted = _mend(home / "board", file, found, board)
         plan.check(posted)
@@ -215,12 +223,12 @@ def open_book(
 
 
 def unfinished(
-    folder: str | os.PathLike[str], plan: Plan, tasks: Tasks, seed: int | None
+    folder: str | os.PathLike[str], plan: Plan, tasks: Tasks, seed: int | None, charged: bool
 ) -> Billboard | None:
     """Return the board of a run that was begun there and can go on, as far as it is posted."""
     if not (Path(folder) / "secret").exists():
         return None
-    with open_book(folder, plan, tasks, seed) as book:
+    with open_book(folder, plan, tasks, seed, charged) as book:
         return book.posted
 
 
@@ -279,8 +287,7 @@ def _require_new(folder: Path, found: Scan, file: int) -> None:
     )
 
 
-def _begin(folder: Path, plan: Plan, tasks: Tasks, seed: int | None) -> Secret:
-    secret = Secret.new(tasks, seed)
+def _begin(folder: Path, plan: Plan, secret: Secret) -> Secret:
     try:
         plan.save(folder / "plan.toml")
         secret.write(folder / "secret")

@@ -112,7 +112,7 @@ def run(
     if len(tasks) != plan.n_tasks:
         raise InputError(f"The plan is for {plan.n_tasks} tasks, the data has {len(tasks)}.")
     seed = None if random_state is None else int(random_state)
-    with open_book(journal, plan, tasks, seed) as book:
+    with open_book(journal, plan, tasks, seed, charged=ledger is not None) as book:
         if ledger is not None:
             _charge(plan, ledger, book)
         finished = _rounds(plan, tasks, book, threads, progress)
