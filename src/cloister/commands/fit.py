@@ -156,7 +156,7 @@ def _account(place: str | None, population: str | None) -> Ledger | None:
         return None
     from cloister.privacy.ledger import Ledger
 
-    account: Ledger = Ledger.open(place, population)  # type: ignore[attr-defined]
+    account: Ledger = Ledger.open(place, population)
     return account
 
 
