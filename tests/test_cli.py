@@ -115,7 +115,15 @@ def test_from_a_table_to_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "joint differential privacy for each of the 40 tasks" in " ".join(said.split())
     assert "Forecast" in said
     names = {path.name for path in Path("exam-run").iterdir()}
-    public = {"plan.toml", "board", "codebook.toml", "guarantee.json", "guarantee.txt", "README.txt"}
+    public = {
+        "plan.toml",
+        "board",
+        "codebook.toml",
+        "guarantee.json",
+        "guarantee.txt",
+        "head.txt",
+        "README.txt",
+    }
     assert names == public | {"models"}
     assert len(list(Path("exam-run/models").iterdir())) == TASKS
     assert "nobody else" in Path("exam-run/README.txt").read_text()
@@ -239,7 +247,10 @@ def test_fit_says_nothing_that_depends_on_values(work: Path) -> None:
     first = ok("fit", "exam.csv", "--codebook", "book.toml", "-o", "a")
     shutil.rmtree("a")
     Path("exam2.csv").replace("exam.csv")
-    assert ok("fit", "exam.csv", "--codebook", "book.toml", "-o", "a") == first
+    second = ok("fit", "exam.csv", "--codebook", "book.toml", "-o", "a")
+    head = re.compile(r"\b[0-9a-f]{64}\b")  # of the noisy board, which is public
+    assert head.sub("HEAD", second) == head.sub("HEAD", first)
+    assert len(head.findall(second)) == 1
 
 
 def test_the_price_is_said_before_values_are_read(work: Path) -> None:
@@ -455,13 +466,19 @@ def test_a_failed_rename_restores_the_old_run(work: Path, monkeypatch: pytest.Mo
     before, rename = contents(work), os.rename
 
     def fails(source: Path, target: Path) -> None:
-        if str(source).endswith(".draft"):
+        if str(source).endswith(".unfinished"):
             raise OSError(28, "No space left on device", str(target))
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", fails)
-    assert "No space left on device" in refused(*fit())
-    assert contents(work) == before
+    assert "there is no space left. Free some space; the run is complete in" in refused(*fit())
+    assert {k: v for k, v in contents(work).items() if ".run.unfinished" not in k} == before
+    monkeypatch.undo()
+    monkeypatch.chdir(work)
+    assert "nothing was run" in " ".join(cloister(*fit()).stderr.split())
+    assert contents(work)["run/board"] != before["run/board"]
+    assert not list(work.glob(".*"))
+    ok("verify", "run")
 
 
 @pytest.mark.parametrize("command", ["predict", "replay"])

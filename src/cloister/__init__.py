@@ -37,6 +37,7 @@ _HOMES = {
         "LedgerError",
         "MissingExtraError",
         "PlanError",
+        "StorageError",
     ],
     "estimators.baselines": [
         "PooledClassifier",

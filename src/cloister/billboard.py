@@ -1,8 +1,9 @@
 """The billboard: an append-only, hash-chained public record of releases and what was digested from them.
 
-On disk it is one file of records. Each is a JSON header, raw little-endian arrays, and a SHA-256 over the
-previous record's hash, the header and the arrays; no pickle anywhere. A last line marks the end. A changed
-byte, a missing piece or a record out of order is found on loading and named.
+On disk it is one file: a first line, records, and a last line that is written when no record will follow.
+Each record is the length of its header (8 bytes, little-endian), a JSON header, raw little-endian arrays, and
+a SHA-256 over the previous record's hash, the header and the arrays; no pickle anywhere. A changed byte, a
+missing piece or a record out of order is found on loading and named. What is whole can always be read.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import math
 import operator
 import os
 import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,13 +23,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.errors import BillboardError
+from cloister.errors import BillboardError, InputError
+from cloister.storage import write_file
 
 __all__ = ["Billboard", "Release"]
 
 Array = NDArray[Any]
 MAGIC, END = b"cloister billboard 1\n", b"end of billboard\n"
 DTYPE = re.compile(r"[<|][biufc]\d\d?")
+#: How every record's header begins: where a second one is seen, a first one has ended.
+HEADER = b'{"arrays":'
+HASH = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +112,22 @@ class Billboard:
         frozen = {name: _frozen(array) for name, array in digest.items()}
         if release is not None:
             release = Release(_frozen(release.value), **release.facts())
-        header, payload = _encode(self, release, frozen)
+        header, payload = self._encode(len(self.records), release, frozen)
         record = _Record(release, MappingProxyType(frozen), _chain(self.head, header, payload))
         return Billboard(self.plan, self.capacity, (*self.records, record))
+
+    def _encode(
+        self, number: int, release: Release | None, digest: Mapping[str, Array]
+    ) -> tuple[bytes, bytes]:
+        arrays = {f"digest/{name}": array for name, array in sorted(digest.items())}
+        header: dict[str, Any] = {"record": number, "plan": self.plan, "capacity": self.capacity}
+        if release is not None:
+            arrays["release"] = release.value
+            header["release"] = release.facts()
+        little = {name: array.astype(array.dtype.newbyteorder("<")) for name, array in arrays.items()}
+        header["arrays"] = [[name, array.dtype.str, list(array.shape)] for name, array in little.items()]
+        text = json.dumps(header, sort_keys=True, separators=(",", ":"))
+        return text.encode(), b"".join(array.tobytes() for array in little.values())
 
     def __getitem__(self, name: str) -> Array:
         return self.records[-1].digest[name]
@@ -147,44 +164,104 @@ class Billboard:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the board to one file, atomically: either the old file or the whole new one is there."""
-        target = Path(path)
-        draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-        try:
-            with open(draft, "xb") as file:
-                file.write(self._bytes())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, target)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
-        return target
+        return write_file(Path(path), self._bytes())
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Billboard:
-        """Read a board and verify every record; a truncated or edited one is refused by number."""
-        return _parse(Path(path).read_bytes(), path)
+    def load(cls, path: str | os.PathLike[str], head: str | bytes | None = None) -> Billboard:
+        """Read a board and verify every record; a truncated or edited one is refused by number.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+        head : str or bytes, optional
+            The head as it was published or signed (`board.head`, or its 64 hexadecimal digits). Whoever
+            edits a board can compute its hashes anew, but not to the same head.
+        """
+        board = _parse(Path(path).read_bytes(), path)
+        if head is not None and _head(head) != board.head:
+            raise BillboardError(
+                f"{path} is whole, but its head is {board.head.hex()}, not the one that was kept: it is "
+                "another board, or was edited and its hashes computed anew."
+            )
+        return board
+
+    @classmethod
+    def recover(cls, path: str | os.PathLike[str]) -> Billboard:
+        """Read what is whole of a board that `load` refuses: every record before the first bad one."""
+        found = scan(Path(path).read_bytes(), path)
+        if found.board is None:
+            assert found.problem is not None
+            raise found.problem
+        return found.board
+
+    def record_bytes(self, number: int) -> bytes:
+        """Return one record (0 is how the board opened) as it stands in a file."""
+        record = self.records[number]
+        header, payload = self._encode(number, record.release, record.digest)
+        return b"".join([len(header).to_bytes(8, "little"), header, payload, record.hash])
 
     def _bytes(self) -> bytes:
-        parts, board = [MAGIC], Billboard(self.plan, self.capacity)
-        for record in self.records:
-            header, payload = _encode(board, record.release, record.digest)
-            parts += [len(header).to_bytes(8, "little"), header, payload, record.hash]
-            board = Billboard(self.plan, self.capacity, (*board.records, record))
-        return b"".join([*parts, END])
+        return b"".join([MAGIC, *map(self.record_bytes, range(len(self.records))), END])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _parse, (self._bytes(), "This pickle")  # a copy is verified, and read-only, as a file is
 
 
-def _parse(data: bytes, path: str | os.PathLike[str]) -> Billboard:
+@dataclass(frozen=True)
+class Scan:
+    """What was found in a file: the board as far as it is whole, where that ends, and what is wrong then.
+
+    `torn` says that the rest is what a write that was cut short leaves, and not an edit.
+    """
+
+    board: Billboard | None
+    size: int
+    problem: BillboardError | None = None
+    torn: bool = False
+
+
+def scan(data: bytes, path: str | os.PathLike[str]) -> Scan:
+    """Read a board's bytes as far as they are whole."""
     if not data.startswith(MAGIC):
-        raise BillboardError(f"{path} is not a cloister billboard (or its first bytes were changed).")
+        problem = BillboardError(f"{path} is not a cloister billboard (or its first bytes were changed).")
+        return Scan(None, 0, problem, torn=MAGIC.startswith(data) or not data.strip(b"\0"))
     board: Billboard | None = None
     at = len(MAGIC)
-    while data[at:] != END or board is None:
-        board, at = _read_record(data, at, board, path)
-    return board
+    while board is None or not (len(data) - at == len(END) and data.endswith(END)):
+        try:
+            board, at = _read_record(data, at, board, path)
+        except BillboardError as problem:
+            return Scan(board, at, problem, _is_torn(data[at:], problem))
+    return Scan(board, at)
+
+
+def _parse(data: bytes, path: str | os.PathLike[str]) -> Billboard:
+    found = scan(data, path)
+    if found.problem is not None:
+        raise found.problem
+    assert found.board is not None
+    return found.board
+
+
+def _is_torn(rest: bytes, problem: BillboardError) -> bool:
+    """Say whether the rest of a file can be one record whose write was cut short.
+
+    Some file systems leave zeros where bytes did not arrive. If another record or the last line follows,
+    then this one was whole once.
+    """
+    short = isinstance(problem, _TruncatedError) or rest.endswith(bytes(HASH)) or not rest.strip(b"\0")
+    return short and END not in rest and rest.count(HEADER) <= 1
+
+
+def _head(head: str | bytes) -> bytes:
+    try:
+        wanted = bytes.fromhex(head) if isinstance(head, str) else bytes(head)
+    except ValueError:
+        wanted = b""
+    if len(wanted) != HASH:
+        raise InputError(f"head must be 64 hexadecimal digits (or 32 bytes). Got {head!r}.")
+    return wanted
 
 
 def _frozen(array: Array) -> Array:
@@ -199,60 +276,81 @@ def _chain(previous: bytes, header: bytes, payload: bytes) -> bytes:
     return hashlib.sha256(previous + len(header).to_bytes(8, "little") + header + payload).digest()
 
 
-def _encode(board: Billboard, release: Release | None, digest: Mapping[str, Array]) -> tuple[bytes, bytes]:
-    arrays = {f"digest/{name}": array for name, array in sorted(digest.items())}
-    header: dict[str, Any] = {"record": len(board.records), "plan": board.plan, "capacity": board.capacity}
-    if release is not None:
-        arrays["release"] = release.value
-        header["release"] = release.facts()
-    little = {name: array.astype(array.dtype.newbyteorder("<")) for name, array in arrays.items()}
-    header["arrays"] = [[name, array.dtype.str, list(array.shape)] for name, array in little.items()]
-    text = json.dumps(header, sort_keys=True, separators=(",", ":"))
-    return text.encode(), b"".join(array.tobytes() for array in little.values())
+class _TruncatedError(BillboardError):
+    """The file ends where something should follow."""
+
+
+def _truncated(path: str | os.PathLike[str], number: int, empty: bool) -> BillboardError:
+    what = "has no last line: its run is unfinished" if empty else f"is truncated in record {number}"
+    return _TruncatedError(
+        f"{path} {what}. {number} record(s) are whole, and Billboard.recover reads them. "
+        "Go on with the run that writes it, or restore the file from a copy."
+    )
 
 
 def _read_record(
     data: bytes, at: int, board: Billboard | None, path: str | os.PathLike[str]
 ) -> tuple[Billboard, int]:
     number = 0 if board is None else len(board.records)
-    truncated = BillboardError(
-        f"{path} is truncated in record {number}; records before it are whole. Restore the file from a copy."
-    )
-    edited = BillboardError(
-        f"{path} was edited: record {number} does not match its hash. Nothing from it on can be trusted."
-    )
     stop = at + 8 + int.from_bytes(data[at : at + 8], "little")
     if at + 8 > len(data) or stop > len(data):
-        raise truncated
+        raise _truncated(path, number, empty=at == len(data))
     try:
-        header = json.loads(data[at + 8 : stop])
-        arrays, cursor = {}, stop
-        for name, kind, shape in header["arrays"]:
-            dtype = np.dtype(DTYPE.fullmatch(kind)[0])  # type: ignore[index]
-            size = dtype.itemsize * math.prod(shape)
-            if cursor + size > len(data):
-                raise truncated
-            arrays[name] = np.frombuffer(data[cursor : cursor + size], dtype=dtype).reshape(shape)
-            cursor += size
-        if cursor + 32 > len(data):
-            raise truncated
-        digest = {name.removeprefix("digest/"): a for name, a in arrays.items() if name != "release"}
-        facts = header.get("release")
-        if facts is not None:  # numbers only
-            facts = {k: v if isinstance(v, float) else operator.index(v) for k, v in facts.items()}
-        release = None if facts is None else Release(arrays["release"], **facts)
-        start = Billboard(header["plan"], header["capacity"]) if board is None else board
-        over = number > start.capacity
-        posted = start._append(release, digest)
-    except BillboardError as error:
-        raise (error if error is truncated else edited) from None
-    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
-        raise edited from None
-    if (
-        posted.head != data[cursor : cursor + 32]
-        or _chain(start.head, data[at + 8 : stop], data[stop:cursor]) != posted.head
-    ):
-        raise edited
-    if over:
+        header = json.loads(data[at + 8 : stop].decode())
+        arrays, cursor = _read_arrays(data, stop, header["arrays"])
+        if cursor + HASH > len(data):
+            raise EOFError
+        start = _start(header) if board is None else board
+        posted = start._append(*_contents(header, arrays))
+    except EOFError:
+        raise _truncated(path, number, empty=False) from None
+    except (BillboardError, *_UNREADABLE):
+        raise _edited(path, number) from None
+    raw = _chain(start.head, data[at + 8 : stop], data[stop:cursor])
+    if not posted.head == raw == data[cursor : cursor + HASH]:
+        raise _edited(path, number)
+    if number > start.capacity:
         raise BillboardError(f"{path} holds more releases than its plan allows ({start.capacity}).")
-    return posted, cursor + 32
+    return posted, cursor + HASH
+
+
+#: What a header that no board writes can raise while it is read.
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
+
+
+def _edited(path: str | os.PathLike[str], number: int) -> BillboardError:
+    return BillboardError(
+        f"{path} was edited: record {number} does not match its hash. Nothing from it on can be trusted; "
+        f"{number} record(s) before it are whole, and Billboard.recover reads them."
+    )
+
+
+def _read_arrays(data: bytes, at: int, listed: Any) -> tuple[dict[str, Array], int]:
+    """Read the arrays a header lists; nothing is allocated that the file is too short for."""
+    arrays: dict[str, Array] = {}
+    for name, kind, shape in listed:
+        dtype = np.dtype(DTYPE.fullmatch(kind)[0])  # type: ignore[index]
+        if len(shape) > 32 or not all(type(length) is int and 0 <= length < 1 << 63 for length in shape):
+            raise ValueError(shape)
+        size = dtype.itemsize * math.prod(shape)
+        if at + size > len(data):
+            raise EOFError
+        arrays[name] = np.frombuffer(data[at : at + size], dtype=dtype).reshape(shape)
+        at += size
+    return arrays, at
+
+
+def _start(header: dict[str, Any]) -> Billboard:
+    plan, capacity = header["plan"], header["capacity"]
+    if type(plan) is not str or type(capacity) is not int or capacity < 0:
+        raise ValueError(plan, capacity)
+    return Billboard(plan, capacity)
+
+
+def _contents(header: dict[str, Any], arrays: dict[str, Array]) -> tuple[Release | None, dict[str, Array]]:
+    digest = {name.removeprefix("digest/"): a for name, a in arrays.items() if name != "release"}
+    facts = header.get("release")
+    if facts is None:
+        return None, digest
+    numbers: dict[str, Any] = {k: v if isinstance(v, float) else operator.index(v) for k, v in facts.items()}
+    return Release(arrays["release"], **numbers), digest

@@ -35,8 +35,10 @@ def from_document(document: Any) -> Any:
     """Build the value a document describes."""
     if isinstance(document, list):
         return tuple(from_document(item) for item in document)
-    if not isinstance(document, dict):
+    if isinstance(document, (bool, int, float, str)):
         return document
+    if not isinstance(document, dict):
+        raise PlanError(f"A plan file holds numbers, words and types. Got {type(document).__name__}.")
     fields = {key: from_document(value) for key, value in document.items() if key != "type"}
     kind = str(document.get("type"))
     library = importlib.import_module("cloister")

@@ -8,6 +8,7 @@
     │   └── BudgetError                 the budget does not allow this release
     ├── BillboardError                  a board that is truncated, edited, or does not match its plan
     ├── LedgerError                     a ledger that cannot be opened, read, trusted or written
+    ├── StorageError(OSError)           a file that cannot be written, or that another process is writing
     ├── AlgorithmError                  an algorithm broke its contract; names the function and the task
     └── MissingExtraError(ImportError)  an optional dependency is not installed
 
@@ -25,6 +26,7 @@ __all__ = [
     "LedgerError",
     "MissingExtraError",
     "PlanError",
+    "StorageError",
 ]
 
 
@@ -50,6 +52,10 @@ class BillboardError(CloisterError):
 
 class LedgerError(CloisterError):
     """A ledger that cannot be opened, read, trusted or written; nothing has left any task."""
+
+
+class StorageError(CloisterError, OSError):
+    """A file that cannot be written, or that another process is writing; what was whole stays whole."""
 
 
 class AlgorithmError(CloisterError):

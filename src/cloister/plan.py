@@ -19,7 +19,7 @@ from cloister.algorithm import Algorithm
 from cloister.billboard import Billboard
 from cloister.channel import Channel, Relation, Round
 from cloister.document import from_document, to_document
-from cloister.errors import BillboardError, PlanError
+from cloister.errors import BillboardError, CloisterError, PlanError
 from cloister.forecast import Forecast, forecast
 from cloister.privacy import accounting
 from cloister.privacy.events import Cost
@@ -28,8 +28,12 @@ from cloister.privacy.laplace import Laplace
 from cloister.privacy.mechanisms import Gaussian, Mechanism
 from cloister.privacy.randomness import SystemRandomness
 from cloister.privacy.sampling import Everyone, Sampling
+from cloister.storage import write_file
 
 __all__ = ["Plan"]
+
+#: No plan file may ask for more rounds, parameters or steps.
+LARGEST = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -222,19 +226,26 @@ class Plan:
     def from_toml(cls, text: str) -> Plan:
         """Read a plan from TOML."""
         try:
-            return cls.from_dict(tomllib.loads(text))
-        except tomllib.TOMLDecodeError as error:
+            document = tomllib.loads(text)
+            _refuse_huge(document.get("algorithm"))
+            return cls.from_dict(document)
+        except CloisterError:
+            raise
+        except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise PlanError(f"This is not a plan file: {error}.") from None
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the plan to a TOML file."""
-        Path(path).write_text(self.to_toml(), encoding="utf-8")
-        return Path(path)
+        """Write the plan to a TOML file, atomically."""
+        return write_file(Path(path), self.to_toml().encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
         """Read a plan from a TOML file."""
-        return cls.from_toml(Path(path).read_text(encoding="utf-8"))
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise PlanError(f"{path} is not a plan file: it is not text.") from None
+        return cls.from_toml(text)
 
     def __str__(self) -> str:
         head = (
@@ -242,6 +253,17 @@ class Plan:
             f"{self.sampling.describe()}."
         )
         return f"{head}\n\n{self.guarantee}\n\n{self.forecast()}"
+
+
+def _refuse_huge(value: Any) -> None:
+    """Refuse a file that asks for so many rounds or parameters that reading it would not end."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            _refuse_huge(item)
+    elif isinstance(value, int) and abs(value) > LARGEST:
+        raise PlanError(f"A whole number of an algorithm must be at most {LARGEST} in a plan file.")
 
 
 def _check_digest(board: Billboard, expected: Mapping[str, Any], what: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,7 @@ from cloister.errors import InputError
 if TYPE_CHECKING:
     from cloister.codebook import Codebook
     from cloister.plan import Plan
+    from cloister.privacy.ledger import Ledger
 
 __all__ = ["fit"]
 
@@ -43,6 +45,10 @@ def fit(
     relation: Neighbours = Relation.REPLACE,
     structure: Annotated[Structure, typer.Option(help="What tasks tell each other.")] = Structure.auto,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Default: DATA-run here.")] = None,
+    ledger: Annotated[
+        str | None, typer.Option(metavar="PLACE", help="Charge this ledger: a file, or a database URL.")
+    ] = None,
+    population: Annotated[str | None, typer.Option(help="Whose account in that ledger.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -50,7 +56,8 @@ def fit(
 
     First prints what the run promises and what it can be expected to bring, from public numbers alone.
     Then runs it and writes a folder: a public part, and one model file for each task, for that task alone.
-    Whether numbers or classes are predicted follows from the codebook.
+    Whether numbers or classes are predicted follows from the codebook. A run that was killed goes on when
+    the same command is given again: nothing is posted or spent twice.
 
     \b
     For example:
@@ -60,6 +67,7 @@ def fit(
     from cloister.commands import folder as folders
 
     folder = Path(f"{data.stem}-run") if output is None else output
+    folders.tidy(folder)
     folders.check_free(folder, force)
     if epsilon != math.inf:  # infinity is the non-private run, and says so
         positive("--epsilon", epsilon)
@@ -72,14 +80,19 @@ def fit(
             plan.guarantee,
             f"Forecast, from public numbers alone: {plan.forecast()}",
         )
-    with folders.replacing(folder, force) as draft:
-        _run(data, book, plan, draft)
+    account = _account(ledger, population)
+    draft = folders.unfinished_folder(folder)
+    if not _complete(draft, plan):
+        _run(data, book, plan, draft, account)
+    folders.put_in_place(draft, folder, force)
+    head = (folder / "head.txt").read_text(encoding="utf-8").strip()
     if json:
-        return emit(_summary(folder, plan))
+        return emit(_summary(folder, plan) | {"head": head})
     say(
         f"Wrote {folder}: the public part, and one file for each task in {folder / 'models'}. "
         "Give each of these to its own task alone; README.txt says more.",
-        f"Check the public part with:  cloister verify {folder}",
+        f"The board's head, to sign, publish or keep:\n{head}",
+        f"Check the public part with:  cloister verify {folder} --head HEAD",
         apart=True,
     )
 
@@ -136,9 +149,36 @@ def _plan(
     return plan
 
 
-def _run(data: Path, book: Codebook, plan: Plan, draft: Path) -> None:
+def _account(place: str | None, population: str | None) -> Ledger | None:
+    if place is None:
+        if population is not None:
+            raise InputError("--population names an account in a ledger. Add --ledger PLACE.")
+        return None
+    from cloister.privacy.ledger import Ledger
+
+    account: Ledger = Ledger.open(place, population)
+    return account
+
+
+def _complete(draft: Path, plan: Plan) -> bool:
+    """Say whether a run of this plan is complete there, and was killed before it was put in place."""
+    from cloister.billboard import Billboard
+
+    if (draft / "secret").exists() or not (draft / "models").is_dir():
+        return False
+    if Billboard.load(draft / "board").plan != plan.fingerprint:
+        raise InputError(
+            f"{draft} holds a run that is complete, and not this one. Give the command that began it again, "
+            "or remove that folder."
+        )
+    note("An earlier run of this command was complete, but not yet in place. It is now; nothing was run.")
+    return True
+
+
+def _run(data: Path, book: Codebook, plan: Plan, draft: Path, account: Ledger | None) -> None:
     from cloister.commands.data import read_rows
     from cloister.commands.folder import write_run
+    from cloister.engines.journal import unfinished
     from cloister.engines.local import run
     from cloister.tasks import Tasks
 
@@ -150,9 +190,18 @@ def _run(data: Path, book: Codebook, plan: Plan, draft: Path) -> None:
     assert rows.y is not None
     assert rows.ids is not None
     tasks = Tasks.from_arrays(rows.X, rows.y, rows.ids)
+    begun = unfinished(draft, plan, tasks, seed=None, charged=account is not None)
+    if begun is not None:
+        note(f"Going on with the unfinished run: {begun.rounds} of {begun.capacity} releases are posted.")
     with advance("Rounds") as progress:
-        finished = run(plan, tasks, progress=progress)
-    write_run(draft, finished, book)
+        run(
+            plan,
+            tasks,
+            ledger=account,
+            progress=progress,
+            journal=draft,
+            save=partial(write_run, draft, book),
+        )
 
 
 def _summary(folder: Path, plan: Plan) -> dict[str, object]:

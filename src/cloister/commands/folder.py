@@ -5,10 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -16,20 +13,23 @@ from urllib.parse import unquote
 from cloister.billboard import Billboard
 from cloister.codebook import Categorical, Codebook
 from cloister.engines.local import Run
-from cloister.errors import InputError, PlanError
+from cloister.errors import CloisterError, InputError, PlanError
 from cloister.estimators.model import TaskModel
 from cloister.plan import Plan
+from cloister.storage import sync_folder, sync_tree, told
 
 __all__ = [
     "PublicPart",
     "check_free",
     "file_name",
+    "put_in_place",
     "read_codebook",
     "read_plan",
     "read_public",
-    "replacing",
     "require_folder",
     "task_of",
+    "tidy",
+    "unfinished_folder",
     "write_run",
 ]
 
@@ -44,6 +44,7 @@ A run of cloister.
 Public: anyone may see these files.
   plan.toml        what was run, how loud the noise is, and for how many tasks
   board            the billboard: every noisy release, hash-chained
+  head.txt         the hash that stands for the whole board: sign it, publish it or keep a copy of it
   codebook.toml    what was publicly known about the columns
   guarantee.txt    what the others can learn about one task, in words
   guarantee.json   the same for machines
@@ -52,7 +53,7 @@ Private: each file goes to its own task, and to nobody else.
   models/NAME.json one task's own model. NAME is the task's id, percent-encoded; a very long id is cut, with
                    a hash at its end. The file says under "task" whose it is.
 
-Check the public part:           cloister verify FOLDER
+Check the public part:           cloister verify FOLDER --head HEAD
 A task that comes later joins:   cloister replay FOLDER own-data.csv --task-name NAME
 """
 
@@ -113,9 +114,9 @@ def read_plan(path: Path) -> Plan:
         plan = Plan.load(path)
         if plan.speaks:
             plan.algorithm.open()
-    except UnicodeDecodeError:
-        raise PlanError(f"{path} is not a plan file: it is not text.") from None
-    except (AttributeError, TypeError, ArithmeticError) as error:
+    except CloisterError:
+        raise
+    except (ValueError, AttributeError, TypeError, ArithmeticError, MemoryError) as error:
         raise PlanError(f"{path} does not describe a plan that can be run: {error}.") from None
     return plan
 
@@ -156,20 +157,23 @@ def require_folder(folder: Path) -> None:
             raise InputError(f"{folder} is not the folder of a run: it has no {name}.")
 
 
-def write_run(folder: Path, run: Run, codebook: Codebook) -> None:
-    """Write the public part and every task's model into an empty folder."""
-    run.plan.save(folder / "plan.toml")
-    run.board.save(folder / "board")
-    shutil.copymode(folder / "plan.toml", folder / "board")  # public files have the same permissions
-    codebook.save(folder / "codebook.toml")
-    (folder / "guarantee.json").write_text(run.guarantee.to_json() + "\n", encoding="utf-8")
-    (folder / "guarantee.txt").write_text(f"{run.guarantee}\n", encoding="utf-8")
-    (folder / "README.txt").write_text(README, encoding="utf-8")
-    models = folder / "models"
-    models.mkdir(mode=0o700)
-    for i, task in enumerate(run.private.ids.tolist()):
-        own = {name: array[i] for name, array in run.private.models.items()}
-        TaskModel.of(task, codebook, own).save(models / file_name(task))
+def write_run(folder: Path, codebook: Codebook, run: Run) -> None:
+    """Write everything but the plan and the board, which a run's journal has written; return when on disk."""
+    with told(folder, "then give the same command again: every release is posted, and models come again"):
+        codebook.save(folder / "codebook.toml")
+        for name, text in {
+            "guarantee.json": run.guarantee.to_json(),
+            "guarantee.txt": str(run.guarantee),
+            "head.txt": run.board.head.hex(),
+            "README.txt": README.rstrip(),
+        }.items():
+            (folder / name).write_text(f"{text}\n", encoding="utf-8")
+        models = folder / "models"
+        models.mkdir(mode=0o700, exist_ok=True)
+        for i, task in enumerate(run.private.ids.tolist()):
+            own = {name: array[i] for name, array in run.private.models.items()}
+            TaskModel.of(task, codebook, own).save(models / file_name(task))
+        sync_tree(folder)
 
 
 def check_free(folder: Path, force: bool) -> None:
@@ -188,26 +192,36 @@ def check_free(folder: Path, force: bool) -> None:
         )
 
 
-@contextmanager
-def replacing(folder: Path, force: bool) -> Iterator[Path]:
-    """Yield a draft folder that takes the folder's place at the end, and is removed if anything fails."""
+def unfinished_folder(folder: Path) -> Path:
+    """Return where a run works until it is complete: beside its folder."""
+    whole = folder.resolve()
+    return whole.with_name(f".{whole.name}.unfinished")
+
+
+def tidy(folder: Path) -> None:
+    """Remove what a run that was killed after it had replaced this folder has left beside it."""
+    if folder.exists():
+        shutil.rmtree(_replaced(folder.resolve()), ignore_errors=True)
+
+
+def put_in_place(unfinished: Path, folder: Path, force: bool) -> None:
+    """Let a complete run take its folder's place at once; on return that is on disk."""
     folder = folder.resolve()
     check_free(folder, force)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    mark = secrets.token_hex(4)
-    draft, old = (folder.with_name(f".{folder.name}.{mark}.{kind}") for kind in ("draft", "old"))
-    draft.mkdir()
-    try:
-        yield draft
-        check_free(folder, force)
+    tidy(folder)
+    old = _replaced(folder)
+    with told(folder, f"the run is complete in {unfinished}, and the same command puts it in place"):
         if folder.exists():
             os.rename(folder, old)
         try:
-            os.rename(draft, folder)
+            os.rename(unfinished, folder)
         except OSError:
             if old.exists():
                 os.rename(old, folder)
             raise
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
+        sync_folder(folder.parent)
+    tidy(folder)
+
+
+def _replaced(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.replaced")

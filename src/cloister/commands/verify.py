@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,6 +32,7 @@ class _Evidence:
     """What the checks have read so far."""
 
     folder: Path
+    head: str | None
     passed: set[str] = field(default_factory=set)
     plan: Plan = field(init=False)
     board: Billboard = field(init=False)
@@ -52,24 +53,25 @@ class _Check:
 
 def verify(
     folder: Folder,
+    head: Annotated[str | None, typer.Option(help="The board's head as you kept it.")] = None,
     json: Json = False,
 ) -> None:
     r"""Check a run's public part by computing it again.
 
     Is the board whole, does it belong to the plan, has every release the noise that was paid for, and is
-    the guarantee what the plan gives? Exit code 1 if not. The board's hashes show damage and edits; keep a
-    copy of the head that is printed to see whether the whole folder was swapped. That the noise was drawn
-    at random cannot be seen from outside: for this the curator is trusted.
+    the guarantee what the plan gives? Exit code 1 if not. The board's hashes show damage and edits; with the
+    head that was printed, signed or published, also whether somebody computed them anew. That the noise was
+    drawn at random cannot be seen from outside: for this the curator is trusted.
 
     \b
     For example:
       cloister verify exam-run
-      cloister verify exam-run --json
+      cloister verify exam-run --head 5f3a...
     """
     from cloister.commands.folder import require_folder
 
     require_folder(folder)
-    seen = _Evidence(folder)
+    seen = _Evidence(folder, head)
     checks = [_try(key, seen) for key in _CHECKS]
     good = all(check.ok for check in checks)
     if json:
@@ -108,6 +110,18 @@ def _board_whole(seen: _Evidence) -> str:
 
     seen.board = Billboard.load(seen.folder / "board")
     return f"{len(seen.board.records)} records match their hashes"
+
+
+def _head_kept(seen: _Evidence) -> str:
+    from cloister.billboard import Billboard
+
+    beside = seen.folder / "head.txt"
+    if beside.is_file():
+        Billboard.load(seen.folder / "board", head=beside.read_text(encoding="utf-8").strip())
+    if seen.head is None:
+        return "none was given to compare with" if beside.is_file() else "there is none to compare with"
+    Billboard.load(seen.folder / "board", head=seen.head)
+    return "it is the one that was given"
 
 
 def _board_of_plan(seen: _Evidence) -> str:
@@ -175,6 +189,7 @@ def _close(said: Any, value: float) -> bool:
 _CHECKS: dict[str, tuple[str, tuple[str, ...], Callable[[_Evidence], str]]] = {
     "plan": ("the plan can be read", (), _plan_reads),
     "board": ("the board is whole", (), _board_whole),
+    "head": ("the head is the one that was kept", ("board",), _head_kept),
     "match": ("the board belongs to the plan", ("plan", "board"), _board_of_plan),
     "noise": ("every release has the noise that the plan prices", ("match",), _noise_as_priced),
     "complete": ("the run is complete", ("match",), _complete),

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from cloister.algorithm import States
 from cloister.billboard import Billboard, Release
 from cloister.channel import finite_rows
-from cloister.errors import AlgorithmError, InputError
+from cloister.engines.journal import Book, open_book
+from cloister.errors import AlgorithmError, InputError, PlanError
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.ledger import Ledger
-from cloister.privacy.randomness import Randomness, SeededRandomness, SystemRandomness
+from cloister.privacy.randomness import Randomness
 from cloister.tasks import Block, Tasks
 
 __all__ = ["Run", "replay", "run"]
@@ -76,6 +77,8 @@ def run(
     ledger: Ledger | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    save: Callable[[Run], None] | None = None,
 ) -> Run:
     """Run a plan over tasks that all live on this machine.
 
@@ -93,6 +96,13 @@ def run(
         Blocks computed at the same time; by default one for each core. Does not change results.
     progress : callable, optional
         Called with (rounds done, rounds in all).
+    journal : path, optional
+        Folder where every release is on disk before it is used. If this call is killed, the same call goes
+        on: it ends with the board it would have had, and is charged once. It holds a file ``secret`` until
+        the run is complete.
+    save : callable, optional
+        Called with the finished run before the journal's secret is deleted. Save the models there: what is
+        killed before this returns can go on.
 
     Privacy
     -------
@@ -101,14 +111,34 @@ def run(
     """
     if len(tasks) != plan.n_tasks:
         raise InputError(f"The plan is for {plan.n_tasks} tasks, the data has {len(tasks)}.")
-    if ledger is not None:
-        ledger.charge(plan.fingerprint, plan.cost_under(ledger.relation))
-    source = SystemRandomness() if random_state is None else SeededRandomness(int(random_state))
+    seed = None if random_state is None else int(random_state)
+    with open_book(journal, plan, tasks, seed, charged=ledger is not None) as book:
+        if ledger is not None:
+            _charge(plan, ledger, book)
+        finished = _rounds(plan, tasks, book, threads, progress)
+        book.finish()
+        if save is not None:
+            save(finished)
+        book.forget()
+    return finished
+
+
+def _charge(plan: Plan, ledger: Ledger, book: Book) -> None:
+    try:
+        ledger.charge(plan.fingerprint, plan.cost_under(ledger.relation), run=book.run)
+    except PlanError:  # it may not take place, and nothing was booked
+        book.discard()
+        raise
+
+
+def _rounds(plan: Plan, tasks: Tasks, book: Book, threads: int | None, progress: Progress | None) -> Run:
+    """Go through all rounds: listen again to what is posted, and post the rest."""
+    source = book.source
     local_seed = source.local_seed()
     layout = tasks.layout()
     blocks = list(tasks.blocks(layout, local_seed))
-    board = plan.open()
     coins = _draw_coins(plan, source)
+    posted, board = book.posted, book.posted.before(0)
     rejected = 0
     with _pool(len(blocks), threads) as each:
         states = each(partial(_named, plan.algorithm.init, board), blocks)
@@ -117,17 +147,15 @@ def run(
             heard = each(partial(_speak, plan, board), states, blocks, took_part)
             states = [state for state, _, _ in heard]
             rejected += sum(bad for _, _, bad in heard)
-            board = _post(plan, board, sum(total for _, total, _ in heard), source)
+            if t < posted.rounds:
+                board = posted.before(t + 1)
+            else:
+                board = book.keep(_post(plan, board, sum(total for _, total, _ in heard), source))
             if progress is not None:
                 progress(t + 1, len(plan.rounds))
         finished = each(partial(_named, plan.algorithm.finish, board), blocks, states)
-    models = _gather(finished, layout)
-    return Run(
-        plan,
-        board,
-        source.describe(plan.mechanism.kind),
-        PrivateRun(tasks.ids, models, coins, local_seed, rejected),
-    )
+    private = PrivateRun(tasks.ids, _gather(finished, layout), coins, local_seed, rejected)
+    return Run(plan, board, source.describe(plan.mechanism.kind), private)
 
 
 def replay(

@@ -1,0 +1,337 @@
+"""A run's journal: a folder where every release is on disk before anyone uses it, so that the run can go on.
+
+All secret randomness of a run follows from one key. The journal keeps that key until the run is complete: a
+run that was killed computes the same states, draws the same noise and posts the same releases again, so it
+never adds a second noise to a sum that has been posted, and never spends twice.
+
+=========== ============================================================================================
+plan.toml   the plan; public
+board       the billboard, one record a release; public; locked by the process that writes it
+secret      the key, a digest of the data under that key, the key of the charge; private; deleted at the end
+=========== ============================================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from cloister.billboard import END, MAGIC, Billboard, Scan, scan
+from cloister.errors import BillboardError, InputError, PlanError, StorageError
+from cloister.locking import try_lock
+from cloister.plan import Plan
+from cloister.privacy.randomness import KEY_BYTES, Randomness, SeededRandomness, SystemRandomness
+from cloister.storage import (
+    BINARY,
+    make_folder,
+    remove_drafts,
+    sync_folder,
+    told,
+    write_all,
+    write_file,
+)
+from cloister.tasks import Tasks
+
+__all__ = ["Book", "Journal", "Memory", "open_book", "unfinished"]
+
+_WARNING = "SECRET: who has this can take the noise off the board. Share it with nobody."
+_AGAIN = "then run the same again: what is posted is whole, and nothing is spent twice"
+_GIVE_UP = "or remove that folder to give the unfinished run up: what it has spent stays spent"
+
+
+class Book(Protocol):
+    """Where a run's releases are posted: what is there already, and how the next one is kept."""
+
+    @property
+    def source(self) -> Randomness:
+        """Where the run's randomness comes from."""
+
+    @property
+    def run(self) -> str | None:
+        """The key under which a ledger books the run once, if it has one."""
+
+    @property
+    def posted(self) -> Billboard:
+        """The board so far."""
+
+    def keep(self, board: Billboard) -> Billboard:
+        """Return a board with one release more when it can be used: once it is kept."""
+
+    def finish(self) -> None:
+        """Close the board: nothing follows."""
+
+    def forget(self) -> None:
+        """Delete the secret: from now on the run can be read only."""
+
+    def discard(self) -> None:
+        """Remove what was just begun, because the run may not take place."""
+
+
+@dataclass
+class Memory:
+    """A board that lives as long as its process."""
+
+    posted: Billboard
+    source: Randomness
+    run: str | None = None
+
+    def keep(self, board: Billboard) -> Billboard:
+        """Return the board."""
+        self.posted = board
+        return board
+
+    def finish(self) -> None:
+        """Do nothing."""
+
+    forget = discard = finish
+
+
+@dataclass(frozen=True)
+class Secret:
+    """What a run must know to go on, and nobody else may."""
+
+    key: str = field(repr=False)
+    data: str = field(repr=False)
+    run: str
+    seed: int | None
+    charged: bool
+
+    @classmethod
+    def new(cls, tasks: Tasks, seed: int | None, charged: bool) -> Secret:
+        """Draw a key, or take the one of a seed; tie it to the data."""
+        source = SystemRandomness() if seed is None else SeededRandomness(seed)
+        return cls(source.key.hex(), digest_of(tasks, source.key), secrets.token_hex(16), seed, charged)
+
+    @classmethod
+    def read(cls, path: Path) -> Secret | None:
+        """Read the secret, if it is there."""
+        if not path.exists():
+            return None
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            del document["warning"]
+            secret = cls(**document)
+            if len(bytes.fromhex(secret.key)) == KEY_BYTES:
+                return secret
+        except (ValueError, TypeError, KeyError, RecursionError):
+            pass
+        raise BillboardError(f"{path} was edited: this run cannot go on. Restore it, {_GIVE_UP}.")
+
+    def write(self, path: Path) -> None:
+        """Write the secret for this user alone."""
+        write_file(path, json.dumps({"warning": _WARNING} | asdict(self), indent=1).encode(), mode=0o600)
+
+    @property
+    def source(self) -> Randomness:
+        """The run's randomness."""
+        if self.seed is not None:
+            return SeededRandomness(self.seed)
+        return SystemRandomness(bytes.fromhex(self.key))
+
+
+@dataclass
+class Journal:
+    """An open journal, locked for this process."""
+
+    folder: Path
+    secret: Secret
+    posted: Billboard
+    file: int
+    fresh: bool
+    ended: bool
+
+    @property
+    def source(self) -> Randomness:
+        """The run's randomness, the same whenever it goes on."""
+        return self.secret.source
+
+    @property
+    def run(self) -> str:
+        """The key under which a ledger books this run once, however often it goes on."""
+        return self.secret.run
+
+    def keep(self, board: Billboard) -> Billboard:
+        """Append the last record; return when it is on disk."""
+        self._append(board.record_bytes(len(board.records) - 1))
+        self.posted = board
+        return board
+
+    def finish(self) -> None:
+        """Write the board's last line."""
+        if not self.ended:
+            self._append(END)
+            self.ended = True
+
+    def forget(self) -> None:
+        """Delete the secret; return when it is gone from disk."""
+        with told(self.folder / "secret", _AGAIN):
+            (self.folder / "secret").unlink()
+            sync_folder(self.folder)
+
+    def discard(self) -> None:
+        """Remove a journal that was begun by this call; one that was there before is left."""
+        if self.fresh:
+            _remove(self.folder)
+
+    def _append(self, data: bytes) -> None:
+        with told(self.folder / "board", _AGAIN):
+            write_all(self.file, data)
+
+
+@contextmanager
+def open_book(
+    folder: str | os.PathLike[str] | None, plan: Plan, tasks: Tasks, seed: int | None, charged: bool
+) -> Iterator[Book]:
+    """Open a journal, a new one or the one that is there, to go on; without a folder, a board in memory.
+
+    `charged` says whether a ledger is charged for the run: one that was begun so does not go on without.
+    """
+    if folder is None:
+        yield Memory(plan.open(), SystemRandomness() if seed is None else SeededRandomness(seed))
+        return
+    board, home = plan.open(), Path(folder)
+    if (home / "plan.toml").exists() and not (home / "board").exists():
+        raise InputError(f"{home} is not a journal: it has a plan.toml but no board. Choose another folder.")
+    make_folder(home)
+    with _locked(home / "board") as file:
+        with told(home, _AGAIN):
+            remove_drafts(home)
+        found = scan(_read(file), home / "board")
+        secret = Secret.read(home / "secret")
+        if secret is None:
+            _require_new(home, found, file)
+            secret, fresh = _begin(home, plan, Secret.new(tasks, seed, charged)), True
+        else:
+            _check_same(home, secret, plan, tasks, seed)
+            if secret.charged and not charged:
+                raise InputError(
+                    f"The unfinished run in {home} was begun with a ledger. Name it again, {_GIVE_UP}."
+                )
+            fresh = False
+        posted = _mend(home / "board", file, found, board)
+        plan.check(posted)
+        yield Journal(home, secret, posted, file, fresh, ended=found.problem is None)
+
+
+def unfinished(
+    folder: str | os.PathLike[str], plan: Plan, tasks: Tasks, seed: int | None, charged: bool
+) -> Billboard | None:
+    """Return the board of a run that was begun there and can go on, as far as it is posted."""
+    if not (Path(folder) / "secret").exists():
+        return None
+    with open_book(folder, plan, tasks, seed, charged) as book:
+        return book.posted
+
+
+def digest_of(tasks: Tasks, key: bytes) -> str:
+    """Return a digest of all data, under a key: who does not have the key cannot try data out on it."""
+    digest = hashlib.blake2b(key=key, digest_size=32, person=b"cloister data")
+    for array in (tasks.ids, tasks.X, tasks.y, tasks.weight, tasks.offsets):
+        plain = np.ascontiguousarray(array)
+        digest.update(f"{plain.dtype.str} {plain.shape};".encode())
+        digest.update(repr(array.tolist()).encode() if plain.dtype.hasobject else plain.tobytes())
+    return digest.hexdigest()
+
+
+@contextmanager
+def _locked(board: Path) -> Iterator[int]:
+    with told(board, "then try again"):
+        file = os.open(board, os.O_RDWR | os.O_CREAT | BINARY, 0o666)
+    try:
+        with told(board, "then try again"):
+            mine = try_lock(file) and _is_at(file, board)
+        if not mine:
+            raise StorageError(
+                f"Another process is writing {board.parent}. Wait until it has ended, or use another folder."
+            )
+        yield file
+    finally:
+        os.close(file)
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Say whether an open file still has this name: who held it before may have moved or removed it."""
+    try:
+        return os.path.samestat(os.fstat(file), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _read(file: int) -> bytes:
+    os.lseek(file, 0, os.SEEK_SET)
+    with open(file, "rb", closefd=False) as stream:
+        return stream.read()
+
+
+def _require_new(folder: Path, found: Scan, file: int) -> None:
+    """Refuse to begin where a run has been; a file without a byte is left by one that had not begun."""
+    if not os.fstat(file).st_size:
+        return
+    if found.problem is None:
+        raise InputError(
+            f"The run in {folder} is complete and its secret is deleted: its board can be read, not run "
+            "again. Use another folder."
+        )
+    raise BillboardError(
+        f"The secret of the run in {folder} is gone, so that it cannot go on. Its board stays readable "
+        "(Billboard.recover). Use another folder for another run."
+    )
+
+
+def _begin(folder: Path, plan: Plan, secret: Secret) -> Secret:
+    try:
+        plan.save(folder / "plan.toml")
+        secret.write(folder / "secret")
+    except BaseException:
+        _remove(folder)
+        raise
+    return secret
+
+
+def _remove(folder: Path) -> None:
+    for name in ("secret", "plan.toml", "board"):
+        (folder / name).unlink(missing_ok=True)
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _check_same(folder: Path, secret: Secret, plan: Plan, tasks: Tasks, seed: int | None) -> None:
+    """Refuse to go on with anything else than what was begun."""
+    path = folder / "plan.toml"
+    if not path.exists() or path.read_bytes() != plan.to_toml().encode():
+        raise PlanError(
+            f"The unfinished run in {folder} is of another plan. Run it with the same settings, {_GIVE_UP}."
+        )
+    if seed != secret.seed:
+        begun = "without a seed" if secret.seed is None else f"with random_state={secret.seed}"
+        raise InputError(f"The unfinished run in {folder} was begun {begun}. Go on so, {_GIVE_UP}.")
+    if digest_of(tasks, secret.source.key) != secret.data:
+        raise InputError(
+            f"The data, or how it is encoded, has changed since the run in {folder} was begun, and the same "
+            f"noise on other data would show the difference. Bring it back as it was, {_GIVE_UP}."
+        )
+
+
+def _mend(path: Path, file: int, found: Scan, opening: Billboard) -> Billboard:
+    """Cut off a record that was not written to its end: nobody has used it, and it will come out the same."""
+    if found.problem is not None and not found.torn:
+        raise found.problem
+    with told(path, _AGAIN):
+        if found.problem is not None:
+            os.ftruncate(file, found.size if found.board is not None else 0)
+        os.lseek(file, 0, os.SEEK_END)
+        if found.board is None:
+            write_all(file, MAGIC + opening.record_bytes(0))
+            sync_folder(path.parent)
+            return opening
+        os.fsync(file)  # what is used from here on is on disk
+    return found.board

@@ -1,0 +1,122 @@
+"""Files that are on disk when a call returns, and what the operating system refuses told in a sentence."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from cloister.errors import StorageError
+
+__all__ = ["make_folder", "remove_drafts", "sync_folder", "sync_tree", "told", "write_all", "write_file"]
+
+_FULL = {
+    errno.ENOSPC: "there is no space left",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file may not grow any more",
+}
+_CLOSED = {
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission is denied",
+    errno.EPERM: "permission is denied",
+}
+BINARY = getattr(os, "O_BINARY", 0)  # Windows would change line ends
+
+
+@contextmanager
+def told(path: Path, after: str) -> Iterator[None]:
+    """Tell in a sentence why a path cannot be written, and what follows from it (`after`)."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        code = error.errno or 0
+        why = _FULL.get(code) or _CLOSED.get(code) or str(error.strerror or error).lower()
+        todo = "Free some space" if code in _FULL else "Make it writable" if code in _CLOSED else "Mend that"
+        raise StorageError(f"{path} cannot be written: {why}. {todo}; {after}.") from error
+
+
+def write_file(path: Path, data: bytes, mode: int = 0o666) -> Path:
+    """Write a whole file, or leave what is there as it is; on return it is on disk.
+
+    A process that is killed in between may leave a draft (see `remove_drafts`).
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.draft")
+    with told(path, "what was there is left as it was"):
+        try:
+            file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, mode)
+            try:
+                write_all(file, data)
+            finally:
+                os.close(file)
+            os.replace(draft, path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+    return path
+
+
+def write_all(file: int, data: bytes) -> None:
+    """Write all bytes to an open file, and return when they are on disk."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+    os.fsync(file)
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove what writers of this folder that were killed have left; none may be at work."""
+    for draft in folder.glob(".*.draft"):
+        draft.unlink()
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it that are not there; on return they are on disk."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    with told(folder, "then try again"):
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Return when a folder's names are on disk; some systems do so by themselves, and refuse to be asked."""
+    if sys.platform == "win32":
+        return
+    try:
+        _sync(folder)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+
+
+def sync_tree(folder: Path) -> None:
+    """Return when every file and folder under this one is on disk.
+
+    Many at a time: file systems that keep a log write it once for all who wait.
+    """
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(_sync_either, [*folder.rglob("*"), folder]))
+
+
+def _sync_either(path: Path) -> None:
+    if path.is_dir():
+        sync_folder(path)
+    else:
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

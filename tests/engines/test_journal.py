@@ -1,0 +1,395 @@
+"""A run's journal: on disk before it is used, the same run or none, and what is refused is told."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cloister import (
+    Billboard,
+    BillboardError,
+    BudgetError,
+    Gaussian,
+    Independent,
+    InputError,
+    LeastSquares,
+    Ledger,
+    MeanRegularized,
+    Plan,
+    PlanError,
+    Poisson,
+    Regression,
+    StorageError,
+    Tasks,
+    run,
+)
+from cloister.billboard import END, HEADER
+from cloister.engines.journal import Secret, digest_of
+
+M = 12
+PLAN = Plan(
+    MeanRegularized(LeastSquares(3), rounds=4, steps=2, batch=2),
+    Gaussian(0.5),
+    Poisson(0.6),
+    n_tasks=M,
+    delta=1e-2,
+)
+
+
+def make_tasks(seed=0):
+    rng = np.random.default_rng(seed)
+    ids = np.repeat([f"t{i:02d}" for i in range(M)], rng.integers(1, 6, M))
+    X = rng.uniform(-0.5, 0.5, (len(ids), 3))
+    return Tasks.from_arrays(X, X.sum(axis=1), ids)
+
+
+TASKS = make_tasks()
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_after(rounds):
+    def progress(done, total):
+        if done == rounds:
+            raise Stopped
+
+    return progress
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A journal of a run that was stopped after two of four releases."""
+    with pytest.raises(Stopped):
+        run(PLAN, TASKS, journal=tmp_path / "journal", progress=stop_after(2))
+    return tmp_path / "journal"
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+# --- going on --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plan", [PLAN, Plan(Independent(Regression(3)), n_tasks=M)])
+def test_a_journal_changes_nothing(plan, tmp_path):
+    """Same board, same file, same models as without one; and nothing secret is left."""
+    plain = run(plan, TASKS, random_state=3)
+    kept = run(plan, TASKS, random_state=3, journal=tmp_path / "deep" / "journal")
+    plain.board.save(tmp_path / "board")
+    assert (tmp_path / "deep/journal/board").read_bytes() == (tmp_path / "board").read_bytes()
+    for name, array in plain.private.models.items():
+        np.testing.assert_array_equal(kept.private.models[name], array)
+    assert names(tmp_path / "deep" / "journal") == {"board", "plan.toml"}
+    assert Plan.load(tmp_path / "deep" / "journal" / "plan.toml") == plan
+
+
+@pytest.mark.parametrize("rounds", [1, 3, 4])
+def test_a_stopped_run_goes_on_to_the_same_board(rounds, tmp_path):
+    whole = run(PLAN, TASKS, random_state=3)
+    with pytest.raises(Stopped):
+        run(PLAN, TASKS, random_state=3, journal=tmp_path, progress=stop_after(rounds))
+    assert Billboard.recover(tmp_path / "board").rounds == rounds
+    done = run(PLAN, TASKS, random_state=3, journal=tmp_path)
+    assert done.board.head == whole.board.head
+    np.testing.assert_array_equal(done.private.models["coef"], whole.private.models["coef"])
+    assert done.private.rejected_messages == whole.private.rejected_messages
+
+
+def test_every_release_is_on_disk_before_it_is_used(tmp_path, monkeypatch):
+    """When a round is over its record is in the file, and the file has been synced since it grew."""
+    synced = {}
+    sync = os.fsync
+
+    def recorded(file):
+        sync(file)
+        synced[os.fstat(file).st_ino] = os.fstat(file).st_size
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    board = tmp_path / "board"
+
+    def progress(done, total):
+        assert synced[board.stat().st_ino] == board.stat().st_size
+        assert Billboard.recover(board).rounds == done
+
+    run(PLAN, TASKS, journal=tmp_path, progress=progress)
+    assert synced[board.stat().st_ino] == board.stat().st_size
+
+
+def test_each_release_is_written_once(tmp_path, monkeypatch):
+    """The bytes written do not grow with what is posted already: no file is written anew each round."""
+    written = []
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: written.append(len(data)) or write(file, data))
+    run(PLAN, TASKS, journal=tmp_path)
+    size = (tmp_path / "board").stat().st_size
+    assert sum(written) < size + 2000  # plan and secret
+
+
+def test_models_are_saved_before_the_secret_goes(tmp_path):
+    def fails(done):
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        run(PLAN, TASKS, journal=tmp_path, save=fails)
+    posted = (tmp_path / "board").read_bytes()
+    assert posted.endswith(END)
+    assert "secret" in names(tmp_path)
+    saved = []
+    again = run(PLAN, TASKS, journal=tmp_path, save=saved.append)
+    assert (tmp_path / "board").read_bytes() == posted
+    assert saved[0] is again
+    assert names(tmp_path) == {"board", "plan.toml"}
+    with pytest.raises(InputError, match=r"is complete and its secret is deleted.* Use another folder\."):
+        run(PLAN, TASKS, journal=tmp_path)
+
+
+# --- the secret ------------------------------------------------------------------------------------------
+
+
+def test_the_secret_is_for_its_owner_alone(begun):
+    assert (begun / "secret").stat().st_mode & 0o777 == 0o600
+    assert "Share it with nobody" in (begun / "secret").read_text()
+    secret = Secret.read(begun / "secret")
+    assert secret.key not in repr(secret)
+    assert secret.key.encode() not in (begun / "board").read_bytes()
+    assert bytes.fromhex(secret.key) not in (begun / "board").read_bytes()
+
+
+def test_a_digest_stands_for_all_data_and_needs_the_key():
+    key = bytes(32)
+    others = [
+        replace(TASKS, X=np.nextafter(TASKS.X, 1)),
+        replace(TASKS, y=-TASKS.y),
+        replace(TASKS, weight=2 * TASKS.weight),
+        replace(TASKS, ids=np.char.add(TASKS.ids, "x")),
+        replace(TASKS, X=TASKS.X.astype(np.float32)),
+    ]
+    digests = {digest_of(tasks, key) for tasks in [TASKS, *others]}
+    assert len(digests) == len(others) + 1
+    assert digest_of(make_tasks(), key) == digest_of(TASKS, key) != digest_of(TASKS, bytes([1]) * 32)
+
+
+def test_only_the_same_run_goes_on(begun):
+    before = (begun / "board").read_bytes()
+    with pytest.raises(InputError, match=r"The data.* has changed .*same noise on other data would show"):
+        run(PLAN, make_tasks(1), journal=begun)
+    with pytest.raises(PlanError, match=r"is of another plan\. Run it with the same settings, or remove"):
+        run(replace(PLAN, mechanism=Gaussian(0.6)), TASKS, journal=begun)
+    with pytest.raises(InputError, match=r"was begun without a seed\."):
+        run(PLAN, TASKS, journal=begun, random_state=1)
+    assert (begun / "board").read_bytes() == before
+    (begun / "secret").unlink()
+    with pytest.raises(BillboardError, match=r"The secret .* is gone.* stays readable"):
+        run(PLAN, TASKS, journal=begun)
+    assert Billboard.recover(begun / "board").rounds == 2
+
+
+def test_a_folder_that_is_no_journal_is_left_alone(tmp_path):
+    (tmp_path / "plan.toml").write_text("mine")
+    with pytest.raises(InputError, match="is not a journal"):
+        run(PLAN, TASKS, journal=tmp_path)
+    assert names(tmp_path) == {"plan.toml"}
+
+
+# --- the ledger ------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_charged_once_however_often_it_goes_on(tmp_path):
+    ledger = Ledger(epsilon=10.0, delta=1e-2)
+    for rounds in (1, 1, 3):
+        with pytest.raises(Stopped):
+            run(PLAN, TASKS, ledger=ledger, journal=tmp_path, progress=stop_after(rounds))
+    with pytest.raises(InputError, match=r"was begun with a ledger\. Name it again"):
+        run(PLAN, TASKS, journal=tmp_path)
+    run(PLAN, TASKS, ledger=ledger, journal=tmp_path)
+    assert len(ledger.history) == 1
+    for folder in ("a", "b"):  # two runs, even from one seed, are two charges
+        run(PLAN, TASKS, ledger=ledger, journal=tmp_path / folder, random_state=3)
+    assert len(ledger.history) == 3
+
+
+def test_a_run_that_is_not_allowed_leaves_nothing(tmp_path):
+    with pytest.raises(BudgetError):
+        run(PLAN, TASKS, ledger=Ledger(epsilon=0.1, delta=1e-2), journal=tmp_path / "journal")
+    assert not names(tmp_path)
+
+
+def test_another_ledger_does_not_end_a_run_that_is_under_way(begun):
+    with pytest.raises(BudgetError):
+        run(PLAN, TASKS, ledger=Ledger(epsilon=0.1, delta=1e-2), journal=begun)
+    assert run(PLAN, TASKS, journal=begun).board.complete
+
+
+# --- damage ----------------------------------------------------------------------------------------------
+
+
+def test_a_torn_record_is_cut_off_and_comes_out_the_same(begun, tmp_path):
+    """Cut anywhere, or with zeros where bytes did not arrive: what was whole stays, the rest comes again."""
+    secret, plan = ((begun / name).read_bytes() for name in ("secret", "plan.toml"))
+    whole = run(PLAN, TASKS, journal=begun)
+    data = (begun / "board").read_bytes()
+    starts = [found.start() - 8 for found in re.finditer(re.escape(HEADER), data)]
+    tails = [data[:at] for at in (*range(0, starts[2], 97), starts[2], starts[2] + 7, starts[3] - 1)]
+    tails += [data[: starts[2]] + bytes(fill) for fill in (1, 8, 31, 500)]
+    tails += [data[: starts[3] - 32] + bytes(32), data[: starts[2] + 100] + bytes(300), data[:-1]]
+    for number, tail in enumerate(tails):
+        folder = tmp_path / f"torn{number}"
+        folder.mkdir()
+        for name, content in (("secret", secret), ("plan.toml", plan), ("board", tail)):
+            (folder / name).write_bytes(content)
+        assert run(PLAN, TASKS, journal=folder).board.head == whole.board.head
+        assert (folder / "board").read_bytes() == data
+
+
+def test_an_edited_record_is_refused_and_what_is_whole_stays_readable(begun):
+    data = (begun / "board").read_bytes()
+    second = [found.start() for found in re.finditer(re.escape(HEADER), data)][1]
+    edits = {
+        "value": data[: second + 300] + bytes([data[second + 300] ^ 1]) + data[second + 301 :],
+        "length": data[: second - 3] + b"\x01" + data[second - 2 :],
+        "shape": data.replace(b"[3]", b"[9]").replace(b"[9]", b"[3]", 1),
+        "last hash": data[:-1] + bytes([data[-1] ^ 1]),
+    }
+    for edited in edits.values():
+        assert edited != data
+        (begun / "board").write_bytes(edited)
+        with pytest.raises(BillboardError, match=r"edited|truncated in record 1"):
+            run(PLAN, TASKS, journal=begun)
+        assert (begun / "board").read_bytes() == edited
+        with pytest.raises(BillboardError, match=r"[12] record\(s\).* whole.* Billboard\.recover"):
+            Billboard.load(begun / "board")
+        assert Billboard.recover(begun / "board").rounds == (1 if edited is edits["last hash"] else 0)
+
+
+def test_a_board_that_does_not_follow_from_its_plan_is_refused(begun):
+    """Whoever can compute hashes anew still cannot post a digest that nobody can follow."""
+    board = Billboard.recover(begun / "board")
+    forged = board.before(0).post(board.releases[0], {"mean": np.ones(3)})
+    (begun / "board").write_bytes(forged._bytes().removesuffix(END))
+    with pytest.raises(BillboardError, match="was not digested"):
+        run(PLAN, TASKS, journal=begun)
+
+
+def test_an_edited_secret_is_refused(begun):
+    document = json.loads((begun / "secret").read_text())
+    for key in ("", "00", "x" * 64, None, 7):
+        (begun / "secret").write_text(json.dumps(document | {"key": key}))
+        with pytest.raises(BillboardError, match="was edited"):
+            run(PLAN, TASKS, journal=begun)
+
+
+# --- other processes and full disks ----------------------------------------------------------------------
+
+
+def test_a_second_writer_is_told(begun):
+    code = (
+        "import sys, cloister.engines.journal as j; from pathlib import Path\n"
+        "with j._locked(Path(sys.argv[1]) / 'board'):\n"
+        "    print('locked', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(begun)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"locked\n"
+        with pytest.raises(StorageError, match=r"Another process is writing .*\. Wait until it has ended"):
+            run(PLAN, TASKS, journal=begun)
+        other.kill()
+    assert run(PLAN, TASKS, journal=begun).board.complete  # the lock went with its process
+
+
+def test_a_journal_that_was_moved_away_is_not_written(begun, monkeypatch):
+    """One who waited at the door while the run ended must not write to a file that has no name any more."""
+
+    def moved(file):
+        begun.rename(begun.with_name("moved"))
+        begun.mkdir()
+        return True
+
+    monkeypatch.setattr("cloister.engines.journal.try_lock", moved)
+    before = (begun / "board").read_bytes()
+    with pytest.raises(StorageError, match="Another process"):
+        run(PLAN, TASKS, journal=begun)
+    assert (begun.with_name("moved") / "board").read_bytes() == before
+    assert not names(begun)
+
+
+def test_a_file_that_may_not_grow(tmp_path):
+    """A real refusal of the operating system, at many sizes: told, nothing lost, and the run goes on."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    whole = run(PLAN, TASKS, random_state=3)
+    size = len(whole.board._bytes())
+    for most in range(0, size, 211):
+        folder = tmp_path / str(most)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+        try:
+            with pytest.raises(StorageError, match=r"may not grow any more\. Free some space; "):
+                run(PLAN, TASKS, random_state=3, journal=folder)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert run(PLAN, TASKS, random_state=3, journal=folder).board.head == whole.board.head
+        assert names(folder) == {"board", "plan.toml"}
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20k", "none", folder], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("only root can mount a small disk")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_disk_that_is_full_or_read_only(small_disk):
+    journal = small_disk / "journal"
+    with pytest.raises(StorageError, match=r"no space left\. Free some space; then run the same again"):
+        run(replace(PLAN, algorithm=replace(PLAN.algorithm, rounds=40)), TASKS, journal=journal)
+    posted = Billboard.recover(journal / "board")
+    assert 0 < posted.rounds < 40
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    assert Billboard.recover(journal / "board").head == posted.head
+    with pytest.raises(StorageError, match=r"read-only\. Make it writable"):
+        run(PLAN, TASKS, journal=journal)
+    with pytest.raises(StorageError, match=r"read-only\. Make it writable; what was there is left"):
+        posted.save(small_disk / "copy")
+    subprocess.run(["mount", "-o", "remount,rw,size=1m", small_disk], check=True)
+    done = run(replace(PLAN, algorithm=replace(PLAN.algorithm, rounds=40)), TASKS, journal=journal)
+    assert done.board.before(posted.rounds).head == posted.head
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (errno.ENOSPC, "there is no space left. Free some space; "),
+        (errno.EDQUOT, "the disk quota is used up. Free some space; "),
+        (errno.EROFS, "the file system is read-only. Make it writable; "),
+        (errno.EACCES, "permission is denied. Make it writable; "),
+        (errno.EIO, "input/output error. Mend that; "),
+    ],
+)
+@pytest.mark.parametrize("call", ["write", "fsync", "replace", "open", "ftruncate"])
+def test_refusals_are_one_sentence(begun, monkeypatch, call, code, words):
+    def fails(*arguments, **options):
+        raise OSError(code, os.strerror(code))
+
+    with (begun / "board").open("ab") as file:
+        file.write(b"torn")
+    monkeypatch.setattr(os, call, fails)
+    folder = begun if call != "replace" else begun / "new"
+    with pytest.raises(StorageError, match=re.escape(words)):
+        run(PLAN, TASKS, journal=folder)
+    monkeypatch.undo()
+    assert Billboard.recover(begun / "board").rounds == 2
+    assert run(PLAN, TASKS, journal=begun).board.complete

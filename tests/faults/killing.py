@@ -1,0 +1,323 @@
+"""Runs that are killed, at chosen points or at random times, and then go on; prints what was found as JSON.
+
+One process imports everything and forks a child for each run. A point is a call that changes or opens a file
+of the run (or locks it): the child counts them and sends SIGKILL to itself just before the n-th; if that one
+is a write, also after half of its bytes.
+
+    python tests/faults/killing.py WORK {engine,cli} {seeded,secure} {points,times} RUNS
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import numpy as np
+
+from cloister import Billboard, Gaussian, LeastSquares, Ledger, MeanRegularized, Plan, Poisson, Tasks, run
+from cloister.cli import app
+from cloister.privacy.events import Cost
+from cloister.storage import write_file
+from cloister.tables import write_csv
+
+EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "fcntl.flock"}
+SEED = 7
+BOOK = 'task = "t"\n[target]\nname = "y"\nbounds = [-1, 1]\n[features.x]\nbounds = [0, 1]\n'
+
+
+def count_points(work: Path, kill_at: int | None, torn: bool) -> list[str]:
+    """From now on list every point this process passes; at the given one, end."""
+    passed: list[str] = []
+
+    def point(kind: str) -> bool:
+        passed.append(kind)
+        return len(passed) - 1 == kill_at
+
+    def hook(event: str, arguments: tuple) -> None:
+        inside = arguments and (isinstance(arguments[0], int) or str(arguments[0]).startswith(str(work)))
+        if event in EVENTS and inside and point(event):
+            die()
+
+    def wrap(function: Callable, kind: str) -> Callable:
+        def called(file: int, *rest):
+            if point(kind):
+                if torn and rest:
+                    function(file, rest[0][: len(rest[0]) // 2])
+                die()
+            return function(file, *rest)
+
+        return called
+
+    sys.addaudithook(hook)
+    os.write, os.fsync = wrap(os.write, "write"), wrap(os.fsync, "fsync")
+    return passed
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FileLedger:
+    """Stands in for the durable ledger where this branch has none: one line a charge, each run once."""
+
+    relation = "replace"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def charge(self, plan: str, cost: Cost, run: str) -> None:
+        lines = self.lines()
+        if run not in lines:
+            draft = self.path.with_suffix(".draft")
+            draft.write_text("\n".join([*lines, run]))
+            draft.replace(self.path)
+
+    def lines(self) -> list[str]:
+        return self.path.read_text().split() if self.path.exists() else []
+
+
+def open_ledger(work: Path):
+    path = work / "ledger"
+    return Ledger.open(path) if hasattr(Ledger, "open") else FileLedger(path)
+
+
+def charges(work: Path) -> list[str]:
+    if hasattr(Ledger, "open"):
+        return [charge.run for charge in Ledger.open(work / "ledger").history]
+    return FileLedger(work / "ledger").lines()
+
+
+class EngineRun:
+    """The library's `run` with a journal; sampled, and with tasks that draw at home and keep a state."""
+
+    def __init__(self, seed: int | None) -> None:
+        rng = np.random.default_rng(0)
+        ids = np.repeat(np.arange(12), rng.integers(1, 6, 12))
+        X = rng.uniform(-0.5, 0.5, (len(ids), 3))
+        self.tasks = Tasks.from_arrays(X, X.sum(axis=1), ids)
+        algorithm = MeanRegularized(LeastSquares(3), rounds=5, steps=2, batch=2, finetune=1)
+        self.plan = Plan(algorithm, Gaussian(), Poisson(0.6), n_tasks=12).calibrate(1.0)
+        self.seed, self.charged = seed, True
+        self.names = {"board", "plan.toml", "models"}
+
+    def prepare(self, work: Path) -> None:
+        if hasattr(Ledger, "create"):
+            Ledger.create(work / "ledger", "tasks", epsilon=3.0, delta=1e-3)
+
+    def go(self, work: Path) -> None:
+        def save(done):
+            write_file(work / "run" / "models", done.private.models["coef"].tobytes())
+
+        if (work / "run" / "models").exists() and not (work / "run" / "secret").exists():
+            return  # it is complete: there is nothing to go on with
+        run(
+            self.plan,
+            self.tasks,
+            random_state=self.seed,
+            ledger=open_ledger(work),
+            journal=work / "run",
+            save=save,
+        )
+
+    def folder(self, work: Path) -> Path:
+        return work / "run"
+
+    def models(self, work: Path) -> bytes:
+        return (work / "run" / "models").read_bytes()
+
+    def strays(self, work: Path) -> set[str]:
+        found = {path.name for path in work.iterdir() if not path.name.startswith("ledger")}
+        return {path.name for path in (work / "run").iterdir()} ^ self.names | found ^ {"run"}
+
+
+class CommandRun:
+    """`cloister fit`, which replaces an older run."""
+
+    def __init__(self, seed: int | None) -> None:
+        assert seed is None, "the command has no seed"
+        self.charged = hasattr(Ledger, "open")
+        rng = np.random.default_rng(0)
+        t, x = np.repeat(np.arange(6), 4).astype(str), rng.uniform(size=24).round(3)
+        self.table = {"t": t, "x": x, "y": (x - 0.5).round(3)}
+        self.names = {
+            *("board", "plan.toml", "codebook.toml", "guarantee.json", "guarantee.txt", "head.txt"),
+            *("README.txt", "models"),
+        }
+
+    def prepare(self, work: Path) -> None:
+        write_csv(work / "data.csv", self.table)
+        (work / "book.toml").write_text(BOOK)
+        (work / "run").mkdir()
+        for name in ("plan.toml", "board"):
+            (work / "run" / name).write_text("an older run")
+        if hasattr(Ledger, "create"):
+            Ledger.create(work / "ledger", "tasks", epsilon=3.0, delta=1e-3)
+
+    def go(self, work: Path) -> None:
+        command = ["fit", work / "data.csv", "--codebook", work / "book.toml", "-o", work / "run", "--force"]
+        if hasattr(Ledger, "create"):
+            command += ["--ledger", work / "ledger", "--population", "tasks"]
+        if (work / "run" / "head.txt").exists():
+            return  # it is in place: there is nothing to go on with
+        app([str(part) for part in command], standalone_mode=False)
+
+    def folder(self, work: Path) -> Path:
+        done = (work / "run" / "head.txt").exists()
+        return work / "run" if done else work / ".run.unfinished"
+
+    def models(self, work: Path) -> bytes:
+        return b"".join(path.read_bytes() for path in sorted((work / "run" / "models").iterdir()))
+
+    def strays(self, work: Path) -> set[str]:
+        from cloister.commands.folder import tidy
+
+        tidy(work / "run")  # as the next command does
+        found = {path.name for path in work.iterdir() if not path.name.startswith("ledger")}
+        return {path.name for path in (work / "run").iterdir()} ^ self.names | (
+            found ^ {"run", "data.csv", "book.toml"}
+        )
+
+
+def child(action: Callable[[], object], kill_after: float | None = None) -> int:
+    """Run an action in a child; return its exit code, or minus the signal that ended it."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            quiet = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(quiet, 1)
+            os.dup2(quiet, 2) if not os.environ.get("LOUD") else None
+            action()
+            code = 0
+        except BaseException as error:
+            if os.environ.get("LOUD"):
+                print(repr(error), file=sys.stderr)
+        finally:
+            os._exit(code)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        os.kill(pid, signal.SIGKILL)  # still ours: it is not waited for yet
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def whole_board(path: Path) -> Billboard | None:
+    found = path.exists() and path.stat().st_size
+    try:
+        return Billboard.recover(path) if found else None
+    except Exception:
+        return None
+
+
+def uninterrupted(job, work: Path) -> tuple[bytes, bytes] | None:
+    """Run with the same secret from the beginning to the end, elsewhere; return its board and models."""
+    secret = job.folder(work) / "secret"
+    if not secret.exists():
+        return None
+    twin = work.with_name(f"{work.name}-twin")
+    twin.mkdir()
+    job.prepare(twin)
+    folder = job.folder(twin)
+    folder.mkdir(exist_ok=True)
+    for name in ("secret", "plan.toml"):
+        shutil.copy(job.folder(work) / name, folder / name)
+    (folder / "board").touch()
+    assert child(lambda: job.go(twin)) == 0
+    result = ((job.folder(twin) / "board").read_bytes(), job.models(twin))
+    shutil.rmtree(twin)
+    return result
+
+
+def go_on(job, work: Path, expected: tuple[bytes, bytes] | None) -> list[str]:
+    """Let a run that was killed go on to its end; return what is wrong."""
+    wrong = []
+    before, early = whole_board(job.folder(work) / "board"), charges(work)
+    twin = uninterrupted(job, work) if expected is None else expected
+    if before is not None and before.rounds and len(early) != 1 and job.charged:
+        wrong.append("released before it was charged")
+    if child(lambda: job.go(work)) != 0:
+        return [*wrong, "it does not go on"]
+    path = job.folder(work) / "board"
+    board = Billboard.load(path)
+    if not board.complete:
+        wrong.append("not complete")
+    posted = [] if before is None else [record.hash for record in before.records]
+    if posted != [record.hash for record in board.records[: len(posted)]]:
+        wrong.append("a posted record was changed")
+    if twin is not None and twin != (path.read_bytes(), job.models(work)):
+        wrong.append("another board or other models than without interruption")
+    late = charges(work)
+    if job.charged and (len(late) != 1 or (early and late != early)):
+        wrong.append(f"charged {early}, then {late}")
+    if job.strays(work):
+        wrong.append(f"stray files {job.strays(work)}")
+    return wrong
+
+
+Kill = Callable[[Path], int]
+
+
+def plan_kills(job, how: str, count: int, points: list[str], seconds: float) -> list[list[Kill]]:
+    """Return for each run how it is killed, once or (every other run) twice."""
+    rng = random.Random(0)
+
+    def by_point(at: int, torn: bool) -> Kill:
+        return lambda work: child(lambda: (count_points(work, at, torn), job.go(work)))
+
+    def by_time(after: float) -> Kill:
+        return lambda work: child(lambda: job.go(work), kill_after=after)
+
+    def any_time() -> Kill:
+        return by_time(rng.uniform(0, seconds))
+
+    if how == "times":
+        return [[any_time() for _ in range(1 + number % 2)] for number in range(count)]
+    every = [(at, torn) for at, name in enumerate(points) for torn in (False, True)[: 1 + (name == "write")]]
+    chosen = rng.sample(every, min(count, len(every)))
+    second = [by_point(*rng.choice(every)) for _ in chosen]
+    return [[by_point(*one), second[k]][: 1 + k % 2] for k, one in enumerate(chosen)]
+
+
+def main() -> None:
+    work, kind, noise, how, count = Path(sys.argv[1]).resolve(), *sys.argv[2:5], int(sys.argv[5])
+    job = (EngineRun if kind == "engine" else CommandRun)(SEED if noise == "seeded" else None)
+    first, listing = work / "first", work / "points.json"
+    for folder in (work / "warm", first):
+        folder.mkdir(parents=True)
+        job.prepare(folder)
+    with redirect_stdout(io.StringIO()):
+        job.go(work / "warm")  # children inherit what is imported and computed here
+
+    def count_all() -> None:
+        points = count_points(first, None, False)
+        job.go(first)
+        listing.write_text(json.dumps(points[:]))
+
+    start = time.perf_counter()
+    assert child(count_all) == 0, "it does not run at all"
+    seconds = time.perf_counter() - start
+    points = json.loads(listing.read_text())
+    expected = ((job.folder(first) / "board").read_bytes(), job.models(first)) if noise == "seeded" else None
+    problems, kills = [], 0
+    runs = plan_kills(job, how, count, points, seconds)
+    for number, deaths in enumerate(runs):
+        folder = work / f"run{number}"
+        folder.mkdir()
+        job.prepare(folder)
+        kills += sum(kill(folder) == -signal.SIGKILL for kill in deaths)
+        problems += [f"{number}: {wrong}" for wrong in go_on(job, folder, expected)]
+        shutil.rmtree(folder)
+    print(json.dumps({"points": len(points), "runs": len(runs), "kills": kills, "problems": problems}))
+
+
+if __name__ == "__main__":
+    main()

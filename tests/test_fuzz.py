@@ -1,0 +1,247 @@
+"""Files from hostile hands: refused, or read as what they were; nothing is executed, nothing hangs."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import sys
+import tracemalloc
+from contextlib import contextmanager, suppress
+
+import numpy as np
+import pytest
+
+import cloister
+from cloister import (
+    Billboard,
+    BillboardError,
+    Classification,
+    CloisterError,
+    Laplace,
+    LeastSquares,
+    Mean,
+    MeanRegularized,
+    Plan,
+    Poisson,
+    Regression,
+    Release,
+    SharedPrior,
+)
+from cloister.billboard import END, MAGIC, _chain
+from cloister.commands.folder import read_plan
+from cloister.engines.journal import Secret
+
+FORBIDDEN = {
+    "exec",
+    "compile",
+    "os.system",
+    "os.exec",
+    "subprocess.Popen",
+    "pickle.find_class",
+    "ctypes.dlopen",
+}
+TOKENS = [
+    *(b"9" * k for k in (1, 3, 9, 19, 5000)),
+    *(b"-1", b"0", b"nan", b"inf", b"-inf", b"true", b"null", b"1e308", b"1e999", b"0x7f", b"2020-01-01"),
+    *(b'"x"', b"[]", b"{}", b"[[", b"]", b"}", b"\n[", b"=", b'"', b"'", b'"""', b"\\u0000", b"\0", b"\xff"),
+    *(b"[" * 20_000, bytes(32), b"[1000000000,[1]]", b'[1000000000,"a"]', b"[4294967296,268435456]"),
+    *(END, MAGIC, b"<f8", b"|b1", b"|O", b"<U9", b'"run"', b'"__class__"'),
+    *(b'type = "Plan"\n', b'type = "Ledger"\n', b'"Tasks"', b'"Billboard"'),
+]  # fmt: skip
+seen_events: list[tuple] = []
+watching = False
+
+
+def small_board() -> Billboard:
+    board = Billboard.open({"m": np.zeros(2), "n": np.array(0)}, plan="p", capacity=3)
+    for t in range(3):
+        release = Release(np.arange(2.0) + t, noise=0.1, denominator=3.0, share=1 / 3)
+        board = board.post(release, {"m": np.full(2, t + 0.5), "n": np.array(t + 1)})
+    return board
+
+
+def plans() -> list[Plan]:
+    mean = MeanRegularized(LeastSquares(3), rounds=4, finetune=2, batch=2)
+    return [
+        Plan(mean, sampling=Poisson(0.5), n_tasks=20, caveats=("a",)).calibrate(1.0),
+        Plan(SharedPrior(Regression(3)), n_tasks=20).calibrate(1.0),
+        Plan(SharedPrior(Classification(2, classes=4), Mean()), Laplace(), n_tasks=20).calibrate(1.0),
+    ]
+
+
+def mutate(data: bytes, rng: random.Random, others: list[bytes]) -> bytes:
+    if rng.random() < 0.05:
+        return rng.choice([b"", MAGIC]) + rng.randbytes(rng.randrange(300))
+    out = bytearray(data)
+    for _ in range(rng.choice([1, 1, 1, 2, 4])):
+        at = rng.randrange(len(out) + 1)
+        stop = min(len(out), at + rng.randrange(12))
+        how = rng.randrange(6)
+        if how == 0 and at < len(out):
+            out[at] ^= 1 << rng.randrange(8)
+        elif how == 1:
+            del out[at:stop]
+        elif how == 2:
+            out[at:at] = rng.choice(TOKENS)
+        elif how == 3:
+            out[at:stop] = rng.choice(TOKENS)
+        elif how == 4:
+            other = rng.choice(others)
+            start = rng.randrange(len(other))
+            out[at:stop] = other[start : start + rng.randrange(400)]
+        else:
+            del out[at:]
+    return bytes(out)
+
+
+def put(path, data):
+    path.unlink(missing_ok=True)  # some file systems sync a file that is written over
+    path.write_bytes(data)
+
+
+@contextmanager
+def guarded():
+    """Fail if anything is executed, or if a file keeps us for a minute."""
+    global watching
+
+    def hung(*_):
+        raise AssertionError("a file hangs the reader")
+
+    old = signal.signal(signal.SIGALRM, hung)
+    seen_events.clear()
+    watching = True
+    try:
+        yield
+    finally:
+        watching = False
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, old)
+    assert seen_events == []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def audited():
+    for name in cloister.__all__:
+        getattr(cloister, name)  # importing is executing, and happens before
+    sys.addaudithook(
+        lambda event, told: seen_events.append((event, told)) if watching and event in FORBIDDEN else None
+    )
+
+
+MANY = pytest.mark.parametrize("cases", [2000, pytest.param(50_000, marks=pytest.mark.slow)])
+
+
+@MANY
+def test_mutated_boards(cases, tmp_path):
+    """A board that loads is the board that was saved; what `recover` reads is a beginning of it."""
+    rng, path = random.Random(1), tmp_path / "board"
+    board, other = small_board(), Billboard.open({"q": np.ones(3)}, "q", 0)
+    data = board.save(path).read_bytes()
+    others = [data, other.save(tmp_path / "other").read_bytes()]
+    hashes, refused = [record.hash for record in board.records], 0
+    with guarded():
+        for _ in range(cases):
+            put(path, mutate(data, rng, others))
+            signal.alarm(60)
+            try:
+                assert Billboard.load(path)._bytes() in others
+            except BillboardError:
+                refused += 1
+            with suppress(BillboardError):
+                whole = Billboard.recover(path)
+                assert whole.plan == "q" or [r.hash for r in whole.records] == hashes[: len(whole.records)]
+    assert refused > 0.9 * cases
+
+
+def forge(data: bytes, rng: random.Random) -> bytes:
+    """Change headers and arrays, and compute every hash anew, as one who owns the file can."""
+    out, head, at = [MAGIC], b"", len(MAGIC)
+    while data[at:] != END:
+        stop = at + 8 + int.from_bytes(data[at : at + 8], "little")
+        header = data[at + 8 : stop]
+        size = sum(int(np.prod(shape)) * 8 for _, _, shape in json.loads(header)["arrays"])
+        parts = [header, data[stop : stop + size]]
+        if rng.random() < 0.4:
+            which = rng.randrange(2)
+            parts[which] = mutate(parts[which], rng, [data])
+        head = _chain(head, *parts)
+        out += [len(parts[0]).to_bytes(8, "little"), *parts, head]
+        at = stop + size + 32
+    return b"".join([*out, END])
+
+
+@MANY
+def test_forged_boards_are_caught_by_the_head(cases, tmp_path):
+    rng, path = random.Random(2), tmp_path / "board"
+    board = small_board()
+    data = board.save(path).read_bytes()
+    believed = 0
+    with guarded():
+        for _ in range(cases):
+            forged = forge(data, rng)
+            put(path, forged)
+            signal.alarm(60)
+            with suppress(BillboardError):
+                Billboard.load(path, head=board.head)
+                assert forged == data
+            with suppress(BillboardError):
+                believed += forged != data and bool(Billboard.load(path))
+    assert believed > 0  # the head was needed
+
+
+@MANY
+def test_mutated_plans(cases, tmp_path):
+    """A plan that loads and is not the same has another fingerprint: no board is taken for its own."""
+    rng, path = random.Random(3), tmp_path / "plan.toml"
+    originals = plans()
+    texts = [plan.to_toml().encode() for plan in originals]
+    boards = [plan.open() for plan in originals]
+    refused = 0
+    with guarded():
+        for _ in range(cases):
+            which = rng.randrange(3)
+            put(path, mutate(texts[which], rng, texts))
+            signal.alarm(60)
+            try:
+                plan = read_plan(path)
+            except CloisterError:
+                refused += 1
+                continue
+            signal.alarm(60)
+            assert plan in originals or plan.fingerprint != originals[which].fingerprint
+            if plan.fingerprint not in [original.fingerprint for original in originals]:
+                with pytest.raises(BillboardError, match="another plan"):
+                    plan.check(boards[which])
+    assert refused > 0.5 * cases
+
+
+def test_mutated_secrets(tmp_path):
+    rng, path = random.Random(4), tmp_path / "secret"
+    Secret("00" * 32, "11" * 32, "run", None, False).write(path)
+    data = path.read_bytes()
+    with guarded():
+        for _ in range(2000):
+            put(path, mutate(data, rng, [data]))
+            signal.alarm(60)
+            with suppress(BillboardError):
+                assert isinstance(Secret.read(path), Secret)
+
+
+CLAIMS = ["[1152921504606846976]", "[1000000000,[1]]", '[1000000000,"a"]', "[-1]", "[2.0]", "[true]"]
+
+
+@pytest.mark.parametrize("shape", CLAIMS)
+def test_a_header_that_claims_the_world_takes_no_memory(shape, tmp_path):
+    header = f'{{"arrays":[["digest/m","<f8",{shape}]],"capacity":1,"plan":"p","record":0}}'.encode()
+    payload = bytes(100)
+    path = tmp_path / "board"
+    record = len(header).to_bytes(8, "little") + header + payload + _chain(b"", header, payload)
+    path.write_bytes(MAGIC + record + END)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BillboardError, match=r"truncated|edited"):
+            Billboard.load(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
