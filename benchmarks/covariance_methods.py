@@ -36,6 +36,7 @@ from cloister import run as run_plan
 from cloister.algorithms.baselines import lasso, pooled_ridge, ridge
 from cloister.algorithms.relationship import Relationship, dp_mtrl, laplace_ball, mtrl
 from cloister.channel import Channel, svec
+from cloister.engines.cells import Local
 from cloister.privacy.instance_level import aggregation_scale, instance_budget, round_budgets
 from cloister.privacy.randomness import Randomness, normals
 
@@ -77,7 +78,7 @@ class Problem:
 
     def run(self, plan: Plan, seed: int = 0) -> Floats:
         """Run a plan on the training part; return the weights."""
-        found: Floats = run_plan(plan, self.train, random_state=seed, threads=1).private.models["coef"]
+        found: Floats = run_plan(plan, self.train, random_state=seed, engine=Local(1)).private.models["coef"]
         return found
 
 

@@ -35,6 +35,7 @@ from cloister import (
 from cloister import run as run_plan
 from cloister.algorithms.structures import Structure
 from cloister.codebook import Numeric
+from cloister.engines.cells import Local
 
 NAME = "prior-accuracy"
 
@@ -123,7 +124,7 @@ def plan_for(learner: Learner, n_tasks: int, epsilon: float, structure: str = "j
 
 def losses(plan: Plan, train: Tasks, test: Tasks, seed: int) -> tuple[float, NDArray[np.float64]]:
     """Run a plan; return the loss over all held-out rows, and each task's own."""
-    coef = run_plan(plan, train, random_state=seed, threads=1).private.models["coef"]
+    coef = run_plan(plan, train, random_state=seed, engine=Local(1)).private.models["coef"]
     owner = np.searchsorted(train.ids, np.repeat(test.ids, test.sizes))
     score = np.einsum("nd,nd->n", test.X, coef[owner])
     if isinstance(plan.algorithm.learner, Classification):

@@ -150,7 +150,7 @@ def test_threads_do_not_change_results():
     tasks = make_tasks(sizes=[2] * 700 + [400] * 30 + [3000] * 2, dim=6)
     assert len(tasks.layout()) > 1
     plan = Plan(SharedPrior(Regression(6)), Gaussian(1.0), n_tasks=732)
-    one, four = (run(plan, tasks, random_state=0, threads=threads) for threads in (1, 4))
+    one, four = (run(plan, tasks, random_state=0, engine=Local(threads)) for threads in (1, 4))
     assert one.board.head == four.board.head
     np.testing.assert_array_equal(one.private.models["coef"], four.private.models["coef"])
 

@@ -37,7 +37,17 @@ if TYPE_CHECKING:
     from cloister.learners.penalties import Penalty
     from cloister.tasks import Block
 
-__all__ = ["Ditto", "FedAvg", "FedProx", "FineTuning", "Increment", "LocalOnly", "Model", "Offset", "Personalized"]
+__all__ = [
+    "Ditto",
+    "FedAvg",
+    "FedProx",
+    "FineTuning",
+    "Increment",
+    "LocalOnly",
+    "Model",
+    "Offset",
+    "Personalized",
+]
 
 Array = Any  # of NumPy, or of torch on another device
 States = dict[str, Any]
@@ -57,7 +67,13 @@ class ClientLearner(Protocol):
         """Give every task of a block the same parameters."""
 
     def descend(
-        self, weights: Array, block: Block, solver: Descent, round: int, anchor: Array, penalty: Penalty | None
+        self,
+        weights: Array,
+        block: Block,
+        solver: Descent,
+        round: int,
+        anchor: Array,
+        penalty: Penalty | None,
     ) -> Array:
         """Train each task on its own rows."""
 
@@ -128,7 +144,9 @@ class _Federated(ABC):
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
-            raise PlanError(f"rounds must be at least 1. Got {self.rounds}. Use LocalOnly() to share nothing.")
+            raise PlanError(
+                f"rounds must be at least 1. Got {self.rounds}. Use LocalOnly() to share nothing."
+            )
 
     @abstractmethod
     def _train(self, start: Array, block: Block, board: Billboard) -> Array:
@@ -216,7 +234,9 @@ class FedProx(_Federated):
     lam: float = 0.1
 
     def _train(self, start: Array, block: Block, board: Billboard) -> Array:
-        return self.learner.descend(start, block, self.solver, board.rounds, board["mean"], quadratic(self.lam))
+        return self.learner.descend(
+            start, block, self.solver, board.rounds, board["mean"], quadratic(self.lam)
+        )
 
 
 @dataclass(frozen=True)
@@ -300,7 +320,9 @@ class Personalized(_Federated):
         return {"coef": self._tune(states["weights"], block, board)}
 
     def _train(self, start: Array, block: Block, board: Billboard) -> Array:
-        return self.learner.descend(start, block, self.solver, board.rounds, board["mean"], quadratic(self.lam))
+        return self.learner.descend(
+            start, block, self.solver, board.rounds, board["mean"], quadratic(self.lam)
+        )
 
 
 @dataclass(frozen=True)

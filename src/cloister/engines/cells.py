@@ -87,7 +87,7 @@ class _LocalCells:
     states: list[States] = field(default_factory=list)
 
     def init(self, board: Billboard) -> None:
-        self.states = self.each(partial(_named, self.plan.algorithm.init, board), self.blocks)
+        self.states = self.each(partial(named, self.plan.algorithm.init, board), self.blocks)
 
     def speak(self, board: Billboard, coins: Coins) -> tuple[Any, int]:
         took_part = [coins[index] for index in self.layout]
@@ -101,7 +101,7 @@ class _LocalCells:
         self.states = [state for state, _ in heard]
 
     def finish(self, board: Billboard) -> States:
-        parts = self.each(partial(_named, self.plan.algorithm.finish, board), self.blocks, self.states)
+        parts = self.each(partial(named, self.plan.algorithm.finish, board), self.blocks, self.states)
         return gather(parts, self.layout)
 
 
@@ -130,11 +130,11 @@ def _listen(
     if not coins.any():
         return states, None
     if coins.all():
-        messages, states = _named(plan.algorithm.send, board, block, states)
+        messages, states = named(plan.algorithm.send, board, block, states)
         return states, messages
     rows = np.flatnonzero(coins)
     part = {name: array[rows] for name, array in states.items()}
-    messages, part = _named(plan.algorithm.send, board, block.take(rows), part)
+    messages, part = named(plan.algorithm.send, board, block.take(rows), part)
     merged = {name: array.copy() for name, array in states.items()}
     for name, array in part.items():
         if name not in merged or array.shape != merged[name][rows].shape or array.dtype != merged[name].dtype:
@@ -154,7 +154,7 @@ def _speak(
     return states, plan.mechanism.total(channel, messages), int((~finite_rows(messages)).sum())
 
 
-def _named(function: Callable[..., T], board: Billboard, block: Block, states: States | None = None) -> T:
+def named(function: Callable[..., T], board: Billboard, block: Block, states: States | None = None) -> T:
     """Call one of an algorithm's private functions; if it fails, say which one and for which task."""
     try:
         return function(block, board) if states is None else function(states, block, board)

@@ -14,7 +14,8 @@ import numpy as np
 
 from cloister.algorithm import Algorithm, States
 from cloister.billboard import Billboard
-from cloister.engines.local import Run, _named, replay, run
+from cloister.engines.cells import named
+from cloister.engines.local import Run, replay, run
 from cloister.errors import AlgorithmError, BillboardError
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, Silent
@@ -59,12 +60,12 @@ def check_algorithm(algorithm: Algorithm, tasks: Tasks, *, epsilon: float = 5.0,
 
 def _walk(plan: Plan, board: Billboard, block: Block) -> Iterator[tuple[str, States]]:
     """Yield everything a block's tasks compute in private, step by step, against a given board."""
-    states = _named(plan.algorithm.init, board.before(0), block)
+    states = named(plan.algorithm.init, board.before(0), block)
     yield "init", states
     for t in range(len(plan.rounds)):
-        messages, states = _named(plan.algorithm.send, board.before(t), block, states)
+        messages, states = named(plan.algorithm.send, board.before(t), block, states)
         yield f"send in round {t}", states | {"message": np.asarray(messages)}
-    yield "finish", _named(plan.algorithm.finish, board, block, states)
+    yield "finish", named(plan.algorithm.finish, board, block, states)
 
 
 def _changed(block: Block, victim: int) -> Iterator[Block]:
@@ -164,6 +165,8 @@ def _check_silence(plan: Plan, tasks: Tasks, seed: int) -> None:
 
 
 def _same(expected: np.ndarray, found: np.ndarray, tolerance: float, complaint: str) -> None:
+    if np.asarray(expected).dtype == np.float32 and tolerance:
+        tolerance = max(tolerance, 1e-4)  # what 32 bits hold
     equal: Callable[[np.ndarray, np.ndarray], bool] = (
         (lambda a, b: bool(np.array_equal(a, b, equal_nan=True)))
         if tolerance == 0

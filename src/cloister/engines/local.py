@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,14 +13,14 @@ from numpy.typing import NDArray
 
 from cloister.algorithm import States
 from cloister.billboard import Billboard, Release
-from cloister.channel import finite_rows
+from cloister.engines.cells import Engine, Local
 from cloister.engines.journal import Book, open_book
 from cloister.errors import AlgorithmError, InputError, PlanError
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.randomness import Randomness
-from cloister.tasks import Block, Tasks
+from cloister.tasks import Tasks
 
 __all__ = ["Run", "replay", "run"]
 
@@ -75,7 +72,7 @@ def run(
     *,
     random_state: int | None = None,
     ledger: Ledger | None = None,
-    threads: int | None = None,
+    engine: Engine = Local(),  # noqa: B008
     progress: Progress | None = None,
     journal: str | os.PathLike[str] | None = None,
     save: Callable[[Run], None] | None = None,
@@ -92,8 +89,8 @@ def run(
         Makes the run reproducible and INSECURE: whoever knows the seed can subtract the noise.
     ledger : Ledger, optional
         Charged for the whole run before anything leaves a task; refuses a run it cannot afford.
-    threads : int, optional
-        Blocks computed at the same time; by default one for each core. Does not change results.
+    engine : Local or Batched
+        Where and how tasks are computed on: NumPy on the processor by default.
     progress : callable, optional
         Called with (rounds done, rounds in all).
     journal : path, optional
@@ -115,7 +112,7 @@ def run(
     with open_book(journal, plan, tasks, seed, charged=ledger is not None) as book:
         if ledger is not None:
             _charge(plan, ledger, book)
-        finished = _rounds(plan, tasks, book, threads, progress)
+        finished = _rounds(plan, tasks, book, engine, progress)
         book.finish()
         if save is not None:
             save(finished)
@@ -131,30 +128,26 @@ def _charge(plan: Plan, ledger: Ledger, book: Book) -> None:
         raise
 
 
-def _rounds(plan: Plan, tasks: Tasks, book: Book, threads: int | None, progress: Progress | None) -> Run:
+def _rounds(plan: Plan, tasks: Tasks, book: Book, engine: Engine, progress: Progress | None) -> Run:
     """Go through all rounds: listen again to what is posted, and post the rest."""
     source = book.source
     local_seed = source.local_seed()
-    layout = tasks.layout()
-    blocks = list(tasks.blocks(layout, local_seed))
     coins = _draw_coins(plan, source)
     posted, board = book.posted, book.posted.before(0)
     rejected = 0
-    with _pool(len(blocks), threads) as each:
-        states = each(partial(_named, plan.algorithm.init, board), blocks)
+    with engine.cells(plan, tasks, local_seed) as cells:
+        cells.init(board)
         for t in range(len(plan.rounds)):
-            took_part = [coins[t, index] for index in layout]
-            heard = each(partial(_speak, plan, board), states, blocks, took_part)
-            states = [state for state, _, _ in heard]
-            rejected += sum(bad for _, _, bad in heard)
+            total, bad = cells.speak(board, coins[t])
+            rejected += bad
             if t < posted.rounds:
                 board = posted.before(t + 1)
             else:
-                board = book.keep(_post(plan, board, sum(total for _, total, _ in heard), source))
+                board = book.keep(_post(plan, board, total, source))
             if progress is not None:
                 progress(t + 1, len(plan.rounds))
-        finished = each(partial(_named, plan.algorithm.finish, board), blocks, states)
-    private = PrivateRun(tasks.ids, _gather(finished, layout), coins, local_seed, rejected)
+        models = cells.finish(board)
+    private = PrivateRun(tasks.ids, models, coins, local_seed, rejected)
     return Run(plan, board, source.describe(plan.mechanism.kind), private)
 
 
@@ -165,6 +158,7 @@ def replay(
     *,
     coins: NDArray[np.bool_] | None = None,
     local_seed: int = 0,
+    engine: Engine = Local(),  # noqa: B008
 ) -> States:
     """Compute tasks' models from their own data and the billboard alone: nothing leaves, nothing is spent.
 
@@ -181,23 +175,20 @@ def replay(
         Which rounds each task took part in; by default all.
     local_seed : int
         The seed of the tasks' local randomness.
+    engine : Local or Batched
+        Where and how tasks are computed on.
     """
     plan.check(board)
     if not board.complete:
         raise InputError(
             f"The board holds {board.rounds} of {board.capacity} releases. Finish the run first."
         )
-    layout = tasks.layout()
-    blocks = list(tasks.blocks(layout, local_seed))
     took_part = np.ones((len(plan.rounds), len(tasks)), dtype=bool) if coins is None else coins
-    with _pool(len(blocks), None) as each:
-        states = each(partial(_named, plan.algorithm.init, board.before(0)), blocks)
+    with engine.cells(plan, tasks, local_seed) as cells:
+        cells.init(board.before(0))
         for t in range(len(plan.rounds)):
-            rows = [took_part[t, index] for index in layout]
-            heard = each(partial(_listen, plan, board.before(t)), states, blocks, rows)
-            states = [state for state, _ in heard]
-        finished = each(partial(_named, plan.algorithm.finish, board), blocks, states)
-    return _gather(finished, layout)
+            cells.listen(board.before(t), took_part[t])
+        return cells.finish(board)
 
 
 def _draw_coins(plan: Plan, source: Randomness) -> NDArray[np.bool_]:
@@ -205,41 +196,6 @@ def _draw_coins(plan: Plan, source: Randomness) -> NDArray[np.bool_]:
     if not rounds:
         return np.zeros((0, plan.n_tasks), dtype=bool)
     return plan.sampling.draw(source.stream("coins").uniforms, plan.n_tasks, rounds)
-
-
-def _listen(
-    plan: Plan, board: Billboard, states: States, block: Block, coins: NDArray[np.bool_]
-) -> tuple[States, NDArray[Any] | None]:
-    """Let the sampled rows of a block do their local work; return new states and raw messages."""
-    if not coins.any():
-        return states, None
-    if coins.all():
-        messages, states = _named(plan.algorithm.send, board, block, states)
-        return states, messages
-    rows = np.flatnonzero(coins)
-    part = {name: array[rows] for name, array in states.items()}
-    messages, part = _named(plan.algorithm.send, board, block.take(rows), part)
-    merged = {name: array.copy() for name, array in states.items()}
-    for name, array in part.items():
-        if name not in merged or array.shape != merged[name][rows].shape or array.dtype != merged[name].dtype:
-            raise AlgorithmError(f"send changes the names, shapes or types of the state: {name!r}.")
-        merged[name][rows] = array
-    return merged, messages
-
-
-def _speak(
-    plan: Plan, board: Billboard, states: States, block: Block, coins: NDArray[np.bool_]
-) -> tuple[States, Any, int]:
-    channel = plan.algorithm.channel(board)
-    states, messages = _listen(plan, board, states, block, coins)
-    if messages is None:
-        return states, plan.mechanism.total(channel, np.zeros((0, channel.dim))), 0
-    expected = (int(coins.sum()), channel.dim)  # a second row of a task would be a message nobody paid for
-    if np.shape(messages) != expected:
-        raise AlgorithmError(
-            f"send must return one message a task, of shape {expected}. Got shape {np.shape(messages)}."
-        )
-    return states, plan.mechanism.total(channel, messages), int((~finite_rows(messages)).sum())
 
 
 def _post(plan: Plan, board: Billboard, total: Any, source: Randomness) -> Billboard:
@@ -256,47 +212,3 @@ def _post(plan: Plan, board: Billboard, total: Any, source: Randomness) -> Billb
         channel=declared.index(channel),
     )
     return board.post(release, plan.algorithm.digest(release, board))
-
-
-def _gather(parts: Sequence[States], layout: Sequence[NDArray[np.int64]]) -> States:
-    """Put the blocks' rows back in the order of the tasks."""
-    total = sum(map(len, layout))
-    models = {name: np.empty((total, *array.shape[1:]), array.dtype) for name, array in parts[0].items()}
-    for index, part in zip(layout, parts, strict=True):
-        for name, array in part.items():
-            models[name][index] = array
-    return models
-
-
-def _named(function: Callable[..., T], board: Billboard, block: Block, states: States | None = None) -> T:
-    """Call one of an algorithm's private functions; if it fails, say which one and for which task."""
-    try:
-        return function(block, board) if states is None else function(states, block, board)
-    except Exception as error:
-        for i, name in enumerate(block.ids.tolist()):
-            one = block.take([i])
-            try:
-                if states is None:
-                    function(one, board)
-                else:
-                    function({key: value[[i]] for key, value in states.items()}, one, board)
-            except Exception as cause:
-                raise AlgorithmError(f"{function.__qualname__} failed for task {name!r}: {cause}") from cause
-        raise AlgorithmError(f"{function.__qualname__} failed on a block: {error}") from error
-
-
-@contextmanager
-def _pool(blocks: int, threads: int | None) -> Iterator[Callable[..., list[Any]]]:
-    """Yield an ordered map over blocks, on threads when there are several (NumPy releases the lock).
-
-    Linear algebra libraries keep to one thread meanwhile: matrices are small and there are many.
-    """
-    from threadpoolctl import threadpool_limits
-
-    workers = min(blocks, threads or os.cpu_count() or 1)
-    with threadpool_limits(limits=1):
-        if workers <= 1:
-            yield lambda function, *parts: list(map(function, *parts))
-            return
-        with ThreadPoolExecutor(workers) as executor:
-            yield lambda function, *parts: list(executor.map(function, *parts))

@@ -160,10 +160,10 @@ def _conv2d_by_products(
     """Convolve as matrix products of image patches, a batch entry a client: what graphics cards do best."""
     clients, out = weight.shape[:2]
     kernel = weight.shape[3:]
-    patches = F.unfold(input, kernel, dilation=dilation, stride=stride)  # (examples, channels * kernel, places)
-    size = [
-        (input.shape[2 + i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in range(2)
-    ]
+    patches = F.unfold(
+        input, kernel, dilation=dilation, stride=stride
+    )  # (examples, channels * kernel, places)
+    size = [(input.shape[2 + i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in range(2)]
     rows = patches.transpose(1, 2).reshape(clients, -1, patches.shape[1])
     done = rows @ weight.flatten(2).transpose(1, 2)
     if bias is not None:

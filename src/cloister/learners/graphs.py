@@ -18,9 +18,10 @@ __all__ = ["Recorded"]
 class Recorded:
     """A loop over static memory. Calling it copies its inputs there and replays the graph."""
 
-    def __init__(self, loop: Loop, inputs: tuple[Tensor, ...]) -> None:
+    def __init__(self, loop: Loop, inputs: tuple[Tensor, ...], compiled: bool) -> None:
         self.inputs = tuple(x.detach().clone() for x in inputs)
-        loop.step = _compiled(loop.step)  # type: ignore[method-assign]
+        if compiled:
+            loop.step = _compiled(loop.step)  # type: ignore[method-assign]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):

@@ -75,7 +75,9 @@ def _filter_slope(
     for start in range(split * share, min(rows, (split + 1) * share), M):
         m = start + tl.arange(0, M)
         example, place = m // (down * across), m % (down * across)
-        base = ((client * (rows // (down * across)) + example) * height + place // across) * width + place % across
+        base = (
+            (client * (rows // (down * across)) + example) * height + place // across
+        ) * width + place % across
         a = tl.load(
             images + (base[:, None] + offset[None, :]).to(tl.int64) * channels + channel[None, :],
             mask=(m[:, None] < rows) & (k[None, :] < inner),
@@ -88,7 +90,9 @@ def _filter_slope(
         )
         total = tl.dot(tl.trans(g), a, total, input_precision="tf32" if TF32 else "ieee")
     tl.store(
-        out + ((split * tl.num_programs(0) + client) * features + n[:, None]).to(tl.int64) * inner + k[None, :],
+        out
+        + ((split * tl.num_programs(0) + client) * features + n[:, None]).to(tl.int64) * inner
+        + k[None, :],
         total,
         mask=(k[None, :] < inner) & (n[:, None] < features),
     )
@@ -109,7 +113,7 @@ def _image_slope(
     row, line = pixel // width, pixel % width
     first = client * (pixels // (height * width)) + example
     total = tl.zeros((M, N), dtype=tl.float32)
-    for spot in range(0, side * WIDE):
+    for spot in range(side * WIDE):
         top, left = row - spot // WIDE, line - spot % WIDE
         inside = (m < pixels) & (top >= 0) & (top < down) & (left >= 0) & (left < across)
         base = (first * down + top) * across + left
@@ -121,7 +125,9 @@ def _image_slope(
                 other=0.0,
             )
             w = tl.load(
-                filters + (client * inner + spot * channels + n[None, :]).to(tl.int64) * features + k[:, None],
+                filters
+                + (client * inner + spot * channels + n[None, :]).to(tl.int64) * features
+                + k[:, None],
                 mask=(k[:, None] < features) & (n[None, :] < channels),
                 other=0.0,
             )
@@ -235,11 +241,11 @@ def _backward(ctx, slope):  # type: ignore[no-untyped-def]
     slope = slope.contiguous()
     back = filter_back = None
     if ctx.needs_input_grad[0]:
-        back = _convolve_image_slope(slope, filters.transpose(1, 2).contiguous(), ctx.side, ctx.wide, ctx.tf32)
-    if ctx.needs_input_grad[1]:
-        filter_back = _convolve_filter_slope(
-            images, slope, filters.shape[0], ctx.side, ctx.wide, ctx.tf32
+        back = _convolve_image_slope(
+            slope, filters.transpose(1, 2).contiguous(), ctx.side, ctx.wide, ctx.tf32
         )
+    if ctx.needs_input_grad[1]:
+        filter_back = _convolve_filter_slope(images, slope, filters.shape[0], ctx.side, ctx.wide, ctx.tf32)
     return back, filter_back, None, None, None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -44,12 +44,15 @@ class Trainer:
         Where everything happens.
     precision : Precision
         Full 32-bit products unless told otherwise.
+    compiled : bool
+        Compile the steps on a graphics card.
     """
 
     net: nn.Module
     loss: LossPerExample
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: Precision = field(default_factory=Precision)
+    compiled: bool = True
     _programs: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -105,7 +108,9 @@ class Trainer:
         for row in range(rows):
             slopes = self._slopes(self.spread(anchor, clients), X[:, row : row + 1], y[:, row : row + 1])
             each = shares[:, row]
-            total = tuple(t + each.reshape(-1, *[1] * (s.ndim - 1)) * s**2 for t, s in zip(total, slopes, strict=True))
+            total = tuple(
+                t + each.reshape(-1, *[1] * (s.ndim - 1)) * s**2 for t, s in zip(total, slopes, strict=True)
+            )
         return total
 
     def _slopes(self, params: Stacked, x: Tensor, y: Tensor) -> Stacked:
@@ -138,9 +143,9 @@ class Trainer:
             return loop
         from cloister.learners.graphs import Recorded
 
-        key = (loop.solver, loop.pull, *((x.shape, x.dtype) for x in inputs))
+        key = (replace(loop.solver, lr=1.0, decay=1.0), loop.pull, *((x.shape, x.dtype) for x in inputs))
         if key not in self._programs:
-            self._programs[key] = Recorded(loop, inputs)
+            self._programs[key] = Recorded(loop, inputs, self.compiled)
         return self._programs[key]  # type: ignore[no-any-return]
 
 
@@ -224,7 +229,7 @@ class Loop:
         return tuple(new), tuple(moved)
 
 
-class matmul_precision:  # noqa: N801
+class matmul_precision:
     """Set how 32-bit products are computed, and set it back."""
 
     def __init__(self, precision: Precision) -> None:
