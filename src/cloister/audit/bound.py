@@ -1,0 +1,275 @@
+r"""A lower bound on epsilon from what an adversary sees: proven, whatever the law of what it sees.
+
+Differential privacy says of every event E and both orders of the two worlds that
+:math:`P(E) \le e^\varepsilon Q(E) + \delta`, hence
+
+.. math:: \varepsilon \ge \log\frac{P(E) - \delta}{Q(E)}.
+
+The event, a tail of the scores, is chosen on one part of the scores. On the rest the counts X of P and Y of Q
+are independent binomials, and p-values :math:`u_1 = P_p(X \ge x)`, :math:`u_2 = P_q(Y \le y)` are exact for
+any (p, q). With :math:`z_i = \Phi^{-1}(1 - u_i)` a pair is refuted if :math:`w_1 z_1 + w_2 z_2` is too
+large, for weights with :math:`w_1^2 + w_2^2 = 1` that come from the first part, or if one :math:`z_i` alone
+is far too large. The bound is the smallest epsilon of a pair that is not refuted; two Clopper-Pearson limits
+at half the error each would give away more.
+
+References
+----------
+Clopper, Pearson, *The use of confidence or fiducial limits*, Biometrika 1934. Stouffer et al., *The American
+soldier*, 1949 (sums of z). Jagielski, Ullman, Oprea, *Auditing differentially private machine learning*,
+arXiv:2006.07709 (lower bounds from many runs).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betainccinv, betaincinv, ndtr, ndtri
+
+from cloister.errors import InputError
+
+__all__ = ["Bound", "Point", "lower_bound"]
+
+Floats = NDArray[np.float64]
+
+#: Share of the scores on which the event is chosen.
+_CHOICE = 0.2
+#: Share of the error that is set aside for each z alone.
+_ASIDE = 0.05
+#: Standard errors of the first part that are taken off an estimate there, lest luck choose the event.
+_CAUTION = 1.5
+_CANDIDATES = 400
+_POINTS = 25
+_LEAST = 10
+
+
+@dataclass(frozen=True)
+class Point:
+    """How often one test errs, with limits that hold for all points of a curve at once.
+
+    Parameters
+    ----------
+    false_alarm, missed : float
+        Measured shares: the test says *speaking* in silence, or *silent* when the task spoke.
+    false_alarm_limits, missed_limits : tuple of float
+        Lower and upper confidence limits.
+    """
+
+    false_alarm: float
+    missed: float
+    false_alarm_limits: tuple[float, float]
+    missed_limits: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What was measured: epsilon is at least this much, with this confidence.
+
+    Parameters
+    ----------
+    epsilon : float
+        The lower bound; 0 if nothing was found.
+    delta, confidence : float
+        What it was asked for.
+    event : str
+        The event that shows it.
+    hits, false_hits : tuple of int
+        How often it happened, and of how many, in the world where it is likelier and in the other.
+    curve : tuple of Point
+        The measured trade-off curve; its limits hold together with the same confidence.
+    """
+
+    epsilon: float
+    delta: float
+    confidence: float
+    event: str
+    hits: tuple[int, int]
+    false_hits: tuple[int, int]
+    curve: tuple[Point, ...] = field(repr=False)
+
+    def __str__(self) -> str:
+        return (
+            f"epsilon >= {self.epsilon:.3g} at delta {self.delta:.2g}, with {self.confidence:.4g} confidence"
+        )
+
+
+@dataclass(frozen=True)
+class _Event:
+    """A tail of the scores, in which world it is likelier, and the weight of that world's z."""
+
+    threshold: float
+    above: bool
+    speaking: bool
+    weight: float = 0.5
+
+    def count(self, scores: Floats) -> tuple[int, int]:
+        """Return how many scores are in the tail, of how many."""
+        inside = scores >= self.threshold if self.above else scores <= self.threshold
+        return int(np.count_nonzero(inside)), len(scores)
+
+    def __str__(self) -> str:
+        sign = ">=" if self.above else "<="
+        return f"score {sign} {self.threshold:.6g}, likelier when {'speaking' if self.speaking else 'silent'}"
+
+
+def lower_bound(silent: Floats, speaking: Floats, delta: float, confidence: float = 0.95) -> Bound:
+    """Bound epsilon from below by independent scores of the two worlds.
+
+    Parameters
+    ----------
+    silent, speaking : array of shape (draws,)
+        What the adversary made of independent releases in each world; infinities are allowed. Larger should
+        mean more like `speaking`: a log likelihood ratio is best. No law is assumed.
+    delta : float
+        At least 0, below 1.
+    confidence : float, default=0.95
+        Probability, whatever the mechanism, that the bound is not above the true epsilon.
+
+    Returns
+    -------
+    Bound
+        With the event that shows it. Both tails are tried in both orders of the worlds; that choice is
+        paid for by making it on a fifth of the scores, which is not used again.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> silent, speaking = rng.laplace(size=100_000), 1 + rng.laplace(size=100_000)  # epsilon = 1
+    >>> 0.95 < lower_bound(silent, speaking, delta=0.0).epsilon <= 1
+    True
+    >>> lower_bound(silent, silent[::-1], delta=1e-3).epsilon < 0.02
+    True
+    """
+    silent, speaking = _scores(silent, "silent"), _scores(speaking, "speaking")
+    if not (0 <= delta < 1 and 0 < confidence < 1):
+        raise InputError(
+            f"delta must be in [0, 1) and confidence in (0, 1). Got {delta!r} and {confidence!r}. "
+            "Use 1e-5 and 0.95."
+        )
+    (silent_choice, silent_rest), (speaking_choice, speaking_rest) = map(_parted, (silent, speaking))
+    rest = min(len(silent_rest), len(speaking_rest))
+    event = _choose(silent_choice, speaking_choice, delta, rest)
+    likely, other = (speaking_rest, silent_rest) if event.speaking else (silent_rest, speaking_rest)
+    hits, false_hits = event.count(likely), event.count(other)
+    epsilon = _refute(hits, false_hits, delta, 1 - confidence, event.weight)
+    thresholds = _candidates(silent_choice, speaking_choice, _POINTS)
+    curve = _curve(silent_rest, speaking_rest, thresholds, 1 - confidence)
+    return Bound(max(0.0, epsilon), delta, confidence, str(event), hits, false_hits, curve)
+
+
+def clopper_pearson(count: int, trials: int, error: float) -> tuple[float, float]:
+    """Return one-sided limits of a probability: each fails with probability `error` at most.
+
+    Examples
+    --------
+    >>> [round(limit, 4) for limit in clopper_pearson(0, 1000, 0.05)]  # the rule of three
+    [0.0, 0.003]
+    """
+    low = float(betaincinv(count, trials - count + 1, error)) if count else 0.0
+    high = float(betainccinv(count + 1, trials - count, error)) if count < trials else 1.0
+    return low, high
+
+
+def _scores(values: Floats, world: str) -> Floats:
+    scores = np.asarray(values, dtype=np.float64).ravel()
+    if len(scores) < _LEAST or np.isnan(scores).any():
+        raise InputError(
+            f"A bound needs at least {_LEAST} scores of each world and no NaN. "
+            f"Got {len(scores)} scores of the {world} world, {int(np.isnan(scores).sum())} of them NaN."
+        )
+    return scores
+
+
+def _parted(scores: Floats) -> tuple[Floats, Floats]:
+    """Split into scores to choose the event on, and scores to measure it on."""
+    cut = max(_LEAST // 2, int(_CHOICE * len(scores)))
+    return scores[:cut], scores[cut:]
+
+
+def _candidates(silent: Floats, speaking: Floats, count: int) -> Floats:
+    """Return thresholds that are close to each other in both tails, by rank among all scores."""
+    pooled = np.sort(np.concatenate([silent, speaking]))
+    ranks = np.unique(np.geomspace(1, len(pooled), count).astype(np.intp)) - 1
+    return np.unique(np.concatenate([pooled[ranks], pooled[::-1][ranks]]))
+
+
+def _choose(silent: Floats, speaking: Floats, delta: float, rest: int) -> _Event:
+    """Choose the event that promises the largest bound on `rest` other scores of each world."""
+    thresholds = _candidates(silent, speaking, _CANDIDATES)
+    best, promise = _Event(float(thresholds[0]), above=True, speaking=True), -math.inf
+    few = min(len(silent), len(speaking))
+    for above in (True, False):
+        shares = [_share(scores, thresholds, above) for scores in (silent, speaking)]
+        for told in (True, False):
+            value, weight = _promise(shares[told], shares[not told], few, delta, rest)
+            at = int(np.argmax(value))
+            if value[at] > promise:
+                promise = float(value[at])
+                best = _Event(float(thresholds[at]), above, told, float(weight[at]))
+    return best
+
+
+def _share(scores: Floats, thresholds: Floats, above: bool) -> Floats:
+    """Return the share of scores at or beyond each threshold."""
+    ordered = np.sort(scores)
+    beyond = (
+        len(ordered) - np.searchsorted(ordered, thresholds, side="left")
+        if above
+        else np.searchsorted(ordered, thresholds, side="right")
+    )
+    return np.asarray(beyond / len(ordered), dtype=np.float64)
+
+
+def _promise(likely: Floats, other: Floats, few: int, delta: float, rest: int) -> tuple[Floats, Floats]:
+    """Return what each event promises: its estimate less the errors of estimate and measurement; and w1."""
+    p, q = np.maximum(likely, 0.5 / few), np.maximum(other, 0.5 / few)
+    excess = np.maximum(p - delta, 1e-300)
+    ours = np.sqrt(p * (1 - p) + 0.5 / few) / excess  # of one draw, as is the next
+    theirs = np.sqrt(q * (1 - q) + 0.5 / few) / q
+    spread = np.hypot(ours, theirs)
+    estimate, error = np.log(excess / q), spread * (1.7 / math.sqrt(rest) + _CAUTION / math.sqrt(few))
+    value = np.where(estimate > error, estimate - error, estimate / error - 1)  # at least the clearest one
+    return value, np.clip(ours / spread, 0.02, 0.9998)
+
+
+def _refute(
+    hits: tuple[int, int], false_hits: tuple[int, int], delta: float, error: float, weight: float
+) -> float:
+    """Return the smallest epsilon of a pair of probabilities that the counts do not refute.
+
+    On the border :math:`w_1 z_1 + w_2 z_2 = z`: p falls with :math:`z_1` and q with it, through :math:`z_2`.
+    So the border is cut in cells, and each is bounded by the worse end for p and the worse end for q.
+    """
+    aside = -float(ndtri(_ASIDE * error))
+    level = -float(ndtri((1 - 2 * _ASIDE) * error))
+    other = math.sqrt(1 - weight**2)
+    lowest = max((level - other * aside) / weight, -8.0)
+    first = np.linspace(min(lowest, aside), aside, 400)
+    second = np.minimum((level - weight * first) / other, aside)
+    second[0] = aside  # all that lies before the first cell
+    (x, n), (y, m) = hits, false_hits
+    if x == 0 or y == m:
+        return 0.0
+    low, high = betaincinv(x, n - x + 1, ndtr(-first)), betainccinv(y + 1, m - y, ndtr(-second))
+    worst = np.maximum(low[1:] - delta, 0.0) / high[:-1]
+    least = float(worst.min())
+    return math.log(least) if least > 0 else 0.0
+
+
+def _curve(silent: Floats, speaking: Floats, thresholds: Floats, error: float) -> tuple[Point, ...]:
+    """Measure the test *score >= threshold* at each threshold, all limits together at this error."""
+    each = error / (4 * len(thresholds))
+
+    def point(threshold: float) -> Point:
+        event = _Event(threshold, above=True, speaking=True)
+        alarms, missed = event.count(silent)[0], len(speaking) - event.count(speaking)[0]
+        return Point(
+            alarms / len(silent),
+            missed / len(speaking),
+            clopper_pearson(alarms, len(silent), each),
+            clopper_pearson(missed, len(speaking), each),
+        )
+
+    return tuple(point(float(t)) for t in thresholds)
