@@ -35,7 +35,7 @@ from cloister import (
 from cloister import run as run_plan
 from cloister.algorithms.baselines import lasso, pooled_ridge, ridge
 from cloister.algorithms.relationship import Relationship, dp_mtrl, laplace_ball, mtrl
-from cloister.channel import svec
+from cloister.channel import Channel, svec
 from cloister.privacy.instance_level import aggregation_scale, instance_budget, round_budgets
 from cloister.privacy.randomness import Randomness, normals
 
@@ -111,10 +111,12 @@ class PublishedWishart(Silent):
     epsilons: tuple[float, ...]
     dim: int
 
-    def perturb(self, total: Floats, noise: float, source: Randomness, round: int) -> Floats:
+    def perturb(
+        self, total: Floats, channel: Channel, noise: float, source: Randomness, round: int
+    ) -> Floats:
         """Add the noise, or its diagonal where only that is released."""
         count = (self.dim + 1) * self.dim
-        root = normals(source.uniforms("noise", round, count)).reshape(self.dim + 1, self.dim)
+        root = normals(source.stream("noise", round).uniforms(count)).reshape(self.dim + 1, self.dim)
         matrix = root.T @ root / (2 * self.epsilons[round])
         return total + (np.diag(matrix) if total.size == self.dim else svec(matrix))
 

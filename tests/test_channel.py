@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from cloister import Classification, Regression
-from cloister.channel import Absolute, Channel, Diagonal, MeanAndOuter, Outer, Plain, Relation, svec, unsvec
+from cloister.channel import (
+    GRID,
+    Absolute,
+    Channel,
+    Diagonal,
+    MeanAndOuter,
+    Outer,
+    Plain,
+    Relation,
+    svec,
+    unsvec,
+)
 from cloister.errors import PlanError
 from cloister.tasks import Block
 
@@ -28,11 +39,9 @@ EPS = 2.0**-52
 def exact_square(lift, u, v):
     """Return the exact squared distance of two lifted unit-ball vectors, as a fraction."""
     dot = lambda x, y: sum(a * b for a, b in zip(x, y, strict=True))  # noqa: E731
-    u, v = ([Fraction(float(x)) for x in w] for w in (u, v))
+    u, v = ([Fraction(x) for x in w] for w in (u, v))
     if isinstance(lift, Absolute):
         u, v = [abs(x) for x in u], [abs(x) for x in v]
-    if isinstance(lift, Diagonal):
-        u, v = [x * x for x in u], [x * x for x in v]
     if isinstance(lift, Diagonal):
         u, v = [x * x for x in u], [x * x for x in v]
     uu, vv, uv = dot(u, u), dot(v, v), dot(u, v)
@@ -82,6 +91,51 @@ def test_no_data_moves_the_sum_by_more_than_the_sensitivity(messages, clip, lift
         assert np.linalg.norm(moved) <= channel.sensitivity(relation) * (1 + 1e-12)
 
 
+@given(
+    messages=st.integers(1, 5).flatmap(lambda d: arrays(np.float64, (4, d), elements=WILD)),
+    clip=st.sampled_from([5e-324, 0.37, 1.0, 1e308]),
+    lift=st.sampled_from(LIFTS),
+)
+@example(messages=np.ones((4, 5)), clip=1.0, lift=Outer())  # of norm 1: rounding to nearest leaves the ball
+@example(messages=np.full((4, 5), 1e308), clip=0.37, lift=MeanAndOuter(0.15))
+@settings(max_examples=300, deadline=None)
+def test_on_the_grid_the_sum_is_exact_and_its_sensitivity_holds_exactly(messages, clip, lift):
+    """Whole rows stay in the ball, hence no price is needed for rounding; sums are those of Python's ints."""
+    dim = messages.shape[1]
+    rows = [Channel(dim, clip).integers(row[None]) for row in messages]
+    for row in rows:
+        assert row.dtype == np.int64
+        assert sum(int(x) ** 2 for x in row) <= GRID**2
+    near, far = ([Fraction(int(x), GRID) for x in row] for row in rows[:2])
+    assert exact_square(lift, near, far) <= exact_bound(lift, Relation.REPLACE)
+    assert exact_square(lift, near, [Fraction(0)] * dim) <= exact_bound(lift, Relation.ZERO_OUT)
+    channel = Channel(dim, clip, lift)
+    degrees = lift.weights(dim)[1]
+    by_hand = sum(np.array(lifted_by_hand(lift, [int(x) for x in row]), dtype=object) for row in rows)
+    assert channel.integers(messages).tolist() == by_hand.tolist()
+    error = np.abs(channel.integers(messages) * channel.steps - channel.total(messages))
+    assert error.max() <= 4 * degrees.max() * 2 / GRID
+
+
+def lifted_by_hand(lift, row):
+    outer = [row[i] * row[j] for i in range(len(row)) for j in range(i, len(row))]
+    if isinstance(lift, MeanAndOuter):
+        return row + outer
+    kinds = {Absolute: [abs(x) for x in row], Diagonal: [x * x for x in row], Outer: outer, Plain: row}
+    return kinds[type(lift)]
+
+
+def test_sums_of_many_tasks_are_exact_as_well(monkeypatch):
+    """Rows go in parts that floating point adds without error; the parts are added as integers."""
+    rows = np.random.default_rng(0).normal(size=(1000, 3))
+    channel = Channel(3, 0.5, MeanAndOuter(0.3))
+    whole = channel.integers(rows)
+    monkeypatch.setattr("cloister.channel.EXACT_ROWS", 7)
+    np.testing.assert_array_equal(channel.integers(rows), whole)
+    assert channel.integers(rows[:0]).tolist() == [0] * channel.size
+    assert GRID**2 * EXACT_ROWS <= 2**53  # entries of one part's sum of outer products
+
+
 @pytest.mark.parametrize("lift", LIFTS, ids=repr)
 def test_bounds_are_attained(lift):
     """A witness within 0.1 % of each bound: the prices are exact, not merely safe."""
@@ -94,6 +148,8 @@ def test_bounds_are_attained(lift):
     channel = Channel(2, 0.7, lift)
     u, v = np.array([[1.0, 0.0]]), np.array([[cosine, math.sqrt(1 - cosine**2)]])
     for relation, neighbour in ((Relation.REPLACE, v), (Relation.ZERO_OUT, 0 * v)):
+        moved = np.linalg.norm((channel.integers(9 * u) - channel.integers(9 * neighbour)) * channel.steps)
+        assert 0.999 * channel.sensitivity(relation) <= moved <= channel.sensitivity(relation) * (1 + 1e-12)
         moved = np.linalg.norm(channel.total(9 * u) - channel.total(9 * neighbour))
         assert 0.999 * channel.sensitivity(relation) <= moved
         assert moved <= channel.sensitivity(relation) * (1 + 1e-12)

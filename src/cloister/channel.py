@@ -22,6 +22,10 @@ from cloister.errors import PlanError
 __all__ = ["Absolute", "Channel", "Diagonal", "Lift", "MeanAndOuter", "Outer", "Plain", "Relation", "Round"]
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+#: Fixed point: steps in one clip. Products of two numbers, added over EXACT_ROWS rows, stay below 2^53.
+GRID, EXACT_ROWS = 2**18, 2**17
 
 
 class Relation(StrEnum):
@@ -39,11 +43,11 @@ class Relation(StrEnum):
 class Lift(Protocol):
     """What is summed, as a function of the unit-ball vector u."""
 
-    def size(self, dim: int) -> int:
-        """Return how many numbers a lifted message has."""
+    def weights(self, dim: int) -> tuple[Floats, Integers]:
+        """Return each lifted number's weight, and its degree in u."""
 
-    def total(self, units: Floats) -> Floats:
-        """Return the sum of the lifted rows of `units`."""
+    def sums(self, units: Floats) -> Floats:
+        """Return the sums over rows of the lifted numbers, weights left out: whole for whole u."""
 
     def sensitivity(self, relation: Relation) -> float:
         """Return the largest l2 change of the sum when one task changes."""
@@ -53,11 +57,11 @@ class Lift(Protocol):
 class Plain:
     r"""The message as it is: :math:`u`. Sensitivity 1 (zero-out), 2 (replace; :math:`u' = -u`)."""
 
-    def size(self, dim: int) -> int:
-        """Return how many numbers a lifted message has."""
-        return dim
+    def weights(self, dim: int) -> tuple[Floats, Integers]:
+        """Return weights 1 and degrees 1."""
+        return np.ones(dim), np.full(dim, 1)
 
-    def total(self, units: Floats) -> Floats:
+    def sums(self, units: Floats) -> Floats:
         """Return the sum of the rows."""
         return np.asarray(units.sum(axis=0))
 
@@ -73,11 +77,11 @@ class Absolute:
     For non-negative x, y in the unit ball :math:`|x-y|^2 = |x|^2 + |y|^2 - 2 x'y \le 2`.
     """
 
-    def size(self, dim: int) -> int:
-        """Return how many numbers a lifted message has."""
-        return dim
+    def weights(self, dim: int) -> tuple[Floats, Integers]:
+        """Return weights 1 and degrees 1."""
+        return np.ones(dim), np.full(dim, 1)
 
-    def total(self, units: Floats) -> Floats:
+    def sums(self, units: Floats) -> Floats:
         """Return the sum of absolute values."""
         return np.asarray(np.abs(units).sum(axis=0))
 
@@ -94,13 +98,15 @@ class Outer:
     diagonal and :math:`s^2/2` off it.
     """
 
-    def size(self, dim: int) -> int:
-        """Return how many numbers a lifted message has."""
-        return dim * (dim + 1) // 2
+    def weights(self, dim: int) -> tuple[Floats, Integers]:
+        """Return the weights of `svec`, and degrees 2."""
+        scale = _triangle(dim)[2]
+        return scale, np.full(scale.size, 2)
 
-    def total(self, units: Floats) -> Floats:
-        """Return the svec of the sum of outer products."""
-        return svec(units.T @ units)
+    def sums(self, units: Floats) -> Floats:
+        """Return the upper triangle of the sum of outer products."""
+        i, j, _ = _triangle(units.shape[1])
+        return np.asarray((units.T @ units)[i, j])
 
     def sensitivity(self, relation: Relation) -> float:
         """Return 1 or sqrt(2)."""
@@ -114,11 +120,11 @@ class Diagonal:
     Squares are non-negative with l2 norm at most :math:`|u|^2 \le 1`: the bound of `Absolute` applies.
     """
 
-    def size(self, dim: int) -> int:
-        """Return how many numbers a lifted message has."""
-        return dim
+    def weights(self, dim: int) -> tuple[Floats, Integers]:
+        """Return weights 1 and degrees 2."""
+        return np.ones(dim), np.full(dim, 2)
 
-    def total(self, units: Floats) -> Floats:
+    def sums(self, units: Floats) -> Floats:
         """Return the sum of squares."""
         return np.asarray((units * units).sum(axis=0))
 
@@ -145,15 +151,15 @@ class MeanAndOuter:
                 f"The share a of the mean must be in (0, 1). Got {self.a}. Use Plain() or Outer()."
             )
 
-    def size(self, dim: int) -> int:
-        """Return how many numbers a lifted message has."""
-        return dim + dim * (dim + 1) // 2
+    def weights(self, dim: int) -> tuple[Floats, Integers]:
+        """Return the weights of both parts, and degrees 1 and 2."""
+        (ones, first), (scale, second) = Plain().weights(dim), Outer().weights(dim)
+        weights = [math.sqrt(self.a) * ones, math.sqrt(1 - self.a) * scale]
+        return np.concatenate(weights), np.concatenate([first, second])
 
-    def total(self, units: Floats) -> Floats:
-        """Return the sum of the joint messages."""
-        return np.concatenate(
-            [math.sqrt(self.a) * units.sum(axis=0), math.sqrt(1 - self.a) * svec(units.T @ units)]
-        )
+    def sums(self, units: Floats) -> Floats:
+        """Return the sum, and the upper triangle of the sum of outer products."""
+        return np.concatenate([Plain().sums(units), Outer().sums(units)])
 
     def sensitivity(self, relation: Relation) -> float:
         """Return 1 or sqrt(D2(a))."""
@@ -195,7 +201,13 @@ class Channel:
     @property
     def size(self) -> int:
         """How many numbers a release on this channel has."""
-        return self.lift.size(self.dim)
+        return len(self.lift.weights(self.dim)[0])
+
+    @property
+    def steps(self) -> Floats:
+        """What one unit of `integers` stands for in each number of a release, in units of the clip."""
+        weights, degrees = self.lift.weights(self.dim)
+        return np.asarray(weights * float(GRID) ** -degrees)
 
     def sensitivity(self, relation: Relation) -> float:
         """Return the exact l2 sensitivity of the sum, in units of the clip."""
@@ -215,7 +227,18 @@ class Channel:
 
     def total(self, messages: NDArray[Any]) -> Floats:
         """Return the sum over tasks of the clipped, then lifted messages."""
-        return self.lift.total(self.units(messages))
+        return np.asarray(self.lift.weights(self.dim)[0] * self.lift.sums(self.units(messages)))
+
+    def integers(self, messages: NDArray[Any]) -> Integers:
+        """Return the same sum exactly, of messages rounded to a grid: times `steps` it is near `total`.
+
+        A row is rounded to the grid, and towards zero if its whole norm would leave the ball otherwise. It
+        is lifted after rounding, so that the exact sensitivity holds for the rounded sum as well. All sums
+        are of whole numbers below 2^53, which floating point adds without error in any order.
+        """
+        rows = _to_grid(self.units(messages) * GRID)
+        parts = (rows[at : at + EXACT_ROWS] for at in range(0, max(1, len(rows)), EXACT_ROWS))
+        return np.asarray(sum(self.lift.sums(part).astype(np.int64) for part in parts))
 
 
 @dataclass(frozen=True)
@@ -224,6 +247,19 @@ class Round:
 
     share: float
     channels: tuple[Channel, ...]
+
+
+def _to_grid(rows: Floats) -> Floats:
+    """Round rows of norm at most GRID to whole numbers of norm at most GRID."""
+    whole = np.rint(rows)
+    outside = _squared_norms(whole) > GRID**2
+    whole[outside] = np.trunc(rows[outside])
+    whole[_squared_norms(whole) > GRID**2] = 0.0  # cannot be: a message that is not bounded does not leave
+    return whole
+
+
+def _squared_norms(whole: Floats) -> Floats:
+    return np.asarray((whole * whole).sum(axis=1))
 
 
 def equal_rounds(count: int, channels: Sequence[Channel]) -> tuple[Round, ...]:

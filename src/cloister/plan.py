@@ -140,7 +140,7 @@ class Plan:
             n_tasks=self.n_tasks,
             accountant=price.accountant,
             participation=self.sampling.describe(),
-            noise="none" if math.isinf(price.epsilon) else SystemRandomness().description,
+            noise="none" if math.isinf(price.epsilon) else SystemRandomness().describe(self.mechanism.kind),
             other_epsilon=other.epsilon,
             caveats=self.caveats,
         )

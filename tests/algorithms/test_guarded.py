@@ -87,7 +87,7 @@ def test_the_guarantee_and_the_board_are_those_of_the_algorithm(algorithm, tasks
 def test_the_choice_is_cross_validation_by_hand(tasks, sampling):
     """Every task's choice equals a run with its fold's rows really taken out, against the same board."""
     algorithm = MeanRegularized(LOSS, lam=0.2, rounds=3, steps=5, lr=1.0)
-    plan = Plan(Guarded(algorithm, LEARNER, folds=3), sampling=sampling, n_tasks=10).calibrate(6.0)
+    plan = Plan(Guarded(algorithm, LEARNER, folds=3), sampling=sampling, n_tasks=10).calibrate(30.0)
     done = run(plan, tasks, random_state=0)
     chose_own = []
     for i in range(10):

@@ -44,7 +44,9 @@ def drawn(request):
     mechanism, total = Laplace(0.8), np.arange(float(request.param))
     noise = mechanism.noise(channel, Relation.REPLACE, 0.25)
     scale = 2.0 / (0.8 * 0.5)
-    return np.array([mechanism.perturb(total, noise, source, t) - total for t in range(5000)]) / scale
+    return (
+        np.array([mechanism.perturb(total, channel, noise, source, t) - total for t in range(5000)]) / scale
+    )
 
 
 def test_the_length_has_a_gamma_law(drawn):

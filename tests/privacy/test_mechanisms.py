@@ -17,8 +17,7 @@ from scipy import stats
 from cloister import Everyone, Gaussian, Plan, Poisson, Silent, Tasks, run
 from cloister.channel import Absolute, Channel, MeanAndOuter, Outer, Plain, Relation, Round, unsvec
 from cloister.errors import PlanError
-from cloister.privacy.randomness import SeededRandomness, SystemRandomness, normals
-from cloister.privacy.randomness import _to_uniform as to_uniform
+from cloister.privacy.randomness import SeededRandomness, SystemRandomness, normals, to_uniform
 
 M = 5
 TASKS = Tasks.from_arrays(np.zeros((M, 1)), np.zeros(M), np.arange(M))
@@ -62,14 +61,19 @@ class Constant:
 def noise_of(plan, seed=0):
     """Run a plan of constant messages; return each round's noise over the level it was priced at."""
     done = run(plan, TASKS, random_state=seed)
-    algorithm = plan.algorithm
-    known = algorithm.channel(None).total(algorithm.message(M))
+    algorithm, channel = plan.algorithm, plan.algorithm.channel(None)
+    known = plan.mechanism.total(channel, algorithm.message(M))
+    known = known * channel.steps if plan.mechanism.exact else known
     return np.array([(r.value - known) / r.noise for r in done.board.releases]), done
 
 
-def test_the_law_of_the_noise_through_the_engine():
+both_kinds = pytest.mark.parametrize("exact", [True, False], ids=["exact", "float"])
+
+
+@both_kinds
+def test_the_law_of_the_noise_through_the_engine(exact):
     """KS accepts the priced scale (false alarm 1e-5), rejects 2/3 and 3/2 of it; variance to 2 % (6 sd)."""
-    z, done = noise_of(Plan(Constant(1000, 200), Gaussian(0.8), n_tasks=M))
+    z, done = noise_of(Plan(Constant(1000, 200), Gaussian(0.8, exact), n_tasks=M))
     assert z.size == 200_000
     assert stats.kstest(z.ravel(), "norm").pvalue > 1e-5
     for wrong in (2 / 3, 3 / 2):
@@ -79,14 +83,15 @@ def test_the_law_of_the_noise_through_the_engine():
     assert abs(np.mean(z[:, :-1] * z[:, 1:])) < 5 / math.sqrt(z.size)
     assert abs(np.mean(z[:-1] * z[1:])) < 5 / math.sqrt(z.size)
     assert abs(np.mean(z[:-1, :-1] * z[1:, 1:])) < 5 / math.sqrt(z.size)
-    # No two noises are the same: fresh in every round and for every coordinate.
-    assert len(np.unique(z)) == z.size
+    # No two noises are the same (on a grid of 2^18 steps few are): fresh in every round and coordinate.
+    assert len(np.unique(z)) > (0.9 if exact else 1 - 1e-9) * z.size
     assert done.guarantee.noise.startswith("INSECURE")
 
 
-def test_noise_on_a_matrix_is_goe():
+@both_kinds
+def test_noise_on_a_matrix_is_goe(exact):
     """Variance s^2 on the diagonal, s^2 / 2 off it: chi-square bands of 5 sd."""
-    z, _ = noise_of(Plan(Constant(20, 400, Outer()), Gaussian(2.0), n_tasks=M), seed=1)
+    z, _ = noise_of(Plan(Constant(20, 400, Outer()), Gaussian(2.0, exact), n_tasks=M), seed=1)
     matrices = unsvec(z, 20)
     np.testing.assert_array_equal(matrices, matrices.swapaxes(1, 2))
     diagonal = np.diagonal(matrices, axis1=1, axis2=2)
@@ -95,14 +100,15 @@ def test_noise_on_a_matrix_is_goe():
     assert off.var() == pytest.approx(0.5, abs=0.5 * 5 * math.sqrt(2 / off.size))
 
 
-def test_system_noise_has_the_right_law_and_is_never_the_same():
+@both_kinds
+def test_system_noise_has_the_right_law_and_is_never_the_same(exact):
     """No seed: KS with false alarm 1e-6 for each run of this test."""
-    plan = Plan(Constant(2000, 50), Gaussian(1.0), n_tasks=M)
+    plan = Plan(Constant(2000, 50), Gaussian(1.0, exact), n_tasks=M)
     one, done = noise_of(plan, seed=None)
     two, _ = noise_of(plan, seed=None)
     assert stats.kstest(one.ravel(), "norm").pvalue > 1e-6
     assert stats.kstest(one.ravel() / 1.5, "norm").pvalue < 1e-12
-    assert not np.intersect1d(one, two).size
+    assert not (one == two).mean() > 1e-4
     assert not done.guarantee.noise.startswith("INSECURE")
     assert done.guarantee.holds
 
@@ -111,18 +117,19 @@ def test_seeded_runs_agree_and_other_seeds_do_not():
     plan = Plan(Constant(50, 4), Gaussian(1.0), n_tasks=M)
     (one, _), (two, _), (other, _) = noise_of(plan, 3), noise_of(plan, 3), noise_of(plan, 4)
     np.testing.assert_array_equal(one, two)
-    assert not np.intersect1d(one, other).size
+    assert not (one == other).any()
 
 
 def test_streams_do_not_overlap():
     """Coins, noise, rounds and seeds are separate streams; a source repeats itself only if asked to."""
     source = SeededRandomness(5)
     keys = [("noise", 0), ("noise", 1), ("coins", 0), ("coins", 1)]
-    draws = [source.uniforms(*key, 500) for key in keys] + [SeededRandomness(6).uniforms("noise", 0, 500)]
-    assert len(np.unique(np.concatenate(draws))) == 2500
-    np.testing.assert_array_equal(source.uniforms("noise", 1, 500), draws[1])
-    system = SystemRandomness()
-    assert not np.intersect1d(system.uniforms("noise", 0, 500), system.uniforms("noise", 0, 500)).size
+    sources = [source, SeededRandomness(6), SystemRandomness(), SystemRandomness()]
+    draws = [one.stream(*key).words(500) for one in sources for key in keys]
+    again = source.stream("noise", 1)
+    np.testing.assert_array_equal(again.words(500), draws[1])
+    draws.append(again.words(500))  # a stream goes on
+    assert len(np.unique(np.concatenate(draws))) == 17 * 500
 
 
 @pytest.mark.parametrize("seed", [0, None])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -123,7 +122,12 @@ def run(
                 progress(t + 1, len(plan.rounds))
         finished = each(partial(_named, plan.algorithm.finish, board), blocks, states)
     models = _gather(finished, layout)
-    return Run(plan, board, source.description, PrivateRun(tasks.ids, models, coins, local_seed, rejected))
+    return Run(
+        plan,
+        board,
+        source.describe(plan.mechanism.kind),
+        PrivateRun(tasks.ids, models, coins, local_seed, rejected),
+    )
 
 
 def replay(
@@ -172,8 +176,7 @@ def _draw_coins(plan: Plan, source: Randomness) -> NDArray[np.bool_]:
     rounds = len(plan.rounds)
     if not rounds:
         return np.zeros((0, plan.n_tasks), dtype=bool)
-    turn = itertools.count()  # every call is a fresh draw, from a seed too
-    return plan.sampling.draw(lambda count: source.uniforms("coins", next(turn), count), plan.n_tasks, rounds)
+    return plan.sampling.draw(source.stream("coins").uniforms, plan.n_tasks, rounds)
 
 
 def _listen(
@@ -198,17 +201,17 @@ def _listen(
 
 def _speak(
     plan: Plan, board: Billboard, states: States, block: Block, coins: NDArray[np.bool_]
-) -> tuple[States, NDArray[np.float64], int]:
+) -> tuple[States, Any, int]:
     channel = plan.algorithm.channel(board)
     states, messages = _listen(plan, board, states, block, coins)
     if messages is None:
-        return states, np.zeros(channel.size), 0
+        return states, plan.mechanism.total(channel, np.zeros((0, channel.dim))), 0
     expected = (int(coins.sum()), channel.dim)  # a second row of a task would be a message nobody paid for
     if np.shape(messages) != expected:
         raise AlgorithmError(
             f"send must return one message a task, of shape {expected}. Got shape {np.shape(messages)}."
         )
-    return states, channel.total(messages), int((~finite_rows(messages)).sum())
+    return states, plan.mechanism.total(channel, messages), int((~finite_rows(messages)).sum())
 
 
 def _post(plan: Plan, board: Billboard, total: Any, source: Randomness) -> Billboard:
@@ -218,7 +221,7 @@ def _post(plan: Plan, board: Billboard, total: Any, source: Randomness) -> Billb
         raise AlgorithmError(f"Round {t} uses a channel that its schedule did not declare: {channel}.")
     noise = plan.noise(t, channel)
     release = Release(
-        value=plan.mechanism.perturb(np.asarray(total), noise, source, t),
+        value=plan.mechanism.perturb(total, channel, noise, source, t),
         noise=noise,
         denominator=plan.sampling.denominator(plan.n_tasks, len(plan.rounds)),
         share=plan.rounds[t].share,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from cloister.channel import Channel, Relation, Round
 from cloister.errors import PlanError
 from cloister.privacy.events import PureEvent
-from cloister.privacy.mechanisms import calibrated, growth
+from cloister.privacy.mechanisms import FLOATING, calibrated, growth
 from cloister.privacy.randomness import Randomness, normals
 
 __all__ = ["Laplace"]
@@ -73,14 +74,25 @@ class Laplace:
         scale = channel.sensitivity(planned) / (self.budget * math.sqrt(share))
         return scale * math.sqrt(channel.size + 1)
 
-    def perturb(self, total: Floats, noise: float, source: Randomness, round: int) -> Floats:
+    @property
+    def kind(self) -> str:
+        """Floating point."""
+        return FLOATING
+
+    def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum."""
+        return channel.total(messages)
+
+    def perturb(
+        self, total: NDArray[Any], channel: Channel, noise: float, source: Randomness, round: int
+    ) -> Floats:
         """Return the sum with noise added."""
         from scipy.special import gammaincinv
 
-        uniforms = source.uniforms("noise", round, total.size + 1)
+        uniforms = source.stream("noise", round).uniforms(total.size + 1)
         length = noise / math.sqrt(total.size + 1) * float(gammaincinv(total.size, uniforms[0]))
         direction = normals(uniforms[1:])
-        return total + length * (direction / np.linalg.norm(direction)).reshape(total.shape)
+        return np.asarray(total + length * (direction / np.linalg.norm(direction)))
 
     def scaled(self, budget: float) -> Laplace:
         """Return Laplace noise at another level."""

@@ -9,8 +9,8 @@ sensitivity of the channel in use. What a round costs is thereby fixed before it
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from cloister.channel import Channel, Relation, Round
 from cloister.errors import PlanError
 from cloister.privacy.events import Event, GaussianEvent
+from cloister.privacy.noise import discrete_gaussian, integer_deviation
 from cloister.privacy.randomness import Randomness, normals
 
 __all__ = ["Gaussian", "Mechanism", "Silent"]
 
 Floats = NDArray[np.float64]
+FLOATING = "floating-point noise (attacks on the lowest bits of floating-point numbers are not covered)"
 
 
 class Mechanism(Protocol):
@@ -41,8 +43,17 @@ class Mechanism(Protocol):
     def noise(self, channel: Channel, planned: Relation, share: float) -> float:
         """Return the standard deviation of the noise on each coordinate, in units of the clip."""
 
-    def perturb(self, total: Floats, noise: float, source: Randomness, round: int) -> Floats:
-        """Return the sum with noise added."""
+    @property
+    def kind(self) -> str:
+        """What the guarantee says about the noise."""
+
+    def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum of clipped, lifted messages, in the form that `perturb` takes."""
+
+    def perturb(
+        self, total: NDArray[Any], channel: Channel, noise: float, source: Randomness, round: int
+    ) -> Floats:
+        """Return the release: the sum with noise added, in units of the clip."""
 
     def scaled(self, budget: float) -> Mechanism:
         """Return the same mechanism with another total budget."""
@@ -60,10 +71,15 @@ class Gaussian:
     mu : float, optional
         Total Gaussian-DP parameter of the run under the plan's relation. Left out, the plan must be
         calibrated to an epsilon before it can run.
+    exact : bool, default=True
+        Messages are rounded to a grid, summed as integers, and get a discrete Gaussian drawn without any
+        floating point: what is proven is what runs. False adds floating-point noise, whose lowest bits can
+        give a message away; for research, and the guarantee says so.
 
     Privacy
     -------
-    A round with share s is exactly :math:`\mu\sqrt s`-GDP for a task that takes part in it.
+    A round with share s is exactly :math:`\mu\sqrt s`-GDP for a task that takes part in it; with integers as
+    well (:func:`~cloister.privacy.noise.integer_deviation`), because messages are lifted after rounding.
 
     Examples
     --------
@@ -72,6 +88,7 @@ class Gaussian:
     """
 
     mu: float | None = None
+    exact: bool = True
 
     def __post_init__(self) -> None:
         if self.mu is not None and not 0 < self.mu < math.inf:
@@ -92,13 +109,31 @@ class Gaussian:
         """Return the noise's standard deviation."""
         return channel.sensitivity(planned) / (self.budget * math.sqrt(share))
 
-    def perturb(self, total: Floats, noise: float, source: Randomness, round: int) -> Floats:
+    @property
+    def kind(self) -> str:
+        """Exact integers, or floating point."""
+        return "exact integer noise on a fixed-point sum" if self.exact else FLOATING
+
+    def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum, as integers if exact."""
+        return channel.integers(messages) if self.exact else channel.total(messages)
+
+    def perturb(
+        self, total: NDArray[Any], channel: Channel, noise: float, source: Randomness, round: int
+    ) -> Floats:
         """Return the sum with noise added."""
-        return total + noise * normals(source.uniforms("noise", round, total.size)).reshape(total.shape)
+        if not self.exact:
+            return np.asarray(total + noise * normals(source.stream("noise", round).uniforms(total.size)))
+        value, steps, stream = np.empty(total.size), channel.steps, source.stream("noise", round)
+        for step in np.unique(steps):
+            at = np.flatnonzero(steps == step)
+            drawn = discrete_gaussian(integer_deviation(noise / step), at.size, stream)
+            value[at] = step * (total[at] + drawn)
+        return value
 
     def scaled(self, budget: float) -> Gaussian:
         """Return Gaussian noise with another total budget."""
-        return Gaussian(budget)
+        return replace(self, mu=budget)
 
 
 @dataclass(frozen=True)
@@ -118,9 +153,20 @@ class Silent:
         """Return 0."""
         return 0.0
 
-    def perturb(self, total: Floats, noise: float, source: Randomness, round: int) -> Floats:
+    @property
+    def kind(self) -> str:
+        """None."""
+        return "none"
+
+    def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum."""
+        return channel.total(messages)
+
+    def perturb(
+        self, total: NDArray[Any], channel: Channel, noise: float, source: Randomness, round: int
+    ) -> Floats:
         """Return the sum itself."""
-        return total
+        return np.asarray(total)
 
     def scaled(self, budget: float) -> Silent:
         """Refuse: silence has no level."""

@@ -1,90 +1,106 @@
 """Where secret randomness comes from: the operating system by default, a seed only for tests and papers.
 
-The curator needs two secret streams, sampling coins and noise. A task's own randomness is a third thing
-and lives with the task (`cloister.tasks.local_uniforms`). None is derived from another.
+A source is one secret key. Every stream (sampling coins, the noise of a round, a seed for the tasks' own
+randomness) is SHAKE-256 of the key and the stream's name: who does not know the key cannot tell a stream from
+fair coins, nor one stream from another. Who keeps the key can draw the same noise again, which is how a run
+that was killed goes on without ever adding a second noise to the same sum. Nothing else makes noise.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import secrets
-from dataclasses import dataclass
-from typing import Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Randomness", "SeededRandomness", "SystemRandomness"]
+__all__ = ["Randomness", "SeededRandomness", "Stream", "SystemRandomness"]
 
 Floats = NDArray[np.float64]
+Words = NDArray[np.uint64]
+KEY_BYTES = 32
 
 
-class Randomness(Protocol):
-    """A source of secret uniforms, by named stream and round."""
+@dataclass
+class Stream:
+    """Fair coins in order, as words of 64: each call goes on where the last one ended."""
 
-    @property
-    def description(self) -> str:
-        """What the guarantee says about this source."""
+    name: bytes = field(repr=False)
+    calls: int = 0
 
-    def uniforms(self, stream: str, round: int, count: int) -> Floats:
+    def words(self, count: int) -> Words:
+        """Return the next `count` words of 64 fair coins."""
+        part = _shake(self.name, str(self.calls).encode(), size=8 * count)
+        self.calls += 1
+        return np.frombuffer(part, dtype="<u8").astype(np.uint64, copy=False)
+
+    def uniforms(self, count: int) -> Floats:
         """Return `count` uniforms in (0, 1)."""
-
-    def local_seed(self) -> int:
-        """Return a seed for the tasks' own local randomness."""
+        return to_uniform(self.words(count))
 
 
-@dataclass(frozen=True)
-class SystemRandomness:
-    """The operating system's cryptographic generator; two draws never repeat."""
+class Randomness(ABC):
+    """A secret key, and the streams that follow from it."""
 
     @property
-    def description(self) -> str:
-        """What the guarantee says about this source."""
-        return (
-            "floating-point noise from the operating system's cryptographic generator "
-            "(attacks on the lowest bits of floating-point numbers are not covered)"
-        )
+    @abstractmethod
+    def key(self) -> bytes:
+        """The secret itself: 32 bytes."""
 
-    def uniforms(self, stream: str, round: int, count: int) -> Floats:
-        """Return `count` fresh uniforms in (0, 1)."""
-        return _to_uniform(np.frombuffer(os.urandom(8 * count), dtype=np.uint64))
+    @abstractmethod
+    def describe(self, noise: str) -> str:
+        """Say what the guarantee says about noise of this kind from this source."""
+
+    def stream(self, name: str, round: int = 0) -> Stream:
+        """Return the stream of this name, from its beginning."""
+        return Stream(_shake(self.key, name.encode(), str(round).encode()))
 
     def local_seed(self) -> int:
-        """Return a fresh seed."""
-        return secrets.randbits(63)
+        """Return a seed for the tasks' own local randomness, which does not give away the other streams."""
+        return int(self.stream("local").words(1)[0]) >> 1
 
 
 @dataclass(frozen=True)
-class SeededRandomness:
-    """Reproducible streams from a seed. INSECURE: who knows the seed can subtract the noise.
+class SystemRandomness(Randomness):
+    """A key from the operating system's cryptographic generator, or the one that was kept to go on with."""
+
+    secret: bytes = field(default_factory=lambda: os.urandom(KEY_BYTES), repr=False)
+
+    @property
+    def key(self) -> bytes:
+        """The secret itself."""
+        return self.secret
+
+    def describe(self, noise: str) -> str:
+        """Name the kind of noise and where it comes from."""
+        return f"{noise}, from a cryptographic generator keyed by the operating system"
+
+
+@dataclass(frozen=True)
+class SeededRandomness(Randomness):
+    """A key from a seed. INSECURE: who knows the seed can subtract the noise.
 
     Examples
     --------
-    >>> source = SeededRandomness(7)
-    >>> bool((source.uniforms("noise", 1, 3) == source.uniforms("noise", 1, 3)).all())
-    True
-    >>> bool((source.uniforms("noise", 1, 3) == source.uniforms("noise", 2, 3)).any())
-    False
+    >>> first, again = (SeededRandomness(7).stream("noise", 1) for _ in range(2))
+    >>> bool((first.words(3) == again.words(3)).all()), bool((first.words(3) == first.words(3)).any())
+    (True, False)
+    >>> SeededRandomness(7).describe("floating-point noise")
+    'INSECURE: floating-point noise, from a seed, for tests and papers'
     """
 
     seed: int
 
     @property
-    def description(self) -> str:
-        """What the guarantee says about this source."""
-        return "INSECURE: floating-point noise from a seed, for tests and papers"
+    def key(self) -> bytes:
+        """The key that follows from the seed."""
+        return _shake(b"seed", str(int(self.seed)).encode())
 
-    def uniforms(self, stream: str, round: int, count: int) -> Floats:
-        """Return `count` uniforms in (0, 1), the same for the same (seed, stream, round)."""
-        label = f"{self.seed}|{stream}|{round}".encode()
-        key = np.frombuffer(hashlib.blake2b(label, digest_size=16).digest(), dtype=np.uint64)
-        return _to_uniform(np.random.Philox(key=key).random_raw(count))
-
-    def local_seed(self) -> int:
-        """Return a seed that does not give away the others."""
-        digest = hashlib.blake2b(f"{self.seed}|local".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "little") >> 1
+    def describe(self, noise: str) -> str:
+        """Say that it is insecure."""
+        return f"INSECURE: {noise}, from a seed, for tests and papers"
 
 
 def normals(uniforms: Floats) -> Floats:
@@ -94,6 +110,11 @@ def normals(uniforms: Floats) -> Floats:
     return np.asarray(ndtri(uniforms), dtype=np.float64)
 
 
-def _to_uniform(bits: NDArray[np.uint64]) -> Floats:
+def to_uniform(words: Words) -> Floats:
     """Return the middles of 2^52 equal cells: exact in floating point, hence never 0 or 1."""
-    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+
+
+def _shake(*parts: bytes, size: int = KEY_BYTES) -> bytes:
+    """Return SHAKE-256 of some parts, each after its length, so that no two lists look alike."""
+    return hashlib.shake_256(b"".join(len(part).to_bytes(8, "little") + part for part in parts)).digest(size)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 from cloister.channel import Channel, Outer, Relation, Round, svec
 from cloister.errors import PlanError
 from cloister.privacy.events import GammaEvent
-from cloister.privacy.mechanisms import calibrated
+from cloister.privacy.mechanisms import FLOATING, calibrated
 from cloister.privacy.randomness import Randomness, normals
 
 __all__ = ["Wishart", "wishart"]
@@ -96,12 +97,23 @@ class Wishart:
         """Return the standard deviation of a diagonal entry, and of sqrt(2) times one off it."""
         return math.sqrt(2 * self._freedom(channel.dim)) * self._scale(channel, planned, share)
 
-    def perturb(self, total: Floats, noise: float, source: Randomness, round: int) -> Floats:
+    @property
+    def kind(self) -> str:
+        """Floating point."""
+        return FLOATING
+
+    def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum."""
+        return channel.total(messages)
+
+    def perturb(
+        self, total: NDArray[Any], channel: Channel, noise: float, source: Randomness, round: int
+    ) -> Floats:
         """Return the sum with noise added and the noise's mean taken off."""
-        dim = (math.isqrt(8 * total.size + 1) - 1) // 2
-        freedom = self._freedom(dim)
-        drawn = wishart(source.uniforms("noise", round, total.size), dim, freedom)
-        return total + noise / math.sqrt(2 * freedom) * svec(drawn - freedom * np.eye(dim))
+        freedom = self._freedom(channel.dim)
+        drawn = wishart(source.stream("noise", round).uniforms(total.size), channel.dim, freedom)
+        centred = svec(drawn - freedom * np.eye(channel.dim))
+        return np.asarray(total + noise / math.sqrt(2 * freedom) * centred)
 
     def scaled(self, budget: float) -> Wishart:
         """Return Wishart noise at another level."""

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cloister.channel import Relation
+from cloister.channel import Absolute, Channel, Relation
 from cloister.engines.local import Run, run
 from cloister.errors import AlgorithmError, PlanError
 from cloister.plan import Plan
@@ -54,6 +54,10 @@ def selection_epsilon(mu: float, runs: float, delta: float, shape: float = 1.0) 
     base = dp_accounting.GaussianDpEvent(1 / mu)
     accountant.compose(RepeatAndSelectDpEvent(base, float(runs), float(shape)))
     return float(accountant.get_epsilon(delta))
+
+
+#: One score in [0, 1]: the sum moves by at most 1 under both relations.
+SCORES = Channel(1, lift=Absolute())
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,9 @@ class RepeatAndSelect(Grid):
         found = self._epsilon(self.mu, self.relation)
         price = accounting.Price(found, self.delta, "Rényi DP of repeat-and-select")
         other = self._epsilon(self.mu, self.relation.other)
-        return replace(self._guarantee(price, other, SystemRandomness().description), trust=HIDDEN_RUNS)
+        return replace(
+            self._guarantee(price, other, SystemRandomness().describe(Gaussian().kind)), trust=HIDDEN_RUNS
+        )
 
 
 def repeat_and_select(selection: RepeatAndSelect, tasks: Tasks, *, random_state: int | None = None) -> Choice:
@@ -153,14 +159,14 @@ def repeat_and_select(selection: RepeatAndSelect, tasks: Tasks, *, random_state:
     plans, score_mu = selection.plans, selection.mu * math.sqrt(selection.share)
     train, test = tasks.split(selection.holdout, split_seed(random_state))
     best: tuple[float, int, Run] | None = None
-    for k in range(_number_of_runs(selection, float(source.uniforms("runs", 0, 1)[0]))):
-        drawn = int(source.uniforms("candidate", k, 1)[0] * len(plans))
+    noise = Gaussian(score_mu)
+    for k in range(_number_of_runs(selection, float(source.stream("runs").uniforms(1)[0]))):
+        drawn = int(source.stream("candidate", k).uniforms(1)[0] * len(plans))
         done = run(plans[drawn], train, random_state=run_seed(random_state, k))
         scores = np.nan_to_num(
             1 - held_out_losses(done, test, selection.loss) / selection.worst, nan=0.0, neginf=0.0
-        )
-        total = np.clip(scores, 0.0, 1.0).sum(keepdims=True)
-        value = Gaussian(score_mu).perturb(total, 1 / score_mu, source, k)
+        ).clip(0.0, 1.0)
+        value = noise.perturb(noise.total(SCORES, scores[:, None]), SCORES, 1 / score_mu, source, k)
         mean = float(value[0]) / len(tasks)
         if best is None or mean > best[0]:
             best = (mean, drawn, done)
@@ -169,7 +175,7 @@ def repeat_and_select(selection: RepeatAndSelect, tasks: Tasks, *, random_state:
             "The number of runs came out as 0: by chance, and whatever the data. Expect more runs, or use "
             "shape=1, which draws at least one."
         )
-    guarantee = replace(selection.guarantee, noise=source.description)
+    guarantee = replace(selection.guarantee, noise=source.describe(noise.kind))
     found = on_all_rows(best[2], tasks)
     return Choice(best[1], selection.candidates[best[1]], found, np.array(best[:1]), guarantee)
 

@@ -25,6 +25,7 @@ from cloister.privacy import accounting
 from cloister.privacy.events import Cost
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.ledger import Ledger
+from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.randomness import SystemRandomness
 from cloister.privacy.sampling import Everyone
 from cloister.tasks import Block, Tasks
@@ -149,7 +150,7 @@ class Vote(Grid):
         assert self.delta is not None
         price = accounting.price(self.cost_under(self.relation), self.delta)
         other = accounting.price(self.cost_under(self.relation.other), self.delta)
-        return self._guarantee(price, other.epsilon, SystemRandomness().description)
+        return self._guarantee(price, other.epsilon, SystemRandomness().describe(Gaussian().kind))
 
     @property
     def fingerprint(self) -> str:

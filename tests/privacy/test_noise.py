@@ -1,0 +1,187 @@
+"""The discrete Gaussian: its law, that only integers decide, and that it hides what a Gaussian hides.
+
+Random tests have fixed seeds; a right implementation fails each with probability below 1e-5.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from cloister.errors import PlanError
+from cloister.privacy import gaussian_dp, noise
+from cloister.privacy.noise import DOUBT, ROUNDING, discrete_gaussian, integer_deviation
+from cloister.privacy.randomness import SeededRandomness
+
+
+def pmf(deviation, reach=12):
+    support = np.arange(-reach * deviation, reach * deviation + 1)
+    weight = np.exp(-(support**2) / (2 * deviation**2))
+    return support, weight / weight.sum()
+
+
+def chi_square(draws, deviation):
+    """Compare counts with the exact pmf; cells of fewer than 10 expected draws are put together."""
+    support, chance = pmf(deviation)
+    expected = chance * len(draws)
+    counts = np.array([np.count_nonzero(draws == n) for n in support])
+    rare = expected < 10
+    counts = np.append(counts[~rare], len(draws) - counts[~rare].sum())
+    expected = np.append(expected[~rare], expected[rare].sum())
+    return stats.chisquare(counts, expected * len(draws) / expected.sum()).pvalue
+
+
+@pytest.mark.parametrize("deviation", [1, 2, 5, 31])
+def test_the_law_is_the_exact_pmf(deviation):
+    draws = discrete_gaussian(deviation, 200_000, SeededRandomness(deviation).stream("noise"))
+    assert chi_square(draws, deviation) > 1e-5
+    wrong = discrete_gaussian(math.ceil(1.5 * deviation), 200_000, SeededRandomness(0).stream("noise"))
+    assert chi_square(wrong, deviation) < 1e-12
+
+
+@pytest.mark.parametrize("deviation", [1000, 2**20, 2**31 - 1, 2**31 + 1, 2**40 + 12345, noise.LOUDEST])
+def test_a_wide_one_looks_like_a_gaussian(deviation):
+    """KS, and the variance to 5 sd; 2/3 and 3/2 of the deviation are rejected."""
+    draws = discrete_gaussian(deviation, 200_000, SeededRandomness(3).stream("noise")) / deviation
+    assert stats.kstest(draws, "norm").pvalue > 1e-5
+    assert draws.var() == pytest.approx(1, abs=5 * math.sqrt(2 / draws.size))
+    for wrong in (2 / 3, 3 / 2):
+        assert stats.kstest(draws / wrong, "norm").pvalue < 1e-12
+
+
+@pytest.mark.parametrize("deviation", [1, 3, 1000, 2**31 - 1, 2**31 + 7, 2**45 + 3, noise.LOUDEST])
+def test_where_32_bits_leave_no_doubt_they_decide_as_all_bits_do(deviation):
+    """On random candidates, and on ones laid just outside of what is left in doubt."""
+    rng = np.random.default_rng(deviation % 1000)
+    stream = SeededRandomness(0).stream("more")
+    first = rng.integers(0, 2**64, 2000, dtype=np.uint64)
+    j = rng.integers(0, deviation, 2000).astype(np.uint64)
+    j[:100] = deviation - 1
+    level = noise._coarse(first, j, deviation)[0]
+    for i in range(0, 2000, 2):  # every other one close to its bound
+        k, x = int(level[i]), int(j[i])
+        bound = noise._power(x * (2 * k * deviation + x), 2 * deviation**2, 32)[0]
+        near = bound + (1 if i % 4 else -1) * (int(DOUBT) + 10)
+        first[i] = (first[i] >> np.uint64(32) << np.uint64(32)) | np.uint64(min(max(near, 0), 2**32 - 1))
+    level, keep, doubt = noise._coarse(first, j, deviation)
+    assert doubt.mean() < 0.3  # the bound is 1, and nothing is above it, for some
+    for i in np.flatnonzero(~doubt):
+        assert noise._exact(int(first[i]), int(j[i]), deviation, stream) == (level[i], keep[i])
+
+
+def test_candidates_in_doubt_are_settled_with_the_right_law(monkeypatch):
+    """Leave all in doubt: the slow path alone has the same law."""
+    everything = np.uint64(2**33)
+    monkeypatch.setattr(noise, "DOUBT", everything)
+    draws = discrete_gaussian(3, 4000, SeededRandomness(1).stream("noise"))
+    assert chi_square(draws, 3) > 1e-5
+
+
+@pytest.mark.parametrize("bits", [8, 32, 200])
+@pytest.mark.parametrize(("p", "q"), [(0, 1), (1, 3), (1, 2**70), (7, 2), (123, 4), (10**6, 10**6 + 1)])
+def test_integer_bounds_of_a_power_hold_and_are_close(p, q, bits):
+    from decimal import Decimal, localcontext
+
+    low, high = noise._power(p, q, bits)
+    with localcontext() as context:
+        context.prec = 120
+        exact = (-Decimal(p) / Decimal(q)).exp() * 2**bits
+        assert low <= exact <= high
+    assert high - low <= 2
+
+
+def test_nothing_but_integers_decides():
+    """No floating-point literal, true division or float function in what draws."""
+    for name in ("discrete_gaussian", "_batch", "_mask", "_coarse", "_tables", "_exact", "_Uniform"):
+        check(inspect.getsource(getattr(noise, name)))
+    check(inspect.getsource(noise._power) + "\n" + inspect.getsource(noise._cumulative))
+    with pytest.raises(AssertionError):
+        check("x = 0.5")
+
+
+def check(source):
+    for node in ast.walk(ast.parse(source)):
+        assert not isinstance(node, ast.Div)
+        assert not (isinstance(node, ast.Constant) and isinstance(node.value, float))
+        assert not (
+            isinstance(node, ast.Attribute) and node.attr in ("exp", "sqrt", "float64", "log", "random")
+        )
+
+
+def test_draws_are_fresh_and_streams_go_on():
+    stream = SeededRandomness(0).stream("noise")
+    one, two = (discrete_gaussian(2**30, 1000, stream) for _ in range(2))
+    assert not (one == two).any()
+    again = discrete_gaussian(2**30, 1000, SeededRandomness(0).stream("noise"))
+    np.testing.assert_array_equal(one, again)
+    assert discrete_gaussian(5, 0, stream).shape == (0,)
+
+
+@pytest.mark.parametrize("deviation", [0, -1, noise.LOUDEST + 1])
+def test_impossible_deviations_are_refused(deviation):
+    with pytest.raises(PlanError, match="integer from 1 to"):
+        discrete_gaussian(deviation, 1, SeededRandomness(0).stream("noise"))
+    with pytest.raises(PlanError, match="larger epsilon or fewer rounds"):
+        integer_deviation(1e30)
+
+
+# ------------------------------------------------------------------ what it hides
+
+
+def hockey_stick(shift, deviation, epsilon):
+    """Exact delta of the discrete mechanism for an integer shift, by enumeration in one or two dimensions."""
+    support, chance = pmf(deviation, reach=9)
+    axes = [np.exp(-((support - move) ** 2 - support**2) / (2 * deviation**2)) for move in shift]
+    law = [chance] * len(shift)
+    ratio = axes[0] if len(shift) == 1 else np.multiply.outer(*axes)
+    weight = law[0] if len(shift) == 1 else np.multiply.outer(*law)
+    return float((weight * np.maximum(ratio - math.exp(epsilon), 0)).sum())
+
+
+@pytest.mark.parametrize("shift", [(1,), (5,), (12,), (3, 4), (1, 1), (7, 2)])
+@pytest.mark.parametrize("deviation", [3.0, 10.0, 25.5])
+def test_a_discrete_release_is_as_private_as_the_gaussian_it_is_priced_as(shift, deviation):
+    """delta(epsilon) by enumeration never exceeds that of Gaussian DP with mu = shift / deviation."""
+    mu = math.hypot(*shift) / deviation
+    for epsilon in (0.01, 0.1, 0.5, 1.0, 2.0, 4.0):
+        claimed = gaussian_dp.delta(mu, epsilon)
+        assert hockey_stick(shift, integer_deviation(deviation), epsilon) <= claimed * (1 + 1e-9) + 1e-15
+
+
+def test_less_deviation_would_hide_less():
+    """The bound is tight: a deviation 5 % below would break it."""
+    sigma, mu = integer_deviation(100.0), 0.5
+    assert hockey_stick((50,), sigma, 0.5) > 0.97 * gaussian_dp.delta(mu, 0.5)
+    assert hockey_stick((50,), round(0.95 * sigma), 0.5) > 1.01 * gaussian_dp.delta(mu, 0.5)
+
+
+def test_a_gaussian_rounded_at_random_is_a_discrete_gaussian():
+    """The convolution behind the price, by quadrature: r = 1 shows the factor, r = 2 none to 1e-10."""
+    s = 5.0
+    for r, tolerance in ((1.0, 1e-7), (2.0, 1e-10)):
+        sigma = math.hypot(s, r)
+        grid = np.arange(-200, 201)
+        norm = np.exp(-(grid**2) / (2 * sigma**2)).sum()
+        for n in (0, 3, 11):
+
+            def density(y, n=n, r=r):
+                near = np.arange(math.floor(y) - 40, math.floor(y) + 41)
+                weight = np.exp(-((n - y) ** 2) / (2 * r**2)) / np.exp(-((near - y) ** 2) / (2 * r**2)).sum()
+                return stats.norm.pdf(y, scale=s) * weight
+
+            found = integrate.quad(density, n - 15 * r, n + 15 * r, epsabs=1e-14, limit=400)[0]
+            assert found == pytest.approx(math.exp(-(n**2) / (2 * sigma**2)) / norm, rel=tolerance)
+    assert 2 * math.exp(-2 * math.pi**2 * ROUNDING**2) < 1e-136
+
+
+def test_the_deviation_is_rounded_up():
+    for deviation, power in product((0.0, 0.3, 1.0, 7.7), (1, 2**10, 2**30)):
+        found = integer_deviation(deviation * power)
+        assert found**2 >= (deviation * power) ** 2 + ROUNDING**2
+        assert found <= math.hypot(deviation * power, ROUNDING) * (1 + 2**-39) + 1
