@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloister.audit import game
 from cloister.audit.bound import lower_bound
@@ -15,18 +14,15 @@ from cloister.audit.claim import claimed_epsilon
 from cloister.audit.isolation import check_isolation
 from cloister.audit.noise_law import check_noise
 from cloister.audit.one_run import one_run
-from cloister.audit.releases import in_release_units
+from cloister.audit.releases import released_total
 from cloister.audit.sensitivity import Furthest, furthest_on
 from cloister.audit.verdict import Audit, Measured
-from cloister.channel import Channel
 from cloister.errors import PlanError
 from cloister.plan import Plan
-from cloister.privacy.mechanisms import Mechanism
 from cloister.privacy.randomness import Randomness, SeededRandomness, SystemRandomness
 
 __all__ = ["audit", "check_auditable"]
 
-Floats = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
 #: The claim is also tested where it is easier to measure than at the plan's own delta.
@@ -39,7 +35,7 @@ _GAME, _TEST = 100, 25
 def audit(
     plan: Plan,
     *,
-    draws: int = 400_000,
+    draws: int = 1_000_000,
     confidence: float = 0.95,
     progress: Progress | None = None,
     random_state: int | None = None,
@@ -128,10 +124,6 @@ def _other(source: Randomness, number: int) -> Randomness:
 def _furthest(plan: Plan, seed: int) -> Furthest:
     """Search every channel of a plan, or the first few, for the pair that moves its sum furthest."""
     channels = list(dict.fromkeys(channel for round in plan.rounds for channel in round.channels))
-    total = partial(_released_total, plan.mechanism)
+    total = partial(released_total, plan.mechanism)
     found = [furthest_on(c, plan.relation, total=total, tries=1000, seed=seed) for c in channels[:_CHANNELS]]
     return max(found, key=lambda one: one.ratio)
-
-
-def _released_total(mechanism: Mechanism, channel: Channel, messages: Floats) -> Floats:
-    return in_release_units(channel, mechanism.total(channel, messages))

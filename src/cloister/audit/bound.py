@@ -253,8 +253,9 @@ def _refute(
     if x == 0 or y == m:
         return 0.0
     low, high = betaincinv(x, n - x + 1, ndtr(-first)), betainccinv(y + 1, m - y, ndtr(-second))
-    worst = np.maximum(low[1:] - delta, 0.0) / high[:-1]
-    least = float(worst.min())
+    excess = np.maximum(low[1:] - delta, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        least = float(np.where(excess > 0, excess / high[:-1], 0.0).min())
     return math.log(least) if least > 0 else 0.0
 
 

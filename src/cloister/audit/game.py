@@ -47,7 +47,7 @@ Progress = Callable[[int, int], None]
 #: The others: enough to be in the way, few enough to be fast. What they say is known and cancels.
 _OTHERS = 5
 #: Numbers that are drawn in one game at most where one call makes many, and calls where it does not.
-_NUMBERS, _CALLS = 2e7, 1e5
+_NUMBERS, _CALLS = 4e7, 1e5
 _BATCH = 200_000
 
 

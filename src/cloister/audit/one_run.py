@@ -153,7 +153,7 @@ def _scores(
 
 def _how_many(canaries: int, reach: float, delta: float, confidence: float) -> int:
     """Choose how many coins to guess: what would pay best if noise were as claimed, known before the run."""
-    best, most = canaries, -1.0
+    best, most = max(1, canaries // 3), 0.0
     for share in (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0):
         guesses = max(1, round(share * canaries))
         beyond = -float(ndtri(share / 2)) * math.hypot(1, reach / 2)  # about: scores are a mixture of two

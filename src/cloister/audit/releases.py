@@ -14,7 +14,7 @@ from cloister.channel import Channel, Lift, Relation
 from cloister.privacy.mechanisms import Gaussian, Mechanism
 from cloister.privacy.randomness import Randomness
 
-__all__ = ["Curator", "in_release_units", "independent"]
+__all__ = ["Curator", "in_release_units", "independent", "released_total"]
 
 Floats = NDArray[np.float64]
 
@@ -57,6 +57,11 @@ def in_release_units(channel: Channel, total: NDArray[Any]) -> Floats:
     """Return a sum as it would be released without noise: integers times their steps, or as it is."""
     whole = np.issubdtype(total.dtype, np.integer)
     return np.asarray(channel.steps * total if whole else total, dtype=np.float64)
+
+
+def released_total(mechanism: Mechanism, channel: Channel, messages: NDArray[Any]) -> Floats:
+    """Return the sum of messages, by the mechanism's own code, as it would be released without noise."""
+    return in_release_units(channel, mechanism.total(channel, messages))
 
 
 @dataclass(frozen=True)

@@ -106,23 +106,25 @@ class Audit:
         return f"CONVICTED: {'; '.join(self.reasons)}." if self.convicted else "No contradiction found."
 
     def __str__(self) -> str:
-        claim = f"epsilon <= {self.guarantee.epsilon:.4g} claimed at delta {self.guarantee.delta:.2g}"
-        rows = [(name, text) for name, text in self._rows()]
+        g, rows = self.guarantee, list(self.rows())
+        claim = f"epsilon <= {g.epsilon:.4g} claimed, epsilon >= {self.bound.epsilon:.3g} measured"
         width = max(len(name) for name, _ in rows)
-        lines = [f"  {name:{width}}  {text}" for name, text in rows]
-        trust = (
-            f"All bounds hold together with {self.confidence:.4g} confidence, whatever the law of the noise."
+        return "\n".join(
+            [
+                self.verdict,
+                f"{claim}, at delta {g.delta:.2g} under {g.relation}.",
+                *(f"  {name:{width}}  {text}" for name, text in rows),
+                f"Everything together errs with probability {1 - self.confidence:.2g} at most.",
+            ]
         )
-        return "\n".join([self.verdict, f"  {claim}, {self.bound}.", *lines, trust])
 
-    def _rows(self) -> Iterator[tuple[str, str]]:
-        """Yield one line for each test."""
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Yield the name of each test and what it found, in words."""
+        several = any(m.choice for m in self.measured)
         for m in self.measured:
-            games = f"{m.bound.hits[1] + m.bound.false_hits[1]:,} games"
-            yield (
-                "game",
-                f"epsilon >= {m.bound.epsilon:.3g} of {m.claimed:.3g} at delta {m.bound.delta:.2g} ({games})",
-            )
+            name = f"game, channel {m.choice + 1}" if several else "game"
+            reached = f"epsilon >= {m.bound.epsilon:.3g} of {m.claimed:.3g} at delta {m.bound.delta:.2g}"
+            yield name, f"{reached} ({m.bound.hits[1] + m.bound.false_hits[1]:,} games)"
         if self.one_run is None:
             yield "one run", "not tested: no channel or noise on which canaries have a number each"
         else:
