@@ -49,7 +49,7 @@ def test_worlds_that_are_the_same_are_not_told_apart():
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_one_gaussian_release_is_measured_to_85_per_cent(exact):
-    """epsilon 1 at delta 3e-4, 2 million draws in all; some 3 % of seeds would miss the target."""
+    """epsilon 1 at delta 3e-4, 2 million draws in all; some 2 % of seeds would miss the target."""
     algorithm = MeanRegularized(LeastSquares(3), rounds=1)
     plan = Plan(algorithm, Gaussian(exact=exact), n_tasks=200, delta=3e-4).calibrate(1.0)
     scores = play(plan, SeededRandomness(0), 1_000_000)
