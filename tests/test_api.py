@@ -24,6 +24,7 @@ HEAVY = [
     "narwhals",
     "polars",
     "pyarrow",
+    "sqlalchemy",
 ]
 
 

@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from cloister import Classification, Regression
 from cloister.channel import (
+    EXACT_ROWS,
     GRID,
     Absolute,
     Channel,

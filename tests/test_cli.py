@@ -277,7 +277,7 @@ def test_json_alone_is_on_stdout(work: Path, arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["codebook", "account", "fit", "verify", "predict", "replay", "gain", "demo"]
+    "command", ["codebook", "account", "fit", "verify", "predict", "replay", "gain", "demo", "museum"]
 )
 def test_help_teaches_by_example(command: str) -> None:
     said = ok(command, "--help")

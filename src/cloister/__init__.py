@@ -34,6 +34,7 @@ _HOMES = {
         "BudgetError",
         "CloisterError",
         "InputError",
+        "LedgerError",
         "MissingExtraError",
         "PlanError",
     ],

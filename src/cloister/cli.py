@@ -14,6 +14,8 @@ from cloister.commands.codebook import codebook
 from cloister.commands.demo import demo
 from cloister.commands.fit import fit
 from cloister.commands.gain import gain
+from cloister.commands.ledger import ledger_family
+from cloister.commands.museum import museum
 from cloister.commands.predict import predict, replay
 from cloister.commands.shell import Family
 from cloister.commands.verify import verify
@@ -28,8 +30,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (codebook, account, audit, fit, verify, predict, replay, gain, demo):
+for command in (codebook, account, audit, fit, verify, predict, replay, gain, demo, museum):
     app.command(help=cleandoc(command.__doc__ or "").replace(r"\b", "\b"))(command)  # keeps line breaks
+app.add_typer(ledger_family, name="ledger")
 
 
 def _version(wanted: bool) -> None:
@@ -48,7 +51,7 @@ def start(
 
     Start with `codebook`, then `fit`. Anyone can `verify` what was published. A task uses its own model
     with `predict`, gets it again or joins late with `replay`, and asks `gain` whether it pays. `account`
-    prices a plan, `demo` shows it all on 2410 real schools.
+    prices a plan, `ledger` keeps account over all runs, `demo` shows it all on 2410 real schools.
     """
 
 

@@ -7,6 +7,7 @@
     ├── PlanError(ValueError)           a plan that cannot be priced, run or read
     │   └── BudgetError                 the budget does not allow this release
     ├── BillboardError                  a board that is truncated, edited, or does not match its plan
+    ├── LedgerError                     a ledger that cannot be opened, read, trusted or written
     ├── AlgorithmError                  an algorithm broke its contract; names the function and the task
     └── MissingExtraError(ImportError)  an optional dependency is not installed
 
@@ -21,6 +22,7 @@ __all__ = [
     "BudgetError",
     "CloisterError",
     "InputError",
+    "LedgerError",
     "MissingExtraError",
     "PlanError",
 ]
@@ -44,6 +46,10 @@ class BudgetError(PlanError):
 
 class BillboardError(CloisterError):
     """A billboard that is truncated, edited, full, or does not match its plan."""
+
+
+class LedgerError(CloisterError):
+    """A ledger that cannot be opened, read, trusted or written; nothing has left any task."""
 
 
 class AlgorithmError(CloisterError):

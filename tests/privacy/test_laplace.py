@@ -13,6 +13,7 @@ import pytest
 from scipy import stats
 
 from cloister import (
+    BudgetError,
     Everyone,
     FixedSize,
     Gaussian,
@@ -160,8 +161,8 @@ def test_a_run_and_its_replay():
     plan.check(done.board)
     again = replay(plan, done.board, tasks, local_seed=done.private.local_seed)
     np.testing.assert_array_equal(again["coef"], done.private.models["coef"])
-    with pytest.raises(PlanError, match=r"A ledger adds up Gaussian noise only\. Got a PureEvent"):
-        run(plan, tasks, ledger=Ledger(100.0, 1e-3))
+    with pytest.raises(BudgetError, match="Nothing has left any task"):
+        run(plan, tasks, ledger=Ledger(0.1, 1e-3))
 
 
 def test_nonsense_is_refused():

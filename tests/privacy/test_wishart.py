@@ -369,8 +369,8 @@ def test_only_everyone(sampling):
 
 def test_what_is_not_gaussian_is_not_priced_as_if_it_were():
     c = cost(30, 1.0)
-    with pytest.raises(PlanError, match=r"A ledger adds up Gaussian noise only\. Got a GammaEvent"):
-        Ledger(10.0, 1e-3).charge("plan", c)
+    with pytest.raises(PlanError, match=r"A ledger composes Gaussian and pure DP only\. Got a GammaEvent"):
+        Ledger(10.0, 1e-3, "zero_out").charge("plan", c)
     with pytest.raises(PlanError, match="Only Gaussian noise can be priced in this way"):
         group_epsilon(c, 1e-3, 2)
     mixed = Cost((GammaEvent(30, 1.0), GaussianEvent(0.1)), Everyone(), 320)

@@ -23,11 +23,11 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import erfcx, ndtr
+from scipy.special import erfcinv, erfcx, erfinv, ndtr
 
 from cloister.errors import InputError
 
-__all__ = ["boundary", "delta", "deltas", "epsilon", "mu"]
+__all__ = ["boundary", "delta", "deltas", "epsilon", "mu", "mu_of_pure"]
 
 Array = npt.NDArray[np.float64]
 _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
@@ -117,6 +117,32 @@ def mu(epsilon: float, delta: float) -> float:
     while float(deltas(bad, epsilon)) <= delta:
         good, bad = bad, 2 * bad
     return boundary(lambda m: _excess(float(deltas(m, epsilon)), delta), good, bad)
+
+
+def mu_of_pure(epsilon: float) -> float:
+    r"""Smallest mu for which every purely ``epsilon``-DP release is ``mu``-GDP.
+
+    Telling the worlds of such a release apart is no easier than its trade-off function says, which is made of
+    two straight lines: from (0, 1) to the corner (a, a) with :math:`a = 1/(1 + e^\varepsilon)`, and on to
+    (1, 0). The curve of ``mu``-GDP is convex, has the same two ends, and passes through that corner for
+    :math:`\mu = -2\,\Phi^{-1}(a)`. A convex curve lies below its chords, hence below both lines; with a
+    smaller mu it would pass above the corner.
+
+    Parameters
+    ----------
+    epsilon : float
+        At least 0. Above 700 the answer is infinity: no budget allows that.
+
+    Examples
+    --------
+    >>> round(mu_of_pure(1.0), 6), mu_of_pure(0.0)
+    (1.232035, 0.0)
+    """
+    _check(epsilon=epsilon)
+    if epsilon > 700:
+        return math.inf
+    half = erfinv(math.tanh(epsilon / 2)) if epsilon < 1 else erfcinv(2 / (1 + math.exp(epsilon)))
+    return 2 * math.sqrt(2) * float(half)
 
 
 def boundary(excess: Callable[[float], float], good: float, bad: float, rtol: float = 1e-14) -> float:

@@ -2,35 +2,58 @@
 
 from __future__ import annotations
 
-import math
+import os
+import secrets
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from cloister.channel import Relation
-from cloister.errors import BudgetError, PlanError
-from cloister.privacy import gaussian_dp
-from cloister.privacy.accounting import check_delta
-from cloister.privacy.events import Cost, Event, GaussianEvent
+from cloister.errors import InputError, LedgerError
+from cloister.privacy.events import Cost
+from cloister.privacy.ledger_balance import Balance
+from cloister.privacy.ledger_entries import Account, Charge
 
-__all__ = ["Charge", "Ledger"]
+__all__ = ["Charge", "Ledger", "Store"]
 
-
-@dataclass(frozen=True)
-class Charge:
-    """One run's charge: which plan, and its Gaussian-DP parameter at worst."""
-
-    plan: str
-    mu: float
+Decision = Callable[[tuple[Charge, ...]], Charge]
+"""Given all charges so far, return the next one, or an old one to spend nothing, or raise."""
 
 
-@dataclass(eq=False)
+class Store(Protocol):
+    """Where one account is kept."""
+
+    @property
+    def account(self) -> Account:
+        """The account."""
+
+    @property
+    def where(self) -> str:
+        """Name of the place, without any password."""
+
+    def charges(self) -> tuple[Charge, ...]:
+        """Return all charges in order."""
+
+    def book(self, decide: Decision) -> Charge:
+        """Decide and write in one transaction that no other charge of this account can come between."""
+
+    def reopening(self) -> tuple[str, str]:
+        """Return the place, without a password, and the population by which another process opens it."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Ledger:
-    r"""An account in memory, for the runs of one process over the same tasks.
+    r"""An account of what a population of tasks has spent over all runs.
+
+    ``Ledger(epsilon, delta)`` lives in memory, for the runs of one process. :meth:`create` and :meth:`open`
+    keep it in an SQLite file or on a database server, for all runs there will ever be.
 
     Runs are chosen after seeing what earlier ones posted, so their costs compose by a filter that is proven
     for adaptive choice: a run is allowed as long as :math:`\sum \mu_i^2` stays within the budget's
-    :math:`\mu^2`. Sampling is charged as if every task took part in every round. Nothing is refunded.
+    :math:`\mu^2`. Sampling is charged as if every task took part in every round; one pass is charged its
+    largest round. A purely epsilon-DP round counts as the smallest :math:`\mu` that covers it
+    (:func:`cloister.privacy.gaussian_dp.mu_of_pure`). Nothing is refunded.
 
     Parameters
     ----------
@@ -38,6 +61,15 @@ class Ledger:
         The budget of every task over all runs.
     relation : {"replace", "zero_out"}
         Who counts as a neighbour.
+    n_tasks : int, optional
+        Public number of tasks; plans for any other number are refused.
+    store : Store, optional
+        Where the account is kept; by default in memory.
+
+    Privacy
+    -------
+    What is promised to every task, whatever plans are chosen in whatever light, is the *budget*: all releases
+    together are (epsilon, delta)-differentially private for it. `spent` says how much of that is used.
 
     References
     ----------
@@ -55,55 +87,187 @@ class Ledger:
     Traceback (most recent call last):
     ...
     cloister.errors.BudgetError: This run would bring these tasks to epsilon = 1.06 in all; the budget is 1...
+    >>> round(ledger.remaining, 3)  # not 1 - 0.726: costs do not just add up
+    0.641
     """
 
     epsilon: float
     delta: float
     relation: Relation = Relation.REPLACE
-    history: list[Charge] = field(default_factory=list)
-    _lock: Any = field(default_factory=threading.Lock, repr=False)
+    n_tasks: int | None = field(default=None, kw_only=True)
+    store: Store | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not (self.epsilon > 0 and 0 < self.delta < 1):
-            raise BudgetError(
-                f"A ledger needs epsilon > 0 and delta in (0, 1). Got {self.epsilon} and {self.delta}."
-            )
-        self.relation = Relation(self.relation)
+        population = "tasks" if self.store is None else self.store.account.population
+        account = Account(population, self.epsilon, self.delta, self.relation, self.n_tasks)
+        if self.store is None:
+            object.__setattr__(self, "store", _Memory(account))
+        elif self.store.account != account:
+            raise InputError("A budget cannot be changed. Use Ledger.open, or Ledger.create a new account.")
+        object.__setattr__(self, "relation", account.relation)
+
+    @classmethod
+    def create(
+        cls,
+        where: str | os.PathLike[str],
+        population: str,
+        *,
+        epsilon: float,
+        delta: float,
+        n_tasks: int | None = None,
+        relation: Relation = Relation.REPLACE,
+    ) -> Ledger:
+        """Open a new account in an SQLite file or on a server; its budget can never be changed.
+
+        Parameters
+        ----------
+        where : path or str
+            A file, made if it is not there, or an SQLAlchemy URL such as ``postgresql://user@host/database``.
+            One place may hold the accounts of several populations.
+        population : str
+            A name that is not taken there.
+        epsilon, delta : float
+            The budget of every task over all runs.
+        n_tasks : int, optional
+            Public number of tasks; plans for any other number are refused.
+        relation : {"replace", "zero_out"}
+            Who counts as a neighbour.
+        """
+        from cloister.privacy.ledger_store import create_account
+
+        account = Account(population, epsilon, delta, relation, n_tasks)
+        return cls._over(create_account(where, account))
+
+    @classmethod
+    def open(cls, where: str | os.PathLike[str], population: str | None = None) -> Ledger:
+        """Open an account that is there; its every charge is checked against the chain of hashes.
+
+        Parameters
+        ----------
+        where : path or str
+            The file, or the SQLAlchemy URL.
+        population : str, optional
+            Whose account; needed if there are several.
+        """
+        from cloister.privacy.ledger_store import open_account
+
+        return cls._over(open_account(where, population))
+
+    @classmethod
+    def _over(cls, store: Store) -> Ledger:
+        account = store.account
+        return cls(account.epsilon, account.delta, account.relation, n_tasks=account.n_tasks, store=store)
+
+    @property
+    def population(self) -> str:
+        """Name of the population."""
+        return self._store.account.population
+
+    @property
+    def balance(self) -> Balance:
+        """The account and all its charges as they are now; read once, they agree with each other."""
+        return Balance(self._store.account, self._store.charges())
+
+    @property
+    def history(self) -> tuple[Charge, ...]:
+        """All charges in the order they were booked."""
+        return self.balance.charges
+
+    @property
+    def head(self) -> str:
+        """Hash of the last charge and so of everything before; publish it to show later that none is gone."""
+        return self.balance.head
 
     @property
     def spent(self) -> float:
         """The epsilon of all runs so far, composed, at the ledger's delta."""
-        return self._epsilon(charge.mu for charge in self.history)
+        return self.spent_by(1)
 
-    def charge(self, plan: str, cost: Cost) -> Charge:
-        """Book a run before anything leaves a task; refuse it if the budget does not allow it."""
-        mu = math.sqrt(math.fsum(_mu(event) ** 2 for event in cost.events))
-        charge = Charge(plan, mu)
-        check_delta(self.delta, cost.n_tasks)
-        with self._lock:
-            after = self._epsilon([*(past.mu for past in self.history), mu])
-            if after > self.epsilon * (1 + 1e-9):
-                raise BudgetError(
-                    f"This run would bring these tasks to epsilon = {after:.3g} in all; the budget is "
-                    f"{self.epsilon:g} at delta = {self.delta:g}, and {self.spent:.3g} is spent. "
-                    "Nothing has left any task."
-                )
-            self.history.append(charge)
-        return charge
+    @property
+    def remaining(self) -> float:
+        """The epsilon that one more run alone could have, at the ledger's delta.
 
-    def _epsilon(self, mus: Any) -> float:
-        total = math.sqrt(math.fsum(mu**2 for mu in mus))
-        return gaussian_dp.epsilon(total, self.delta) if total > 0 else 0.0
+        It is not the budget less what is spent: what adds up is the square of each run's mu.
+        """
+        return self.balance.remaining
+
+    def spent_by(self, group: int) -> float:
+        """Epsilon of all runs so far for somebody who owns `group` of the tasks, at the ledger's delta.
+
+        If one task changing is mu-GDP, then `group` tasks changing at once are (group * mu)-GDP.
+        """
+        return self.balance.spent_by(group)
+
+    def budget_of(self, group: int) -> float:
+        """Epsilon that the whole budget means for an owner of `group` tasks, at the ledger's delta."""
+        return self.balance.budget_of(group)
+
+    def charge(self, plan: str, cost: Cost, run: str | None = None) -> Charge:
+        """Book a run before anything leaves a task; refuse it if the budget does not allow it.
+
+        Parameters
+        ----------
+        plan : str
+            Fingerprint of the plan.
+        cost : Cost
+            What one task is exposed to, under the ledger's relation.
+        run : str, optional
+            Key of this run, by default a new random one. Charging again under the same key returns the first
+            charge and spends nothing, so that a run that was interrupted can go on with *the same* board. A
+            release that is made afresh needs a charge, and a key, of its own.
+
+        Returns
+        -------
+        Charge
+            It is committed: a crash from here on does not undo it.
+        """
+        key = secrets.token_hex(16) if run is None else run
+        account = self._store.account
+        return self._store.book(lambda past: Balance(account, past).next(plan, cost, key))
+
+    @property
+    def _store(self) -> Store:
+        assert self.store is not None
+        return self.store
+
+    def __repr__(self) -> str:
+        return (
+            f"Ledger({self.population!r} in {self._store.where}, epsilon={self.epsilon:g}, "
+            f"delta={self.delta:g}, relation={self.relation.value!r})"
+        )
+
+    def __copy__(self) -> Ledger:
+        return self
 
     def __deepcopy__(self, memo: Any) -> Ledger:
         return self  # an account has no copies: a cloned estimator spends from the same one
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Ledger.open, self._store.reopening()  # another process opens the same account
 
-def _mu(event: Event) -> float:
-    """Return an event's Gaussian-DP parameter; the filter is proven for such events only."""
-    if not isinstance(event, GaussianEvent):
-        raise PlanError(
-            f"A ledger adds up Gaussian noise only. Got a {type(event).__name__}. "
-            "Use Gaussian() in this plan."
+
+class _Memory:
+    """An account in memory."""
+
+    where = "memory"
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self._charges: tuple[Charge, ...] = ()
+        self._lock = threading.Lock()
+
+    def charges(self) -> tuple[Charge, ...]:
+        return self._charges
+
+    def book(self, decide: Decision) -> Charge:
+        with self._lock:
+            charge = decide(self._charges)
+            if charge.number == len(self._charges):
+                self._charges = (*self._charges, charge)
+        return charge
+
+    def reopening(self) -> tuple[str, str]:
+        raise LedgerError(
+            "A ledger in memory cannot be shared with another process, which would spend the budget again. "
+            "Use Ledger.create(file, population, ...)."
         )
-    return event.mu

@@ -1,0 +1,42 @@
+"""A museum of broken guarantees: each with its claim, an attack that refutes it, and the thing repaired.
+
+Nothing here can be selected for a run: none of it is exported by `cloister`, so no plan can name it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from cloister.audit.museum.conviction import Conviction, convict, convict_repaired, each
+from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
+from cloister.audit.museum.floating_point import floating_point_exhibits
+from cloister.audit.museum.local_noise import local_noise_exhibits
+from cloister.audit.museum.randomness import randomness_exhibits
+from cloister.audit.museum.sampling import sampling_exhibits
+from cloister.audit.museum.state import state_exhibits
+from cloister.audit.museum.tree import tree_exhibits
+from cloister.audit.museum.weights import weight_exhibits
+from cloister.audit.museum.wishart import wishart_exhibits
+
+__all__ = ["Claim", "Conviction", "Exhibit", "Repaired", "convict", "convict_repaired", "each", "museum"]
+
+
+@lru_cache(maxsize=1)
+def museum() -> tuple[Exhibit, ...]:
+    """Return all exhibits.
+
+    Examples
+    --------
+    >>> [exhibit.name for exhibit in museum()][:2]
+    ['wishart-release', 'wishart-outputs']
+    """
+    return (
+        *wishart_exhibits(),
+        *local_noise_exhibits(),
+        *sampling_exhibits(),
+        *weight_exhibits(),
+        *state_exhibits(),
+        *floating_point_exhibits(),
+        *randomness_exhibits(),
+        *tree_exhibits(),
+    )

@@ -1,0 +1,217 @@
+"""What a ledger holds: an account with its budget, and charges that are chained by hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from cloister.channel import Relation
+from cloister.errors import BudgetError, InputError, LedgerError, PlanError
+from cloister.privacy import gaussian_dp
+from cloister.privacy.accounting import check_delta
+from cloister.privacy.events import Cost, Event, GaussianEvent, PureEvent
+from cloister.privacy.sampling import OnePass
+
+__all__ = ["Account", "Charge", "check_chain", "describe", "exposure"]
+
+_FORMAT = "cloister ledger 1"
+_LONGEST = 200  # characters of a name; what a database column holds
+
+
+@dataclass(frozen=True)
+class Account:
+    """The budget of one population of tasks; it never changes.
+
+    Parameters
+    ----------
+    population : str
+        Name of the population.
+    epsilon, delta : float
+        What every task may spend over all runs.
+    relation : Relation
+        Who counts as a neighbour.
+    n_tasks : int, optional
+        Public number of tasks.
+
+    Examples
+    --------
+    >>> Account("schools", epsilon=1.0, delta=1e-5).head[:12]
+    '06cf5968bf8a'
+    """
+
+    population: str
+    epsilon: float
+    delta: float
+    relation: Relation = Relation.REPLACE
+    n_tasks: int | None = None
+
+    def __post_init__(self) -> None:
+        check_name("The name of a population", self.population)
+        if not (0 < self.epsilon < math.inf and 0 < self.delta < 1):
+            raise BudgetError(
+                f"A ledger needs a finite epsilon > 0 and delta in (0, 1). "
+                f"Got {self.epsilon} and {self.delta}."
+            )
+        if self.relation not in list(Relation):
+            raise InputError(f"relation must be 'replace' or 'zero_out'. Got {self.relation!r}.")
+        if self.n_tasks is not None:
+            if isinstance(self.n_tasks, bool) or int(self.n_tasks) != self.n_tasks or self.n_tasks < 1:
+                raise InputError(f"n_tasks must be a whole number of at least 1. Got {self.n_tasks!r}.")
+            check_delta(self.delta, self.n_tasks)
+            object.__setattr__(self, "n_tasks", int(self.n_tasks))
+        for name, kind in (("epsilon", float), ("delta", float), ("relation", Relation)):
+            object.__setattr__(self, name, kind(getattr(self, name)))
+
+    @property
+    def head(self) -> str:
+        """Hash of the account, where the chain of its charges starts."""
+        return _sha256(_FORMAT, asdict(self))
+
+    @property
+    def mu(self) -> float:
+        """The budget as a Gaussian-DP parameter."""
+        return gaussian_dp.mu(self.epsilon, self.delta)
+
+
+@dataclass(frozen=True)
+class Charge:
+    """One run's charge: which plan, and its Gaussian-DP parameter at worst.
+
+    Attributes
+    ----------
+    plan : str
+        Fingerprint of the plan.
+    mu : float
+        The run is mu-GDP for every task, however it was sampled.
+    run : str
+        Key of the run: charging it again spends nothing.
+    number : int
+        Place in the account, from 0.
+    time : str
+        When it was booked, in UTC.
+    events : str
+        What was charged for, as JSON: equal rounds together, relation, sampling, number of tasks.
+    hash : str
+        SHA-256 of the hash before and of everything above.
+    """
+
+    plan: str
+    mu: float
+    run: str = field(default="", repr=False)
+    number: int = field(default=0, repr=False)
+    time: str = field(default="", repr=False)
+    events: str = field(default="{}", repr=False)
+    hash: str = field(default="", repr=False)
+
+    @classmethod
+    def after(cls, head: str, number: int, plan: str, run: str, cost: Cost) -> Charge:
+        """Write a new charge, dated now, behind the one whose hash is given."""
+        check_name("A plan's fingerprint", plan)
+        check_name("A run's key", run)
+        time = datetime.now(UTC).isoformat(timespec="microseconds")
+        draft = cls(plan, exposure(cost), run, number, time, describe(cost))
+        return cls(**{**asdict(draft), "hash": draft.chained(head)})
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What was charged for: events with their counts, relation, sampling, number of tasks."""
+        document: dict[str, Any] = json.loads(self.events)
+        return document
+
+    def chained(self, head: str) -> str:
+        """Return the hash that this charge has to have behind another."""
+        content = asdict(self)
+        del content["hash"]
+        return _sha256(head, content)
+
+    def same(self, plan: str, cost: Cost) -> bool:
+        """Whether this is the charge of the same plan at the same price, up to another machine's rounding."""
+        return self.plan == plan and math.isclose(self.mu, exposure(cost), rel_tol=1e-9)
+
+
+def exposure(cost: Cost) -> float:
+    r"""Gaussian-DP parameter of a whole run, for the task that is most exposed.
+
+    Rounds compose to :math:`\sqrt{\sum \mu_t^2}`. Coins are never counted on: a task is charged as if it took
+    part in every round, hidden or not. In one pass it takes part in one round, whoever sees which, and the
+    other rounds do not depend on it at all: its exposure is at most the largest :math:`\mu_t`.
+
+    Examples
+    --------
+    >>> cost = Cost((GaussianEvent(0.3), GaussianEvent(0.4)), OnePass(), n_tasks=100)
+    >>> exposure(cost)
+    0.4
+    """
+    mus = [_mu(event) for event in cost.events]
+    if isinstance(cost.sampling, OnePass):
+        return max(mus, default=0.0)
+    return math.sqrt(math.fsum(mu * mu for mu in mus))
+
+
+def _mu(event: Event) -> float:
+    """Return an event's Gaussian-DP parameter; the filter is proven for such events only."""
+    if isinstance(event, GaussianEvent):
+        return float(event.mu)
+    if isinstance(event, PureEvent):
+        return gaussian_dp.mu_of_pure(event.epsilon)
+    raise PlanError(
+        f"A ledger composes Gaussian and pure DP only. Got a {type(event).__name__}, which no Gaussian "
+        "noise is as good as. Use Gaussian() in this plan."
+    )
+
+
+def describe(cost: Cost) -> str:
+    """Write down what a run is charged for, as JSON; equal rounds stand together.
+
+    Examples
+    --------
+    >>> from cloister.privacy.sampling import Everyone
+    >>> describe(Cost((PureEvent(0.5),) * 2, Everyone(), n_tasks=9))  # doctest: +ELLIPSIS
+    '{"events":[{"count":2,"epsilon":0.5,"kind":"PureEvent"}],"n_tasks":9,"relation":"replace",...'
+    """
+    events = [{"kind": type(e).__name__, "count": n, **_numbers(e)} for e, n in Counter(cost.events).items()]
+    return _json(
+        {
+            "events": events,
+            "n_tasks": int(cost.n_tasks),
+            "relation": str(cost.relation),
+            "sampling": cost.sampling.describe(),
+        }
+    )
+
+
+def _numbers(event: Event) -> dict[str, float]:
+    return {name: float(value) for name, value in asdict(event).items() if value is not None}
+
+
+def check_chain(account: Account, charges: Iterable[Charge], where: str) -> None:
+    """Refuse charges that were edited, or of which one is missing before the last."""
+    head = account.head
+    for number, charge in enumerate(charges):
+        if charge.number != number or charge.hash != charge.chained(head):
+            raise LedgerError(
+                f"Charge {number} of {account.population!r} in {where} was changed, or one before it was "
+                "removed: the hashes do not follow. Restore the ledger from a copy; do not charge this one."
+            )
+        head = charge.hash
+
+
+def check_name(what: str, name: str) -> str:
+    """Return a name that can be stored and printed; refuse any other."""
+    if not (isinstance(name, str) and 0 < len(name) <= _LONGEST and name.isprintable()):
+        raise InputError(f"{what} must be 1 to {_LONGEST} printable characters. Got {str(name)[:20]!r}.")
+    return name
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"))
+
+
+def _sha256(head: str, content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(f"{head}\n{_json(content)}".encode()).hexdigest()

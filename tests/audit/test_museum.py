@@ -1,0 +1,205 @@
+"""Every exhibit is convicted, its repaired twin is not, and theory agrees with what is measured."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy.special import ndtr, ndtri
+from typer.testing import CliRunner
+
+import cloister
+from cloister import Everyone, Plan, PlanError, SharedPrior
+from cloister.audit.bound import lower_bound
+from cloister.audit.museum import convict, convict_repaired, each, museum
+from cloister.audit.museum.floating_point import (
+    Naive,
+    OnGrid,
+    SpreadMessage,
+    floating_point_hits,
+    hit_probability,
+)
+from cloister.audit.museum.state import Clients, as_broadcast, left_by_the_previous
+from cloister.audit.museum.tree import PrefixSums, height
+from cloister.audit.museum.wishart import (
+    CovarianceRelease,
+    LowRankOutputs,
+    RelationshipRelease,
+    SymmetricGaussian,
+    WishartNoise,
+)
+from cloister.cli import app
+from cloister.learners.regression import Regression
+from cloister.privacy import gaussian_dp
+
+EXHIBITS = museum()
+NAMES = [exhibit.name for exhibit in EXHIBITS]
+#: Fewer runs than the command takes; the two mildest flaws need theirs.
+FEW = {
+    "half-the-noise": 200_000,
+    "fixed-size-sampling": 20_000,
+    "short-tree": 60_000,
+    "floating-point": 1_000,
+}
+#: Sizes of tests of a share: a false alarm in 1.7 million.
+SD = 5.0
+
+
+def share_error(p: float, draws: int) -> float:
+    return SD * math.sqrt(max(p * (1 - p), 1 / draws) / draws)
+
+
+# ------------------------------------------------------------------ all of them
+
+
+@pytest.mark.parametrize("exhibit", EXHIBITS, ids=NAMES)
+def test_every_claim_is_refuted_and_every_repair_is_not(exhibit):
+    """All refutations together hold at 95 %; a sound repair is wrongly refuted with probability 0.05 / 15."""
+    confidence, draws = each(0.95, len(EXHIBITS)), FEW.get(exhibit.name, 5_000)
+    broken = convict(exhibit, draws, seed=1, confidence=confidence)
+    assert broken.stands
+    assert broken.bound.epsilon > 1.25 * exhibit.claim.epsilon  # with room to spare: any seed would do
+    assert not convict_repaired(exhibit, draws, seed=1, confidence=confidence).stands
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exhibit", EXHIBITS, ids=NAMES)
+def test_twenty_seeds(exhibit):
+    """Twenty refutations of each; of the 20 x 15 repairs one is wrongly refuted with probability 0.05."""
+    for seed in range(20):
+        assert convict(exhibit, seed=seed, confidence=each(0.95, len(EXHIBITS))).stands
+        assert not convict_repaired(exhibit, seed=seed, confidence=each(0.95, 20 * len(EXHIBITS))).stands
+
+
+def test_nothing_can_be_selected_for_a_run():
+    assert len(set(NAMES)) == len(NAMES)
+    public = {type(part).__name__ for exhibit in EXHIBITS for part in (exhibit, exhibit.attack)}
+    assert not public & set(cloister.__all__)
+    for exhibit in EXHIBITS:
+        with pytest.raises(PlanError, match="mechanism must be a"):
+            Plan(SharedPrior(Regression(3)), exhibit.attack, Everyone(), n_tasks=20)
+
+
+# ------------------------------------------------------------------ Wishart noise
+
+
+@pytest.mark.parametrize(("dim", "draws"), [(1, 40_000), (5, 20_000), (30, 4_000)])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+def test_published_noise_makes_impossible_outputs(dim, draws, epsilon):
+    release = CovarianceRelease(WishartNoise(epsilon), dim)
+    silent, speaking = (release.draw(bool(w), draws, np.random.default_rng(w)) for w in (0, 1))
+    expected = -math.expm1(-epsilon)
+    assert (silent < 0).mean() == pytest.approx(expected, abs=share_error(expected, draws))
+    assert not (speaking < 0).any()
+
+
+@pytest.mark.parametrize(("dim", "draws"), [(1, 40_000), (5, 20_000), (30, 4_000)])
+def test_our_noise_makes_none(dim, draws):
+    """The same event happens in both worlds, no more often in one than mu-GDP allows; d = 1 is exact."""
+    mu = gaussian_dp.mu(1.0, 1e-5)
+    release = CovarianceRelease(SymmetricGaussian(1 / mu), dim)
+    silent, speaking = ((release.draw(bool(w), draws, np.random.default_rng(w)) < 0).mean() for w in (0, 1))
+    error = share_error(0.5, draws)
+    assert speaking > 0.4
+    assert silent <= ndtr(ndtri(min(speaking + error, 1 - 1e-12)) + mu) + error
+    if dim == 1:
+        assert (speaking, silent) == (pytest.approx(0.5, abs=error), pytest.approx(ndtr(mu), abs=error))
+
+
+def test_models_give_the_covariance_away():
+    """What is recovered from the others' models alone is as good as the release, round for round."""
+    silent = LowRankOutputs(WishartNoise(0.5)).draw(False, 5_000, np.random.default_rng(0))
+    expected = -math.expm1(-1.0)
+    assert (silent < 0).mean() == pytest.approx(expected, abs=share_error(expected, 5_000))
+    faint = LowRankOutputs(SymmetricGaussian(0.1), shift=2.0)  # the attack is not blind to Gaussian noise
+    worlds = [faint.draw(bool(w), 2_000, np.random.default_rng(w)) for w in (0, 1)]
+    assert lower_bound(*worlds, delta=1e-5).epsilon > 3
+
+
+@pytest.mark.parametrize(("epsilon", "tasks"), [(0.3, 5), (0.3, 20), (0.1, 20)])
+def test_impossible_relationships(epsilon, tasks):
+    """The double integral is the share measured; models that are speaking never seem silent."""
+    release = RelationshipRelease(WishartNoise(epsilon), tasks)
+    silent, speaking = (release.draw(bool(w), 4_000, np.random.default_rng(w)) for w in (0, 1))
+    expected = release.impossible(epsilon)
+    assert (silent < 0).mean() == pytest.approx(expected, abs=share_error(expected, 4_000))
+    assert not (speaking < 0).any()
+    assert (speaking > 0).any()
+    assert expected > -math.expm1(-epsilon)  # worse than for outer products
+
+
+# ------------------------------------------------------------------ floating point
+
+
+@pytest.mark.parametrize(("v", "deviation"), [(0.002, 0.01), (1 / 3, 1.0), (1.0, 4.0)])
+def test_floating_point_hits(v, deviation):
+    """P(hit) in silence is 5/6 P(|n| < 2^(e-2)): 3.2 % at PMTL's sizes; none if v was said."""
+    rng = np.random.default_rng(3)
+    noise = deviation * rng.standard_normal(200_000)
+    expected = hit_probability(v, deviation)
+    assert floating_point_hits(noise, v).mean() == pytest.approx(expected, abs=share_error(expected, 200_000))
+    assert not floating_point_hits(v + noise, v).any()
+    assert not floating_point_hits(OnGrid().release(np.zeros(200_000), deviation, rng), v).any()
+
+
+def test_more_coordinates_tell_more():
+    shares = []
+    for dim in (64, 1024):
+        spread = SpreadMessage(Naive(), deviation=3.7, dim=dim)
+        scores = spread.draw(False, 1_000, np.random.default_rng(0))
+        expected = 1 - (1 - hit_probability(spread.each, 3.7)) ** dim
+        assert (scores < 0).mean() == pytest.approx(expected, abs=share_error(expected, 1_000))
+        shares.append(expected)
+    assert shares[1] > 2 * shares[0]
+
+
+# ------------------------------------------------------------------ the others
+
+
+def test_clients_begin_where_they_should():
+    """With a shared object four of five orders leave the task's weights with someone; else none does."""
+    shared, own = (Clients(start, 1000.0) for start in (left_by_the_previous, as_broadcast))
+    leaked = (shared.draw(True, 5_000, np.random.default_rng(0)) > 0).mean()
+    assert leaked == pytest.approx(0.8, abs=share_error(0.8, 5_000))
+    assert not shared.draw(False, 1_000, np.random.default_rng(1)).any()
+    assert not own.draw(True, 1_000, np.random.default_rng(2)).any()
+
+
+def test_a_task_is_in_as_many_nodes_as_the_tree_is_high():
+    """The score has mean h and variance h s^2: the best test of one task in a tree is sqrt(h)/s-GDP."""
+    sums, draws = PrefixSums(deviation=2.0, tasks=31), 20_000
+    assert height(31) == 5
+    for speaking in (False, True):
+        scores = sums.draw(speaking, draws, np.random.default_rng(speaking))
+        spread = math.sqrt(5) * 2.0
+        assert scores.mean() == pytest.approx(5.0 * speaking, abs=SD * spread / math.sqrt(draws))
+        assert scores.std() == pytest.approx(spread, rel=SD / math.sqrt(2 * draws))
+
+
+def test_known_prices():
+    """m = 20, q = 2, T = 100, z = 4, delta = 0.01: claimed 0.374, and 1.778 if participation is visible."""
+    exhibit = next(e for e in EXHIBITS if e.name == "fixed-size-sampling")
+    assert exhibit.claim.epsilon == pytest.approx(0.374, abs=5e-4)
+    assert exhibit.repaired.claim.epsilon == pytest.approx(1.778, abs=5e-4)
+
+
+# ------------------------------------------------------------------ the command
+
+
+def test_the_command_shows_one_exhibit():
+    shown = CliRunner().invoke(app, ["museum", "reused-noise"])
+    assert shown.exit_code == 0
+    assert "re-seeded every round" in shown.stdout
+    document = json.loads(CliRunner().invoke(app, ["museum", "reused-noise", "--json"]).stdout)
+    (entry,) = document["exhibits"]
+    assert entry["broken"]["refuted"]
+    assert not entry["repaired"]["refuted"]
+    assert entry["broken"]["measured_epsilon"] > entry["broken"]["claimed_epsilon"] == 1.0
+
+
+def test_the_command_refuses_an_unknown_exhibit():
+    refused = CliRunner().invoke(app, ["museum", "perpetual-motion"])
+    assert refused.exit_code == 1
+    assert "wishart-release" in refused.stderr
