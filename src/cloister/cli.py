@@ -9,6 +9,7 @@ import typer
 
 from cloister import __version__
 from cloister.commands.account import account
+from cloister.commands.audit import audit
 from cloister.commands.codebook import codebook
 from cloister.commands.demo import demo
 from cloister.commands.fit import fit
@@ -29,7 +30,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (codebook, account, fit, verify, predict, replay, gain, demo, museum):
+for command in (codebook, account, audit, fit, verify, predict, replay, gain, demo, museum):
     app.command(help=cleandoc(command.__doc__ or "").replace(r"\b", "\b"))(command)  # keeps line breaks
 app.add_typer(ledger_family, name="ledger")
 

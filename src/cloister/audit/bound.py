@@ -40,6 +40,8 @@ _CHOICE = 0.2
 _ASIDE = 0.05
 #: Standard errors of the first part that are taken off an estimate there, lest luck choose the event.
 _CAUTION = 1.5
+#: Events that promise less than the best by this share, or by this much, are as good.
+_NEARLY = 0.1
 _CANDIDATES = 400
 _POINTS = 25
 _LEAST = 10
@@ -204,11 +206,16 @@ def _choose(silent: Floats, speaking: Floats, delta: float, rest: int) -> _Event
         shares = [_share(scores, thresholds, above) for scores in (silent, speaking)]
         for told in (True, False):
             value, weight = _promise(shares[told], shares[not told], few, delta, rest)
-            at = int(np.argmax(value))
-            if value[at] > promise:
-                promise = float(value[at])
+            if value.max() > promise:
+                promise, at = float(value.max()), _middle(value)
                 best = _Event(float(thresholds[at]), above, told, float(weight[at]))
     return best
+
+
+def _middle(value: Floats) -> int:
+    """Return the middle one of the events that promise nearly as much as the best, which has luck as well."""
+    near = np.flatnonzero(value >= value.max() - _NEARLY * min(1.0, abs(value.max())))
+    return int(near[len(near) // 2])
 
 
 def _share(scores: Floats, thresholds: Floats, above: bool) -> Floats:
@@ -253,8 +260,9 @@ def _refute(
     if x == 0 or y == m:
         return 0.0
     low, high = betaincinv(x, n - x + 1, ndtr(-first)), betainccinv(y + 1, m - y, ndtr(-second))
-    worst = np.maximum(low[1:] - delta, 0.0) / high[:-1]
-    least = float(worst.min())
+    excess = np.maximum(low[1:] - delta, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        least = float(np.where(excess > 0, excess / high[:-1], 0.0).min())
     return math.log(least) if least > 0 else 0.0
 
 

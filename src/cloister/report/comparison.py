@@ -141,13 +141,13 @@ class Comparison:
         }
 
 
-def load_template() -> Any:
-    """Return the page's template; it needs the extra ``report``."""
+def load_template(name: str = "comparison.html") -> Any:
+    """Return a page's template; it needs the extra ``report``."""
     try:
         import jinja2
     except ImportError as error:
         raise MissingExtraError("jinja2", "report", "Writing a report page") from error
-    text = resources.files("cloister.report").joinpath("comparison.html").read_text(encoding="utf-8")
+    text = resources.files("cloister.report").joinpath(name).read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(text)
 

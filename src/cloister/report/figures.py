@@ -10,7 +10,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Level", "Point", "histogram", "tradeoff"]
+__all__ = ["Frame", "Level", "Point", "caption", "histogram", "tradeoff"]
 
 Floats = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ class Level:
 
 
 @dataclass(frozen=True)
-class _Frame:
+class Frame:
     """The plot's place in the picture, and how numbers become pixels."""
 
     width: int
@@ -48,14 +48,17 @@ class _Frame:
     bottom: int = 48
 
     def px(self, x: float) -> float:
+        """Return the pixel of a number on the axis across."""
         share = (x - self.x[0]) / (self.x[1] - self.x[0])
         return round(self.left + share * (self.width - self.left - self.right), 1)
 
     def py(self, y: float) -> float:
+        """Return the pixel of a number on the axis upwards."""
         share = (y - self.y[0]) / (self.y[1] - self.y[0])
         return round(self.height - self.bottom - share * (self.height - self.top - self.bottom), 1)
 
     def svg(self, parts: Sequence[str], name: str, label: str) -> str:
+        """Return the whole picture, with a label for those who hear it."""
         head = (
             f'<svg class="{name}" viewBox="0 0 {self.width} {self.height}" width="{self.width}" '
             f'height="{self.height}" role="img" aria-label="{escape(label)}">'
@@ -63,19 +66,21 @@ class _Frame:
         return head + "".join(parts) + "</svg>"
 
     def y_axis(self, ticks: Sequence[float], form: str, title: str) -> list[str]:
+        """Draw grid lines, their numbers and a title."""
         end = self.width - self.right
         grid = [f'<path class="grid" d="M{self.left} {self.py(t)}H{end}"/>' for t in ticks]
-        texts = [_text(self.left - 8, self.py(t) + 4, format(t, form), "tick end") for t in ticks]
+        texts = [caption(self.left - 8, self.py(t) + 4, format(t, form), "tick end") for t in ticks]
         middle = (self.top + self.height - self.bottom) / 2
         turned = f'<text class="axis" transform="translate(13 {middle}) rotate(-90)">{escape(title)}</text>'
         return [*grid, *texts, turned]
 
     def x_axis(self, ticks: Sequence[tuple[float, str]], title: str) -> list[str]:
+        """Draw the base line, its numbers and a title."""
         base = self.height - self.bottom
         line = f'<path class="base" d="M{self.left} {base}H{self.width - self.right}"/>'
-        texts = [_text(self.px(t), base + 18, text, "tick mid") for t, text in ticks]
+        texts = [caption(self.px(t), base + 18, text, "tick mid") for t, text in ticks]
         middle = (self.left + self.width - self.right) / 2
-        return [line, *texts, _text(middle, self.height - 8, title, "axis")]
+        return [line, *texts, caption(middle, self.height - 8, title, "axis")]
 
 
 def tradeoff(points: Sequence[Point], levels: Sequence[Level], width: int, height: int) -> str:
@@ -94,7 +99,7 @@ def tradeoff(points: Sequence[Point], levels: Sequence[Level], width: int, heigh
     ticks = _nice(min(values), max(values), 5)
     xs = [math.log(p.x) for p in points]
     margin = 0.06 * (max(xs) - min(xs)) or 1.0
-    frame = _Frame(width, height, (min(xs) - margin, max(xs) + margin), (ticks[0], ticks[-1]))
+    frame = Frame(width, height, (min(xs) - margin, max(xs) + margin), (ticks[0], ticks[-1]))
     parts = frame.y_axis(ticks, f".{_digits(ticks)}f", "test error (nMSE)")
     parts += frame.x_axis([(math.log(p.x), f"{p.x:g}") for p in points], "epsilon: smaller is more private")
     parts += _levels(frame, levels)
@@ -107,28 +112,28 @@ def tradeoff(points: Sequence[Point], levels: Sequence[Level], width: int, heigh
     return frame.svg(parts, f"w{width}", f"Test error against epsilon. {spoken}. For comparison, {named}.")
 
 
-def _marker(frame: _Frame, x: float, point: Point) -> list[str]:
+def _marker(frame: Frame, x: float, point: Point) -> list[str]:
     at, low, high = frame.px(x), frame.py(point.y - point.sd), frame.py(point.y + point.sd)
     bar = f'<path class="bar" d="M{at} {low}V{high}M{at - 4} {low}h8M{at - 4} {high}h8"/>'
     tip = f"<title>epsilon {point.x:g}: {point.y:.4f} ± {point.sd:.4f}</title>"
     size = 6.5 if point.text else 4.5
     parts = [bar, f'<circle class="dot" cx="{at}" cy="{frame.py(point.y)}" r="{size}">{tip}</circle>']
     if point.text:
-        parts.append(_text(at, min(low, high) - 12, point.text, "strong mid"))
+        parts.append(caption(at, min(low, high) - 12, point.text, "strong mid"))
     return parts
 
 
-def _levels(frame: _Frame, levels: Sequence[Level]) -> list[str]:
+def _levels(frame: Frame, levels: Sequence[Level]) -> list[str]:
     """Draw the lines with their names: above the right end, but the lowest below the left end."""
     parts, free, end = [], math.inf, frame.width - frame.right
     for number, level in enumerate(sorted(levels, key=lambda level: level.y)):
         at, text = frame.py(level.y), f"{level.name} {level.y:.3f}"
         parts.append(f'<path class="level {level.kind}" d="M{frame.left} {at}H{end}"/>')
         if number == 0:
-            parts.append(_text(frame.left + 4, at + 17, text, f"name {level.kind}"))
+            parts.append(caption(frame.left + 4, at + 17, text, f"name {level.kind}"))
             continue
         free = min(at - 7, free - 17)  # no name over another
-        parts.append(_text(end - 2, free, text, f"name end {level.kind}"))
+        parts.append(caption(end - 2, free, text, f"name end {level.kind}"))
     return parts
 
 
@@ -148,7 +153,7 @@ def histogram(changes: Floats, limit: float, width: int, height: int) -> str:
     edges = np.linspace(-limit, limit, 2 * half + 1)
     counts, _ = np.histogram(np.clip(changes, -limit, limit), edges)
     ticks = _nice(0.0, float(counts.max()), 4)
-    frame = _Frame(width, height, (-limit, limit), (0.0, ticks[-1]), top=40)
+    frame = Frame(width, height, (-limit, limit), (0.0, ticks[-1]), top=40)
     parts = frame.y_axis(ticks, ".0f", "schools")
     for count, left, right in zip(counts.tolist(), edges[:-1], edges[1:], strict=True):
         kind = "better" if right <= 1e-12 else "worse"
@@ -163,13 +168,14 @@ def histogram(changes: Floats, limit: float, width: int, height: int) -> str:
     middle = frame.px(0.0)
     parts.append(f'<path class="zero" d="M{middle} 10V{height - frame.bottom}"/>')
     share, alone = float(np.mean(changes < 0)), float(np.mean(changes > 0))
-    parts.append(_text(middle - 10, 24, f"◀ better together: {share:.0%}", "strong end better-text"))
-    parts.append(_text(middle + 10, 24, f"better alone: {alone:.0%} ▶", "strong worse-text"))
+    parts.append(caption(middle - 10, 24, f"◀ better together: {share:.0%}", "strong end better-text"))
+    parts.append(caption(middle + 10, 24, f"better alone: {alone:.0%} ▶", "strong worse-text"))
     label = f"Histogram of the change of each school's test error: {share:.0%} of schools improve."
     return frame.svg(parts, f"w{width}", label)
 
 
-def _text(x: float, y: float, text: str, kind: str) -> str:
+def caption(x: float, y: float, text: str, kind: str) -> str:
+    """Return a text at a place, of a class that the page styles."""
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{escape(text)}</text>'
 
 

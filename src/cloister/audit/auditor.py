@@ -1,0 +1,129 @@
+"""The auditor: every attack on a plan at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+from cloister.audit import game
+from cloister.audit.bound import lower_bound
+from cloister.audit.claim import claimed_epsilon
+from cloister.audit.isolation import check_isolation
+from cloister.audit.noise_law import check_noise
+from cloister.audit.one_run import one_run
+from cloister.audit.releases import released_total
+from cloister.audit.sensitivity import Furthest, furthest_on
+from cloister.audit.verdict import Audit, Measured
+from cloister.errors import PlanError
+from cloister.plan import Plan
+from cloister.privacy.randomness import Randomness, SeededRandomness, SystemRandomness
+
+__all__ = ["audit", "check_auditable"]
+
+Progress = Callable[[int, int], None]
+
+#: The claim is also tested where it is easier to measure than at the plan's own delta.
+_DELTAS = (1e-2, 1e-1)
+_CHANNELS = 6
+#: Steps of the progress bar: of one game, and of each other test.
+_GAME, _TEST = 100, 25
+
+
+def audit(
+    plan: Plan,
+    *,
+    draws: int = 1_000_000,
+    confidence: float = 0.95,
+    progress: Progress | None = None,
+    random_state: int | None = None,
+) -> Audit:
+    """Attack a plan's own releases in every way the auditor knows, and compare with what it claims.
+
+    Parameters
+    ----------
+    plan : Plan
+        Calibrated. No data are needed: the adversary of the guarantee chooses them.
+    draws : int
+        Games in each of the two worlds; fewer where they would take minutes.
+    confidence : float, default=0.95
+        A plan that keeps its promise is acquitted with at least this probability.
+    progress : callable, optional
+        Called with (steps done, steps in all).
+    random_state : int, optional
+        Makes the audit reproducible.
+
+    Examples
+    --------
+    >>> from cloister import LeastSquares, MeanRegularized
+    >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=2), n_tasks=100).calibrate(epsilon=1.0)
+    >>> found = audit(plan, draws=20_000, random_state=0)
+    >>> found.verdict, 0.4 < found.bound.epsilon < 1
+    ('No contradiction found.', True)
+    """
+    check_auditable(plan)
+    seed = int(np.random.SeedSequence(random_state).generate_state(1)[0])
+    source: Randomness = SystemRandomness() if random_state is None else SeededRandomness(random_state)
+    error, games = 1 - confidence, game.choices(plan)
+
+    def step(number: int) -> None:
+        if progress is not None:
+            progress(number, _GAME * games + 4 * _TEST)
+
+    measured = [m for choice in range(games) for m in _measure(plan, source, draws, choice, error / 2, step)]
+    measured.sort(key=lambda m: m.bound.delta)
+    noise = check_noise(plan, _other(source, 1))
+    step(_GAME * games + _TEST)
+    ratio = _furthest(plan, seed)
+    step(_GAME * games + 2 * _TEST)
+    isolation = check_isolation(plan, seed % 2**31)
+    step(_GAME * games + 3 * _TEST)
+    single = one_run(plan, _other(source, 2), 1 - error / 4)
+    step(_GAME * games + 4 * _TEST)
+    return Audit(plan.guarantee, tuple(measured), noise, ratio, isolation, single, confidence)
+
+
+def check_auditable(plan: Plan) -> None:
+    """Refuse a plan that has no release or no claim to attack."""
+    if not plan.speaks:
+        raise PlanError("This plan says nothing: there is no release to attack, and epsilon is 0.")
+    if not math.isfinite(plan.mechanism.budget):
+        raise PlanError(
+            "This plan has no noise and claims nothing (epsilon is infinite). Audit a private one."
+        )
+    if not math.isfinite(plan.guarantee.epsilon):
+        raise PlanError(f"This plan claims nothing at delta {plan.delta:.2g}: epsilon is infinite.")
+
+
+def _measure(
+    plan: Plan, source: Randomness, draws: int, choice: int, error: float, step: Callable[[int], None]
+) -> Iterator[Measured]:
+    """Play one game many times and bound epsilon at each delta; all bounds together err with `error`."""
+    deltas = [delta for delta in (plan.delta, *_DELTAS) if delta is not None]
+    deltas = [delta for delta in deltas if delta >= deltas[0]]
+    each = error / (len(deltas) * game.choices(plan))
+    scores = game.play(
+        plan,
+        _other(source, 10 + choice),
+        game.affordable(plan, draws),
+        choice=choice,
+        progress=lambda done, of: step(_GAME * choice + _GAME * done // of),
+    )
+    for delta in deltas:
+        bound = lower_bound(scores.silent, scores.speaking, delta, 1 - each)
+        yield Measured(claimed_epsilon(plan, delta), bound, choice)
+
+
+def _other(source: Randomness, number: int) -> Randomness:
+    """Return an independent source for another part of the audit."""
+    return SystemRandomness(source.stream("audit", number).words(4).tobytes())
+
+
+def _furthest(plan: Plan, seed: int) -> Furthest:
+    """Search every channel of a plan, or the first few, for the pair that moves its sum furthest."""
+    channels = list(dict.fromkeys(channel for round in plan.rounds for channel in round.channels))
+    total = partial(released_total, plan.mechanism)
+    found = [furthest_on(c, plan.relation, total=total, tries=1000, seed=seed) for c in channels[:_CHANNELS]]
+    return max(found, key=lambda one: one.ratio)

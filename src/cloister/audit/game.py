@@ -1,0 +1,221 @@
+r"""The game of joint differential privacy, played against a plan's own code.
+
+The adversary fixes everything but the target task: all other messages, which it knows, and the two messages
+the target may send, the pair that moves the sum furthest. A world is drawn: the target *speaks* with one
+message, or with the other (silence, under `zero_out`). The plan's own mechanism sums and perturbs. From the
+releases of all rounds the adversary computes the log likelihood ratio of the two worlds under the law that
+the mechanism claims: the best test if the claim is true, and a valid one if it is not.
+
+*Participation.* Where coins are visible, rounds in which the target did not take part say nothing. Where they
+are hidden, each round is a mixture in either world. Coins come from the plan's own sampling where they are
+independent from task to task, else from the law of one task's coins.
+
+*Size.* With Gaussian and with Wishart noise the game is played on a channel of two numbers at most, with the
+plan's clip, lift and noise: what a pair of messages gives away lies in the plane they span, so that nothing
+is lost. With other noise the channel is that of the plan.
+
+*Lowest bits.* Floating-point noise does not hide them and its guarantee says so; scores are rounded to nine
+decimals there. Exact noise gets no such mercy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.audit.laws import GaussianLaw, Law, claimed_law
+from cloister.audit.releases import Curator, in_release_units, independent
+from cloister.audit.sensitivity import narrow, worst_pair
+from cloister.channel import Channel, Relation
+from cloister.errors import PlanError
+from cloister.plan import Plan
+from cloister.privacy.mechanisms import FLOATING
+from cloister.privacy.randomness import Randomness
+from cloister.privacy.sampling import Everyone, OnePass, Poisson
+from cloister.privacy.wishart import Wishart
+
+__all__ = ["Scores", "affordable", "choices", "play"]
+
+Floats = NDArray[np.float64]
+Progress = Callable[[int, int], None]
+
+#: The others: enough to be in the way, few enough to be fast. What they say is known and cancels.
+_OTHERS = 5
+#: Numbers that are drawn in one game at most where one call makes many, and calls where it does not.
+_NUMBERS, _CALLS = 4e7, 1e5
+_BATCH = 200_000
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What the adversary made of many games: log likelihood ratios, larger where the target may speak."""
+
+    silent: Floats = field(repr=False)
+    speaking: Floats = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class _Stake:
+    """One round as the adversary sees it: what the sum is in either world, and without the target."""
+
+    channel: Channel
+    noise: float
+    law: Law
+    absent: NDArray[np.generic]
+    totals: tuple[NDArray[np.generic], NDArray[np.generic]]
+
+    def ratio(self, releases: Floats, share: float) -> Floats:
+        """Return log likelihood ratios of speaking against silence; the target is in with some chance."""
+        silent, speaking = (self._world(releases, total, share) for total in self.totals)
+        with np.errstate(invalid="ignore"):
+            return np.nan_to_num(speaking - silent, nan=0.0, posinf=np.inf, neginf=-np.inf)
+
+    def _world(self, releases: Floats, total: NDArray[np.generic], share: float) -> Floats:
+        present = self._log_density(releases, total)
+        if share == 1:
+            return present
+        absent = self._log_density(releases, self.absent)
+        return np.asarray(np.logaddexp(math.log(share) + present, math.log1p(-share) + absent))
+
+    def _log_density(self, releases: Floats, total: NDArray[np.generic]) -> Floats:
+        return self.law.log_density(releases - in_release_units(self.channel, total))
+
+
+def choices(plan: Plan) -> int:
+    """Return how many different games a plan allows: rounds may declare several channels."""
+    return max((len(round.channels) for round in plan.rounds), default=0)
+
+
+def affordable(plan: Plan, draws: int) -> int:
+    """Return how many draws of each world take seconds rather than minutes, at most `draws`."""
+    rounds = max(1, len(plan.rounds))
+    taken = rounds * plan.sampling.probability(plan.n_tasks, rounds)
+    if plan.sampling.hidden:
+        taken = rounds
+    if independent(plan.mechanism):
+        size = max(_narrowed(plan, c).size for r in plan.rounds for c in r.channels)
+        return int(min(draws, max(1000, _NUMBERS / (2 * taken * size))))
+    return int(min(draws, max(1000, _CALLS / (2 * taken))))
+
+
+def play(
+    plan: Plan, source: Randomness, draws: int, *, choice: int = 0, progress: Progress | None = None
+) -> Scores:
+    """Play many games in each world.
+
+    Parameters
+    ----------
+    plan : Plan
+        Calibrated; what it claims is not used but for the law of its noise.
+    source : Randomness
+        Of noise and coins.
+    draws : int
+        Games in each world.
+    choice : int
+        Which of the channels that a round declares is in use.
+    progress : callable, optional
+        Called with (parts done, parts in all).
+
+    Examples
+    --------
+    >>> from cloister import LeastSquares, MeanRegularized
+    >>> from cloister.privacy.randomness import SeededRandomness
+    >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=4), n_tasks=200).calibrate(epsilon=1.0)
+    >>> scores = play(plan, SeededRandomness(0), 20_000)
+    >>> mu = plan.mechanism.mu  # the scores are N(-mu^2/2, mu^2) and N(mu^2/2, mu^2)
+    >>> bool(abs(scores.speaking.mean() - mu**2 / 2) < 0.01 and abs(scores.silent.std() / mu - 1) < 0.02)
+    True
+    """
+    if not (plan.rounds and math.isfinite(plan.mechanism.budget)):
+        raise PlanError("Only a plan that speaks, with noise, can be attacked. This one says nothing or all.")
+    curator = Curator(plan.mechanism, source)
+    stakes = list(_stakes(plan, curator, choice))
+    parts = -(-draws // _BATCH)
+    steps, done = 2 * parts * len(stakes), 0
+    worlds: list[Floats] = []
+    for world in (0, 1):
+        scores = []
+        for part in range(parts):
+            size = min(_BATCH, draws - part * _BATCH)
+            score = np.zeros(size)
+            for stake, rows in zip(stakes, _coins(plan, curator, size), strict=True):
+                _play_round(plan, curator, stake, world, rows, score)
+                done += 1
+                if progress is not None:
+                    progress(done, steps)
+            scores.append(score)
+        worlds.append(np.concatenate(scores))
+    if plan.mechanism.kind == FLOATING:
+        worlds = [np.round(scores, 9) for scores in worlds]
+    return Scores(*worlds)
+
+
+def _play_round(
+    plan: Plan, curator: Curator, stake: _Stake, world: int, rows: NDArray[np.bool_], score: Floats
+) -> None:
+    """Draw a round's releases and add its ratios to the scores; rows say in which games the target is in."""
+    share = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.sampling.hidden else 1.0
+    present = curator.releases(stake.totals[world], stake.channel, stake.noise, int(rows.sum()))
+    with np.errstate(invalid="ignore"):
+        score[rows] += stake.ratio(present, share)
+        if share < 1:
+            absent = curator.releases(stake.absent, stake.channel, stake.noise, int((~rows).sum()))
+            score[~rows] += stake.ratio(absent, share)
+    score[np.isnan(score)] = 0.0  # impossible in both worlds: no law that was claimed
+
+
+def _stakes(plan: Plan, curator: Curator, choice: int) -> Iterator[_Stake]:
+    made: dict[tuple[Channel, float], _Stake] = {}
+    for t, round in enumerate(plan.rounds):
+        channel = _narrowed(plan, round.channels[min(choice, len(round.channels) - 1)])
+        noise = plan.noise(t, channel)
+        if (channel, noise) not in made:
+            made[channel, noise] = _stake(plan, curator, channel, noise)
+        yield made[channel, noise]
+
+
+def _stake(plan: Plan, curator: Curator, channel: Channel, noise: float) -> _Stake:
+    one, other = worst_pair(channel, plan.relation)
+    others = 2 * channel.clip * (curator.uniforms(_OTHERS * channel.dim).reshape(_OTHERS, -1) - 0.5)
+    absent, speaking, silent = (
+        curator.total(channel, np.vstack([others, row[None]])) for row in (np.zeros_like(one), one, other)
+    )
+    law = claimed_law(plan.mechanism, channel, noise) or GaussianLaw(noise)
+    return _Stake(channel, noise, law, absent, (silent, speaking))
+
+
+def _narrowed(plan: Plan, channel: Channel) -> Channel:
+    """Return the channel on which the game is played."""
+    if isinstance(plan.mechanism, Wishart):
+        return narrow(channel, 2)
+    return _narrowest(channel, plan.relation) if independent(plan.mechanism) else channel
+
+
+@lru_cache(maxsize=64)
+def _narrowest(channel: Channel, relation: Relation) -> Channel:
+    """Return a channel of one number if a pair can move it as far as one of two numbers."""
+    line, plane = narrow(channel, 1), narrow(channel, 2)
+    reach = [
+        float(np.linalg.norm(np.subtract(*(part.total(row[None]) for row in worst_pair(part, relation)))))
+        for part in (line, plane)
+    ]
+    return line if reach[0] >= reach[1] * (1 - 1e-9) else plane
+
+
+def _coins(plan: Plan, curator: Curator, draws: int) -> Iterator[NDArray[np.bool_]]:
+    """Yield, round by round, in which of so many games the target takes part."""
+    rounds, sampling = len(plan.rounds), plan.sampling
+    if isinstance(sampling, (Everyone, Poisson)):  # coins of different tasks are independent: the real ones
+        yield from sampling.draw(curator.uniforms, draws, rounds)
+        return
+    if isinstance(sampling, OnePass):
+        turn = np.floor(rounds * curator.uniforms(draws))
+        yield from (turn == t for t in range(rounds))
+        return
+    chance = sampling.probability(plan.n_tasks, rounds)
+    yield from (curator.uniforms(draws) < chance for _ in range(rounds))

@@ -1,0 +1,115 @@
+"""Isolation by replay: with the billboard frozen, one task's data must not reach another task's model.
+
+A small run of the plan is made on invented tasks. Then one task's data are changed, to other data and to
+garbage, and everybody listens to the same billboard again. Every other task's model must be the same to the
+last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cloister.algorithm import States
+from cloister.channel import Channel
+from cloister.engines.check import GARBAGE
+from cloister.engines.local import Run, replay, run
+from cloister.errors import CloisterError
+from cloister.learners.losses import Logistic
+from cloister.plan import Plan
+from cloister.tasks import Tasks
+
+__all__ = ["Isolation", "check_isolation", "invented_tasks"]
+
+_TASKS = 24
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """Whether one task's data reached another's model: True if not, False if so, None if not tested."""
+
+    holds: bool | None
+    detail: str
+
+
+def check_isolation(plan: Plan, seed: int = 0) -> Isolation:
+    """Test isolation on a small run of the plan with invented tasks.
+
+    Examples
+    --------
+    >>> from cloister import LeastSquares, MeanRegularized
+    >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=2), n_tasks=100).calibrate(epsilon=1.0)
+    >>> check_isolation(plan).holds
+    True
+    """
+    size = min(plan.n_tasks, max(_TASKS, getattr(plan.sampling, "size", 0)))
+    tasks = invented_tasks(plan, size, seed)
+    if tasks is None:
+        kind = type(plan.algorithm).__name__
+        return Isolation(None, f"not tested: what data {kind} takes is not known here")
+    try:
+        finished = run(replace(plan, n_tasks=size), tasks, random_state=seed)
+    except CloisterError as error:
+        return Isolation(None, f"not tested: a small run on invented data failed ({error})")
+    victim = size // 2
+    others = np.arange(size) != victim
+    changes = list(_changes(tasks, victim))
+    for changed in changes:
+        reached = _reached(finished, changed, others)
+        if reached is not None:
+            return Isolation(False, reached)
+    return Isolation(True, f"{int(others.sum())} other models, {len(changes)} changes of one task's data")
+
+
+def invented_tasks(plan: Plan, size: int, seed: int) -> Tasks | None:
+    """Return small random tasks of the shape that a plan's learner takes; None if that is not known."""
+    learner = _learner(plan.algorithm)
+    if learner is None:
+        return None
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(4, 9, size)
+    X = rng.uniform(-1, 1, (int(rows.sum()), learner.dim)) / np.sqrt(learner.dim)
+    classes = getattr(learner, "classes", 2 if isinstance(learner, Logistic) else 0)
+    y = rng.integers(0, classes, len(X)) if classes else rng.uniform(-1, 1, len(X))
+    return Tasks.from_arrays(X, y, np.repeat(np.arange(size), rows))
+
+
+def _learner(part: Any) -> Any:
+    """Return the part of an algorithm that says how many columns data have."""
+    if isinstance(getattr(part, "dim", None), int) and not isinstance(part, Channel):
+        return part
+    if not is_dataclass(part):
+        return None
+    inner = (_learner(getattr(part, item.name)) for item in fields(part))
+    return next((found for found in inner if found is not None), None)
+
+
+def _changes(tasks: Tasks, victim: int) -> Iterator[Tasks]:
+    """Yield the tasks with one task's data changed: to other data, then to garbage."""
+    rows = slice(int(tasks.offsets[victim]), int(tasks.offsets[victim + 1]))
+    X, y = np.array(tasks.X), np.array(tasks.y)
+    X[rows], y[rows] = -X[rows], y[rows].max() - y[rows]
+    yield replace(tasks, X=X, y=y)
+    for garbage in GARBAGE:
+        X = np.array(tasks.X)
+        X[rows] = garbage
+        yield replace(tasks, X=X)
+
+
+def _reached(finished: Run, changed: Tasks, others: np.ndarray) -> str | None:
+    """Say which of the others' models moved, if any did."""
+    private = finished.private
+    try:
+        with np.errstate(all="ignore"):
+            models: States = replay(
+                finished.plan, finished.board, changed, coins=private.coins, local_seed=private.local_seed
+            )
+    except CloisterError as error:
+        return f"one task's data stopped everybody: {error}"
+    for name, array in models.items():
+        if not np.array_equal(array[others], private.models[name][others], equal_nan=True):
+            return f"one task's data moved {name!r} of other tasks, with the billboard frozen"
+    return None

@@ -1,0 +1,85 @@
+"""The auditor's only call of a mechanism: many independent releases of one sum, by the code of a real run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.channel import Channel, Lift, Relation
+from cloister.privacy.mechanisms import Gaussian, Mechanism
+from cloister.privacy.randomness import Randomness
+
+__all__ = ["Curator", "in_release_units", "independent", "released_total"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Curator:
+    """A mechanism with a source of noise, of which no stream is used twice."""
+
+    mechanism: Mechanism
+    source: Randomness
+    turns: Iterator[int] = field(default_factory=count, repr=False)
+
+    def uniforms(self, size: int) -> Floats:
+        """Return fresh uniforms that are not noise, such as coins."""
+        return self.source.stream("coins", next(self.turns)).uniforms(size)
+
+    def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum of the messages as the mechanism takes it."""
+        return self.mechanism.total(channel, messages)
+
+    def releases(self, total: NDArray[Any], channel: Channel, noise: float, draws: int) -> Floats:
+        """Return independent releases of one sum, of shape (draws, size)."""
+        if independent(self.mechanism) and draws:
+            wide = replace(channel, lift=_Repeated(channel.lift, draws))
+            flat = self._perturb(np.tile(total, draws), wide, noise)
+            return flat.reshape(draws, -1)
+        rows = [self._perturb(total, channel, noise) for _ in range(draws)]
+        return np.array(rows).reshape(draws, channel.size)
+
+    def _perturb(self, total: NDArray[Any], channel: Channel, noise: float) -> Floats:
+        return self.mechanism.perturb(total, channel, noise, self.source, next(self.turns))
+
+
+def independent(mechanism: Mechanism) -> bool:
+    """Say whether noise is drawn for each number by itself, so that many releases are one call."""
+    return isinstance(mechanism, Gaussian)
+
+
+def in_release_units(channel: Channel, total: NDArray[Any]) -> Floats:
+    """Return a sum as it would be released without noise: integers times their steps, or as it is."""
+    whole = np.issubdtype(total.dtype, np.integer)
+    return np.asarray(channel.steps * total if whole else total, dtype=np.float64)
+
+
+def released_total(mechanism: Mechanism, channel: Channel, messages: NDArray[Any]) -> Floats:
+    """Return the sum of messages, by the mechanism's own code, as it would be released without noise."""
+    return in_release_units(channel, mechanism.total(channel, messages))
+
+
+@dataclass(frozen=True)
+class _Repeated:
+    """A lift, many times over: the channel of many releases side by side."""
+
+    lift: Lift
+    times: int
+
+    def weights(self, dim: int) -> tuple[Floats, NDArray[np.int64]]:
+        """Return the weights and degrees, repeated."""
+        weights, degrees = self.lift.weights(dim)
+        return np.tile(weights, self.times), np.tile(degrees, self.times)
+
+    def sums(self, units: Floats) -> Floats:
+        """Return the sums, repeated."""
+        return np.tile(self.lift.sums(units), self.times)
+
+    def sensitivity(self, relation: Relation) -> float:
+        """Return that of one release."""
+        return self.lift.sensitivity(relation)

@@ -1,0 +1,174 @@
+"""The verdict on a plan: what was measured beside what is claimed.
+
+A plan is convicted if a measured lower bound on epsilon is above the claim, if the noise does not follow its
+claimed law, if two messages move a sum further than its sensitivity, or if a task's data reach another's
+model past the billboard. The probability that an innocent plan is convicted is at most 1 - confidence: half
+of it for the games, a quarter each for the law of the noise and for the single run. The two other tests never
+convict by chance. To be acquitted proves nothing: the guarantee rests on its proof, not on this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from cloister.audit.bound import Bound
+from cloister.audit.isolation import Isolation
+from cloister.audit.noise_law import NoiseLaw
+from cloister.audit.one_run import OneRun
+from cloister.audit.sensitivity import Furthest
+from cloister.privacy.guarantee import Guarantee
+
+__all__ = ["Audit", "Measured"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A claim and what was measured against it; `choice` says which declared channel was in use."""
+
+    claimed: float
+    bound: Bound
+    choice: int
+
+    @property
+    def breach(self) -> bool:
+        """Whether the measured lower bound is above the claim."""
+        return self.bound.epsilon > self.claimed * (1 + 1e-9)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the auditor found.
+
+    Parameters
+    ----------
+    guarantee : Guarantee
+        The claim.
+    measured : tuple of Measured
+        Lower bounds from games; those at the plan's own delta come first. All hold together.
+    noise : NoiseLaw or None
+        None if the law of the noise is not known to the auditor.
+    sensitivity : Furthest
+        The pair of messages that moves a sum furthest, against what is claimed.
+    isolation : Isolation
+        Whether data reached other models past the billboard.
+    one_run : OneRun or None
+        None if there is no channel for canaries.
+    confidence : float
+        Of everything together.
+    """
+
+    guarantee: Guarantee
+    measured: tuple[Measured, ...]
+    noise: NoiseLaw | None
+    sensitivity: Furthest
+    isolation: Isolation
+    one_run: OneRun | None
+    confidence: float
+
+    @property
+    def bound(self) -> Bound:
+        """The largest lower bound at the plan's own delta."""
+        own = [m.bound for m in self.measured if m.bound.delta == self.guarantee.delta]
+        return max(own, key=lambda bound: bound.epsilon)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the plan is convicted; none if it is not."""
+        found = [
+            f"epsilon >= {m.bound.epsilon:.3g} measured at delta {m.bound.delta:.2g}, {m.claimed:.3g} claimed"
+            for m in self.measured
+            if m.breach
+        ]
+        level = (1 - self.confidence) / 4
+        if self.noise is not None and self.noise.p_value < level:
+            found.append(
+                f"the noise is not what it is said to be ({self.noise.worst}: p = {self.noise.p_value:.1g})"
+            )
+        if self.sensitivity.breach:
+            found.append(f"two messages move the sum {self.sensitivity.ratio:.4g} times as far as is claimed")
+        if self.isolation.holds is False:
+            found.append(self.isolation.detail)
+        if self.one_run is not None and self.one_run.epsilon > self.guarantee.epsilon * (1 + 1e-9):
+            found.append(f"epsilon >= {self.one_run.epsilon:.3g} measured in one run")
+        return tuple(found)
+
+    @property
+    def convicted(self) -> bool:
+        """Whether anything speaks against the claim."""
+        return bool(self.reasons)
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in one line."""
+        return f"CONVICTED: {'; '.join(self.reasons)}." if self.convicted else "No contradiction found."
+
+    def __str__(self) -> str:
+        g, rows = self.guarantee, list(self.rows())
+        claim = f"epsilon <= {g.epsilon:.4g} claimed, epsilon >= {self.bound.epsilon:.3g} measured"
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(
+            [
+                self.verdict,
+                f"{claim}, at delta {g.delta:.2g} under {g.relation}.",
+                *(f"  {name:{width}}  {text}" for name, text in rows),
+                f"Everything together errs with probability {1 - self.confidence:.2g} at most.",
+            ]
+        )
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Yield the name of each test and what it found, in words."""
+        several = any(m.choice for m in self.measured)
+        for m in self.measured:
+            name = f"game, channel {m.choice + 1}" if several else "game"
+            reached = f"epsilon >= {m.bound.epsilon:.3g} of {m.claimed:.3g} at delta {m.bound.delta:.2g}"
+            yield name, f"{reached} ({m.bound.hits[1] + m.bound.false_hits[1]:,} games)"
+        if self.one_run is None:
+            yield "one run", "not tested: no channel or noise on which canaries have a number each"
+        else:
+            guessed = f"{self.one_run.correct} of {self.one_run.guesses} guesses right"
+            yield (
+                "one run",
+                f"epsilon >= {self.one_run.epsilon:.3g} ({guessed}, {self.one_run.canaries} canaries)",
+            )
+        if self.noise is None:
+            yield "noise law", "not tested: its law is not known to the auditor"
+        else:
+            yield "noise law", f"p = {self.noise.p_value:.2g} ({self.noise.numbers:,} numbers)"
+        yield (
+            "sensitivity",
+            f"{self.sensitivity.ratio:.4f} of the claim reached ({self.sensitivity.tries:,} tries)",
+        )
+        yield "isolation", ("holds: " if self.isolation.holds else "") + self.isolation.detail
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that strict JSON can hold."""
+        bound, run = self.bound, self.one_run
+        return {
+            "verdict": "convicted" if self.convicted else "no contradiction found",
+            "reasons": list(self.reasons),
+            "claimed_epsilon": self.guarantee.epsilon,
+            "measured_epsilon": bound.epsilon,
+            "delta": bound.delta,
+            "confidence": self.confidence,
+            "games": [
+                {
+                    "delta": m.bound.delta,
+                    "claimed_epsilon": m.claimed if math.isfinite(m.claimed) else "inf",
+                    "measured_epsilon": m.bound.epsilon,
+                    "event": m.bound.event,
+                    "hits": list(m.bound.hits),
+                    "false_hits": list(m.bound.false_hits),
+                }
+                for m in self.measured
+            ],
+            "one_run": None if run is None else {k: getattr(run, k) for k in run.__dataclass_fields__},
+            "noise_law": None
+            if self.noise is None
+            else {"p_value": self.noise.p_value, **self.noise.p_values},
+            "sensitivity_ratio": self.sensitivity.ratio if math.isfinite(self.sensitivity.ratio) else "inf",
+            "isolation": {"holds": self.isolation.holds, "detail": self.isolation.detail},
+            "guarantee": self.guarantee.to_dict(),
+        }

@@ -1,0 +1,96 @@
+"""``cloister audit`` and its page."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+import pytest
+from typer.testing import CliRunner
+
+from cloister import Gaussian, Independent, LeastSquares, MeanRegularized, Plan, Regression, Silent
+from cloister.audit import audit
+from cloister.cli import app
+from cloister.report.audit import render
+
+
+def cloister(*arguments):
+    return CliRunner().invoke(app, ["audit", *map(str, arguments), "--draws", "5000"])
+
+
+@pytest.fixture
+def plan(tmp_path):
+    plan = Plan(MeanRegularized(LeastSquares(3), rounds=2), n_tasks=200).calibrate(1.0)
+    plan.save(tmp_path / "plan.toml")
+    return plan
+
+
+def test_an_honest_plan_is_acquitted(plan, tmp_path):
+    """Noise is from the system: a false alarm has probability 1e-4."""
+    page = tmp_path / "audit.html"
+    result = cloister(tmp_path / "plan.toml", "-o", page, "--confidence", 0.9999)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("No contradiction found.")
+    assert "epsilon <= 1 claimed" in result.stdout
+    text = page.read_text(encoding="utf-8")
+    assert "<script" not in text
+    assert not re.search(r"(src|href)=", text)
+    assert text.count("<svg") == 4
+    assert cloister(tmp_path / "plan.toml", "-o", page).exit_code == 1  # not written over
+
+
+def test_json_is_strict(plan, tmp_path):
+    result = cloister(tmp_path, "--json", "--confidence", 0.9999)  # a folder with a plan will do
+    found = json.loads(result.stdout, parse_constant=pytest.fail)
+    assert found["verdict"] == "no contradiction found"
+    assert found["measured_epsilon"] < found["claimed_epsilon"] <= 1
+    assert found["isolation"]["holds"] is True
+    assert [game["delta"] for game in found["games"]] == [pytest.approx(plan.delta), 0.01, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "algorithm", "sentence"),
+    [
+        (Gaussian(), MeanRegularized(LeastSquares(3)), "no noise level yet"),
+        (Silent(), MeanRegularized(LeastSquares(3)), "claims nothing"),
+        (Gaussian(), Independent(Regression(3)), "says nothing"),
+    ],
+)
+def test_plans_without_a_claim_get_a_sentence(mechanism, algorithm, sentence, tmp_path):
+    Plan(algorithm, mechanism, n_tasks=50).save(tmp_path / "plan.toml")
+    result = cloister(tmp_path / "plan.toml")
+    assert result.exit_code == 1
+    assert sentence in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_bad_confidence_gets_a_sentence(plan, tmp_path):
+    result = cloister(tmp_path / "plan.toml", "--confidence", 1)
+    assert result.exit_code == 1
+    assert "--confidence must be" in result.stderr
+
+
+@dataclass(frozen=True)
+class Mixing(MeanRegularized):
+    """Models that are centred over all tasks at home."""
+
+    def finish(self, states, block, board):
+        models = super().finish(states, block, board)
+        return {name: array - array.mean(axis=0) for name, array in models.items()}
+
+
+def test_a_conviction_is_said_everywhere():
+    plan = Plan(Mixing(LeastSquares(3), rounds=2), n_tasks=200).calibrate(1.0)
+    seen = []
+    found = audit(plan, draws=2000, random_state=0, progress=lambda done, of: seen.append((done, of)))
+    assert found.verdict.startswith("CONVICTED: one task's data moved")
+    assert found.to_dict()["isolation"]["holds"] is False
+    assert 'class="bad"' in render(plan, found)
+    assert seen == sorted(seen)
+    assert seen[-1] == (200, 200)
+
+
+def test_a_seed_repeats_an_audit(plan):
+    first, again = (audit(plan, draws=2000, random_state=5).to_dict() for _ in range(2))
+    assert first == again

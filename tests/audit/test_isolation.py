@@ -1,0 +1,82 @@
+"""Data of one task that reach another's model are found; what cannot be tested is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import cloister as cl
+from cloister import LeastSquares, MeanRegularized, Plan
+from cloister.audit.isolation import check_isolation
+
+ALGORITHMS = [
+    MeanRegularized(LeastSquares(3), rounds=3),
+    MeanRegularized(cl.Softmax(2, classes=3), rounds=2),
+    cl.SharedPrior(cl.Regression(3)),
+    cl.SharedPrior(cl.Classification(3)),
+    cl.LowRank(cl.Logistic(3), rounds=2),
+    cl.LocalNoise(cl.GroupSparse(LeastSquares(3), rounds=2), epsilon=10.0),
+]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: type(algorithm).__name__)
+def test_shipped_algorithms_isolate(algorithm):
+    found = check_isolation(Plan(algorithm, n_tasks=500).calibrate(1.0))
+    assert found.holds, found.detail
+
+
+def test_it_works_with_sampling():
+    for sampling in (cl.Poisson(0.5), cl.FixedSize(40), cl.OnePass()):
+        plan = Plan(MeanRegularized(LeastSquares(2), rounds=3), sampling=sampling, n_tasks=60).calibrate(1.0)
+        assert check_isolation(plan).holds
+
+
+@dataclass(frozen=True)
+class Mixing(MeanRegularized):
+    """Models that are centred over all tasks at home: they see each other's."""
+
+    def finish(self, states, block, board):
+        models = super().finish(states, block, board)
+        return {name: array - array.mean(axis=0) for name, array in models.items()}
+
+
+@dataclass(frozen=True)
+class Leftover(MeanRegularized):
+    """A task starts its round from what the task before it left behind."""
+
+    def send(self, states, block, board):
+        messages, states = super().send(states, block, board)
+        return messages, {name: np.roll(array, 1, axis=0) for name, array in states.items()}
+
+
+@pytest.mark.parametrize("kind", [Mixing, Leftover])
+def test_rows_that_mix_are_convicted(kind):
+    found = check_isolation(Plan(kind(LeastSquares(3), rounds=3), n_tasks=100).calibrate(1.0))
+    assert found.holds is False
+    assert "other tasks" in found.detail
+
+
+def test_an_algorithm_that_stops_on_bad_data_is_convicted():
+    @dataclass(frozen=True)
+    class Strict(MeanRegularized):
+        def finish(self, states, block, board):
+            if not np.isfinite(block.X).all():
+                raise ValueError("bad data")
+            return super().finish(states, block, board)
+
+    found = check_isolation(Plan(Strict(LeastSquares(3), rounds=1), n_tasks=100).calibrate(1.0))
+    assert found.holds is False
+    assert "stopped everybody" in found.detail
+
+
+def test_what_is_not_known_is_not_tested():
+    @dataclass(frozen=True)
+    class Own:
+        def schedule(self, n_tasks, mu):
+            return ()
+
+    found = check_isolation(Plan(Own(), n_tasks=10))
+    assert found.holds is None
+    assert "not tested" in found.detail
