@@ -14,8 +14,9 @@ import math
 import operator
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -69,7 +70,15 @@ class Release:
 class _Record:
     release: Release | None
     digest: Mapping[str, Array]
-    hash: bytes
+    chain: Callable[[], bytes] | None
+
+    @cached_property
+    def hash(self) -> bytes:
+        """The record's hash, computed when it is first needed: a device may work meanwhile."""
+        assert self.chain is not None
+        found = self.chain()
+        object.__setattr__(self, "chain", None)  # it holds the board before this one, and that the one before
+        return found
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -113,21 +122,24 @@ class Billboard:
         if release is not None:
             release = Release(_frozen(release.value), **release.facts())
         header, payload = self._encode(len(self.records), release, frozen)
-        record = _Record(release, MappingProxyType(frozen), _chain(self.head, header, payload))
+        chain = lambda: _chain(self.head, header, *payload)  # noqa: E731
+        record = _Record(release, MappingProxyType(frozen), chain)
         return Billboard(self.plan, self.capacity, (*self.records, record))
 
     def _encode(
         self, number: int, release: Release | None, digest: Mapping[str, Array]
-    ) -> tuple[bytes, bytes]:
+    ) -> tuple[bytes, list[Array]]:
         arrays = {f"digest/{name}": array for name, array in sorted(digest.items())}
         header: dict[str, Any] = {"record": number, "plan": self.plan, "capacity": self.capacity}
         if release is not None:
             arrays["release"] = release.value
             header["release"] = release.facts()
-        little = {name: array.astype(array.dtype.newbyteorder("<")) for name, array in arrays.items()}
+        little = {
+            name: array.astype(array.dtype.newbyteorder("<"), copy=False) for name, array in arrays.items()
+        }
         header["arrays"] = [[name, array.dtype.str, list(array.shape)] for name, array in little.items()]
         text = json.dumps(header, sort_keys=True, separators=(",", ":"))
-        return text.encode(), b"".join(array.tobytes() for array in little.values())
+        return text.encode(), [array.reshape(-1) for array in little.values()]
 
     def __getitem__(self, name: str) -> Array:
         return self.records[-1].digest[name]
@@ -156,7 +168,12 @@ class Billboard:
     @property
     def head(self) -> bytes:
         """The hash that stands for the whole board."""
-        return self.records[-1].hash if self.records else b""
+        if not self.records:
+            return b""
+        first = len(self.records)  # of those that still need a hash, the oldest goes first
+        while first and "hash" not in self.records[first - 1].__dict__:
+            first -= 1
+        return [record.hash for record in self.records[min(first, len(self.records) - 1) :]][-1]
 
     def before(self, round: int) -> Billboard:
         """Return the board as it was when round number `round` (from 0) began."""
@@ -199,7 +216,7 @@ class Billboard:
         """Return one record (0 is how the board opened) as it stands in a file."""
         record = self.records[number]
         header, payload = self._encode(number, record.release, record.digest)
-        return b"".join([len(header).to_bytes(8, "little"), header, payload, record.hash])
+        return b"".join([len(header).to_bytes(8, "little"), header, *(a.tobytes() for a in payload), record.hash])
 
     def _bytes(self) -> bytes:
         return b"".join([MAGIC, *map(self.record_bytes, range(len(self.records))), END])
@@ -272,8 +289,11 @@ def _frozen(array: Array) -> Array:
     return copy
 
 
-def _chain(previous: bytes, header: bytes, payload: bytes) -> bytes:
-    return hashlib.sha256(previous + len(header).to_bytes(8, "little") + header + payload).digest()
+def _chain(previous: bytes, header: bytes, *payload: bytes | Array) -> bytes:
+    found = hashlib.sha256(previous + len(header).to_bytes(8, "little") + header)
+    for part in payload:
+        found.update(part)
+    return found.digest()
 
 
 class _TruncatedError(BillboardError):

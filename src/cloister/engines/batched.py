@@ -121,6 +121,9 @@ class _BatchedCells:
     trainer: Trainer
     buckets: list[_Bucket]
 
+    def __post_init__(self) -> None:
+        self.bad = torch.zeros((), dtype=torch.int64, device=self.trainer.device)
+
     def init(self, board: Billboard) -> None:
         here = _DeviceBoard(board, self.trainer.device)
         for bucket in self.buckets:
@@ -131,12 +134,14 @@ class _BatchedCells:
             ]
             bucket.states = {name: _home(torch.cat([p[name] for p in parts]), bucket.X) for name in parts[0]}
 
-    def speak(self, board: Billboard, coins: Coins) -> tuple[Any, int]:
-        channel = self.plan.algorithm.channel(board)
-        sums = _Sums(self.plan, channel, self.trainer.device)
+    def speak(self, board: Billboard, coins: Coins) -> Any:
+        sums = _Sums(self.plan, self.plan.algorithm.channel(board), self.trainer.device, self.bad)
         for messages in self._send(board, coins):
             sums.add(messages)
-        return sums.total(), sums.rejected()
+        return sums.total()
+
+    def rejected(self) -> int:
+        return int(self.bad)
 
     def listen(self, board: Billboard, coins: Coins) -> None:
         for _ in self._send(board, coins):
@@ -192,14 +197,13 @@ class _BatchedCells:
 class _Sums:
     """The sum of clipped messages, kept on the device until it is asked for."""
 
-    def __init__(self, plan: Plan, channel: Channel, device: torch.device) -> None:
-        self.plan, self.channel, self.device = plan, channel, device
+    def __init__(self, plan: Plan, channel: Channel, device: torch.device, bad: Tensor) -> None:
+        self.plan, self.channel, self.bad = plan, channel, bad
         self.here = isinstance(channel.lift, Plain) and isinstance(plan.mechanism, Gaussian | Silent)
         self.exact = self.here and isinstance(plan.mechanism, Gaussian) and plan.mechanism.exact
         kind = torch.int64 if self.exact else torch.float64
         self.sum = torch.zeros(channel.size, dtype=kind, device=device)
         self.parts: list[Any] = []
-        self.bad = torch.zeros((), dtype=torch.int64, device=device)
 
     def add(self, messages: Tensor) -> None:
         """Clip each row to the ball, in units of the clip, and add it; rows that are not finite are zero."""
@@ -222,10 +226,6 @@ class _Sums:
             empty = self.plan.mechanism.total(self.channel, np.zeros((0, self.channel.dim)))
             return sum(self.parts, empty)
         return _Pending(self.sum)
-
-    def rejected(self) -> int:
-        """Return how many messages were not finite."""
-        return int(self.bad)
 
 
 def _to_grid(rows: Tensor) -> Tensor:

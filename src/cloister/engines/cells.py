@@ -37,11 +37,14 @@ class Cells(Protocol):
     def init(self, board: Billboard) -> None:
         """Let every task make its first state."""
 
-    def speak(self, board: Billboard, coins: Coins) -> tuple[Any, int]:
-        """Let the tasks with a coin do a round's work; return the sum of what they say, and how many spoke garbage.
+    def speak(self, board: Billboard, coins: Coins) -> Any:
+        """Let the tasks with a coin do a round's work; return the sum of what they say.
 
         The sum is what the plan's mechanism takes; it may be an array that is still being computed.
         """
+
+    def rejected(self) -> int:
+        """Return how many messages were not finite, and counted as zero."""
 
     def listen(self, board: Billboard, coins: Coins) -> None:
         """Let the tasks with a coin do a round's work and say nothing."""
@@ -85,15 +88,20 @@ class _LocalCells:
     blocks: list[Block]
     each: Each
     states: list[States] = field(default_factory=list)
+    bad: int = 0
 
     def init(self, board: Billboard) -> None:
         self.states = self.each(partial(named, self.plan.algorithm.init, board), self.blocks)
 
-    def speak(self, board: Billboard, coins: Coins) -> tuple[Any, int]:
+    def speak(self, board: Billboard, coins: Coins) -> Any:
         took_part = [coins[index] for index in self.layout]
         heard = self.each(partial(_speak, self.plan, board), self.states, self.blocks, took_part)
         self.states = [state for state, _, _ in heard]
-        return sum(total for _, total, _ in heard), sum(bad for _, _, bad in heard)
+        self.bad += sum(bad for _, _, bad in heard)
+        return sum(total for _, total, _ in heard)
+
+    def rejected(self) -> int:
+        return self.bad
 
     def listen(self, board: Billboard, coins: Coins) -> None:
         took_part = [coins[index] for index in self.layout]

@@ -134,12 +134,11 @@ def _rounds(plan: Plan, tasks: Tasks, book: Book, engine: Engine, progress: Prog
     local_seed = source.local_seed()
     coins = _draw_coins(plan, source)
     posted, board = book.posted, book.posted.before(0)
-    rejected = 0
     with engine.cells(plan, tasks, local_seed) as cells:
         cells.init(board)
         for t in range(len(plan.rounds)):
-            total, bad = cells.speak(board, coins[t])
-            rejected += bad
+            total = cells.speak(board, coins[t])
+            _ = board.head  # hashed while a device may still be computing the sum
             if t < posted.rounds:
                 board = posted.before(t + 1)
             else:
@@ -147,7 +146,7 @@ def _rounds(plan: Plan, tasks: Tasks, book: Book, engine: Engine, progress: Prog
             if progress is not None:
                 progress(t + 1, len(plan.rounds))
         models = cells.finish(board)
-    private = PrivateRun(tasks.ids, models, coins, local_seed, rejected)
+        private = PrivateRun(tasks.ids, models, coins, local_seed, cells.rejected())
     return Run(plan, board, source.describe(plan.mechanism.kind), private)
 
 

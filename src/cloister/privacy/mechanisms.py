@@ -126,10 +126,14 @@ class Gaussian:
         if not self.exact:
             drawn = noise * normals(stream.uniforms(channel.size))
             return np.asarray(total) + drawn  # looked at last: it may still be being computed
-        steps, whole = channel.steps, np.empty(channel.size, dtype=np.int64)
-        for step in np.unique(steps):
-            at = np.flatnonzero(steps == step)
-            whole[at] = discrete_gaussian(integer_deviation(noise / step), at.size, stream)
+        steps = channel.steps
+        whole = np.empty(len(steps), dtype=np.int64)
+        left = np.ones(len(steps), dtype=np.bool_)
+        while left.any():  # two or three kinds of numbers at most
+            step = steps[left.argmax()]
+            kind = steps == step
+            whole[kind] = discrete_gaussian(integer_deviation(noise / step), int(kind.sum()), stream)
+            left &= ~kind
         return np.asarray(steps * (np.asarray(total) + whole))
 
     def scaled(self, budget: float) -> Gaussian:
