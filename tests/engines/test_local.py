@@ -39,6 +39,7 @@ from cloister import (
     replay,
     run,
 )
+from cloister.engines.cells import Local
 
 SIZES = [1, 2, 3, 4, 5, 6, 7, 3, 5, 1, 4, 2, 9, 6]
 M = len(SIZES)
