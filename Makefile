@@ -14,7 +14,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "== set-up: virtual environment in .venv (about a minute, once)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cloister needs Python 3.11 or newer: make PYTHON=python3.11")'
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[data,report,dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[data,report,torch,dev]'
 	@touch $@
 
 demo: $(READY)  ## train on 2410 real schools, compare, write demo/chem97.html

@@ -6,6 +6,7 @@ Tasks say bounded things. The curator posts noisy sums on a public billboard. Ta
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"
@@ -17,15 +18,29 @@ _HOMES = {
     "algorithms.averaging": ["Averaged"],
     "algorithms.covariance": ["GroupSparse", "LowRank"],
     "algorithms.decomposed": ["Decomposed", "EntrySparse", "SquaredNorm", "TaskSparse"],
+    "algorithms.federated": [
+        "Ditto",
+        "FedAvg",
+        "FedProx",
+        "FineTuning",
+        "Increment",
+        "LocalOnly",
+        "Offset",
+        "Personalized",
+        "Position",
+    ],
     "algorithms.guarded": ["Guarded"],
     "algorithms.independent": ["Independent"],
     "algorithms.mean": ["MeanRegularized"],
     "algorithms.prior": ["SharedPrior"],
+    "algorithms.server": ["ServerAdam", "ServerAverage", "ServerMomentum"],
     "algorithms.structures": ["Joint", "Subspace", "Mean", "Support"],
     "algorithms.two_level": ["LocalNoise"],
     "billboard": ["Billboard", "Release"],
     "channel": ["Absolute", "Channel", "Diagonal", "MeanAndOuter", "Outer", "Plain", "Relation", "Round"],
     "codebook": ["Codebook"],
+    "engines.batched": ["Batched"],
+    "engines.cells": ["Local"],
     "engines.check": ["check_algorithm"],
     "engines.local": ["Run", "replay", "run"],
     "errors": [
@@ -56,7 +71,10 @@ _HOMES = {
     ],
     "estimators.prior": ["SharedPriorClassifier", "SharedPriorRegressor"],
     "learners.classification": ["Classification"],
+    "learners.descent": ["Descent"],
     "learners.losses": ["LeastSquares", "Logistic", "Softmax"],
+    "learners.module": ["Module"],
+    "learners.penalties": ["EWC", "Quadratic", "SymmetrizedKL"],
     "learners.regression": ["Regression"],
     "plan": ["Plan"],
     "privacy.guarantee": ["Guarantee"],
@@ -79,9 +97,21 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"cloister.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'cloister' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"cloister.{_HOME_OF[name]}"), name)
+    value = getattr(_load(name), name)
     globals()[name] = value
     return value
+
+
+def _load(name: str) -> ModuleType:
+    """Import the home of a name; if that needs an extra which is not there, say which."""
+    try:
+        return importlib.import_module(f"cloister.{_HOME_OF[name]}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from cloister.errors import MissingExtraError
+
+        raise MissingExtraError("torch", "torch", f"cloister.{name}") from error
 
 
 def __dir__() -> list[str]:

@@ -216,7 +216,9 @@ class Billboard:
         """Return one record (0 is how the board opened) as it stands in a file."""
         record = self.records[number]
         header, payload = self._encode(number, record.release, record.digest)
-        return b"".join([len(header).to_bytes(8, "little"), header, *(a.tobytes() for a in payload), record.hash])
+        return b"".join(
+            [len(header).to_bytes(8, "little"), header, *(a.tobytes() for a in payload), record.hash]
+        )
 
     def _bytes(self) -> bytes:
         return b"".join([MAGIC, *map(self.record_bytes, range(len(self.records))), END])
@@ -292,7 +294,7 @@ def _frozen(array: Array) -> Array:
 def _chain(previous: bytes, header: bytes, *payload: bytes | Array) -> bytes:
     found = hashlib.sha256(previous + len(header).to_bytes(8, "little") + header)
     for part in payload:
-        found.update(part)
+        found.update(part if isinstance(part, bytes) else part.data)
     return found.digest()
 
 

@@ -1,8 +1,8 @@
 r"""Networks trained by many tasks at once: private personalised learning and its baselines.
 
-All share one shape. The board holds a public model :math:`\tilde w`; a task trains at home and says, clipped, how far
-it got; the curator moves the public model by the noisy mean. They differ in where a task starts, what holds it
-back, and what it ends with:
+All share one shape. The board holds a public model :math:`\tilde w`; a task trains at home and says, clipped,
+how far it got; the curator moves the public model by the noisy mean. They differ in where a task starts, what
+holds it back, and what it ends with:
 
 ============== ==================== ============================== =========================
 algorithm      starts from          held near the public model     ends with
@@ -15,19 +15,20 @@ algorithm      starts from          held near the public model     ends with
 
 References
 ----------
-Papers "DPMTL" (Algorithm 1) and "PMTL" (Hu, Wu, Smith, arXiv:2108.12978, Algorithm 1, with a fixed public denominator).
-McMahan et al., arXiv:1602.05629 (FedAvg); Li et al., arXiv:1812.06127 (FedProx), arXiv:2012.04221 (Ditto).
+Papers "DPMTL" (Algorithm 1) and "PMTL" (Hu, Wu, Smith, arXiv:2108.12978, Algorithm 1, with a fixed public
+denominator). McMahan et al., arXiv:1602.05629 (FedAvg); Li et al., arXiv:1812.06127 (FedProx),
+arXiv:2012.04221 (Ditto).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from cloister.algorithms.server import Averaging, Server
+from cloister.algorithms.server import Server, ServerAverage
 from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
 from cloister.learners.descent import Descent
@@ -44,9 +45,9 @@ __all__ = [
     "FineTuning",
     "Increment",
     "LocalOnly",
-    "Model",
     "Offset",
     "Personalized",
+    "Position",
 ]
 
 Array = Any  # of NumPy, or of torch on another device
@@ -90,9 +91,11 @@ class FineTuning:
 class Offset:
     """Say how far the model is from the public one: noise does not add up over rounds."""
 
-    def message(self, new: Array, old: Array, mean: Array, start: Array) -> Array:
+    keeps: ClassVar[tuple[str, ...]] = ()  # what the board remembers of the start
+
+    def message(self, new: Array, old: Array, board: Billboard) -> Array:
         """Return new - mean."""
-        return new - mean
+        return new - board["mean"]
 
     def step(self, noisy: Array, board: Billboard) -> Array:
         """Return the update itself."""
@@ -101,15 +104,25 @@ class Offset:
 
 @dataclass(frozen=True)
 class Increment:
-    """Say how far the model moved in this round; for tasks that take part with probability `share`.
+    """Say how far the model moved in this round.
 
-    The public model is the start plus the mean over *all* tasks of what they said, so the noisy sum is divided by
-    the number of tasks and not by the number that take part in a round.
+    The public model is the start plus the mean over *all* tasks of all they have said, so a noisy sum is
+    divided by the number of tasks and not by the number that take part in a round.
+
+    Parameters
+    ----------
+    share : float
+        The probability that a task takes part in a round, as in the plan's sampling: 1 for `Everyone`.
     """
 
-    share: float = 1.0
+    share: float
+    keeps: ClassVar[tuple[str, ...]] = ()
 
-    def message(self, new: Array, old: Array, mean: Array, start: Array) -> Array:
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise PlanError(f"share must be the sampling's probability, in (0, 1]. Got {self.share}.")
+
+    def message(self, new: Array, old: Array, board: Billboard) -> Array:
         """Return new - old."""
         return new - old
 
@@ -119,12 +132,14 @@ class Increment:
 
 
 @dataclass(frozen=True)
-class Model:
-    """Say the model itself, as its distance from the public start; the public model forgets its past."""
+class Position:
+    """Say where the model is, measured from the public start; the public model forgets its past."""
 
-    def message(self, new: Array, old: Array, mean: Array, start: Array) -> Array:
+    keeps: ClassVar[tuple[str, ...]] = ("start",)
+
+    def message(self, new: Array, old: Array, board: Billboard) -> Array:
         """Return new - start."""
-        return new - start
+        return new - board["start"]
 
     def step(self, noisy: Array, board: Billboard) -> Array:
         """Return the way from the last public model to the new one."""
@@ -132,14 +147,14 @@ class Model:
 
 
 @dataclass(frozen=True)
-class _Federated(ABC):
+class _Federated:
     """What all share: the message's channel, the public model, and training at home at the end."""
 
     learner: ClientLearner
     solver: Descent
     clip: float = 1.0
     rounds: int = 100
-    server: Server = field(default_factory=Averaging)
+    server: Server = field(default_factory=ServerAverage)
     finetune: FineTuning | None = None
 
     def __post_init__(self) -> None:
@@ -147,10 +162,6 @@ class _Federated(ABC):
             raise PlanError(
                 f"rounds must be at least 1. Got {self.rounds}. Use LocalOnly() to share nothing."
             )
-
-    @abstractmethod
-    def _train(self, start: Array, block: Block, board: Billboard) -> Array:
-        """Return where a round's local work ends."""
 
     def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
         """Return equal rounds of one clipped update."""
@@ -170,12 +181,7 @@ class _Federated(ABC):
 
     def init(self, block: Block, board: Billboard) -> States:
         """Keep nothing."""
-        return {"weights": self.learner.spread(board["mean"], block)[:, :0]}
-
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
-        """Train from the public model; say how far that got."""
-        start = self.learner.spread(board["mean"], block)
-        return self._train(start, block, board) - start, states
+        return {}
 
     def digest(self, release: Release, board: Billboard) -> dict[str, Any]:
         """Move the public model by the noisy mean of updates."""
@@ -189,6 +195,10 @@ class _Federated(ABC):
         """Return the model of a task without data: the public one."""
         return {"coef": board["mean"][None, :]}
 
+    def _train(self, start: Array, block: Block, board: Billboard, lam: float = 0.0) -> Array:
+        """Return where a round's local work ends, held near the public model by a pull of strength lam."""
+        return self.learner.descend(start, block, self.solver, board.rounds, board["mean"], quadratic(lam))
+
     def _tune(self, weights: Array, block: Block, board: Billboard) -> Array:
         if self.finetune is None:
             return weights
@@ -196,6 +206,18 @@ class _Federated(ABC):
         return self.learner.descend(
             weights, block, tuning.solver, board.rounds, board["mean"], tuning.penalty
         )
+
+
+@dataclass(frozen=True)
+class _Held(_Federated):
+    """What those share whose training is held near the public model."""
+
+    lam: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.lam < math.inf:
+            raise PlanError(f"lam must be >= 0 and finite. Got {self.lam}.")
 
 
 @dataclass(frozen=True)
@@ -212,41 +234,60 @@ class FedAvg(_Federated):
         Largest length of an update; public.
     rounds : int
         Releases.
-    server : Averaging, Momentum or Adam
+    server : ServerAverage, ServerMomentum or ServerAdam
         What the public model does with a noisy update.
     finetune : FineTuning, optional
         Training at home after the last release.
 
     Privacy
     -------
-    A message is one update, clipped: sensitivity `clip` (zero-out) or twice that (replace) of the sum. Every task
-    counts the same, whatever its number of rows, and the denominator is public.
+    A message is one update, clipped: sensitivity `clip` (zero-out) or twice that (replace) of the sum. Every
+    task counts the same, whatever its number of rows, and the denominator is public.
     """
 
-    def _train(self, start: Array, block: Block, board: Billboard) -> Array:
-        return self.learner.descend(start, block, self.solver, board.rounds, board["mean"], None)
+    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
+        """Train from the public model; say how far that got."""
+        start = self.learner.spread(board["mean"], block)
+        return self._train(start, block, board) - start, states
 
 
 @dataclass(frozen=True)
-class FedProx(_Federated):
-    """Federated averaging with local training held near the public model by a quadratic; see `FedAvg`."""
+class FedProx(_Held):
+    r"""Federated averaging with local training held near the public model by a quadratic.
 
-    lam: float = 0.1
+    Parameters
+    ----------
+    learner, solver, clip, rounds, server, finetune
+        As for `FedAvg`.
+    lam : float
+        Strength of the pull, as in :math:`\frac\lambda2 |w - \tilde w|^2`.
 
-    def _train(self, start: Array, block: Block, board: Billboard) -> Array:
-        return self.learner.descend(
-            start, block, self.solver, board.rounds, board["mean"], quadratic(self.lam)
-        )
+    Privacy
+    -------
+    As for `FedAvg`.
+    """
+
+    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
+        """Train from the public model, held near it; say how far that got."""
+        start = self.learner.spread(board["mean"], block)
+        return self._train(start, block, board, self.lam) - start, states
 
 
 @dataclass(frozen=True)
-class Ditto(FedAvg):
-    """Federated averaging, and beside it a model of each task's own, held near the public one; see `FedAvg`.
+class Ditto(_Held):
+    """Federated averaging, and beside it a model of each task's own, held near the public one.
 
-    The second model says nothing, so all its training is free.
+    Parameters
+    ----------
+    learner, solver, clip, rounds, server, finetune
+        As for `FedAvg`; `finetune` goes on with the task's own model.
+    lam : float
+        Pull of a task's own model towards the public one.
+
+    Privacy
+    -------
+    As for `FedAvg`. The second model says nothing, so all its training is free.
     """
-
-    lam: float = 0.1
 
     def init(self, block: Block, board: Billboard) -> States:
         """Start the task's own model at the public one."""
@@ -254,19 +295,17 @@ class Ditto(FedAvg):
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
         """Train both models from where they are; say how far the shared one got."""
-        messages, _ = super().send(states, block, board)
-        own = self.learner.descend(
-            states["weights"], block, self.solver, board.rounds, board["mean"], quadratic(self.lam)
-        )
-        return messages, {"weights": own}
+        start = self.learner.spread(board["mean"], block)
+        messages = self._train(start, block, board) - start
+        return messages, {"weights": self._train(states["weights"], block, board, self.lam)}
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Return each task's own model."""
+        """Return each task's own model, tuned at home."""
         return {"coef": self._tune(states["weights"], block, board)}
 
 
 @dataclass(frozen=True)
-class Personalized(_Federated):
+class Personalized(_Held):
     r"""Mean-regularised personal models: each task trains its own, held near the public mean of all.
 
     .. math::
@@ -279,24 +318,23 @@ class Personalized(_Federated):
         As for `FedAvg`.
     lam : float
         Pull towards the mean. At 0 nothing is taken from the others.
-    says : Offset, Increment or Model
-        What a task tells: its distance from the mean (the default; independent noise does not add up), how far it
-        moved, or its model. The last is the projected form of the DPMTL paper.
+    says : Offset, Increment or Position
+        What a task tells: its distance from the mean (the default; independent noise does not add up), how
+        far it moved, or where its model is, which is what the DPMTL paper releases.
 
     Privacy
     -------
-    As for `FedAvg`. A task's model is never clipped, only what it says is, and it stays at home. The printed form of the
-    PMTL paper, increments over the number of *sampled* tasks, has the wrong limit and diverges when
-    ``lam * (m / q - 1) >= 1``; neither form here does.
+    As for `FedAvg`. A task's model is never clipped, only what it says is, and it stays at home. The printed
+    form of the PMTL paper, increments over the number of *sampled* tasks, has the wrong limit and diverges
+    when ``lam * (m / q - 1) >= 1``; no form here does.
     """
 
-    lam: float = 0.1
-    says: Offset | Increment | Model = field(default_factory=Offset)
+    says: Offset | Increment | Position = field(default_factory=Offset)
 
     def open(self) -> dict[str, Any]:
-        """Start from the network's own public parameters, and remember them if models are said."""
+        """Start from the network's own public parameters."""
         board = super().open()
-        return board | {"start": np.array(board["mean"])} if isinstance(self.says, Model) else board
+        return board | {name: np.array(board["mean"]) for name in self.says.keeps}
 
     def init(self, block: Block, board: Billboard) -> States:
         """Start every task at the public model."""
@@ -304,25 +342,19 @@ class Personalized(_Federated):
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
         """Train one's own model; say where that ended."""
-        old, mean = states["weights"], board["mean"]
-        new = self._train(old, block, board)
-        start = board["start"] if isinstance(self.says, Model) else mean
-        return self.says.message(new, old, mean, start), {"weights": new}
+        old = states["weights"]
+        new = self._train(old, block, board, self.lam)
+        return self.says.message(new, old, board), {"weights": new}
 
     def digest(self, release: Release, board: Billboard) -> dict[str, Any]:
         """Move the public mean."""
         noisy = self.clip * release.value / release.denominator
         moved = self.server.step(board, self.says.step(noisy, board))
-        return moved | {"start": board["start"]} if isinstance(self.says, Model) else moved
+        return moved | {name: board[name] for name in self.says.keeps}
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
         """Return each task's own model, tuned at home."""
         return {"coef": self._tune(states["weights"], block, board)}
-
-    def _train(self, start: Array, block: Block, board: Billboard) -> Array:
-        return self.learner.descend(
-            start, block, self.solver, board.rounds, board["mean"], quadratic(self.lam)
-        )
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Adam", "Averaging", "Momentum", "Server"]
+if TYPE_CHECKING:
+    from cloister.billboard import Billboard
+
+__all__ = ["Server", "ServerAdam", "ServerAverage", "ServerMomentum"]
 
 Floats = NDArray[np.float64]
 Public = dict[str, NDArray[Any]]
@@ -21,12 +23,12 @@ class Server(Protocol):
     def open(self, size: int) -> Public:
         """Return what the rule keeps on the board."""
 
-    def step(self, board: Mapping[str, NDArray[Any]], update: Floats) -> Public:
+    def step(self, board: Billboard, update: Floats) -> Public:
         """Return the next mean and what the rule keeps."""
 
 
 @dataclass(frozen=True)
-class Averaging:
+class ServerAverage:
     """Move by the update."""
 
     lr: float = 1.0
@@ -35,13 +37,13 @@ class Averaging:
         """Keep nothing."""
         return {}
 
-    def step(self, board: Mapping[str, NDArray[Any]], update: Floats) -> Public:
+    def step(self, board: Billboard, update: Floats) -> Public:
         """Return mean + lr * update."""
         return {"mean": board["mean"] + self.lr * update}
 
 
 @dataclass(frozen=True)
-class Momentum:
+class ServerMomentum:
     """Move by a running sum of updates, each worth `beta` of the one after it."""
 
     lr: float = 1.0
@@ -51,14 +53,14 @@ class Momentum:
         """Keep the running sum."""
         return {"velocity": np.zeros(size)}
 
-    def step(self, board: Mapping[str, NDArray[Any]], update: Floats) -> Public:
+    def step(self, board: Billboard, update: Floats) -> Public:
         """Return mean + lr * velocity."""
         velocity = self.beta * board["velocity"] + update
         return {"mean": board["mean"] + self.lr * velocity, "velocity": velocity}
 
 
 @dataclass(frozen=True)
-class Adam:
+class ServerAdam:
     """Move by the running mean of updates over the root of the running mean of their squares."""
 
     lr: float = 0.01
@@ -70,7 +72,7 @@ class Adam:
         """Keep both running means and the number of steps."""
         return {"first": np.zeros(size), "second": np.zeros(size), "count": np.zeros(())}
 
-    def step(self, board: Mapping[str, NDArray[Any]], update: Floats) -> Public:
+    def step(self, board: Billboard, update: Floats) -> Public:
         """Return the next mean, bias-corrected."""
         count = board["count"] + 1
         first = self.beta1 * board["first"] + (1 - self.beta1) * update

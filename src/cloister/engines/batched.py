@@ -1,8 +1,8 @@
 """Thousands of networks at once: a block of tasks is one program, on a graphics card or on the processor.
 
-Tasks of similar size share a bucket. All blocks of a bucket have one shape, so that one compiled program serves
-them; places that no task fills have rows of weight zero and say nothing. Data and states that do not fit on the
-device stay in pinned memory and pass through it block by block.
+Tasks of similar size share a bucket. All blocks of a bucket have one shape, so that one compiled program
+serves them; places that no task fills have rows of weight zero and say nothing. Data and states that do not
+fit on the device stay in pinned memory and pass through it block by block.
 """
 
 from __future__ import annotations
@@ -23,18 +23,16 @@ from cloister.billboard import Billboard
 from cloister.channel import GRID, Channel, Plain
 from cloister.engines.cells import Cells, Coins, check_messages
 from cloister.errors import PlanError
-from cloister.learners.module import Module
+from cloister.learners.module import Module, kind_of
 from cloister.learners.training import Precision, Trainer
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, Silent
-from cloister.tasks import Block, Tasks, local_key
+from cloister.tasks import Block, Tasks
 
 __all__ = ["Batched"]
 
 #: Widths of buckets differ by this factor at least: padding wastes less than a third of a bucket.
 BUCKET = 1.5
-#: Rounding of 32-bit numbers on the way to the sum, relative; messages are clipped by so much more.
-SLACK = 2.0**-20
 
 
 @dataclass(frozen=True)
@@ -87,6 +85,12 @@ class _Bucket:
     weight: Tensor
     keys: Tensor
     states: dict[str, Tensor] = field(default_factory=dict)
+
+    def keep(self, states: dict[str, Tensor], at: Tensor) -> None:
+        """Put the new states of some members in place of their old ones."""
+        for name, array in states.items():
+            home = self.states[name]
+            home[at.to(home.device)] = array[: len(at)].to(home.device)
 
     def chunks(self, members: NDArray[np.int64]) -> Iterator[tuple[Tensor, int]]:
         """Cut members into blocks of the bucket's shape; the last is filled up with the first member."""
@@ -169,11 +173,7 @@ class _BatchedCells:
                 block, states = self._block(bucket, at, real), self._states(bucket, at)
                 messages, states = self.algorithm.send(states, block, here)
                 check_messages(tuple(messages.shape), len(at), dim)
-                for name, array in states.items():
-                    if array.shape[1:].numel():
-                        bucket.states[name][at[:real].to(bucket.states[name].device)] = array[:real].to(
-                            bucket.states[name].device
-                        )
+                bucket.keep(states, at[:real])
                 yield messages[:real]
 
     def _block(self, bucket: _Bucket, at: Tensor, real: int) -> Block:
@@ -184,8 +184,7 @@ class _BatchedCells:
             for x in (bucket.X, bucket.y, bucket.weight, bucket.keys)
         )
         weight[real:] = 0
-        ids = np.arange(len(at))
-        return Block(ids, X, y, weight, keys)  # type: ignore[arg-type]
+        return Block(np.arange(len(at)), X, y, weight, keys)  # type: ignore[arg-type]
 
     def _states(self, bucket: _Bucket, at: Tensor) -> dict[str, Tensor]:
         return {
@@ -212,13 +211,8 @@ class _Sums:
         if not self.here:
             self.parts.append(self.plan.mechanism.total(self.channel, messages.double().cpu().numpy()))
             return
-        rows = torch.where(finite[:, None], messages, 0.0)
-        norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64) * ((1 + SLACK) / self.channel.clip)
-        units = rows * (1 / (self.channel.clip * norms.clamp(min=1.0))).float()[:, None]
-        if self.exact:
-            self.sum += _to_grid(units.double() * GRID).sum(dim=0).to(torch.int64)
-        else:
-            self.sum += units.sum(dim=0, dtype=torch.float64)
+        units = clipped(torch.where(finite[:, None], messages, 0.0), self.channel.clip)
+        self.sum += to_grid(units * GRID).to(torch.int64).sum(dim=0) if self.exact else units.sum(dim=0)
 
     def total(self) -> Any:
         """Return the sum; an array that waits for the device when it is looked at."""
@@ -228,7 +222,18 @@ class _Sums:
         return _Pending(self.sum)
 
 
-def _to_grid(rows: Tensor) -> Tensor:
+def clipped(rows: Tensor, clip: float) -> Tensor:
+    """Clip finite rows of 32-bit numbers to the ball and divide by the clip: norms are at most 1.
+
+    As channels do it, in 64 bits, where squares of 32-bit numbers neither overflow nor vanish.
+    """
+    slack = 1 + (rows.shape[1] + 8) * 2.0**-52  # more than all the rounding around it
+    wide = rows.double()
+    norms = torch.linalg.vector_norm(wide, dim=1, keepdim=True) * slack
+    return wide / norms.clamp(min=clip)
+
+
+def to_grid(rows: Tensor) -> Tensor:
     """Round rows of norm at most GRID to whole numbers of norm at most GRID, as channels do."""
     whole = rows.round()
     outside = (whole * whole).sum(dim=1) > GRID**2
@@ -282,22 +287,24 @@ def _bucket(
     resident: bool,
 ) -> _Bucket:
     expected = rate * len(index)
-    most = min(
-        len(index), math.ceil(expected + 3 * math.sqrt(expected * (1 - rate)))
-    )  # more need a block more
+    most = min(len(index), math.ceil(expected + 3 * math.sqrt(expected * (1 - rate))))  # more: a block more
     places = math.ceil(most / math.ceil(most / limit))
-    keys = np.array([local_key(local_seed, name) for name in tasks.ids[index]], dtype=np.uint64)
-    X, y, weight = tasks._stack(index)
-    kinds = (torch.float32, torch.int64 if y.dtype.kind in "biu" else torch.float32, torch.float32)
+    block = next(tasks.blocks([index], local_seed))
     columns = [
-        torch.as_tensor(np.ascontiguousarray(c)).to(k) for c, k in zip((X, y, weight), kinds, strict=True)
+        torch.as_tensor(np.ascontiguousarray(column)).to(kind)
+        for column, kind in (
+            (block.X, kind_of(block.X)),
+            (block.y, kind_of(block.y)),
+            (block.weight, torch.float32),
+            (block.keys.view(np.int64), torch.int64),
+        )
     ]
-    columns.append(torch.from_numpy(keys.view(np.int64)))
     if resident:
         columns = [column.to(device) for column in columns]
     elif device.type == "cuda":
         columns = [column.pin_memory() for column in columns]
-    return _Bucket(index, places, *columns)
+    X, y, weight, keys = columns
+    return _Bucket(index, places, X, y, weight, keys)
 
 
 def _free(device: torch.device) -> float:
@@ -305,7 +312,7 @@ def _free(device: torch.device) -> float:
 
 
 def _fitting(trainer: Trainer, tasks: Tasks) -> int:
-    """Return how many tasks fit: states and slopes a dozen times over, their rows, and room for activations."""
+    """Return how many tasks fit: states and slopes a dozen times over, rows, and room for activations."""
     rows = int(tasks.sizes.max())
     row = int(np.prod(tasks.X.shape[1:])) * 4
     each = 12 * 4 * sum(trainer.sizes) + 4 * rows * row + 400 * row * 20

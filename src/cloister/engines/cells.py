@@ -1,7 +1,7 @@
 """The private side of a run: every task's data and state, in blocks that an engine computes on.
 
-An engine decides where blocks live and how they are computed on. The curator's side, which is the same for all,
-is in `cloister.engines.local`: it sees nothing but sums.
+An engine decides where blocks live and how they are computed on. The curator's side, which is the same for
+all, is in `cloister.engines.local`: it sees nothing but sums.
 """
 
 from __future__ import annotations

@@ -8,7 +8,9 @@ the ones below, which take parameters of shape ``(clients, ...)``. Everything el
 from __future__ import annotations
 
 import copy
+import importlib.util
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +32,7 @@ class _Linear(nn.Linear):
 class _Conv2d(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         padded = F.pad(input, _both_sides(self.padding, self.kernel_size, self.dilation))
-        if padded.is_cuda and self.stride == (1, 1) and self.dilation == (1, 1):
+        if padded.is_cuda and self.stride == (1, 1) and self.dilation == (1, 1) and _has_triton():
             from cloister.learners.kernels import client_conv2d
 
             return client_conv2d(padded, self.weight, self.bias)
@@ -50,17 +52,19 @@ class _Embedding(nn.Embedding):
 
 class _LayerNorm(nn.LayerNorm):
     def forward(self, input: Tensor) -> Tensor:
-        return _affine(F.layer_norm(input, self.normalized_shape, None, None, self.eps), self, 1)
+        return _affine(
+            F.layer_norm(input, self.normalized_shape, None, None, self.eps), self.weight, self.bias
+        )
 
 
 class _GroupNorm(nn.GroupNorm):
     def forward(self, input: Tensor) -> Tensor:
         out = F.group_norm(input, self.num_groups, None, None, self.eps)
-        return _affine(out.movedim(1, -1), self, 1).movedim(-1, 1)
+        return _affine(out.movedim(1, -1), self.weight, self.bias).movedim(-1, 1)
 
 
 class _MaxPool2d(nn.MaxPool2d):
-    """On a graphics card, windows that tile the image are a maximum that compilers fuse with its neighbours."""
+    """On a graphics card, windows that tile the image are a maximum that compilers fuse with others."""
 
     def forward(self, input: Tensor) -> Tensor:
         high, wide = _pair(self.kernel_size)
@@ -106,6 +110,11 @@ def _plain(layer: nn.Module) -> bool:
     return True
 
 
+@lru_cache(maxsize=1)
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
 def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
@@ -119,13 +128,12 @@ def _both_sides(
     if padding == "same":
         total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
         return total[1] // 2, total[1] - total[1] // 2, total[0] // 2, total[0] - total[0] // 2
-    high, wide = padding
-    return wide, wide, high, high  # type: ignore[return-value]
+    assert not isinstance(padding, str)
+    return padding[1], padding[1], padding[0], padding[0]
 
 
-def _affine(out: Tensor, layer: nn.Module, lead: int) -> Tensor:
+def _affine(out: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """Scale and shift each client's normalised examples by its own parameters, on the last axes."""
-    weight, bias = layer.weight, layer.bias
     if weight is None:
         return out
     clients = weight.shape[0]
@@ -140,15 +148,15 @@ def _conv2d_by_groups(
     input: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> Tensor:
     """Convolve as one grouped convolution, a group a client: what processors do best."""
-    clients, out, channels = weight.shape[:3]
+    clients, out = weight.shape[:2]
     each = input.shape[0] // clients
     side_by_side = input.unflatten(0, (clients, each)).transpose(0, 1).flatten(1, 2)
     done = F.conv2d(
         side_by_side,
         weight.flatten(0, 1),
         None if bias is None else bias.flatten(),
-        stride=stride,  # type: ignore[arg-type]
-        dilation=dilation,  # type: ignore[arg-type]
+        stride=stride,
+        dilation=dilation,
         groups=clients,
     )
     return done.unflatten(1, (clients, out)).transpose(0, 1).flatten(0, 1)
@@ -160,9 +168,7 @@ def _conv2d_by_products(
     """Convolve as matrix products of image patches, a batch entry a client: what graphics cards do best."""
     clients, out = weight.shape[:2]
     kernel = weight.shape[3:]
-    patches = F.unfold(
-        input, kernel, dilation=dilation, stride=stride
-    )  # (examples, channels * kernel, places)
+    patches = F.unfold(input, kernel, dilation=dilation, stride=stride)  # (examples, patch entries, places)
     size = [(input.shape[2 + i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in range(2)]
     rows = patches.transpose(1, 2).reshape(clients, -1, patches.shape[1])
     done = rows @ weight.flatten(2).transpose(1, 2)

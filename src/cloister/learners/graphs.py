@@ -1,4 +1,4 @@
-"""A round's steps as one CUDA graph: compiled once, recorded once, then replayed without the processor's help."""
+"""A round's steps as one CUDA graph: compiled once, recorded once, then replayed without the processor."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-r"""Convolution on a graphics card with one filter bank a client, without ever writing image patches to memory.
+r"""Convolution on a graphics card with one filter bank a client; image patches are never written to memory.
 
 For client k the output is :math:`Y_k = P(X_k) W_k`, where :math:`P` lays the patches of an image in rows. The
-three products that training needs, :math:`P(X)W`, :math:`P(X)^\top G` and :math:`P^\top(G W^\top)`, are computed
-tile by tile from the images themselves. Images are ``(clients * each, height, width, channels)`` in memory.
+three products that training needs, :math:`P(X)W`, :math:`P(X)^\top G` and :math:`P^\top(G W^\top)`, are
+computed tile by tile from the images themselves, which are ``(clients * each, height, width, channels)``.
 """
 
 from __future__ import annotations
@@ -231,12 +231,12 @@ def _power(count: int) -> int:
     return min(64, max(16, triton.next_power_of_2(count)))
 
 
-def _keep(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+def _keep(ctx, inputs, output):
     images, filters, ctx.side, ctx.wide, ctx.tf32 = inputs
     ctx.save_for_backward(images, filters)
 
 
-def _backward(ctx, slope):  # type: ignore[no-untyped-def]
+def _backward(ctx, slope):
     images, filters = ctx.saved_tensors
     slope = slope.contiguous()
     back = filter_back = None

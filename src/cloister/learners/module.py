@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,7 +30,7 @@ Array = Any  # of NumPy, or of torch: what comes in goes out
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return one cross-entropy an example: outputs are scores of classes, targets their indexes.
 
-    A target that is no class counts as the nearest one: absurd data spoil their own task and stop nobody else.
+    A target that is no class counts as the nearest one: absurd data spoil their own task and stop nobody.
     """
     classes = outputs.shape[-1]
     index = targets if not targets.is_floating_point() else targets.nan_to_num()
@@ -44,15 +45,17 @@ class Module:
     ----------
     net : nn.Module
         Treats the first axis of its input as examples and does not mix them. Its parameters as they are now
-        are the public start of all tasks: initialise it at random, or train it on public data.
+        are the public start of all tasks: initialise it at random, or train it on public data. Its buffers
+        are public constants, the same for all.
     loss : callable
         ``loss(outputs, targets)`` returns one loss an example; cross-entropy by default.
 
     Notes
     -----
-    Networks of linear, convolutional, embedding and normalising layers run as one program for a whole block
-    of tasks; any other goes through `torch.vmap`. A plan file cannot hold a network: a saved plan names it,
-    by its architecture and a hash of its start, and cannot be read back.
+    Inputs and targets that are whole numbers stay so (for embeddings and classes); all others become 32-bit
+    floats. Networks of linear, convolutional, embedding and normalising layers run as one program for a
+    whole block of tasks; any other goes through `torch.vmap`. A plan file cannot hold a network: a saved plan
+    names it, by its layers and a hash of its numbers, and cannot be read back.
 
     Examples
     --------
@@ -68,16 +71,12 @@ class Module:
     net: nn.Module
     loss: LossPerExample = cross_entropy
     bound: Trainer | None = field(default=None, repr=False)
+    tried: set[object] = field(default_factory=set, init=False, repr=False)  # shapes of rows it can take
 
     def __post_init__(self) -> None:
         for name, layer in self.net.named_modules():
             _check_layer(name, layer)
-        kinds = {parameter.dtype for parameter in self.net.parameters()}
-        if kinds != {torch.float32}:
-            raise InputError(
-                f"A network must have parameters, all of 32-bit floats. Got {sorted(map(str, kinds))}. "
-                "Call net.float() first."
-            )
+        _check_parameters(self.net)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Module) and self.to_document() == other.to_document()
@@ -142,7 +141,9 @@ class Module:
 
     def to_document(self) -> dict[str, object]:
         """Return what a plan file says about a network: enough to tell it from others, not to build it."""
-        digest = hashlib.sha256(self.start().astype("<f4").tobytes()).hexdigest()
+        numbers = [*self.net.parameters(), *self.net.buffers()]
+        raw = (number.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes() for number in numbers)
+        digest = hashlib.sha256(b"".join(raw)).hexdigest()
         return {
             "type": "Module",
             "network": str(self.net),
@@ -153,6 +154,10 @@ class Module:
 
     def _rows(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
         X, y, weight = (self._tensor(x) for x in (block.X, block.y, block.weight))
+        kind = (X.shape[2:], X.dtype)
+        if kind not in self.tried:
+            _check_behaviour(self.net, *kind)
+            self.tried.add(kind)
         return X, y, weight
 
     def _keys(self, block: Block) -> Tensor:
@@ -162,9 +167,13 @@ class Module:
     def _tensor(self, array: Array) -> Tensor:
         if isinstance(array, Tensor):
             return array
-        kind = torch.int64 if array.dtype.kind in "biu" else torch.float32
         owned = array if array.flags.writeable else array.copy()  # torch has no read-only tensors
-        return torch.as_tensor(owned, dtype=kind, device=self.trainer.device)
+        return torch.as_tensor(owned, dtype=kind_of(array), device=self.trainer.device)
+
+
+def kind_of(array: NDArray[Any]) -> torch.dtype:
+    """Return what an array becomes in torch: whole numbers stay so, others are 32-bit floats."""
+    return torch.int64 if array.dtype.kind in "biu" else torch.float32
 
 
 def _check_layer(name: str, layer: nn.Module) -> None:
@@ -178,9 +187,52 @@ def _check_layer(name: str, layer: nn.Module) -> None:
     dropout = layer.p if isinstance(layer, nn.modules.dropout._DropoutNd) else getattr(layer, "dropout", 0.0)
     if isinstance(dropout, float) and dropout > 0:
         raise InputError(
-            f"{what} with dropout, whose coins nobody could replay. Set it to 0; weight_decay does the same work."
+            f"{what} with dropout, whose coins nobody could replay. Set it to 0 and use weight_decay."
         )
     if getattr(layer, "track_running_stats", False):
         raise InputError(f"{what} that keeps statistics of examples. Set track_running_stats=False.")
     if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
         raise InputError(f"{what} that has no shape yet. Run the network on one input first.")
+
+
+def _check_parameters(net: nn.Module) -> None:
+    kinds = {parameter.dtype for parameter in net.parameters()}
+    if kinds != {torch.float32}:
+        raise InputError(
+            f"A network must have parameters, all of 32-bit floats. Got {sorted(map(str, kinds))}. "
+            "Call net.float() first."
+        )
+    frozen = [name for name, parameter in net.named_parameters() if not parameter.requires_grad]
+    if frozen:
+        raise InputError(
+            f"Parameter {frozen[0]!r} is frozen, but every parameter here is trained and told. Make it a "
+            "buffer, or compute its features beforehand and give the part that is trained."
+        )
+
+
+def _check_behaviour(net: nn.Module, shape: torch.Size, kind: torch.dtype) -> None:
+    """Refuse a network that mixes examples, draws at random or changes its buffers; uses no task's data."""
+    twin = copy.deepcopy(net).cpu().train()
+    rows = torch.zeros(2, *shape, dtype=kind)
+    if rows.is_floating_point():
+        rows.normal_(generator=torch.Generator().manual_seed(0))
+    others = [rows.clone(), rows.clone()]
+    for i in (0, 1):
+        others[i][i] += 1
+    drawn, kept = torch.get_rng_state(), [buffer.clone() for buffer in twin.buffers()]
+    try:
+        with torch.no_grad():
+            both, first, second = (twin(x) for x in (rows, *others))
+    except Exception as error:
+        raise InputError(f"The network cannot take {kind} of shape {tuple(shape)}: {error}.") from error
+    if not isinstance(both, Tensor) or both.shape[:1] != (2,):
+        raise InputError("A network must return one tensor, with one row an example.")
+    if not (torch.allclose(both[1], first[1]) and torch.allclose(both[0], second[0])):
+        raise InputError(
+            "The network mixes examples: what it says of one row changed with another. Its first axis must "
+            "be examples (batch_first=True for sequences), and nothing may average over them."
+        )
+    if not torch.equal(drawn, torch.get_rng_state()):
+        raise InputError("The network draws at random, and nobody could replay that. Set its dropout to 0.")
+    if not all(map(torch.equal, kept, twin.buffers())):
+        raise InputError("The network changes its buffers as it runs. They must be public constants.")

@@ -1,11 +1,11 @@
 r"""What holds a model near a public one while it trains at home.
 
-Each is added to the local loss with the public model :math:`\tilde w` fixed: free, because it happens at home.
+Each is added to the local loss with the public model :math:`\tilde w` fixed: free, as it happens at home.
 
 References
 ----------
-Paper "Private multi-task learning: formulation and applications to federated learning" (PMTL), section 5.4 and
-Table 1 (fine-tuning). Kirkpatrick et al., *Overcoming catastrophic forgetting in neural networks*, PNAS 2017.
+Paper "Private multi-task learning: formulation and applications to federated learning" (PMTL), section 5.4
+and Table 1 (fine-tuning). Kirkpatrick et al., *Overcoming catastrophic forgetting in neural networks*, 2017.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Free(_Nothing):
 
 @dataclass(frozen=True)
 class Quadratic(_Nothing):
-    r""":math:`\frac\lambda2 |w - \tilde w|^2`."""
+    r"""A pull of strength lam: :math:`\frac\lambda2 |w - \tilde w|^2`."""
 
     lam: float
 
@@ -69,7 +69,10 @@ class Quadratic(_Nothing):
 
 @dataclass(frozen=True)
 class SymmetrizedKL(_Nothing):
-    r""":math:`\frac\beta2` (KL(p||q) + KL(q||p)) of the class probabilities of both models on own examples."""
+    r"""A pull between class probabilities: :math:`\frac\beta2` (KL(p||q) + KL(q||p)).
+
+    p and q are what the task's own model and the public one say of each of the task's own examples.
+    """
 
     beta: float
 
@@ -83,7 +86,11 @@ class SymmetrizedKL(_Nothing):
 
 @dataclass(frozen=True)
 class EWC(_Nothing):
-    r""":math:`\frac\lambda2 \sum_i F_i (w_i - \tilde w_i)^2`, F the mean squared slope of own rows at the anchor."""
+    r"""Elastic weight consolidation: :math:`\frac\lambda2 \sum_i F_i (w_i - \tilde w_i)^2`.
+
+    F is the diagonal of the empirical Fisher information, the mean over the task's own rows of the squared
+    slope at the public model.
+    """
 
     lam: float
 

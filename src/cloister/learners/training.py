@@ -146,7 +146,7 @@ class Trainer:
         key = (replace(loop.solver, lr=1.0, decay=1.0), loop.pull, *((x.shape, x.dtype) for x in inputs))
         if key not in self._programs:
             self._programs[key] = Recorded(loop, inputs, self.compiled)
-        return self._programs[key]  # type: ignore[no-any-return]
+        return self._programs[key]
 
 
 @dataclass
