@@ -12,9 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from cloister.errors import InputError
+from cloister.learners.clients import swap_layers
 from cloister.learners.descent import Descent
 from cloister.learners.penalties import Penalty
 from cloister.learners.training import LossPerExample, Trainer
@@ -135,8 +137,10 @@ class Module:
 
     def predict(self, weights: Array, X: Array) -> Array:
         """Return outputs, (k, n, ...), of each task's own network on its own inputs."""
+        rows = self._tensor(X)
+        self._try(rows)
         with torch.no_grad():
-            out = self.trainer.outputs(self.trainer.stack(self._tensor(weights)), self._tensor(X)).float()
+            out = self.trainer.outputs(self.trainer.stack(self._tensor(weights)), rows).float()
         return out if isinstance(weights, Tensor) else out.cpu().numpy()
 
     def to_document(self) -> dict[str, object]:
@@ -154,11 +158,17 @@ class Module:
 
     def _rows(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
         X, y, weight = (self._tensor(x) for x in (block.X, block.y, block.weight))
+        self._try(X)
+        return X, y, weight
+
+    def _try(self, X: Tensor) -> None:
+        """When inputs of a shape are first seen, check how the network takes such, on rows of nobody."""
         kind = (X.shape[2:], X.dtype)
         if kind not in self.tried:
             _check_behaviour(self.net, *kind)
+            if not _runs_stacked(self.net, *kind):
+                self.trainer.swapped = None
             self.tried.add(kind)
-        return X, y, weight
 
     def _keys(self, block: Block) -> Tensor:
         keys: Any = block.keys
@@ -212,10 +222,7 @@ def _check_parameters(net: nn.Module) -> None:
 
 def _check_behaviour(net: nn.Module, shape: torch.Size, kind: torch.dtype) -> None:
     """Refuse a network that mixes examples, draws at random or changes its buffers; uses no task's data."""
-    twin = copy.deepcopy(net).cpu().train()
-    rows = torch.zeros(2, *shape, dtype=kind)
-    if rows.is_floating_point():
-        rows.normal_(generator=torch.Generator().manual_seed(0))
+    twin, rows = copy.deepcopy(net).cpu().train(), _made_up(2, shape, kind)
     others = [rows.clone(), rows.clone()]
     for i in (0, 1):
         others[i][i] += 1
@@ -227,12 +234,49 @@ def _check_behaviour(net: nn.Module, shape: torch.Size, kind: torch.dtype) -> No
         raise InputError(f"The network cannot take {kind} of shape {tuple(shape)}: {error}.") from error
     if not isinstance(both, Tensor) or both.shape[:1] != (2,):
         raise InputError("A network must return one tensor, with one row an example.")
-    if not (torch.allclose(both[1], first[1]) and torch.allclose(both[0], second[0])):
-        raise InputError(
-            "The network mixes examples: what it says of one row changed with another. Its first axis must "
-            "be examples (batch_first=True for sequences), and nothing may average over them."
-        )
     if not torch.equal(drawn, torch.get_rng_state()):
         raise InputError("The network draws at random, and nobody could replay that. Set its dropout to 0.")
     if not all(map(torch.equal, kept, twin.buffers())):
         raise InputError("The network changes its buffers as it runs. They must be public constants.")
+    if not (_near(both[1], first[1]) and _near(both[0], second[0])):
+        raise InputError(
+            "The network mixes examples: what it says of one row changed with another. Its first axis must "
+            "be examples (batch_first=True for sequences), and nothing may average over them."
+        )
+
+
+def _runs_stacked(net: nn.Module, shape: torch.Size, kind: torch.dtype) -> bool:
+    """Say whether swapped layers do what the network does: not if it reaches into a layer's parameters."""
+    twin = copy.deepcopy(net).cpu().train()
+    rows = _made_up(3, shape, kind)
+    copies = [{name: factor * w.detach() for name, w in twin.named_parameters()} for factor in (1.0, 1.5)]
+    stacked = {name: torch.stack([own[name] for own in copies]) for name in copies[0]}
+    with torch.no_grad():
+        apart = torch.cat([functional_call(twin, own, (rows,)) for own in copies])
+        try:
+            swapped = swap_layers(twin)
+            if swapped is not None:
+                together = functional_call(swapped, stacked, (torch.cat([rows, rows]),))
+                if together.shape == apart.shape and _near(together, apart):
+                    return True
+        except (RuntimeError, ValueError, IndexError):
+            pass  # it reaches in and finds stacked parameters there
+        _check_side_by_side(twin, stacked, rows)
+    return False
+
+
+def _check_side_by_side(net: nn.Module, stacked: dict[str, Tensor], rows: Tensor) -> None:
+    try:
+        vmap(lambda own: functional_call(net, own, (rows,)), randomness="error")(stacked)
+    except Exception as error:
+        raise InputError(f"Copies of this network cannot run side by side: {error}") from error
+
+
+def _made_up(count: int, shape: torch.Size, kind: torch.dtype) -> Tensor:
+    """Return rows of nobody: zeros where whole numbers are wanted."""
+    rows = torch.zeros(count, *shape, dtype=kind)
+    return rows.normal_(generator=torch.Generator().manual_seed(0)) if rows.is_floating_point() else rows
+
+
+def _near(one: Tensor, two: Tensor) -> bool:
+    return torch.allclose(one, two, rtol=1e-4, atol=1e-5, equal_nan=True)

@@ -1,0 +1,136 @@
+"""Small networks that between them have every layer that is swapped, and some that are not."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Tied(nn.Module):
+    """A next-word model whose two ends share their weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read, self.norm = nn.Embedding(5, 4), nn.LayerNorm(4)
+        self.write = nn.Linear(4, 5, bias=False)
+        self.write.weight = self.read.weight
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.write(self.norm(self.read(words).mean(dim=1)))
+
+
+class Own(nn.Module):
+    """A layer that nobody has heard of, and a buffer of whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.linspace(0.5, 1.5, 4))
+        self.head = nn.Linear(4, 3)
+        self.register_buffer("order", torch.tensor([2, 0, 3, 1]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(x[:, self.order] * self.scale))
+
+
+class Reaches(nn.Module):
+    """Made of layers that could be swapped, but uses their parameters in its own way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x) / self.head.weight.norm()
+
+
+class Drops(nn.Module):
+    """Tosses coins without a layer for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.dropout(x, 0.5, self.training))
+
+
+class Centres(nn.Module):
+    """Subtracts the mean over examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x - x.mean(dim=0))
+
+
+class Counts(nn.Module):
+    """Remembers how often it ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.head(x)
+
+
+#: name: (network, shape of one input, whether layers are swapped)
+NETWORKS = {
+    "linear": (lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3, bias=False)), (4,), True),
+    "convolutions": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3, padding=(1, 2), bias=False),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(4, 5, (3, 2), stride=2, dilation=(1, 2), padding="valid"),
+            nn.Conv2d(5, 3, 2, padding="same"),
+            nn.Flatten(),
+            nn.LazyLinear(3),
+        ),
+        (2, 10, 9),
+        True,
+    ),
+    "words": (Tied, (6,), True),
+    "normalised": (
+        lambda: nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 3)),
+        (4,),
+        True,
+    ),
+    "group norm": (
+        lambda: nn.Sequential(nn.Linear(4, 12), nn.Unflatten(1, (4, 3)), nn.GroupNorm(2, 4), nn.Flatten()),
+        (4,),
+        True,
+    ),
+    "own layer": (Own, (4,), False),
+    "grouped": (
+        lambda: nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(4 * 4, 3)),
+        (2, 4, 4),
+        False,
+    ),
+    "reaches in": (Reaches, (4,), False),
+}
+
+
+def build(name: str) -> tuple[nn.Module, tuple[int, ...]]:
+    """Return a network of this list, started at a fixed place, and the shape of its inputs."""
+    make, shape, _ = NETWORKS[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = make()
+        net(inputs(name, 2))  # lazy layers learn their shape
+        for parameter in net.parameters():  # normalisers start at 0 and 1, which would hide mistakes
+            parameter.data += 0.1 * torch.randn(parameter.shape)
+    return net, shape
+
+
+def inputs(name: str, *lead: int, seed: int = 0) -> Tensor:
+    """Return made-up inputs of a network of this list."""
+    shape, draw = NETWORKS[name][1], torch.Generator().manual_seed(seed)
+    if name == "words":
+        return torch.randint(0, 5, (*lead, *shape), generator=draw)
+    return torch.randn((*lead, *shape), generator=draw)

@@ -1,0 +1,191 @@
+"""A network as a learner: many copies at once are what each would be alone, and what is refused is told."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from networks import NETWORKS, Centres, Counts, Drops, Own, build, inputs
+from torch import nn
+from torch.func import functional_call
+
+from cloister import Descent, FedAvg, InputError, Module, Plan, PlanError, Tasks
+from cloister.learners.training import Trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+EVERY = pytest.mark.parametrize("name", NETWORKS)
+
+
+def block_of(X, y, sizes=None):
+    """Stack (tasks, rows, ...) arrays as a block; the last rows of a smaller task are padding."""
+    sizes = [X.shape[1]] * len(X) if sizes is None else sizes
+    rows = [X[k, :n].numpy() for k, n in enumerate(sizes)]
+    targets = [y[k, :n].numpy() for k, n in enumerate(sizes)]
+    return next(Tasks.from_list(rows, targets).blocks([np.arange(len(X))]))
+
+
+def copies(learner, count, seed=1):
+    """Return the parameters of so many different tasks."""
+    noise = 0.1 * torch.randn(count, learner.size, generator=torch.Generator().manual_seed(seed))
+    return torch.tensor(learner.start(), dtype=torch.float32) + noise
+
+
+@EVERY
+def test_many_copies_are_what_each_is_alone(name):
+    net, _ = build(name)
+    learner = Module(net)
+    weights, X = copies(learner, 3), inputs(name, 3, 5)
+    out = learner.predict(weights.numpy(), X.numpy())
+    assert (learner.trainer.swapped is not None) == NETWORKS[name][2]
+    for k in range(3):
+        alone = copy.deepcopy(net)
+        torch.nn.utils.vector_to_parameters(weights[k], alone.parameters())
+        np.testing.assert_allclose(out[k], alone(X[k]).detach(), atol=2e-6)
+
+
+@EVERY
+def test_swapped_layers_are_vmap(name):
+    """Outputs and slopes, where layers are swapped at all."""
+    net, _ = build(name)
+    fast, slow = (Trainer(net, nn.functional.cross_entropy) for _ in range(2))
+    slow.swapped = None
+    if not NETWORKS[name][2]:
+        fast.swapped = None
+    params = fast.stack(copies(Module(net), 3))
+    X, slopes = inputs(name, 3, 5), []
+    for trainer in (fast, slow):
+        leaves = tuple(w.clone().requires_grad_() for w in params)
+        slopes.append(torch.autograd.grad((trainer.outputs(leaves, X) ** 2).sum(), leaves))
+    for one, two in zip(*slopes, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
+
+
+def test_buffers_are_constants_of_the_plan():
+    """They are used, they do not change, and a network with others is another network."""
+    net = Own()
+    learner = Module(net)
+    X = inputs("own layer", 1, 4)
+    out = learner.predict(learner.start()[None], X.numpy())[0]
+    np.testing.assert_allclose(out, functional_call(net, {}, (X[0],)).detach(), atol=1e-6)
+    other = copy.deepcopy(net)
+    other.order.copy_(torch.arange(4))
+    assert Module(copy.deepcopy(net)) == learner
+    assert hash(Module(copy.deepcopy(net))) == hash(learner)
+    assert Module(other) != learner
+
+
+def test_the_network_given_is_never_changed():
+    net, _ = build("linear")
+    before = copy.deepcopy(net.state_dict())
+    learner = Module(net)
+    X, y = inputs("linear", 2, 5), torch.zeros(2, 5, dtype=torch.int64)
+    learner.descend(copies(learner, 2).numpy(), block_of(X, y), Descent(0.5, steps=3), 0)
+    assert all(torch.equal(before[key], value) for key, value in net.state_dict().items())
+
+
+def test_losses_are_means_over_own_rows():
+    net, _ = build("linear")
+    learner = Module(net)
+    X, y = inputs("linear", 2, 5), torch.tensor([[0, 1, 2, 0, 1], [2, 2, 0, 1, 1]])
+    found = learner.losses(np.repeat(learner.start()[None], 2, axis=0), block_of(X, y, [5, 2]))
+    one = nn.functional.cross_entropy(net(X[0]), y[0]), nn.functional.cross_entropy(net(X[1, :2]), y[1, :2])
+    np.testing.assert_allclose(found, [loss.item() for loss in one], rtol=1e-5)
+
+
+def test_classes_may_be_floats_and_absurd_ones_stop_nobody():
+    net, _ = build("linear")
+    learner = Module(net)
+    X = inputs("linear", 1, 3)
+    labels = torch.tensor([[0, 2, 1]])
+    whole, floats = (learner.losses(learner.start()[None], block_of(X, y)) for y in (labels, labels.double()))
+    np.testing.assert_array_equal(whole, floats)
+    block = block_of(X, labels.double())
+    block.y[0] = [np.nan, 1e300, -7]
+    assert np.isfinite(learner.losses(learner.start()[None], block)).all()
+
+
+REFUSED = {
+    "batch norm": (
+        lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)),
+        "Layer '1' is a BatchNorm1d, which averages over examples .* Use nn.GroupNorm",
+    ),
+    "dropout": (
+        lambda: nn.Sequential(nn.Dropout(0.1), nn.Linear(4, 3)),
+        "Layer '0' is a Dropout with dropout, whose coins nobody could replay",
+    ),
+    "dropout inside": (
+        lambda: nn.Sequential(nn.MultiheadAttention(4, 2, dropout=0.1)),
+        "Layer '0' is a MultiheadAttention with dropout",
+    ),
+    "statistics": (
+        lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, track_running_stats=True)),
+        "Layer '1' is a InstanceNorm2d that keeps statistics of examples. Set track_running_stats=False",
+    ),
+    "lazy": (lambda: nn.Sequential(nn.LazyLinear(3)), "Layer '0' is a LazyLinear that has no shape yet"),
+    "no parameters": (lambda: nn.ReLU(), r"must have parameters, all of 32-bit floats. Got \[\]"),
+    "other floats": (lambda: nn.Linear(4, 3).double(), r"Got \['torch.float64'\]. Call net.float\(\) first"),
+    "frozen": (
+        lambda: nn.Linear(4, 3).requires_grad_(False),
+        "Parameter 'weight' is frozen, but every parameter here is trained and told",
+    ),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_cannot_be_is_refused(why):
+    make, sentence = REFUSED[why]
+    with pytest.raises(InputError, match=sentence):
+        Module(make())
+
+
+SEEN_LATER = {
+    "tosses coins": (Drops, "draws at random, and nobody could replay that"),
+    "mixes examples": (Centres, "mixes examples: what it says of one row changed with another"),
+    "changes buffers": (Counts, "changes its buffers as it runs"),
+    "wrong shape": (lambda: nn.Linear(7, 3), r"cannot take torch.float32 of shape \(4,\)"),
+    "beyond vmap": (
+        lambda: nn.Sequential(nn.Unflatten(1, (2, 2)), nn.GRU(2, 3, batch_first=True), First()),
+        "Copies of this network cannot run side by side: Batching rule not implemented",
+    ),
+    "several outputs": (lambda: nn.GRU(4, 3), "must return one tensor, with one row an example"),
+    "time first": (
+        lambda: nn.Sequential(nn.Unflatten(1, (2, 2)), nn.GRU(2, 3), First()),
+        "must be examples .batch_first=True for sequences",
+    ),
+}
+
+
+class First(nn.Module):
+    def forward(self, pair):
+        return pair[0][:, 0]
+
+
+@pytest.mark.parametrize("why", SEEN_LATER)
+def test_what_cannot_be_is_refused_when_rows_are_first_seen(why):
+    """Found with rows of nobody: no task's data has a say in it."""
+    make, sentence = SEEN_LATER[why]
+    learner = Module(make())
+    X, y = inputs("linear", 1, 2), torch.zeros(1, 2, dtype=torch.int64)
+    with pytest.raises(InputError, match=sentence):
+        learner.descend(learner.start()[None], block_of(X, y), Descent(0.1), 0)
+
+
+def test_a_plan_file_names_a_network_and_cannot_build_it():
+    plan = Plan(FedAvg(Module(build("linear")[0]), Descent(0.1), rounds=2), n_tasks=10).calibrate(1.0)
+    assert "Linear(in_features=4" in plan.to_toml()
+    assert plan.fingerprint == Plan(
+        FedAvg(Module(build("linear")[0]), Descent(0.1), rounds=2), n_tasks=10
+    ).calibrate(1.0).fingerprint  # fmt: skip
+    with pytest.raises(PlanError, match="Module cannot be built from this file"):
+        Plan.from_toml(plan.to_toml())
+
+
+def test_refused_settings():
+    with pytest.raises(InputError, match="Give epochs or steps, not both"):
+        Descent(0.1, epochs=1, steps=1)
+    with pytest.raises(InputError, match=r"momentum in \[0, 1\)"):
+        Descent(0.1, momentum=1.0)
+    with pytest.raises(InputError, match=r"batch must be a positive number\. Got 0"):
+        Descent(0.1, batch=0)

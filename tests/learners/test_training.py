@@ -1,0 +1,204 @@
+"""Training many copies at once is training each alone, by the book, on minibatches that can be drawn again."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from networks import NETWORKS, build, inputs
+from torch import nn
+from torch.nn import functional as F
+
+from cloister import EWC, Descent, Module, Quadratic, SymmetrizedKL, Tasks
+from cloister.learners.descent import MOST_EPOCHS
+from cloister.learners.minibatches import local_uniforms, minibatches
+from cloister.tasks import local_uniforms as reference_uniforms
+
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+SIZES = [7, 3, 1, 5]
+ROUND = 3
+
+
+def make_block(name, sizes=SIZES, seed=2):
+    X = [inputs(name, n, seed=seed + n).numpy() for n in sizes]
+    rng = np.random.default_rng(seed)
+    classes = [rng.integers(0, 3, n) for n in sizes]
+    return next(Tasks.from_list(X, classes).blocks([np.arange(len(sizes))], seed=11))
+
+
+def own_starts(learner, count):
+    noise = np.random.default_rng(5).normal(0, 0.05, (count, learner.size))
+    return (learner.start() + noise).astype(np.float32)
+
+
+def own_batches(block, k, size, solver):
+    """Draw one task's minibatches anew, with NumPy, from what the task knows."""
+    if solver.batch is None:
+        return [np.arange(size)] * solver.count(size)
+    steps, epoch = [], 0
+    while len(steps) < solver.count(size):
+        draws = reference_uniforms(block.keys[k : k + 1], ROUND * MOST_EPOCHS + epoch, size)[0]
+        order = np.argsort(draws)
+        steps += [order[at : at + solver.batch] for at in range(0, size, solver.batch)]
+        epoch += 1
+    return steps[: solver.count(size)]
+
+
+def one_by_one(net, start, block, sizes, solver, extra=lambda model, x: 0.0):
+    """Train each task on its own, as anyone would in plain PyTorch."""
+    ended = []
+    for k, size in enumerate(sizes):
+        model = copy.deepcopy(net)
+        nn.utils.vector_to_parameters(torch.tensor(start[k]), model.parameters())
+        rate = solver.lr * solver.decay**ROUND
+        optimiser = torch.optim.SGD(
+            model.parameters(), lr=rate, momentum=solver.momentum, weight_decay=solver.weight_decay
+        )
+        for rows in own_batches(block, k, size, solver):
+            X, y = block.X[k, rows], torch.tensor(block.y[k, rows])
+            x = torch.tensor(X) if X.dtype.kind == "i" else torch.tensor(X, dtype=torch.float32)
+            optimiser.zero_grad()
+            (F.cross_entropy(model(x), y) + extra(model, x)).backward()
+            optimiser.step()
+        ended.append(nn.utils.parameters_to_vector(model.parameters()).detach().numpy())
+    return np.stack(ended)
+
+
+SOLVERS = {
+    "all rows": Descent(0.1, epochs=3),
+    "epochs": Descent(0.1, batch=2, epochs=2, momentum=0.6, weight_decay=0.02, decay=0.9),
+    "steps": Descent(0.1, batch=3, steps=5, momentum=0.3),
+}
+
+
+@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_block_trains_as_each_task_alone(name, solver):
+    """Ragged sizes, partial batches, momentum, decay; the smallest task has one row."""
+    net, _ = build(name)
+    learner, block = Module(net), make_block(name)
+    start = own_starts(learner, len(SIZES))
+    found = learner.descend(start, block, solver, ROUND)
+    expected = one_by_one(net, start, block, SIZES, solver)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=3e-6)
+    assert np.abs(expected - start).max() > 0.01
+
+
+def test_a_task_gets_the_same_model_in_any_company():
+    net, _ = build("linear")
+    learner, block = Module(net), make_block("linear")
+    start = own_starts(learner, len(SIZES))
+    together = learner.descend(start, block, SOLVERS["epochs"], ROUND)
+    for k, size in enumerate(SIZES):
+        alone = block.take([k])
+        cut = type(alone)(alone.ids, alone.X[:, :size], alone.y[:, :size], alone.weight[:, :size], alone.keys)
+        np.testing.assert_allclose(
+            learner.descend(start[[k]], cut, SOLVERS["epochs"], ROUND)[0], together[k], rtol=1e-6, atol=1e-7
+        )
+
+
+def test_row_weights_are_shares_of_the_mean():
+    """A row of weight two counts as two rows; a task whose rows all weigh nothing stays where it is."""
+    net, _ = build("linear")
+    learner = Module(net)
+    X, y = inputs("linear", 3).numpy(), np.array([0, 1, 2])
+    double = Tasks.from_arrays(X, y, [0] * 3, weight=[2.0, 1.0, 0.0])
+    repeated = Tasks.from_arrays(X[[0, 0, 1]], y[[0, 0, 1]], [0] * 3)
+    start, solver = own_starts(learner, 1), Descent(0.3, steps=2, momentum=0.5)
+    one, two = (learner.descend(start, next(t.blocks()), solver, 0) for t in (double, repeated))
+    np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+    for solver in (Descent(0.3, steps=2, momentum=0.5), Descent(0.3, batch=2, epochs=2)):
+        weightless = next(Tasks.from_arrays(X, y, [0] * 3, weight=np.zeros(3)).blocks())
+        np.testing.assert_array_equal(learner.descend(start, weightless, solver, 0), start)
+
+
+def test_a_task_with_garbage_leaves_all_others_to_the_bit():
+    for name in ("linear", "convolutions", "own layer", "words"):
+        net, _ = build(name)
+        learner, block = Module(net), make_block(name)
+        start = own_starts(learner, len(SIZES))
+        clean = learner.descend(start, block, SOLVERS["epochs"], ROUND)
+        if name == "words":
+            block.y[1] = -(10**9)
+        else:
+            block.X[1] = np.nan
+        spoilt = learner.descend(start, block, SOLVERS["epochs"], ROUND)
+        others = np.arange(len(SIZES)) != 1
+        np.testing.assert_array_equal(clean[others], spoilt[others])
+        assert not np.array_equal(clean[1], spoilt[1])
+
+
+def test_draws_are_those_of_tasks_bit_for_bit():
+    keys = np.array([0, 1, 2**63 - 1, 2**63, 2**64 - 1, 0xDEADBEEFCAFEF00D], dtype=np.uint64)
+    counters = [0, 1, 7 * MOST_EPOCHS + 5]
+    found = local_uniforms(torch.from_numpy(keys.view(np.int64)), torch.tensor(counters), 9).numpy()
+    for at, counter in enumerate(counters):
+        np.testing.assert_array_equal(found[at], reference_uniforms(keys, counter, 9))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 7, 50])
+def test_every_row_is_used_once_a_pass(batch):
+    """And never one of weight zero, wherever it lies; the rest of a block's steps have no weight."""
+    block = make_block("linear")
+    weight = torch.tensor(block.weight, dtype=torch.float32)
+    weight[0, 2] = 0.0
+    keys, epochs = torch.from_numpy(block.keys.view(np.int64)), 3
+    solver = Descent(0.1, batch=batch, epochs=epochs)
+    at, live = minibatches(keys, weight, solver, torch.tensor(ROUND))
+    assert at.shape == live.shape == (solver.count(7), len(SIZES), min(batch, 7))
+    for k in range(len(SIZES)):
+        real = np.flatnonzero(weight[k] > 0)
+        used = [at[t, k][live[t, k] > 0].tolist() for t in range(len(at))]
+        full = [rows for rows in used if rows]
+        assert used == full + [[]] * (len(used) - len(full))
+        per_epoch = -(-len(real) // batch)
+        passes = [sum(full[e * per_epoch : (e + 1) * per_epoch], []) for e in range(epochs)]
+        assert len(full) == epochs * per_epoch
+        assert all(sorted(rows) == real.tolist() for rows in passes)
+    later, _ = minibatches(keys, weight, solver, torch.tensor(ROUND + 1))
+    assert not torch.equal(at, later)
+
+
+def written_objectives(net, anchor, x, y):
+    """The penalties as formulas on parameters, for autograd."""
+    public = copy.deepcopy(net)
+    nn.utils.vector_to_parameters(anchor, public.parameters())
+    fisher = torch.zeros_like(anchor)
+    for i in range(len(x)):
+        slope = torch.autograd.grad(F.cross_entropy(public(x[i : i + 1]), y[i : i + 1]), public.parameters())
+        fisher += nn.utils.parameters_to_vector(slope) ** 2 / len(x)
+    q = public(x).softmax(-1).detach()
+
+    def kl(model, rows):
+        p = model(rows).softmax(-1)
+        both = (p * (p.log() - q.log())).sum(-1) + (q * (q.log() - p.log())).sum(-1)
+        return 1.5 / 2 * both.mean()
+
+    def squares(model, rows, shape):
+        w = nn.utils.parameters_to_vector(model.parameters())
+        return 0.7 / 2 * (shape * (w - anchor) ** 2).sum()
+
+    return {
+        "quadratic": (Quadratic(0.7), lambda model, rows: squares(model, rows, torch.ones_like(anchor))),
+        "kl": (SymmetrizedKL(1.5), kl),
+        "ewc": (EWC(0.7), lambda model, rows: squares(model, rows, fisher)),
+    }
+
+
+@pytest.mark.parametrize("which", ["quadratic", "kl", "ewc"])
+def test_penalties_are_the_slopes_of_their_formulas(which):
+    """Two full-batch steps of one task, its second step being where both models differ; a smaller task along."""
+    net, _ = build("linear")
+    learner, block = Module(net), make_block("linear", [6, 2])
+    start = own_starts(learner, 2)
+    anchor = learner.start().astype(np.float32) + 0.1
+    x, y = torch.tensor(block.X[0], dtype=torch.float32), torch.tensor(block.y[0])
+    penalty, formula = written_objectives(net, torch.tensor(anchor), x, y)[which]
+    solver = Descent(0.2, steps=2)
+    found = learner.descend(start, block, solver, ROUND, anchor, penalty)
+    expected = one_by_one(net, start[:1], block, [6], solver, formula)
+    np.testing.assert_allclose(found[:1], expected, rtol=1e-5, atol=2e-6)
+    plain = learner.descend(start, block, solver, ROUND)
+    assert np.abs(found - plain).max(axis=1).min() > 1e-4
