@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="triton is not installed"
-)
+has_triton = importlib.util.find_spec("triton") is not None
+needs_triton = pytest.mark.skipif(not has_triton, reason="triton is not installed")
 needs_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no graphics card")
 
 #: clients, examples each, channels, height, width, features, filter height and width

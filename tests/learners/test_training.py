@@ -1,8 +1,9 @@
-"""Training many copies at once is training each alone, by the book, on minibatches that can be drawn again."""
+"""Training many copies at once is training each alone, on minibatches that anyone can draw again."""
 
 from __future__ import annotations
 
 import copy
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -154,7 +155,7 @@ def test_every_row_is_used_once_a_pass(batch):
         full = [rows for rows in used if rows]
         assert used == full + [[]] * (len(used) - len(full))
         per_epoch = -(-len(real) // batch)
-        passes = [sum(full[e * per_epoch : (e + 1) * per_epoch], []) for e in range(epochs)]
+        passes = [list(chain(*full[e * per_epoch : (e + 1) * per_epoch])) for e in range(epochs)]
         assert len(full) == epochs * per_epoch
         assert all(sorted(rows) == real.tolist() for rows in passes)
     later, _ = minibatches(keys, weight, solver, torch.tensor(ROUND + 1))
@@ -189,7 +190,7 @@ def written_objectives(net, anchor, x, y):
 
 @pytest.mark.parametrize("which", ["quadratic", "kl", "ewc"])
 def test_penalties_are_the_slopes_of_their_formulas(which):
-    """Two full-batch steps of one task, its second step being where both models differ; a smaller task along."""
+    """Two full-batch steps of one task, beside a smaller one, against plain PyTorch."""
     net, _ = build("linear")
     learner, block = Module(net), make_block("linear", [6, 2])
     start = own_starts(learner, 2)

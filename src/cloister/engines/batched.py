@@ -65,9 +65,10 @@ class Batched:
             raise PlanError(
                 f"The batched engine trains networks. {type(plan.algorithm).__name__} has none; use Local()."
             )
-        trainer = Trainer(
-            learner.net, learner.loss, torch.device(self.device), Precision(self.tf32, self.bf16)
-        )
+        device = torch.device(self.device)
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise PlanError('torch sees no graphics card here. Use Batched("cpu") or Local().')
+        trainer = Trainer(learner.net, learner.loss, device, Precision(self.tf32, self.bf16), self.compiled)
         bound = replace(plan.algorithm, learner=learner.on(trainer))  # type: ignore[type-var]
         limit = self.block or _fitting(trainer, tasks)
         rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
