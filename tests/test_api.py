@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -48,11 +50,13 @@ def test_every_name_can_be_had_and_says_what_it_is(name):
 def test_everything_an_exported_module_exports_for_users_is_there():
     """Learners, algorithms, structures, lifts, samplings, mechanisms: a plan file may name them all."""
     from cloister import channel, errors
-    from cloister.algorithms import independent, mean, prior, structures
-    from cloister.learners import classification, losses, regression
+    from cloister.algorithms import federated, independent, mean, prior, server, structures
+    from cloister.engines import batched, cells
+    from cloister.learners import classification, descent, losses, module, regression
     from cloister.privacy import mechanisms, sampling
 
-    homes = [independent, mean, prior, structures, classification, losses, regression, mechanisms, sampling]
+    homes = [federated, independent, mean, prior, server, structures, mechanisms, sampling, batched, cells]
+    homes += [classification, descent, losses, module, regression]
     nouns = {name for home in homes for name in home.__all__ if dataclasses.is_dataclass(getattr(home, name))}
     lifts = {name for name in channel.__all__ if dataclasses.is_dataclass(getattr(channel, name))}
     assert nouns | lifts | set(errors.__all__) <= set(cloister.__all__)
@@ -85,3 +89,48 @@ def test_a_plan_can_be_priced_without_torch_or_tables():
         "print(*[m for m in ('torch', 'flwr', 'plotly', 'pandas', 'sklearn', 'polars') if m in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == ""
+
+
+#: The only files that may import torch; all others reach it through them, when it is needed.
+TORCH = {
+    *(
+        f"learners/{name}.py"
+        for name in ("clients", "graphs", "kernels", "minibatches", "module", "penalties")
+    ),
+    "learners/training.py",
+    "engines/batched.py",
+}
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Return the packages that a file imports anywhere in it."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def test_torch_is_imported_in_its_own_files_alone():
+    root = Path(cloister.__file__).parent
+    uses = {path: imported(ast.parse(path.read_text(encoding="utf-8"))) for path in root.rglob("*.py")}
+    assert {str(path.relative_to(root)) for path, names in uses.items() if "torch" in names} == TORCH
+    assert {path.name for path, names in uses.items() if "triton" in names} == {"kernels.py"}
+
+
+def test_a_missing_torch_is_one_sentence():
+    """What needs no torch works without it: only a network, its penalties and its engine ask for it."""
+    code = (
+        "import sys; sys.modules['torch'] = None; import cloister as cl\n"
+        "solver, server, rest = cl.Descent(0.1), cl.ServerAdam(), (cl.FedAvg, cl.Personalized, cl.Local())\n"
+        "for name in ('Module', 'EWC', 'Batched'):\n"
+        "    try: getattr(cl, name)\n"
+        "    except cl.MissingExtraError as error: print(error)"
+    )
+    told = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
+    assert told == [
+        f"cloister.{name} needs the package 'torch'. Install it with: pip install 'cloister[torch]'"
+        for name in ("Module", "EWC", "Batched")
+    ]

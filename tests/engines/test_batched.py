@@ -1,0 +1,281 @@
+"""The batched engine: the reference engine's results, isolation, resumption, and a clip that is exact."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from cloister import (
+    EWC,
+    Batched,
+    Channel,
+    Descent,
+    Ditto,
+    Everyone,
+    FedAvg,
+    FineTuning,
+    FixedSize,
+    Gaussian,
+    Independent,
+    Laplace,
+    LocalOnly,
+    Module,
+    Personalized,
+    Plan,
+    PlanError,
+    Poisson,
+    Position,
+    Regression,
+    Silent,
+    SymmetrizedKL,
+    Tasks,
+    replay,
+    run,
+)
+from cloister.channel import GRID
+from cloister.engines.batched import _Sums, clipped, to_grid
+
+CPU = Batched("cpu", block=4)
+SIZES = [1, 2, 2, 3, 3, 4, 5, 6, 9, 9, 14, 20, 30, 30, 31]
+M = len(SIZES)
+
+
+def network(seed=0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return Module(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3)))
+
+
+def make_tasks(seed=0, kind=np.int64):
+    rng = np.random.default_rng(seed)
+    ids = np.repeat([f"t{i:02d}" for i in rng.permutation(M)], SIZES)
+    return Tasks.from_arrays(rng.normal(size=(len(ids), 3)), rng.integers(0, 3, len(ids)).astype(kind), ids)
+
+
+TASKS = make_tasks()
+SOLVER = Descent(0.2, batch=4, momentum=0.4)
+TUNED = FineTuning(Descent(0.1, batch=3, steps=4), EWC(1.0))
+PERSONAL = Personalized(network(), SOLVER, clip=0.3, rounds=4, finetune=TUNED)
+
+
+def models_of(plan, tasks=TASKS, engine=CPU):
+    return run(plan, tasks, random_state=0, engine=engine)
+
+
+def both(plan, tasks=TASKS, engine=CPU):
+    """Run on both engines; the boards' numbers and all models must agree."""
+    one, two = run(plan, tasks, random_state=0), models_of(plan, tasks, engine)
+    for name, array in one.board.records[-1].digest.items():
+        np.testing.assert_allclose(two.board[name], array, atol=1e-5)
+    np.testing.assert_allclose(two.private.models["coef"], one.private.models["coef"], rtol=1e-5, atol=1e-5)
+    assert two.private.rejected_messages == one.private.rejected_messages
+    return one, two
+
+
+# --- the same results --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", [Everyone(), Poisson(0.5), FixedSize(4)], ids=repr)
+@pytest.mark.parametrize("mechanism", [Gaussian(), Gaussian(exact=False), Silent()], ids=repr)
+def test_engines_agree(sampling, mechanism):
+    """Several buckets of ragged sizes, several blocks each, the last one of a bucket not full."""
+    plan = Plan(PERSONAL, mechanism, sampling, n_tasks=M)
+    both(plan if isinstance(mechanism, Silent) else plan.calibrate(5.0))
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        FedAvg(network(), SOLVER, clip=0.3, rounds=3),
+        Ditto(network(), SOLVER, rounds=2, finetune=FineTuning(Descent(0.1), SymmetrizedKL(1.0))),
+        Personalized(network(), SOLVER, rounds=2, says=Position()),
+        LocalOnly(network(), Descent(0.1, batch=2, epochs=2)),
+    ],
+    ids=lambda a: type(a).__name__,
+)
+@pytest.mark.parametrize("block", [1, 3, None])
+def test_engines_agree_on_every_algorithm_and_block(algorithm, block):
+    both(Plan(algorithm, Gaussian(1.0), n_tasks=M), engine=Batched("cpu", block=block))
+
+
+def test_engines_agree_on_noise_the_device_does_not_know():
+    """Other mechanisms sum messages themselves."""
+    both(Plan(PERSONAL, Laplace(), n_tasks=M).calibrate(50.0))
+
+
+def test_engines_agree_when_nobody_takes_part():
+    plan = Plan(replace(PERSONAL, rounds=12), Gaussian(1.0), Poisson(0.08), n_tasks=M)
+    one, _ = both(plan)
+    assert (one.private.coins.sum(axis=1) == 0).any()
+
+
+def test_classes_as_floats_and_rows_without_weight():
+    floats = make_tasks(kind=np.float64)
+    weight = np.ones(len(floats.y))
+    weight[slice(*floats.offsets[9:11])] = 0.0  # all rows of one task
+    weight[::7] = 0.0
+    plan = Plan(PERSONAL, Gaussian(1.0), n_tasks=M)
+    one, two = both(plan, replace(floats, weight=weight))
+    for done in (one, two):  # a task without rows stays at the start
+        np.testing.assert_array_equal(done.private.models["coef"][9], network().start().astype(np.float32))
+        assert np.isfinite(done.private.models["coef"]).all()
+    whole = models_of(plan, make_tasks()).private.models["coef"]
+    np.testing.assert_array_equal(models_of(plan, floats).private.models["coef"], whole)
+
+
+def test_words_stay_whole_numbers():
+    rng = np.random.default_rng(0)
+    words = Tasks.from_arrays(rng.integers(0, 6, (40, 4)), rng.integers(0, 3, 40), np.arange(40) % 8)
+    net = nn.Sequential(nn.Embedding(6, 3), nn.Flatten(), nn.Linear(12, 3))
+    both(Plan(FedAvg(Module(net), SOLVER, rounds=2), Gaussian(1.0), n_tasks=8), words)
+
+
+def test_a_network_that_vmap_runs():
+    net = nn.Sequential(nn.Linear(3, 4), nn.PReLU(), nn.Linear(4, 3))
+    both(Plan(FedAvg(Module(net), SOLVER, rounds=2), Gaussian(1.0), n_tasks=M))
+
+
+# --- replay, isolation, resumption -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", [Everyone(), Poisson(0.5)], ids=repr)
+def test_replay_gives_every_model_again(sampling):
+    done = models_of(Plan(PERSONAL, Gaussian(1.0), sampling, n_tasks=M))
+    private = done.private
+    again = {"coins": private.coins, "local_seed": private.local_seed}
+    tape = replay(done.plan, done.board, TASKS, **again, engine=CPU)
+    np.testing.assert_array_equal(tape["coef"], private.models["coef"])
+    np.testing.assert_allclose(replay(done.plan, done.board, TASKS, **again)["coef"], tape["coef"], atol=1e-5)
+    alone = replay(done.plan, done.board, TASKS.select([3]), coins=private.coins[:, [3]],
+                   local_seed=private.local_seed, engine=CPU)  # fmt: skip
+    np.testing.assert_allclose(alone["coef"][0], private.models["coef"][3], atol=1e-5)
+
+
+@pytest.mark.parametrize("garbage", [np.inf, np.nan, 1e300, 1e30])
+def test_garbage_of_one_task_leaves_all_others_to_the_bit(garbage):
+    """The board is the same, so every other model must be; the task itself says nothing that counts."""
+    plan = Plan(PERSONAL, Gaussian(1.0), Poisson(0.6), n_tasks=M)
+    done = models_of(plan)
+    X = TASKS.X.copy()
+    X[slice(*TASKS.offsets[6:8])] = garbage
+    changed = replace(TASKS, X=X)
+    private = done.private
+    tape = replay(plan, done.board, changed, coins=private.coins, local_seed=private.local_seed, engine=CPU)
+    others = np.arange(M) != 6
+    np.testing.assert_array_equal(tape["coef"][others], private.models["coef"][others])
+    loud = run(replace(plan, mechanism=Silent()), changed, random_state=0, engine=CPU)
+    assert all(np.isfinite(release.value).all() for release in loud.board.releases)
+    assert {release.denominator for release in loud.board.releases} == {0.6 * M}
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_a_stopped_run_goes_on_to_the_same_board(tmp_path):
+    plan = Plan(PERSONAL, Gaussian(1.0), Poisson(0.6), n_tasks=M)
+    whole = models_of(plan)
+
+    def stop(done, total):
+        if done == 2:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        run(plan, TASKS, random_state=0, engine=CPU, journal=tmp_path, progress=stop)
+    assert (tmp_path / "secret").exists()
+    done = run(plan, TASKS, random_state=0, engine=CPU, journal=tmp_path)
+    assert done.board.head == whole.board.head
+    np.testing.assert_array_equal(done.private.models["coef"], whole.private.models["coef"])
+    assert not (tmp_path / "secret").exists()
+
+
+# --- what leaves a task is bounded -------------------------------------------------------------------------
+
+FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
+CLIPS = st.floats(1e-30, 1e30)
+
+
+@given(st.lists(FLOATS, min_size=1, max_size=6), CLIPS)
+def test_norms_are_at_most_one(row, clip):
+    """Exactly: the squares are added as fractions."""
+    units = clipped(torch.tensor([row], dtype=torch.float32), clip).numpy()[0]
+    assert sum(_squared(x) for x in units.tolist()) <= 1
+    whole = to_grid(torch.from_numpy(units)[None] * GRID).to(torch.int64)[0].tolist()
+    assert sum(x * x for x in whole) <= GRID**2
+
+
+def _squared(x):
+    top, bottom = x.as_integer_ratio()
+    return Fraction(top * top, bottom * bottom)
+
+
+@pytest.mark.parametrize("size", [3.4e38, 1.0, 1e-38, 1e-45])
+@pytest.mark.parametrize("clip", [1e-3, 1.0, 7.0])
+def test_long_messages_are_bounded_too(size, clip):
+    """A hundred thousand numbers near the ends of what 32 bits hold."""
+    rng = np.random.default_rng(0)
+    rows = (size * rng.choice([-1.0, 1.0, 0.3], (2, 100_000))).astype(np.float32)
+    units = clipped(torch.from_numpy(rows), clip).numpy()
+    assert (np.linalg.norm(units, axis=1) <= 1).all()
+    np.testing.assert_allclose(units, Channel(100_000, clip).units(rows), rtol=1e-9, atol=1e-300)
+    whole = to_grid(torch.from_numpy(units) * GRID).to(torch.int64).numpy()
+    assert ((whole**2).sum(axis=1) <= GRID**2).all()
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_sums_are_those_of_the_channel(exact):
+    """Rows that are not finite are zero and counted; the rest is the channel's own sum."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(50, 17)).astype(np.float32) * rng.lognormal(0, 4, (50, 1)).astype(np.float32)
+    rows[3, 2], rows[8, 0], rows[9] = np.nan, np.inf, -np.inf
+    plan = Plan(FedAvg(network(), SOLVER), Gaussian(1.0, exact=exact), n_tasks=M)
+    channel, bad = Channel(17, 0.7), torch.zeros((), dtype=torch.int64)
+    sums = _Sums(plan, channel, torch.device("cpu"), bad)
+    sums.add(torch.from_numpy(rows[:20]))
+    sums.add(torch.from_numpy(rows[20:]))
+    assert int(bad) == 3
+    total = np.asarray(sums.total())
+    assert total.dtype == (np.int64 if exact else np.float64)
+    expected = plan.mechanism.total(channel, rows)
+    np.testing.assert_allclose(total, expected, atol=1 if exact else 1e-12)
+
+
+# --- what is refused ---------------------------------------------------------------------------------------
+
+
+def test_an_algorithm_without_a_network_is_refused():
+    with pytest.raises(PlanError, match=r"trains networks\. Independent has none; use Local\(\)"):
+        run(Plan(Independent(Regression(3)), n_tasks=M), TASKS, engine=CPU)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a graphics card")
+def test_a_missing_card_is_a_sentence():
+    with pytest.raises(PlanError, match=r"sees no graphics card here. Use Batched\(.cpu.\) or Local\(\)"):
+        run(Plan(PERSONAL, Gaussian(1.0), n_tasks=M), TASKS, engine=Batched())
+
+
+# --- on a graphics card ------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no graphics card")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_card_agrees_with_the_processor(compiled):
+    rng = np.random.default_rng(0)
+    X, ids = rng.normal(size=(90, 2, 8, 8)).astype(np.float32), rng.integers(0, 9, 90)
+    images = Tasks.from_arrays(X, rng.integers(0, 3, 90), ids)
+    net = nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 3)
+    )
+    algorithm = Personalized(Module(net), SOLVER, clip=0.3, rounds=3, finetune=TUNED)
+    plan = Plan(algorithm, Gaussian(1.0), Poisson(0.6), n_tasks=len(images))
+    one = run(plan, images, random_state=0)
+    two = run(plan, images, random_state=0, engine=Batched("cuda", compiled=compiled))
+    np.testing.assert_allclose(two.private.models["coef"], one.private.models["coef"], atol=1e-4)
+    np.testing.assert_allclose(two.board["mean"], one.board["mean"], atol=1e-4)
