@@ -81,7 +81,15 @@ class ClientLearner(Protocol):
 
 @dataclass(frozen=True)
 class FineTuning:
-    """Training at home after the last release: free."""
+    """Training at home after the last release: free.
+
+    Parameters
+    ----------
+    solver : Descent
+        How long and how fast.
+    penalty : Quadratic, SymmetrizedKL or EWC, optional
+        What holds a model near the public one meanwhile.
+    """
 
     solver: Descent
     penalty: Penalty | None = None
@@ -327,6 +335,14 @@ class Personalized(_Held):
     As for `FedAvg`. A task's model is never clipped, only what it says is, and it stays at home. The printed
     form of the PMTL paper, increments over the number of *sampled* tasks, has the wrong limit and diverges
     when ``lam * (m / q - 1) >= 1``; no form here does.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from cloister import Module, Plan
+    >>> algorithm = Personalized(Module(nn.Linear(4, 3)), Descent(lr=0.1, batch=10), clip=0.5, rounds=20)
+    >>> Plan(algorithm, n_tasks=500).calibrate(epsilon=2.0).guarantee.epsilon <= 2.0
+    True
     """
 
     says: Offset | Increment | Position = field(default_factory=Offset)

@@ -29,7 +29,18 @@ class Server(Protocol):
 
 @dataclass(frozen=True)
 class ServerAverage:
-    """Move by the update."""
+    """Move the public model by the noisy update.
+
+    Parameters
+    ----------
+    lr : float
+        How much of the update to take.
+
+    Examples
+    --------
+    >>> ServerAverage(0.5).step({"mean": np.zeros(2)}, np.array([2.0, 4.0]))["mean"].tolist()
+    [1.0, 2.0]
+    """
 
     lr: float = 1.0
 
@@ -44,7 +55,15 @@ class ServerAverage:
 
 @dataclass(frozen=True)
 class ServerMomentum:
-    """Move by a running sum of updates, each worth `beta` of the one after it."""
+    """Move the public model by a running sum of noisy updates, each worth `beta` of the one after it.
+
+    Parameters
+    ----------
+    lr : float
+        Step size; an update moves the model by ``lr / (1 - beta)`` of itself in the end.
+    beta : float
+        What is left of the running sum after a round.
+    """
 
     lr: float = 1.0
     beta: float = 0.9
@@ -61,7 +80,23 @@ class ServerMomentum:
 
 @dataclass(frozen=True)
 class ServerAdam:
-    """Move by the running mean of updates over the root of the running mean of their squares."""
+    """Move the public model by running mean of noisy updates over the root of that of their squares.
+
+    Noise alone makes the squares, where it is loud: then every coordinate moves by about `lr` a round.
+
+    Parameters
+    ----------
+    lr : float
+        Step size.
+    beta1, beta2 : float
+        What is left of the running means, of updates and of squares, after a round.
+    floor : float
+        Added to the root.
+
+    References
+    ----------
+    Reddi et al., *Adaptive federated optimization*, arXiv:2003.00295 (FedAdam; here with bias correction).
+    """
 
     lr: float = 0.01
     beta1: float = 0.9

@@ -73,7 +73,8 @@ class Module:
     net: nn.Module
     loss: LossPerExample = cross_entropy
     bound: Trainer | None = field(default=None, repr=False)
-    tried: set[object] = field(default_factory=set, init=False, repr=False)  # shapes of rows it can take
+    #: Shapes of rows that it was seen to take, and whether swapped layers do too.
+    tried: dict[object, bool] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, layer in self.net.named_modules():
@@ -166,9 +167,9 @@ class Module:
         kind = (X.shape[2:], X.dtype)
         if kind not in self.tried:
             _check_behaviour(self.net, *kind)
-            if not _runs_stacked(self.net, *kind):
-                self.trainer.swapped = None
-            self.tried.add(kind)
+            self.tried[kind] = _runs_stacked(self.net, *kind)
+        if not self.tried[kind]:
+            self.trainer.swapped = None
 
     def _keys(self, block: Block) -> Tensor:
         keys: Any = block.keys

@@ -58,7 +58,13 @@ class Free(_Nothing):
 
 @dataclass(frozen=True)
 class Quadratic(_Nothing):
-    r"""A pull of strength lam: :math:`\frac\lambda2 |w - \tilde w|^2`."""
+    r"""A pull on parameters: :math:`\frac\lambda2 |w - \tilde w|^2`.
+
+    Parameters
+    ----------
+    lam : float
+        Strength.
+    """
 
     lam: float
 
@@ -72,6 +78,11 @@ class SymmetrizedKL(_Nothing):
     r"""A pull between class probabilities: :math:`\frac\beta2` (KL(p||q) + KL(q||p)).
 
     p and q are what the task's own model and the public one say of each of the task's own examples.
+
+    Parameters
+    ----------
+    beta : float
+        Strength.
     """
 
     beta: float
@@ -90,6 +101,11 @@ class EWC(_Nothing):
 
     F is the diagonal of the empirical Fisher information, the mean over the task's own rows of the squared
     slope at the public model.
+
+    Parameters
+    ----------
+    lam : float
+        Strength.
     """
 
     lam: float
