@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,6 @@ from cloister.tasks import Tasks
 
 __all__ = ["Run", "replay", "run"]
 
-T = TypeVar("T")
 Progress = Callable[[int, int], None]
 
 
