@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import mean_absolute_error, r2_score, roc_auc_score
 
 from cloister import InputError
-from cloister.metrics import average_auc, nmse, per_task
+from cloister.metrics import average_auc, nmse, per_task, spread
 
 RNG = np.random.default_rng(0)
 Y, P, TASKS = RNG.normal(size=60), RNG.normal(size=60), RNG.permutation(np.repeat(["c", "a", "b"], 20))
@@ -54,3 +54,19 @@ def test_rows_must_match():
         nmse([], [])
     with pytest.raises(InputError, match="y has 2 rows, tasks 1"):
         nmse([1.0, 2.0], [1.0, 2.0], ["a"])
+
+
+def test_the_spread_over_tasks():
+    scores = np.append(RNG.permutation(np.arange(1.0, 22.0)), np.nan)
+    result = spread(scores)
+    assert (result.n_tasks, result.mean, result.median) == (21, 11.0, 11.0)
+    assert result.worst_decile == 2.0  # a tenth of 21, rounded up: 1, 2 and 3
+    assert (result.low, result.high) == (pytest.approx(3.0), pytest.approx(19.0))
+    assert result.deviation == pytest.approx(np.sqrt((21**2 - 1) / 12))
+    assert str(result).startswith("private diagnostics: not private, keep at home\n21 tasks: mean 11, worst")
+    assert spread([0.5]).worst_decile == 0.5
+    with pytest.raises(InputError, match="no task has a score"):
+        spread([np.nan])
+    for bad in ([[1.0]], [1.0, np.inf]):
+        with pytest.raises(InputError, match="one finite score a task"):
+            spread(bad)

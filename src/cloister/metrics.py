@@ -8,6 +8,7 @@ and an average over tasks that leaves them is a release, to be bounded, made noi
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from cloister.errors import InputError
 from cloister.tasks import task_ids
 
-__all__ = ["average_auc", "nmse", "per_task"]
+__all__ = ["Spread", "average_auc", "nmse", "per_task", "spread"]
 
 Floats = NDArray[np.float64]
 Metric = Callable[[NDArray[Any], NDArray[Any]], float]
@@ -97,6 +98,67 @@ def per_task(
     order = np.argsort(inverse, kind="stable")
     groups = np.split(order, np.cumsum(np.bincount(inverse, minlength=len(ids)))[:-1])
     return ids, np.array([float(metric(truth[rows], guess[rows])) for rows in groups])
+
+
+@dataclass(frozen=True, repr=False)
+class Spread:
+    """How a score varies over tasks; made by `spread`.
+
+    Attributes
+    ----------
+    n_tasks : int
+        Tasks that have a score.
+    mean, deviation : float
+        Mean over tasks, and standard deviation (of these tasks, not of a population).
+    worst_decile : float
+        Mean over the tenth of the tasks, rounded up, with the lowest scores.
+    low, median, high : float
+        The 10, 50 and 90 % quantiles over tasks.
+    """
+
+    n_tasks: int
+    mean: float
+    deviation: float
+    worst_decile: float
+    low: float
+    median: float
+    high: float
+
+    def __repr__(self) -> str:
+        return (
+            f"private diagnostics: not private, keep at home\n{self.n_tasks} tasks: mean {self.mean:.4g}, "
+            f"worst decile {self.worst_decile:.4g}, quantiles 10/50/90 % {self.low:.4g} / {self.median:.4g} "
+            f"/ {self.high:.4g}, standard deviation {self.deviation:.4g}"
+        )
+
+
+def spread(values: ArrayLike) -> Spread:
+    """Summarise a score over tasks: how good on average, and how good for those it serves worst.
+
+    Parameters
+    ----------
+    values : array-like of shape (n_tasks,)
+        One score a task, e.g. of `per_task`; more is better, so pass a loss with a minus. Undefined scores
+        (NaN) are left out.
+
+    Privacy
+    -------
+    All of it is computed from private scores, without noise. One task can move each of these numbers; they
+    are for those who hold the rows of every task, and never for the billboard.
+
+    Examples
+    --------
+    >>> spread([0.5, 0.9, 0.8, 1.0, 0.7])
+    private diagnostics: not private, keep at home
+    5 tasks: mean 0.78, worst decile 0.5, quantiles 10/50/90 % 0.58 / 0.8 / 0.96, standard deviation 0.172
+    """
+    scores = np.asarray(values, dtype=np.float64)
+    if scores.ndim != 1 or np.isinf(scores).any():
+        raise InputError("values must be one finite score a task, or NaN where there is none.")
+    mean, known = _average(scores, "a score"), np.sort(scores[~np.isnan(scores)])
+    low, median, high = np.quantile(known, [0.1, 0.5, 0.9]).tolist()
+    worst = known[: -(-len(known) // 10)].mean()
+    return Spread(len(known), mean, float(known.std()), float(worst), low, median, high)
 
 
 def _paired(y: ArrayLike, prediction: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""Real and synthetic multi-task data, each with its public codebook.
+"""Real and synthetic multi-task data; tables come with their public codebook. Nothing is downloaded.
 
 >>> from cloister import datasets
 >>> datasets.codebook("chem97").column_names
@@ -7,21 +7,40 @@
 (8, 5, 6)
 """
 
+from cloister.datasets.federated import dirichlet, fedprox, fedprox_iid
+from cloister.datasets.images import femnist, mnist_by_writer
+from cloister.datasets.leaf import (
+    SHAKESPEARE_ALPHABET,
+    leaf_celeba,
+    leaf_femnist,
+    leaf_shakespeare,
+    leaf_stackoverflow,
+)
 from cloister.datasets.lsoa import load_lsoa
 from cloister.datasets.rdataset import load_rdataset
 from cloister.datasets.real import Dataset, codebook, load, load_landmine, load_school, names
 from cloister.datasets.synthetic import Simulation, group_sparse, low_rank
 
 __all__ = [
+    "SHAKESPEARE_ALPHABET",
     "Dataset",
     "Simulation",
     "codebook",
+    "dirichlet",
+    "fedprox",
+    "fedprox_iid",
+    "femnist",
     "group_sparse",
+    "leaf_celeba",
+    "leaf_femnist",
+    "leaf_shakespeare",
+    "leaf_stackoverflow",
     "load",
     "load_landmine",
     "load_lsoa",
     "load_rdataset",
     "load_school",
     "low_rank",
+    "mnist_by_writer",
     "names",
 ]
