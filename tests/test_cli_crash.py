@@ -108,7 +108,6 @@ def test_a_population_needs_a_ledger(work: Path) -> None:
     assert refused(*FIT, "--population", "schools").endswith("Add --ledger PLACE.")
 
 
-@pytest.mark.skipif(not hasattr(Ledger, "create"), reason="needs the durable ledger")
 def test_fit_charges_a_ledger_once(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     account = Ledger.create("ledger", "schools", epsilon=1.5, delta=1e-3)
     FIT_CHARGED = [*FIT, "--ledger", "ledger", "--population", "schools"]
