@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from cloister.channel import Absolute, Channel
 from cloister.learners.average import Candidate, evidence_weights, normal_on_grid, own_candidates
-from cloister.learners.ridge import RidgeFit, Statistics, ridge_fit, ridge_inverse, statistics
+from cloister.learners.ridge import RidgeFit, ridge_fit
+from cloister.learners.summary import Summary, summary, summary_of
 
 if TYPE_CHECKING:
     from cloister.tasks import Block
@@ -67,23 +68,21 @@ class Regression:
         return own_candidates(self.dim, self.dim, self.intercept, weight=1.0)
 
     def prepare(self, block: Block) -> States:
-        """Sum the block up once; rounds then cost two matrix-vector products a task."""
-        stats = statistics(block.X, block.y, block.weight)
-        return stats.arrays() | {"inverse": ridge_inverse(stats, self.ridge)}
+        """Sum the block up once; rounds then cost a few matrix-vector products a task."""
+        stats = summary(block.X, block.y, block.weight)
+        return stats.arrays() | {"inverse": stats.inverse(self.ridge)}
 
     def offset(self, states: States, block: Block, point: Floats) -> Floats:
-        r"""Return :math:`\arg\min_r |y - X(\nu+r)|^2 + \rho|r|^2`, without touching the rows again."""
-        rest = states["cross"] - states["gram"] @ point
-        return np.asarray((states["inverse"] @ rest[..., None])[..., 0])
+        r"""Return :math:`\arg\min_r |y - X(\nu+r)|^2 + \rho|r|^2`, from the summary alone."""
+        return summary_of(states).offset(states["inverse"], point)
 
     def own_weights(self, states: States, block: Block) -> Floats:
         """Return single-task weights, averaged by evidence."""
-        weights: Floats = self.finish(states, block, self.own_candidates, None)["coef"]
-        return weights
+        return _mean(*_average(summary_of(states), self.own_candidates, None))
 
     def scale_message(self, states: States, block: Block, mean: Floats) -> Floats:
         """Say the log of the own noise variance, as a point between two ends, weighted by trust in it."""
-        stats = Statistics.of(states)
+        stats = summary_of(states)
         fits, weights = _average(stats, self.own_candidates, None)
         noise = sum(_variance(stats, *part).sum(axis=1) for part in zip(fits, weights, strict=True))
         low, high = np.log(NOISE_RANGE)
@@ -106,12 +105,12 @@ class Regression:
         self, states: States, block: Block, candidates: Sequence[Candidate], scale: Floats | None
     ) -> States:
         """Average over candidates, lambdas and noise scales by the task's own marginal likelihood."""
-        stats = Statistics.of(states)
+        stats = summary_of(states)
         return _mix(stats, *_average(stats, candidates, scale))
 
 
 def _average(
-    stats: Statistics, candidates: Sequence[Candidate], scale: Floats | None
+    stats: Summary, candidates: Sequence[Candidate], scale: Floats | None
 ) -> tuple[list[RidgeFit], list[Floats]]:
     """Fit every candidate, and weigh its lambdas and noise scales by evidence."""
     log_scales = np.log(NOISE_SCALES)
@@ -128,32 +127,36 @@ def _average(
     return fits, weights
 
 
-def _variance(stats: Statistics, fit: RidgeFit, joint: Floats) -> Floats:
+def _variance(stats: Summary, fit: RidgeFit, joint: Floats) -> Floats:
     """Return the expected noise variance by lambda, times the weight of that lambda."""
     total = (joint * (NOISE_SCALES + fit.residual[:, :, None])).sum(axis=2)
     return np.asarray(total / (1 + stats.count[:, None]))
 
 
-def _mix(stats: Statistics, fits: list[RidgeFit], weights: list[Floats]) -> States:
-    """Match the first two moments of the mixture of posteriors."""
-    coef = np.zeros_like(stats.cross)
-    second = np.zeros_like(stats.gram)
-    noise = np.zeros_like(stats.square)
+def _mean(fits: list[RidgeFit], weights: list[Floats]) -> Floats:
+    """Return the mixture's mean."""
+    mean = np.zeros(fits[0].solutions[:, 0].shape)
     for fit, joint in zip(fits, weights, strict=True):
         over_lambda = joint.sum(axis=2)
+        mean += over_lambda.sum(axis=1)[:, None] * fit.center
+        mean += (over_lambda[:, None, :] @ fit.solutions)[:, 0]
+    return mean
+
+
+def _mix(stats: Summary, fits: list[RidgeFit], weights: list[Floats]) -> States:
+    """Match the first two moments of the mixture of posteriors."""
+    coef = _mean(fits, weights)
+    covariance = np.zeros((*coef.shape, coef.shape[1]))
+    noise = np.zeros(len(coef))
+    for fit, joint in zip(fits, weights, strict=True):
         variance = _variance(stats, fit, joint)
         noise += variance.sum(axis=1)
-        weighted = over_lambda[:, :, None] * fit.solutions
-        inner = weighted.swapaxes(1, 2) @ fit.solutions
-        inner[:, np.arange(inner.shape[1]), np.arange(inner.shape[1])] += (
-            variance[:, :, None] * fit.spread
-        ).sum(axis=1)
+        away = fit.solutions + (fit.center - coef)[:, None, :]
+        covariance += (joint.sum(axis=2)[:, :, None] * away).swapaxes(1, 2) @ away
+        spread = variance[:, None, :] @ fit.spread
+        covariance += (fit.basis * spread) @ fit.basis.swapaxes(1, 2)
         if fit.bump is not None:
-            inner += (variance[:, :, None] * fit.bump).swapaxes(1, 2) @ fit.bump
-        total = over_lambda.sum(axis=1)[:, None]
-        moved = (fit.basis @ weighted.sum(axis=1)[..., None])[..., 0]
-        coef += total * fit.center + moved
-        second += fit.basis @ inner @ fit.basis.swapaxes(1, 2)
-        crossed = (moved + 0.5 * total * fit.center)[:, :, None] * fit.center
-        second += crossed + crossed.swapaxes(1, 2)
-    return {"coef": coef, "covariance": second - coef[:, :, None] * coef[:, None, :], "noise": noise}
+            covariance += (variance[:, :, None] * fit.bump).swapaxes(1, 2) @ fit.bump
+        if fit.prior is not None:
+            covariance += (variance @ fit.rest)[:, None, None] * fit.prior
+    return {"coef": coef, "covariance": covariance, "noise": noise}
