@@ -170,7 +170,7 @@ class Guarded:
 
     def _alone(self, block: Block) -> States:
         states = self.learner.prepare(block)
-        return self.learner.finish(states, block, self.learner.own_candidates, None)
+        return self.learner.finish(states, block, self.learner.own_candidates, {})
 
     def _folds(self, block: Block) -> Iterator[tuple[Block, Floats]]:
         """Yield the block without each fold, and the weights of that fold's rows."""

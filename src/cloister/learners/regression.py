@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.channel import Absolute, Channel
+from cloister.channel import Absolute, Channel, Plain
 from cloister.learners.average import Candidate, evidence_weights, normal_on_grid, own_candidates
+from cloister.learners.question import Candidates, Question, Said, centred, tempered
 from cloister.learners.ridge import RidgeFit, ridge_fit
 from cloister.learners.summary import Summary, summary, summary_of
 
@@ -53,9 +53,18 @@ class Regression:
     ridge = 0.05
     #: Scales of the shared priors: isotropic, with a loose intercept, with a covariance.
     prior_scales = (0.05, 0.02, 0.05)
-    #: Tasks report their noise level before they speak of their weights.
-    scale_first = True
-    scale_channel = Channel(2, 1.0, Absolute())
+
+    @property
+    def first(self) -> tuple[Question, ...]:
+        """Tasks report their noise level before they speak of their weights."""
+        unknown = (0.0, math.inf)
+        return (Question("level", Channel(2, 1.0, Absolute()), unknown, self._own_level, self._usual_level),)
+
+    @property
+    def last(self) -> tuple[Question, ...]:
+        """Tasks say how far from the mean they lie after they have found it."""
+        channel, unknown = Channel(len(LAMBDAS), 2.0, Plain()), (0.0,) * len(LAMBDAS)
+        return (Question("scale", channel, unknown, self._lambdas, _usual_lambdas),)
 
     @property
     def size(self) -> int:
@@ -78,19 +87,19 @@ class Regression:
 
     def own_weights(self, states: States, block: Block) -> Floats:
         """Return single-task weights, averaged by evidence."""
-        return _mean(*_average(summary_of(states), self.own_candidates, None))
+        return _mean(*_average(summary_of(states), self.own_candidates, {}))
 
-    def scale_message(self, states: States, block: Block, mean: Floats) -> Floats:
+    def _own_level(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
         """Say the log of the own noise variance, as a point between two ends, weighted by trust in it."""
         stats = summary_of(states)
-        fits, weights = _average(stats, self.own_candidates, None)
+        fits, weights = _average(stats, self.own_candidates, {})
         noise = sum(_variance(stats, *part).sum(axis=1) for part in zip(fits, weights, strict=True))
         low, high = np.log(NOISE_RANGE)
         level = np.clip((np.log(noise) - low) / (high - low), 0.0, 1.0)
         trust = np.minimum(1.0, states["count"] / 20)
         return np.stack([trust * level, trust * (1 - level)], axis=1)
 
-    def scale_digest(self, value: Floats, noise: float) -> Floats:
+    def _usual_level(self, value: Floats, noise: float) -> Floats:
         """Return center and sd of the tasks' log noise variance; sd infinite if drowned in noise."""
         low, high = np.log(NOISE_RANGE)
         unknown = np.array([0.5 * (low + high), np.inf])
@@ -101,23 +110,45 @@ class Regression:
         error = noise * math.hypot(level, 1 - level) / total * (high - low)
         return np.array([low + level * (high - low), math.hypot(0.7, error)]) if error < 1 else unknown
 
-    def finish(
-        self, states: States, block: Block, candidates: Sequence[Candidate], scale: Floats | None
-    ) -> States:
+    def _lambdas(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
+        """Say how well each lambda of the shared priors explains the own data: centred log evidence."""
+        stats, level = summary_of(states), _level(said)
+        shared = [c for c in candidates if c.shared] or candidates
+        fits = [ridge_fit(stats, c.mean, c.factor, LAMBDAS, NOISE_SCALES) for c in shared]
+        weights = [level + math.log(c.weight) for c in shared]
+        joint = np.concatenate(
+            [fit.log_evidence + weight for fit, weight in zip(fits, weights, strict=True)], axis=2
+        )
+        top = joint.max(axis=2, keepdims=True)
+        return centred(top[..., 0] + np.log(np.exp(joint - top).sum(axis=2)))
+
+    def finish(self, states: States, block: Block, candidates: Candidates, said: Said) -> States:
         """Average over candidates, lambdas and noise scales by the task's own marginal likelihood."""
         stats = summary_of(states)
-        return _mix(stats, *_average(stats, candidates, scale))
+        return _mix(stats, *_average(stats, candidates, said))
 
 
-def _average(
-    stats: Summary, candidates: Sequence[Candidate], scale: Floats | None
-) -> tuple[list[RidgeFit], list[Floats]]:
+def _usual_lambdas(value: Floats, noise: float) -> Floats:
+    """Return log weights of lambdas by the evidence of all tasks, as much of it as is not noise."""
+    square = max(float(value @ value), 1e-300)
+    return tempered(max(0.0, 1 - (len(value) - 1) * noise**2 / square) * value, noise)
+
+
+def _level(said: Said) -> Floats:
+    """Return the log weights of the noise scales: around what tasks said, or all alike."""
+    if "level" in said and np.isfinite(said["level"][1]):
+        return normal_on_grid(np.log(NOISE_SCALES), *map(float, said["level"]))
+    return np.full(len(NOISE_SCALES), -math.log(len(NOISE_SCALES)))
+
+
+def _average(stats: Summary, candidates: Candidates, said: Said) -> tuple[list[RidgeFit], list[Floats]]:
     """Fit every candidate, and weigh its lambdas and noise scales by evidence."""
-    log_scales = np.log(NOISE_SCALES)
-    level = np.full(len(log_scales), -math.log(len(log_scales)))
-    if scale is not None and np.isfinite(scale[1]):
-        level = normal_on_grid(log_scales, float(scale[0]), float(scale[1]))
-    follow = normal_on_grid(np.log(LAMBDAS), np.log(2 * NOISE_SCALES)[:, None], 1.5).T + level
+    level = _level(said)
+    follow = normal_on_grid(np.log(LAMBDAS), np.log(2 * NOISE_SCALES)[:, None], 1.5).T
+    if "scale" in said:  # what explains all tasks together
+        follow = follow + said["scale"][:, None]
+        follow -= np.log(np.exp(follow).sum(axis=0))
+    follow = follow + level
     flat = np.full((len(LAMBDAS), 1), -math.log(len(LAMBDAS))) + level
     fits = [ridge_fit(stats, c.mean, c.factor, LAMBDAS, NOISE_SCALES) for c in candidates]
     weights = evidence_weights(
