@@ -23,7 +23,7 @@ from cloister import (
     Tasks,
     run,
 )
-from cloister.algorithms.cleaning import compose, covariance_factors, lifted, significant, spikes
+from cloister.algorithms.cleaning import compose, covariance_factors, leak, lifted, significant, spikes
 from cloister.channel import unsvec
 from cloister.learners.average import Candidate
 from cloister.learners.classification import VARIANCES
@@ -305,3 +305,19 @@ def test_evidence_that_is_no_louder_than_its_noise_is_not_heard():
     loud = digest(1e4 * np.linspace(-1, 1, len(LAMBDAS)), 140.0)
     assert loud.argmax() == len(LAMBDAS) - 1
     assert np.exp(loud).sum() == pytest.approx(1.0)
+
+
+def test_what_leaks_out_of_noisy_spikes():
+    """Two spikes in GOE noise of 200 dimensions: the share of their variance outside what was found."""
+    rng = np.random.default_rng(8)
+    dim, theta, noise = 200, np.array([1.0, 0.5]), 0.02
+    basis = np.linalg.qr(rng.normal(size=(dim, 2)))[0]
+    leaks, truths = [], []
+    for _ in range(20):
+        half = rng.normal(size=(dim, dim)) * noise / math.sqrt(2)
+        kept, vectors = spikes((basis * theta) @ basis.T + (half + half.T) / math.sqrt(2), noise)
+        found = vectors[:, kept > 0]
+        leaks.append(leak(kept, noise))
+        truths.append(1 - theta @ np.square(found.T @ basis).sum(axis=0) / theta.sum())
+    assert np.mean(leaks) == pytest.approx(np.mean(truths), rel=0.05)
+    assert leak(np.array([0.0, 0.0, 1.0]), 0.0) == 0
