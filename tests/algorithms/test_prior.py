@@ -300,7 +300,7 @@ def test_tasks_tell_how_far_from_the_mean_they_lie(spread):
     tasks, _ = make_tasks(0.5 + spread * rng.normal(size=(300, 4)), n=6)
     plan = Plan(SharedPrior(Regression(4)), n_tasks=300).calibrate(4.0)
     best = LAMBDAS[run(plan, tasks, random_state=0).board["scale"].argmax()]
-    assert best > 0.3 if spread == 0.02 else best < 0.01
+    assert best > 0.3 if spread == 0.02 else best < 0.05
 
 
 def test_evidence_that_is_no_louder_than_its_noise_is_not_heard():
