@@ -1,9 +1,10 @@
-"""Run one benchmark: ``python -m benchmarks NAME [--quick]``; without a name, list them."""
+"""Run one benchmark: ``python -m benchmarks NAME [--quick] [--device cuda]``; without a name, list them."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import json
 import operator
 import pkgutil
@@ -20,10 +21,17 @@ COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator
 
 
 def find() -> dict[str, ModuleType]:
-    """Import every module of this package that has a NAME."""
-    names = [item.name for item in pkgutil.iter_modules(benchmarks.__path__) if item.name != "__main__"]
-    modules = [importlib.import_module(f"benchmarks.{name}") for name in names]
-    return {module.NAME: module for module in modules if hasattr(module, "NAME")}
+    """Import every module of this package that has a NAME, and whose libraries are installed."""
+    modules = {}
+    for item in pkgutil.iter_modules(benchmarks.__path__):
+        try:
+            module = importlib.import_module(f"benchmarks.{item.name}") if item.name != "__main__" else None
+        except ImportError as error:
+            print(f"{item.name} is left out: {error}", file=sys.stderr)
+            continue
+        if hasattr(module, "NAME"):
+            modules[module.NAME] = module  # type: ignore[union-attr]
+    return modules
 
 
 def verdict(figures: dict[str, float], targets: dict[str, tuple[str, float]]) -> dict[str, Any]:
@@ -53,6 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("name", nargs="?", help="which one; leave it out for a list")
     parser.add_argument("--quick", action="store_true", help="a smaller run, to see that it works")
+    parser.add_argument("--device", default="cpu", help="for networks: cpu or cuda")
     chosen = parser.parse_args(arguments)
     modules = find()
     if chosen.name is None:
@@ -61,7 +70,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if chosen.name not in modules:
         parser.error(f"there is no benchmark {chosen.name!r}. Choose one of {', '.join(sorted(modules))}.")
-    figures, targets, rows = modules[chosen.name].run(chosen.quick)
+    run = modules[chosen.name].run
+    options = {"device": chosen.device} if "device" in inspect.signature(run).parameters else {}
+    figures, targets, rows = run(chosen.quick, **options)
     figures = {key: float(f"{value:.6g}") for key, value in figures.items()}
     document = {"name": chosen.name, "quick": chosen.quick, "figures": figures, "targets": targets}
     document |= verdict(figures, targets)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import re
 import shutil
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from cloister import Billboard, Codebook, FixedSize, Gaussian, Plan, Release, SharedPrior
+from cloister import Billboard, Codebook, FixedSize, Gaussian, Guarantee, Plan, Release, SharedPrior
 from cloister.cli import app
 from cloister.commands.folder import file_name, task_of
 from cloister.commands.gain import Gain
@@ -562,7 +563,7 @@ def test_no_changed_byte_is_passed_over_or_ends_in_a_traceback(work: Path) -> No
 def rebuild(change: Callable[[Release, dict], tuple[Release, dict]]) -> None:
     """Change every record and hash the board anew, as a forger would."""
     old = Billboard.load("run/board")
-    new = Billboard.open(old.records[0].digest, old.plan, old.capacity)
+    new = Billboard.open(old.records[0].digest, old.plan, old.capacity, old.noise)
     for record in old.records[1:]:
         assert record.release is not None
         new = new.post(*change(record.release, dict(record.digest)))
@@ -594,20 +595,25 @@ def test_an_unfinished_board(work: Path) -> None:
 def test_a_changed_plan_or_guarantee(work: Path) -> None:
     plan = Path("run/plan.toml").read_text()
     Path("run/plan.toml").write_text(plan.replace("n_tasks = 40", "n_tasks = 60"))
-    bad = fails("the board belongs to the plan")
-    assert "the guarantee is what the plan gives" in bad
+    fails("the board belongs to the plan")
     Path("run/plan.toml").write_text("n_tasks = ")
     fails("the plan can be read")
     Path("run/plan.toml").write_text(plan)
     said = Path("run/guarantee.json").read_text()
     Path("run/guarantee.json").write_text(re.sub(r'"epsilon": [\d.]+', '"epsilon": 0.1', said, count=1))
-    bad = fails("the guarantee is what the plan gives")
-    assert "epsilon = 0.1" in str(bad["the guarantee is what the plan gives"])
+    bad = fails("the guarantee is what plan and board give")
+    assert "epsilon = 0.1" in str(bad["the guarantee is what plan and board give"])
     Path("run/guarantee.json").unlink()
-    fails("the guarantee is what the plan gives")
+    fails("the guarantee is what plan and board give")
     Path("run/guarantee.json").write_text(said)
     Path("run/guarantee.txt").write_text("Perfectly safe.\n")
-    fails("the guarantee is what the plan gives")
+    fails("the guarantee is what plan and board give")
+    claimed = dataclasses.replace(
+        Guarantee.from_dict(json.loads(said)), noise="made by angels, perfectly private"
+    )
+    Path("run/guarantee.json").write_text(claimed.to_json())
+    Path("run/guarantee.txt").write_text(f"{claimed}\n")
+    fails("the guarantee is what plan and board give")  # the board itself says what noise it has
 
 
 def test_verify_says_when_the_guarantee_does_not_hold(work: Path) -> None:

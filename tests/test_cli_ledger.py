@@ -59,7 +59,9 @@ def test_a_budget_is_spent_and_then_refuses(ledger, plan):
     booked = read("charge", ledger, plan, "--run", "night")
     assert booked["charge"]["plan"] == Plan.load(plan).fingerprint
     assert booked["spent"] == pytest.approx(1.5, rel=1e-3)
-    assert "Charged as number 0, run night" in ok("charge", ledger, plan, "--run", "night")  # once
+    assert "Run night was charged already, as number 0" in ok(
+        "charge", ledger, plan, "--run", "night"
+    )  # once
     assert "would bring these tasks to epsilon = 2.26 in all" in refused("charge", ledger, plan)
     after = read("show", ledger, "--group", 3)
     assert (before["runs"], after["runs"]) == (0, 1)

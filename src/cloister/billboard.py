@@ -15,7 +15,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -103,11 +103,12 @@ class Billboard:
     plan: str
     capacity: int
     records: tuple[_Record, ...] = field(default=())
+    noise: str = ""
 
     @classmethod
-    def open(cls, digest: Mapping[str, Array], plan: str, capacity: int) -> Billboard:
-        """Open a board for a plan (its fingerprint) that allows `capacity` releases."""
-        return cls(plan, capacity)._append(None, digest)
+    def open(cls, digest: Mapping[str, Array], plan: str, capacity: int, noise: str = "") -> Billboard:
+        """Open a board for a plan (its fingerprint) that allows `capacity` releases, with such noise."""
+        return cls(plan, capacity, noise=noise)._append(None, digest)
 
     def post(self, release: Release, digest: Mapping[str, Array]) -> Billboard:
         """Return the board with one more release on it."""
@@ -124,13 +125,15 @@ class Billboard:
         header, payload = self._encode(len(self.records), release, frozen)
         chain = lambda: _chain(self.head, header, *payload)  # noqa: E731
         record = _Record(release, MappingProxyType(frozen), chain)
-        return Billboard(self.plan, self.capacity, (*self.records, record))
+        return replace(self, records=(*self.records, record))
 
     def _encode(
         self, number: int, release: Release | None, digest: Mapping[str, Array]
     ) -> tuple[bytes, list[Array]]:
         arrays = {f"digest/{name}": array for name, array in sorted(digest.items())}
         header: dict[str, Any] = {"record": number, "plan": self.plan, "capacity": self.capacity}
+        if self.noise:
+            header["noise"] = self.noise
         if release is not None:
             arrays["release"] = release.value
             header["release"] = release.facts()
@@ -177,7 +180,7 @@ class Billboard:
 
     def before(self, round: int) -> Billboard:
         """Return the board as it was when round number `round` (from 0) began."""
-        return Billboard(self.plan, self.capacity, self.records[: round + 1])
+        return replace(self, records=self.records[: round + 1])
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the board to one file, atomically: either the old file or the whole new one is there."""
@@ -363,10 +366,10 @@ def _read_arrays(data: bytes, at: int, listed: Any) -> tuple[dict[str, Array], i
 
 
 def _start(header: dict[str, Any]) -> Billboard:
-    plan, capacity = header["plan"], header["capacity"]
-    if type(plan) is not str or type(capacity) is not int or capacity < 0:
-        raise ValueError(plan, capacity)
-    return Billboard(plan, capacity)
+    plan, capacity, noise = header["plan"], header["capacity"], header.get("noise", "")
+    if type(plan) is not str or type(noise) is not str or type(capacity) is not int or capacity < 0:
+        raise ValueError(plan, noise, capacity)
+    return Billboard(plan, capacity, noise=noise)
 
 
 def _contents(header: dict[str, Any], arrays: dict[str, Array]) -> tuple[Release | None, dict[str, Array]]:

@@ -51,7 +51,8 @@ def start(
 
     Start with `codebook`, then `fit`. Anyone can `verify` what was published. A task uses its own model
     with `predict`, gets it again or joins late with `replay`, and asks `gain` whether it pays. `account`
-    prices a plan, `ledger` keeps account over all runs, `demo` shows it all on 2410 real schools.
+    prices a plan, `ledger` keeps account over all runs, `audit` attacks a plan's own releases, `museum`
+    refutes guarantees that are false, `demo` shows it all on 2410 real schools.
     """
 
 

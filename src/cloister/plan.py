@@ -26,7 +26,7 @@ from cloister.privacy.events import Cost
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.laplace import Laplace
 from cloister.privacy.mechanisms import Gaussian, Mechanism
-from cloister.privacy.randomness import SystemRandomness
+from cloister.privacy.randomness import Randomness, SeededRandomness, SystemRandomness
 from cloister.privacy.sampling import Everyone, Sampling
 from cloister.storage import write_file
 
@@ -178,16 +178,28 @@ class Plan:
         """A hash that stands for the whole plan."""
         return hashlib.sha256(self.to_toml().encode()).hexdigest()
 
-    def open(self) -> Billboard:
-        """Open this plan's billboard; a plan that nobody can price has none."""
+    def open(self, source: Randomness | None = None) -> Billboard:
+        """Open this plan's billboard; a plan that nobody can price has none.
+
+        It says from the start what kind of noise it has, and from which kind of source.
+        """
         assert self.delta is not None
         accounting.price(self.cost, self.delta)
-        return Billboard.open(self.algorithm.open(), self.fingerprint, len(self.rounds))
+        noise = "" if source is None else self.noise_from(source)
+        return Billboard.open(self.algorithm.open(), self.fingerprint, len(self.rounds), noise)
+
+    def noise_from(self, source: Randomness) -> str:
+        """Say what noise a run has whose randomness comes from this source."""
+        silent = not self.rounds or math.isinf(self.guarantee.epsilon)
+        return "none" if silent else source.describe(self.mechanism.kind)
 
     def check(self, board: Billboard) -> None:
         """Refuse a board of another plan, or one with releases or digests that the plan does not make."""
         if board.plan != self.fingerprint or board.capacity != len(self.rounds) or not board.records:
             raise BillboardError("This billboard belongs to another plan. Pass the plan it was opened with.")
+        known = {self.noise_from(source) for source in (SystemRandomness(), SeededRandomness(0))}
+        if board.noise and board.noise not in known:
+            raise BillboardError(f"This billboard claims noise that its plan does not have: {board.noise!r}.")
         _check_digest(board.before(0), self.algorithm.open(), "The start")
         denominator = self.sampling.denominator(self.n_tasks, len(self.rounds))
         for t, (round, release) in enumerate(zip(self.rounds, board.releases, strict=False)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import sys
 from collections.abc import Iterator
@@ -72,9 +73,10 @@ def write_all(file: int, data: bytes) -> None:
 
 
 def remove_drafts(folder: Path) -> None:
-    """Remove what writers of this folder that were killed have left; none may be at work."""
+    """Remove what killed writers (`write_file`) have left in a folder; none may be at work."""
     for draft in folder.glob(".*.draft"):
-        draft.unlink()
+        if re.fullmatch(r"\..+\.[0-9a-f]{8}\.draft", draft.name):
+            draft.unlink()
 
 
 def make_folder(folder: Path) -> None:

@@ -23,7 +23,7 @@ from cloister import (
     Tasks,
     run,
 )
-from cloister.algorithms.cleaning import compose, covariance_factors, lifted, significant, spikes
+from cloister.algorithms.cleaning import compose, covariance_factors, leak, lifted, significant, spikes
 from cloister.channel import unsvec
 from cloister.learners.average import Candidate
 from cloister.learners.classification import VARIANCES
@@ -74,12 +74,12 @@ def related():
 # At home ----------------------------------------------------------------------------------------------------
 
 
-def dense(X, y, candidates, level):
+def dense(X, y, candidates, level, scale):
     """Average by brute force: every candidate, lambda and noise scale, with n x n matrices."""
     n = len(X)
     log_weight, mean, covariance, noise = [], [], [], []
     for c in candidates:
-        for lam in LAMBDAS:
+        for i, lam in enumerate(LAMBDAS):
             prior = c.factor @ c.factor.T / lam
             kernel = np.eye(n) + X @ prior @ X.T
             gain = prior @ X.T @ np.linalg.inv(kernel)
@@ -87,11 +87,8 @@ def dense(X, y, candidates, level):
             for j, s in enumerate(NOISE_SCALES):
                 # sigma^2 inverse-gamma(1/2, s/2): y is Student with one degree of freedom.
                 evidence = stats.multivariate_t(X @ c.mean, s * kernel, df=1).logpdf(y)
-                follow = -0.5 * ((np.log(LAMBDAS) - math.log(2 * s)) / 1.5) ** 2
-                chance = stats.norm.logpdf(math.log(lam), math.log(2 * s), 1.5) - np.log(
-                    np.sum(np.exp(follow)) / (1.5 * math.sqrt(2 * math.pi))
-                )
-                chance = chance if c.shared else -math.log(len(LAMBDAS))
+                follow = stats.norm.pdf(np.log(LAMBDAS), math.log(2 * s), 1.5) * np.exp(scale)
+                chance = math.log(follow[i] / follow.sum()) if c.shared else -math.log(len(LAMBDAS))
                 log_weight.append(evidence + math.log(c.weight) + chance + level[j])
                 variance = (s + rest @ np.linalg.solve(kernel, rest)) / (n + 1)
                 mean.append(c.mean + gain @ rest)
@@ -106,8 +103,15 @@ def dense(X, y, candidates, level):
     return center, second, weight @ np.array(noise)
 
 
-@pytest.mark.parametrize("scale", [None, np.array([-4.0, 0.9]), np.array([0.0, np.inf])])
-def test_a_task_at_home_equals_the_dense_formulas(scale):
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"level": np.array([-4.0, 0.9])},
+        {"level": np.array([0.0, np.inf]), "scale": np.linspace(3, -1, len(LAMBDAS))},
+    ],
+)
+def test_a_task_at_home_equals_the_dense_formulas(said):
     """Evidence, posterior mean, covariance and noise, for candidates of every kind."""
     rng = np.random.default_rng(2)
     X = rows(rng, 7, 3)
@@ -119,14 +123,15 @@ def test_a_task_at_home_equals_the_dense_formulas(scale):
         Candidate(0.2, np.array([0.2, -0.4, 0.9]), rng.normal(size=(3, 3)), True),
     ]
     (block,) = Tasks.from_list([X, X[:2]], [y, y[:2]]).blocks()
-    model = learner.finish(learner.prepare(block), block, candidates, scale)
+    model = learner.finish(learner.prepare(block), block, candidates, said)
+    scale = said.get("scale", np.zeros(len(LAMBDAS)))
     level = np.full(len(NOISE_SCALES), -math.log(len(NOISE_SCALES)))
-    if scale is not None and np.isfinite(scale[1]):
-        level = stats.norm.logpdf(np.log(NOISE_SCALES), *scale)
+    if "level" in said and np.isfinite(said["level"][1]):
+        level = stats.norm.logpdf(np.log(NOISE_SCALES), *said["level"])
         level -= np.log(np.exp(level).sum())
     for name, count in ((0, 7), (1, 2)):
         i = int(np.flatnonzero(block.ids == name)[0])
-        center, second, noise = dense(X[:count], y[:count], candidates, level)
+        center, second, noise = dense(X[:count], y[:count], candidates, level, scale)
         np.testing.assert_allclose(model["coef"][i], center, rtol=1e-8, atol=1e-10)
         np.testing.assert_allclose(model["covariance"][i], second, rtol=1e-6, atol=1e-9)
         assert model["noise"][i] == pytest.approx(noise, rel=1e-8)
@@ -151,7 +156,7 @@ def test_classification_at_home_matches_integration():
     (block,) = Tasks.from_list(list(X), list(y)).blocks()
     candidate = Candidate(1.0, np.array([0.4]), np.array([[0.5]]), True)
     scale = np.array([0.3, 0.8])
-    model = learner.finish(learner.prepare(block), block, [candidate], scale)
+    model = learner.finish(learner.prepare(block), block, [candidate], {"scale": scale})
     w = np.linspace(-4, 6, 20001)
     log_likelihood = y.sum() * w - 150 * np.logaddexp(0, w)
     chance = stats.norm.pdf(np.log(VARIANCES), *scale)
@@ -177,7 +182,7 @@ def test_schedules_spend_exactly_the_budget(structure, learner):
             rounds = SharedPrior(learner, structure).schedule(n_tasks, mu)
             assert math.fsum(r.share for r in rounds) == pytest.approx(1.0, rel=1e-12)
             assert all(r.share > 0 for r in rounds)
-            assert len(rounds) == 1 or 5 <= len(rounds) <= 21
+            assert len(rounds) == 1 or 5 <= len(rounds) <= 22
 
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
@@ -226,12 +231,18 @@ def test_sharing_pays_where_tasks_are_alike(related):
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
 def test_sharing_costs_nothing_where_there_is_nothing_to_share(structure):
-    """Weights of all directions and no common mean: within 2 % of single-task learning at epsilon 1.
-
-    With five rows a weight; with two it costs some 10 %, because the prior's scale is a guess.
-    """
+    """Weights of all directions and no common mean: within 2 % of single-task learning at epsilon 1."""
     train, test = make_tasks(np.random.default_rng(6).normal(0, 0.6, (250, 6)), n=30)
     assert error(structure, train, test) < 1.02 * error(None, train, test, seeds=(0,))
+
+
+def test_wide_weights_are_not_taken_for_narrow_ones():
+    """The same with hardly more rows than weights, where guessing the prior's scale would cost 18 %.
+
+    On four other draws the loss was 3 % on average.
+    """
+    train, test = make_tasks(np.random.default_rng(6).normal(0, 0.6, (250, 6)), n=8)
+    assert error(Joint(), train, test) < 1.1 * error(None, train, test, seeds=(0,))
 
 
 def test_a_common_subspace_pays():
@@ -280,3 +291,39 @@ def test_candidates_have_trace_d_and_are_positive():
     assert (kept > 0).sum() == 1
     np.testing.assert_allclose(compose(np.zeros(6), vectors), np.eye(6), atol=1e-12)
     np.testing.assert_allclose(lifted(matrix, 1e9), np.eye(6), atol=1e-6)
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.5])
+def test_tasks_tell_how_far_from_the_mean_they_lie(spread):
+    """The lambda that explains all tasks together: small where weights scatter, large where they do not."""
+    rng = np.random.default_rng(6)
+    tasks, _ = make_tasks(0.5 + spread * rng.normal(size=(300, 4)), n=6)
+    plan = Plan(SharedPrior(Regression(4)), n_tasks=300).calibrate(4.0)
+    best = LAMBDAS[run(plan, tasks, random_state=0).board["scale"].argmax()]
+    assert best > 0.3 if spread == 0.02 else best < 0.05
+
+
+def test_evidence_that_is_no_louder_than_its_noise_is_not_heard():
+    """At noise this loud all lambdas stay alike; the sum of 19 such squares is louder in 1 % of draws."""
+    digest = Regression(4).last[0].digest
+    pure = 100.0 * np.random.default_rng(7).normal(size=len(LAMBDAS))
+    assert np.ptp(digest(pure, 140.0)) == 0
+    loud = digest(1e4 * np.linspace(-1, 1, len(LAMBDAS)), 140.0)
+    assert loud.argmax() == len(LAMBDAS) - 1
+    assert np.exp(loud).sum() == pytest.approx(1.0)
+
+
+def test_what_leaks_out_of_noisy_spikes():
+    """Two spikes in GOE noise of 200 dimensions: the share of their variance outside what was found."""
+    rng = np.random.default_rng(8)
+    dim, theta, noise = 200, np.array([1.0, 0.5]), 0.02
+    basis = np.linalg.qr(rng.normal(size=(dim, 2)))[0]
+    leaks, truths = [], []
+    for _ in range(20):
+        half = rng.normal(size=(dim, dim)) * noise / math.sqrt(2)
+        kept, vectors = spikes((basis * theta) @ basis.T + (half + half.T) / math.sqrt(2), noise)
+        found = vectors[:, kept > 0]
+        leaks.append(leak(kept, noise))
+        truths.append(1 - theta @ np.square(found.T @ basis).sum(axis=0) / theta.sum())
+    assert np.mean(leaks) == pytest.approx(np.mean(truths), rel=0.05)
+    assert leak(np.array([0.0, 0.0, 1.0]), 0.0) == 0

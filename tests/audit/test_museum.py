@@ -15,8 +15,8 @@ from cloister import Everyone, Plan, PlanError, SharedPrior
 from cloister.audit.bound import lower_bound
 from cloister.audit.museum import convict, convict_repaired, each, museum
 from cloister.audit.museum.floating_point import (
+    Exact,
     Naive,
-    OnGrid,
     SpreadMessage,
     floating_point_hits,
     hit_probability,
@@ -141,7 +141,11 @@ def test_floating_point_hits(v, deviation):
     expected = hit_probability(v, deviation)
     assert floating_point_hits(noise, v).mean() == pytest.approx(expected, abs=share_error(expected, 200_000))
     assert not floating_point_hits(v + noise, v).any()
-    assert not floating_point_hits(OnGrid().release(np.zeros(200_000), deviation, rng), v).any()
+    dim = min(4000, max(1, int(0.9 / v**2)))  # so that nothing is clipped
+    for said in (0.0, v):  # exact integers give nothing away, in neither world
+        released = Exact().release(np.full((200_000 // dim, dim), said), deviation, rng)
+        assert not floating_point_hits(released, v).any()
+        assert released.mean() == pytest.approx(said, abs=5 * deviation / math.sqrt(released.size))
 
 
 def test_more_coordinates_tell_more():

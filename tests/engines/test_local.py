@@ -11,6 +11,7 @@ import pytest
 from cloister import (
     AlgorithmError,
     Billboard,
+    BillboardError,
     Channel,
     Classification,
     Everyone,
@@ -20,12 +21,15 @@ from cloister import (
     InputError,
     Joint,
     LeastSquares,
+    Ledger,
     Logistic,
+    LowRank,
     Mean,
     MeanRegularized,
     OnePass,
     Plain,
     Plan,
+    PlanError,
     Poisson,
     Regression,
     Round,
@@ -418,3 +422,37 @@ def test_absent_tasks_say_nothing():
         counts = [release.value[0] / 0.5 for release in done.board.releases]
         np.testing.assert_allclose(counts, done.private.coins.sum(axis=1))
         assert Channel(3, 1.0, Plain()) == Present().channel(None)
+
+
+def test_a_ledger_remembers_noise_that_does_not_keep_its_promise():
+    """A seed, or floating point, is charged all the same, and said for ever."""
+    tasks = make_tasks()
+    doubts = []
+    for seed, exact in ((None, True), (7, True), (None, False)):
+        plan = Plan(MeanRegularized(LeastSquares(3)), Gaussian(0.1, exact), n_tasks=len(tasks))
+        ledger = Ledger(10.0, 1e-3)
+        done = run(plan, tasks, random_state=seed, ledger=ledger)
+        plan.check(done.board)
+        doubts.append(ledger.history[0].doubt)
+        assert done.guarantee.noise == done.board.noise
+    assert doubts[0] is None
+    assert doubts[1].startswith("INSECURE")
+    assert "floating-point" in doubts[2]
+
+
+def test_a_board_that_claims_other_noise_is_refused():
+    tasks = make_tasks()
+    plan = Plan(MeanRegularized(LeastSquares(3)), Gaussian(0.1), n_tasks=len(tasks))
+    with pytest.raises(BillboardError, match="claims noise that its plan does not have"):
+        plan.check(replace(run(plan, tasks).board, noise="made by angels"))
+
+
+def test_what_cannot_run_is_refused_before_it_is_charged():
+    tasks, ledger = make_tasks(), Ledger(10.0, 1e-3)
+    plan = Plan(LowRank(LeastSquares(3)), Gaussian(1e-7), n_tasks=len(tasks))
+    with pytest.raises(PlanError, match="Ask for a larger epsilon or fewer rounds"):
+        run(plan, tasks, ledger=ledger)
+    for seed in (1.7, "7"):
+        with pytest.raises(InputError, match="random_state must be a whole number"):
+            run(plan, tasks, random_state=seed, ledger=ledger)
+    assert ledger.history == ()

@@ -129,6 +129,31 @@ def test_the_algorithm_has_the_parameters_of_its_face():
     assert guarded._algorithm(book).learner == guarded._learner(book)
 
 
+@pytest.mark.parametrize("face", REGRESSORS)
+def test_tasks_choose_among_several_penalties(table, face):
+    X, y, _, _ = table
+    book = Codebook.from_mapping(BOUNDS, ["age", "sex"])
+    lams = (0.05, 0.01, 0.5)
+    first, *others = [face(lam=lam)._algorithm(book) for lam in lams]
+    chooser = face("school", lam=lams, epsilon=2.0, bounds=BOUNDS, random_state=0)
+    learner = chooser._learner(book)
+    assert chooser._algorithm(book) == Guarded(first, learner, variants=tuple(others), alone=False)
+    guarded = face(lam=list(lams), guard=True)
+    assert guarded._algorithm(book) == Guarded(first, learner, variants=tuple(others))
+    assert face(lam=[0.05])._algorithm(book) == first == face(lam=np.array([0.05]))._algorithm(book)
+    model = clone(chooser).fit(X, y)
+    assert model.score(X, y) > 0.5
+    assert model.plan_.guarantee == face(epsilon=2.0, bounds=book).plan(M).guarantee  # choosing is free
+    assert model.predict(X[:5].assign(school="zz")).shape == (5,)
+
+
+@pytest.mark.parametrize("lam", [(), "own", (0.1, "x"), None])
+def test_penalties_are_numbers(table, lam):
+    X, y, _, _ = table
+    with pytest.raises(InputError, match="lam must be a number, or several for each task to choose from"):
+        LowRankRegressor("school", lam=lam, bounds=BOUNDS).fit(X, y)
+
+
 def test_a_stranger_is_served_from_the_board(table):
     X, y, two, _ = table
     stranger = X[:5].assign(school="zz")

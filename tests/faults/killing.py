@@ -25,7 +25,6 @@ import numpy as np
 
 from cloister import Billboard, Gaussian, LeastSquares, Ledger, MeanRegularized, Plan, Poisson, Tasks, run
 from cloister.cli import app
-from cloister.privacy.events import Cost
 from cloister.storage import write_file
 from cloister.tables import write_csv
 
@@ -66,34 +65,8 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class FileLedger:
-    """Stands in for the durable ledger where this branch has none: one line a charge, each run once."""
-
-    relation = "replace"
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def charge(self, plan: str, cost: Cost, run: str) -> None:
-        lines = self.lines()
-        if run not in lines:
-            draft = self.path.with_suffix(".draft")
-            draft.write_text("\n".join([*lines, run]))
-            draft.replace(self.path)
-
-    def lines(self) -> list[str]:
-        return self.path.read_text().split() if self.path.exists() else []
-
-
-def open_ledger(work: Path):
-    path = work / "ledger"
-    return Ledger.open(path) if hasattr(Ledger, "open") else FileLedger(path)
-
-
 def charges(work: Path) -> list[str]:
-    if hasattr(Ledger, "open"):
-        return [charge.run for charge in Ledger.open(work / "ledger").history]
-    return FileLedger(work / "ledger").lines()
+    return [charge.run for charge in Ledger.open(work / "ledger").history]
 
 
 class EngineRun:
@@ -106,12 +79,11 @@ class EngineRun:
         self.tasks = Tasks.from_arrays(X, X.sum(axis=1), ids)
         algorithm = MeanRegularized(LeastSquares(3), rounds=5, steps=2, batch=2, finetune=1)
         self.plan = Plan(algorithm, Gaussian(), Poisson(0.6), n_tasks=12).calibrate(1.0)
-        self.seed, self.charged = seed, True
+        self.seed = seed
         self.names = {"board", "plan.toml", "models"}
 
     def prepare(self, work: Path) -> None:
-        if hasattr(Ledger, "create"):
-            Ledger.create(work / "ledger", "tasks", epsilon=3.0, delta=1e-3)
+        Ledger.create(work / "ledger", "tasks", epsilon=3.0, delta=1e-3)
 
     def go(self, work: Path) -> None:
         def save(done):
@@ -123,7 +95,7 @@ class EngineRun:
             self.plan,
             self.tasks,
             random_state=self.seed,
-            ledger=open_ledger(work),
+            ledger=Ledger.open(work / "ledger"),
             journal=work / "run",
             save=save,
         )
@@ -144,7 +116,6 @@ class CommandRun:
 
     def __init__(self, seed: int | None) -> None:
         assert seed is None, "the command has no seed"
-        self.charged = hasattr(Ledger, "open")
         rng = np.random.default_rng(0)
         t, x = np.repeat(np.arange(6), 4).astype(str), rng.uniform(size=24).round(3)
         self.table = {"t": t, "x": x, "y": (x - 0.5).round(3)}
@@ -159,13 +130,11 @@ class CommandRun:
         (work / "run").mkdir()
         for name in ("plan.toml", "board"):
             (work / "run" / name).write_text("an older run")
-        if hasattr(Ledger, "create"):
-            Ledger.create(work / "ledger", "tasks", epsilon=3.0, delta=1e-3)
+        Ledger.create(work / "ledger", "tasks", epsilon=3.0, delta=1e-3)
 
     def go(self, work: Path) -> None:
         command = ["fit", work / "data.csv", "--codebook", work / "book.toml", "-o", work / "run", "--force"]
-        if hasattr(Ledger, "create"):
-            command += ["--ledger", work / "ledger", "--population", "tasks"]
+        command += ["--ledger", work / "ledger", "--population", "tasks"]
         if (work / "run" / "head.txt").exists():
             return  # it is in place: there is nothing to go on with
         app([str(part) for part in command], standalone_mode=False)
@@ -242,7 +211,7 @@ def go_on(job, work: Path, expected: tuple[bytes, bytes] | None) -> list[str]:
     wrong = []
     before, early = whole_board(job.folder(work) / "board"), charges(work)
     twin = uninterrupted(job, work) if expected is None else expected
-    if before is not None and before.rounds and len(early) != 1 and job.charged:
+    if before is not None and before.rounds and len(early) != 1:
         wrong.append("released before it was charged")
     if child(lambda: job.go(work)) != 0:
         return [*wrong, "it does not go on"]
@@ -256,7 +225,7 @@ def go_on(job, work: Path, expected: tuple[bytes, bytes] | None) -> list[str]:
     if twin is not None and twin != (path.read_bytes(), job.models(work)):
         wrong.append("another board or other models than without interruption")
     late = charges(work)
-    if job.charged and (len(late) != 1 or (early and late != early)):
+    if len(late) != 1 or (early and late != early):
         wrong.append(f"charged {early}, then {late}")
     if job.strays(work):
         wrong.append(f"stray files {job.strays(work)}")

@@ -12,7 +12,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cloister.learners.ridge import Statistics, ridge_fit, statistics
+from cloister.learners.ridge import ridge_fit
+from cloister.learners.summary import summary
 from cloister.tasks import Block, Tasks
 
 __all__ = ["lasso", "pooled_ridge", "ridge"]
@@ -109,10 +110,8 @@ def _held_out(block: Block, path: Path) -> Floats:
 
 def _ridge_path(lambdas: ArrayLike) -> Path:
     def path(block: Block, weight: Floats) -> Floats:
-        stats: Statistics = statistics(block.X, block.y, weight)
-        dim = block.X.shape[2]
-        fit = ridge_fit(stats, np.zeros(dim), np.eye(dim), np.asarray(lambdas), np.ones(1))
-        return np.asarray(fit.solutions @ fit.basis.swapaxes(1, 2))
+        stats, dim = summary(block.X, block.y, weight), block.X.shape[2]
+        return ridge_fit(stats, np.zeros(dim), np.eye(dim), np.asarray(lambdas), np.ones(1)).solutions
 
     return path
 

@@ -7,7 +7,17 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["compose", "covariance_factors", "edge", "factor_of", "lifted", "significant", "spikes", "support"]
+__all__ = [
+    "compose",
+    "covariance_factors",
+    "edge",
+    "factor_of",
+    "leak",
+    "lifted",
+    "significant",
+    "spikes",
+    "support",
+]
 
 Floats = NDArray[np.float64]
 
@@ -40,6 +50,17 @@ def spikes(matrix: Floats, noise: float) -> tuple[Floats, Floats]:
     return np.sqrt(np.maximum(over**2 - edge(noise, dim) ** 2, 0.0)), vectors
 
 
+def leak(kept: Floats, noise: float) -> float:
+    r"""Return which share of the spikes' variance lies outside their eigenvectors, which noise has turned.
+
+    Of a spike :math:`\theta` beyond the noise's edge 2A, the eigenvector holds :math:`1 - A^2/\theta^2`;
+    what `spikes` keeps of it is :math:`\theta - A^2/\theta`.
+    """
+    half = edge(noise, len(kept)) / 2
+    theta = (kept + np.sqrt(kept**2 + 4 * half**2))[kept > 0] / 2
+    return float((half**2 / theta).sum() / theta.sum()) if len(theta) else 0.0
+
+
 def compose(values: Floats, vectors: Floats, mix: float = 0.0) -> Floats:
     """Return the matrix with these eigenvalues, scaled to trace d and mixed with the identity."""
     dim, total = len(values), float(values.sum())
@@ -69,8 +90,9 @@ def support(matrix: Floats, noise: float) -> Floats:
 def covariance_factors(matrix: Floats, noise: float) -> list[Floats]:
     """Return the candidate factors that a noisy covariance supports; none if nothing in it is significant.
 
-    Spikes on top of what the trace leaves over, spikes mixed with a tenth of identity, the whole matrix
-    raised by the noise's edge; and the coordinates that stand out, for tasks with a common support.
+    Spikes on top of what the trace leaves over, spikes mixed with as much identity as leaked out of them (a
+    tenth at most), the whole matrix raised by the noise's edge; and the coordinates that stand out, for tasks
+    with a common support.
     """
     candidates = []
     if significant(matrix, noise):
@@ -78,7 +100,7 @@ def covariance_factors(matrix: Floats, noise: float) -> list[Floats]:
         left = max(float(np.trace(matrix)) - float(kept.sum()), 0.0) / len(matrix)
         candidates += [
             compose(kept + left, vectors, mix=0.01),
-            compose(kept, vectors, mix=0.1),
+            compose(kept, vectors, mix=min(0.1, max(0.003, leak(kept, noise)))),
             lifted(matrix, edge(noise, len(matrix))),
         ]
     chosen = support(matrix, noise)

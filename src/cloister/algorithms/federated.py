@@ -132,7 +132,7 @@ class _Federated:
 
     def digest(self, release: Release, board: Billboard) -> dict[str, Any]:
         """Move the public model by the noisy mean of updates."""
-        return self.server.step(board, self.clip * release.value / release.denominator)
+        return narrow(self.server.step(board, self.clip * release.value / release.denominator))
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
         """Return the public model, tuned at home."""
@@ -304,7 +304,7 @@ class Personalized(_Held):
     def digest(self, release: Release, board: Billboard) -> dict[str, Any]:
         """Move the public mean."""
         noisy = self.clip * release.value / release.denominator
-        moved = self.server.step(board, self.says.step(noisy, board))
+        moved = narrow(self.server.step(board, self.says.step(noisy, board)))
         return moved | {name: board[name] for name in self.says.keeps}
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
@@ -347,6 +347,11 @@ class LocalOnly:
         """Train on one's own rows."""
         own = self.learner.descend(states["weights"], block, self.solver, 0, board["mean"], None)
         return {"coef": own}
+
+
+def narrow(public: dict[str, Any]) -> dict[str, Any]:
+    """Return public arrays as networks hold them, in 32 bits."""
+    return {name: np.asarray(array, dtype=np.float32) for name, array in public.items()}
 
 
 def quadratic(lam: float) -> Penalty | None:

@@ -1,9 +1,10 @@
-"""Guarded: each task chooses at home between what sharing gives it and what it can do alone."""
+"""Guarded: each task chooses at home among what several settings give it and what it can do alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,25 +31,32 @@ FOLDS = 2**31 - 1
 
 @dataclass(frozen=True)
 class Guarded:
-    """Any algorithm, with a way back: a task that is better off alone by its own cross-validation stays so.
+    """Any algorithm, with a choice at home: each task keeps what its own cross-validation finds best.
 
-    After the last release every task replays the algorithm against the posted board on its own training
-    folds, does the same with its single-task model, and keeps what predicted its held-out rows better, by
-    squared error or log-loss. A task without rows to compare by keeps what was shared.
+    After the last release every task replays the algorithm, and each of its variants, against the posted
+    releases on its own training folds, does the same with its single-task model, and keeps what predicted
+    its held-out rows best, by squared error or log-loss. Where nothing is better, and for a task without
+    rows to compare by, that is the algorithm itself.
 
     Parameters
     ----------
     algorithm : Algorithm
         What tasks do together; its models must have `coef`.
     learner : Regression or Classification
-        What a task does alone.
+        What a task does alone; its loss is what choices are compared by.
     folds : int
         Parts of a task's rows, each held out once; a task of fewer rows leaves one out at a time.
+    variants : tuple of Algorithm
+        Other settings to choose from, such as other penalties. Messages are the algorithm's alone: a
+        variant reads the same releases in its own way, so its schedule must be the same.
+    alone : bool
+        Whether the single-task model is among the choices.
 
     Privacy
     -------
     Messages, channels and schedule are those of the algorithm, and so is the guarantee: the choice is made
-    with a task's own data and the board, and never leaves. What others see does not depend on it.
+    with a task's own data and the board, and never leaves. What others see does not depend on it, nor on
+    how many variants there are.
 
     Notes
     -----
@@ -67,11 +75,21 @@ class Guarded:
     >>> plan = Plan(Guarded(shared, Regression(1, intercept=False)), Silent(), n_tasks=4)
     >>> run(plan, Tasks.from_list(X, y)).private.models["coef"].round(1)[3].tolist()
     [-1.0]
+
+    It would rather not be pulled at all, and may choose so:
+
+    >>> free = MeanRegularized(LeastSquares(1), lam=0.0, rounds=3)
+    >>> chooser = Guarded(shared, Regression(1, intercept=False), variants=(free,), alone=False)
+    >>> models = [run(Plan(a, Silent(), n_tasks=4), Tasks.from_list(X, y)).model(3) for a in (chooser, free)]
+    >>> models[0]["coef"].tolist() == models[1]["coef"].tolist()
+    True
     """
 
     algorithm: Algorithm
     learner: BayesianLearner
     folds: int = 5
+    variants: tuple[Algorithm, ...] = ()
+    alone: bool = True
 
     def __post_init__(self) -> None:
         if self.folds < 2:
@@ -84,8 +102,15 @@ class Guarded:
         return LeastSquares(self.learner.dim)
 
     def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
-        """Return the algorithm's rounds."""
-        return self.algorithm.schedule(n_tasks, mu)
+        """Return the algorithm's rounds, which its variants must share."""
+        rounds = self.algorithm.schedule(n_tasks, mu)
+        for variant in self.variants:
+            if variant.schedule(n_tasks, mu) != rounds:
+                raise PlanError(
+                    "Variants must have the rounds and channels of the algorithm, whose releases they read. "
+                    f"Got {variant} beside {self.algorithm}."
+                )
+        return rounds
 
     def open(self) -> dict[str, NDArray[Any]]:
         """Return the algorithm's public start."""
@@ -113,19 +138,31 @@ class Guarded:
         return dict(self.algorithm.digest(release, board))
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Choose at home: the shared model, unless one's own predicts one's own held-out rows better."""
+        """Choose at home: what predicts one's own held-out rows best, the algorithm's model at a tie."""
         inner, took_part = self._split(states)
         shared = self.algorithm.finish(inner, block, board)
         if shared["coef"].shape[1] != self.learner.size:
             raise PlanError("Guarded needs a learner that has as many weights as its algorithm.")
-        own = self._alone(block)
-        score = np.zeros((2, len(block)))
+        first, *others = self._fits(board, took_part)
+        if not others:
+            return shared
+        error = np.zeros((1 + len(others), len(block)))
         for training, weight in self._folds(block):
-            models = (self._replay(training, board, took_part), self._alone(training)["coef"])
-            for i, coef in enumerate(models):
-                score[i] += self._error(coef, block, weight)
-        alone = score[1] < score[0]
-        return {name: _rows_where(alone, own[name], shared[name]) for name in shared if name in own}
+            for i, fit in enumerate((first, *others)):
+                error[i] += self._error(fit(training)["coef"], block, weight)
+        best = np.where(np.isnan(error), np.inf, error).argmin(axis=0)
+        models = [shared, *(fit(block) for fit in others)]
+        names = [name for name in shared if all(name in model for model in models)]
+        return {name: _choose(best, [model[name] for model in models]) for name in names}
+
+    def _fits(self, board: Billboard, took_part: NDArray[np.bool_]) -> list[Callable[[Block], States]]:
+        """Return what there is to choose from, the algorithm first: each turns some rows into models."""
+        boards = [board, *(_read_again(variant, board) for variant in self.variants)]
+        shared: list[Callable[[Block], States]] = [
+            partial(_replay, algorithm, its_board, took_part)
+            for algorithm, its_board in zip((self.algorithm, *self.variants), boards, strict=True)
+        ]
+        return [*shared, self._alone] if self.alone else shared
 
     def _split(self, states: States) -> tuple[States, NDArray[np.bool_]]:
         inner = {name: array for name, array in states.items() if name != "guarded_rounds"}
@@ -133,7 +170,7 @@ class Guarded:
 
     def _alone(self, block: Block) -> States:
         states = self.learner.prepare(block)
-        return self.learner.finish(states, block, self.learner.own_candidates, None)
+        return self.learner.finish(states, block, self.learner.own_candidates, {})
 
     def _folds(self, block: Block) -> Iterator[tuple[Block, Floats]]:
         """Yield the block without each fold, and the weights of that fold's rows."""
@@ -144,15 +181,6 @@ class Guarded:
             out = fold == i
             yield replace(block, weight=np.where(out, 0.0, block.weight)), np.where(out, block.weight, 0.0)
 
-    def _replay(self, block: Block, board: Billboard, took_part: NDArray[np.bool_]) -> Floats:
-        """Return the algorithm's weights for other rows of the same tasks, against the same board."""
-        states = self.algorithm.init(block, board.before(0))
-        for t in range(board.rounds):
-            _, after = self.algorithm.send(states, block, board.before(t))
-            states = {name: _rows_where(took_part[:, t], after[name], states[name]) for name in states}
-        coef: Floats = self.algorithm.finish(states, block, board)["coef"]
-        return coef
-
     def _error(self, coef: Floats, block: Block, weight: Floats) -> Floats:
         """Return each task's summed error over the weighted rows."""
         with np.errstate(all="ignore"):  # data that overflow compare as equal, in their own task only
@@ -161,6 +189,28 @@ class Guarded:
             )
 
 
+def _read_again(variant: Algorithm, board: Billboard) -> Billboard:
+    """Return the board that a variant would have made of the same releases: public, hence free."""
+    other = board.open(variant.open(), board.plan, board.capacity)
+    for release in board.releases:
+        other = other.post(release, variant.digest(release, other))
+    return other
+
+
+def _replay(algorithm: Algorithm, board: Billboard, took_part: NDArray[np.bool_], block: Block) -> States:
+    """Return an algorithm's models for other rows of the same tasks, against the same board."""
+    states = algorithm.init(block, board.before(0))
+    for t in range(board.rounds):
+        _, after = algorithm.send(states, block, board.before(t))
+        states = {name: _rows_where(took_part[:, t], after[name], states[name]) for name in states}
+    return algorithm.finish(states, block, board)
+
+
 def _rows_where(mask: NDArray[np.bool_], one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
     """Take rows of one array where the mask is true, of the other elsewhere."""
     return np.where(mask.reshape(-1, *([1] * (one.ndim - 1))), one, other)
+
+
+def _choose(best: NDArray[np.int_], candidates: list[NDArray[Any]]) -> NDArray[Any]:
+    """Take each row from the candidate that is best for it."""
+    return np.stack(candidates)[best, np.arange(len(best))]

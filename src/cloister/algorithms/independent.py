@@ -55,4 +55,4 @@ class Independent:
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
         """Fit each task on its own data alone."""
-        return self.learner.finish(states, block, self.learner.own_candidates, None)
+        return self.learner.finish(states, block, self.learner.own_candidates, {})

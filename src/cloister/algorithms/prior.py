@@ -18,6 +18,7 @@ from cloister.algorithms.structures import Joint, Mean, Structure
 from cloister.channel import Channel, Round
 from cloister.errors import PlanError
 from cloister.learners.learner import BayesianLearner, States
+from cloister.learners.question import Question
 from cloister.tasks import Block
 
 if TYPE_CHECKING:
@@ -52,55 +53,66 @@ class SharedPrior:
             )
 
     def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
-        """Return the rounds; with a scale message, 6 % of the squared budget goes to it."""
-        channels = self.structure.channels(self.learner)
-        if not self.structure.buys_scale:
+        """Return the rounds; questions about the scale share 6 % of the squared budget."""
+        channels, first, last = self.structure.channels(self.learner), *self._questions
+        if not first + last:
             return (Round(1.0, channels),)
-        rest = 1 - SCALE_SHARE
+        rest, each = 1 - SCALE_SHARE, SCALE_SHARE / len(first + last)
         count = self.structure.rounds(self.learner.size, n_tasks, math.sqrt(rest) * mu)
-        rounds = (Round(rest / count, channels),) * count
-        scale = (Round(SCALE_SHARE, (self.learner.scale_channel,)),)
-        return scale + rounds if self.learner.scale_first else rounds + scale
+        before, after = ([Round(each, (question.channel,)) for question in asked] for asked in (first, last))
+        return (*before, *(Round(rest / count, channels),) * count, *after)
+
+    @property
+    def _questions(self) -> tuple[tuple[Question, ...], tuple[Question, ...]]:
+        """What is asked about the scale, before and after the structure's rounds."""
+        return (self.learner.first, self.learner.last) if self.structure.buys_scale else ((), ())
+
+    def _question(self, board: Billboard) -> Question | None:
+        """Return what is asked in the coming round, if it is not the structure's."""
+        first, last = self._questions
+        asked = first + (None,) * (board.capacity - len(first + last)) + last
+        return asked[board.rounds]
+
+    def _said(self, board: Billboard) -> dict[str, NDArray[Any]]:
+        first, last = self._questions
+        return {question.name: board[question.name] for question in first + last}
 
     def open(self) -> dict[str, NDArray[Any]]:
         """Return the public start."""
-        return {"scale": np.array([0.0, np.inf])} | dict(self.structure.open(self.learner))
-
-    def _asks_scale(self, board: Billboard) -> bool:
-        last = 0 if self.learner.scale_first else board.capacity - 1
-        return self.structure.buys_scale and board.rounds == last
+        first, last = self._questions
+        unknown = {question.name: np.array(question.unknown) for question in first + last}
+        return unknown | dict(self.structure.open(self.learner))
 
     def channel(self, board: Billboard) -> Channel:
-        """Return the scale's channel in its round, the structure's in all others."""
-        if self._asks_scale(board):
-            return self.learner.scale_channel
-        return self.structure.channel(self.learner, board)
+        """Return the question's channel in its round, the structure's in all others."""
+        question = self._question(board)
+        return self.structure.channel(self.learner, board) if question is None else question.channel
 
     def init(self, block: Block, board: Billboard) -> States:
         """Return what the task keeps of its data."""
         return self.learner.prepare(block)
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
-        """Say the scale in its round, the structure's message in all others."""
-        if self._asks_scale(board):
-            mean = self.structure.mean(self.learner, board)
-            return self.learner.scale_message(states, block, mean), states
-        return self.structure.message(self.learner, states, block, board), states
+        """Answer the question in its round, say the structure's message in all others."""
+        question = self._question(board)
+        if question is None:
+            return self.structure.message(self.learner, states, block, board), states
+        heard = board.rounds > len(self._questions[0])
+        candidates = self.structure.candidates(self.learner, board) if heard else self.learner.own_candidates
+        return question.answer(states, block, candidates, self._said(board)), states
 
     def digest(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
         """Post the scale, or what the structure makes of its release."""
-        posted = dict(board.records[-1].digest)
-        if self._asks_scale(board):
-            clip = self.learner.scale_channel.clip
-            scale = self.learner.scale_digest(clip * release.value, clip * release.noise)
-            return posted | {"scale": scale}
-        return posted | dict(self.structure.digest(self.learner, release, board))
+        posted, question = dict(board.records[-1].digest), self._question(board)
+        if question is None:
+            return posted | dict(self.structure.digest(self.learner, release, board))
+        clip = question.channel.clip
+        return posted | {question.name: question.digest(clip * release.value, clip * release.noise)}
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
         """Average over the board's candidate priors by the task's own evidence."""
         candidates = self.structure.candidates(self.learner, board)
-        scale = board["scale"] if self.structure.buys_scale else None
-        return self.learner.finish(states, block, candidates, scale)
+        return self.learner.finish(states, block, candidates, self._said(board))
 
     def newcomer(self, board: Billboard) -> States:
         """Return the model of a task without data, from the board alone: the shared prior itself."""
@@ -110,5 +122,4 @@ class SharedPrior:
         )
         candidates = self.structure.candidates(self.learner, board)
         shared = [c for c in candidates if c.shared] or candidates
-        scale = board["scale"] if self.structure.buys_scale else None
-        return self.learner.finish(self.learner.prepare(empty), empty, shared, scale)
+        return self.learner.finish(self.learner.prepare(empty), empty, shared, self._said(board))

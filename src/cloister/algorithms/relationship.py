@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.errors import InputError
-from cloister.learners.ridge import statistics
+from cloister.learners.summary import statistics
 from cloister.tasks import Tasks
 
 __all__ = ["Relationship", "dp_mtrl", "laplace_ball", "mtrl"]

@@ -81,15 +81,16 @@ def show(ledger: _Where, population: _Whose = None, group: _Group = None, json: 
     balance = _open(ledger, population).balance
     if json:
         return emit(_document(balance, group))
-    say(_budget(balance.account))
     rows = [_row("one task", balance, 1)]
     if group is not None:
         rows.append(_row(f"{group} tasks of one owner", balance, group))
+    say(_budget(balance.account))
     show_table(["epsilon of", "spent", "budget"], rows)
     say(
         f"{len(balance.charges)} run(s) charged. Costs do not just add up: one more run alone could have "
         f"epsilon = {balance.remaining:.4g}.",
         f"Head, to compare with a copy:\n{balance.head}",
+        *(f"THE PROMISE DOES NOT HOLD: charge {c.number} had {c.doubt}." for c in balance.charges if c.doubt),
         apart=True,
     )
     return None
@@ -116,11 +117,18 @@ def charge(
 
     account = _open(ledger, population)
     todo = read_plan(plan)
-    booked = account.charge(todo.fingerprint, todo.cost_under(account.relation), run)
+    before = len(account.history)
+    booked = account.charge(todo.fingerprint, todo.cost_under(account.relation), run, todo.guarantee.noise)
+    again = booked.number < before
     for caveat in todo.caveats:
         note(f"The plan's guarantee does not hold, and no ledger mends that: {caveat}.")
     if json:
-        return emit({"charge": _entry(booked), **_document(account.balance)})
+        return emit({"charge": _entry(booked), "already": again, **_document(account.balance)})
+    if again:
+        return say(
+            f"Run {booked.run} was charged already, as number {booked.number}; nothing more is spent. Go on "
+            "with it only on the same board: a run that starts afresh needs a key of its own."
+        )
     return say(
         f"Charged as number {booked.number}, run {booked.run}. Spent: epsilon = {account.spent:.4g} of "
         f"{account.epsilon:g} at delta = {account.delta:.3g}."
@@ -140,9 +148,10 @@ def history(ledger: _Where, population: _Whose = None, json: Json = False) -> No
     if json:
         return emit({"population": account.population, "charges": [_entry(each) for each in charges]})
     rows = [
-        [str(c.number), c.time[:19].replace("T", " "), c.plan[:12], c.run, f"{c.mu:.4g}"] for c in charges
+        [str(c.number), c.time[:19].replace("T", " "), c.plan[:12], c.run, f"{c.mu:.4g}", c.doubt or "ok"]
+        for c in charges
     ]
-    show_table(["", "UTC", "plan", "run", "mu"], rows)
+    show_table(["", "UTC", "plan", "run", "mu", "noise"], rows)
     return None
 
 
@@ -204,5 +213,6 @@ def _entry(charge: Charge) -> dict[str, Any]:
         "run": charge.run,
         "mu": charge.mu,
         "hash": charge.hash,
+        "doubt": charge.doubt,
         **charge.details,
     }

@@ -169,11 +169,12 @@ def _guarantee_follows(seen: _Evidence) -> str:
         claimed = Guarantee.from_dict(json_.loads(path.read_text(encoding="utf-8")))
     except (OSError, TypeError, ValueError) as error:
         raise InputError(f"guarantee.json cannot be read: {error}") from None
-    due = replace(seen.plan.guarantee, noise=claimed.noise)
+    said = seen.board.noise
+    due = replace(seen.plan.guarantee, noise=seen.plan.guarantee.noise if said in ("", "none") else said)
     for name, value in due.to_dict().items():
-        said = getattr(claimed, name)
-        if not (_close(said, value) if isinstance(value, float) else claimed.to_dict()[name] == value):
-            raise InputError(f"it says {name} = {said!r}, the plan gives {value!r}.")
+        stated = getattr(claimed, name)
+        if not (_close(stated, value) if isinstance(value, float) else claimed.to_dict()[name] == value):
+            raise InputError(f"it says {name} = {stated!r}, plan and board give {value!r}.")
     words = seen.folder / "guarantee.txt"
     if words.is_file() and words.read_text(encoding="utf-8").strip() != str(claimed):
         raise InputError("guarantee.txt does not say what guarantee.json says.")
@@ -195,7 +196,7 @@ _CHECKS: dict[str, tuple[str, tuple[str, ...], Callable[[_Evidence], str]]] = {
     "complete": ("the run is complete", ("match",), _complete),
     "digests": ("what is posted follows from the releases", ("noise",), _digests_follow),
     "codebook": ("the codebook fits the plan", ("plan",), _codebook_fits),
-    "guarantee": ("the guarantee is what the plan gives", ("plan",), _guarantee_follows),
+    "guarantee": ("the guarantee is what plan and board give", ("match",), _guarantee_follows),
 }
 
 

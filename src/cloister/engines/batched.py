@@ -97,6 +97,10 @@ class _Bucket:
     keys: Tensor
     states: dict[str, Tensor] = field(default_factory=dict)
 
+    def everyone(self, count: int, device: torch.device) -> bool:
+        """Whether a block of so many members is all of them, on the device already: nothing need be moved."""
+        return count == len(self.index) == self.places and self.X.device == device
+
     def keep(self, states: dict[str, Tensor], at: Tensor) -> None:
         """Put the new states of some members in place of their old ones."""
         for name, array in states.items():
@@ -168,7 +172,7 @@ class _BatchedCells:
         models: States = {}
         for bucket in self.buckets:
             for at, real in bucket.chunks(np.arange(len(bucket.index))):
-                block, states = self._block(bucket, at, real), self._states(bucket, at)
+                block, states = self._block(bucket, at, real), self._states(bucket, at, real)
                 for name, array in self.algorithm.finish(states, block, here).items():
                     found = array[:real].cpu().numpy()
                     home = models.setdefault(name, np.empty((count, *found.shape[1:]), found.dtype))
@@ -181,23 +185,27 @@ class _BatchedCells:
         dim = self.plan.algorithm.channel(board).dim
         for bucket in self.buckets:
             for at, real in bucket.chunks(np.flatnonzero(coins[bucket.index])):
-                block, states = self._block(bucket, at, real), self._states(bucket, at)
+                block, states = self._block(bucket, at, real), self._states(bucket, at, real)
                 messages, states = self.algorithm.send(states, block, here)
                 check_messages(tuple(messages.shape), len(at), dim)
-                bucket.keep(states, at[:real])
+                if bucket.everyone(real, self.trainer.device):
+                    bucket.states = states
+                else:
+                    bucket.keep(states, at[:real])
                 yield messages[:real]
 
     def _block(self, bucket: _Bucket, at: Tensor, real: int) -> Block:
-        there = bucket.X.device
-        rows = at.to(there)
-        X, y, weight, keys = (
-            x[rows].to(self.trainer.device, non_blocking=True)
-            for x in (bucket.X, bucket.y, bucket.weight, bucket.keys)
-        )
-        weight[real:] = 0
+        columns = (bucket.X, bucket.y, bucket.weight, bucket.keys)
+        if not bucket.everyone(real, self.trainer.device):
+            rows = at.to(bucket.X.device)
+            columns = tuple(x[rows].to(self.trainer.device, non_blocking=True) for x in columns)  # type: ignore[assignment]
+            columns[2][real:] = 0
+        X, y, weight, keys = columns
         return Block(np.arange(len(at)), X, y, weight, keys)  # type: ignore[arg-type]
 
-    def _states(self, bucket: _Bucket, at: Tensor) -> dict[str, Tensor]:
+    def _states(self, bucket: _Bucket, at: Tensor, real: int) -> dict[str, Tensor]:
+        if bucket.everyone(real, self.trainer.device):
+            return bucket.states
         return {
             name: array[at.to(array.device)].to(self.trainer.device, non_blocking=True)
             for name, array in bucket.states.items()

@@ -120,9 +120,11 @@ class Secret:
             document = json.loads(path.read_text(encoding="utf-8"))
             del document["warning"]
             secret = cls(**document)
-            if len(bytes.fromhex(secret.key)) == KEY_BYTES:
+            kinds = [type(getattr(secret, name)) for name in ("key", "data", "run", "charged")]
+            seeded = secret.seed is None or type(secret.seed) is int
+            if kinds == [str, str, str, bool] and seeded and len(bytes.fromhex(secret.key)) == KEY_BYTES:
                 return secret
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             pass
         raise BillboardError(f"{path} was edited: this run cannot go on. Restore it, {_GIVE_UP}.")
 
@@ -196,9 +198,11 @@ def open_book(
     `charged` says whether a ledger is charged for the run: one that was begun so does not go on without.
     """
     if folder is None:
-        yield Memory(plan.open(), SystemRandomness() if seed is None else SeededRandomness(seed))
+        source = SystemRandomness() if seed is None else SeededRandomness(seed)
+        yield Memory(plan.open(source), source)
         return
-    board, home = plan.open(), Path(folder)
+    home = Path(folder)
+    plan.open()  # a plan that cannot be opened leaves nothing behind
     if (home / "plan.toml").exists() and not (home / "board").exists():
         raise InputError(f"{home} is not a journal: it has a plan.toml but no board. Choose another folder.")
     make_folder(home)
@@ -217,7 +221,7 @@ def open_book(
                     f"The unfinished run in {home} was begun with a ledger. Name it again, {_GIVE_UP}."
                 )
             fresh = False
-        posted = _mend(home / "board", file, found, board)
+        posted = _mend(home / "board", file, found, plan.open(secret.source))
         plan.check(posted)
         yield Journal(home, secret, posted, file, fresh, ended=found.problem is None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import operator
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -19,6 +19,8 @@ from cloister.errors import AlgorithmError, InputError, PlanError
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.ledger import Ledger
+from cloister.privacy.mechanisms import Gaussian
+from cloister.privacy.noise import integer_deviation
 from cloister.privacy.randomness import Randomness
 from cloister.tasks import Tasks
 
@@ -47,15 +49,13 @@ class Run:
 
     plan: Plan
     board: Billboard
-    randomness: str
     private: PrivateRun = field(repr=False)
 
     @property
     def guarantee(self) -> Guarantee:
         """The plan's guarantee, with the noise that was really used."""
         promised = self.plan.guarantee
-        loud = self.plan.rounds and math.isfinite(promised.epsilon)
-        return replace(promised, noise=self.randomness) if loud else promised
+        return replace(promised, noise=self.board.noise) if self.board.noise != "none" else promised
 
     def model(self, task: object) -> States:
         """Return one task's own model. Give it to that task alone."""
@@ -107,7 +107,8 @@ def run(
     """
     if len(tasks) != plan.n_tasks:
         raise InputError(f"The plan is for {plan.n_tasks} tasks, the data has {len(tasks)}.")
-    seed = None if random_state is None else int(random_state)
+    seed = _seed(random_state)
+    _check_loudness(plan)
     with open_book(journal, plan, tasks, seed, charged=ledger is not None) as book:
         if ledger is not None:
             _charge(plan, ledger, book)
@@ -119,9 +120,27 @@ def run(
     return finished
 
 
-def _charge(plan: Plan, ledger: Ledger, book: Book) -> None:
+def _seed(random_state: object) -> int | None:
+    if random_state is None:
+        return None
     try:
-        ledger.charge(plan.fingerprint, plan.cost_under(ledger.relation), run=book.run)
+        return operator.index(random_state)  # type: ignore[arg-type]
+    except TypeError:
+        raise InputError(f"random_state must be a whole number or None. Got {random_state!r}.") from None
+
+
+def _check_loudness(plan: Plan) -> None:
+    """Refuse noise that integers cannot hold, before anything is charged."""
+    if isinstance(plan.mechanism, Gaussian) and plan.mechanism.exact:
+        for share, channel in {(round.share, channel) for round in plan.rounds for channel in round.channels}:
+            noise = plan.mechanism.noise(channel, plan.relation, share)
+            integer_deviation(noise / float(channel.steps.min()))
+
+
+def _charge(plan: Plan, ledger: Ledger, book: Book) -> None:
+    cost, noise = plan.cost_under(ledger.relation), plan.noise_from(book.source)
+    try:
+        ledger.charge(plan.fingerprint, cost, run=book.run, noise=noise)
     except PlanError:  # it may not take place, and nothing was booked
         book.discard()
         raise
@@ -146,7 +165,7 @@ def _rounds(plan: Plan, tasks: Tasks, book: Book, engine: Engine, progress: Prog
                 progress(t + 1, len(plan.rounds))
         models = cells.finish(board)
         private = PrivateRun(tasks.ids, models, coins, local_seed, cells.rejected())
-    return Run(plan, board, source.describe(plan.mechanism.kind), private)
+    return Run(plan, board, private)
 
 
 def replay(

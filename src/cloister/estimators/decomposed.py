@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ class _Decomposed(LinearFace):
         relation: str = "replace",
         shared: str = "lowrank",
         own: str = "entries",
-        lam: float = 0.1,
+        lam: float | Sequence[float] = 0.1,
         lam_own: float = 0.01,
         clip: float | str = "auto",
         rounds: int = 20,
@@ -67,12 +67,12 @@ class _Decomposed(LinearFace):
         self.ledger = ledger
         self.random_state = random_state
 
-    def _shared(self, codebook: Codebook, loss: Loss) -> Decomposed:
+    def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> Decomposed:
         _check_word("shared", self.shared, SHARED)
         _check_word("own", self.own, OWN)
         shared = SHARED[self.shared](
             loss,
-            lam=self.lam,
+            lam=lam,
             clip=self._radius(codebook),
             rounds=self.rounds,
             lr=self._step(codebook) / (2 if self.lr == "auto" else 1),  # both parts move at once

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -29,8 +31,9 @@ __all__ = [
 
 
 class LinearFace(Face):
-    """What the faces here share: a loss and a step that suit the codebook, and the guard."""
+    """What the faces here share: a loss and a step that suit the codebook, and what tasks choose at home."""
 
+    lam: float | Sequence[float]
     clip: float | str
     lr: float | str
     guard: bool
@@ -39,12 +42,25 @@ class LinearFace(Face):
     _several = False
 
     def _algorithm(self, codebook: Codebook) -> Algorithm:
-        algorithm = self._shared(codebook, self._loss(codebook))
-        return Guarded(algorithm, self._learner(codebook)) if self.guard else algorithm
+        loss = self._loss(codebook)
+        first, *others = [self._shared(codebook, loss, lam) for lam in self._penalties()]
+        if not others and not self.guard:
+            return first
+        return Guarded(first, self._learner(codebook), variants=tuple(others), alone=self.guard)
 
     @abstractmethod
-    def _shared(self, codebook: Codebook, loss: Loss) -> Algorithm:
-        """Return the shared algorithm for a loss."""
+    def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> Algorithm:
+        """Return the shared algorithm for a loss and a penalty."""
+
+    def _penalties(self) -> list[float]:
+        """Return the penalties that tasks choose from; the first is the one they speak with."""
+        several = isinstance(self.lam, (list, tuple, np.ndarray))
+        given: list[Any] = list(self.lam) if several else [self.lam]  # type: ignore[arg-type]
+        if not given or not all(isinstance(lam, Real) for lam in given):
+            raise InputError(
+                f"lam must be a number, or several for each task to choose from. Got {self.lam!r}."
+            )
+        return [float(lam) for lam in given]
 
     def _loss(self, codebook: Codebook) -> Loss:
         if isinstance(codebook.target, Numeric):
@@ -95,7 +111,7 @@ class _Covariance(LinearFace):
         epsilon: float = 1.0,
         delta: float | str = "auto",
         relation: str = "replace",
-        lam: float = 0.1,
+        lam: float | Sequence[float] = 0.1,
         clip: float | str = "auto",
         rounds: int = 20,
         lr: float | str = "auto",
@@ -125,10 +141,10 @@ class _Covariance(LinearFace):
         self.ledger = ledger
         self.random_state = random_state
 
-    def _shared(self, codebook: Codebook, loss: Loss) -> LowRank | GroupSparse:
+    def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> LowRank | GroupSparse:
         return self._kind(
             loss,
-            lam=self.lam,
+            lam=lam,
             clip=self._radius(codebook),
             rounds=self.rounds,
             lr=self._step(codebook),
@@ -147,9 +163,11 @@ class LowRankRegressor(RegressionFace, _Covariance):
     task, epsilon, delta, relation, bounds, ledger, random_state
         As for `SharedPriorRegressor`. Without a task (None, and no `tasks` in `fit`) it is one's own
         single-task model: nothing leaves and epsilon is 0.
-    lam : float
+    lam : float or several
         Strength of the trace norm over all tasks' weights together; what it shrinks grows like the square
-        root of the number of tasks, so more tasks want more of it.
+        root of the number of tasks, so more tasks want more of it. Of several, ``lam=(0.1, 1, 10)``, each
+        task chooses one at home, by its own cross-validation, for the same guarantee; the first is the one
+        that messages are made with.
     clip : float or "auto"
         Radius that weights are clipped to. "auto" is 1 for numbers and 3 for classes, for encoded rows, which
         have norm 1 at most, and targets in [-1, 1].
@@ -161,7 +179,7 @@ class LowRankRegressor(RegressionFace, _Covariance):
         As for `LowRank`.
     guard : bool
         Let every task choose at home, by its own cross-validation, between this and its single-task model
-        (see `Guarded`). The guarantee is the same.
+        (see `Guarded`); with several `lam`, among all of them. The guarantee is the same.
 
     Attributes
     ----------
@@ -229,7 +247,7 @@ class _MeanRegularized(LinearFace):
         epsilon: float = 1.0,
         delta: float | str = "auto",
         relation: str = "replace",
-        lam: float = 0.05,
+        lam: float | Sequence[float] = 0.05,
         clip: float | str = "auto",
         rounds: int = 10,
         steps: int = 5,
@@ -255,10 +273,10 @@ class _MeanRegularized(LinearFace):
         self.ledger = ledger
         self.random_state = random_state
 
-    def _shared(self, codebook: Codebook, loss: Loss) -> MeanRegularized:
+    def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> MeanRegularized:
         return MeanRegularized(
             loss,
-            lam=self.lam,
+            lam=lam,
             clip=self._radius(codebook),
             rounds=self.rounds,
             steps=self.steps,
@@ -277,8 +295,9 @@ class MeanRegularizedRegressor(RegressionFace, _MeanRegularized):
     ----------
     task, epsilon, delta, relation, bounds, ledger, random_state, clip, guard
         As for `LowRankRegressor`.
-    lam : float
-        Pull towards the mean, at most 1/lr. 0 is single-task learning.
+    lam : float or several
+        Pull towards the mean, at most 1/lr. 0 is single-task learning. Of several, each task chooses one at
+        home, as for `LowRankRegressor`.
     rounds, steps, finetune : int
         Releases, local gradient steps before each, and after the last.
     lr : float or "auto"

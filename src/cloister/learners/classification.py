@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from cloister.learners.average import (
     normal_on_grid,
     own_candidates,
 )
+from cloister.learners.question import Candidates, Question, Said, centred, tempered
 from cloister.learners.softmax import laplace, mode, posterior
 
 if TYPE_CHECKING:
@@ -56,9 +56,14 @@ class Classification:
     variance = 10.0
     #: Scales of the shared priors: isotropic, with a loose intercept, with a covariance.
     prior_scales = (1.0, 0.3, 1.0)
-    #: Tasks say how far from the mean they lie after they have found it.
-    scale_first = False
-    scale_channel = Channel(len(VARIANCES), 2.0, Plain())
+    #: Nothing is asked before the mean is known.
+    first: ClassVar[tuple[Question, ...]] = ()
+
+    @property
+    def last(self) -> tuple[Question, ...]:
+        """Tasks say how far from the mean they lie after they have found it."""
+        channel = Channel(len(VARIANCES), 2.0, Plain())
+        return (Question("scale", channel, (0.0, math.inf), self._variances, self._usual_variance),)
 
     @property
     def size(self) -> int:
@@ -91,38 +96,33 @@ class Classification:
 
     def own_weights(self, states: States, block: Block) -> Floats:
         """Return single-task weights, averaged by evidence."""
-        weights: Floats = self.finish(states, block, self.own_candidates, None)["coef"]
+        weights: Floats = self.finish(states, block, self.own_candidates, {})["coef"]
         return weights
 
-    def scale_message(self, states: States, block: Block, mean: Floats) -> Floats:
+    def _variances(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
         """Say how well each prior variance around the mean explains the own data: centred log evidence."""
         factor = loose_intercept(self.dim, 3.0, self.intercept)
         fit = laplace(
             self._whiten(block, factor),
-            self._scores(block, mean),
+            self._scores(block, candidates[-1].mean),  # the last is around the mean, if one was heard
             block.y,
             block.weight,
             VARIANCES,
             classes=self.classes,
         )
-        return np.asarray(fit.log_evidence - fit.log_evidence.mean(axis=1, keepdims=True))
+        return centred(fit.log_evidence)
 
-    def scale_digest(self, value: Floats, noise: float) -> Floats:
+    def _usual_variance(self, value: Floats, noise: float) -> Floats:
         """Return center and sd of the log variance that explains the tasks best."""
-        score = value / max(1.0, noise)
-        mass = np.exp(score - score.max())
-        mass /= mass.sum()
-        grid = np.log(VARIANCES)
+        mass, grid = np.exp(tempered(value, noise)), np.log(VARIANCES)
         center = float(mass @ grid)
         return np.array([center, max(0.7, math.sqrt(float(mass @ (grid - center) ** 2)))])
 
-    def finish(
-        self, states: States, block: Block, candidates: Sequence[Candidate], scale: Floats | None
-    ) -> States:
+    def finish(self, states: States, block: Block, candidates: Candidates, said: Said) -> States:
         """Average over candidates and prior variances by the task's own Laplace evidence."""
         grid = np.log(VARIANCES)
         flat = np.full(len(grid), -math.log(len(grid)))
-        follow = flat if scale is None else normal_on_grid(grid, float(scale[0]), float(scale[1]))
+        follow = normal_on_grid(grid, *map(float, said["scale"])) if "scale" in said else flat
         fits = [
             laplace(
                 self._whiten(block, c.factor),

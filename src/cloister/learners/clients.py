@@ -19,6 +19,10 @@ from torch.nn import functional as F
 __all__ = ["swap_layers"]
 
 
+#: On a processor, groups of fewer channels than this are slower than one convolution after another.
+FEW_CHANNELS = 8
+
+
 class _Linear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         clients = self.weight.shape[0]
@@ -38,6 +42,8 @@ class _Conv2d(nn.Conv2d):
             return client_conv2d(padded, self.weight, self.bias)
         if padded.is_cuda:
             return _conv2d_by_products(padded, self.weight, self.bias, self.stride, self.dilation)
+        if self.in_channels < FEW_CHANNELS:
+            return _conv2d_one_by_one(padded, self.weight, self.bias, self.stride, self.dilation)
         return _conv2d_by_groups(padded, self.weight, self.bias, self.stride, self.dilation)
 
 
@@ -142,6 +148,16 @@ def _affine(out: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     if bias is not None:
         scaled = scaled + bias.reshape(clients, 1, 1, -1)
     return scaled.reshape(out.shape)
+
+
+def _conv2d_one_by_one(
+    input: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], dilation: tuple[int, ...]
+) -> Tensor:
+    """Convolve client by client: faster on a processor where groups would be thin."""
+    each = input.unflatten(0, (weight.shape[0], -1)).unbind()
+    shifts = [None] * len(each) if bias is None else bias.unbind()
+    parts = zip(each, weight.unbind(), shifts, strict=True)
+    return torch.cat([F.conv2d(x, w, b, stride=stride, dilation=dilation) for x, w, b in parts])
 
 
 def _conv2d_by_groups(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.channel import Channel
 from cloister.learners.average import Candidate
+from cloister.learners.question import Candidates, Question, Said
 
 if TYPE_CHECKING:
     from cloister.tasks import Block
@@ -44,12 +43,12 @@ class BayesianLearner(Protocol):
         """Scales of the shared priors: isotropic, with a loose intercept, with a covariance."""
 
     @property
-    def scale_first(self) -> bool:
-        """Whether the scale message comes before the rounds, or after them."""
+    def first(self) -> tuple[Question, ...]:
+        """What tasks are asked before they speak of their weights."""
 
     @property
-    def scale_channel(self) -> Channel:
-        """The channel of the scale message."""
+    def last(self) -> tuple[Question, ...]:
+        """What they are asked when the mean is known."""
 
     @property
     def own_candidates(self) -> list[Candidate]:
@@ -64,13 +63,5 @@ class BayesianLearner(Protocol):
     def own_weights(self, states: States, block: Block) -> Floats:
         """Return single-task weights."""
 
-    def scale_message(self, states: States, block: Block, mean: Floats) -> Floats:
-        """Return what each task says about the prior's scale."""
-
-    def scale_digest(self, value: Floats, noise: float) -> Floats:
-        """Return (center, sd) of the log scale from the noisy sum of scale messages."""
-
-    def finish(
-        self, states: States, block: Block, candidates: Sequence[Candidate], scale: Floats | None
-    ) -> States:
+    def finish(self, states: States, block: Block, candidates: Candidates, said: Said) -> States:
         """Return models, averaged over candidates by each task's own evidence."""

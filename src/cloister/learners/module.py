@@ -103,7 +103,7 @@ class Module:
 
     def start(self) -> NDArray[np.float64]:
         """Return the public start."""
-        return self.trainer.start.cpu().numpy().astype(np.float64)
+        return self.trainer.start.cpu().numpy()
 
     def spread(self, mean: Array, block: Block) -> Array:
         """Give every task of a block the same parameters."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.channel import Absolute, Channel
+from cloister.channel import Absolute, Channel, Plain
 from cloister.learners.average import Candidate, evidence_weights, normal_on_grid, own_candidates
-from cloister.learners.ridge import RidgeFit, Statistics, ridge_fit, ridge_inverse, statistics
+from cloister.learners.question import Candidates, Question, Said, centred, tempered
+from cloister.learners.ridge import RidgeFit, ridge_fit
+from cloister.learners.summary import Summary, summary, summary_of
 
 if TYPE_CHECKING:
     from cloister.tasks import Block
@@ -52,9 +53,18 @@ class Regression:
     ridge = 0.05
     #: Scales of the shared priors: isotropic, with a loose intercept, with a covariance.
     prior_scales = (0.05, 0.02, 0.05)
-    #: Tasks report their noise level before they speak of their weights.
-    scale_first = True
-    scale_channel = Channel(2, 1.0, Absolute())
+
+    @property
+    def first(self) -> tuple[Question, ...]:
+        """Tasks report their noise level before they speak of their weights."""
+        unknown = (0.0, math.inf)
+        return (Question("level", Channel(2, 1.0, Absolute()), unknown, self._own_level, self._usual_level),)
+
+    @property
+    def last(self) -> tuple[Question, ...]:
+        """Tasks say how far from the mean they lie after they have found it."""
+        channel, unknown = Channel(len(LAMBDAS), 2.0, Plain()), (0.0,) * len(LAMBDAS)
+        return (Question("scale", channel, unknown, self._lambdas, _usual_lambdas),)
 
     @property
     def size(self) -> int:
@@ -67,31 +77,29 @@ class Regression:
         return own_candidates(self.dim, self.dim, self.intercept, weight=1.0)
 
     def prepare(self, block: Block) -> States:
-        """Sum the block up once; rounds then cost two matrix-vector products a task."""
-        stats = statistics(block.X, block.y, block.weight)
-        return stats.arrays() | {"inverse": ridge_inverse(stats, self.ridge)}
+        """Sum the block up once; rounds then cost a few matrix-vector products a task."""
+        stats = summary(block.X, block.y, block.weight)
+        return stats.arrays() | {"inverse": stats.inverse(self.ridge)}
 
     def offset(self, states: States, block: Block, point: Floats) -> Floats:
-        r"""Return :math:`\arg\min_r |y - X(\nu+r)|^2 + \rho|r|^2`, without touching the rows again."""
-        rest = states["cross"] - states["gram"] @ point
-        return np.asarray((states["inverse"] @ rest[..., None])[..., 0])
+        r"""Return :math:`\arg\min_r |y - X(\nu+r)|^2 + \rho|r|^2`, from the summary alone."""
+        return summary_of(states).offset(states["inverse"], point)
 
     def own_weights(self, states: States, block: Block) -> Floats:
         """Return single-task weights, averaged by evidence."""
-        weights: Floats = self.finish(states, block, self.own_candidates, None)["coef"]
-        return weights
+        return _mean(*_average(summary_of(states), self.own_candidates, {}))
 
-    def scale_message(self, states: States, block: Block, mean: Floats) -> Floats:
+    def _own_level(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
         """Say the log of the own noise variance, as a point between two ends, weighted by trust in it."""
-        stats = Statistics.of(states)
-        fits, weights = _average(stats, self.own_candidates, None)
+        stats = summary_of(states)
+        fits, weights = _average(stats, self.own_candidates, {})
         noise = sum(_variance(stats, *part).sum(axis=1) for part in zip(fits, weights, strict=True))
         low, high = np.log(NOISE_RANGE)
         level = np.clip((np.log(noise) - low) / (high - low), 0.0, 1.0)
         trust = np.minimum(1.0, states["count"] / 20)
         return np.stack([trust * level, trust * (1 - level)], axis=1)
 
-    def scale_digest(self, value: Floats, noise: float) -> Floats:
+    def _usual_level(self, value: Floats, noise: float) -> Floats:
         """Return center and sd of the tasks' log noise variance; sd infinite if drowned in noise."""
         low, high = np.log(NOISE_RANGE)
         unknown = np.array([0.5 * (low + high), np.inf])
@@ -102,23 +110,45 @@ class Regression:
         error = noise * math.hypot(level, 1 - level) / total * (high - low)
         return np.array([low + level * (high - low), math.hypot(0.7, error)]) if error < 1 else unknown
 
-    def finish(
-        self, states: States, block: Block, candidates: Sequence[Candidate], scale: Floats | None
-    ) -> States:
+    def _lambdas(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
+        """Say how well each lambda of the shared priors explains the own data: centred log evidence."""
+        stats, level = summary_of(states), _level(said)
+        shared = [c for c in candidates if c.shared] or candidates
+        fits = [ridge_fit(stats, c.mean, c.factor, LAMBDAS, NOISE_SCALES) for c in shared]
+        weights = [level + math.log(c.weight) for c in shared]
+        joint = np.concatenate(
+            [fit.log_evidence + weight for fit, weight in zip(fits, weights, strict=True)], axis=2
+        )
+        top = joint.max(axis=2, keepdims=True)
+        return centred(top[..., 0] + np.log(np.exp(joint - top).sum(axis=2)))
+
+    def finish(self, states: States, block: Block, candidates: Candidates, said: Said) -> States:
         """Average over candidates, lambdas and noise scales by the task's own marginal likelihood."""
-        stats = Statistics.of(states)
-        return _mix(stats, *_average(stats, candidates, scale))
+        stats = summary_of(states)
+        return _mix(stats, *_average(stats, candidates, said))
 
 
-def _average(
-    stats: Statistics, candidates: Sequence[Candidate], scale: Floats | None
-) -> tuple[list[RidgeFit], list[Floats]]:
+def _usual_lambdas(value: Floats, noise: float) -> Floats:
+    """Return log weights of lambdas by the evidence of all tasks, as much of it as is not noise."""
+    square = max(float(value @ value), 1e-300)
+    return tempered(max(0.0, 1 - (len(value) - 1) * noise**2 / square) * value, noise)
+
+
+def _level(said: Said) -> Floats:
+    """Return the log weights of the noise scales: around what tasks said, or all alike."""
+    if "level" in said and np.isfinite(said["level"][1]):
+        return normal_on_grid(np.log(NOISE_SCALES), *map(float, said["level"]))
+    return np.full(len(NOISE_SCALES), -math.log(len(NOISE_SCALES)))
+
+
+def _average(stats: Summary, candidates: Candidates, said: Said) -> tuple[list[RidgeFit], list[Floats]]:
     """Fit every candidate, and weigh its lambdas and noise scales by evidence."""
-    log_scales = np.log(NOISE_SCALES)
-    level = np.full(len(log_scales), -math.log(len(log_scales)))
-    if scale is not None and np.isfinite(scale[1]):
-        level = normal_on_grid(log_scales, float(scale[0]), float(scale[1]))
-    follow = normal_on_grid(np.log(LAMBDAS), np.log(2 * NOISE_SCALES)[:, None], 1.5).T + level
+    level = _level(said)
+    follow = normal_on_grid(np.log(LAMBDAS), np.log(2 * NOISE_SCALES)[:, None], 1.5).T
+    if "scale" in said:  # what explains all tasks together
+        follow = follow + said["scale"][:, None]
+        follow -= np.log(np.exp(follow).sum(axis=0))
+    follow = follow + level
     flat = np.full((len(LAMBDAS), 1), -math.log(len(LAMBDAS))) + level
     fits = [ridge_fit(stats, c.mean, c.factor, LAMBDAS, NOISE_SCALES) for c in candidates]
     weights = evidence_weights(
@@ -128,32 +158,36 @@ def _average(
     return fits, weights
 
 
-def _variance(stats: Statistics, fit: RidgeFit, joint: Floats) -> Floats:
+def _variance(stats: Summary, fit: RidgeFit, joint: Floats) -> Floats:
     """Return the expected noise variance by lambda, times the weight of that lambda."""
     total = (joint * (NOISE_SCALES + fit.residual[:, :, None])).sum(axis=2)
     return np.asarray(total / (1 + stats.count[:, None]))
 
 
-def _mix(stats: Statistics, fits: list[RidgeFit], weights: list[Floats]) -> States:
-    """Match the first two moments of the mixture of posteriors."""
-    coef = np.zeros_like(stats.cross)
-    second = np.zeros_like(stats.gram)
-    noise = np.zeros_like(stats.square)
+def _mean(fits: list[RidgeFit], weights: list[Floats]) -> Floats:
+    """Return the mixture's mean."""
+    mean = np.zeros(fits[0].solutions[:, 0].shape)
     for fit, joint in zip(fits, weights, strict=True):
         over_lambda = joint.sum(axis=2)
+        mean += over_lambda.sum(axis=1)[:, None] * fit.center
+        mean += (over_lambda[:, None, :] @ fit.solutions)[:, 0]
+    return mean
+
+
+def _mix(stats: Summary, fits: list[RidgeFit], weights: list[Floats]) -> States:
+    """Match the first two moments of the mixture of posteriors."""
+    coef = _mean(fits, weights)
+    covariance = np.zeros((*coef.shape, coef.shape[1]))
+    noise = np.zeros(len(coef))
+    for fit, joint in zip(fits, weights, strict=True):
         variance = _variance(stats, fit, joint)
         noise += variance.sum(axis=1)
-        weighted = over_lambda[:, :, None] * fit.solutions
-        inner = weighted.swapaxes(1, 2) @ fit.solutions
-        inner[:, np.arange(inner.shape[1]), np.arange(inner.shape[1])] += (
-            variance[:, :, None] * fit.spread
-        ).sum(axis=1)
+        away = fit.solutions + (fit.center - coef)[:, None, :]
+        covariance += (joint.sum(axis=2)[:, :, None] * away).swapaxes(1, 2) @ away
+        spread = variance[:, None, :] @ fit.spread
+        covariance += (fit.basis * spread) @ fit.basis.swapaxes(1, 2)
         if fit.bump is not None:
-            inner += (variance[:, :, None] * fit.bump).swapaxes(1, 2) @ fit.bump
-        total = over_lambda.sum(axis=1)[:, None]
-        moved = (fit.basis @ weighted.sum(axis=1)[..., None])[..., 0]
-        coef += total * fit.center + moved
-        second += fit.basis @ inner @ fit.basis.swapaxes(1, 2)
-        crossed = (moved + 0.5 * total * fit.center)[:, :, None] * fit.center
-        second += crossed + crossed.swapaxes(1, 2)
-    return {"coef": coef, "covariance": second - coef[:, :, None] * coef[:, None, :], "noise": noise}
+            covariance += (variance[:, :, None] * fit.bump).swapaxes(1, 2) @ fit.bump
+        if fit.prior is not None:
+            covariance += (variance @ fit.rest)[:, None, None] * fit.prior
+    return {"coef": coef, "covariance": covariance, "noise": noise}

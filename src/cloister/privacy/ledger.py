@@ -69,7 +69,8 @@ class Ledger:
     Privacy
     -------
     What is promised to every task, whatever plans are chosen in whatever light, is the *budget*: all releases
-    together are (epsilon, delta)-differentially private for it. `spent` says how much of that is used.
+    together are (epsilon, delta)-differentially private for it, as long as no charge has a `doubt` about its
+    noise. `spent` says how much of the budget is used.
 
     References
     ----------
@@ -202,7 +203,7 @@ class Ledger:
         """Epsilon that the whole budget means for an owner of `group` tasks, at the ledger's delta."""
         return self.balance.budget_of(group)
 
-    def charge(self, plan: str, cost: Cost, run: str | None = None) -> Charge:
+    def charge(self, plan: str, cost: Cost, run: str | None = None, noise: str = "") -> Charge:
         """Book a run before anything leaves a task; refuse it if the budget does not allow it.
 
         Parameters
@@ -215,6 +216,9 @@ class Ledger:
             Key of this run, by default a new random one. Charging again under the same key returns the first
             charge and spends nothing, so that a run that was interrupted can go on with *the same* board. A
             release that is made afresh needs a charge, and a key, of its own.
+        noise : str, optional
+            What noise the run has, in words. Noise from a seed, or in floating point, does not keep what its
+            price promises: the charge says so for ever (`Charge.doubt`).
 
         Returns
         -------
@@ -223,7 +227,7 @@ class Ledger:
         """
         key = secrets.token_hex(16) if run is None else run
         account = self._store.account
-        return self._store.book(lambda past: Balance(account, past).next(plan, cost, key))
+        return self._store.book(lambda past: Balance(account, past).next(plan, cost, key, noise))
 
     @property
     def _store(self) -> Store:

@@ -58,7 +58,7 @@ class Balance:
         """Epsilon of the whole budget for the owner of `group` tasks."""
         return self._epsilon(self.account.mu**2, self._checked(group))
 
-    def next(self, plan: str, cost: Cost, run: str) -> Charge:
+    def next(self, plan: str, cost: Cost, run: str, noise: str = "") -> Charge:
         """Return the charge that books a run, or the one that did already; refuse what is not allowed."""
         self._check(cost)
         for charge in self.charges:
@@ -76,7 +76,7 @@ class Balance:
                 f"budget is {self.account.epsilon:g} at delta = {self.account.delta:g}, and "
                 f"{self.spent_by(1):.3g} is spent. Nothing has left any task."
             )
-        return Charge.after(self.head, len(self.charges), plan, run, cost)
+        return Charge.after(self.head, len(self.charges), plan, run, cost, noise)
 
     def _check(self, cost: Cost) -> None:
         account = self.account

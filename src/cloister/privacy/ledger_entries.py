@@ -110,12 +110,12 @@ class Charge:
     hash: str = field(default="", repr=False)
 
     @classmethod
-    def after(cls, head: str, number: int, plan: str, run: str, cost: Cost) -> Charge:
+    def after(cls, head: str, number: int, plan: str, run: str, cost: Cost, noise: str) -> Charge:
         """Write a new charge, dated now, behind the one whose hash is given."""
         check_name("A plan's fingerprint", plan)
         check_name("A run's key", run)
         time = datetime.now(UTC).isoformat(timespec="microseconds")
-        draft = cls(plan, exposure(cost), run, number, time, describe(cost))
+        draft = cls(plan, exposure(cost), run, number, time, describe(cost, noise))
         return cls(**{**asdict(draft), "hash": draft.chained(head)})
 
     @property
@@ -123,6 +123,12 @@ class Charge:
         """What was charged for: events with their counts, relation, sampling, number of tasks."""
         document: dict[str, Any] = json.loads(self.events)
         return document
+
+    @property
+    def doubt(self) -> str | None:
+        """Why this run's noise may not keep what its price promises, if it may not."""
+        noise = str(self.details.get("noise", ""))
+        return noise if noise.startswith("INSECURE") or "floating-point" in noise else None
 
     def chained(self, head: str) -> str:
         """Return the hash that this charge has to have behind another."""
@@ -166,20 +172,21 @@ def _mu(event: Event) -> float:
     )
 
 
-def describe(cost: Cost) -> str:
+def describe(cost: Cost, noise: str = "") -> str:
     """Write down what a run is charged for, as JSON; equal rounds stand together.
 
     Examples
     --------
     >>> from cloister.privacy.sampling import Everyone
     >>> describe(Cost((PureEvent(0.5),) * 2, Everyone(), n_tasks=9))  # doctest: +ELLIPSIS
-    '{"events":[{"count":2,"epsilon":0.5,"kind":"PureEvent"}],"n_tasks":9,"relation":"replace",...'
+    '{"events":[{"count":2,"epsilon":0.5,"kind":"PureEvent"}],"n_tasks":9,"noise":"","relation":"replace",...'
     """
     events = [{"kind": type(e).__name__, "count": n, **_numbers(e)} for e, n in Counter(cost.events).items()]
     return _json(
         {
             "events": events,
             "n_tasks": int(cost.n_tasks),
+            "noise": noise,
             "relation": str(cost.relation),
             "sampling": cost.sampling.describe(),
         }

@@ -206,7 +206,7 @@ def vote(
     count = run(plans[-1], slips, random_state=run_seed(random_state, len(runs)))
     votes = np.asarray(count.board["votes"])
     best = int(votes.argmax())
-    guarantee = replace(election.guarantee, noise=count.randomness)
+    guarantee = replace(election.guarantee, noise=count.guarantee.noise)
     return Choice(best, election.candidates[best], on_all_rows(runs[best], tasks), votes, guarantee)
 
 

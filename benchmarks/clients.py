@@ -1,0 +1,114 @@
+"""How fast a round of many neural clients is: from a plain nn.Module, clipping and noise included.
+
+With ``--device cuda``: 100 clients of 200 images each train the CNN of the PMTL paper (115,646 parameters)
+for one epoch of batches of 10, in TF32 and in bfloat16, beside plain PyTorch, one client after another, and
+pfl-research where it is importable; then 10,000 clients. On a processor: a smaller round of the same network,
+and 200 clients of a linear model on 784 features. A round's time is the median over rounds, from release to
+release, all in one run.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.peers import one_after_another, pfl_research
+from cloister import Gaussian, Plan, Tasks
+from cloister import run as run_plan
+from cloister.algorithms.federated import FedAvg
+from cloister.engines.batched import Batched
+from cloister.learners.descent import Descent
+from cloister.learners.module import Module
+
+NAME = "clients"
+LR = 0.05
+
+Figures = dict[str, float]
+Targets = dict[str, tuple[str, float]]
+
+
+def cnn(first: int = 32, second: int = 64, classes: int = 62) -> nn.Module:
+    """Return the network of the PMTL paper's FEMNIST experiments."""
+    return nn.Sequential(
+        nn.Conv2d(1, first, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(first, second, 5), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16 * second, classes),
+    )  # fmt: skip
+
+
+def images(clients: int, rows: int, shape: tuple[int, ...], classes: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.random((clients, rows, *shape), dtype=np.float32)
+    return X, rng.integers(0, classes, (clients, rows))
+
+
+def round_seconds(
+    net: nn.Module, X: np.ndarray, y: np.ndarray, batch: int, rounds: int, engine: Batched
+) -> float:
+    """Return the median time from release to release, the first few left out."""
+    clients, rows = y.shape
+    tasks = Tasks.from_arrays(X.reshape(-1, *X.shape[2:]), y.reshape(-1), np.repeat(np.arange(clients), rows))
+    algorithm = FedAvg(Module(net), Descent(LR, batch=batch, epochs=1), clip=1.0, rounds=rounds)
+    plan = Plan(algorithm, Gaussian(exact=False), n_tasks=clients).calibrate(8.0)
+    stamps: list[float] = []
+    run_plan(plan, tasks, engine=engine, progress=lambda done, of: stamps.append(time.perf_counter()))
+    return float(np.median(np.diff(stamps)[1:]))
+
+
+def run_cuda(quick: bool) -> tuple[Figures, Targets, list[list[str]]]:
+    torch.manual_seed(0)
+    net = cnn()
+    X, y = images(100, 200, (1, 28, 28), 62)
+    rounds = 10 if quick else 40
+    figures: Figures = {
+        "tf32_ms": 1e3 * round_seconds(net, X, y, 10, rounds, Batched("cuda", tf32=True)),
+        "bf16_ms": 1e3 * round_seconds(net, X, y, 10, rounds, Batched("cuda", bf16=True)),
+        "sequential_ms": 1e3 * one_after_another(net, X, y, 10, LR, "cuda", 3 if quick else 10),
+    }
+    figures["sequential_over_tf32"] = figures["sequential_ms"] / figures["tf32_ms"]
+    peer = pfl_research(net, X, y, 10, LR, 3)
+    if peer is not None:
+        figures["pfl_over_tf32"] = 1e3 * peer / figures["tf32_ms"]
+    if not quick:
+        many = images(10_000, 200, (1, 28, 28), 62)
+        figures["bf16_ms_10000"] = 1e3 * round_seconds(net, *many, 10, 4, Batched("cuda", bf16=True))
+        figures["slope"] = math.log10(figures["bf16_ms_10000"] / figures["bf16_ms"]) / 2
+    targets: Targets = {
+        "tf32_ms": ("<=", 18.0),
+        "bf16_ms": ("<=", 13.0),
+        "sequential_over_tf32": (">=", 200.0),
+        "pfl_over_tf32": (">=", 200.0),
+        "bf16_ms_10000": ("<=", 2000.0),
+        "slope": ("<=", 1.1),
+    }
+    rows = [["figure", "value"], *([name, f"{value:.4g}"] for name, value in figures.items())]
+    return figures, targets, rows
+
+
+def run_cpu(quick: bool) -> tuple[Figures, Targets, list[list[str]]]:
+    torch.manual_seed(0)
+    figures: Figures = {}
+    rows = [["network", "clients", "cloister, ms", "pfl-research, ms", "one after another, ms"]]
+    jobs = {
+        "cnn": (cnn(), images(10 if quick else 40, 60, (1, 28, 28), 62), 10),
+        "linear": (nn.Linear(784, 10), images(200, 60, (784,), 10), 10),
+    }
+    for name, (net, (X, y), batch) in jobs.items():
+        ours = round_seconds(net, X, y, batch, 4 if quick else 8, Batched("cpu"))
+        alone = one_after_another(net, X, y, batch, LR, "cpu", min(len(X) - 1, 20))
+        peer = pfl_research(net, X, y, batch, LR, 3 if quick else 6)
+        figures[f"{name}_ms"] = 1e3 * ours
+        figures[f"sequential_over_{name}"] = alone / ours
+        if peer is not None:
+            figures[f"pfl_over_{name}"] = peer / ours
+        shown = "not installed" if peer is None else f"{1e3 * peer:.0f}"
+        rows.append([name, str(len(X)), f"{1e3 * ours:.0f}", shown, f"{1e3 * alone:.0f}"])
+    targets: Targets = {"pfl_over_cnn": (">=", 1.0), "pfl_over_linear": (">=", 10.0)}
+    return figures, targets, rows
+
+
+def run(quick: bool, device: str) -> tuple[Figures, Targets, list[list[str]]]:
+    return run_cuda(quick) if device.startswith("cuda") else run_cpu(quick)

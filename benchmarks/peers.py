@@ -1,0 +1,103 @@
+"""What others do, for a comparison in the same run: pfl-research, and clients one after another."""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional as F
+
+
+def one_after_another(
+    net: nn.Module, X: NDArray[Any], y: NDArray[Any], batch: int, lr: float, device: str, clients: int
+) -> float:
+    """Return seconds for a round of all clients, from some of them, in plain PyTorch."""
+    data, labels = (torch.as_tensor(a[: clients + 1], device=device) for a in (X, y))
+    torch.set_float32_matmul_precision("high")
+
+    def train(k: int) -> None:
+        own = copy.deepcopy(net).to(device)
+        optimiser = torch.optim.SGD(own.parameters(), lr=lr)
+        for at in range(0, data.shape[1], batch):
+            optimiser.zero_grad()
+            F.cross_entropy(own(data[k, at : at + batch]), labels[k, at : at + batch]).backward()
+            optimiser.step()
+
+    train(clients)
+    _wait(device)
+    start = time.perf_counter()
+    for k in range(clients):
+        train(k)
+    _wait(device)
+    return (time.perf_counter() - start) * len(X) / clients
+
+
+def pfl_research(
+    net: nn.Module, X: NDArray[Any], y: NDArray[Any], batch: int, lr: float, rounds: int
+) -> float | None:
+    """Return seconds for a round of pfl-research (no clipping, no noise), if it is importable."""
+    try:
+        from pfl.aggregate.simulate import SimulatedBackend
+        from pfl.algorithm.base import NNAlgorithmParams
+        from pfl.algorithm.federated_averaging import FederatedAveraging
+        from pfl.callback.base import TrainingProcessCallback
+        from pfl.data.dataset import Dataset
+        from pfl.data.federated_dataset import FederatedDataset
+        from pfl.data.sampling import get_user_sampler
+        from pfl.hyperparam import NNTrainHyperParams
+        from pfl.metrics import Metrics, Weighted
+        from pfl.model.pytorch import PyTorchModel
+    except ImportError:
+        return None
+    stamps = []
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = copy.deepcopy(net)
+
+        def loss(self, x: torch.Tensor, targets: torch.Tensor, eval: bool = False) -> torch.Tensor:
+            return F.cross_entropy(self.inner(x), targets)
+
+        def metrics(self, x: torch.Tensor, targets: torch.Tensor, eval: bool = True) -> dict[str, Any]:
+            return {"loss": Weighted(0.0, 1)}
+
+    class Clock(TrainingProcessCallback):  # type: ignore[misc]
+        def after_central_iteration(self, *_: Any, **__: Any) -> tuple[bool, Any]:
+            stamps.append(time.perf_counter())
+            return False, Metrics()
+
+    network = Network()
+    model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
+    device = next(model.pytorch_model.parameters()).device
+    users = FederatedDataset(
+        lambda k: Dataset(
+            [torch.as_tensor(X[k], device=device), torch.as_tensor(y[k], device=device)], user_id=str(k)
+        ),
+        get_user_sampler("minimize_reuse", list(range(len(X)))),
+    )
+    FederatedAveraging().run(
+        algorithm_params=NNAlgorithmParams(
+            central_num_iterations=rounds,
+            evaluation_frequency=10**9,
+            train_cohort_size=len(X),
+            val_cohort_size=0,
+        ),
+        backend=SimulatedBackend(users, None),
+        model=model,
+        model_train_params=NNTrainHyperParams(
+            local_num_epochs=1, local_learning_rate=lr, local_batch_size=batch
+        ),
+        callbacks=[Clock()],
+    )
+    return float(np.median(np.diff(stamps)))
+
+
+def _wait(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()

@@ -1,0 +1,211 @@
+r"""What ridge regression needs of a block, in the smaller of two forms: Gram matrices, or rows as they are.
+
+Both decompose a prior's covariance :math:`P = LL'` against a task's data and give the same posterior: the
+Gram form by the eigenvectors of :math:`L'X'XL`, the row form by those of :math:`XPX'`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Rows", "Spectrum", "Statistics", "Summary", "statistics", "summary", "summary_of"]
+
+Floats = NDArray[np.float64]
+#: Sums beyond this are no data: a task that sends them is treated as empty.
+ABSURD = 1e100
+#: A ridge smaller than this share of the trace would be lost in rounding, and the inverse with it.
+LEAST_RIDGE = 1e-10
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Spectrum:
+    """A prior's eigenvalues and directions for every task.
+
+    Attributes
+    ----------
+    values : array of shape (tasks, k)
+        The eigenvalues.
+    basis : array of shape (tasks, d, k)
+        Columns that map coordinates to weights: Lv for an eigenvector v of the Gram form, PX'u for an
+        eigenvector u of the row form.
+    rows : array of shape (tasks, rows, k), optional
+        The eigenvectors u of the row form, which no multiple of the prior is left out of: the posterior
+        covariance is then the prior's less what the rows tell.
+    """
+
+    values: Floats
+    basis: Floats
+    rows: Floats | None = None
+
+
+class Summary(Protocol):
+    """What ridge regression needs of a block."""
+
+    @property
+    def count(self) -> Floats:
+        """The number of rows of each task; the sum of their weights, if they have any."""
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the summary as a state."""
+
+    def inverse(self, ridge: float) -> Floats:
+        """Return what `offset` needs for a ridge; no data can make one task fail, and so fail the others."""
+
+    def offset(self, inverse: Floats, point: Floats) -> Floats:
+        """Return ``argmin |y - X(point + r)|^2 + ridge |r|^2`` for every task."""
+
+    def spectrum(self, factor: Floats | None) -> Spectrum:
+        """Decompose for the prior with this factor of its covariance; None is the identity."""
+
+    def against(self, center: Floats, spectrum: Spectrum) -> tuple[Floats, Floats, Floats]:
+        """Return ``|y - X center|^2``, X'(y - X center) by coordinates, and the same along the basis.
+
+        ``basis @ (coordinates / (values + lambda))`` is the posterior mean less the center, and the sum of
+        ``coordinates * along / (values + lambda)`` is what it takes off the square.
+        """
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Statistics:
+    """X'X, X'y, y'y and the number of rows: all of a block that has no fewer rows than columns."""
+
+    gram: Floats
+    cross: Floats
+    square: Floats
+    count: Floats
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the statistics as a state."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def inverse(self, ridge: float) -> Floats:
+        """Return ``(X'X + ridge I)^-1``."""
+        return _ridge_inverse(self.gram, ridge)
+
+    def offset(self, inverse: Floats, point: Floats) -> Floats:
+        """Return the ridge solution seen from a point, by two matrix-vector products."""
+        return np.asarray((inverse @ (self.cross - self.gram @ point)[..., None])[..., 0])
+
+    @cached_property
+    def _plain(self) -> Spectrum:
+        return Spectrum(*_eigen(self.gram))
+
+    def spectrum(self, factor: Floats | None) -> Spectrum:
+        """Decompose ``factor' X'X factor``."""
+        if factor is None:
+            return self._plain
+        values, vectors = _eigen(factor.T @ self.gram @ factor)
+        return Spectrum(values, factor @ vectors)
+
+    def against(self, center: Floats, spectrum: Spectrum) -> tuple[Floats, Floats, Floats]:
+        """Rotate X'(y - X center); the basis has unit length in the prior's own."""
+        shifted = self.cross - self.gram @ center
+        rotated = (spectrum.basis.swapaxes(1, 2) @ shifted[..., None])[..., 0]
+        return self.square - (self.cross + shifted) @ center, rotated, rotated
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Rows:
+    """Rows and targets, times the root of their weight: all of a block with fewer rows than columns."""
+
+    rows: Floats
+    target: Floats
+    count: Floats
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return rows and targets as a state."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def inverse(self, ridge: float) -> Floats:
+        """Return ``(XX' + ridge I)^-1``."""
+        return _ridge_inverse(self.rows @ self.rows.swapaxes(1, 2), ridge)
+
+    def offset(self, inverse: Floats, point: Floats) -> Floats:
+        """Return the ridge solution seen from a point, as X' times a vector over rows."""
+        dual = inverse @ (self.target - self.rows @ point)[..., None]
+        return np.asarray((self.rows.swapaxes(1, 2) @ dual)[..., 0])
+
+    @cached_property
+    def _plain(self) -> Spectrum:
+        return self._decompose(self.rows)
+
+    def spectrum(self, factor: Floats | None) -> Spectrum:
+        """Decompose ``X factor factor' X'``."""
+        return self._plain if factor is None else self._decompose(self.rows @ (factor @ factor.T))
+
+    def _decompose(self, spread_rows: Floats) -> Spectrum:
+        values, vectors = _eigen(self.rows @ spread_rows.swapaxes(1, 2))
+        return Spectrum(values, spread_rows.swapaxes(1, 2) @ vectors, vectors)
+
+    def against(self, center: Floats, spectrum: Spectrum) -> tuple[Floats, Floats, Floats]:
+        """Rotate y - X center; the basis has length e in the prior's own."""
+        assert spectrum.rows is not None
+        residual = self.target - self.rows @ center
+        rotated = (spectrum.rows.swapaxes(1, 2) @ residual[..., None])[..., 0]
+        return (residual**2).sum(axis=1), rotated, spectrum.values * rotated
+
+
+def summary(X: NDArray[Any], y: NDArray[Any], weight: NDArray[Any]) -> Summary:
+    """Sum a block up in the smaller form; a task whose numbers are not finite counts as having no data.
+
+    Examples
+    --------
+    >>> tall, wide = (summary(np.ones((1, 4, d)), np.ones((1, 4)), np.ones((1, 4))) for d in (1, 5))
+    >>> tall.offset(tall.inverse(1.0), np.zeros(1)).tolist()
+    [[0.8]]
+    >>> type(wide).__name__, wide.offset(wide.inverse(1.0), np.zeros(5)).sum().round(3).item()
+    ('Rows', 0.952)
+    """
+    if X.shape[1] >= X.shape[2]:
+        return statistics(X, y, weight)
+    with np.errstate(all="ignore"):
+        root = np.sqrt(weight)
+        rows, target, count = X * root[..., None], y * root, weight.sum(axis=1)
+        size = np.square(rows).sum(axis=(1, 2)) + np.square(target).sum(axis=1) + count
+        sane = size < ABSURD  # False for NaN too
+    return Rows(
+        np.where(sane[:, None, None], rows, 0.0),
+        np.where(sane[:, None], target, 0.0),
+        np.where(sane, count, 0.0),
+    )
+
+
+def statistics(X: NDArray[Any], y: NDArray[Any], weight: NDArray[Any]) -> Statistics:
+    """Sum up a block by its Gram matrices, whatever its shape."""
+    with np.errstate(all="ignore"):
+        weighted = X * weight[..., None]
+        gram = weighted.swapaxes(1, 2) @ X
+        cross = (weighted.swapaxes(1, 2) @ y[..., None])[..., 0]
+        square, count = (weight * y * y).sum(axis=1), weight.sum(axis=1)
+        size = np.abs(gram).max(axis=(1, 2)) + np.abs(cross).max(axis=1) + square + count
+        sane = size < ABSURD  # False for NaN too
+    return Statistics(
+        np.where(sane[:, None, None], gram, 0.0),
+        np.where(sane[:, None], cross, 0.0),
+        np.where(sane, square, 0.0),
+        np.where(sane, count, 0.0),
+    )
+
+
+def summary_of(arrays: dict[str, NDArray[Any]]) -> Summary:
+    """Take the summary out of a state."""
+    kind: type[Statistics] | type[Rows] = Statistics if "gram" in arrays else Rows
+    return kind(*(arrays[item.name] for item in fields(kind)))
+
+
+def _ridge_inverse(matrix: Floats, ridge: float) -> Floats:
+    diagonal = np.arange(matrix.shape[1])
+    lifted = matrix.copy()
+    trace = lifted[:, diagonal, diagonal].sum(axis=1, keepdims=True)
+    lifted[:, diagonal, diagonal] += np.maximum(ridge, LEAST_RIDGE * trace)
+    return np.asarray(np.linalg.inv(lifted), dtype=np.float64)
+
+
+def _eigen(matrix: Floats) -> tuple[Floats, Floats]:
+    values, vectors = np.linalg.eigh(matrix)
+    return np.maximum(values, 0.0), vectors

@@ -1,0 +1,117 @@
+"""Two forms of a block, one posterior: Gram matrices and rows agree with each other and dense algebra."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from cloister import Joint, Regression, SharedPrior, Subspace, Tasks, check_algorithm
+from cloister.learners.average import Candidate, loose_intercept
+from cloister.learners.ridge import ridge_fit
+from cloister.learners.summary import Rows, Statistics, statistics, summary, summary_of
+from cloister.tasks import Block
+
+D, N = 7, 4
+LAMBDAS, SCALES = np.array([1e-4, 0.3, 20.0]), np.array([0.01, 1.0])
+RNG = np.random.default_rng(0)
+CENTER = 0.2 * RNG.normal(size=D)
+FACTORS = {
+    "plain": 0.3 * np.eye(D),
+    "loose": 0.5 * loose_intercept(D, 100.0, True),
+    "full": RNG.normal(size=(D, D)),
+    "singular": RNG.normal(size=(D, D)) @ np.diag([1.0] * 3 + [0.0] * (D - 3)),
+}
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(1)
+    X, y = rng.normal(size=(3, N, D)) / math.sqrt(D), rng.normal(size=(3, N))
+    X[..., 0] = 1 / math.sqrt(D)
+    return X, y, np.array([[1.0, 2.0, 0.5, 1.0], [1.0, 1.0, 0.0, 0.0], [0.0] * 4])  # padded, and empty
+
+
+def covariance(fit):
+    found = np.einsum("tdk,tlk,tek->tlde", fit.basis, fit.spread, fit.basis)
+    if fit.prior is not None:
+        found = found + fit.rest[:, None, None] * fit.prior
+    return found if fit.bump is None else found + fit.bump[..., :, None] * fit.bump[..., None, :]
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_both_forms_give_the_posterior_of_dense_algebra(data, name):
+    X, y, weight = data
+    P = FACTORS[name] @ FACTORS[name].T
+    rows, gram = summary(*data), statistics(*data)
+    assert isinstance(rows, Rows)
+    for form in (rows, gram):
+        fit = ridge_fit(form, CENTER, FACTORS[name], LAMBDAS, SCALES)
+        for i in range(3):
+            A, b = np.sqrt(weight[i])[:, None] * X[i], np.sqrt(weight[i]) * (y[i] - X[i] @ CENTER)
+            for j, lam in enumerate(LAMBDAS):
+                total = np.eye(N) + A @ P @ A.T / lam  # covariance of the targets over the noise's
+                gain = P @ A.T @ np.linalg.inv(total) / lam
+                np.testing.assert_allclose(fit.solutions[i, j], gain @ b, rtol=1e-7, atol=1e-9)
+                square = b @ np.linalg.solve(total, b)
+                np.testing.assert_allclose(fit.residual[i, j], square, rtol=1e-6, atol=1e-9)
+                spread = (P - gain @ A @ P) / lam
+                tolerance = 1e-9 * (1 + np.abs(P).max() / lam)  # what rounding leaves of a large prior
+                np.testing.assert_allclose(covariance(fit)[i, j], spread, atol=tolerance)
+                evidence = -0.5 * np.linalg.slogdet(total)[1] + 0.5 * np.log(SCALES)
+                evidence -= 0.5 * (weight[i].sum() + 1) * np.log(SCALES + square)
+                np.testing.assert_allclose(fit.log_evidence[i, j], evidence, rtol=1e-7, atol=1e-8)
+
+
+def test_offsets_agree(data):
+    point = np.linspace(-1, 1, D)
+    rows, gram = summary(*data), statistics(*data)
+    found = [form.offset(form.inverse(0.05), point) for form in (rows, gram)]
+    np.testing.assert_allclose(found[0], found[1], atol=1e-12)
+    assert not found[0][2].any()
+
+
+def test_the_smaller_form_is_taken_and_survives_as_a_state(data):
+    X, y, weight = data
+    tall = summary(X[..., :3], y, weight)
+    assert isinstance(tall, Statistics)
+    for form in (tall, summary(*data)):
+        again = summary_of(form.arrays() | {"inverse": np.zeros(1)})
+        assert type(again) is type(form)
+        np.testing.assert_array_equal(again.count, form.count)
+
+
+@pytest.mark.parametrize("garbage", [np.inf, np.nan, 1e300])
+def test_garbage_counts_as_no_data(data, garbage):
+    X, y, weight = (array.copy() for array in data)
+    X[0, 1, 2] = garbage
+    form = summary(X, y, weight)
+    assert form.count.tolist() == [0.0, 2.0, 0.0]
+    assert all(np.isfinite(array).all() for array in form.arrays().values())
+
+
+def test_models_do_not_depend_on_the_form():
+    """Padding, which tips a block to Gram matrices, changes nothing."""
+    rng = np.random.default_rng(2)
+    X, y, weight = np.zeros((5, 9, D)), np.zeros((5, 9)), np.zeros((5, 9))
+    X[:, :N], y[:, :N], weight[:, :N] = rng.normal(size=(5, N, D)), rng.normal(size=(5, N)), 1.0
+    keys = np.zeros(5, np.uint64)
+    blocks = [Block(np.arange(5), X[:, :k], y[:, :k], weight[:, :k], keys) for k in (N, 9)]
+    learner = Regression(D)
+    candidates = [Candidate(0.5, CENTER, factor, True) for factor in FACTORS.values()]
+    short, padded = (
+        learner.finish(learner.prepare(block), block, candidates, np.array([-3.0, 0.7])) for block in blocks
+    )
+    for name, array in short.items():
+        np.testing.assert_allclose(array, padded[name], rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("structure", [Joint(), Subspace()], ids=repr)
+@pytest.mark.parametrize("most", [D - 1, D + 2])
+def test_contract_with_fewer_rows_than_columns(structure, most):
+    rng = np.random.default_rng(3)
+    sizes = rng.integers(1, most + 1, 20)
+    X = [rng.normal(size=(n, D)) / math.sqrt(D) for n in sizes]
+    tasks = Tasks.from_list(X, [x[:, 0] + 0.1 * rng.normal(size=len(x)) for x in X])
+    check_algorithm(SharedPrior(Regression(D, intercept=False), structure), tasks)
