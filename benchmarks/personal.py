@@ -1,8 +1,8 @@
 """How accurate private personal networks are: mean test accuracy over writers, five splits and noises.
 
 Federated averaging with clipped, noisy updates, then fine-tuning at home, held near the public model. Visible
-participation of everyone, relation `replace`, default delta, exact noise. Settings were chosen on another split
-(seed 100). Runs on a processor too, but takes hours.
+participation of everyone, relation `replace`, default delta, exact noise. Settings were chosen on another
+split (seed 100). Runs on a processor too, but takes hours.
 """
 
 from __future__ import annotations
@@ -116,14 +116,8 @@ def accuracies(setting: Setting, seed: int, device: str) -> Iterator[tuple[str, 
     score = partial(mean_accuracy, learner, test, device)
     plan = Plan(LocalOnly(learner, ALONE), n_tasks=len(train))
     yield "alone", score(run_plan(plan, train, random_state=seed, engine=engine).private.models["coef"])
-    shared = FedAvg(
-        learner,
-        Descent(0.2, batch=20, steps=setting.steps),
-        0.4,
-        setting.rounds,
-        ServerAverage(2.0),
-        setting.tuning,
-    )
+    server = ServerAverage(setting.server)
+    shared = FedAvg(learner, setting.local, setting.clip, setting.rounds, server, setting.tuning)
     for epsilon, relation in setting.budgets:
         if np.isinf(epsilon):
             plan, name = Plan(shared, Silent(), n_tasks=len(train)), "no_noise"
@@ -152,11 +146,7 @@ def run(quick: bool, device: str) -> tuple[Figures, Targets, list[list[str]]]:
         for setting in SETTINGS:
             for name, accuracy in accuracies(setting, seed, device):
                 found.setdefault(f"{setting.name}_{name}", []).append(accuracy)
-                print(
-                    json.dumps({"seed": seed, f"{setting.name}_{name}": round(accuracy, 4)}),
-                    file=sys.stderr,
-                    flush=True,
-                )
+                print(f"seed {seed}: {setting.name} {name} {accuracy:.4f}", file=sys.stderr, flush=True)
     figures = {name: float(np.mean(values)) for name, values in found.items()}
     figures["mnist70_fewer_errors"] = 1 - (1 - figures["mnist70_eps2"]) / (1 - figures["mnist70_alone"])
     targets: Targets = {
