@@ -132,3 +132,6 @@ def test_games_stay_affordable():
     plan = Plan(mean(5000), n_tasks=100).calibrate(1.0)
     assert affordable(plan, 10**9) == 4000
     assert affordable(Plan(mean(1), n_tasks=100).calibrate(1.0), 1000) == 1000
+    for rounds, draws in ((1000, 150_000), (10_000, 15_000)):  # coins cost, also where they come up tails
+        sampled = Plan(mean(rounds), Gaussian(0.1), Poisson(0.01), n_tasks=100)
+        assert affordable(sampled, 10**9) == draws
