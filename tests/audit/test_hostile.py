@@ -7,8 +7,22 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from cloister import Gaussian, Laplace, LeastSquares, LowRank, MeanRegularized, Plan, Regression, SharedPrior
-from cloister.audit import audit
+from cloister import (
+    Channel,
+    Gaussian,
+    Laplace,
+    LeastSquares,
+    LowRank,
+    MeanAndOuter,
+    MeanRegularized,
+    Outer,
+    Plain,
+    Plan,
+    Regression,
+    SharedPrior,
+    Wishart,
+)
+from cloister.audit import audit, audit_mechanism
 from cloister.audit.freshness import check_freshness
 from cloister.audit.last_bits import check_last_bits
 from cloister.audit.noise_law import check_noise
@@ -130,3 +144,24 @@ def test_any_budget_can_be_audited(epsilon, relation):
     """The six verdicts are all right with probability 1 - 6e-4."""
     plan = Plan(MEAN, n_tasks=200, relation=relation).calibrate(epsilon)
     assert not audit(plan, draws=2000, confidence=0.9999, random_state=0).convicted
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "lift", "convicted"),
+    [
+        (Gaussian(0.5), MeanAndOuter(0.5), False),
+        (Laplace(0.5), Plain(), False),
+        (Wishart(mu=0.5), Outer(), False),
+        (SaysExact(0.5), Outer(), True),
+        (PublicSeed(0.5), Plain(), True),
+    ],
+)
+def test_a_bare_mechanism_can_be_audited(mechanism, lift, convicted):
+    """A false alarm has probability 1e-4 each."""
+    channel = Channel(3, lift=lift)
+    found = audit_mechanism(
+        mechanism, channel, n_tasks=100, relation="zero_out", draws=2000, confidence=0.9999, random_state=0
+    )
+    assert found.convicted is convicted
+    assert found.guarantee.relation == "zero_out"
+    assert found.isolation.holds is None
