@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -116,7 +117,7 @@ def allowed(silent, speaking, mu, error):
 def test_our_noise_makes_none(dim, draws, exact):
     """Events happen in both worlds, no more often in one than mu-GDP allows; errors are 5 sd of a share.
 
-    That u'(what is left)u is negative has probability 1/2 with the task speaking and Phi(mu) with it silent, exactly.
+    That u'(what is left)u is negative has probability 1/2 with the task speaking and Phi(mu) with it silent.
     That what is left is not positive is as likely as that for d = 1, and nearly sure in both worlds for more:
     there it tells nothing, and is not asked for. With a twentieth of the noise the first event convicts.
     """
@@ -231,11 +232,36 @@ def test_the_command_shows_one_exhibit():
     shown = CliRunner().invoke(app, ["museum", "reused-noise"])
     assert shown.exit_code == 0
     assert "re-seeded every round" in shown.stdout
+    row = next(line for line in shown.stdout.splitlines() if line.startswith("reused-noise"))
+    assert row.split()[4] == "refuted"
+    assert row.split()[-1] == "stands"
     document = json.loads(CliRunner().invoke(app, ["museum", "reused-noise", "--json"]).stdout)
     (entry,) = document["exhibits"]
     assert entry["broken"]["refuted"]
     assert not entry["repaired"]["refuted"]
     assert entry["broken"]["measured_epsilon"] > entry["broken"]["claimed_epsilon"] == 1.0
+
+
+def test_the_command_takes_a_seed():
+    runs = [
+        json.loads(CliRunner().invoke(app, ["museum", "sample-counts", "--json", "--seed", seed]).stdout)
+        for seed in ("1", "2", "1")
+    ]
+    assert runs[0] == runs[2] != runs[1]
+    assert runs[1]["exhibits"][0]["broken"]["seed"] == 2
+
+
+@pytest.mark.parametrize("swap", ["broken", "repaired"])
+def test_the_command_fails_if_an_exhibit_does_not_behave(swap, monkeypatch):
+    """A claim that is true is not refuted; a repair that is none is."""
+    exhibit = next(e for e in EXHIBITS if e.name == "reused-noise")
+    if swap == "broken":
+        changed = replace(exhibit, attack=exhibit.repaired.attack)
+    else:
+        changed = replace(exhibit, repaired=replace(exhibit.repaired, attack=exhibit.attack))
+    monkeypatch.setattr("cloister.audit.museum.museum", lambda: (changed,))
+    for arguments in (["museum"], ["museum", "--json"]):
+        assert CliRunner().invoke(app, arguments).exit_code == 1
 
 
 def test_the_command_refuses_an_unknown_exhibit():
