@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -225,7 +227,41 @@ def test_known_prices():
     assert exhibit.repaired.claim.epsilon == pytest.approx(1.778, abs=5e-4)
 
 
-# ------------------------------------------------------------------ the command
+# ------------------------------------------------------------------ the command and its page
+
+PAGE = Path(__file__).parents[2] / "docs" / "found.md"
+
+
+def table():
+    """Return the cells of the page's table, exhibit by exhibit, without links and bold type."""
+    rows = re.findall(
+        r"^\| \[([\w-]+)\]\(#[\w-]+\) \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    return {name: [cell.strip("* ").split(" (")[0] for cell in cells.split("|")] for name, cells in rows}
+
+
+def test_the_page_shows_every_exhibit_and_its_claim():
+    shown = table()
+    assert list(shown) == NAMES
+    for exhibit in EXHIBITS:
+        delta, claimed, _, verdict, repaired, _, stands = shown[exhibit.name]
+        assert float(delta) == exhibit.claim.delta
+        assert claimed == f"{exhibit.claim.epsilon:.3g}"
+        assert repaired == f"{exhibit.repaired.claim.epsilon:.3g}"
+        assert (verdict, stands) == ("refuted", "stands")
+
+
+@pytest.mark.slow
+def test_the_page_agrees_with_the_command():
+    document = json.loads(CliRunner().invoke(app, ["museum", "--json"]).stdout)
+    prose, shown = PAGE.read_text(encoding="utf-8").split("short-tree](#tree)")[1], table()
+    for entry in document["exhibits"]:
+        for cell, trial in ((2, entry["broken"]), (5, entry["repaired"])):
+            assert 0 <= trial["measured_epsilon"] - float(shown[entry["name"]][cell]) < 0.01
+        if entry["name"].startswith("wishart"):
+            assert f"{entry['impossible']['measured']:.4f}" in prose
+        else:
+            assert shown[entry["name"]][2] in prose
 
 
 def test_the_command_shows_one_exhibit():

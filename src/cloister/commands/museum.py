@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_FLOOR, Context
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -91,9 +92,14 @@ def _as_expected(broken: Conviction, repaired: Conviction) -> bool:
 def _cells(exhibit: Exhibit, broken: Conviction, repaired: Conviction) -> list[str]:
     cells = [exhibit.name, f"{broken.claim.delta:g}"]
     for trial in (broken, repaired):
-        cells += [f"{trial.claim.epsilon:.3g}", f"{trial.bound.epsilon:.3g}"]
+        cells += [f"{trial.claim.epsilon:.3g}", _down(trial.bound.epsilon)]
         cells.append("refuted" if trial.stands else "stands")
     return cells
+
+
+def _down(bound: float) -> str:
+    """Write a lower bound in three digits, never larger than it is."""
+    return format(float(Context(prec=3, rounding=ROUND_FLOOR).create_decimal(repr(bound))), ".3g")
 
 
 def _impossible(exhibit: Exhibit, broken: Conviction) -> str:
