@@ -23,8 +23,8 @@ __all__ = ["LastBits", "check_last_bits"]
 
 Floats = NDArray[np.float64]
 
-#: Beyond so many steps a double holds whole numbers only, and says nothing.
-_WHOLE = 2.0**51
+#: Beyond so many steps a double holds hardly anything but whole numbers, and says nothing.
+_WHOLE = 2.0**50
 _NUMBERS, _KINDS = 40_000, 6
 
 

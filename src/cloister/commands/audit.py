@@ -28,8 +28,9 @@ def audit(
     r"""Attack a plan's own releases: epsilon is at least so much, against what is claimed.
 
     No data are needed. The adversary chooses all messages but one and sees the billboard; the plan's own
-    code clips, sums and adds noise. Also tested: one run with many canaries, the law of the noise, the
-    sensitivity of every channel, and that no task's data reach another's model past the billboard.
+    code clips, sums and adds noise. Also tested: one run with many canaries, the law of the noise, that it is
+    fresh and, where it says so, exact, the sensitivity of every channel, and that no task's data reach
+    another's model past the billboard.
 
     Exit code 0: no contradiction found, which proves nothing. Exit code 1: convicted, or refused. A plan
     whose guarantee does not hold to begin with (bounds read from the data, say) is attacked all the same, and
