@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from typer.testing import CliRunner
@@ -63,6 +63,41 @@ def test_plans_without_a_claim_get_a_sentence(mechanism, algorithm, sentence, tm
     assert result.exit_code == 1
     assert sentence in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_file_that_is_no_plan_gets_a_sentence(plan, tmp_path):
+    codebook = tmp_path / "codebook.toml"
+    for text in ('target = "score"\n', '[columns.hours]\ntype = "number"\n', "type = 'Codebook'\n"):
+        codebook.write_text(text, encoding="utf-8")
+        result = cloister(codebook)
+        assert result.exit_code == 1
+        assert "is not a plan file" in result.stderr
+        assert "plan.toml" in result.stderr
+    codebook.write_bytes(b"\xff\xfe")
+    assert "not text" in cloister(codebook).stderr
+    assert "There is no plan file" in cloister(tmp_path / "nowhere.toml").stderr
+
+
+def test_a_guarantee_that_does_not_hold_is_said_everywhere(plan, tmp_path):
+    """A false alarm has probability 1e-4."""
+    void = replace(plan, caveats=("bounds were read from the data",))
+    void.save(tmp_path / "plan.toml")
+    page = tmp_path / "audit.html"
+    result = cloister(tmp_path, "-o", page, "--confidence", 0.9999)
+    assert result.exit_code == 0
+    verdict = "No contradiction found, but the guarantee does not hold: bounds were read from the data."
+    assert " ".join(result.stdout.split()).startswith(verdict)
+    text = page.read_text(encoding="utf-8")
+    assert f'<h1 class="bad">{verdict}</h1>' in text
+    assert "no guarantee</title>" in text
+    document = json.loads(cloister(tmp_path, "--json", "--confidence", 0.9999).stdout)
+    assert (document["verdict"], document["guarantee_holds"]) == ("no contradiction found", False)
+    assert document["guarantee"]["caveats"] == ["bounds were read from the data"]
+    broken = Plan(Mixing(LeastSquares(3), rounds=2), n_tasks=200, caveats=void.caveats).calibrate(1.0)
+    found = audit(broken, draws=2000, random_state=0)
+    for said in (str(found), render(broken, found)):
+        assert "CONVICTED" in said
+        assert "Apart from that, the guarantee does not hold: bounds were read from the data." in said
 
 
 def test_bad_confidence_gets_a_sentence(plan, tmp_path):

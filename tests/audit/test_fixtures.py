@@ -6,10 +6,14 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import ndtr, ndtri
 
 import cloister
 from cloister import Gaussian, LeastSquares, LowRank, Plan, PlanError, Relation
 from cloister.audit.fixtures import PublishedLaplace, PublishedWishart, TaskRelationship
+from cloister.audit.releases import Curator
+from cloister.channel import unsvec
+from cloister.privacy.randomness import SeededRandomness
 
 DRAWS = 40_000
 
@@ -48,20 +52,35 @@ def test_the_clip_is_a_unit():
     np.testing.assert_array_equal(*caught)
 
 
-def test_gaussian_noise_makes_no_output_impossible():
-    """The same test of support on GOE noise at epsilon 1 catches both worlds about equally: 5 sd and mu/2."""
-    plan = Plan(LowRank(LeastSquares(5), rounds=1), Gaussian(), n_tasks=11, relation="zero_out").calibrate(
-        1.0
-    )
-    noise = plan.noise(0, plan.rounds[0].channels[0])
-    others, message = worlds(5)
-    rng, caught = np.random.default_rng(3), []
-    for total in (others + np.outer(message, message), others):
-        raw = rng.standard_normal((DRAWS, 5, 5))
-        releases = total + noise / 2 * (raw + raw.swapaxes(1, 2))
-        caught.append(PublishedWishart(1.0).impossible(releases, others, message).mean())
-    assert min(caught) > 0
-    assert caught[1] <= math.e * caught[0] + plan.delta
+@pytest.mark.parametrize("exact", [True, False])
+def test_gaussian_noise_makes_no_output_impossible(exact):
+    """A plan's own release on svec(uu') at epsilon 1: u'(R - others - uu')u is as often below 0 as mu allows.
+
+    With data it is so half of the time, in silence with probability Phi(mu), to 5 sd of a share (0.0125);
+    noise of a twentieth is caught by the same comparison.
+    """
+    plan = Plan(
+        LowRank(LeastSquares(5), rounds=1), Gaussian(exact=exact), n_tasks=11, relation="zero_out"
+    ).calibrate(1.0)
+    channel, mu, error = plan.rounds[0].channels[0], plan.mechanism.mu, 5 * 0.5 / math.sqrt(DRAWS)
+    rng = np.random.default_rng(0)
+    messages = rng.standard_normal((11, 5))
+    messages *= channel.clip / np.linalg.norm(messages, axis=1, keepdims=True)
+    u = messages[0] / channel.clip
+    supposed = channel.total(messages)
+    caught = {}
+    for louder in (1.0, 0.05):
+        curator = Curator(plan.mechanism, SeededRandomness(3))
+        for speaking in (True, False):
+            total = curator.total(channel, messages if speaking else messages[1:])
+            releases = curator.releases(total, channel, louder * plan.noise(0, channel), DRAWS)
+            along = np.einsum("i,rij,j->r", u, unsvec(releases - supposed, 5), u)
+            caught[louder, speaking] = float((along < 0).mean())
+    assert caught[1.0, True] == pytest.approx(0.5, abs=error)
+    assert caught[1.0, False] == pytest.approx(ndtr(mu), abs=error)
+    for louder, stands in ((1.0, True), (0.05, False)):
+        most = ndtr(ndtri(caught[louder, True] + error) + mu) + error
+        assert (caught[louder, False] <= most) == stands
 
 
 def test_no_plan_can_use_them():

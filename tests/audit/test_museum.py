@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,21 +17,17 @@ import cloister
 from cloister import Everyone, Plan, PlanError, SharedPrior
 from cloister.audit.bound import lower_bound
 from cloister.audit.museum import convict, convict_repaired, each, museum
-from cloister.audit.museum.floating_point import (
-    Exact,
-    Naive,
-    SpreadMessage,
-    floating_point_hits,
-    hit_probability,
-)
+from cloister.audit.museum.floating_point import SpreadMessage, floating_point_hits, hit_probability
+from cloister.audit.museum.noise import Naive, Shipped
 from cloister.audit.museum.state import Clients, as_broadcast, left_by_the_previous
 from cloister.audit.museum.tree import PrefixSums, height
 from cloister.audit.museum.wishart import (
     CovarianceRelease,
     LowRankOutputs,
     RelationshipRelease,
-    SymmetricGaussian,
+    ShippedGaussian,
     WishartNoise,
+    directions,
 )
 from cloister.cli import app
 from cloister.learners.regression import Regression
@@ -95,17 +94,56 @@ def test_published_noise_makes_impossible_outputs(dim, draws, epsilon):
     assert not (speaking < 0).any()
 
 
+EVENTS = {  # of a release less what the others said and less uu'
+    "direction": lambda left, u: np.einsum("i,rij,j->r", u, left, u) < 0,
+    "positive": lambda left, u: np.linalg.eigvalsh(left)[:, 0] < 0,
+}
+
+
+def shares(dim, noise, draws):
+    """Return the share of runs with each event, with the task silent and speaking."""
+    release = CovarianceRelease(noise, dim)
+    u = directions(release.others + 1, dim)[0]
+    worlds = [release.left(bool(world), draws, np.random.default_rng(world)) for world in (0, 1)]
+    return {name: [float(event(left, u).mean()) for left in worlds] for name, event in EVENTS.items()}
+
+
+def allowed(silent, speaking, mu, error):
+    """Say whether mu-GDP allows these shares of one event, both ways, each share give or take `error`."""
+    most = [ndtr(ndtri(min(share + error, 1 - 1e-12)) + mu) for share in (silent, speaking)]
+    return silent - error <= most[1] and speaking - error <= most[0]
+
+
+@pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize(("dim", "draws"), [(1, 40_000), (5, 20_000), (30, 4_000)])
-def test_our_noise_makes_none(dim, draws):
-    """The same event happens in both worlds, no more often in one than mu-GDP allows; d = 1 is exact."""
+def test_our_noise_makes_none(dim, draws, exact):
+    """Events happen in both worlds, no more often in one than mu-GDP allows; errors are 5 sd of a share.
+
+    That u'(what is left)u is negative has probability 1/2 with the task speaking and Phi(mu) with it silent.
+    That what is left is not positive is as likely as that for d = 1, and nearly sure in both worlds for more:
+    there it tells nothing, and is not asked for. With a twentieth of the noise the first event convicts.
+    """
     mu = gaussian_dp.mu(1.0, 1e-5)
-    release = CovarianceRelease(SymmetricGaussian(1 / mu), dim)
-    silent, speaking = ((release.draw(bool(w), draws, np.random.default_rng(w)) < 0).mean() for w in (0, 1))
     error = share_error(0.5, draws)
-    assert speaking > 0.4
-    assert silent <= ndtr(ndtri(min(speaking + error, 1 - 1e-12)) + mu) + error
+    found = shares(dim, ShippedGaussian(1 / mu, exact), draws)
+    assert found["direction"] == [pytest.approx(ndtr(mu), abs=error), pytest.approx(0.5, abs=error)]
+    assert all(allowed(*worlds, mu, error) for worlds in found.values())
+    assert found["positive"][1] >= found["direction"][1]
     if dim == 1:
-        assert (speaking, silent) == (pytest.approx(0.5, abs=error), pytest.approx(ndtr(mu), abs=error))
+        assert found["positive"] == found["direction"]
+    faint = shares(dim, ShippedGaussian(1 / (20 * mu), exact), draws)
+    assert not allowed(*faint["direction"], mu, error)
+
+
+def test_the_positive_event_tells_where_it_is_not_sure():
+    """d = 2: neither rare nor sure. With a twentieth of the noise it convicts, with all of it it does not."""
+    mu, draws = gaussian_dp.mu(1.0, 1e-5), 20_000
+    error = share_error(0.5, draws)
+    for exact in (True, False):
+        right, faint = (shares(2, ShippedGaussian(1 / (k * mu), exact), draws)["positive"] for k in (1, 20))
+        assert 0.5 < right[1] < 0.95
+        assert allowed(*right, mu, error)
+        assert not allowed(*faint, mu, error)
 
 
 def test_models_give_the_covariance_away():
@@ -113,7 +151,7 @@ def test_models_give_the_covariance_away():
     silent = LowRankOutputs(WishartNoise(0.5)).draw(False, 5_000, np.random.default_rng(0))
     expected = -math.expm1(-1.0)
     assert (silent < 0).mean() == pytest.approx(expected, abs=share_error(expected, 5_000))
-    faint = LowRankOutputs(SymmetricGaussian(0.1), shift=2.0)  # the attack is not blind to Gaussian noise
+    faint = LowRankOutputs(ShippedGaussian(0.1), shift=2.0)  # the attack is not blind to Gaussian noise
     worlds = [faint.draw(bool(w), 2_000, np.random.default_rng(w)) for w in (0, 1)]
     assert lower_bound(*worlds, delta=1e-5).epsilon > 3
 
@@ -143,7 +181,7 @@ def test_floating_point_hits(v, deviation):
     assert not floating_point_hits(v + noise, v).any()
     dim = min(4000, max(1, int(0.9 / v**2)))  # so that nothing is clipped
     for said in (0.0, v):  # exact integers give nothing away, in neither world
-        released = Exact().release(np.full((200_000 // dim, dim), said), deviation, rng)
+        released = Shipped().releases(np.full((1, dim), said), deviation, 200_000 // dim, rng)
         assert not floating_point_hits(released, v).any()
         assert released.mean() == pytest.approx(said, abs=5 * deviation / math.sqrt(released.size))
 
@@ -189,18 +227,77 @@ def test_known_prices():
     assert exhibit.repaired.claim.epsilon == pytest.approx(1.778, abs=5e-4)
 
 
-# ------------------------------------------------------------------ the command
+# ------------------------------------------------------------------ the command and its page
+
+PAGE = Path(__file__).parents[2] / "docs" / "found.md"
+
+
+def table():
+    """Return the cells of the page's table, exhibit by exhibit, without links and bold type."""
+    rows = re.findall(
+        r"^\| \[([\w-]+)\]\(#[\w-]+\) \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    return {name: [cell.strip("* ").split(" (")[0] for cell in cells.split("|")] for name, cells in rows}
+
+
+def test_the_page_shows_every_exhibit_and_its_claim():
+    shown = table()
+    assert list(shown) == NAMES
+    for exhibit in EXHIBITS:
+        delta, claimed, _, verdict, repaired, _, stands = shown[exhibit.name]
+        assert float(delta) == exhibit.claim.delta
+        assert claimed == f"{exhibit.claim.epsilon:.3g}"
+        assert repaired == f"{exhibit.repaired.claim.epsilon:.3g}"
+        assert (verdict, stands) == ("refuted", "stands")
+
+
+@pytest.mark.slow
+def test_the_page_agrees_with_the_command():
+    document = json.loads(CliRunner().invoke(app, ["museum", "--json"]).stdout)
+    prose, shown = PAGE.read_text(encoding="utf-8").split("short-tree](#tree)")[1], table()
+    for entry in document["exhibits"]:
+        for cell, trial in ((2, entry["broken"]), (5, entry["repaired"])):
+            assert 0 <= trial["measured_epsilon"] - float(shown[entry["name"]][cell]) < 0.01
+        if entry["name"].startswith("wishart"):
+            assert f"{entry['impossible']['measured']:.4f}" in prose
+        else:
+            assert shown[entry["name"]][2] in prose
 
 
 def test_the_command_shows_one_exhibit():
     shown = CliRunner().invoke(app, ["museum", "reused-noise"])
     assert shown.exit_code == 0
     assert "re-seeded every round" in shown.stdout
+    row = next(line for line in shown.stdout.splitlines() if line.startswith("reused-noise"))
+    assert row.split()[4] == "refuted"
+    assert row.split()[-1] == "stands"
     document = json.loads(CliRunner().invoke(app, ["museum", "reused-noise", "--json"]).stdout)
     (entry,) = document["exhibits"]
     assert entry["broken"]["refuted"]
     assert not entry["repaired"]["refuted"]
     assert entry["broken"]["measured_epsilon"] > entry["broken"]["claimed_epsilon"] == 1.0
+
+
+def test_the_command_takes_a_seed():
+    runs = [
+        json.loads(CliRunner().invoke(app, ["museum", "sample-counts", "--json", "--seed", seed]).stdout)
+        for seed in ("1", "2", "1")
+    ]
+    assert runs[0] == runs[2] != runs[1]
+    assert runs[1]["exhibits"][0]["broken"]["seed"] == 2
+
+
+@pytest.mark.parametrize("swap", ["broken", "repaired"])
+def test_the_command_fails_if_an_exhibit_does_not_behave(swap, monkeypatch):
+    """A claim that is true is not refuted; a repair that is none is."""
+    exhibit = next(e for e in EXHIBITS if e.name == "reused-noise")
+    if swap == "broken":
+        changed = replace(exhibit, attack=exhibit.repaired.attack)
+    else:
+        changed = replace(exhibit, repaired=replace(exhibit.repaired, attack=exhibit.attack))
+    monkeypatch.setattr("cloister.audit.museum.museum", lambda: (changed,))
+    for arguments in (["museum"], ["museum", "--json"]):
+        assert CliRunner().invoke(app, arguments).exit_code == 1
 
 
 def test_the_command_refuses_an_unknown_exhibit():

@@ -74,6 +74,14 @@ def test_it_plays_with_sampling_and_replacement():
         assert run.canaries == 300
 
 
+def test_many_rounds_have_fewer_canaries():
+    crowd = MeanRegularized(LeastSquares(3), rounds=2000)
+    run = one_run(Plan(crowd, Gaussian(0.5), n_tasks=2000), SeededRandomness(0))
+    assert run.canaries == 500
+    seldom = one_run(Plan(crowd, Gaussian(0.5), Poisson(0.01), n_tasks=2000), SeededRandomness(0))
+    assert seldom.canaries == 1000
+
+
 def test_it_says_where_it_cannot_play():
     assert one_run(Plan(LowRank(LeastSquares(3)), n_tasks=50).calibrate(1.0), SeededRandomness(0)) is None
     with pytest.raises(InputError, match="Right guesses"):

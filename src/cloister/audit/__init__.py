@@ -4,7 +4,8 @@ Nothing here can be selected for a run: none of it is exported by `cloister`, so
 """
 
 from cloister.audit.auditor import audit
+from cloister.audit.bare import audit_mechanism
 from cloister.audit.bound import Bound, lower_bound
 from cloister.audit.verdict import Audit
 
-__all__ = ["Audit", "Bound", "audit", "lower_bound"]
+__all__ = ["Audit", "Bound", "audit", "audit_mechanism", "lower_bound"]

@@ -11,7 +11,9 @@ import numpy as np
 from cloister.audit import game
 from cloister.audit.bound import lower_bound
 from cloister.audit.claim import claimed_epsilon
+from cloister.audit.freshness import check_freshness
 from cloister.audit.isolation import check_isolation
+from cloister.audit.last_bits import check_last_bits
 from cloister.audit.noise_law import check_noise
 from cloister.audit.one_run import one_run
 from cloister.audit.releases import released_total
@@ -75,6 +77,8 @@ def audit(
     measured = [m for choice in range(games) for m in _measure(plan, source, draws, choice, error / 2, step)]
     measured.sort(key=lambda m: m.bound.delta)
     noise = check_noise(plan, _other(source, 1))
+    fresh = check_freshness(plan, _other(source, 3))
+    bits = check_last_bits(plan, _other(source, 4))
     step(_GAME * games + _TEST)
     ratio = _furthest(plan, seed)
     step(_GAME * games + 2 * _TEST)
@@ -82,7 +86,7 @@ def audit(
     step(_GAME * games + 3 * _TEST)
     single = one_run(plan, _other(source, 2), 1 - error / 4)
     step(_GAME * games + 4 * _TEST)
-    return Audit(plan.guarantee, tuple(measured), noise, ratio, isolation, single, confidence)
+    return Audit(plan.guarantee, tuple(measured), noise, fresh, bits, ratio, isolation, single, confidence)
 
 
 def check_auditable(plan: Plan) -> None:

@@ -15,7 +15,7 @@ plan's clip, lift and noise: what a pair of messages gives away lies in the plan
 is lost. With other noise the channel is that of the plan.
 
 *Lowest bits.* Floating-point noise does not hide them and its guarantee says so; scores are rounded to nine
-decimals there. Exact noise gets no such mercy.
+decimals there. Exact noise gets no such mercy, here and in :mod:`cloister.audit.last_bits`.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ Progress = Callable[[int, int], None]
 _OTHERS = 5
 #: Numbers that are drawn in one game at most where one call makes many, and calls where it does not.
 _NUMBERS, _CALLS = 4e7, 1e5
+#: Coins that are tossed in one game at most, and coins that are held at once.
+_COINS, _HELD = 3e8, 1e8
 _BATCH = 200_000
 
 
@@ -97,6 +99,8 @@ def affordable(plan: Plan, draws: int) -> int:
     taken = rounds * plan.sampling.probability(plan.n_tasks, rounds)
     if plan.sampling.hidden:
         taken = rounds
+    if not isinstance(plan.sampling, Everyone):
+        draws = int(min(draws, max(1000, _COINS / (2 * rounds))))
     if independent(plan.mechanism):
         size = max(_narrowed(plan, c).size for r in plan.rounds for c in r.channels)
         return int(min(draws, max(1000, _NUMBERS / (2 * taken * size))))
@@ -135,13 +139,14 @@ def play(
         raise PlanError("Only a plan that speaks, with noise, can be attacked. This one says nothing or all.")
     curator = Curator(plan.mechanism, source)
     stakes = list(_stakes(plan, curator, choice))
-    parts = -(-draws // _BATCH)
+    batch = min(_BATCH, max(1000, int(_HELD / len(stakes))))
+    parts = -(-draws // batch)
     steps, done = 2 * parts * len(stakes), 0
     worlds: list[Floats] = []
     for world in (0, 1):
         scores = []
         for part in range(parts):
-            size = min(_BATCH, draws - part * _BATCH)
+            size = min(batch, draws - part * batch)
             score = np.zeros(size)
             for stake, rows in zip(stakes, _coins(plan, curator, size), strict=True):
                 _play_round(plan, curator, stake, world, rows, score)

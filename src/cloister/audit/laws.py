@@ -1,7 +1,7 @@
 r"""The law that a mechanism claims for its noise: a density to attack with, and uniforms to test it by.
 
 * Gaussian: independent coordinates. The discrete Gaussian is compared with the Gaussian it stands for, from
-  which it cannot be told at the deviations that are in use.
+  which it cannot be told above some thousand steps of the grid; below them it is louder than claimed.
 * Laplace on the ball: density :math:`e^{-|b|/s}`, a Gamma length and a uniform direction.
 * Wishart, less its mean: by Bartlett the Cholesky factor has independent entries, normal below the diagonal
   and roots of chi-squares on it.
@@ -25,6 +25,9 @@ from cloister.privacy.wishart import Wishart
 __all__ = ["GaussianLaw", "LaplaceLaw", "Law", "WishartLaw", "claimed_law"]
 
 Floats = NDArray[np.float64]
+
+#: Steps of the grid below which integer noise is visibly not a Gaussian of the claimed deviation.
+_FINE = 4000
 
 
 class Law(Protocol):
@@ -125,11 +128,15 @@ class WishartLaw:
 
 
 def claimed_law(mechanism: Mechanism, channel: Channel, noise: float) -> Law | None:
-    """Return the law of a mechanism's noise on a channel; None for one that the auditor does not know."""
+    """Return the law of a mechanism's noise on a channel; None for one that the auditor does not know.
+
+    Integer noise of few steps of the grid, at epsilons above some ten thousand, is such a one.
+    """
     if not noise > 0:
         return None
     if isinstance(mechanism, Gaussian):
-        return GaussianLaw(noise)
+        coarse = mechanism.exact and noise < _FINE * channel.steps.max()
+        return None if coarse else GaussianLaw(noise)
     if isinstance(mechanism, Laplace):
         return LaplaceLaw(noise / math.sqrt(channel.size + 1))
     if isinstance(mechanism, Wishart):

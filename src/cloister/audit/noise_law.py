@@ -2,8 +2,9 @@
 
 A game measures what noise hides and is blind to small changes of scale; this test sees a per cent of it. The
 claimed law turns noise into numbers that are uniform and independent if it holds. Tested are their law
-(Kolmogorov-Smirnov), the scale (chi-square of their normal scores), neighbouring numbers of a release and the
-same number in two rounds (correlation). Matrix noise released as `svec` is GOE noise if all have one scale.
+(Kolmogorov-Smirnov), the scale (chi-square of their normal scores), neighbouring numbers of a release, the
+same number in two rounds, and the same number under two keys (correlation). Matrix noise released as `svec`
+is GOE noise if all have one scale.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cloister.audit.laws import Law, claimed_law
 from cloister.audit.releases import Curator, in_release_units, independent
 from cloister.channel import Channel
 from cloister.plan import Plan
-from cloister.privacy.randomness import Randomness
+from cloister.privacy.randomness import Randomness, SystemRandomness
 
 __all__ = ["NoiseLaw", "check_noise", "examine"]
 
@@ -29,6 +30,8 @@ Floats = NDArray[np.float64]
 
 #: Kinds of releases that are looked at, and calls of a mechanism that makes one release a call.
 _KINDS, _CALLS = 4, 4000
+#: Numbers of noise that are compared under two keys.
+_PAIRED = 20_000
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class NoiseLaw:
 
 
 def check_noise(plan: Plan, source: Randomness, numbers: int = 200_000) -> NoiseLaw | None:
-    """Test the noise of a plan's releases, on its own channels; None if its law is not known here.
+    """Test the noise of a plan's releases, on its own channels; None if no law of it is known here.
 
     Examples
     --------
@@ -77,9 +80,9 @@ def check_noise(plan: Plan, source: Randomness, numbers: int = 200_000) -> Noise
     for number, (channel, noise) in enumerate(chosen):
         law = claimed_law(plan.mechanism, channel, noise)
         if law is None:
-            return None
+            continue
         drawn = _noise(curator, channel, noise, numbers // len(chosen))
-        found = examine(law, *drawn)
+        found = examine(law, *drawn) | {"keys": _keys(curator, channel, noise, law)}
         p_values |= {f"{name}, channel {number + 1}": p for name, p in found.items()}
         count += drawn[0].size + drawn[1].size
     return NoiseLaw(p_values, count) if p_values else None
@@ -98,7 +101,7 @@ def examine(law: Law, one: Floats, two: Floats) -> dict[str, float]:
     True
     """
     uniforms = [law.uniforms(noise) for noise in (one, two)]
-    scores = [ndtri(np.clip(u, 1e-300, 1 - 2.0**-53)) for u in uniforms]
+    scores = [_scores(u) for u in uniforms]
     together = np.concatenate(scores)
     out = {"law": _uniformity(np.concatenate(uniforms).ravel()), "scale": _scale(together)}
     if together.shape[1] > 1:
@@ -107,14 +110,27 @@ def examine(law: Law, one: Floats, two: Floats) -> dict[str, float]:
 
 
 def _noise(curator: Curator, channel: Channel, noise: float, numbers: int) -> tuple[Floats, Floats]:
-    """Return the noise of as many releases in one round and in another."""
+    """Return the noise of as many releases in one round, of something, and in another, of nothing."""
     draws = max(1, numbers // (2 * channel.size))
     if not independent(curator.mechanism):
         draws = min(draws, _CALLS // 2)
-    total = curator.total(channel, channel.clip * np.eye(channel.dim)[: min(3, channel.dim)])
-    center = in_release_units(channel, total)
-    first, second = (curator.releases(total, channel, noise, draws) - center for _ in range(2))
+    spoken = channel.clip * np.eye(channel.dim)[: min(3, channel.dim)]
+    totals = [curator.total(channel, messages) for messages in (spoken, np.zeros_like(spoken))]
+    first, second = (
+        curator.releases(total, channel, noise, draws) - in_release_units(channel, total) for total in totals
+    )
     return first, second
+
+
+def _keys(curator: Curator, channel: Channel, noise: float, law: Law) -> float:
+    """Test that the noise of the same rounds under two keys has nothing in common."""
+    keys = (SystemRandomness(curator.source.stream("key", n).words(4).tobytes()) for n in range(2))
+    drawn = (_noise(Curator(curator.mechanism, key), channel, noise, _PAIRED)[0] for key in keys)
+    return _correlation(*(_scores(law.uniforms(one)) for one in drawn))
+
+
+def _scores(uniforms: Floats) -> Floats:
+    return np.asarray(ndtri(np.clip(uniforms, 1e-300, 1 - 2.0**-53)))
 
 
 def _uniformity(values: Floats) -> float:

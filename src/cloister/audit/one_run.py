@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtr, bdtrc, ndtr, ndtri
+from scipy.special import bdtr, bdtrc, expit, log_ndtr, ndtri
 
 from cloister.audit.releases import Curator, independent
 from cloister.channel import Channel, Plain, Relation
@@ -36,6 +36,8 @@ __all__ = ["OneRun", "one_run", "one_run_epsilon", "one_run_p_value"]
 Floats = NDArray[np.float64]
 
 _MOST_CANARIES = 1000
+#: Numbers that canaries send in all rounds together, at most.
+_SENT = 5e8
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def one_run(plan: Plan, source: Randomness, confidence: float = 0.95) -> OneRun 
     True
     """
     assert plan.delta is not None
-    canaries = min(plan.n_tasks, _MOST_CANARIES)
+    canaries = _canaries(plan)
     rounds = list(_plain_rounds(plan, canaries))
     if not rounds or not independent(plan.mechanism):
         return None
@@ -124,6 +126,13 @@ def one_run(plan: Plan, source: Randomness, confidence: float = 0.95) -> OneRun 
     correct = int(((score[sure] > 0) == heads[sure]).sum())
     epsilon = one_run_epsilon(canaries, guesses, correct, plan.delta, confidence)
     return OneRun(epsilon, plan.delta, confidence, canaries, guesses, correct)
+
+
+def _canaries(plan: Plan) -> int:
+    """Return how many canaries there are: fewer where each has to speak in thousands of rounds."""
+    rounds = max(1, len(plan.rounds))
+    taken = rounds * plan.sampling.probability(plan.n_tasks, rounds)
+    return max(1, min(plan.n_tasks, _MOST_CANARIES, int(math.sqrt(_SENT / taken))))
 
 
 def _plain_rounds(plan: Plan, canaries: int) -> Iterator[tuple[int, Channel, float]]:
@@ -144,7 +153,10 @@ def _scores(
     coins = plan.sampling.draw(curator.uniforms, len(heads), len(plan.rounds))
     score = np.zeros(len(heads))
     for t, channel, noise in rounds:
-        total = curator.total(channel, channel.clip * np.diag(said * coins[t]))
+        taking = np.flatnonzero(coins[t])
+        messages = np.zeros((len(taking), len(heads)))
+        messages[np.arange(len(taking)), taking] = channel.clip * said[taking]
+        total = curator.total(channel, messages)
         release = curator.releases(total, channel, noise, 1)[0]
         seen = 1.0 if plan.sampling.hidden else coins[t]
         score += seen * (release - (1 + tails) / 2) / noise**2
@@ -157,8 +169,8 @@ def _how_many(canaries: int, reach: float, delta: float, confidence: float) -> i
     for share in (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0):
         guesses = max(1, round(share * canaries))
         beyond = -float(ndtri(share / 2)) * math.hypot(1, reach / 2)  # about: scores are a mixture of two
-        right, wrong = ndtr(reach / 2 - beyond), ndtr(-reach / 2 - beyond)
-        correct = round(guesses * float(right / (right + wrong)))
+        right, wrong = log_ndtr(reach / 2 - beyond), log_ndtr(-reach / 2 - beyond)
+        correct = round(guesses * float(expit(right - wrong)))
         epsilon = one_run_epsilon(canaries, guesses, correct, delta, confidence)
         if epsilon > most:
             best, most = guesses, epsilon

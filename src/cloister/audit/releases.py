@@ -14,7 +14,7 @@ from cloister.channel import Channel, Lift, Relation
 from cloister.privacy.mechanisms import Gaussian, Mechanism
 from cloister.privacy.randomness import Randomness
 
-__all__ = ["Curator", "in_release_units", "independent", "released_total"]
+__all__ = ["Curator", "in_release_units", "independent", "released_total", "side_by_side"]
 
 Floats = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ class Curator:
     def releases(self, total: NDArray[Any], channel: Channel, noise: float, draws: int) -> Floats:
         """Return independent releases of one sum, of shape (draws, size)."""
         if independent(self.mechanism) and draws:
-            wide = replace(channel, lift=_Repeated(channel.lift, draws))
+            wide = replace(channel, lift=side_by_side(channel.lift, draws))
             flat = self._perturb(np.tile(total, draws), wide, noise)
             return flat.reshape(draws, -1)
         rows = [self._perturb(total, channel, noise) for _ in range(draws)]
@@ -62,6 +62,11 @@ def in_release_units(channel: Channel, total: NDArray[Any]) -> Floats:
 def released_total(mechanism: Mechanism, channel: Channel, messages: NDArray[Any]) -> Floats:
     """Return the sum of messages, by the mechanism's own code, as it would be released without noise."""
     return in_release_units(channel, mechanism.total(channel, messages))
+
+
+def side_by_side(lift: Lift, times: int) -> Lift:
+    """Return a lift many times over, so that one call of a mechanism makes many releases."""
+    return _Repeated(lift, times)
 
 
 @dataclass(frozen=True)

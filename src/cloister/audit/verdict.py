@@ -1,10 +1,11 @@
 """The verdict on a plan: what was measured beside what is claimed.
 
-A plan is convicted if a measured lower bound on epsilon is above the claim, if the noise does not follow its
-claimed law, if two messages move a sum further than its sensitivity, or if a task's data reach another's
-model past the billboard. The probability that an innocent plan is convicted is at most 1 - confidence: half
-of it for the games, a quarter each for the law of the noise and for the single run. The two other tests never
-convict by chance. To be acquitted proves nothing: the guarantee rests on its proof, not on this.
+A plan is convicted if a measured lower bound on epsilon is above the claim; if the noise does not follow its
+claimed law, comes again, or claims to be exact and is not; if two messages move a sum further than its
+sensitivity; or if a task's data reach another's model past the billboard. The probability that an innocent
+plan is convicted is at most 1 - confidence: half of it for the games, a quarter each for the law of the noise
+and for the single run. The other tests never convict by chance. To be acquitted proves nothing: the guarantee
+rests on its proof, not on this.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloister.audit.bound import Bound
+from cloister.audit.freshness import Freshness
 from cloister.audit.isolation import Isolation
+from cloister.audit.last_bits import LastBits
 from cloister.audit.noise_law import NoiseLaw
 from cloister.audit.one_run import OneRun
 from cloister.audit.sensitivity import Furthest
@@ -50,6 +53,10 @@ class Audit:
         Lower bounds from games; those at the plan's own delta come first. All hold together.
     noise : NoiseLaw or None
         None if the law of the noise is not known to the auditor.
+    freshness : Freshness
+        Whether another key and another round make other noise.
+    last_bits : LastBits or None
+        None if the noise does not claim to be exact.
     sensitivity : Furthest
         The pair of messages that moves a sum furthest, against what is claimed.
     isolation : Isolation
@@ -63,6 +70,8 @@ class Audit:
     guarantee: Guarantee
     measured: tuple[Measured, ...]
     noise: NoiseLaw | None
+    freshness: Freshness
+    last_bits: LastBits | None
     sensitivity: Furthest
     isolation: Isolation
     one_run: OneRun | None
@@ -82,11 +91,7 @@ class Audit:
             for m in self.measured
             if m.breach
         ]
-        level = (1 - self.confidence) / 4
-        if self.noise is not None and self.noise.p_value < level:
-            found.append(
-                f"the noise is not what it is said to be ({self.noise.worst}: p = {self.noise.p_value:.1g})"
-            )
+        found += self._noise_reasons()
         if self.sensitivity.breach:
             found.append(f"two messages move the sum {self.sensitivity.ratio:.4g} times as far as is claimed")
         if self.isolation.holds is False:
@@ -95,6 +100,17 @@ class Audit:
             found.append(f"epsilon >= {self.one_run.epsilon:.3g} measured in one run")
         return tuple(found)
 
+    def _noise_reasons(self) -> Iterator[str]:
+        level = (1 - self.confidence) / 4
+        if self.noise is not None and self.noise.p_value < level:
+            yield f"the noise is not what it is said to be ({self.noise.worst}: p = {self.noise.p_value:.1g})"
+        if not self.freshness.keys:
+            yield "the noise is the same under another key: who runs it again can subtract it"
+        if not self.freshness.rounds:
+            yield "the noise of one round comes again in another"
+        if self.last_bits is not None and self.last_bits.breach:
+            yield "the noise is said to be exact, and its lowest bits are those of floating-point numbers"
+
     @property
     def convicted(self) -> bool:
         """Whether anything speaks against the claim."""
@@ -102,8 +118,14 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        """The outcome in one line."""
-        return f"CONVICTED: {'; '.join(self.reasons)}." if self.convicted else "No contradiction found."
+        """The outcome in one line: also whether there is a guarantee at all."""
+        if self.convicted:
+            return f"CONVICTED: {'; '.join(self.reasons)}."
+        if self.guarantee.holds:
+            return "No contradiction found."
+        return (
+            f"No contradiction found, but the guarantee does not hold: {'; '.join(self.guarantee.reasons)}."
+        )
 
     def __str__(self) -> str:
         g, rows = self.guarantee, list(self.rows())
@@ -112,11 +134,17 @@ class Audit:
         return "\n".join(
             [
                 self.verdict,
+                *self._void(),
                 f"{claim}, at delta {g.delta:.2g} under {g.relation}.",
                 *(f"  {name:{width}}  {text}" for name, text in rows),
                 f"Everything together errs with probability {1 - self.confidence:.2g} at most.",
             ]
         )
+
+    def _void(self) -> Iterator[str]:
+        """Say why there is no guarantee at all, where the verdict is about something else."""
+        if self.convicted and not self.guarantee.holds:
+            yield f"Apart from that, the guarantee does not hold: {'; '.join(self.guarantee.reasons)}."
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """Yield the name of each test and what it found, in words."""
@@ -134,20 +162,33 @@ class Audit:
                 f"epsilon >= {self.one_run.epsilon:.3g} ({guessed}, {self.one_run.canaries} canaries)",
             )
         if self.noise is None:
-            yield "noise law", "not tested: its law is not known to the auditor"
+            yield "noise law", "not tested: the auditor knows no law for noise like this"
         else:
             yield "noise law", f"p = {self.noise.p_value:.2g} ({self.noise.numbers:,} numbers)"
+        again = [name for name in ("keys", "rounds") if not getattr(self.freshness, name)]
+        yield (
+            "fresh noise",
+            f"NO: the same in two {' and '.join(again)}" if again else "in every round, by key",
+        )
+        yield "last bits", self._bits()
         yield (
             "sensitivity",
             f"{self.sensitivity.ratio:.4f} of the claim reached ({self.sensitivity.tries:,} tries)",
         )
         yield "isolation", ("holds: " if self.isolation.holds else "") + self.isolation.detail
 
+    def _bits(self) -> str:
+        if self.last_bits is None:
+            return "not tested: this noise does not claim to be exact"
+        found = f"{self.last_bits.between:,} of {self.last_bits.numbers:,} numbers between the steps"
+        return f"{found}, {self.last_bits.hits:,} impossible ones"
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that strict JSON can hold."""
         bound, run = self.bound, self.one_run
         return {
             "verdict": "convicted" if self.convicted else "no contradiction found",
+            "guarantee_holds": self.guarantee.holds,
             "reasons": list(self.reasons),
             "claimed_epsilon": self.guarantee.epsilon,
             "measured_epsilon": bound.epsilon,
@@ -168,6 +209,8 @@ class Audit:
             "noise_law": None
             if self.noise is None
             else {"p_value": self.noise.p_value, **self.noise.p_values},
+            "fresh_noise": not self.freshness.breach,
+            "last_bits": None if self.last_bits is None else vars(self.last_bits),
             "sensitivity_ratio": self.sensitivity.ratio if math.isfinite(self.sensitivity.ratio) else "inf",
             "isolation": {"holds": self.isolation.holds, "detail": self.isolation.detail},
             "guarantee": self.guarantee.to_dict(),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cloister.commands.options import Force, Json, Output
 from cloister.commands.shell import absent, advance, emit, note, say
+
+if TYPE_CHECKING:
+    from cloister.plan import Plan
 
 __all__ = ["audit"]
 
@@ -24,10 +28,13 @@ def audit(
     r"""Attack a plan's own releases: epsilon is at least so much, against what is claimed.
 
     No data are needed. The adversary chooses all messages but one and sees the billboard; the plan's own
-    code clips, sums and adds noise. Also tested: one run with many canaries, the law of the noise, the
-    sensitivity of every channel, and that no task's data reach another's model past the billboard.
+    code clips, sums and adds noise. Also tested: one run with many canaries, the law of the noise, that it is
+    fresh and, where it says so, exact, the sensitivity of every channel, and that no task's data reach
+    another's model past the billboard.
 
-    Exit code 0: no contradiction found, which proves nothing. Exit code 1: convicted, or refused.
+    Exit code 0: no contradiction found, which proves nothing. Exit code 1: convicted, or refused. A plan
+    whose guarantee does not hold to begin with (bounds read from the data, say) is attacked all the same, and
+    the verdict says so.
 
     \b
     For example:
@@ -36,7 +43,6 @@ def audit(
     """
     from cloister.audit import audit as attack
     from cloister.audit.auditor import check_auditable
-    from cloister.commands.folder import read_plan
     from cloister.errors import InputError
     from cloister.report.comparison import load_template
 
@@ -46,7 +52,7 @@ def audit(
         load_template("audit.html")  # what is missing is said before the work, not after
         absent(output, force)
     path = plan / "plan.toml" if plan.is_dir() else plan
-    read = read_plan(path)
+    read = _read(path)
     check_auditable(read)
     with advance("Attacking") as progress:
         found = attack(read, draws=draws, confidence=confidence, progress=progress)
@@ -61,3 +67,20 @@ def audit(
         say(found)
     if found.convicted:
         raise typer.Exit(1)
+
+
+def _read(path: Path) -> Plan:
+    """Read a plan file; name what it is instead if it describes no plan."""
+    from cloister.commands.folder import read_plan
+    from cloister.errors import PlanError
+
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"type": "Plan"}
+    except ValueError:  # not text, or not TOML: said by whoever reads it
+        document = {"type": "Plan"}
+    if document.get("type") != "Plan":
+        raise PlanError(
+            f'{path} is not a plan file: it does not begin with type = "Plan". '
+            "Name the plan.toml of a run, or the folder that it is in."
+        )
+    return read_plan(path)

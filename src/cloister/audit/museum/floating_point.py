@@ -18,21 +18,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erf
 
 from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
-from cloister.channel import Channel, Relation
+from cloister.audit.museum.noise import Naive, Release, Shipped
+from cloister.channel import Relation
 from cloister.privacy import gaussian_dp
-from cloister.privacy.mechanisms import Gaussian
-from cloister.privacy.randomness import SeededRandomness
 
 __all__ = [
-    "Exact",
-    "Naive",
     "SpreadMessage",
     "floating_point_exhibits",
     "floating_point_hits",
@@ -75,34 +71,6 @@ def hit_probability(v: float, deviation: float) -> float:
     return float(5 / 6 * erf(2.0 ** (exponent - 2) / deviation / math.sqrt(2)))
 
 
-class Release(Protocol):
-    """A way to add Gaussian noise."""
-
-    def release(self, sums: Floats, deviation: float, rng: np.random.Generator) -> Floats:
-        """Return noisy sums."""
-
-
-@dataclass(frozen=True)
-class Naive:
-    """The sum plus a float."""
-
-    def release(self, sums: Floats, deviation: float, rng: np.random.Generator) -> Floats:
-        """Return noisy sums."""
-        return np.asarray(sums + deviation * rng.standard_normal(sums.shape))
-
-
-@dataclass(frozen=True)
-class Exact:
-    """The library's own release: messages on a grid, summed as integers, with a discrete Gaussian."""
-
-    def release(self, sums: Floats, deviation: float, rng: np.random.Generator) -> Floats:
-        """Return noisy sums of one message each, many releases in one call: coordinates are independent."""
-        runs, dim = sums.shape
-        mechanism, source = Gaussian(1 / deviation), SeededRandomness(int(rng.integers(2**62)))
-        totals = np.tile(mechanism.total(Channel(dim), sums[:1]), runs)
-        return mechanism.perturb(totals, Channel(totals.size), deviation, source, 0).reshape(sums.shape)
-
-
 @dataclass(frozen=True)
 class SpreadMessage:
     """One release of many coordinates; the others say nothing, the task says the same in each of them.
@@ -123,9 +91,9 @@ class SpreadMessage:
         """Return minus the number of impossible coordinates."""
         scores = np.empty(count)
         for start in range(0, count, _RUNS):
-            sums = np.full((min(_RUNS, count - start), self.dim), speaking * self.each)
-            released = self.noise.release(sums, self.deviation, rng)
-            scores[start : start + len(sums)] = -floating_point_hits(released, self.each).sum(axis=1)
+            message = np.full((1, self.dim), speaking * self.each)
+            released = self.noise.releases(message, self.deviation, min(_RUNS, count - start), rng)
+            scores[start : start + len(released)] = -floating_point_hits(released, self.each).sum(axis=1)
         return scores
 
 
@@ -146,7 +114,7 @@ def floating_point_exhibits(epsilon: float = 1.0, delta: float = 1e-5) -> tuple[
             "nearly every time.",
             attack=broken,
             repaired=Repaired(
-                "exact integer noise on a fixed-point sum", claim, SpreadMessage(Exact(), deviation)
+                "exact integer noise on a fixed-point sum", claim, SpreadMessage(Shipped(), deviation)
             ),
             draws=5_000,
             impossible=-math.expm1(broken.dim * math.log1p(-hit_probability(broken.each, deviation))),

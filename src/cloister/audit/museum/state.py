@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
-from cloister.channel import Relation
+from cloister.audit.museum.noise import Shipped
+from cloister.channel import Plain, Relation
 from cloister.privacy import gaussian_dp
 
 __all__ = ["Clients", "FirstMean", "as_broadcast", "left_by_the_previous", "state_exhibits"]
@@ -114,9 +115,14 @@ class FirstMean:
             models = models - 0.5 * (models - optimum)  # descent on half the squared distance
         models[:, 0] *= speaking
         models /= np.maximum(1.0, np.linalg.norm(models, axis=2, keepdims=True))
-        noise = self.deviation * rng.standard_normal((count, self.dim))
-        broadcast = (models.sum(axis=1) + noise) / self.tasks
-        return np.asarray((self.tasks * broadcast - models[:, 1:].sum(axis=1))[:, 0].round(_DIGITS))
+        sums = self._sums(models, rng)
+        return np.asarray((sums - models[:, 1:].sum(axis=1))[:, 0].round(_DIGITS))
+
+    def _sums(self, models: Floats, rng: np.random.Generator) -> Floats:
+        """Return the sums as they are, or by the library's own mechanism."""
+        if self.deviation == 0:
+            return np.asarray(models.sum(axis=1))
+        return Shipped().sums(models, Plain(), self.deviation, rng)
 
 
 def state_exhibits(epsilon: float = 1.0, delta: float = 1e-3) -> tuple[Exhibit, ...]:
@@ -150,7 +156,7 @@ def state_exhibits(epsilon: float = 1.0, delta: float = 1e-3) -> tuple[Exhibit, 
             "last one.",
             attack=FirstMean(0.0),
             repaired=Repaired(
-                "the first mean is a release, with noise",
+                "the first mean is a release, by our Gaussian",
                 quiet,
                 FirstMean(1 / gaussian_dp.mu(epsilon, delta)),
             ),

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
-from cloister.channel import Relation
+from cloister.audit.museum.noise import Shipped
+from cloister.channel import Channel, Relation
 from cloister.privacy import gaussian_dp
 
-__all__ = ["Equal", "SampleCounts", "Surviving", "WeightedMean", "weight_exhibits"]
+__all__ = ["SampleCounts", "ShippedMean", "Surviving", "WeightedMean", "weight_exhibits"]
 
 Floats = NDArray[np.float64]
 
@@ -40,15 +41,6 @@ class Surviving:
     def mean(self, messages: Floats, rows: Floats) -> Floats:
         """Return the mean of what is finite."""
         return np.asarray(messages[np.isfinite(messages).all(axis=1)].mean(axis=0))
-
-
-@dataclass(frozen=True)
-class Equal:
-    """Divide by the public number of tasks; what is not finite counts as zero."""
-
-    def mean(self, messages: Floats, rows: Floats) -> Floats:
-        """Return the sum over the number of tasks."""
-        return np.asarray(np.where(np.isfinite(messages), messages, 0.0).sum(axis=0) / len(messages))
 
 
 @dataclass(frozen=True)
@@ -84,8 +76,41 @@ class WeightedMean:
         return np.asarray((released - self._mean(0 * message)) @ message)
 
     def _mean(self, message: Floats) -> Floats:
-        messages = np.vstack([message, np.full((self.tasks - 1, self.dim), self.others)])
+        messages = said(message, self.others, self.tasks)
         return self.weights.mean(messages, np.array([self.rows] + [10.0] * (self.tasks - 1)))
+
+
+@dataclass(frozen=True)
+class ShippedMean:
+    """The library's own sum and noise, over the public number of tasks; what is not finite counts as zero.
+
+    Parameters
+    ----------
+    noise : float
+        Deviation of the noise relative to one message.
+    others : float
+        What the others say in every coordinate.
+    tasks, dim : int
+        Sizes.
+    """
+
+    noise: float
+    others: float = 0.0
+    tasks: int = 10
+    dim: int = 3
+
+    def draw(self, speaking: bool, count: int, rng: np.random.Generator) -> Floats:
+        """Return how far the mean is along the task's message from where silence would leave it."""
+        message = np.eye(self.dim)[0]
+        messages = said(speaking * message, self.others, self.tasks)
+        sums = Shipped().releases(messages, self.noise, count, rng)
+        silent = Channel(self.dim).total(said(0 * message, self.others, self.tasks))
+        return np.asarray((sums - silent) @ message / self.tasks)
+
+
+def said(message: Floats, others: float, tasks: int) -> Floats:
+    """Return all messages: the task's own, and what the others say in every coordinate."""
+    return np.vstack([message, np.full((tasks - 1, len(message)), others)])
 
 
 def weight_exhibits(epsilon: float = 1.0, delta: float = 1e-3) -> tuple[Exhibit, ...]:
@@ -101,7 +126,7 @@ def weight_exhibits(epsilon: float = 1.0, delta: float = 1e-3) -> tuple[Exhibit,
         "ten has 200 rows and the others 10 each: 6.9 times what the noise was set for. Others who "
         "report no rows leave it with all the weight; and the weights themselves are data.",
         attack=WeightedMean(SampleCounts(), noise, rows=200.0),
-        repaired=Repaired("equal weights", claim, WeightedMean(Equal(), noise, rows=200.0)),
+        repaired=Repaired("our sum: equal weights", claim, ShippedMean(noise)),
     )
     dropped = Exhibit(
         name="dropped-messages",
@@ -112,7 +137,7 @@ def weight_exhibits(epsilon: float = 1.0, delta: float = 1e-3) -> tuple[Exhibit,
         "for a tenth of it. Joint privacy promises protection from exactly such others.",
         attack=WeightedMean(Surviving(), noise, others=float("nan")),
         repaired=Repaired(
-            "what is not finite counts as zero", claim, WeightedMean(Equal(), noise, others=float("nan"))
+            "our sum: what is not finite counts as zero", claim, ShippedMean(noise, others=float("nan"))
         ),
     )
     return (counts, dropped)

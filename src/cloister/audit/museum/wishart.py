@@ -18,14 +18,15 @@ from scipy.special import gammainc, gammaincc
 
 from cloister.audit.fixtures import PublishedWishart, TaskRelationship
 from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
-from cloister.channel import Relation
+from cloister.audit.museum.noise import Shipped
+from cloister.channel import Outer, Relation, unsvec
 from cloister.privacy import gaussian_dp
 
 __all__ = [
     "CovarianceRelease",
     "LowRankOutputs",
     "RelationshipRelease",
-    "SymmetricGaussian",
+    "ShippedGaussian",
     "WishartNoise",
     "wishart_exhibits",
 ]
@@ -36,10 +37,10 @@ _ROUNDING = 1e-9
 
 
 class Noise(Protocol):
-    """Symmetric random matrices."""
+    """Noise on a sum of outer products."""
 
-    def draw(self, dim: int, count: int, rng: np.random.Generator) -> Floats:
-        """Return `count` matrices, of shape (count, dim, dim)."""
+    def covariances(self, said: Floats, rng: np.random.Generator) -> Floats:
+        """Return a noisy sum of outer products for each run; `said` has shape (runs, tasks, dim)."""
 
 
 @dataclass(frozen=True)
@@ -48,21 +49,24 @@ class WishartNoise:
 
     epsilon: float
 
-    def draw(self, dim: int, count: int, rng: np.random.Generator) -> Floats:
-        """Return `count` matrices, of shape (count, dim, dim)."""
-        return PublishedWishart(self.epsilon).draw(np.zeros((dim, dim)), rng, count)
+    def covariances(self, said: Floats, rng: np.random.Generator) -> Floats:
+        """Return a noisy sum of outer products for each run."""
+        runs, _, dim = said.shape
+        noise = PublishedWishart(self.epsilon).draw(np.zeros((dim, dim)), rng, runs)
+        return np.asarray(said.swapaxes(1, 2) @ said + noise)
 
 
 @dataclass(frozen=True)
-class SymmetricGaussian:
-    """Our noise: variance s^2 on the diagonal and half of it elsewhere."""
+class ShippedGaussian:
+    """The library's own release: `Gaussian` on a channel that says outer products."""
 
     deviation: float
+    exact: bool = True
 
-    def draw(self, dim: int, count: int, rng: np.random.Generator) -> Floats:
-        """Return `count` matrices, of shape (count, dim, dim)."""
-        raw = rng.standard_normal((count, dim, dim))
-        return np.asarray(self.deviation / 2 * (raw + raw.swapaxes(1, 2)))
+    def covariances(self, said: Floats, rng: np.random.Generator) -> Floats:
+        """Return a noisy sum of outer products for each run."""
+        released = Shipped(self.exact).sums(said, Outer(), self.deviation, rng)
+        return unsvec(released, said.shape[2])
 
 
 @dataclass(frozen=True)
@@ -75,10 +79,14 @@ class CovarianceRelease:
 
     def draw(self, speaking: bool, count: int, rng: np.random.Generator) -> Floats:
         """Return scores, at most zero; below it the task cannot have spoken."""
+        return np.minimum(0.0, least_eigenvalue(self.left(speaking, count, rng)))
+
+    def left(self, speaking: bool, count: int, rng: np.random.Generator) -> Floats:
+        """Return releases less what the others said and what the task would have said."""
         models = directions(self.others + 1, self.dim)
-        known, message = models[1:].T @ models[1:], np.outer(models[0], models[0])
-        releases = known + speaking * message + self.noise.draw(self.dim, count, rng)
-        return np.minimum(0.0, least_eigenvalue(releases - known - message))
+        told = models * np.where(np.arange(len(models)) > 0, 1.0, speaking)[:, None]
+        releases = self.noise.covariances(np.broadcast_to(told, (count, *told.shape)), rng)
+        return np.asarray(releases - models.T @ models)
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,7 @@ class LowRankOutputs:
         tasks, outputs = _Homes(optima), []
         for t in range(1, self.rounds + 1):
             said = tasks.said
-            covariance = said.swapaxes(1, 2) @ said + self.noise.draw(self.dim, len(said), rng)
+            covariance = self.noise.covariances(said, rng)
             values, vectors = np.linalg.eigh(covariance)
             kept = np.maximum(0.0, 1 - _STEP / np.sqrt(np.maximum(values + self.shift, 1e-300)))
             outputs.append(said @ (vectors * kept[:, None]) @ vectors.swapaxes(1, 2))
@@ -178,7 +186,8 @@ class RelationshipRelease:
     def draw(self, speaking: bool, count: int, rng: np.random.Generator) -> Floats:
         """Return scores: below zero where speech is impossible, above where silence is."""
         spoken, silent = self.statistics()
-        releases = (spoken if speaking else silent) + self.noise.draw(self.tasks, count, rng)
+        nothing = np.broadcast_to(np.zeros((1, self.tasks)), (count, 1, self.tasks))
+        releases = (spoken if speaking else silent) + self.noise.covariances(nothing, rng)
         against, for_it = (np.minimum(0.0, least_eigenvalue(releases - s)) for s in (spoken, silent))
         return np.asarray(against - for_it)
 
@@ -244,7 +253,7 @@ def wishart_exhibits(epsilon: float = 1.0, delta: float = 1e-5) -> tuple[Exhibit
         "under the neighbour. The proof bounds a ratio of densities where both are positive and "
         "forgets the rest.",
         attack=CovarianceRelease(WishartNoise(epsilon)),
-        repaired=Repaired("symmetric Gaussian noise", sound, CovarianceRelease(SymmetricGaussian(deviation))),
+        repaired=Repaired("our Gaussian", sound, CovarianceRelease(ShippedGaussian(deviation))),
         impossible=-math.expm1(-epsilon),
     )
     return (
@@ -269,9 +278,9 @@ def _outputs(release: Exhibit, claim: Claim, sound: Claim, deviation: float) -> 
         "all had been published.",
         attack=broken,
         repaired=Repaired(
-            "symmetric Gaussian noise and a public shift",
+            "our Gaussian and a public shift",
             sound,
-            replace(broken, noise=SymmetricGaussian(each), shift=shift),
+            replace(broken, noise=ShippedGaussian(each), shift=shift),
         ),
     )
 
@@ -289,9 +298,9 @@ def _relationship(release: Exhibit, claim: Claim, sound: Claim, deviation: float
         "outputs that speech cannot make and outputs that silence cannot make.",
         attack=broken,
         repaired=Repaired(
-            "symmetric Gaussian noise for the sensitivity sqrt(2m - 1)",
+            "our Gaussian for the sensitivity sqrt(2m - 1)",
             sound,
-            replace(broken, noise=SymmetricGaussian(reach * deviation)),
+            replace(broken, noise=ShippedGaussian(reach * deviation)),
         ),
         impossible=broken.impossible(claim.epsilon),
     )

@@ -1,0 +1,76 @@
+"""Is noise fresh? Another key must give other noise, and so must another round.
+
+Noise from a public seed has the right law, and an adversary that does not look it up is none the wiser. But
+it does not depend on the run's secret key. So one release is made with several keys, some of them new from
+the operating system, over several rounds, and numbers that come again are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.channel import Channel
+from cloister.plan import Plan
+from cloister.privacy.randomness import Randomness, SystemRandomness
+
+__all__ = ["Freshness", "check_freshness"]
+
+Floats = NDArray[np.float64]
+
+#: Numbers that are compared, and the share of equal ones that is too many. The quietest integer noise has
+#: deviation 5: two draws are equal with probability 0.06, a third of 256 with probability below 1e-30.
+_NUMBERS, _MOST = 512, 0.3
+
+
+@dataclass(frozen=True)
+class Freshness:
+    """Whether noise is other noise under another key, and in another round."""
+
+    keys: bool
+    rounds: bool
+
+    @property
+    def breach(self) -> bool:
+        """Whether noise came again."""
+        return not (self.keys and self.rounds)
+
+
+def check_freshness(plan: Plan, source: Randomness) -> Freshness:
+    """Compare the noise of a plan's first release under several keys and in several rounds.
+
+    Examples
+    --------
+    >>> from cloister import LeastSquares, MeanRegularized
+    >>> from cloister.privacy.randomness import SeededRandomness
+    >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=2), n_tasks=100).calibrate(epsilon=1.0)
+    >>> check_freshness(plan, SeededRandomness(0))
+    Freshness(keys=True, rounds=True)
+    """
+    channel = plan.rounds[0].channels[0]
+    other = SystemRandomness(source.stream("other key").words(4).tobytes())
+    sources = (source, other, SystemRandomness(), SystemRandomness())
+    drawn = [_releases(plan, channel, one) for one in sources]
+    keys = all(_differ(one, two) for one, two in combinations(drawn, 2))
+    return Freshness(keys, all(_differ(*pair) for one in drawn for pair in _lagged(one)))
+
+
+def _releases(plan: Plan, channel: Channel, source: Randomness) -> Floats:
+    """Return releases of one sum in consecutive rounds, of shape (rounds, size)."""
+    mechanism, noise = plan.mechanism, plan.noise(0, channel)
+    total = mechanism.total(channel, channel.clip * np.eye(channel.dim)[:1])
+    rounds = max(2, -(-_NUMBERS // channel.size))
+    return np.array([mechanism.perturb(total, channel, noise, source, t) for t in range(rounds)])
+
+
+def _lagged(releases: Floats) -> Iterator[tuple[Floats, Floats]]:
+    """Yield releases beside those of 1, 2, ... rounds later."""
+    yield from ((releases[lag:], releases[:-lag]) for lag in range(1, len(releases) // 2 + 1))
+
+
+def _differ(one: Floats, two: Floats) -> bool:
+    return float(np.mean(one == two)) < _MOST
