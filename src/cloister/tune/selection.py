@@ -8,9 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
-from cloister.channel import Absolute, Channel, Relation
+from cloister.channel import Relation
 from cloister.engines.local import Run, run
 from cloister.errors import AlgorithmError, PlanError
+from cloister.evaluation import release_sum
 from cloister.plan import Plan
 from cloister.privacy import accounting, gaussian_dp
 from cloister.privacy.guarantee import Guarantee
@@ -54,10 +55,6 @@ def selection_epsilon(mu: float, runs: float, delta: float, shape: float = 1.0) 
     base = dp_accounting.GaussianDpEvent(1 / mu)
     accountant.compose(RepeatAndSelectDpEvent(base, float(runs), float(shape)))
     return float(accountant.get_epsilon(delta))
-
-
-#: One score in [0, 1]: the sum moves by at most 1 under both relations.
-SCORES = Channel(1, lift=Absolute())
 
 
 @dataclass(frozen=True)
@@ -159,15 +156,11 @@ def repeat_and_select(selection: RepeatAndSelect, tasks: Tasks, *, random_state:
     plans, score_mu = selection.plans, selection.mu * math.sqrt(selection.share)
     train, test = tasks.split(selection.holdout, split_seed(random_state))
     best: tuple[float, int, Run] | None = None
-    noise = Gaussian(score_mu)
     for k in range(_number_of_runs(selection, float(source.stream("runs").uniforms(1)[0]))):
         drawn = int(source.stream("candidate", k).uniforms(1)[0] * len(plans))
         done = run(plans[drawn], train, random_state=run_seed(random_state, k))
-        scores = np.nan_to_num(
-            1 - held_out_losses(done, test, selection.loss) / selection.worst, nan=0.0, neginf=0.0
-        ).clip(0.0, 1.0)
-        value = noise.perturb(noise.total(SCORES, scores[:, None]), SCORES, 1 / score_mu, source, k)
-        mean = float(value[0]) / len(tasks)
+        scores = 1 - held_out_losses(done, test, selection.loss) / selection.worst
+        mean = release_sum(scores, score_mu, source, k) / len(tasks)
         if best is None or mean > best[0]:
             best = (mean, drawn, done)
     if best is None:
@@ -175,7 +168,7 @@ def repeat_and_select(selection: RepeatAndSelect, tasks: Tasks, *, random_state:
             "The number of runs came out as 0: by chance, and whatever the data. Expect more runs, or use "
             "shape=1, which draws at least one."
         )
-    guarantee = replace(selection.guarantee, noise=source.describe(noise.kind))
+    guarantee = replace(selection.guarantee, noise=source.describe(Gaussian().kind))
     found = on_all_rows(best[2], tasks)
     return Choice(best[1], selection.candidates[best[1]], found, np.array(best[:1]), guarantee)
 

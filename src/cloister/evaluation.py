@@ -1,0 +1,265 @@
+"""How good the models of a run are: at home without noise, or as one number that may leave, and has a price.
+
+A score is data. Each task's own belongs to that task; a mean over tasks that is told to anybody is a release
+like any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.channel import Absolute, Channel, Relation
+from cloister.engines.local import Run
+from cloister.errors import InputError, PlanError
+from cloister.metrics import Metric, Spread, spread
+from cloister.privacy import accounting
+from cloister.privacy.events import Cost, GaussianEvent
+from cloister.privacy.guarantee import Guarantee
+from cloister.privacy.ledger import Ledger
+from cloister.privacy.mechanisms import Gaussian
+from cloister.privacy.noise import integer_deviation
+from cloister.privacy.randomness import Randomness, SeededRandomness, SystemRandomness
+from cloister.privacy.sampling import Everyone
+from cloister.tasks import Tasks, local_key
+
+__all__ = ["SCORES", "Released", "accuracy", "evaluate", "release_sum", "scores_of"]
+
+Floats = NDArray[np.float64]
+
+#: One score in [0, 1] a task: their sum moves by at most 1 under both relations.
+SCORES = Channel(1, lift=Absolute())
+
+
+@dataclass(frozen=True)
+class Released:
+    """A mean score that may leave, with its price; made by `evaluate`.
+
+    Attributes
+    ----------
+    value : float
+        The noisy mean. It is not clipped, hence without bias, and may lie outside of [0, 1].
+    noise : float
+        Standard deviation of the noise in it.
+    guarantee : Guarantee
+        What this release costs every task, on top of what the run cost.
+    """
+
+    value: float
+    noise: float
+    guarantee: Guarantee
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g} (noise of standard deviation {self.noise:.2g})\n\n{self.guarantee}"
+
+
+def accuracy(y: NDArray[Any], outputs: NDArray[Any]) -> float:
+    """Return the share of rows whose class is found.
+
+    Outputs are scores or probabilities of classes, (rows, classes), or probabilities of class 1, (rows,). A
+    row with an output that is not finite is not found.
+
+    Examples
+    --------
+    >>> accuracy(np.array([0, 1]), np.array([[2.0, 1.0], [3.0, 0.0]]))
+    0.5
+    >>> accuracy(np.array([0, 1]), np.array([0.2, 0.9]))
+    1.0
+    """
+    if outputs.ndim > y.ndim and outputs.shape[-1] > 1:
+        return float(((outputs.argmax(axis=-1) == y) & np.isfinite(outputs).all(axis=-1)).mean())
+    if outputs.shape == y.shape:
+        return float((((outputs > 0.5) == y) & np.isfinite(outputs)).mean())
+    raise InputError(
+        f"accuracy needs scores of classes, or the probability of class 1. Got outputs of shape "
+        f"{outputs.shape} for targets of shape {y.shape}. Pass another score."
+    )
+
+
+def scores_of(finished: Run, test: Tasks, score: Metric = accuracy) -> Floats:
+    """Return the score of each task of a run on its own test rows; NaN for a task that has none.
+
+    Tasks are scored one at a time: a score depends on the task's own rows and model, and on nothing else.
+
+    Privacy
+    -------
+    Private, all of it: each number belongs to its task.
+    """
+    predict, models = _predictor(finished.plan.algorithm), finished.private.models["coef"]
+    position = {name: i for i, name in enumerate(finished.private.ids.tolist())}
+    scores = np.full(len(position), np.nan)
+    for name, start, stop in zip(test.ids.tolist(), test.offsets[:-1], test.offsets[1:], strict=True):
+        if name not in position:
+            raise InputError(f"Task {name!r} of the test data was not in the run. Leave it out.")
+        at = position[name]
+        if stop > start:
+            outputs = np.asarray(predict(models[at : at + 1], test.X[None, start:stop]))[0]
+            scores[at] = score(test.y[start:stop], outputs)
+    return scores
+
+
+@overload
+def evaluate(finished: Run, test: Tasks, score: Metric = ...) -> Spread: ...
+
+
+@overload
+def evaluate(
+    finished: Run,
+    test: Tasks,
+    score: Metric = ...,
+    *,
+    epsilon: float,
+    delta: float | None = ...,
+    relation: Relation = ...,
+    ledger: Ledger | None = ...,
+    random_state: int | None = ...,
+) -> Released: ...
+
+
+def evaluate(
+    finished: Run,
+    test: Tasks,
+    score: Metric = accuracy,
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    relation: Relation = Relation.REPLACE,
+    ledger: Ledger | None = None,
+    random_state: int | None = None,
+) -> Spread | Released:
+    r"""Score every task's own model on its own test rows.
+
+    Without `epsilon` the answer is for those who hold all rows, and says so: mean, worst decile and quantiles
+    over the tasks that have test rows. With `epsilon` it is one number that may leave: the noisy mean of
+    scores clipped to [0, 1] over *all* tasks of the run.
+
+    Parameters
+    ----------
+    finished : Run
+        Of an algorithm whose learner or loss can predict.
+    test : Tasks
+        Rows that no task trained on, under the tasks' own names.
+    score : callable
+        Takes targets and what the model puts out for one task's rows, returns a number; more is better.
+    epsilon, delta : float, optional
+        Price of the release. Delta is by default that of a plan for so many tasks.
+    relation : {"replace", "zero_out"}
+        Who counts as a neighbour: all of one task's rows change, for training and for the test.
+    ledger : Ledger, optional
+        Charged before the number is made; refuses what it cannot afford.
+    random_state : int, optional
+        Makes the noise reproducible and INSECURE.
+
+    Privacy
+    -------
+    Given the board, a task's rows reach its own score and no other. The sum of scores moves by at most 1,
+    whichever relation, and gets Gaussian noise of deviation :math:`1/\mu`: exactly :math:`\mu`-GDP, on top of
+    the run; a ledger adds them up. What is wrong with the run's guarantee is wrong with this one. A task
+    without test rows, or with a score that is not finite, says 0, because the number of those that have some
+    is private: the denominator is the public number of tasks. Give every task a test row, or the mean is too
+    low.
+
+    Examples
+    --------
+    >>> from cloister import Logistic, MeanRegularized, Plan, run
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(3000, 2))
+    >>> train, test = Tasks.from_arrays(X, X[:, 0] > 0, np.arange(3000) % 300).split(0.5)
+    >>> done = run(Plan(MeanRegularized(Logistic(2), rounds=3), n_tasks=300).calibrate(1.0), train)
+    >>> told = evaluate(done, test, epsilon=0.5)
+    >>> 0.5 < told.value < 1.3, round(told.noise, 3), round(told.guarantee.epsilon, 3)
+    (True, 0.018, 0.5)
+    >>> print(str(evaluate(done, test)).split(chr(10))[0])
+    private diagnostics: not private, keep at home
+    """
+    if epsilon is None:
+        if ledger is not None:
+            raise InputError("A ledger is charged for numbers that may leave. Pass an epsilon as well.")
+        return spread(scores_of(finished, test, score))
+    relation, n_tasks = Relation(relation), finished.plan.n_tasks
+    delta = accounting.check_delta(accounting.default_delta(n_tasks) if delta is None else delta, n_tasks)
+    mu = _budget(n_tasks, epsilon, delta)
+    told, source = scores_of(finished, test, score), _source(random_state)
+    if ledger is not None:
+        made = hashlib.sha256(f"evaluation of {finished.plan.fingerprint}".encode()).hexdigest()
+        ledger.charge(made, _cost(mu, n_tasks, ledger.relation), noise=source.describe(Gaussian().kind))
+    value = release_sum(told, mu, source)
+    guarantee = _guarantee(finished, mu, delta, relation, source)
+    return Released(value / n_tasks, 1 / (mu * n_tasks), guarantee)
+
+
+def release_sum(scores: Floats, mu: float, source: Randomness, number: int = 0) -> float:
+    """Return the noisy sum of scores, each clipped to [0, 1]; those that are not finite say 0.
+
+    Privacy
+    -------
+    It is mu-GDP for every task, under both relations. Releases of one source need numbers of their own.
+
+    Examples
+    --------
+    >>> 1.99 < release_sum(np.array([7.0, 1.0, -3.0, np.nan]), 1e4, SystemRandomness()) < 2.01
+    True
+    """
+    noise = Gaussian(mu)
+    bounded = np.where(np.isfinite(scores), scores, 0.0).clip(0.0, 1.0)
+    total = noise.total(SCORES, bounded[:, None])
+    return float(noise.perturb(total, SCORES, 1 / mu, source, number)[0])
+
+
+def _cost(mu: float, n_tasks: int, relation: Relation) -> Cost:
+    return Cost((GaussianEvent(mu),), Everyone(), n_tasks, relation.value)
+
+
+def _budget(n_tasks: int, epsilon: float, delta: float) -> float:
+    """Return the mu that a price buys; refuse noise that integers cannot hold before anything is charged."""
+    if not 0 < epsilon < math.inf:
+        raise PlanError(f"epsilon must be > 0 and finite. Got {epsilon}. Leave it out to stay at home.")
+    mu = accounting.calibrate(lambda mu: _cost(mu, n_tasks, Relation.REPLACE), epsilon, delta)
+    integer_deviation(1 / (mu * float(SCORES.steps[0])))
+    return mu
+
+
+def _guarantee(finished: Run, mu: float, delta: float, relation: Relation, source: Randomness) -> Guarantee:
+    n_tasks = finished.plan.n_tasks
+    price, other = (accounting.price(_cost(mu, n_tasks, r), delta) for r in (relation, relation.other))
+    return Guarantee(
+        epsilon=price.epsilon,
+        delta=price.delta,
+        relation=relation.value,
+        n_tasks=n_tasks,
+        accountant=price.accountant,
+        participation=Everyone().describe(),
+        noise=source.describe(Gaussian().kind),
+        other_epsilon=other.epsilon,
+        caveats=_doubts(finished.guarantee),
+    )
+
+
+def _doubts(run: Guarantee) -> tuple[str, ...]:
+    """Say why models may know more of other tasks' rows than the board may tell."""
+    reasons = ("its releases have no noise",) if math.isinf(run.epsilon) else run.reasons
+    return tuple(f"the run that made the models is not private: {reason}" for reason in reasons)
+
+
+def _source(random_state: int | None) -> Randomness:
+    """Return the source of the noise; from a seed it is another one than that of a run of the same seed."""
+    if random_state is None:
+        return SystemRandomness()
+    return SeededRandomness(int(local_key(int(random_state), "evaluation")))
+
+
+def _predictor(algorithm: Any) -> Callable[[Any, Any], Any]:
+    for part in ("learner", "loss"):
+        predict = getattr(getattr(algorithm, part, None), "predict", None)
+        if predict is not None:
+            return predict  # type: ignore[no-any-return]
+    raise InputError(
+        f"{type(algorithm).__name__} has no learner or loss that predicts from weights alone. Score its "
+        "scikit-learn face with cloister.metrics instead."
+    )
