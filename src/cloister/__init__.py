@@ -68,6 +68,7 @@ _HOMES = {
         "MeanRegularizedRegressor",
     ],
     "estimators.prior": ["SharedPriorClassifier", "SharedPriorRegressor"],
+    "evaluation": ["Released", "evaluate"],
     "learners.classification": ["Classification"],
     "learners.descent": ["Descent"],
     "learners.losses": ["LeastSquares", "Logistic", "Softmax"],
