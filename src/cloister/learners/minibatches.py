@@ -7,7 +7,10 @@ from torch import Tensor
 
 from cloister.learners.descent import MOST_EPOCHS, Descent
 
-__all__ = ["local_uniforms", "minibatches"]
+__all__ = ["held_out", "local_uniforms", "minibatches"]
+
+#: The counter that held-out rows are drawn with; rounds and passes never get so far, nor do folds.
+HELD_OUT = 2**31 - 2
 
 
 def local_uniforms(keys: Tensor, counters: Tensor, count: int) -> Tensor:
@@ -48,6 +51,14 @@ def minibatches(keys: Tensor, weight: Tensor, solver: Descent, round: Tensor) ->
     chosen = weight.gather(1, index).reshape(at.shape)
     weights = torch.where(live, chosen, 0.0).transpose(0, 1)
     return index.reshape(at.shape).transpose(0, 1).contiguous(), weights.contiguous()
+
+
+def held_out(keys: Tensor, weight: Tensor, share: float) -> Tensor:
+    """Say which rows are held out, (k, rows): a share of each task's own, rounded up, drawn by its key."""
+    counter = torch.full((1,), HELD_OUT, device=keys.device)
+    draws = local_uniforms(keys, counter, weight.shape[1])[0].masked_fill(weight <= 0, 2.0)
+    real = (weight > 0).sum(dim=1, keepdim=True)
+    return draws.argsort(dim=1).argsort(dim=1) < share * real.double()
 
 
 def _signed(word: int) -> int:
