@@ -18,6 +18,7 @@ from cloister import (
     FedAvg,
     FineTuning,
     Gaussian,
+    Local,
     Module,
     Personalized,
     Plan,
@@ -108,6 +109,18 @@ def test_the_choice_is_that_of_each_task_by_hand():
         np.testing.assert_allclose(done.private.models["coef"][i], model[0], rtol=1e-5, atol=1e-6)
     assert len(winners) >= 3  # else this test tells little
     np.testing.assert_array_equal(done.private.models["coef"][0], start[0])  # one row: nothing to compare by
+
+
+@pytest.mark.parametrize("engine", [Local(), Batched("cpu", block=3)], ids=lambda e: type(e).__name__)
+def test_one_way_of_tuning_holds_out_nothing(engine):
+    tasks, learner = make_tasks(), network()
+    done = run(
+        Plan(FedAvg(learner, STEPS, rounds=2, finetune=STRONG), Silent(), n_tasks=M), tasks, engine=engine
+    )
+    block = next(tasks.blocks([np.arange(M)], done.private.local_seed))
+    start, mean = learner.spread(done.board["mean"], block), done.board["mean"]
+    tuned = learner.descend(start, block, STRONG.solver, 2, mean, STRONG.penalty)
+    np.testing.assert_allclose(done.private.models["coef"], tuned, rtol=1e-5, atol=1e-6)
 
 
 def test_held_out_rows_are_a_share_of_each_tasks_own():
