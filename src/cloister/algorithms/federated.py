@@ -79,8 +79,8 @@ class ClientLearner(Protocol):
     def losses(self, weights: Array, block: Block) -> Array:
         """Return each task's mean loss on its own rows."""
 
-    def hold_out(self, block: Block, share: float) -> tuple[Block, Block]:
-        """Return a block without some rows of each task, and with these alone."""
+    def folds(self, block: Block, count: int) -> list[tuple[Block, Block]]:
+        """Return, for each of `count` parts of each task's rows, the block without it and with it alone."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Training at home after the last release, as it is told to or as each task's own held-out rows advise."""
+"""Training at home after the last release: as told, or as each task's own cross-validation advises."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class FineTuning:
 class Choice:
     """Fine-tuning of each task's own choosing: which variant, how long, or none at all.
 
-    A task holds out some of its rows, trains every variant on the rest, one run of its solver after another,
-    and looks after each run how well the held-out rows are predicted. What did best there it does again with
-    all its rows. At a tie it is the shorter training, and the variant named first; a task with a single row
-    has nothing to compare by and is not tuned.
+    A task deals its rows into folds, trains every variant without each of them, one run of its solver after
+    another, and looks after each run how well the rows left out are predicted. What did best in the sum over
+    folds it does again with all its rows. At a tie it is the shorter training, and the variant named first; a
+    task with a single row has nothing to compare by and is not tuned.
 
     Parameters
     ----------
@@ -56,8 +56,8 @@ class Choice:
     checks : int
         How often a variant's solver is run, at most. Each run counts as a round: the solver's `decay` goes
         on, its momentum starts anew.
-    holdout : float
-        Share of a task's rows that are held out, rounded up.
+    folds : int
+        Parts of a task's rows, each left out once; a task of fewer rows leaves one out at a time.
 
     Privacy
     -------
@@ -66,8 +66,8 @@ class Choice:
 
     Notes
     -----
-    It computes about twice as much as all variants together. The models of `Ditto` and `Personalized` were
-    trained on the held-out rows too in the rounds before, so there the choice leans towards no fine-tuning.
+    It computes ``folds + 1`` times as much as all variants together. The models of `Ditto` and `Personalized`
+    were trained on all rows in the rounds before, so there the choice leans towards no fine-tuning.
     Two engines agree unless two losses do, to rounding.
 
     Examples
@@ -79,7 +79,7 @@ class Choice:
 
     variants: tuple[FineTuning, ...]
     checks: int = 4
-    holdout: float = 0.2
+    folds: int = 5
 
     def __post_init__(self) -> None:
         if not self.variants or self.checks < 1:
@@ -87,23 +87,33 @@ class Choice:
                 "Choice needs at least one variant and one check. "
                 f"Got {len(self.variants)} and {self.checks}; leave finetune out for no fine-tuning."
             )
-        if not 0 < self.holdout < 1:
-            raise PlanError(f"holdout must be a share of rows between 0 and 1. Got {self.holdout}.")
+        if self.folds < 2:
+            raise PlanError(f"folds must be at least 2. Got {self.folds}.")
 
     def tune(self, learner: ClientLearner, weights: Array, block: Block, round: int, anchor: Array) -> Array:
-        """Train every variant on some rows and on all; keep what did best on the rows left out."""
-        rest, held_out = learner.hold_out(block, self.holdout)
-        best, smallest = weights, learner.losses(weights, held_out)
+        """Train every variant without each fold and with all rows; keep what did best on rows left out."""
+        parts = learner.folds(block, self.folds)
+        best, smallest = weights, _left_out_loss(learner, [weights] * self.folds, parts)
         for variant in self.variants:
-            tried = tuned = weights
+            tried, tuned = [weights] * self.folds, weights
             for later in range(round, round + self.checks):
-                tried = variant.tune(learner, tried, rest, later, anchor)
+                tried = [
+                    variant.tune(learner, own, rest, later, anchor)
+                    for own, (rest, _) in zip(tried, parts, strict=True)
+                ]
                 tuned = variant.tune(learner, tuned, block, later, anchor)
-                loss = learner.losses(tried, held_out)
+                loss = _left_out_loss(learner, tried, parts)
                 better = loss < smallest  # nowhere where a loss is not a number
                 best = _where(better[:, None], tuned, best)
                 smallest = _where(better, loss, smallest)
         return best
+
+
+def _left_out_loss(learner: ClientLearner, models: list[Array], parts: list[tuple[Block, Block]]) -> Array:
+    """Return each task's summed loss over its rows, each by the model that was trained without it."""
+    return sum(
+        out.weight.sum(1) * learner.losses(model, out) for model, (_, out) in zip(models, parts, strict=True)
+    )
 
 
 def _where(mask: Array, one: Array, other: Array) -> Array:

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from cloister.learners.descent import MOST_EPOCHS, Descent
 
-__all__ = ["held_out", "local_uniforms", "minibatches"]
+__all__ = ["folds", "local_uniforms", "minibatches"]
 
-#: The counter that held-out rows are drawn with; rounds and passes never get so far, nor do folds.
-HELD_OUT = 2**31 - 2
+#: The counter that folds are drawn with; rounds and passes never get so far.
+FOLDS = 2**31 - 2
 
 
 def local_uniforms(keys: Tensor, counters: Tensor, count: int) -> Tensor:
@@ -53,12 +53,11 @@ def minibatches(keys: Tensor, weight: Tensor, solver: Descent, round: Tensor) ->
     return index.reshape(at.shape).transpose(0, 1).contiguous(), weights.contiguous()
 
 
-def held_out(keys: Tensor, weight: Tensor, share: float) -> Tensor:
-    """Say which rows are held out, (k, rows): a share of each task's own, rounded up, drawn by its key."""
-    counter = torch.full((1,), HELD_OUT, device=keys.device)
+def folds(keys: Tensor, weight: Tensor, count: int) -> Tensor:
+    """Deal each task's own rows into `count` parts of equal size, by its key: the part of each, (k, rows)."""
+    counter = torch.full((1,), FOLDS, device=keys.device)
     draws = local_uniforms(keys, counter, weight.shape[1])[0].masked_fill(weight <= 0, 2.0)
-    real = (weight > 0).sum(dim=1, keepdim=True)
-    return draws.argsort(dim=1).argsort(dim=1) < share * real.double()
+    return draws.argsort(dim=1).argsort(dim=1) % count
 
 
 def _signed(word: int) -> int:
