@@ -50,13 +50,22 @@ def test_every_name_can_be_had_and_says_what_it_is(name):
 def test_everything_an_exported_module_exports_for_users_is_there():
     """Learners, algorithms, structures, lifts, samplings, mechanisms: a plan file may name them all."""
     from cloister import channel, errors
-    from cloister.algorithms import federated, independent, mean, messages, prior, server, structures
+    from cloister.algorithms import (
+        federated,
+        finetuning,
+        independent,
+        mean,
+        messages,
+        prior,
+        server,
+        structures,
+    )
     from cloister.engines import batched, cells
     from cloister.learners import classification, descent, losses, module, regression
     from cloister.privacy import mechanisms, sampling
 
     homes = [federated, independent, mean, prior, server, structures, mechanisms, sampling, batched, cells]
-    homes += [classification, descent, losses, messages, module, regression]
+    homes += [finetuning, classification, descent, losses, messages, module, regression]
     nouns = {name for home in homes for name in home.__all__ if dataclasses.is_dataclass(getattr(home, name))}
     lifts = {name for name in channel.__all__ if dataclasses.is_dataclass(getattr(channel, name))}
     assert nouns | lifts | set(errors.__all__) <= set(cloister.__all__)

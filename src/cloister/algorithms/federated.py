@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from cloister.algorithms.finetuning import Choice, FineTuning
 from cloister.algorithms.messages import Increment, Offset, Position
 from cloister.algorithms.server import Server, ServerAverage
 from cloister.channel import Channel, Plain, Round, equal_rounds
@@ -43,7 +44,6 @@ __all__ = [
     "Ditto",
     "FedAvg",
     "FedProx",
-    "FineTuning",
     "LocalOnly",
     "Personalized",
 ]
@@ -76,21 +76,11 @@ class ClientLearner(Protocol):
     ) -> Array:
         """Train each task on its own rows."""
 
+    def losses(self, weights: Array, block: Block) -> Array:
+        """Return each task's mean loss on its own rows."""
 
-@dataclass(frozen=True)
-class FineTuning:
-    """Training at home after the last release: free.
-
-    Parameters
-    ----------
-    solver : Descent
-        How long and how fast.
-    penalty : Quadratic, SymmetrizedKL or EWC, optional
-        What holds a model near the public one meanwhile.
-    """
-
-    solver: Descent
-    penalty: Penalty | None = None
+    def folds(self, block: Block, count: int) -> list[tuple[Block, Block]]:
+        """Return, for each of `count` parts of each task's rows, the block without it and with it alone."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +92,7 @@ class _Federated:
     clip: float = 1.0
     rounds: int = 100
     server: Server = field(default_factory=ServerAverage)
-    finetune: FineTuning | None = None
+    finetune: FineTuning | Choice | None = None
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -149,10 +139,7 @@ class _Federated:
     def _tune(self, weights: Array, block: Block, board: Billboard) -> Array:
         if self.finetune is None:
             return weights
-        tuning = self.finetune
-        return self.learner.descend(
-            weights, block, tuning.solver, board.rounds, board["mean"], tuning.penalty
-        )
+        return self.finetune.tune(self.learner, weights, block, board.rounds, board["mean"])
 
 
 @dataclass(frozen=True)
@@ -183,7 +170,7 @@ class FedAvg(_Federated):
         Releases.
     server : ServerAverage, ServerMomentum or ServerAdam
         What the public model does with a noisy update.
-    finetune : FineTuning, optional
+    finetune : FineTuning or Choice, optional
         Training at home after the last release.
 
     Privacy

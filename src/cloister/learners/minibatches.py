@@ -7,7 +7,10 @@ from torch import Tensor
 
 from cloister.learners.descent import MOST_EPOCHS, Descent
 
-__all__ = ["local_uniforms", "minibatches"]
+__all__ = ["folds", "local_uniforms", "minibatches"]
+
+#: The counter that folds are drawn with; rounds and passes never get so far.
+FOLDS = 2**31 - 2
 
 
 def local_uniforms(keys: Tensor, counters: Tensor, count: int) -> Tensor:
@@ -48,6 +51,13 @@ def minibatches(keys: Tensor, weight: Tensor, solver: Descent, round: Tensor) ->
     chosen = weight.gather(1, index).reshape(at.shape)
     weights = torch.where(live, chosen, 0.0).transpose(0, 1)
     return index.reshape(at.shape).transpose(0, 1).contiguous(), weights.contiguous()
+
+
+def folds(keys: Tensor, weight: Tensor, count: int) -> Tensor:
+    """Deal each task's own rows into `count` parts of equal size, by its key: the part of each, (k, rows)."""
+    counter = torch.full((1,), FOLDS, device=keys.device)
+    draws = local_uniforms(keys, counter, weight.shape[1])[0].masked_fill(weight <= 0, 2.0)
+    return draws.argsort(dim=1).argsort(dim=1) % count
 
 
 def _signed(word: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from cloister.errors import InputError
 from cloister.learners.clients import swap_layers
 from cloister.learners.descent import Descent
+from cloister.learners.minibatches import folds
 from cloister.learners.penalties import Penalty
 from cloister.learners.training import LossPerExample, Trainer
 
@@ -135,6 +136,16 @@ class Module:
             each = self.trainer.losses(self.trainer.stack(self._tensor(weights)), X, y)
             total = torch.where(weight > 0, weight * each, 0.0).sum(1) / weight.sum(1).clamp(min=1e-12)
         return total if isinstance(weights, Tensor) else total.cpu().numpy()
+
+    def folds(self, block: Block, count: int) -> list[tuple[Block, Block]]:
+        """Return, for each of `count` parts of each task's rows, the block without it and with it alone."""
+        weight: Any = block.weight
+        dealt: Any = folds(self._keys(block), self._tensor(weight), count)
+        part = dealt if isinstance(weight, Tensor) else dealt.cpu().numpy()
+        return [
+            (replace(block, weight=weight * (part != i)), replace(block, weight=weight * (part == i)))
+            for i in range(count)
+        ]
 
     def predict(self, weights: Array, X: Array) -> Array:
         """Return outputs, (k, n, ...), of each task's own network on its own inputs."""
