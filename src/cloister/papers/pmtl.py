@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.algorithm import Algorithm
-from cloister.algorithms.federated import FedAvg, FedProx, FineTuning, LocalOnly, Personalized
+from cloister.algorithms.federated import FedAvg, FedProx, LocalOnly, Personalized
+from cloister.algorithms.finetuning import FineTuning
 from cloister.channel import Relation
 from cloister.engines.cells import Engine, Local
 from cloister.engines.local import Run, run
