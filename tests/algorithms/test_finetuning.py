@@ -31,6 +31,7 @@ from cloister import (
     replay,
     run,
 )
+from cloister.algorithms.finetuning import _left_out_loss
 
 STEPS = Descent(0.1, batch=2, momentum=0.5, decay=0.9)
 SHORT, STRONG = FineTuning(Descent(0.3, batch=3, steps=2)), FineTuning(Descent(0.3, epochs=2), Quadratic(1.0))
@@ -137,6 +138,13 @@ def test_folds_part_each_tasks_own_rows():
         np.testing.assert_array_equal(out.weight.sum(axis=1), (np.array(SIZES) + 3 - i) // 4)
         alone = learner.folds(block.take([7]), 4)[i][1]
         np.testing.assert_array_equal(alone.weight[0], out.weight[7])
+
+
+def test_every_row_counts_the_same_whatever_its_fold():
+    learner, block = network(), next(make_tasks().blocks([np.arange(M)], seed=5))
+    weights = learner.spread(learner.start(), block)
+    summed = _left_out_loss(learner, [weights] * 3, learner.folds(block, 3))
+    np.testing.assert_allclose(summed, SIZES * learner.losses(weights, block), rtol=1e-5)
 
 
 def test_engines_agree_and_replay_is_exact():
