@@ -33,6 +33,8 @@ __all__ = ["Batched"]
 
 #: Widths of buckets differ by this factor at least: padding wastes less than a third of a bucket.
 BUCKET = 1.5
+#: Bytes of activations in one block on a processor: what its caches hold, more or less.
+CACHE = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ class Batched:
             raise PlanError('torch sees no graphics card here. Use Batched("cpu") or Local().')
         trainer = Trainer(learner.net, learner.loss, device, Precision(self.tf32, self.bf16), self.compiled)
         bound = replace(plan.algorithm, learner=learner.on(trainer))  # type: ignore[type-var]
-        limit = self.block or _fitting(trainer, tasks)
+        solver = getattr(plan.algorithm, "solver", None)
+        limit = self.block or _fitting(trainer, tasks, getattr(solver, "batch", None) or 2**31)
         rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
         yield _BatchedCells(plan, bound, trainer, _buckets(tasks, limit, rate, local_seed, trainer.device))
 
@@ -330,9 +333,15 @@ def _free(device: torch.device) -> float:
     return float(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 8e9
 
 
-def _fitting(trainer: Trainer, tasks: Tasks) -> int:
-    """Return how many tasks fit: states and slopes a dozen times over, rows, and room for activations."""
+def _fitting(trainer: Trainer, tasks: Tasks, batch: int) -> int:
+    """Return how many tasks fit: states and slopes a dozen times over, rows, and room for activations.
+
+    On a processor a block's activations should stay in its caches.
+    """
     rows = int(tasks.sizes.max())
     row = int(np.prod(tasks.X.shape[1:])) * 4
+    if trainer.device.type != "cuda":
+        example = torch.zeros(1, *tasks.X.shape[1:], dtype=kind_of(tasks.X), device=trainer.device)
+        return max(1, CACHE // (4 * min(batch, rows) * trainer.activations(example)))
     each = 12 * 4 * sum(trainer.sizes) + 4 * rows * row + 400 * row * 20
     return max(1, int(0.3 * _free(trainer.device) / each))

@@ -100,6 +100,20 @@ class Trainer:
         outputs = self.outputs(params, x).float()
         return self.loss(outputs.flatten(0, 1), y.flatten(0, 1)).unflatten(0, y.shape[:2])
 
+    def activations(self, example: Tensor) -> int:
+        """Return how many numbers the network's layers put out for one example."""
+        counts: list[int] = []
+        leaves = [layer for layer in self.net.modules() if not any(layer.children())]
+        note = lambda layer, inputs, out: counts.append(out.numel() if isinstance(out, Tensor) else 0)  # noqa: E731
+        hooks = [layer.register_forward_hook(note) for layer in leaves]
+        try:
+            with torch.no_grad():
+                self.net(example)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return max(1, sum(counts))
+
     def squared_slopes(self, anchor: Stacked, X: Tensor, y: Tensor, weight: Tensor) -> Stacked:
         """Return each client's mean squared gradient at the anchor, one example at a time."""
         clients, rows = y.shape
