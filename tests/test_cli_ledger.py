@@ -123,3 +123,10 @@ def test_a_plan_that_does_not_hold_says_so(ledger, plan, tmp_path):
     result = cloister("charge", ledger, leaky.save(tmp_path / "leaky.toml"))
     assert result.exit_code == 0
     assert "guarantee does not hold" in result.stderr
+
+
+def test_what_is_no_ledger_or_no_plan_is_said(tmp_path):
+    assert "A ledger is a file, and" in refused("create", tmp_path, "--epsilon", 1, "--tasks", 9)
+    Ledger.create(tmp_path / "exam.ledger", "tasks", epsilon=1.0, delta=1e-3)
+    (tmp_path / "book.toml").write_text('task = "school"\n')
+    assert "This is not a plan file" in refused("charge", tmp_path / "exam.ledger", tmp_path / "book.toml")

@@ -228,7 +228,7 @@ def test_what_cannot_be_written_is_refused():
     odd = MeanRegularized(LeastSquares(2), lam=np.float32(0.1))
     with pytest.raises(PlanError, match=r"numbers, words and cloister's own types\. Got float32"):
         Plan(odd, n_tasks=9).to_toml()
-    with pytest.raises(PlanError, match="describes a LeastSquares, not a Plan"):
+    with pytest.raises(PlanError, match="This is not a plan file: it does not begin with type"):
         Plan.from_toml('type = "LeastSquares"\ndim = 2\n')
 
 

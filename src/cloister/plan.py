@@ -225,9 +225,11 @@ class Plan:
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Plan:
         """Build a plan from a plain document."""
-        plan = from_document(dict(document))
-        if not isinstance(plan, Plan):
-            raise PlanError(f"This file describes a {type(plan).__name__}, not a Plan.")
+        if document.get("type") != "Plan":
+            raise PlanError(
+                'This is not a plan file: it does not begin with type = "Plan". Name the plan.toml of a run.'
+            )
+        plan: Plan = from_document(dict(document))
         return plan
 
     def to_toml(self) -> str:

@@ -227,7 +227,7 @@ def test_what_is_not_a_ledger_is_one_sentence(tmp_path, new_database):
     for name, message in {
         "text": "is not a ledger: it is no SQLite file",
         "empty": "holds no ledger",
-        "folder": "There is no ledger file",
+        "folder": "A ledger is a file, and",
         "absent": "There is no ledger file",
         "other": "is a database, but not a ledger",
     }.items():

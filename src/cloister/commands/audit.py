@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cloister.commands.options import Force, Json, Output
 from cloister.commands.shell import absent, advance, emit, note, say
-
-if TYPE_CHECKING:
-    from cloister.plan import Plan
 
 __all__ = ["audit"]
 
@@ -43,6 +39,7 @@ def audit(
     """
     from cloister.audit import audit as attack
     from cloister.audit.auditor import check_auditable
+    from cloister.commands.folder import read_plan
     from cloister.errors import InputError
     from cloister.report.comparison import load_template
 
@@ -52,7 +49,7 @@ def audit(
         load_template("audit.html")  # what is missing is said before the work, not after
         absent(output, force)
     path = plan / "plan.toml" if plan.is_dir() else plan
-    read = _read(path)
+    read = read_plan(path)
     check_auditable(read)
     with advance("Attacking") as progress:
         found = attack(read, draws=draws, confidence=confidence, progress=progress)
@@ -67,20 +64,3 @@ def audit(
         say(found)
     if found.convicted:
         raise typer.Exit(1)
-
-
-def _read(path: Path) -> Plan:
-    """Read a plan file; name what it is instead if it describes no plan."""
-    from cloister.commands.folder import read_plan
-    from cloister.errors import PlanError
-
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"type": "Plan"}
-    except ValueError:  # not text, or not TOML: said by whoever reads it
-        document = {"type": "Plan"}
-    if document.get("type") != "Plan":
-        raise PlanError(
-            f'{path} is not a plan file: it does not begin with type = "Plan". '
-            "Name the plan.toml of a run, or the folder that it is in."
-        )
-    return read_plan(path)

@@ -214,6 +214,8 @@ def locate(where: str | os.PathLike[str], create: bool) -> Place:
             return Server(url)
         where = url.database or ":memory:"
     path = Path(where)
+    if path.is_dir():
+        raise LedgerError(f"A ledger is a file, and {str(where)!r} is none. Name one, such as tasks.ledger.")
     if str(where).startswith((":memory:", "file:")):
         raise LedgerError("An SQLite ledger is a plain file. Name it, or use Ledger(epsilon, delta).")
     if not path.is_file() and (not create or path.exists()):
