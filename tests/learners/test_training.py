@@ -203,3 +203,16 @@ def test_penalties_are_the_slopes_of_their_formulas(which):
     np.testing.assert_allclose(found[:1], expected, rtol=1e-5, atol=2e-6)
     plain = learner.descend(start, block, solver, ROUND)
     assert np.abs(found - plain).max(axis=1).min() > 1e-4
+
+
+def test_a_code_beyond_the_table_does_not_read_the_next_clients():
+    """All tables lie one after another in memory; a code that is too large, or below 0, stays in its own."""
+    learner = Module(nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(8, 3)))
+    weights = own_starts(learner, 3)
+    codes = np.array([[[1, 7]], [[-3, 12]], [[4, 999]]])
+    before = learner.predict(weights, codes)
+    for k in range(3):
+        others = weights + 1.0
+        others[k] = weights[k]
+        np.testing.assert_array_equal(learner.predict(others, codes)[k], before[k])
+    np.testing.assert_array_equal(before, learner.predict(weights, codes.clip(0, 4)))

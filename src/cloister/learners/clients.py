@@ -50,7 +50,8 @@ class _Conv2d(nn.Conv2d):
 class _Embedding(nn.Embedding):
     def forward(self, input: Tensor) -> Tensor:
         clients = self.weight.shape[0]
-        rows = input.reshape(clients, -1)
+        # A code beyond the table would read the next client's: it counts as the nearest there is.
+        rows = input.reshape(clients, -1).clamp(0, self.num_embeddings - 1)
         shift = torch.arange(clients, device=input.device)[:, None] * self.num_embeddings
         out = F.embedding(rows + shift, self.weight.reshape(-1, self.embedding_dim))
         return out.reshape(*input.shape, self.embedding_dim)
