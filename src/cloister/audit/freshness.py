@@ -47,8 +47,7 @@ def check_freshness(plan: Plan, source: Randomness) -> Freshness:
     Examples
     --------
     >>> from cloister import LeastSquares, MeanRegularized
-    >>> from cloister.privacy.mechanisms import PerRound
-from cloister.privacy.randomness import SeededRandomness
+    >>> from cloister.privacy.randomness import SeededRandomness
     >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=2), n_tasks=100).calibrate(epsilon=1.0)
     >>> check_freshness(plan, SeededRandomness(0))
     Freshness(keys=True, rounds=True)
