@@ -4,7 +4,7 @@ One process imports everything and forks a child for each run. A point is a call
 of the run (or locks it): the child counts them and sends SIGKILL to itself just before the n-th; if that one
 is a write, also after half of its bytes.
 
-    python tests/faults/killing.py WORK {engine,cli} {seeded,secure} {points,times} RUNS
+    python tests/faults/killing.py WORK {engine,stream,cli} {seeded,secure} {points,times} RUNS
 """
 
 from __future__ import annotations
@@ -19,11 +19,24 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from cloister import Billboard, Gaussian, LeastSquares, Ledger, MeanRegularized, Plan, Poisson, Tasks, run
+from cloister import (
+    Billboard,
+    Epochs,
+    Gaussian,
+    LeastSquares,
+    Ledger,
+    MeanRegularized,
+    Plan,
+    Poisson,
+    Tasks,
+    Toeplitz,
+    run,
+)
 from cloister.cli import app
 from cloister.storage import write_file
 from cloister.tables import write_csv
@@ -109,6 +122,15 @@ class EngineRun:
     def strays(self, work: Path) -> set[str]:
         found = {path.name for path in work.iterdir() if not path.name.startswith("ledger")}
         return {path.name for path in (work / "run").iterdir()} ^ self.names | found ^ {"run"}
+
+
+class StreamRun(EngineRun):
+    """The same with noise that is correlated over rounds, in two passes."""
+
+    def __init__(self, seed: int | None) -> None:
+        super().__init__(seed)
+        algorithm = replace(self.plan.algorithm, rounds=6)
+        self.plan = Plan(algorithm, Toeplitz(), Epochs(2), n_tasks=12).calibrate(1.0)
 
 
 class CommandRun:
@@ -258,7 +280,9 @@ def plan_kills(job, how: str, count: int, points: list[str], seconds: float) -> 
 
 def main() -> None:
     work, kind, noise, how, count = Path(sys.argv[1]).resolve(), *sys.argv[2:5], int(sys.argv[5])
-    job = (EngineRun if kind == "engine" else CommandRun)(SEED if noise == "seeded" else None)
+    job = {"engine": EngineRun, "stream": StreamRun, "cli": CommandRun}[kind](
+        SEED if noise == "seeded" else None
+    )
     first, listing = work / "first", work / "points.json"
     for folder in (work / "warm", first):
         folder.mkdir(parents=True)

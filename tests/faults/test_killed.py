@@ -25,9 +25,11 @@ def kill_runs(tmp_path, kind, noise, how, runs):
     return found
 
 
-@pytest.mark.parametrize("noise", ["seeded", "secure"])
-def test_the_engine_goes_on_from_any_point(noise, tmp_path):
-    found = kill_runs(tmp_path, "engine", noise, "points", 14)
+@pytest.mark.parametrize(
+    ("kind", "noise"), [("engine", "seeded"), ("engine", "secure"), ("stream", "secure")]
+)
+def test_the_engine_goes_on_from_any_point(kind, noise, tmp_path):
+    found = kill_runs(tmp_path, kind, noise, "points", 14)
     assert found["kills"] >= found["runs"] == 14
 
 
@@ -37,7 +39,9 @@ def test_the_command_goes_on_from_any_point(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "noise"), [("engine", "seeded"), ("engine", "secure"), ("cli", "secure")])
+@pytest.mark.parametrize(
+    ("kind", "noise"), [("engine", "seeded"), ("engine", "secure"), ("stream", "secure"), ("cli", "secure")]
+)
 def test_every_point(kind, noise, tmp_path):
     found = kill_runs(tmp_path, kind, noise, "points", ALL)
     assert found["kills"] >= found["runs"] >= found["points"] > 40

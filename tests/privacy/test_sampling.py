@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from cloister.errors import PlanError
-from cloister.privacy.sampling import Everyone, FixedSize, OnePass, Poisson, Sampling
+from cloister.privacy.sampling import Epochs, Everyone, FixedSize, OnePass, Poisson, Sampling
 
 ALL: list[Sampling] = [Everyone(), Poisson(0.3), Poisson(0.3, hidden=True), FixedSize(3), OnePass()]
+ALL += [Epochs(1)]
 
 
 def coins(seed: int = 0):
