@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from cloister.audit.game import play
 from cloister.audit.last_bits import check_last_bits
 from cloister.audit.noise_law import check_noise
 from cloister.audit.one_run import one_run
-from cloister.privacy.randomness import SeededRandomness
+from cloister.privacy.randomness import SeededRandomness, normals
 
 ALGORITHM = cl.MeanRegularized(cl.LeastSquares(3), rounds=12)
 KINDS = [cl.Toeplitz(0.7), cl.Toeplitz(0.7, bands=3), cl.Tree(0.7), cl.Tree(0.7, honaker=True), cl.BLT(0.7)]
@@ -86,14 +86,28 @@ def test_noise_with_another_correlation_is_convicted():
     assert check_noise(plan_of(Undone(0.7)), SeededRandomness(0)).p_value < 1e-9
 
 
+@pytest.mark.parametrize("mechanism", [KINDS[0], KINDS[1], KINDS[2], KINDS[4]], ids=lambda m: m.name)
+def test_last_bits_are_those_of_whole_measurements(mechanism):
+    """And floats that claim to be exact are found out."""
+
+    class Floating(type(mechanism)):
+        def perturb(self, encoded, steps, noise, stream):
+            return encoded + noise / steps * normals(stream.uniforms(len(steps)))
+
+    assert not check_last_bits(plan_of(mechanism), SeededRandomness(0)).breach
+    assert check_last_bits(plan_of(replace(mechanism, exact=False)), SeededRandomness(0)) is None
+    found = check_last_bits(plan_of(Floating(**vars(mechanism))), SeededRandomness(0))
+    assert found.between > 0.5 * found.numbers
+
+
 def test_what_says_nothing_about_correlated_noise_is_left_out_and_told():
-    """Releases are no whole numbers, and canaries no numbers of their own: neither acquits nor convicts."""
-    plan = plan_of(cl.Toeplitz()).calibrate(1.0)
+    """Honaker's releases do not say what was measured, and canaries have no number of their own."""
+    plan = plan_of(cl.Tree(honaker=True)).calibrate(1.0)
     source = SeededRandomness(0)
     assert check_last_bits(plan, source) is None
     assert one_run(plan, source) is None
     told = dict(audit(plan, draws=1000, random_state=0).rows())
-    assert "decoded from whole numbers" in told["last bits"]
+    assert "which whole numbers" in told["last bits"]
     assert told["one run"].startswith("not tested")
     assert told["fresh noise"] == "in every round, by key"
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.audit import streams
 from cloister.audit.museum.floating_point import floating_point_hits
 from cloister.audit.releases import Curator
 from cloister.channel import Channel
 from cloister.plan import Plan
-from cloister.privacy.mechanisms import PerRound
+from cloister.privacy.correlated import Correlated
 from cloister.privacy.randomness import Randomness
 
 __all__ = ["LastBits", "check_last_bits"]
@@ -56,8 +57,8 @@ class LastBits:
 def check_last_bits(plan: Plan, source: Randomness, numbers: int = _NUMBERS) -> LastBits | None:
     """Look at the lowest bits of a plan's releases; None if its noise does not claim to be exact.
 
-    None also where noise is correlated over rounds: releases are decoded from whole numbers there, and are
-    not whole themselves.
+    Where noise is correlated over rounds it is what was measured that is whole; None if releases do not say
+    what that was.
 
     Examples
     --------
@@ -68,8 +69,11 @@ def check_last_bits(plan: Plan, source: Randomness, numbers: int = _NUMBERS) -> 
     >>> found.numbers, found.breach
     (40000, False)
     """
-    if not getattr(plan.mechanism, "exact", False) or not isinstance(plan.mechanism, PerRound):
+    if not getattr(plan.mechanism, "exact", False):
         return None
+    if isinstance(plan.mechanism, Correlated):
+        found = streams.between_steps(plan, source, numbers)
+        return None if found is None else LastBits(*found, hits=0)
     curator = Curator(plan.mechanism, source)
     kinds = list(dict.fromkeys((c, plan.noise(t, c)) for t, r in enumerate(plan.rounds) for c in r.channels))
     count, between, hits = 0, 0, 0

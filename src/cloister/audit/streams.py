@@ -24,7 +24,7 @@ from cloister.plan import Plan
 from cloister.privacy.correlated import Correlated
 from cloister.privacy.randomness import Randomness, SystemRandomness
 
-__all__ = ["affordable", "fine", "heard", "noise", "scores"]
+__all__ = ["affordable", "between_steps", "fine", "heard", "noise", "scores"]
 
 Floats = NDArray[np.float64]
 
@@ -32,6 +32,9 @@ Floats = NDArray[np.float64]
 _ROUNDS, _OTHERS, _FINE = 256, 5, 4000
 #: Numbers drawn, and multiplied, in a game at most; numbers held at once.
 _NUMBERS, _PRODUCTS, _HELD = 4e7, 1e10, 1e7
+#: Rounds in which measurements are to be whole numbers; how far floating point may be off in them. Decoding
+#: and encoding four rounds rounds less than 32 times, each time by 2^-53 of the largest number at most.
+_WHOLE_ROUNDS, _ROUNDING, _BETWEEN = 4, 32 * 2.0**-53, 0.1
 
 
 def heard(plan: Plan) -> int:
@@ -90,6 +93,27 @@ def noise(plan: Plan, source: Randomness, numbers: int) -> Floats:
     draws = max(2, numbers // (rounds * channel.size))
     seen = _transcripts(plan, source, channel, totals, draws)
     return _apart(_root(plan), seen - np.array([in_release_units(channel, t) for t in totals])[:, None])
+
+
+def between_steps(plan: Plan, source: Randomness, numbers: int) -> tuple[int, int] | None:
+    """Return how many measurements were looked at, and how many are not whole numbers of their steps.
+
+    Measurements are computed from releases. None where releases do not say them, or where floating point
+    cannot hold them well enough to tell.
+    """
+    mechanism, channel = _mechanism(plan), plan.schedule.channel
+    strategy = mechanism.strategy(plan.schedule).first(_WHOLE_ROUNDS)
+    encoder = strategy.encoder()
+    if len(encoder) != strategy.rounds:
+        return None
+    nothing = mechanism.total(channel, np.zeros((1, channel.dim)))
+    draws = max(1, numbers // (strategy.rounds * channel.size))
+    seen = _transcripts(plan, source, channel, np.tile(nothing, (strategy.rounds, 1)), draws)
+    released = seen / (channel.steps * 2.0 ** -mechanism.bits(plan.schedule))
+    if float(np.abs(released).max()) * _ROUNDING > _BETWEEN:
+        return None
+    measured = np.einsum("mt,tds->mds", encoder, released)
+    return measured.size, int(np.count_nonzero(np.abs(measured - np.rint(measured)) > 2 * _BETWEEN))
 
 
 def _mechanism(plan: Plan) -> Correlated:
