@@ -36,8 +36,10 @@ Array = Any  # of NumPy, or of torch on another device
 States = dict[str, Any]
 Public = dict[str, NDArray[Any]]
 Keep = Callable[[Array, Array, Array], Array]
-#: A model that has fewer tasks than this share of an equal part is given up, for a half of the fullest.
+#: A model is given up for a half of the fullest if it has fewer than this share of an equal part of the votes,
 DESERTED = 0.3
+#: or if it is closer to another than this share of the models' mean distance.
+CLOSE = 0.5
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class ClusteredMetaSGD(Meta):
     models: int = 2
     splitting: float = 0.5
     apart: float = 0.1
-    vote: float = 0.1
+    vote: float = 0.3
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -189,22 +191,37 @@ class ClusteredMetaSGD(Meta):
         return best, kept
 
     def _split(self, moved: Public, votes: NDArray[Any], time: int) -> tuple[Public, NDArray[Any]]:
-        """Give the emptiest model one half of the fullest's tasks, if it has hardly any of its own."""
+        """Split the fullest model in two, if another is still asleep or can be spared."""
         awake, before = self._awake(time), self._awake(time - 1)
         full = int(np.argmax(votes[:before]))
-        empty = awake - 1 if awake > before else int(np.argmin(votes[:before]))
-        if awake == before and votes[empty] > DESERTED * votes.sum() / self.models:
+        models = moved["mean"].reshape(self.models, -1)
+        spare = before if awake > before else _spare(models.astype(np.float64), votes, full)
+        if spare is None:
             return moved, np.zeros_like(votes)
         public = {name: np.array(array) for name, array in moved.items()}
         for array in public.values():
-            if array.shape == (self._width,):  # the model, and what the server keeps of it
+            if array.shape == (self._width,):  # the models, and what the server keeps of them
                 rows = array.reshape(self.models, -1)
-                rows[empty] = rows[full]
+                rows[spare] = rows[full]
         push = self.apart * self.clip / self.lam * _direction(time, self.learner.size)
-        models = public["mean"].reshape(self.models, -1)
-        models[full] += push
-        models[empty] -= push
+        halves = public["mean"].reshape(self.models, -1)
+        halves[full] += push
+        halves[spare] -= push
         return public, np.zeros_like(votes)
+
+
+def _spare(models: NDArray[np.float64], votes: NDArray[Any], full: int) -> int | None:
+    """Return a model that hardly any task uses, or one of two that are close; None if there is none."""
+    empty = int(np.argmin(votes))
+    if votes[empty] < DESERTED * votes.mean():
+        return empty
+    apart = np.linalg.norm(models[:, None] - models, axis=2)
+    pairs = [(i, j) for i in range(len(models)) for j in range(i) if full not in (i, j)]
+    if not pairs:
+        return None
+    pair = min(pairs, key=lambda pair: apart[pair])
+    typical = apart.sum() / (len(models) * (len(models) - 1))
+    return min(pair, key=lambda i: votes[i]) if apart[pair] < CLOSE * typical else None
 
 
 def _direction(time: int, size: int) -> NDArray[np.float64]:

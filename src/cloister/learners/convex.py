@@ -148,16 +148,23 @@ class Convex:
         return np.asarray(weights)
 
     def _ridge(self, block: Block, anchor: Floats, lam: float) -> Floats:
-        """Return anchor - (mean of xx' + lam)^-1 gradient(anchor), and NaN for data that are not finite."""
+        """Return anchor - (S'S + lam)^-1 S'e, and NaN for data that are not finite.
+
+        S and e are rows and errors at the anchor, times the roots of their shares. Where rows are fewer than
+        columns it is S'(SS' + lam)^-1 e.
+        """
         total = block.weight.sum(axis=1, keepdims=True)
-        shares = block.weight / np.where(total == 0, 1.0, total)
-        gram = (block.X * shares[..., None]).swapaxes(1, 2) @ block.X
-        slope = self.loss.gradient(self.spread(anchor, block), block.X, block.y, block.weight)
-        finite = np.asarray(np.isfinite(gram).all(axis=(1, 2)) & np.isfinite(slope).all(axis=1))
-        gram, slope = np.where(finite[:, None, None], gram, 0.0), np.where(finite[:, None], slope, 0.0)
-        ridge = np.maximum(lam, SMALLEST * np.trace(gram, axis1=1, axis2=2))
-        way = np.linalg.solve(gram + ridge[:, None, None] * np.eye(self.size), slope[..., None])[..., 0]
-        return np.where(finite[:, None], anchor - way, np.nan)
+        roots = np.sqrt(block.weight / np.where(total == 0, 1.0, total))
+        S = block.X * roots[..., None]
+        e = (block.X @ anchor - block.y) * roots
+        S_t = S.swapaxes(1, 2)
+        dual = S.shape[1] < self.size
+        gram, right = (S @ S_t, e[..., None]) if dual else (S_t @ S, S_t @ e[..., None])
+        finite = np.asarray(np.isfinite(gram).all(axis=(1, 2)) & np.isfinite(right).all(axis=(1, 2)))
+        gram, right = (np.where(finite[:, None, None], array, 0.0) for array in (gram, right))
+        ridge = np.maximum(lam, SMALLEST * np.trace(gram, axis1=1, axis2=2))[:, None, None]
+        way = np.linalg.solve(gram + ridge * np.eye(gram.shape[1]), right)
+        return np.where(finite[:, None], anchor - (S_t @ way if dual else way)[..., 0], np.nan)
 
 
 def _strength(penalty: Penalty | None) -> float:
