@@ -182,7 +182,9 @@ def test_three_centres_are_found_at_epsilon_10():
     models = done.board["average"].reshape(3, -1)
     apart = np.linalg.norm(models[:, None] - data.centres, axis=2)
     assert sorted(apart.argmin(1)) == [0, 1, 2]
-    assert apart.min(1).max() < 1.0  # of a distance of 7 between centres; 0.29 was the worst of ten other seeds
+    assert (
+        apart.min(1).max() < 1.0
+    )  # of a distance of 7 between centres; 0.29 was the worst of ten other seeds
     right = apart.argmin(1)[done.private.models["cluster"]] == data.train_centre
     assert right.mean() > 0.95
 
