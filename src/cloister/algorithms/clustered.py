@@ -57,7 +57,7 @@ class ClusteredMetaSGD(Meta):
         How many, q. With 1 it is `MetaSGD`.
     splitting : float
         Share of the rounds until the last split. There are ``2 (q - 1)`` splits, at equal distances: the
-        first q - 1 make the models, the others only move one that hardly any task uses.
+        first q - 1 make the models, the others only move one that can be spared.
     apart : float
         How far the halves of a split are pushed from each other, in units of clip / lam.
     vote : float
@@ -134,7 +134,7 @@ class ClusteredMetaSGD(Meta):
         """Start all models at the learner's own public parameters."""
         start = np.tile(self.learner.start(), self.models)
         votes = np.zeros(self.models, dtype=start.dtype)
-        return self.opened(start) | self.server.open(self._width) | {"votes": votes}
+        return self.opened(start, self.server.open(self._width)) | {"votes": votes}
 
     def channel(self, board: Billboard) -> Channel:
         """Return the one channel: blocks and vote, clipped."""

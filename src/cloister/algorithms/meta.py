@@ -96,9 +96,10 @@ class Meta:
         """Return the model that tasks start from in the end: the mean of the last iterates, or the last."""
         return board["average" if self.tail else "mean"]
 
-    def opened(self, start: NDArray[Any]) -> Public:
-        """Return the first iterate, and the mean of iterates if one is kept."""
-        return {"mean": start} | ({"average": start} if self.tail else {})
+    def opened(self, start: NDArray[Any], kept: Public) -> Public:
+        """Return the first iterate, the mean if one is kept, and what else is, all of one kind."""
+        iterates = {"mean": start} | ({"average": start} if self.tail else {})
+        return iterates | {name: array.astype(start.dtype) for name, array in kept.items()}
 
     def averaged(self, board: Billboard, mean: NDArray[Any]) -> Public:
         """Return the mean of the iterates so far, of those in the tail; before it begins, the iterate."""
@@ -204,7 +205,7 @@ class MetaSGD(_OneModel):
 
     def open(self) -> Public:
         """Start from the learner's own public parameters."""
-        return self.opened(self.learner.start()) | self.server.open(self.learner.size)
+        return self.opened(self.learner.start(), self.server.open(self.learner.size))
 
     def digest(self, release: Release, board: Billboard) -> Public:
         """Step against the noisy mean slope."""
@@ -261,7 +262,7 @@ class FTMRL(_OneModel):
     def open(self) -> Public:
         """Start from the learner's own public parameters and an empty total."""
         start = self.learner.start()
-        return self.opened(start) | {"total": np.zeros_like(start)}
+        return self.opened(start, {"total": np.zeros_like(start)})
 
     def digest(self, release: Release, board: Billboard) -> Public:
         """Add the noisy sum of slopes to the running total; step from the start against it."""
