@@ -21,6 +21,7 @@ from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.noise import integer_deviation
+from cloister.privacy.participation import Participation
 from cloister.privacy.randomness import Randomness
 from cloister.tasks import Tasks
 
@@ -35,7 +36,7 @@ class PrivateRun:
 
     ids: NDArray[Any]
     models: States
-    coins: NDArray[np.bool_]
+    coins: Participation
     local_seed: int
     rejected_messages: int
 
@@ -173,7 +174,7 @@ def replay(
     board: Billboard,
     tasks: Tasks,
     *,
-    coins: NDArray[np.bool_] | None = None,
+    coins: Participation | NDArray[np.bool_] | None = None,
     local_seed: int = 0,
     engine: Engine = Local(),  # noqa: B008
 ) -> States:
@@ -188,8 +189,9 @@ def replay(
         The public part of a run.
     tasks : Tasks
         One task or many; their number need not be the plan's.
-    coins : bool array of shape (rounds, tasks), optional
-        Which rounds each task took part in; by default all.
+    coins : Participation or bool array of shape (rounds, tasks), optional
+        Which rounds each task took part in (of some tasks of a run, ``private.coins[:, where]``); by default
+        all.
     local_seed : int
         The seed of the tasks' local randomness.
     engine : Local or Batched
@@ -200,7 +202,7 @@ def replay(
         raise InputError(
             f"The board holds {board.rounds} of {board.capacity} releases. Finish the run first."
         )
-    took_part = np.ones((len(plan.rounds), len(tasks)), dtype=bool) if coins is None else coins
+    took_part = Participation.always(len(tasks), len(plan.rounds)) if coins is None else coins
     with engine.cells(plan, tasks, local_seed) as cells:
         cells.init(board.before(0))
         for t in range(len(plan.rounds)):
@@ -208,11 +210,11 @@ def replay(
         return cells.finish(board)
 
 
-def _draw_coins(plan: Plan, source: Randomness) -> NDArray[np.bool_]:
+def _draw_coins(plan: Plan, source: Randomness) -> Participation:
     rounds = len(plan.rounds)
     if not rounds:
-        return np.zeros((0, plan.n_tasks), dtype=bool)
-    return plan.sampling.draw(source.stream("coins").uniforms, plan.n_tasks, rounds)
+        return Participation.always(plan.n_tasks, 0)
+    return plan.sampling.draw(source.stream("coins").numbered, plan.n_tasks, rounds)
 
 
 def _post(plan: Plan, board: Billboard, total: Any, source: Randomness) -> Billboard:
