@@ -7,14 +7,23 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from cloister.errors import StorageError
 
-__all__ = ["make_folder", "remove_drafts", "sync_folder", "sync_tree", "told", "write_all", "write_file"]
+__all__ = [
+    "append",
+    "make_folder",
+    "remove_drafts",
+    "sync_folder",
+    "sync_tree",
+    "told",
+    "write_all",
+    "write_file",
+]
 
 _FULL = {
     errno.ENOSPC: "there is no space left",
@@ -43,8 +52,8 @@ def told(path: Path, after: str) -> Iterator[None]:
         raise StorageError(f"{path} cannot be written: {why}. {todo}; {after}.") from error
 
 
-def write_file(path: Path, data: bytes, mode: int = 0o666) -> Path:
-    """Write a whole file, or leave what is there as it is; on return it is on disk.
+def write_file(path: Path, data: bytes | Iterable[bytes], mode: int = 0o666) -> Path:
+    """Write a whole file, at once or in parts, or leave what is there as it is; on return it is on disk.
 
     A process that is killed in between may leave a draft (see `remove_drafts`).
     """
@@ -53,7 +62,9 @@ def write_file(path: Path, data: bytes, mode: int = 0o666) -> Path:
         try:
             file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, mode)
             try:
-                write_all(file, data)
+                for part in [data] if isinstance(data, bytes) else data:
+                    append(file, part)
+                os.fsync(file)
             finally:
                 os.close(file)
             os.replace(draft, path)
@@ -66,10 +77,15 @@ def write_file(path: Path, data: bytes, mode: int = 0o666) -> Path:
 
 def write_all(file: int, data: bytes) -> None:
     """Write all bytes to an open file, and return when they are on disk."""
+    append(file, data)
+    os.fsync(file)
+
+
+def append(file: int, data: bytes) -> None:
+    """Write all bytes to an open file; they are safe from the end of this process, not from a power cut."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(file, rest) :]
-    os.fsync(file)
 
 
 def remove_drafts(folder: Path) -> None:
