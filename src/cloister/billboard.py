@@ -41,7 +41,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MAGIC, END = b"cloister billboard 1\n", b"end of billboard\n"
 #: A run's journal is synced so many times at most: a power cut costs a thousandth of the rounds.
 SYNCS = 1000
-CHUNK = 1 << 20
+CHUNK = 1 << 16
 
 
 class Releases(Sequence[Release]):

@@ -75,7 +75,7 @@ class Local:
     @contextmanager
     def cells(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Cells]:
         """Settle the tasks in blocks of similar size."""
-        layout = tasks.layout()
+        layout = tasks.layout(_widest(plan))
         blocks = list(tasks.blocks(layout, local_seed))
         with _pool(len(blocks), self.threads) as each:
             yield _LocalCells(plan, layout, blocks, each)
@@ -90,23 +90,36 @@ class _LocalCells:
     states: list[States] = field(default_factory=list)
     bad: int = 0
 
+    def __post_init__(self) -> None:
+        self.home = np.empty(sum(map(len, self.layout)), dtype=np.int64)  # the block of each task
+        for number, index in enumerate(self.layout):
+            self.home[index] = number
+        self.own = [False] * len(self.layout)  # whether a block's states are copies that may be changed
+
     def init(self, board: Billboard) -> None:
         self.states = self.each(partial(named, self.plan.algorithm.init, board), self.blocks)
 
     def speak(self, board: Billboard, coins: Coins) -> Any:
-        took_part = [coins[index] for index in self.layout]
-        heard = self.each(partial(_speak, self.plan, board), self.states, self.blocks, took_part)
-        self.states = [state for state, _, _ in heard]
-        self.bad += sum(bad for _, _, bad in heard)
-        return sum(total for _, total, _ in heard)
+        channel, mechanism = self.plan.algorithm.channel(board), self.plan.mechanism
+        heard = self._send(partial(_speak, self.plan, board), coins)
+        self.bad += sum(bad for _, bad in heard)
+        totals = [total for total, _ in heard] or [mechanism.total(channel, np.zeros((0, channel.dim)))]
+        return sum(totals)
 
     def rejected(self) -> int:
         return self.bad
 
     def listen(self, board: Billboard, coins: Coins) -> None:
-        took_part = [coins[index] for index in self.layout]
-        heard = self.each(partial(_listen, self.plan, board), self.states, self.blocks, took_part)
-        self.states = [state for state, _ in heard]
+        self._send(partial(_listen, self.plan, board), coins)
+
+    def _send(self, function: Callable[..., tuple[States, bool, T]], coins: Coins) -> list[T]:
+        """Let the blocks in which somebody has a coin do a round's work; the others cost nothing."""
+        awake = np.flatnonzero(np.bincount(self.home[np.flatnonzero(coins)])).tolist()
+        parts = [(self.states[b], self.own[b], self.blocks[b], coins[self.layout[b]]) for b in awake]
+        heard = self.each(function, *zip(*parts, strict=True)) if parts else []
+        for block, (states, own, _) in zip(awake, heard, strict=True):
+            self.states[block], self.own[block] = states, own
+        return [said for _, _, said in heard]
 
     def finish(self, board: Billboard) -> States:
         parts = self.each(partial(named, self.plan.algorithm.finish, board), self.blocks, self.states)
@@ -131,35 +144,41 @@ def check_messages(shape: tuple[int, ...], count: int, dim: int) -> None:
         )
 
 
+def _widest(plan: Plan) -> int:
+    """Return the most numbers that a task says in a round: about what its state and its model take."""
+    return max((channel.dim for round in set(plan.rounds) for channel in round.channels), default=1)
+
+
 def _listen(
-    plan: Plan, board: Billboard, states: States, block: Block, coins: NDArray[np.bool_]
-) -> tuple[States, NDArray[Any] | None]:
-    """Let the sampled rows of a block do their local work; return new states and raw messages."""
-    if not coins.any():
-        return states, None
+    plan: Plan, board: Billboard, states: States, own: bool, block: Block, coins: Coins
+) -> tuple[States, bool, NDArray[Any]]:
+    """Let the sampled rows of a block do their local work; return new states and raw messages.
+
+    States of some rows are put in place among the others: once those are copies of our `own`, without
+    copying them again.
+    """
     if coins.all():
         messages, states = named(plan.algorithm.send, board, block, states)
-        return states, messages
+        return states, False, messages
     rows = np.flatnonzero(coins)
     part = {name: array[rows] for name, array in states.items()}
     messages, part = named(plan.algorithm.send, board, block.take(rows), part)
-    merged = {name: array.copy() for name, array in states.items()}
+    merged = states if own else {name: array.copy() for name, array in states.items()}
     for name, array in part.items():
-        if name not in merged or array.shape != merged[name][rows].shape or array.dtype != merged[name].dtype:
+        home = merged.get(name)
+        if home is None or array.shape != (len(rows), *home.shape[1:]) or array.dtype != home.dtype:
             raise AlgorithmError(f"send changes the names, shapes or types of the state: {name!r}.")
-        merged[name][rows] = array
-    return merged, messages
+        home[rows] = array
+    return merged, True, messages
 
 
 def _speak(
-    plan: Plan, board: Billboard, states: States, block: Block, coins: NDArray[np.bool_]
-) -> tuple[States, Any, int]:
+    plan: Plan, board: Billboard, states: States, own: bool, block: Block, coins: Coins
+) -> tuple[States, bool, tuple[Any, int]]:
     channel = plan.algorithm.channel(board)
-    states, messages = _listen(plan, board, states, block, coins)
-    if messages is None:
-        return states, plan.mechanism.total(channel, np.zeros((0, channel.dim))), 0
+    states, own, messages = _listen(plan, board, states, own, block, coins)
     check_messages(np.shape(messages), int(coins.sum()), channel.dim)
-    return states, plan.mechanism.total(channel, messages), int((~finite_rows(messages)).sum())
+    return states, own, (plan.mechanism.total(channel, messages), int((~finite_rows(messages)).sum()))
 
 
 def named(function: Callable[..., T], board: Billboard, block: Block, states: States | None = None) -> T:
@@ -193,4 +212,6 @@ def _pool(blocks: int, threads: int | None) -> Iterator[Callable[..., list[Any]]
             yield lambda function, *parts: list(map(function, *parts))
             return
         with ThreadPoolExecutor(workers) as executor:
-            yield lambda function, *parts: list(executor.map(function, *parts))
+            yield lambda function, *parts: list(
+                (executor.map if len(parts[0]) > 1 else map)(function, *parts)  # one needs no other thread
+            )
