@@ -28,6 +28,7 @@ from cloister.privacy.laplace import Laplace
 from cloister.privacy.mechanisms import Gaussian, Mechanism
 from cloister.privacy.randomness import Randomness, SeededRandomness, SystemRandomness
 from cloister.privacy.sampling import Everyone, Sampling
+from cloister.privacy.schedule import Schedule
 from cloister.storage import write_file
 
 __all__ = ["Plan"]
@@ -78,7 +79,7 @@ class Plan:
     def __post_init__(self) -> None:
         for part, kind, verb in (
             ("algorithm", "an Algorithm", "schedule"),
-            ("mechanism", "a Mechanism", "perturb"),
+            ("mechanism", "a Mechanism", "scaled"),
             ("sampling", "a Sampling", "draw"),
         ):
             if not hasattr(getattr(self, part), verb):
@@ -120,6 +121,11 @@ class Plan:
             return ()
         return self.algorithm.schedule(self.n_tasks, self.mechanism.budget)
 
+    @cached_property
+    def schedule(self) -> Schedule:
+        """What the mechanism is told before the run."""
+        return Schedule(self.rounds, self.sampling, self.n_tasks, self.relation)
+
     @property
     def cost(self) -> Cost:
         """What one task is exposed to under the plan's relation."""
@@ -127,9 +133,7 @@ class Plan:
 
     def cost_under(self, relation: Relation) -> Cost:
         """Return what one task is exposed to under a relation; at worst over the channels a round may use."""
-        relation = Relation(relation)
-        events = tuple(self.mechanism.event(round, self.relation, relation) for round in self.rounds)
-        return Cost(events, self.sampling, self.n_tasks, relation.value)
+        return self.mechanism.cost(self.schedule, Relation(relation))
 
     @cached_property
     def guarantee(self) -> Guarantee:
@@ -155,23 +159,12 @@ class Plan:
         for round in self.rounds:
             dim = round.channels[0].dim
             budget_of[dim] = budget_of.get(dim, 0.0) + round.share
-        return forecast(self.n_tasks, self._hearing(), max(budget_of, key=budget_of.__getitem__))
-
-    def _hearing(self) -> float:
-        """Return the budget with which Gaussian noise would be as loud."""
-        budget = self.mechanism.budget if self.rounds else 0.0
-        if not 0 < budget < math.inf:
-            return budget
-        louder = max(
-            self.noise(t, c) * budget * math.sqrt(r.share) / c.sensitivity(self.relation)
-            for t, r in enumerate(self.rounds)
-            for c in r.channels
-        )
-        return budget / round(louder, 12)  # 1 but for rounding where the noise is Gaussian
+        hearing = self.mechanism.hearing(self.schedule) if self.rounds else 0.0
+        return forecast(self.n_tasks, hearing, max(budget_of, key=budget_of.__getitem__))
 
     def noise(self, round: int, channel: Channel) -> float:
         """Return the noise's standard deviation in a round, in units of the clip."""
-        return self.mechanism.noise(channel, self.relation, self.rounds[round].share)
+        return self.mechanism.deviation(self.schedule, round, channel)
 
     @cached_property
     def fingerprint(self) -> str:

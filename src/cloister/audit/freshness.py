@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from cloister.channel import Channel
 from cloister.plan import Plan
+from cloister.privacy.mechanisms import PerRound
 from cloister.privacy.randomness import Randomness, SystemRandomness
 
 __all__ = ["Freshness", "check_freshness"]
@@ -62,6 +63,7 @@ def check_freshness(plan: Plan, source: Randomness) -> Freshness:
 def _releases(plan: Plan, channel: Channel, source: Randomness) -> Floats:
     """Return releases of one sum in consecutive rounds, of shape (rounds, size)."""
     mechanism, noise = plan.mechanism, plan.noise(0, channel)
+    assert isinstance(mechanism, PerRound)
     total = mechanism.total(channel, channel.clip * np.eye(channel.dim)[:1])
     rounds = max(2, -(-_NUMBERS // channel.size))
     return np.array([mechanism.perturb(total, channel, noise, source, t) for t in range(rounds)])

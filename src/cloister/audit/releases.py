@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.channel import Channel, Lift, Relation
-from cloister.privacy.mechanisms import Gaussian, Mechanism
+from cloister.privacy.mechanisms import Gaussian, Mechanism, PerRound
 from cloister.privacy.randomness import Randomness, Stream
 
 __all__ = ["Curator", "in_release_units", "independent", "released_total", "side_by_side"]
@@ -49,6 +49,7 @@ class Curator:
         return np.array(rows).reshape(draws, channel.size)
 
     def _perturb(self, total: NDArray[Any], channel: Channel, noise: float) -> Floats:
+        assert isinstance(self.mechanism, PerRound)
         return self.mechanism.perturb(total, channel, noise, self.source, next(self.turns))
 
 

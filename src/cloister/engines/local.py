@@ -19,8 +19,7 @@ from cloister.errors import AlgorithmError, InputError, PlanError
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.ledger import Ledger
-from cloister.privacy.mechanisms import Gaussian
-from cloister.privacy.noise import integer_deviation
+from cloister.privacy.mechanisms import Door
 from cloister.privacy.participation import Participation
 from cloister.privacy.randomness import Randomness
 from cloister.tasks import Tasks
@@ -109,7 +108,7 @@ def run(
     if len(tasks) != plan.n_tasks:
         raise InputError(f"The plan is for {plan.n_tasks} tasks, the data has {len(tasks)}.")
     seed = _seed(random_state)
-    _check_loudness(plan)
+    plan.mechanism.check(plan.schedule)
     with open_book(journal, plan, tasks, seed, charged=ledger is not None) as book:
         if ledger is not None:
             _charge(plan, ledger, book)
@@ -130,14 +129,6 @@ def _seed(random_state: object) -> int | None:
         raise InputError(f"random_state must be a whole number or None. Got {random_state!r}.") from None
 
 
-def _check_loudness(plan: Plan) -> None:
-    """Refuse noise that integers cannot hold, before anything is charged."""
-    if isinstance(plan.mechanism, Gaussian) and plan.mechanism.exact:
-        for share, channel in {(round.share, channel) for round in plan.rounds for channel in round.channels}:
-            noise = plan.mechanism.noise(channel, plan.relation, share)
-            integer_deviation(noise / float(channel.steps.min()))
-
-
 def _charge(plan: Plan, ledger: Ledger, book: Book) -> None:
     cost, noise = plan.cost_under(ledger.relation), plan.noise_from(book.source)
     try:
@@ -153,15 +144,17 @@ def _rounds(plan: Plan, tasks: Tasks, book: Book, engine: Engine, progress: Prog
     local_seed = source.local_seed()
     coins = _draw_coins(plan, source)
     posted, board = book.posted, book.posted.before(0)
+    door = plan.mechanism.open(plan.schedule, source)
     with engine.cells(plan, tasks, local_seed) as cells:
         cells.init(board)
         for t in range(len(plan.rounds)):
             total = cells.speak(board, coins[t])
             _ = board.head  # hashed while a device may still be computing the sum
             if t < posted.rounds:
+                door.recall(total, plan.algorithm.channel(board), posted.releases[t].value)
                 board = posted.before(t + 1)
             else:
-                board = book.keep(_post(plan, board, total, source))
+                board = book.keep(_post(plan, board, total, door))
             if progress is not None:
                 progress(t + 1, len(plan.rounds))
         models = cells.finish(board)
@@ -217,15 +210,14 @@ def _draw_coins(plan: Plan, source: Randomness) -> Participation:
     return plan.sampling.draw(source.stream("coins").numbered, plan.n_tasks, rounds)
 
 
-def _post(plan: Plan, board: Billboard, total: Any, source: Randomness) -> Billboard:
+def _post(plan: Plan, board: Billboard, total: Any, door: Door) -> Billboard:
     t, channel = board.rounds, plan.algorithm.channel(board)
     declared = plan.rounds[t].channels
     if channel not in declared:
         raise AlgorithmError(f"Round {t} uses a channel that its schedule did not declare: {channel}.")
-    noise = plan.noise(t, channel)
     release = Release(
-        value=plan.mechanism.perturb(total, channel, noise, source, t),
-        noise=noise,
+        value=door.release(total, channel),
+        noise=plan.noise(t, channel),
         denominator=plan.sampling.denominator(plan.n_tasks, len(plan.rounds)),
         share=plan.rounds[t].share,
         channel=declared.index(channel),

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from cloister.channel import Channel, Relation, Round
 from cloister.errors import PlanError
 from cloister.privacy.events import PureEvent
-from cloister.privacy.mechanisms import FLOATING, calibrated, growth
+from cloister.privacy.mechanisms import FLOATING, PerRound, calibrated, growth
 from cloister.privacy.randomness import Randomness, normals
 
 __all__ = ["Laplace"]
@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Laplace:
+class Laplace(PerRound):
     r"""Noise with a uniform direction and a Gamma length on every release.
 
     Parameters

@@ -1,14 +1,19 @@
 r"""Mechanisms: the only door between what is private and what is public.
 
-A mechanism turns the sum of a round's messages into a noisy value and says what that costs. The level of
-`Gaussian` is the run's total Gaussian-DP budget :math:`\mu`: a round with share :math:`s` of the squared
-budget gets noise of standard deviation :math:`\Delta / (\mu \sqrt{s})`, where :math:`\Delta` is the exact
-sensitivity of the channel in use. What a round costs is thereby fixed before it is known what is said in it.
+A mechanism turns the sum of a round's messages into a noisy value and says what that costs. For a run it
+opens a `Door`, which goes from round to round and may keep a secret between them; where noise is fresh in
+every round (`PerRound`) there is nothing to keep.
+
+The level of `Gaussian` is the run's total Gaussian-DP budget :math:`\mu`: a round with share :math:`s` of the
+squared budget gets noise of standard deviation :math:`\Delta / (\mu \sqrt{s})`, where :math:`\Delta` is the
+exact sensitivity of the channel in use. What a round costs is thereby fixed before it is known what is said
+in it.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -17,14 +22,25 @@ from numpy.typing import NDArray
 
 from cloister.channel import Channel, Relation, Round
 from cloister.errors import PlanError
-from cloister.privacy.events import Event, GaussianEvent
+from cloister.privacy.events import Cost, Event, GaussianEvent
 from cloister.privacy.noise import discrete_gaussian, integer_deviation
 from cloister.privacy.randomness import Randomness, normals
+from cloister.privacy.schedule import Schedule
 
-__all__ = ["Gaussian", "Mechanism", "Silent"]
+__all__ = ["Door", "Gaussian", "Mechanism", "PerRound", "Silent"]
 
 Floats = NDArray[np.float64]
 FLOATING = "floating-point noise (attacks on the lowest bits of floating-point numbers are not covered)"
+
+
+class Door(Protocol):
+    """A mechanism at work in one run: it stands with the curator, and what it remembers never leaves."""
+
+    def release(self, total: NDArray[Any], channel: Channel) -> Floats:
+        """Return the next round's release: its sum with noise, in units of the clip."""
+
+    def recall(self, total: NDArray[Any], channel: Channel, posted: Floats) -> None:
+        """Take in a round whose release is posted already, as when a run goes on: nothing is released."""
 
 
 class Mechanism(Protocol):
@@ -34,33 +50,109 @@ class Mechanism(Protocol):
     def budget(self) -> float:
         """The level of the noise: for Gaussian noise the total mu if everyone took part in every round."""
 
+    @property
+    def kind(self) -> str:
+        """What the guarantee says about the noise."""
+
+    def cost(self, schedule: Schedule, relation: Relation) -> Cost:
+        """Return what a run costs one task under `relation`; the noise is set for the schedule's own."""
+
+    def deviation(self, schedule: Schedule, round: int, channel: Channel) -> float:
+        """Return the standard deviation of a release's noise on each coordinate, in units of the clip."""
+
+    def hearing(self, schedule: Schedule) -> float:
+        """Return the budget with which Gaussian noise, fresh in every round, would be as loud."""
+
+    def check(self, schedule: Schedule) -> None:
+        """Refuse a schedule for which the noise cannot be made; called before anything is spent."""
+
+    def open(self, schedule: Schedule, source: Randomness) -> Door:
+        """Open the door of one run."""
+
+    def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum of clipped, lifted messages, in the form that a door takes."""
+
+    def scaled(self, budget: float) -> Mechanism:
+        """Return the same mechanism with another total budget."""
+
+
+class PerRound(ABC):
+    """Noise that is fresh in every round: the price of a run is made of the prices of its rounds."""
+
+    @property
+    @abstractmethod
+    def budget(self) -> float:
+        """The level of the noise."""
+
+    @abstractmethod
     def event(self, round: Round, planned: Relation, relation: Relation) -> Event:
         """Return what a round costs a task that takes part, at worst over the channels it may use.
 
         The price is under `relation`; the noise is set for the sensitivity under `planned`.
         """
 
+    @abstractmethod
     def noise(self, channel: Channel, planned: Relation, share: float) -> float:
         """Return the standard deviation of the noise on each coordinate, in units of the clip."""
 
-    @property
-    def kind(self) -> str:
-        """What the guarantee says about the noise."""
-
-    def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:
-        """Return the sum of clipped, lifted messages, in the form that `perturb` takes."""
-
+    @abstractmethod
     def perturb(
         self, total: NDArray[Any], channel: Channel, noise: float, source: Randomness, round: int
     ) -> Floats:
         """Return the release: the sum with noise added, in units of the clip."""
 
-    def scaled(self, budget: float) -> Mechanism:
-        """Return the same mechanism with another total budget."""
+    def cost(self, schedule: Schedule, relation: Relation) -> Cost:
+        """Return one event for each round."""
+        events = tuple(self.event(round, schedule.relation, relation) for round in schedule.rounds)
+        return Cost(events, schedule.sampling, schedule.n_tasks, relation.value)
+
+    def deviation(self, schedule: Schedule, round: int, channel: Channel) -> float:
+        """Return the standard deviation of a round's noise."""
+        return self.noise(channel, schedule.relation, schedule.rounds[round].share)
+
+    def hearing(self, schedule: Schedule) -> float:
+        """Return the budget, less where this noise is louder than Gaussian."""
+        if not 0 < self.budget < math.inf:
+            return self.budget
+        louder = max(
+            self.noise(c, schedule.relation, r.share)
+            * self.budget
+            * math.sqrt(r.share)
+            / c.sensitivity(schedule.relation)
+            for r in schedule.rounds
+            for c in r.channels
+        )
+        return self.budget / round(louder, 12)  # 1 but for rounding where the noise is Gaussian
+
+    def check(self, schedule: Schedule) -> None:  # noqa: B027
+        """Refuse nothing."""
+
+    def open(self, schedule: Schedule, source: Randomness) -> Door:
+        """Open a door that keeps nothing but count."""
+        return _Turnstile(self, schedule, source)
+
+
+@dataclass
+class _Turnstile:
+    """The door of noise that is fresh in every round."""
+
+    mechanism: PerRound
+    schedule: Schedule
+    source: Randomness
+    turn: int = 0
+
+    def release(self, total: NDArray[Any], channel: Channel) -> Floats:
+        noise = self.mechanism.deviation(self.schedule, self.turn, channel)
+        value = self.mechanism.perturb(total, channel, noise, self.source, self.turn)
+        self.turn += 1
+        return value
+
+    def recall(self, total: NDArray[Any], channel: Channel, posted: Floats) -> None:
+        self.turn += 1
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(PerRound):
     r"""Independent Gaussian noise on every released coordinate.
 
     On a symmetric matrix, released as `svec`, this is GOE noise: variance :math:`\sigma^2` on the diagonal
@@ -118,6 +210,13 @@ class Gaussian:
         """Return the sum, as integers if exact."""
         return channel.integers(messages) if self.exact else channel.total(messages)
 
+    def check(self, schedule: Schedule) -> None:
+        """Refuse noise that integers cannot hold."""
+        if self.exact:
+            for share, channel in {(r.share, channel) for r in schedule.rounds for channel in r.channels}:
+                noise = self.noise(channel, schedule.relation, share)
+                integer_deviation(noise / float(channel.steps.min()))
+
     def perturb(
         self, total: NDArray[Any], channel: Channel, noise: float, source: Randomness, round: int
     ) -> Floats:
@@ -142,7 +241,7 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
-class Silent:
+class Silent(PerRound):
     """No noise: the non-private run of the same algorithm. Its epsilon is infinite, and prints as such."""
 
     @property

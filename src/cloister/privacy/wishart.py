@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from cloister.channel import Channel, Outer, Relation, Round, svec
 from cloister.errors import PlanError
 from cloister.privacy.events import GammaEvent
-from cloister.privacy.mechanisms import FLOATING, calibrated
+from cloister.privacy.mechanisms import FLOATING, PerRound, calibrated
 from cloister.privacy.randomness import Randomness, normals
 
 __all__ = ["Wishart", "wishart"]
@@ -42,7 +42,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Wishart:
+class Wishart(PerRound):
     r"""Wishart noise less its public mean, on channels that say an outer product.
 
     Parameters
