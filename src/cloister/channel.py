@@ -264,7 +264,7 @@ def _squared_norms(whole: Floats) -> Floats:
 
 def equal_rounds(count: int, channels: Sequence[Channel]) -> tuple[Round, ...]:
     """Return `count` rounds that share the budget equally."""
-    return tuple(Round(1 / count, tuple(channels)) for _ in range(count))
+    return (Round(1 / count, tuple(channels)),) * count
 
 
 def finite_rows(rows: NDArray[Any]) -> NDArray[np.bool_]:

@@ -44,7 +44,12 @@ class Participation:
     @classmethod
     def always(cls, n_tasks: int, rounds: int) -> Participation:
         """Return the table in which every task takes part in every round."""
-        return cls(partial(_always, n_tasks), rounds, n_tasks)
+        return cls(partial(_alike, n_tasks, True), rounds, n_tasks)
+
+    @classmethod
+    def never(cls, n_tasks: int, rounds: int) -> Participation:
+        """Return the table in which no task ever takes part."""
+        return cls(partial(_alike, n_tasks, False), rounds, n_tasks)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -73,8 +78,8 @@ class Participation:
         return whole if dtype is None else whole.astype(dtype)
 
 
-def _always(n_tasks: int, _: int) -> Mask:
-    return np.ones(n_tasks, dtype=np.bool_)
+def _alike(n_tasks: int, value: bool, _: int) -> Mask:
+    return np.full(n_tasks, value)
 
 
 def _chosen(row: Callable[[int], Mask], tasks: npt.NDArray[np.int64], t: int) -> Mask:
