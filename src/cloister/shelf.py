@@ -8,7 +8,6 @@ they are asked for, and must still have the hash that they had.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import weakref
 from array import array
@@ -20,7 +19,7 @@ from typing import Protocol, overload
 
 from cloister.errors import BillboardError
 from cloister.records import HASH, UNREADABLE, Record, chained, contents, known_record, read_header
-from cloister.storage import BINARY
+from cloister.storage import BINARY, read_at
 
 __all__ = ["FileText", "Shelf", "Text", "text_of"]
 
@@ -65,10 +64,9 @@ class FileText:
 
     def read(self, at: int, size: int) -> bytes:
         """Return a piece of the file."""
-        found = _read_at(self._file, at, size)
-        if not size or len(found) == size or not found:
-            return found
-        return found + self.read(at + len(found), size - len(found))
+        found = read_at(self._file, at, size)
+        more = size - len(found)
+        return found + self.read(at + len(found), more) if found and more else found
 
 
 def text_of(path: str | os.PathLike[str]) -> Text:
@@ -76,13 +74,6 @@ def text_of(path: str | os.PathLike[str]) -> Text:
     if os.stat(path).st_size <= ROOM:
         return MemoryText(Path(path).read_bytes())
     return FileText(path)
-
-
-def _read_at(file: int, at: int, size: int) -> bytes:
-    if sys.platform == "win32":
-        os.lseek(file, at, os.SEEK_SET)
-        return os.read(file, min(size, 1 << 30))
-    return os.pread(file, min(size, 1 << 30), at)
 
 
 class _Pages:

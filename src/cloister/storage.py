@@ -17,11 +17,13 @@ from cloister.errors import StorageError
 __all__ = [
     "append",
     "make_folder",
+    "read_at",
     "remove_drafts",
     "sync_folder",
     "sync_tree",
     "told",
     "write_all",
+    "write_at",
     "write_file",
 ]
 
@@ -35,6 +37,7 @@ _CLOSED = {
     errno.EACCES: "permission is denied",
     errno.EPERM: "permission is denied",
 }
+_AT_ONCE = 1 << 30
 BINARY = getattr(os, "O_BINARY", 0)  # Windows would change line ends
 
 
@@ -86,6 +89,26 @@ def append(file: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(file, rest) :]
+
+
+def read_at(file: int, at: int, size: int) -> bytes:
+    """Return some bytes of an open file, fewer where it ends; of many as many as come at once."""
+    if sys.platform == "win32":
+        os.lseek(file, at, os.SEEK_SET)
+        return os.read(file, min(size, _AT_ONCE))
+    return os.pread(file, min(size, _AT_ONCE), at)
+
+
+def write_at(file: int, at: int, data: bytes) -> None:
+    """Write bytes to a place in an open file."""
+    rest = memoryview(data)
+    while rest:
+        if sys.platform == "win32":
+            os.lseek(file, at, os.SEEK_SET)
+            done = os.write(file, rest)
+        else:
+            done = os.pwrite(file, rest, at)
+        rest, at = rest[done:], at + done
 
 
 def remove_drafts(folder: Path) -> None:

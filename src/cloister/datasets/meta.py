@@ -58,7 +58,9 @@ class Centres:
 
     def __repr__(self) -> str:
         count, dim = self.centres.shape
-        return f"Centres({count} centres in {dim} dimensions, {len(self.train)} tasks, {len(self.fresh)} fresh)"
+        return (
+            f"Centres({count} centres in {dim} dimensions, {len(self.train)} tasks, {len(self.fresh)} fresh)"
+        )
 
 
 def around_centres(

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from cloister.algorithm import States
 from cloister.billboard import Billboard
 from cloister.channel import finite_rows
+from cloister.engines.models import Models
 from cloister.errors import AlgorithmError
 from cloister.plan import Plan
 from cloister.tasks import Block, Tasks
@@ -29,6 +31,8 @@ __all__ = ["Cells", "Engine", "Local"]
 T = TypeVar("T")
 Coins = NDArray[np.bool_]
 Each = Callable[..., list[Any]]
+#: Blocks whose models are held before they are put in their places.
+AT_ONCE = 16
 
 
 class Cells(Protocol):
@@ -49,8 +53,8 @@ class Cells(Protocol):
     def listen(self, board: Billboard, coins: Coins) -> None:
         """Let the tasks with a coin do a round's work and say nothing."""
 
-    def finish(self, board: Billboard) -> States:
-        """Return every task's model, in the order of the tasks."""
+    def finish(self, board: Billboard, folder: Path | None = None) -> States:
+        """Return every task's model, in the order of the tasks; a folder has room for very many."""
 
 
 class Engine(Protocol):
@@ -121,19 +125,15 @@ class _LocalCells:
             self.states[block], self.own[block] = states, own
         return [said for _, _, said in heard]
 
-    def finish(self, board: Billboard) -> States:
-        parts = self.each(partial(named, self.plan.algorithm.finish, board), self.blocks, self.states)
-        return gather(parts, self.layout)
-
-
-def gather(parts: Sequence[States], layout: Sequence[NDArray[np.int64]]) -> States:
-    """Put the blocks' rows back in the order of the tasks."""
-    total = sum(map(len, layout))
-    models = {name: np.empty((total, *array.shape[1:]), array.dtype) for name, array in parts[0].items()}
-    for index, part in zip(layout, parts, strict=True):
-        for name, array in part.items():
-            models[name][index] = array
-    return models
+    def finish(self, board: Billboard, folder: Path | None = None) -> States:
+        models = Models(len(self.home), folder)
+        function = partial(named, self.plan.algorithm.finish, board)
+        for start in range(0, len(self.blocks), AT_ONCE):
+            some = slice(start, start + AT_ONCE)
+            parts = self.each(function, self.blocks[some], self.states[some])
+            for index, part in zip(self.layout[some], parts, strict=True):
+                models.put(index, part)
+        return models.arrays()
 
 
 def check_messages(shape: tuple[int, ...], count: int, dim: int) -> None:

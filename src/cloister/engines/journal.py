@@ -55,6 +55,10 @@ class Book(Protocol):
     """Where a run's releases are posted: what is there already, and how the next one is kept."""
 
     @property
+    def folder(self) -> Path | None:
+        """Where files may be put, if anywhere."""
+
+    @property
     def source(self) -> Randomness:
         """Where the run's randomness comes from."""
 
@@ -86,6 +90,7 @@ class Memory:
     posted: Billboard
     source: Randomness
     run: str | None = None
+    folder: Path | None = None
 
     def keep(self, board: Billboard) -> Billboard:
         """Return the board."""

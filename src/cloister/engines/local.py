@@ -157,7 +157,7 @@ def _rounds(plan: Plan, tasks: Tasks, book: Book, engine: Engine, progress: Prog
                 board = book.keep(_post(plan, board, total, door))
             if progress is not None:
                 progress(t + 1, len(plan.rounds))
-        models = cells.finish(board)
+        models = cells.finish(board, book.folder)
         private = PrivateRun(tasks.ids, models, coins, local_seed, cells.rejected())
     return Run(plan, board, private)
 
