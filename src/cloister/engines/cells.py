@@ -32,7 +32,7 @@ T = TypeVar("T")
 Coins = NDArray[np.bool_]
 Each = Callable[..., list[Any]]
 #: Blocks whose models are held before they are put in their places.
-AT_ONCE = 16
+AT_ONCE = 8
 
 
 class Cells(Protocol):
