@@ -31,13 +31,28 @@ def test_the_engine_goes_on_from_any_point(noise, tmp_path):
     assert found["kills"] >= found["runs"] == 14
 
 
+@pytest.mark.parametrize("noise", ["seeded", "secure"])
+def test_a_stream_goes_on_from_any_point_after_a_power_cut(noise, tmp_path):
+    found = kill_runs(tmp_path, "stream", noise, "points", 14)
+    assert found["kills"] >= found["runs"] == 14
+
+
 def test_the_command_goes_on_from_any_point(tmp_path):
     found = kill_runs(tmp_path, "cli", "secure", "points", 4)
     assert found["kills"] >= found["runs"] == 4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "noise"), [("engine", "seeded"), ("engine", "secure"), ("cli", "secure")])
+@pytest.mark.parametrize(
+    ("kind", "noise"),
+    [
+        ("engine", "seeded"),
+        ("stream", "seeded"),
+        ("stream", "secure"),
+        ("engine", "secure"),
+        ("cli", "secure"),
+    ],
+)
 def test_every_point(kind, noise, tmp_path):
     found = kill_runs(tmp_path, kind, noise, "points", ALL)
     assert found["kills"] >= found["runs"] >= found["points"] > 40

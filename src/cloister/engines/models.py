@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,7 @@ __all__ = ["Models"]
 
 #: An array with more bytes goes to a file, where there is a folder for it.
 LARGE = 1 << 28
+_AGAIN = "then run the same again"
 
 
 class Models:
@@ -60,23 +63,26 @@ class Models:
         size = dtype.itemsize * int(np.prod(shape))
         if self.folder is None or size <= LARGE:
             return np.empty(shape, dtype)
-        with told(self.folder, "then run the same again"):
-            return _Table(tempfile.TemporaryFile(dir=self.folder), self.folder, shape, dtype)
+        return _Table(self.folder, shape, dtype)
 
 
 class _Table:
     """An array in a file without a name; written row by row, so that memory holds none of it."""
 
-    def __init__(self, file: IO[bytes], folder: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self.file, self.folder, self.shape, self.dtype = file, folder, shape, dtype
+    def __init__(self, folder: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.folder, self.shape, self.dtype = folder, shape, dtype
         self.row = dtype.itemsize * int(np.prod(shape[1:]))
-        os.ftruncate(file.fileno(), self.row * shape[0])
+        with told(folder, _AGAIN), tempfile.TemporaryFile(dir=folder) as file:
+            self.file = os.dup(file.fileno())
+            weakref.finalize(self, os.close, self.file)
+            os.ftruncate(self.file, self.row * shape[0])
 
     def __setitem__(self, index: NDArray[np.int64], rows: NDArray[Any]) -> None:
-        with told(self.folder, "then run the same again"):
+        with told(self.folder, _AGAIN):
             for at, row in zip(index.tolist(), np.ascontiguousarray(rows, self.dtype), strict=True):
-                write_at(self.file.fileno(), at * self.row, row.tobytes())
+                write_at(self.file, at * self.row, row.tobytes())
 
     def array(self) -> NDArray[Any]:
         """Return the array; changes to it stay in memory."""
-        return np.asarray(np.memmap(self.file, self.dtype, mode="c", shape=self.shape))
+        mapped = mmap.mmap(self.file, self.row * self.shape[0], access=mmap.ACCESS_COPY)
+        return np.frombuffer(mapped, self.dtype).reshape(self.shape)
