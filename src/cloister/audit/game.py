@@ -36,7 +36,7 @@ from cloister.errors import PlanError
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import FLOATING
 from cloister.privacy.randomness import Randomness
-from cloister.privacy.sampling import Everyone, OnePass, Poisson
+from cloister.privacy.sampling import Epochs, Everyone, OnePass, Poisson
 from cloister.privacy.wishart import Wishart
 
 __all__ = ["Scores", "affordable", "choices", "play"]
@@ -221,6 +221,11 @@ def _coins(plan: Plan, curator: Curator, draws: int) -> Iterator[NDArray[np.bool
     if isinstance(sampling, OnePass):
         turn = np.floor(rounds * curator.uniforms(draws))
         yield from (turn == t for t in range(rounds))
+        return
+    if isinstance(sampling, Epochs):
+        slots = sampling.slots(rounds)
+        turn = np.floor(slots * curator.uniforms(draws))
+        yield from (turn == t % slots for t in range(rounds))
         return
     chance = sampling.probability(plan.n_tasks, rounds)
     yield from (curator.uniforms(draws) < chance for _ in range(rounds))

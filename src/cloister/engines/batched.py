@@ -28,6 +28,7 @@ from cloister.errors import PlanError
 from cloister.learners.module import Module, kind_of
 from cloister.learners.training import Precision, Trainer
 from cloister.plan import Plan
+from cloister.privacy.correlated import Correlated
 from cloister.privacy.mechanisms import Gaussian, Silent
 from cloister.tasks import Block, Tasks
 
@@ -220,8 +221,10 @@ class _Sums:
 
     def __init__(self, plan: Plan, channel: Channel, device: torch.device, bad: Tensor) -> None:
         self.plan, self.channel, self.bad = plan, channel, bad
-        self.here = isinstance(channel.lift, Plain) and isinstance(plan.mechanism, Gaussian | Silent)
-        self.exact = self.here and isinstance(plan.mechanism, Gaussian) and plan.mechanism.exact
+        self.here = isinstance(channel.lift, Plain) and isinstance(
+            plan.mechanism, Gaussian | Correlated | Silent
+        )
+        self.exact = self.here and isinstance(plan.mechanism, Gaussian | Correlated) and plan.mechanism.exact
         kind = torch.int64 if self.exact else torch.float64
         self.sum = torch.zeros(channel.size, dtype=kind, device=device)
         self.parts: list[Any] = []

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 from cloister.privacy import gamma, gaussian_dp, hidden, visible
 from cloister.privacy.composition import composition_bound
 from cloister.privacy.events import Cost, GammaEvent, GaussianEvent, PureEvent
-from cloister.privacy.sampling import Everyone, FixedSize, OnePass
+from cloister.privacy.sampling import Epochs, Everyone, FixedSize, OnePass
 
 __all__ = [
     "ACCOUNTANTS",
@@ -58,8 +58,8 @@ class GaussianDP:
     r"""Exact Gaussian DP, for participation that is full or visible.
 
     Everyone: :math:`\mu = \sqrt{\sum_t \mu_t^2}`. One pass: the largest :math:`\mu_t`, whatever the order in
-    which tasks come. Visible sampling: the average over the task's own coins, see
-    :mod:`cloister.privacy.visible`.
+    which tasks come. Several passes: the costliest place in a pass. Visible sampling: the average over the
+    task's own coins, see :mod:`cloister.privacy.visible`.
 
     Examples
     --------
@@ -290,6 +290,10 @@ def single_mu(cost: Cost, size: int) -> float | None:
     """GDP parameter of the whole cost, if no coin is tossed."""
     if isinstance(cost.sampling, OnePass):  # at worst all of an owner's tasks fall into one round
         return size * max((mu for mu, _, _ in cost.groups), default=0.0)
+    if isinstance(cost.sampling, Epochs):
+        gap = cost.sampling.slots(cost.rounds)
+        squares = [e.mu**2 for e in cost.events if isinstance(e, GaussianEvent)]
+        return size * math.sqrt(max(math.fsum(squares[slot::gap]) for slot in range(gap)))
     if cost.probability >= 1:
         return size * math.sqrt(sum(n * mu * mu for mu, _, n in cost.groups))
     return None

@@ -16,7 +16,7 @@ from cloister.errors import BudgetError, InputError, LedgerError, PlanError
 from cloister.privacy import gaussian_dp
 from cloister.privacy.accounting import check_delta
 from cloister.privacy.events import Cost, Event, GaussianEvent, PureEvent
-from cloister.privacy.sampling import OnePass
+from cloister.privacy.sampling import Epochs, OnePass
 
 __all__ = ["Account", "Charge", "check_chain", "describe", "exposure"]
 
@@ -146,7 +146,8 @@ def exposure(cost: Cost) -> float:
 
     Rounds compose to :math:`\sqrt{\sum \mu_t^2}`. Coins are never counted on: a task is charged as if it took
     part in every round, hidden or not. In one pass it takes part in one round, whoever sees which, and the
-    other rounds do not depend on it at all: its exposure is at most the largest :math:`\mu_t`.
+    other rounds do not depend on it at all: its exposure is at most the largest :math:`\mu_t`. In several
+    passes it is that of the costliest place in a pass.
 
     Examples
     --------
@@ -157,6 +158,9 @@ def exposure(cost: Cost) -> float:
     mus = [_mu(event) for event in cost.events]
     if isinstance(cost.sampling, OnePass):
         return max(mus, default=0.0)
+    if isinstance(cost.sampling, Epochs):
+        gap = cost.sampling.slots(len(mus))
+        return math.sqrt(max(math.fsum(mu * mu for mu in mus[slot::gap]) for slot in range(gap)))
     return math.sqrt(math.fsum(mu * mu for mu in mus))
 
 

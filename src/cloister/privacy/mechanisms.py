@@ -24,7 +24,7 @@ from cloister.channel import Channel, Relation, Round
 from cloister.errors import PlanError
 from cloister.privacy.events import Cost, Event, GaussianEvent
 from cloister.privacy.noise import discrete_gaussian, integer_deviation
-from cloister.privacy.randomness import Randomness, normals
+from cloister.privacy.randomness import Randomness, Stream, normals
 from cloister.privacy.schedule import Schedule
 
 __all__ = ["Door", "Gaussian", "Mechanism", "PerRound", "Silent"]
@@ -226,15 +226,8 @@ class Gaussian(PerRound):
         if not self.exact:
             drawn = noise * normals(stream.uniforms(channel.size))
             return np.asarray(total) + drawn  # looked at last: it may still be being computed
-        steps = channel.steps
-        whole = np.empty(len(steps), dtype=np.int64)
-        left = np.ones(len(steps), dtype=np.bool_)
-        while left.any():  # two or three kinds of numbers at most
-            step = steps[left.argmax()]
-            kind = steps == step
-            whole[kind] = discrete_gaussian(integer_deviation(noise / step), int(kind.sum()), stream)
-            left &= ~kind
-        return np.asarray(steps * (np.asarray(total) + whole))
+        whole = grid_noise(noise, channel.steps, stream)
+        return np.asarray(channel.steps * (np.asarray(total) + whole))
 
     def scaled(self, budget: float) -> Gaussian:
         """Return Gaussian noise with another total budget."""
@@ -283,6 +276,18 @@ def calibrated(level: float | None) -> float:
     if level is None:
         raise PlanError("This plan has no noise level yet. Call plan.calibrate(epsilon) first.")
     return level
+
+
+def grid_noise(noise: float, steps: Floats, stream: Stream) -> NDArray[np.int64]:
+    """Return exact noise of one deviation on numbers that each have a step of their own, in steps."""
+    whole = np.empty(len(steps), dtype=np.int64)
+    left = np.ones(len(steps), dtype=np.bool_)
+    while left.any():  # two or three kinds of numbers at most
+        step = steps[left.argmax()]
+        kind = steps == step
+        whole[kind] = discrete_gaussian(integer_deviation(noise / step), int(kind.sum()), stream)
+        left &= ~kind
+    return whole
 
 
 def growth(round: Round, planned: Relation, relation: Relation) -> float:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from cloister.errors import PlanError
 from cloister.privacy.participation import Participation
 
-__all__ = ["Coins", "Everyone", "FixedSize", "OnePass", "Poisson", "Sampling"]
+__all__ = ["Coins", "Epochs", "Everyone", "FixedSize", "OnePass", "Poisson", "Sampling", "passes_of"]
 
 Floats = npt.NDArray[np.float64]
 Coins: TypeAlias = Callable[[int, int], Floats]
@@ -232,6 +232,80 @@ class OnePass:
         return "each task takes part in exactly one round; which one may be seen by all"
 
 
+@dataclass(frozen=True)
+class Epochs:
+    """Several passes over the tasks, in one order: a task takes part once a pass, always at the same place.
+
+    Needs no secrecy: a task is exposed as often as there are passes, whoever sees when.
+
+    Parameters
+    ----------
+    passes : int
+        How often each task takes part; the number of rounds must be a multiple of it.
+
+    Examples
+    --------
+    >>> Epochs(4).denominator(n_tasks=100, rounds=20)
+    20.0
+    >>> Epochs(4).describe()
+    'each task takes part in 4 rounds, equally far apart; which ones may be seen by all'
+    """
+
+    passes: int
+
+    def __post_init__(self) -> None:
+        if self.passes < 1 or int(self.passes) != self.passes:
+            raise PlanError(f"Epochs passes must be a whole number >= 1. Got {self.passes!r}. Pass, say, 4.")
+
+    @property
+    def hidden(self) -> bool:
+        """Nothing to hide: always False."""
+        return False
+
+    def probability(self, n_tasks: int, rounds: int) -> float:
+        """Probability that one given task takes part in one given round."""
+        return 1 / self.slots(rounds)
+
+    def denominator(self, n_tasks: int, rounds: int) -> float:
+        """Public expected number of tasks in a round."""
+        return n_tasks / self.slots(rounds)
+
+    def slots(self, rounds: int) -> int:
+        """Return how many rounds a pass has."""
+        if rounds % self.passes:
+            raise PlanError(
+                f"{self.passes} passes need a number of rounds that is a multiple of {self.passes}. "
+                f"Got {rounds} rounds."
+            )
+        return max(1, rounds // self.passes)
+
+    def draw(self, coins: Coins, n_tasks: int, rounds: int) -> Participation:
+        """Draw who takes part: one pass, again and again."""
+        one = OnePass().draw(coins, n_tasks, self.slots(rounds))
+        return Participation(partial(_again, one), rounds, n_tasks)
+
+    def describe(self) -> str:
+        """Say it in one phrase, for the guarantee."""
+        return (
+            f"each task takes part in {self.passes} rounds, equally far apart; which ones may be seen by all"
+        )
+
+
+def passes_of(sampling: Sampling, rounds: int) -> int:
+    """Return how often a task may take part, at worst: always in rounds that are equally far apart.
+
+    Examples
+    --------
+    >>> [passes_of(sampling, 20) for sampling in (OnePass(), Epochs(4), Poisson(0.1))]
+    [1, 4, 20]
+    """
+    if isinstance(sampling, OnePass):
+        return 1
+    if isinstance(sampling, Epochs) and sampling.slots(rounds):
+        return sampling.passes if rounds else 0
+    return rounds
+
+
 def _below(coins: Coins, n_tasks: int, rate: float, t: int) -> npt.NDArray[np.bool_]:
     return coins(t, n_tasks) < rate
 
@@ -240,3 +314,7 @@ def _smallest(coins: Coins, n_tasks: int, size: int, t: int) -> npt.NDArray[np.b
     row = np.zeros(n_tasks, dtype=np.bool_)
     row[np.argsort(coins(t, n_tasks), kind="stable")[:size]] = True
     return row
+
+
+def _again(one: Participation, t: int) -> npt.NDArray[np.bool_]:
+    return one.row(t % one.rounds)

@@ -1,0 +1,191 @@
+r"""Correlated noise: what all of it has in common.
+
+Given all earlier releases, round t is a Gaussian release of a measurement that one task moves by some
+:math:`\Delta_t`, and :math:`\sum_t |\Delta_t|^2` is at most the squared sensitivity of the strategy
+*whatever the earlier releases were*. Hence the run as a whole is :math:`\mu`-GDP, messages that depend on the
+board included, and is priced as one event. Sampling never makes it smaller: the coins of a task in different
+rounds meet in one measurement.
+
+Where noise is exact, measurements are whole numbers: sums on the channel's grid, weighted by whole numbers
+over :math:`2^b`, plus a discrete Gaussian on the finer grid. As many bits b are taken as 64-bit integers have
+room for, from public numbers alone.
+
+References
+----------
+Denisov, McMahan, Rush, Smith, Thakurta, *Improved differential privacy for SGD via optimal private linear
+operators on adaptive streams*, arXiv:2202.08312. Smith, Thakurta, *Fully adaptive composition for Gaussian
+differential privacy*, arXiv:2210.17520.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.channel import GRID, Channel, Relation
+from cloister.errors import PlanError
+from cloister.privacy.doors import Measure
+from cloister.privacy.events import Cost, GaussianEvent
+from cloister.privacy.mechanisms import FLOATING, Door, calibrated, grid_noise
+from cloister.privacy.noise import integer_deviation
+from cloister.privacy.randomness import Randomness, Stream, normals
+from cloister.privacy.sampling import Everyone
+from cloister.privacy.schedule import Schedule
+from cloister.privacy.strategies import Strategy
+
+__all__ = ["Correlated", "bits_for", "largest"]
+
+Floats = NDArray[np.float64]
+
+#: Bits of a sum in fixed point, and of a deviation, of which twenty and a sum together fit into 63.
+SUM_BITS, NOISE_BITS, LOUDEST_BITS = 61, 57, 58
+#: Bits after the point at most; and a mu of 2^-7 or more always has room.
+MOST_BITS, QUIETEST_BITS = 20, 7
+
+
+@dataclass(frozen=True)
+class Correlated(ABC):
+    """What all correlated noise has in common.
+
+    Parameters
+    ----------
+    mu : float, optional
+        Gaussian-DP parameter of the whole run under the plan's relation. Left out, the plan must be
+        calibrated to an epsilon before it can run.
+    exact : bool, default=True
+        Integers throughout, as in `Gaussian`. False is for research, and the guarantee says so.
+    """
+
+    mu: float | None = None
+    exact: bool = True
+
+    def __post_init__(self) -> None:
+        if self.mu is not None and not 0 < self.mu < math.inf:
+            raise PlanError(f"mu must be > 0 and finite. Got {self.mu}. Use Silent() for a non-private run.")
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What the guarantee calls it."""
+
+    @abstractmethod
+    def strategy(self, schedule: Schedule) -> Strategy:
+        """Return what is measured."""
+
+    @abstractmethod
+    def door(self, schedule: Schedule, measure: Measure, source: Randomness) -> Door:
+        """Return the door of one run."""
+
+    @abstractmethod
+    def bits(self, schedule: Schedule) -> int:
+        """Return how many bits after the point a measurement has where noise is exact."""
+
+    def slack(self, schedule: Schedule) -> float:
+        """Return how far rounding may move all measurements together, in units of the clip."""
+        return 0.0
+
+    @property
+    def budget(self) -> float:
+        """The Gaussian-DP parameter of the whole run."""
+        return calibrated(self.mu)
+
+    @property
+    def kind(self) -> str:
+        """Exact integers or floating point, and that it is correlated."""
+        made = "exact integer noise on a fixed-point sum" if self.exact else FLOATING
+        return f"{made}, correlated over rounds ({self.name}; no gain from sampling is claimed)"
+
+    def cost(self, schedule: Schedule, relation: Relation) -> Cost:
+        """Return one event: the whole run."""
+        if not schedule.rounds:
+            return Cost((), Everyone(), schedule.n_tasks, relation.value)
+        scale = self.budget / self.reach(schedule, schedule.relation)
+        against, silence = (scale * self.reach(schedule, r) for r in (relation, Relation.ZERO_OUT))
+        return Cost((GaussianEvent(against, silence),), Everyone(), schedule.n_tasks, relation.value)
+
+    def reach(self, schedule: Schedule, relation: Relation) -> float:
+        """Return how far one task can move all measurements together, in units of the clip."""
+        moved = largest(self.strategy(schedule), schedule.passes)
+        return schedule.channel.sensitivity(relation) * moved + self.slack(schedule)
+
+    def level(self, schedule: Schedule) -> float:
+        """Return the deviation of the noise on a measurement, in units of the clip."""
+        return self.reach(schedule, schedule.relation) / self.budget
+
+    def deviation(self, schedule: Schedule, round: int, channel: Channel) -> float:
+        """Return the standard deviation of a release's noise."""
+        return self.level(schedule) * float(self.strategy(schedule).deviations[round])
+
+    def hearing(self, schedule: Schedule) -> float:
+        """Return the budget with which running totals would be as loud, at worst."""
+        loudest = self.level(schedule) * float(self.strategy(schedule).prefix_deviations.max())
+        return len(schedule) * schedule.channel.sensitivity(schedule.relation) / loudest
+
+    def check(self, schedule: Schedule) -> None:
+        """Refuse sums or noise that integers cannot hold."""
+        if schedule.rounds and self.exact:
+            step = float(schedule.channel.steps.min()) * 2.0 ** -self.bits(schedule)
+            integer_deviation(2 ** (LOUDEST_BITS - NOISE_BITS) * self.level(schedule) / step)
+
+    def open(self, schedule: Schedule, source: Randomness) -> Door:
+        """Open the door of one run."""
+        self.check(schedule)
+        if not schedule.rounds:
+            return self.door(schedule, measure=_nothing, source=source)
+        level, fine = self.level(schedule), 2.0 ** -self.bits(schedule) if self.exact else 1.0
+
+        def measure(encoded: NDArray[Any], channel: Channel, stream: Stream) -> Floats:
+            steps = channel.steps * fine
+            noisy = self.perturb(encoded, steps, level, stream)
+            return np.asarray(steps * noisy if self.exact else noisy)
+
+        return self.door(schedule, measure, source)
+
+    def perturb(self, encoded: NDArray[Any], steps: Floats, noise: float, stream: Stream) -> NDArray[Any]:
+        """Return a measurement: with noise, in whole steps if exact, else in units of the clip."""
+        if self.exact:
+            return np.asarray(encoded + grid_noise(noise, steps, stream))
+        return np.asarray(encoded + noise * normals(stream.uniforms(len(steps))))
+
+    def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum, as integers if exact."""
+        return channel.integers(messages) if self.exact else channel.total(messages)
+
+    def scaled(self, budget: float) -> Self:
+        """Return the same noise with another total budget."""
+        return replace(self, mu=budget)
+
+
+@lru_cache(maxsize=64)
+def largest(strategy: Strategy, passes: int) -> float:
+    """Return how far a task moves all measurements that says 1 in the rounds of its slot, at worst."""
+    return float(strategy.sensitivities(passes).max())
+
+
+def bits_for(schedule: Schedule, strategy: Strategy, times: float) -> int:
+    """Return how many bits after the point sums leave room for in which a task counts so many times.
+
+    The noise must have room as well. A sum that does not fit as it is, is refused.
+    """
+    channel = schedule.channel
+    degree = int(channel.lift.weights(channel.dim)[1].max())
+    said = math.log2(schedule.n_tasks * times * GRID**degree)
+    loud = channel.sensitivity(schedule.relation) * largest(strategy, schedule.passes)
+    noise = math.log2(loud / float(channel.steps.min())) + QUIETEST_BITS
+    room = min(math.floor(SUM_BITS - said), math.floor(NOISE_BITS - noise), MOST_BITS)
+    if room < 0:
+        raise PlanError(
+            f"Sums over {schedule.n_tasks} tasks and {len(schedule)} rounds do not fit into integers of "
+            "64 bits. Use fewer tasks or rounds, or exact=False for research."
+        )
+    return room
+
+
+def _nothing(encoded: NDArray[Any], channel: Channel, stream: Stream) -> Floats:
+    raise PlanError("This plan says nothing: there is nothing to measure.")
