@@ -49,7 +49,9 @@ def make_tasks(count=12, classes=0, seed=0):
 
 
 def linear(kind, **fields):
-    return kind(**({"learner": Convex(LeastSquares(D)), "solver": Exact(), "lam": 0.5, "rounds": 10} | fields))
+    return kind(
+        **({"learner": Convex(LeastSquares(D)), "solver": Exact(), "lam": 0.5, "rounds": 10} | fields)
+    )
 
 
 def block_of(tasks):

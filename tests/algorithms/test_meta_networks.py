@@ -93,7 +93,9 @@ def test_engines_agree(kind, extra, sampling):
     local = finished(algorithm, make_tasks(3), sampling)
     batched = finished(algorithm, make_tasks(3), sampling, Batched("cpu"))
     assert near(local.board["mean"], batched.board["mean"])
-    assert all(near(local.private.models[name], batched.private.models[name]) for name in batched.private.models)
+    assert all(
+        near(local.private.models[name], batched.private.models[name]) for name in batched.private.models
+    )
     new = make_tasks(3, seed=8)
     here = adapt(local.plan, local.board, new)
     there = adapt(local.plan, local.board, new, engine=Batched("cpu"))
@@ -101,7 +103,9 @@ def test_engines_agree(kind, extra, sampling):
 
 
 def test_a_task_may_end_with_fine_tuning_of_its_own():
-    algorithm = MetaSGD(network(), Descent(0.1, steps=2), rounds=3, finetune=FineTuning(Descent(0.1, steps=5)))
+    algorithm = MetaSGD(
+        network(), Descent(0.1, steps=2), rounds=3, finetune=FineTuning(Descent(0.1, steps=5))
+    )
     tasks = make_tasks(3)
     done = finished(algorithm, tasks, Poisson(0.5))
     block = next(tasks.blocks([np.arange(M)]))

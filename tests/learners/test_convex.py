@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cloister import EWC, Convex, Descent, Exact, InputError, LeastSquares, Logistic, Quadratic, Softmax, Tasks
+from cloister import (
+    EWC,
+    Convex,
+    Descent,
+    Exact,
+    InputError,
+    LeastSquares,
+    Logistic,
+    Quadratic,
+    Softmax,
+    Tasks,
+)
 
 D = 5
 
