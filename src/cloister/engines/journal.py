@@ -1,4 +1,4 @@
-"""A run's journal: a folder where every release is on disk before anyone uses it, so that the run can go on.
+"""A run's journal: a folder where releases are on disk before anyone else has them, so that a run can go on.
 
 All secret randomness of a run follows from one key. The journal keeps that key until the run is complete: a
 run that was killed computes the same states, draws the same noise and posts the same releases again, so it

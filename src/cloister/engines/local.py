@@ -93,9 +93,9 @@ def run(
     progress : callable, optional
         Called with (rounds done, rounds in all).
     journal : path, optional
-        Folder where every release is on disk before it is used. If this call is killed, the same call goes
-        on: it ends with the board it would have had, and is charged once. It holds a file ``secret`` until
-        the run is complete.
+        Folder where every release is on disk before it is used (of more than 1,000 rounds, a thousandth of
+        them at a time). If this call is killed, the same call goes on: it ends with the board it would have
+        had, and is charged once. It holds a file ``secret`` until the run is complete.
     save : callable, optional
         Called with the finished run before the journal's secret is deleted. Save the models there: what is
         killed before this returns can go on.
