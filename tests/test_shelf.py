@@ -10,7 +10,7 @@ import pytest
 
 from cloister import Billboard, BillboardError, Release
 from cloister import billboard as module
-from cloister.records import Record
+from cloister.records import Record, chained, encode
 
 ROUNDS = 40
 
@@ -98,6 +98,12 @@ def test_forks_of_a_large_board(saved, tight):
     assert looks(lazy) == looks(whole)
 
 
+def test_a_fork_is_not_taken_for_what_is_in_the_file(saved, tight):
+    fork = post(Billboard.load(saved).before(9), 50)
+    fork.settle(saved, saved.stat().st_size)
+    assert looks(fork) == looks(post(long_board().before(9), 50))
+
+
 def test_old_records_are_not_held(saved, tight):
     def alive():
         gc.collect()
@@ -145,6 +151,20 @@ def test_an_edit_is_found_in_any_record(saved, tight):
                 _ = board.records[number]
         with saved.open("r+b") as file:
             file.write(data)
+
+
+@pytest.mark.parametrize("more", [b'"x":1,', b" "])
+def test_a_header_that_no_board_writes_is_refused(more, tmp_path):
+    """Its hash is right, but there would be two files for one board."""
+    header, (payload,) = encode({"plan": "p", "capacity": 1}, 0, None, {"m": np.zeros(2)})
+    for text, good in ((header, True), (header[:1] + more + header[1:], False)):
+        record = len(text).to_bytes(8, "little") + text + payload.tobytes() + chained(b"", text, payload)
+        (tmp_path / "board").write_bytes(module.MAGIC + record + module.END)
+        if good:
+            assert Billboard.load(tmp_path / "board").rounds == 0
+        else:
+            with pytest.raises(BillboardError, match="record 0 does not match"):
+                Billboard.load(tmp_path / "board")
 
 
 def test_only_the_first_record_has_no_release(tmp_path):

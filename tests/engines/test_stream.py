@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from cloister import (
     FTMRL,
     Billboard,
     BillboardError,
+    Channel,
     Convex,
     Descent,
     Exact,
@@ -22,11 +24,13 @@ from cloister import (
     OnePass,
     Plan,
     Poisson,
+    Silent,
     Tasks,
     replay,
     run,
 )
 from cloister.billboard import END, MAGIC, synced_every
+from cloister.channel import equal_rounds
 from cloister.engines.cells import Local
 from cloister.records import HEADER, Record
 
@@ -99,14 +103,12 @@ def test_short_runs_are_synced_after_every_release():
 # --- a power cut between two syncs -----------------------------------------------------------------------
 
 
-EVERY = 5
-
-
 @pytest.fixture
 def cut(tmp_path, monkeypatch):
-    """A journal that was stopped after 13 of 20 records, of which 10 are synced; and how it would end."""
-    monkeypatch.setattr("cloister.billboard.SYNCS", 20 // EVERY)
-    plan, tasks = make_plan(20, 3, 20), make_tasks(20, 3)
+    """A journal that was stopped after 13 of 22 records, of which 10 are synced; and how it would end."""
+    monkeypatch.setattr("cloister.billboard.SYNCS", 5)
+    plan, tasks = make_plan(22, 3, 22), make_tasks(22, 3)
+    assert synced_every(22) == 5
     with pytest.raises(Stopped):
         run(plan, tasks, journal=tmp_path / "cut", progress=stop_after(13))
     shutil.copytree(tmp_path / "cut", tmp_path / "whole")
@@ -171,7 +173,7 @@ def test_nothing_is_written_behind_an_unsynced_last_record(cut, monkeypatch):
     run(plan, tasks, journal=folder)
     last = calls.index(END)
     assert calls[last - 1] == calls[last + 1] == "sync"
-    assert calls[:last].count("sync") == 3  # when it was opened again, and after records 15 and 20
+    assert calls[:last].count("sync") == 4  # when it was opened again, and after records 15, 20 and 22
 
 
 # --- blocks ----------------------------------------------------------------------------------------------
@@ -204,6 +206,46 @@ def test_states_of_some_rows_are_put_in_place(monkeypatch):
         two = run(plan, tasks, random_state=4, engine=Local(threads=1))
         monkeypatch.undo()
         np.testing.assert_allclose(two.private.models["coef"], one.private.models["coef"], rtol=1e-9)
+
+
+@dataclass(frozen=True)
+class Borrows:
+    """Its states are sometimes the tasks' own rows, not copies: a careless engine would change those."""
+
+    def schedule(self, n_tasks, mu):
+        return equal_rounds(12, [Channel(1)])
+
+    def channel(self, board):
+        return Channel(1)
+
+    def open(self):
+        return {"m": np.zeros(1)}
+
+    def init(self, block, board):
+        return {"y": block.y}
+
+    def send(self, states, block, board):
+        return np.zeros((len(block), 1)), {"y": block.y if board.rounds % 3 == 2 else states["y"] + 1.0}
+
+    def digest(self, release, board):
+        return {"m": release.value}
+
+    def finish(self, states, block, board):
+        return states
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.8])
+def test_states_that_are_not_ours_are_not_changed(rate):
+    tasks = make_tasks(3, 2)
+    plan = Plan(Borrows(), Silent(), Poisson(rate), n_tasks=3)
+    before = tasks.y.copy()
+    done = run(plan, tasks, random_state=0)
+    np.testing.assert_array_equal(tasks.y, before)
+    coins, expected = np.asarray(done.private.coins), before.reshape(3, 2).copy()
+    assert coins.all(axis=1).any() or rate < 0.5
+    for t, row in enumerate(coins):
+        expected[row] = before.reshape(3, 2)[row] if t % 3 == 2 else expected[row] + 1.0
+    np.testing.assert_array_equal(done.private.models["y"], expected)
 
 
 def test_a_block_has_room_for_what_its_tasks_say():
