@@ -28,9 +28,10 @@ from cloister import (
     Release,
     SharedPrior,
 )
-from cloister.billboard import END, MAGIC, _chain
+from cloister.billboard import END, MAGIC
 from cloister.commands.folder import read_plan
 from cloister.engines.journal import Secret
+from cloister.records import chained
 
 FORBIDDEN = {
     "exec",
@@ -165,7 +166,7 @@ def forge(data: bytes, rng: random.Random) -> bytes:
         if rng.random() < 0.4:
             which = rng.randrange(2)
             parts[which] = mutate(parts[which], rng, [data])
-        head = _chain(head, *parts)
+        head = chained(head, *parts)
         out += [len(parts[0]).to_bytes(8, "little"), *parts, head]
         at = stop + size + 32
     return b"".join([*out, END])
@@ -236,7 +237,7 @@ def test_a_header_that_claims_the_world_takes_no_memory(shape, tmp_path):
     header = f'{{"arrays":[["digest/m","<f8",{shape}]],"capacity":1,"plan":"p","record":0}}'.encode()
     payload = bytes(100)
     path = tmp_path / "board"
-    record = len(header).to_bytes(8, "little") + header + payload + _chain(b"", header, payload)
+    record = len(header).to_bytes(8, "little") + header + payload + chained(b"", header, payload)
     path.write_bytes(MAGIC + record + END)
     tracemalloc.start()
     try:

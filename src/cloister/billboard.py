@@ -8,76 +8,63 @@ missing piece or a record out of order is found on loading and named. What is wh
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
-import operator
 import os
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloister.errors import BillboardError, InputError
+from cloister.records import (
+    HASH,
+    HEADER,
+    LONGEST_HEADER,
+    UNREADABLE,
+    Record,
+    Release,
+    chained,
+    contents,
+    encode,
+    frozen,
+    known_record,
+    read_header,
+)
+from cloister.shelf import FileText, MemoryText, Shelf, Text, text_of
 from cloister.storage import write_file
 
 __all__ = ["Billboard", "Release"]
 
-Array = NDArray[Any]
+Array = np.ndarray[Any, np.dtype[Any]]
 MAGIC, END = b"cloister billboard 1\n", b"end of billboard\n"
-DTYPE = re.compile(r"[<|][biufc]\d\d?")
-#: How every record's header begins: where a second one is seen, a first one has ended.
-HEADER = b'{"arrays":'
-HASH = 32
+#: A run's journal is synced so many times at most: a power cut costs a thousandth of the rounds.
+SYNCS = 1000
+CHUNK = 1 << 16
 
 
-@dataclass(frozen=True, eq=False)
-class Release:
-    """One noisy posting. Only a mechanism makes one.
+class Releases(Sequence[Release]):
+    """A board's releases, in order; those of a large file are read when they are asked for."""
 
-    Attributes
-    ----------
-    value : array
-        The noisy sum of lifted messages, in units of the channel's clip.
-    noise : float
-        Standard deviation of the noise on each coordinate (0 for a non-private run).
-    denominator : float
-        The public, expected number of tasks behind the sum.
-    share : float
-        The round's share of the squared budget.
-    channel : int
-        Which of the round's declared channels was used.
-    """
+    __slots__ = ("_records",)
 
-    value: NDArray[np.float64]
-    noise: float
-    denominator: float
-    share: float = 1.0
-    channel: int = 0
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._records = records
 
-    def facts(self) -> dict[str, Any]:
-        """Return everything but the value."""
-        return {key: getattr(self, key) for key in ("noise", "denominator", "share", "channel")}
+    def __len__(self) -> int:
+        return max(0, len(self._records) - 1)
 
-
-@dataclass(frozen=True, eq=False)
-class _Record:
-    release: Release | None
-    digest: Mapping[str, Array]
-    chain: Callable[[], bytes] | None
-
-    @cached_property
-    def hash(self) -> bytes:
-        """The record's hash, computed when it is first needed: a device may work meanwhile."""
-        assert self.chain is not None
-        found = self.chain()
-        object.__setattr__(self, "chain", None)  # it holds the board before this one, and that the one before
+    @overload
+    def __getitem__(self, at: int) -> Release: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Release]: ...
+    def __getitem__(self, at: int | slice) -> Release | Sequence[Release]:
+        numbers = range(len(self))[at]
+        if isinstance(numbers, range):
+            return tuple(self[number] for number in numbers)
+        found = self._records[numbers + 1].release
+        assert found is not None
         return found
 
 
@@ -102,8 +89,12 @@ class Billboard:
 
     plan: str
     capacity: int
-    records: tuple[_Record, ...] = field(default=())
+    records: Sequence[Record] = ()
     noise: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.records, Shelf):
+            object.__setattr__(self, "records", Shelf.of(self.records))
 
     @classmethod
     def open(cls, digest: Mapping[str, Array], plan: str, capacity: int, noise: str = "") -> Billboard:
@@ -119,30 +110,26 @@ class Billboard:
         return self._append(release, digest)
 
     def _append(self, release: Release | None, digest: Mapping[str, Array]) -> Billboard:
-        frozen = {name: _frozen(array) for name, array in digest.items()}
+        arrays = {name: frozen(array) for name, array in digest.items()}
         if release is not None:
-            release = Release(_frozen(release.value), **release.facts())
-        header, payload = self._encode(len(self.records), release, frozen)
-        chain = lambda: _chain(self.head, header, *payload)  # noqa: E731
-        record = _Record(release, MappingProxyType(frozen), chain)
-        return replace(self, records=(*self.records, record))
+            release = Release(frozen(release.value), **release.facts())
+        header, payload = encode(self._head, len(self.records), release, arrays)
+        chain = lambda: chained(self.head, header, *payload)  # noqa: E731
+        return self._with(Record(release, MappingProxyType(arrays), chain))
 
-    def _encode(
-        self, number: int, release: Release | None, digest: Mapping[str, Array]
-    ) -> tuple[bytes, list[Array]]:
-        arrays = {f"digest/{name}": array for name, array in sorted(digest.items())}
-        header: dict[str, Any] = {"record": number, "plan": self.plan, "capacity": self.capacity}
-        if self.noise:
-            header["noise"] = self.noise
-        if release is not None:
-            arrays["release"] = release.value
-            header["release"] = release.facts()
-        little = {
-            name: array.astype(array.dtype.newbyteorder("<"), copy=False) for name, array in arrays.items()
-        }
-        header["arrays"] = [[name, array.dtype.str, list(array.shape)] for name, array in little.items()]
-        text = json.dumps(header, sort_keys=True, separators=(",", ":"))
-        return text.encode(), [array.reshape(-1) for array in little.values()]
+    def _with(self, record: Record) -> Billboard:
+        return replace(self, records=self._shelf.append(record))
+
+    @property
+    def _shelf(self) -> Shelf:
+        assert isinstance(self.records, Shelf)
+        return self.records
+
+    @property
+    def _head(self) -> dict[str, Any]:
+        """What the header of each record says."""
+        noise = {"noise": self.noise} if self.noise else {}
+        return {"plan": self.plan, "capacity": self.capacity, **noise}
 
     def __getitem__(self, name: str) -> Array:
         return self.records[-1].digest[name]
@@ -164,19 +151,14 @@ class Billboard:
         return self.rounds == self.capacity
 
     @property
-    def releases(self) -> tuple[Release, ...]:
+    def releases(self) -> Sequence[Release]:
         """Every release so far, in order."""
-        return tuple(record.release for record in self.records if record.release is not None)
+        return Releases(self.records)
 
     @property
     def head(self) -> bytes:
         """The hash that stands for the whole board."""
-        if not self.records:
-            return b""
-        first = len(self.records)  # of those that still need a hash, the oldest goes first
-        while first and "hash" not in self.records[first - 1].__dict__:
-            first -= 1
-        return [record.hash for record in self.records[min(first, len(self.records) - 1) :]][-1]
+        return self._shelf.head
 
     def before(self, round: int) -> Billboard:
         """Return the board as it was when round number `round` (from 0) began."""
@@ -184,7 +166,7 @@ class Billboard:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the board to one file, atomically: either the old file or the whole new one is there."""
-        return write_file(Path(path), self._bytes())
+        return write_file(Path(path), self._parts())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], head: str | bytes | None = None) -> Billboard:
@@ -198,18 +180,23 @@ class Billboard:
             The head as it was published or signed (`board.head`, or its 64 hexadecimal digits). Whoever
             edits a board can compute its hashes anew, but not to the same head.
         """
-        board = _parse(Path(path).read_bytes(), path)
-        if head is not None and _head(head) != board.head:
+        board = _parse(text_of(path), path)
+        if head is not None:
+            board.expect(head, path)
+        return board
+
+    def expect(self, head: str | bytes, where: str | os.PathLike[str] = "The board") -> None:
+        """Refuse a board that has another head than the one that was published or signed."""
+        if _head(head) != self.head:
             raise BillboardError(
-                f"{path} is whole, but its head is {board.head.hex()}, not the one that was kept: it is "
+                f"{where} is whole, but its head is {self.head.hex()}, not the one that was kept: it is "
                 "another board, or was edited and its hashes computed anew."
             )
-        return board
 
     @classmethod
     def recover(cls, path: str | os.PathLike[str]) -> Billboard:
         """Read what is whole of a board that `load` refuses: every record before the first bad one."""
-        found = scan(Path(path).read_bytes(), path)
+        found = scan(text_of(path), path)
         if found.board is None:
             assert found.problem is not None
             raise found.problem
@@ -218,16 +205,28 @@ class Billboard:
     def record_bytes(self, number: int) -> bytes:
         """Return one record (0 is how the board opened) as it stands in a file."""
         record = self.records[number]
-        header, payload = self._encode(number, record.release, record.digest)
+        header, payload = encode(self._head, number, record.release, record.digest)
         return b"".join(
             [len(header).to_bytes(8, "little"), header, *(a.tobytes() for a in payload), record.hash]
         )
 
+    def settle(self, path: str | os.PathLike[str], size: int) -> None:
+        """Say that every record stands in a file, of this size: old ones need not be held any more."""
+        shelf = self._shelf
+        waiting = range(shelf.settled, len(shelf))
+        earlier = [len(self.record_bytes(number)) for number in waiting[:-1]]
+        shelf.settle(path, len(MAGIC), earlier, size)
+
+    def _parts(self) -> Iterator[bytes]:
+        yield MAGIC
+        yield from map(self.record_bytes, range(len(self.records)))
+        yield END
+
     def _bytes(self) -> bytes:
-        return b"".join([MAGIC, *map(self.record_bytes, range(len(self.records))), END])
+        return b"".join(self._parts())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _parse, (self._bytes(), "This pickle")  # a copy is verified, and read-only, as a file is
+        return _from_bytes, (self._bytes(), "This pickle")  # a copy is verified, and read-only, as a file is
 
 
 @dataclass(frozen=True)
@@ -243,37 +242,71 @@ class Scan:
     torn: bool = False
 
 
-def scan(data: bytes, path: str | os.PathLike[str]) -> Scan:
-    """Read a board's bytes as far as they are whole."""
-    if not data.startswith(MAGIC):
+def scan(text: Text, path: str | os.PathLike[str]) -> Scan:
+    """Read a board's bytes as far as they are whole, one record at a time."""
+    start = text.read(0, len(MAGIC))
+    if start != MAGIC:
         problem = BillboardError(f"{path} is not a cloister billboard (or its first bytes were changed).")
-        return Scan(None, 0, problem, torn=MAGIC.startswith(data) or not data.strip(b"\0"))
+        return Scan(None, 0, problem, torn=MAGIC.startswith(start) or _is_blank(text))
     board: Billboard | None = None
-    at = len(MAGIC)
-    while board is None or not (len(data) - at == len(END) and data.endswith(END)):
+    at, size = len(MAGIC), text.size
+    while board is None or not (size - at == len(END) and text.read(at, len(END)) == END):
         try:
-            board, at = _read_record(data, at, board, path)
+            board, at = _read_record(text, at, size, board, path)
         except BillboardError as problem:
-            return Scan(board, at, problem, _is_torn(data[at:], problem))
+            return Scan(board, at, problem, _is_torn(text, at, board, problem))
     return Scan(board, at)
 
 
-def _parse(data: bytes, path: str | os.PathLike[str]) -> Billboard:
-    found = scan(data, path)
+def _parse(text: Text, path: str | os.PathLike[str]) -> Billboard:
+    found = scan(text, path)
     if found.problem is not None:
         raise found.problem
     assert found.board is not None
     return found.board
 
 
-def _is_torn(rest: bytes, problem: BillboardError) -> bool:
-    """Say whether the rest of a file can be one record whose write was cut short.
+def _from_bytes(data: bytes, path: str) -> Billboard:
+    return _parse(MemoryText(data), path)
 
-    Some file systems leave zeros where bytes did not arrive. If another record or the last line follows,
-    then this one was whole once.
+
+def synced_every(capacity: int) -> int:
+    """Return after how many records a journal is synced: after each one, up to a thousand."""
+    return max(1, -(-capacity // SYNCS))
+
+
+def _is_torn(text: Text, at: int, board: Billboard | None, problem: BillboardError) -> bool:
+    """Say whether the rest of a file can be what is left of records that were not synced yet.
+
+    Some file systems leave zeros where bytes did not arrive, and of several records any part may be missing.
+    If the last line follows, or more records than are synced together, then this one was whole once.
     """
-    short = isinstance(problem, _TruncatedError) or rest.endswith(bytes(HASH)) or not rest.strip(b"\0")
-    return short and END not in rest and rest.count(HEADER) <= 1
+    number = 0 if board is None else len(board.records)
+    every = 1 if board is None else synced_every(board.capacity)
+    left = -number % every + 1  # this record and those after it that are synced with it
+    if every == 1:
+        short = isinstance(problem, _TruncatedError)
+        if not short and text.read(text.size - HASH, HASH) != bytes(HASH) and not _is_blank(text, at):
+            return False
+    headers = 0
+    for window, seen in _windows(text, at, len(END) - 1):
+        headers += window.count(HEADER, max(0, seen - len(HEADER) + 1))
+        if headers > left or END in window:
+            return False
+    return True
+
+
+def _is_blank(text: Text, at: int = 0) -> bool:
+    return all(not window.strip(b"\0") for window, _ in _windows(text, at, 0))
+
+
+def _windows(text: Text, at: int, overlap: int) -> Iterator[tuple[bytes, int]]:
+    """Pass through the rest of a text: pieces that begin with the end of the last, and how much of it."""
+    kept = b""
+    while piece := text.read(at, CHUNK):
+        yield kept + piece, len(kept)
+        kept = (kept + piece)[-overlap:] if overlap else b""
+        at += len(piece)
 
 
 def _head(head: str | bytes) -> bytes:
@@ -284,21 +317,6 @@ def _head(head: str | bytes) -> bytes:
     if len(wanted) != HASH:
         raise InputError(f"head must be 64 hexadecimal digits (or 32 bytes). Got {head!r}.")
     return wanted
-
-
-def _frozen(array: Array) -> Array:
-    copy = np.array(array, order="C")
-    if copy.dtype.kind not in "biufc":
-        raise BillboardError(f"A billboard holds arrays of numbers only. Got dtype {copy.dtype}.")
-    copy.setflags(write=False)
-    return copy
-
-
-def _chain(previous: bytes, header: bytes, *payload: bytes | Array) -> bytes:
-    found = hashlib.sha256(previous + len(header).to_bytes(8, "little") + header)
-    for part in payload:
-        found.update(part if isinstance(part, bytes) else part.data)
-    return found.digest()
 
 
 class _TruncatedError(BillboardError):
@@ -314,33 +332,36 @@ def _truncated(path: str | os.PathLike[str], number: int, empty: bool) -> Billbo
 
 
 def _read_record(
-    data: bytes, at: int, board: Billboard | None, path: str | os.PathLike[str]
+    text: Text, at: int, size: int, board: Billboard | None, path: str | os.PathLike[str]
 ) -> tuple[Billboard, int]:
     number = 0 if board is None else len(board.records)
-    stop = at + 8 + int.from_bytes(data[at : at + 8], "little")
-    if at + 8 > len(data) or stop > len(data):
-        raise _truncated(path, number, empty=at == len(data))
+    stop = at + 8 + int.from_bytes(text.read(at, 8), "little")
+    if at + 8 > size or stop > size:
+        raise _truncated(path, number, empty=at == size)
     try:
-        header = json.loads(data[at + 8 : stop].decode())
-        arrays, cursor = _read_arrays(data, stop, header["arrays"])
-        if cursor + HASH > len(data):
+        if stop - at > LONGEST_HEADER:
+            raise ValueError(stop - at)
+        raw = text.read(at + 8, stop - at - 8)
+        header, length = read_header(raw)
+        end = stop + length + HASH
+        if end > size:
             raise EOFError
+        payload, kept = text.read(stop, length), text.read(end - HASH, HASH)
         start = _start(header) if board is None else board
-        posted = start._append(*_contents(header, arrays))
+        release, digest = contents(header, payload)
+        written, _ = encode(start._head, number, release, digest)
     except EOFError:
         raise _truncated(path, number, empty=False) from None
-    except (BillboardError, *_UNREADABLE):
+    except (BillboardError, *UNREADABLE):
         raise _edited(path, number) from None
-    raw = _chain(start.head, data[at + 8 : stop], data[stop:cursor])
-    if not posted.head == raw == data[cursor : cursor + HASH]:
+    if written != raw or kept != chained(start.head, raw, payload):
         raise _edited(path, number)
     if number > start.capacity:
         raise BillboardError(f"{path} holds more releases than its plan allows ({start.capacity}).")
-    return posted, cursor + HASH
-
-
-#: What a header that no board writes can raise while it is read.
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
+    posted = start._with(known_record(release, digest, kept))
+    if isinstance(text, FileText):
+        posted._shelf.settle(text, len(MAGIC), [], end)
+    return posted, end
 
 
 def _edited(path: str | os.PathLike[str], number: int) -> BillboardError:
@@ -350,32 +371,8 @@ def _edited(path: str | os.PathLike[str], number: int) -> BillboardError:
     )
 
 
-def _read_arrays(data: bytes, at: int, listed: Any) -> tuple[dict[str, Array], int]:
-    """Read the arrays a header lists; nothing is allocated that the file is too short for."""
-    arrays: dict[str, Array] = {}
-    for name, kind, shape in listed:
-        dtype = np.dtype(DTYPE.fullmatch(kind)[0])  # type: ignore[index]
-        if len(shape) > 32 or not all(type(length) is int and 0 <= length < 1 << 63 for length in shape):
-            raise ValueError(shape)
-        size = dtype.itemsize * math.prod(shape)
-        if at + size > len(data):
-            raise EOFError
-        arrays[name] = np.frombuffer(data[at : at + size], dtype=dtype).reshape(shape)
-        at += size
-    return arrays, at
-
-
 def _start(header: dict[str, Any]) -> Billboard:
     plan, capacity, noise = header["plan"], header["capacity"], header.get("noise", "")
     if type(plan) is not str or type(noise) is not str or type(capacity) is not int or capacity < 0:
         raise ValueError(plan, noise, capacity)
     return Billboard(plan, capacity, noise=noise)
-
-
-def _contents(header: dict[str, Any], arrays: dict[str, Array]) -> tuple[Release | None, dict[str, Array]]:
-    digest = {name.removeprefix("digest/"): a for name, a in arrays.items() if name != "release"}
-    facts = header.get("release")
-    if facts is None:
-        return None, digest
-    numbers: dict[str, Any] = {k: v if isinstance(v, float) else operator.index(v) for k, v in facts.items()}
-    return Release(arrays["release"], **numbers), digest

@@ -206,8 +206,7 @@ class Channel:
     @property
     def steps(self) -> Floats:
         """What one unit of `integers` stands for in each number of a release, in units of the clip."""
-        weights, degrees = self.lift.weights(self.dim)
-        return np.asarray(weights * float(GRID) ** -degrees)
+        return _steps(self)
 
     def sensitivity(self, relation: Relation) -> float:
         """Return the exact l2 sensitivity of the sum, in units of the clip."""
@@ -264,12 +263,20 @@ def _squared_norms(whole: Floats) -> Floats:
 
 def equal_rounds(count: int, channels: Sequence[Channel]) -> tuple[Round, ...]:
     """Return `count` rounds that share the budget equally."""
-    return tuple(Round(1 / count, tuple(channels)) for _ in range(count))
+    return (Round(1 / count, tuple(channels)),) * count
 
 
 def finite_rows(rows: NDArray[Any]) -> NDArray[np.bool_]:
     """Say which rows are finite throughout."""
     return np.asarray(np.isfinite(rows).all(axis=tuple(range(1, rows.ndim))))
+
+
+@lru_cache(maxsize=4)
+def _steps(channel: Channel) -> Floats:
+    weights, degrees = channel.lift.weights(channel.dim)
+    steps = np.asarray(weights * float(GRID) ** -degrees)
+    steps.setflags(write=False)
+    return steps
 
 
 @lru_cache(maxsize=64)

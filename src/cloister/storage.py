@@ -7,14 +7,25 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from cloister.errors import StorageError
 
-__all__ = ["make_folder", "remove_drafts", "sync_folder", "sync_tree", "told", "write_all", "write_file"]
+__all__ = [
+    "append",
+    "make_folder",
+    "read_at",
+    "remove_drafts",
+    "sync_folder",
+    "sync_tree",
+    "told",
+    "write_all",
+    "write_at",
+    "write_file",
+]
 
 _FULL = {
     errno.ENOSPC: "there is no space left",
@@ -26,6 +37,7 @@ _CLOSED = {
     errno.EACCES: "permission is denied",
     errno.EPERM: "permission is denied",
 }
+_AT_ONCE = 1 << 30
 BINARY = getattr(os, "O_BINARY", 0)  # Windows would change line ends
 
 
@@ -43,8 +55,8 @@ def told(path: Path, after: str) -> Iterator[None]:
         raise StorageError(f"{path} cannot be written: {why}. {todo}; {after}.") from error
 
 
-def write_file(path: Path, data: bytes, mode: int = 0o666) -> Path:
-    """Write a whole file, or leave what is there as it is; on return it is on disk.
+def write_file(path: Path, data: bytes | Iterable[bytes], mode: int = 0o666) -> Path:
+    """Write a whole file, at once or in parts, or leave what is there as it is; on return it is on disk.
 
     A process that is killed in between may leave a draft (see `remove_drafts`).
     """
@@ -53,7 +65,9 @@ def write_file(path: Path, data: bytes, mode: int = 0o666) -> Path:
         try:
             file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, mode)
             try:
-                write_all(file, data)
+                for part in [data] if isinstance(data, bytes) else data:
+                    append(file, part)
+                os.fsync(file)
             finally:
                 os.close(file)
             os.replace(draft, path)
@@ -66,10 +80,35 @@ def write_file(path: Path, data: bytes, mode: int = 0o666) -> Path:
 
 def write_all(file: int, data: bytes) -> None:
     """Write all bytes to an open file, and return when they are on disk."""
+    append(file, data)
+    os.fsync(file)
+
+
+def append(file: int, data: bytes) -> None:
+    """Write all bytes to an open file; they are safe from the end of this process, not from a power cut."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(file, rest) :]
-    os.fsync(file)
+
+
+def read_at(file: int, at: int, size: int) -> bytes:
+    """Return some bytes of an open file, fewer where it ends; of many as many as come at once."""
+    if sys.platform == "win32":
+        os.lseek(file, at, os.SEEK_SET)
+        return os.read(file, min(size, _AT_ONCE))
+    return os.pread(file, min(size, _AT_ONCE), at)
+
+
+def write_at(file: int, at: int, data: bytes) -> None:
+    """Write bytes to a place in an open file."""
+    rest = memoryview(data)
+    while rest:
+        if sys.platform == "win32":
+            os.lseek(file, at, os.SEEK_SET)
+            done = os.write(file, rest)
+        else:
+            done = os.pwrite(file, rest, at)
+        rest, at = rest[done:], at + done
 
 
 def remove_drafts(folder: Path) -> None:

@@ -222,8 +222,11 @@ class Tasks:
         ]
         return parts[0], parts[1]
 
-    def layout(self) -> list[NDArray[np.int64]]:
-        """Group tasks of similar size into blocks: positions of the tasks of each."""
+    def layout(self, dim: int = 1) -> list[NDArray[np.int64]]:
+        """Group tasks of similar size into blocks: positions of the tasks of each.
+
+        A block's rows fit into the caches, and so do `dim` numbers of each of its tasks.
+        """
         width = max(1, int(np.prod(self.X.shape[1:])))
         order = np.argsort(self.sizes, kind="stable")
         sizes = self.sizes[order]
@@ -231,7 +234,7 @@ class Tasks:
         for i, size in enumerate(sizes):
             padded = (i - start + 1) * size * width
             wasteful = padded > BLOCK_WASTE * (rows + size) * width and padded > SMALL_BLOCK
-            if i > start and (padded > BLOCK_ELEMENTS or wasteful):
+            if i > start and (max(padded, (i - start + 1) * dim) > BLOCK_ELEMENTS or wasteful):
                 groups.append(order[start:i])
                 start, rows = i, 0
             rows += int(size)

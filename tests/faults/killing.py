@@ -2,9 +2,10 @@
 
 One process imports everything and forks a child for each run. A point is a call that changes or opens a file
 of the run (or locks it): the child counts them and sends SIGKILL to itself just before the n-th; if that one
-is a write, also after half of its bytes.
+is a write, also after half of its bytes. A stream also loses its power then: of what was written to its
+board since the last sync some bytes never arrive.
 
-    python tests/faults/killing.py WORK {engine,stream,cli} {seeded,secure} {points,times} RUNS
+    python tests/faults/killing.py WORK {engine,passes,stream,cli} {seeded,secure} {points,times} RUNS
 """
 
 from __future__ import annotations
@@ -24,13 +25,19 @@ from pathlib import Path
 
 import numpy as np
 
+import cloister.billboard
+import cloister.shelf
 from cloister import (
+    FTMRL,
     Billboard,
+    Convex,
     Epochs,
+    Exact,
     Gaussian,
     LeastSquares,
     Ledger,
     MeanRegularized,
+    OnePass,
     Plan,
     Poisson,
     Tasks,
@@ -46,9 +53,21 @@ SEED = 7
 BOOK = 'task = "t"\n[target]\nname = "y"\nbounds = [-1, 1]\n[features.x]\nbounds = [0, 1]\n'
 
 
-def count_points(work: Path, kill_at: int | None, torn: bool) -> list[str]:
-    """From now on list every point this process passes; at the given one, end."""
+def count_points(work: Path, kill_at: int | None, torn: bool, power: bool = False) -> list[str]:
+    """From now on list every point this process passes; at the given one, end, perhaps with the power."""
     passed: list[str] = []
+    synced = {path.stat().st_ino: path.stat().st_size for path in work.rglob("board")}
+    write, sync = os.write, os.fsync
+
+    def die() -> None:
+        if power:
+            for path in work.rglob("board"):
+                lose(path, synced.get(path.stat().st_ino, 0), random.Random(kill_at), write)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def noted(file: int) -> None:
+        sync(file)
+        synced[os.fstat(file).st_ino] = os.fstat(file).st_size
 
     def point(kind: str) -> bool:
         passed.append(kind)
@@ -70,12 +89,19 @@ def count_points(work: Path, kill_at: int | None, torn: bool) -> list[str]:
         return called
 
     sys.addaudithook(hook)
-    os.write, os.fsync = wrap(os.write, "write"), wrap(os.fsync, "fsync")
+    os.write, os.fsync = wrap(write, "write"), wrap(noted, "fsync")
     return passed
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def lose(path: Path, synced: int, rng: random.Random, write: Callable) -> None:
+    """Leave of a file what was synced, and of the rest as much as there happens to be, with a hole."""
+    synced = min(synced, path.stat().st_size)
+    rest = bytearray(path.read_bytes()[synced:])
+    hole = rng.randint(0, len(rest))
+    rest[hole : hole + 200] = bytes(len(rest[hole : hole + 200]))
+    os.truncate(path, synced)
+    with path.open("ab", buffering=0) as file:
+        write(file.fileno(), rest[: rng.randint(0, len(rest))])
 
 
 def charges(work: Path) -> list[str]:
@@ -84,6 +110,8 @@ def charges(work: Path) -> list[str]:
 
 class EngineRun:
     """The library's `run` with a journal; sampled, and with tasks that draw at home and keep a state."""
+
+    power = False
 
     def __init__(self, seed: int | None) -> None:
         rng = np.random.default_rng(0)
@@ -124,7 +152,7 @@ class EngineRun:
         return {path.name for path in (work / "run").iterdir()} ^ self.names | found ^ {"run"}
 
 
-class StreamRun(EngineRun):
+class PassesRun(EngineRun):
     """The same with noise that is correlated over rounds, in two passes."""
 
     def __init__(self, seed: int | None) -> None:
@@ -133,8 +161,22 @@ class StreamRun(EngineRun):
         self.plan = Plan(algorithm, Toeplitz(), Epochs(2), n_tasks=12).calibrate(1.0)
 
 
+class StreamRun(EngineRun):
+    """A stream that is synced after every third release, and reads old ones back from its file."""
+
+    power = True
+
+    def __init__(self, seed: int | None) -> None:
+        super().__init__(seed)
+        cloister.billboard.SYNCS, cloister.shelf.ROOM = 4, 1000
+        algorithm = FTMRL(Convex(LeastSquares(3)), Exact(), rounds=12)
+        self.plan = Plan(algorithm, Gaussian(), OnePass(), n_tasks=12).calibrate(1.0)
+
+
 class CommandRun:
     """`cloister fit`, which replaces an older run."""
+
+    power = False
 
     def __init__(self, seed: int | None) -> None:
         assert seed is None, "the command has no seed"
@@ -262,7 +304,7 @@ def plan_kills(job, how: str, count: int, points: list[str], seconds: float) -> 
     rng = random.Random(0)
 
     def by_point(at: int, torn: bool) -> Kill:
-        return lambda work: child(lambda: (count_points(work, at, torn), job.go(work)))
+        return lambda work: child(lambda: (count_points(work, at, torn, job.power), job.go(work)))
 
     def by_time(after: float) -> Kill:
         return lambda work: child(lambda: job.go(work), kill_after=after)
@@ -280,9 +322,8 @@ def plan_kills(job, how: str, count: int, points: list[str], seconds: float) -> 
 
 def main() -> None:
     work, kind, noise, how, count = Path(sys.argv[1]).resolve(), *sys.argv[2:5], int(sys.argv[5])
-    job = {"engine": EngineRun, "stream": StreamRun, "cli": CommandRun}[kind](
-        SEED if noise == "seeded" else None
-    )
+    kinds = {"engine": EngineRun, "passes": PassesRun, "stream": StreamRun, "cli": CommandRun}
+    job = kinds[kind](SEED if noise == "seeded" else None)
     first, listing = work / "first", work / "points.json"
     for folder in (work / "warm", first):
         folder.mkdir(parents=True)

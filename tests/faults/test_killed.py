@@ -26,10 +26,16 @@ def kill_runs(tmp_path, kind, noise, how, runs):
 
 
 @pytest.mark.parametrize(
-    ("kind", "noise"), [("engine", "seeded"), ("engine", "secure"), ("stream", "secure")]
+    ("kind", "noise"), [("engine", "seeded"), ("engine", "secure"), ("passes", "secure")]
 )
 def test_the_engine_goes_on_from_any_point(kind, noise, tmp_path):
     found = kill_runs(tmp_path, kind, noise, "points", 14)
+    assert found["kills"] >= found["runs"] == 14
+
+
+@pytest.mark.parametrize("noise", ["seeded", "secure"])
+def test_a_stream_goes_on_from_any_point_after_a_power_cut(noise, tmp_path):
+    found = kill_runs(tmp_path, "stream", noise, "points", 14)
     assert found["kills"] >= found["runs"] == 14
 
 
@@ -40,7 +46,15 @@ def test_the_command_goes_on_from_any_point(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "noise"), [("engine", "seeded"), ("engine", "secure"), ("stream", "secure"), ("cli", "secure")]
+    ("kind", "noise"),
+    [
+        ("engine", "seeded"),
+        ("passes", "secure"),
+        ("stream", "seeded"),
+        ("stream", "secure"),
+        ("engine", "secure"),
+        ("cli", "secure"),
+    ],
 )
 def test_every_point(kind, noise, tmp_path):
     found = kill_runs(tmp_path, kind, noise, "points", ALL)

@@ -137,7 +137,7 @@ def test_coins_are_tossed_anew_in_every_round(seed):
     """A seeded source that gave every round the same coins would sample the same tasks for ever."""
     tasks = Tasks.from_arrays(np.zeros((400, 1)), np.zeros(400), np.arange(400))
     plan = Plan(Constant(1, 30), Gaussian(1.0), Poisson(0.3), n_tasks=400)
-    coins = run(plan, tasks, random_state=seed).private.coins
+    coins = np.asarray(run(plan, tasks, random_state=seed).private.coins)
     assert abs(coins.mean() - 0.3) < 5 * math.sqrt(0.21 / coins.size)
     centred = coins - 0.3
     assert abs(np.mean(centred[:-1] * centred[1:])) < 5 * 0.21 / math.sqrt(centred[1:].size)

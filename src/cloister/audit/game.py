@@ -231,7 +231,7 @@ def _coins(plan: Plan, curator: Curator, draws: int) -> Iterator[NDArray[np.bool
     """Yield, round by round, in which of so many games the target takes part."""
     rounds, sampling = len(plan.rounds), plan.sampling
     if isinstance(sampling, (Everyone, Poisson)):  # coins of different tasks are independent: the real ones
-        yield from sampling.draw(curator.uniforms, draws, rounds)
+        yield from sampling.draw(curator.stream().numbered, draws, rounds)
         return
     if isinstance(sampling, OnePass):
         turn = np.floor(rounds * curator.uniforms(draws))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cloister.channel import Channel, Lift, Relation
 from cloister.privacy.mechanisms import Gaussian, Mechanism, PerRound
-from cloister.privacy.randomness import Randomness
+from cloister.privacy.randomness import Randomness, Stream
 
 __all__ = ["Curator", "in_release_units", "independent", "released_total", "side_by_side"]
 
@@ -29,7 +29,11 @@ class Curator:
 
     def uniforms(self, size: int) -> Floats:
         """Return fresh uniforms that are not noise, such as coins."""
-        return self.source.stream("coins", next(self.turns)).uniforms(size)
+        return self.stream().uniforms(size)
+
+    def stream(self) -> Stream:
+        """Return a fresh stream that is not noise."""
+        return self.source.stream("coins", next(self.turns))
 
     def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:
         """Return the sum of the messages as the mechanism takes it."""

@@ -113,14 +113,12 @@ def _board_whole(seen: _Evidence) -> str:
 
 
 def _head_kept(seen: _Evidence) -> str:
-    from cloister.billboard import Billboard
-
     beside = seen.folder / "head.txt"
     if beside.is_file():
-        Billboard.load(seen.folder / "board", head=beside.read_text(encoding="utf-8").strip())
+        seen.board.expect(beside.read_text(encoding="utf-8").strip(), seen.folder / "board")
     if seen.head is None:
         return "none was given to compare with" if beside.is_file() else "there is none to compare with"
-    Billboard.load(seen.folder / "board", head=seen.head)
+    seen.board.expect(seen.head, seen.folder / "board")
     return "it is the one that was given"
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from cloister.algorithm import States
 from cloister.billboard import Billboard
 from cloister.channel import GRID, Channel, Plain
 from cloister.engines.cells import Cells, Coins, check_messages
+from cloister.engines.models import Models
 from cloister.errors import PlanError
 from cloister.learners.module import Module, kind_of
 from cloister.learners.training import Precision, Trainer
@@ -171,18 +173,16 @@ class _BatchedCells:
         for _ in self._send(board, coins):
             pass
 
-    def finish(self, board: Billboard) -> States:
+    def finish(self, board: Billboard, folder: Path | None = None) -> States:
         here = _DeviceBoard(board, self.trainer.device)
-        count = sum(len(bucket.index) for bucket in self.buckets)
-        models: States = {}
+        models = Models(sum(len(bucket.index) for bucket in self.buckets), folder)
         for bucket in self.buckets:
             for at, real in bucket.chunks(np.arange(len(bucket.index))):
                 block, states = self._block(bucket, at, real), self._states(bucket, at, real)
-                for name, array in self.algorithm.finish(states, block, here).items():
-                    found = array[:real].cpu().numpy()
-                    home = models.setdefault(name, np.empty((count, *found.shape[1:]), found.dtype))
-                    home[bucket.index[at[:real].numpy()]] = found
-        return models
+                found = self.algorithm.finish(states, block, here).items()
+                part = {name: array[:real].cpu().numpy() for name, array in found}
+                models.put(bucket.index[at[:real].numpy()], part)
+        return models.arrays()
 
     def _send(self, board: Billboard, coins: Coins) -> Iterator[Tensor]:
         """Let the tasks with a coin do a round's work, block by block; keep their new states."""

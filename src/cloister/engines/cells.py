@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from cloister.algorithm import States
 from cloister.billboard import Billboard
 from cloister.channel import finite_rows
+from cloister.engines.models import Models
 from cloister.errors import AlgorithmError
 from cloister.plan import Plan
 from cloister.tasks import Block, Tasks
@@ -29,6 +31,8 @@ __all__ = ["Cells", "Engine", "Local"]
 T = TypeVar("T")
 Coins = NDArray[np.bool_]
 Each = Callable[..., list[Any]]
+#: Blocks whose models are held before they are put in their places.
+AT_ONCE = 8
 
 
 class Cells(Protocol):
@@ -49,8 +53,8 @@ class Cells(Protocol):
     def listen(self, board: Billboard, coins: Coins) -> None:
         """Let the tasks with a coin do a round's work and say nothing."""
 
-    def finish(self, board: Billboard) -> States:
-        """Return every task's model, in the order of the tasks."""
+    def finish(self, board: Billboard, folder: Path | None = None) -> States:
+        """Return every task's model, in the order of the tasks; a folder has room for very many."""
 
 
 class Engine(Protocol):
@@ -75,7 +79,7 @@ class Local:
     @contextmanager
     def cells(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Cells]:
         """Settle the tasks in blocks of similar size."""
-        layout = tasks.layout()
+        layout = tasks.layout(_widest(plan))
         blocks = list(tasks.blocks(layout, local_seed))
         with _pool(len(blocks), self.threads) as each:
             yield _LocalCells(plan, layout, blocks, each)
@@ -90,37 +94,46 @@ class _LocalCells:
     states: list[States] = field(default_factory=list)
     bad: int = 0
 
+    def __post_init__(self) -> None:
+        self.home = np.empty(sum(map(len, self.layout)), dtype=np.int64)  # the block of each task
+        for number, index in enumerate(self.layout):
+            self.home[index] = number
+        self.own = [False] * len(self.layout)  # whether a block's states are copies that may be changed
+
     def init(self, board: Billboard) -> None:
         self.states = self.each(partial(named, self.plan.algorithm.init, board), self.blocks)
 
     def speak(self, board: Billboard, coins: Coins) -> Any:
-        took_part = [coins[index] for index in self.layout]
-        heard = self.each(partial(_speak, self.plan, board), self.states, self.blocks, took_part)
-        self.states = [state for state, _, _ in heard]
-        self.bad += sum(bad for _, _, bad in heard)
-        return sum(total for _, total, _ in heard)
+        channel, mechanism = self.plan.algorithm.channel(board), self.plan.mechanism
+        heard = self._send(partial(_speak, self.plan, board), coins)
+        self.bad += sum(bad for _, bad in heard)
+        totals = [total for total, _ in heard] or [mechanism.total(channel, np.zeros((0, channel.dim)))]
+        return sum(totals)
 
     def rejected(self) -> int:
         return self.bad
 
     def listen(self, board: Billboard, coins: Coins) -> None:
-        took_part = [coins[index] for index in self.layout]
-        heard = self.each(partial(_listen, self.plan, board), self.states, self.blocks, took_part)
-        self.states = [state for state, _ in heard]
+        self._send(partial(_listen, self.plan, board), coins)
 
-    def finish(self, board: Billboard) -> States:
-        parts = self.each(partial(named, self.plan.algorithm.finish, board), self.blocks, self.states)
-        return gather(parts, self.layout)
+    def _send(self, function: Callable[..., tuple[States, bool, T]], coins: Coins) -> list[T]:
+        """Let the blocks in which somebody has a coin do a round's work; the others cost nothing."""
+        awake = np.flatnonzero(np.bincount(self.home[np.flatnonzero(coins)])).tolist()
+        parts = [(self.states[b], self.own[b], self.blocks[b], coins[self.layout[b]]) for b in awake]
+        heard = self.each(function, *zip(*parts, strict=True)) if parts else []
+        for block, (states, own, _) in zip(awake, heard, strict=True):
+            self.states[block], self.own[block] = states, own
+        return [said for _, _, said in heard]
 
-
-def gather(parts: Sequence[States], layout: Sequence[NDArray[np.int64]]) -> States:
-    """Put the blocks' rows back in the order of the tasks."""
-    total = sum(map(len, layout))
-    models = {name: np.empty((total, *array.shape[1:]), array.dtype) for name, array in parts[0].items()}
-    for index, part in zip(layout, parts, strict=True):
-        for name, array in part.items():
-            models[name][index] = array
-    return models
+    def finish(self, board: Billboard, folder: Path | None = None) -> States:
+        models = Models(len(self.home), folder)
+        function = partial(named, self.plan.algorithm.finish, board)
+        for start in range(0, len(self.blocks), AT_ONCE):
+            some = slice(start, start + AT_ONCE)
+            parts = self.each(function, self.blocks[some], self.states[some])
+            for index, part in zip(self.layout[some], parts, strict=True):
+                models.put(index, part)
+        return models.arrays()
 
 
 def check_messages(shape: tuple[int, ...], count: int, dim: int) -> None:
@@ -131,35 +144,41 @@ def check_messages(shape: tuple[int, ...], count: int, dim: int) -> None:
         )
 
 
+def _widest(plan: Plan) -> int:
+    """Return the most numbers that a task says in a round: about what its state and its model take."""
+    return max((channel.dim for round in set(plan.rounds) for channel in round.channels), default=1)
+
+
 def _listen(
-    plan: Plan, board: Billboard, states: States, block: Block, coins: NDArray[np.bool_]
-) -> tuple[States, NDArray[Any] | None]:
-    """Let the sampled rows of a block do their local work; return new states and raw messages."""
-    if not coins.any():
-        return states, None
+    plan: Plan, board: Billboard, states: States, own: bool, block: Block, coins: Coins
+) -> tuple[States, bool, NDArray[Any]]:
+    """Let the sampled rows of a block do their local work; return new states and raw messages.
+
+    States of some rows are put in place among the others: once those are copies of our `own`, without
+    copying them again.
+    """
     if coins.all():
         messages, states = named(plan.algorithm.send, board, block, states)
-        return states, messages
+        return states, False, messages
     rows = np.flatnonzero(coins)
     part = {name: array[rows] for name, array in states.items()}
     messages, part = named(plan.algorithm.send, board, block.take(rows), part)
-    merged = {name: array.copy() for name, array in states.items()}
+    merged = states if own else {name: array.copy() for name, array in states.items()}
     for name, array in part.items():
-        if name not in merged or array.shape != merged[name][rows].shape or array.dtype != merged[name].dtype:
+        home = merged.get(name)
+        if home is None or array.shape != (len(rows), *home.shape[1:]) or array.dtype != home.dtype:
             raise AlgorithmError(f"send changes the names, shapes or types of the state: {name!r}.")
-        merged[name][rows] = array
-    return merged, messages
+        home[rows] = array
+    return merged, True, messages
 
 
 def _speak(
-    plan: Plan, board: Billboard, states: States, block: Block, coins: NDArray[np.bool_]
-) -> tuple[States, Any, int]:
+    plan: Plan, board: Billboard, states: States, own: bool, block: Block, coins: Coins
+) -> tuple[States, bool, tuple[Any, int]]:
     channel = plan.algorithm.channel(board)
-    states, messages = _listen(plan, board, states, block, coins)
-    if messages is None:
-        return states, plan.mechanism.total(channel, np.zeros((0, channel.dim))), 0
+    states, own, messages = _listen(plan, board, states, own, block, coins)
     check_messages(np.shape(messages), int(coins.sum()), channel.dim)
-    return states, plan.mechanism.total(channel, messages), int((~finite_rows(messages)).sum())
+    return states, own, (plan.mechanism.total(channel, messages), int((~finite_rows(messages)).sum()))
 
 
 def named(function: Callable[..., T], board: Billboard, block: Block, states: States | None = None) -> T:
@@ -193,4 +212,6 @@ def _pool(blocks: int, threads: int | None) -> Iterator[Callable[..., list[Any]]
             yield lambda function, *parts: list(map(function, *parts))
             return
         with ThreadPoolExecutor(workers) as executor:
-            yield lambda function, *parts: list(executor.map(function, *parts))
+            yield lambda function, *parts: list(
+                (executor.map if len(parts[0]) > 1 else map)(function, *parts)  # one needs no other thread
+            )

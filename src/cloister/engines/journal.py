@@ -1,4 +1,4 @@
-"""A run's journal: a folder where every release is on disk before anyone uses it, so that the run can go on.
+"""A run's journal: a folder where releases are on disk before anyone else has them, so that a run can go on.
 
 All secret randomness of a run follows from one key. The journal keeps that key until the run is complete: a
 run that was killed computes the same states, draws the same noise and posts the same releases again, so it
@@ -25,13 +25,16 @@ from typing import Protocol
 
 import numpy as np
 
-from cloister.billboard import END, MAGIC, Billboard, Scan, scan
+from cloister import shelf
+from cloister.billboard import END, MAGIC, Billboard, Scan, scan, synced_every
 from cloister.errors import BillboardError, InputError, PlanError, StorageError
 from cloister.locking import try_lock
 from cloister.plan import Plan
 from cloister.privacy.randomness import KEY_BYTES, Randomness, SeededRandomness, SystemRandomness
+from cloister.shelf import text_of
 from cloister.storage import (
     BINARY,
+    append,
     make_folder,
     remove_drafts,
     sync_folder,
@@ -50,6 +53,10 @@ _GIVE_UP = "or remove that folder to give the unfinished run up: what it has spe
 
 class Book(Protocol):
     """Where a run's releases are posted: what is there already, and how the next one is kept."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Where files may be put, if anywhere."""
 
     @property
     def source(self) -> Randomness:
@@ -83,6 +90,7 @@ class Memory:
     posted: Billboard
     source: Randomness
     run: str | None = None
+    folder: Path | None = None
 
     def keep(self, board: Billboard) -> Billboard:
         """Return the board."""
@@ -148,6 +156,7 @@ class Journal:
     secret: Secret
     posted: Billboard
     file: int
+    size: int
     fresh: bool
     ended: bool
 
@@ -162,15 +171,28 @@ class Journal:
         return self.secret.run
 
     def keep(self, board: Billboard) -> Billboard:
-        """Append the last record; return when it is on disk."""
-        self._append(board.record_bytes(len(board.records) - 1))
+        """Append the last record; return when it is on disk, or (in a long run) will be with those after it.
+
+        A record that is lost with the power before it is synced is made again, to the bit, from the key;
+        until then nobody outside this process has it.
+        """
+        number = len(board.records) - 1
+        data = board.record_bytes(number)
+        with told(self.folder / "board", _AGAIN):
+            append(self.file, data)
+            if board.complete or number % synced_every(board.capacity) == 0:
+                os.fsync(self.file)
+        self.size += len(data)
+        if self.size > shelf.ROOM:
+            board.settle(self.folder / "board", self.size)
         self.posted = board
         return board
 
     def finish(self) -> None:
         """Write the board's last line."""
         if not self.ended:
-            self._append(END)
+            with told(self.folder / "board", _AGAIN):
+                write_all(self.file, END)
             self.ended = True
 
     def forget(self) -> None:
@@ -183,10 +205,6 @@ class Journal:
         """Remove a journal that was begun by this call; one that was there before is left."""
         if self.fresh:
             _remove(self.folder)
-
-    def _append(self, data: bytes) -> None:
-        with told(self.folder / "board", _AGAIN):
-            write_all(self.file, data)
 
 
 @contextmanager
@@ -209,7 +227,7 @@ def open_book(
     with _locked(home / "board") as file:
         with told(home, _AGAIN):
             remove_drafts(home)
-        found = scan(_read(file), home / "board")
+        found = scan(text_of(home / "board"), home / "board")
         secret = Secret.read(home / "secret")
         if secret is None:
             _require_new(home, found, file)
@@ -223,7 +241,8 @@ def open_book(
             fresh = False
         posted = _mend(home / "board", file, found, plan.open(secret.source))
         plan.check(posted)
-        yield Journal(home, secret, posted, file, fresh, ended=found.problem is None)
+        size = os.fstat(file).st_size
+        yield Journal(home, secret, posted, file, size, fresh, ended=found.problem is None)
 
 
 def unfinished(
@@ -268,12 +287,6 @@ def _is_at(file: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(file), os.stat(path))
     except FileNotFoundError:
         return False
-
-
-def _read(file: int) -> bytes:
-    os.lseek(file, 0, os.SEEK_SET)
-    with open(file, "rb", closefd=False) as stream:
-        return stream.read()
 
 
 def _require_new(folder: Path, found: Scan, file: int) -> None:

@@ -20,6 +20,7 @@ from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.mechanisms import Door
+from cloister.privacy.participation import Participation
 from cloister.privacy.randomness import Randomness
 from cloister.tasks import Tasks
 
@@ -34,7 +35,7 @@ class PrivateRun:
 
     ids: NDArray[Any]
     models: States
-    coins: NDArray[np.bool_]
+    coins: Participation
     local_seed: int
     rejected_messages: int
 
@@ -92,9 +93,9 @@ def run(
     progress : callable, optional
         Called with (rounds done, rounds in all).
     journal : path, optional
-        Folder where every release is on disk before it is used. If this call is killed, the same call goes
-        on: it ends with the board it would have had, and is charged once. It holds a file ``secret`` until
-        the run is complete.
+        Folder where every release is on disk before it is used (of more than 1,000 rounds, a thousandth of
+        them at a time). If this call is killed, the same call goes on: it ends with the board it would have
+        had, and is charged once. It holds a file ``secret`` until the run is complete.
     save : callable, optional
         Called with the finished run before the journal's secret is deleted. Save the models there: what is
         killed before this returns can go on.
@@ -156,7 +157,7 @@ def _rounds(plan: Plan, tasks: Tasks, book: Book, engine: Engine, progress: Prog
                 board = book.keep(_post(plan, board, total, door))
             if progress is not None:
                 progress(t + 1, len(plan.rounds))
-        models = cells.finish(board)
+        models = cells.finish(board, book.folder)
         private = PrivateRun(tasks.ids, models, coins, local_seed, cells.rejected())
     return Run(plan, board, private)
 
@@ -166,7 +167,7 @@ def replay(
     board: Billboard,
     tasks: Tasks,
     *,
-    coins: NDArray[np.bool_] | None = None,
+    coins: Participation | NDArray[np.bool_] | None = None,
     local_seed: int = 0,
     engine: Engine = Local(),  # noqa: B008
 ) -> States:
@@ -181,8 +182,9 @@ def replay(
         The public part of a run.
     tasks : Tasks
         One task or many; their number need not be the plan's.
-    coins : bool array of shape (rounds, tasks), optional
-        Which rounds each task took part in; by default all.
+    coins : Participation or bool array of shape (rounds, tasks), optional
+        Which rounds each task took part in (of some tasks of a run, ``private.coins[:, where]``); by default
+        all.
     local_seed : int
         The seed of the tasks' local randomness.
     engine : Local or Batched
@@ -193,7 +195,7 @@ def replay(
         raise InputError(
             f"The board holds {board.rounds} of {board.capacity} releases. Finish the run first."
         )
-    took_part = np.ones((len(plan.rounds), len(tasks)), dtype=bool) if coins is None else coins
+    took_part = Participation.always(len(tasks), len(plan.rounds)) if coins is None else coins
     with engine.cells(plan, tasks, local_seed) as cells:
         cells.init(board.before(0))
         for t in range(len(plan.rounds)):
@@ -241,15 +243,15 @@ def adapt(
     """
     one = next(tasks.select([0]).blocks())
     keeps = plan.algorithm.init(one, board.before(0))
-    coins = None if keeps else np.zeros((len(plan.rounds), len(tasks)), dtype=bool)
+    coins = None if keeps else Participation.never(len(tasks), len(plan.rounds))
     return replay(plan, board, tasks, coins=coins, local_seed=local_seed, engine=engine)
 
 
-def _draw_coins(plan: Plan, source: Randomness) -> NDArray[np.bool_]:
+def _draw_coins(plan: Plan, source: Randomness) -> Participation:
     rounds = len(plan.rounds)
     if not rounds:
-        return np.zeros((0, plan.n_tasks), dtype=bool)
-    return plan.sampling.draw(source.stream("coins").uniforms, plan.n_tasks, rounds)
+        return Participation.always(plan.n_tasks, 0)
+    return plan.sampling.draw(source.stream("coins").numbered, plan.n_tasks, rounds)
 
 
 def _post(plan: Plan, board: Billboard, total: Any, door: Door) -> Billboard:

@@ -103,7 +103,8 @@ class PerRound(ABC):
 
     def cost(self, schedule: Schedule, relation: Relation) -> Cost:
         """Return one event for each round."""
-        events = tuple(self.event(round, schedule.relation, relation) for round in schedule.rounds)
+        price = {round: self.event(round, schedule.relation, relation) for round in set(schedule.rounds)}
+        events = tuple(price[round] for round in schedule.rounds)
         return Cost(events, schedule.sampling, schedule.n_tasks, relation.value)
 
     def deviation(self, schedule: Schedule, round: int, channel: Channel) -> float:

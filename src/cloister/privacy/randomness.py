@@ -40,6 +40,18 @@ class Stream:
         """Return `count` uniforms in (0, 1)."""
         return to_uniform(self.words(count))
 
+    def numbered(self, call: int, count: int) -> Floats:
+        """Return the uniforms of call number `call` (from 0), of so many, without going through the others.
+
+        Examples
+        --------
+        >>> stream = SeededRandomness(7).stream("coins")
+        >>> again, in_order = stream.numbered(1, 3), [stream.uniforms(3) for _ in range(2)]
+        >>> bool((again == in_order[1]).all())
+        True
+        """
+        return Stream(self.name, call).uniforms(count)
+
 
 class Randomness(ABC):
     """A secret key, and the streams that follow from it."""

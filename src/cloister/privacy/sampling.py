@@ -11,17 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from cloister.errors import PlanError
+from cloister.privacy.participation import Participation
 
 __all__ = ["Coins", "Epochs", "Everyone", "FixedSize", "OnePass", "Poisson", "Sampling", "passes_of"]
 
-Coins: TypeAlias = Callable[[int], npt.NDArray[np.float64]]
-"""Secret source of uniforms: ``coins(n)`` returns ``n`` fresh float64 numbers in (0, 1)."""
+Floats = npt.NDArray[np.float64]
+Coins: TypeAlias = Callable[[int, int], Floats]
+"""Secret source of uniforms: ``coins(t, n)`` returns handful number t, of ``n`` float64 numbers in (0, 1).
+
+Asked for again it is the same, so that nobody need keep it.
+"""
 
 
 @runtime_checkable
@@ -38,8 +44,8 @@ class Sampling(Protocol):
     def denominator(self, n_tasks: int, rounds: int) -> float:
         """Public expected number of tasks in a round."""
 
-    def draw(self, coins: Coins, n_tasks: int, rounds: int) -> npt.NDArray[np.bool_]:
-        """Draw who takes part: a boolean array of shape ``(rounds, n_tasks)``."""
+    def draw(self, coins: Coins, n_tasks: int, rounds: int) -> Participation:
+        """Draw who takes part: a boolean table of shape ``(rounds, n_tasks)``, one row at a time."""
 
     def describe(self) -> str:
         """Say it in one phrase, for the guarantee."""
@@ -70,9 +76,9 @@ class Everyone:
         """Public number of tasks in a round."""
         return float(n_tasks)
 
-    def draw(self, coins: Coins, n_tasks: int, rounds: int) -> npt.NDArray[np.bool_]:
+    def draw(self, coins: Coins, n_tasks: int, rounds: int) -> Participation:
         """All true; no coin is used."""
-        return np.ones((rounds, n_tasks), dtype=np.bool_)
+        return Participation.always(n_tasks, rounds)
 
     def describe(self) -> str:
         """Say it in one phrase, for the guarantee."""
@@ -118,9 +124,9 @@ class Poisson:
         """Public expected number of tasks in a round."""
         return float(self.rate) * n_tasks
 
-    def draw(self, coins: Coins, n_tasks: int, rounds: int) -> npt.NDArray[np.bool_]:
+    def draw(self, coins: Coins, n_tasks: int, rounds: int) -> Participation:
         """Draw who takes part: independent coins."""
-        return _rows(lambda: coins(n_tasks) < self.rate, n_tasks, rounds)
+        return Participation(partial(_below, coins, n_tasks, self.rate), rounds, n_tasks)
 
     def describe(self) -> str:
         """Say it in one phrase, for the guarantee."""
@@ -175,16 +181,10 @@ class FixedSize:
         """Public number of tasks in a round."""
         return self.probability(n_tasks, rounds) * n_tasks
 
-    def draw(self, coins: Coins, n_tasks: int, rounds: int) -> npt.NDArray[np.bool_]:
+    def draw(self, coins: Coins, n_tasks: int, rounds: int) -> Participation:
         """Draw who takes part: the tasks that hold the smallest uniforms."""
         self.probability(n_tasks, rounds)
-
-        def subset() -> npt.NDArray[np.bool_]:
-            row = np.zeros(n_tasks, dtype=np.bool_)
-            row[np.argsort(coins(n_tasks), kind="stable")[: self.size]] = True
-            return row
-
-        return _rows(subset, n_tasks, rounds)
+        return Participation(partial(_smallest, coins, n_tasks, self.size), rounds, n_tasks)
 
     def describe(self) -> str:
         """Say it in one phrase, for the guarantee."""
@@ -218,14 +218,14 @@ class OnePass:
         """Public expected number of tasks in a round."""
         return n_tasks / rounds
 
-    def draw(self, coins: Coins, n_tasks: int, rounds: int) -> npt.NDArray[np.bool_]:
+    def draw(self, coins: Coins, n_tasks: int, rounds: int) -> Participation:
         """Draw who takes part: a uniformly random balanced assignment of tasks to rounds."""
         # Both the order of tasks and that of rounds are random: no round is larger by right.
-        order = np.argsort(coins(n_tasks), kind="stable")
-        names = np.argsort(coins(rounds), kind="stable")
-        out = np.zeros((rounds, n_tasks), dtype=np.bool_)
-        out[names[np.arange(n_tasks) % rounds], order] = True
-        return out
+        order = np.argsort(coins(0, n_tasks), kind="stable")
+        names = np.argsort(coins(1, rounds), kind="stable")
+        turns = np.empty(n_tasks, dtype=np.int64)
+        turns[order] = names[np.arange(n_tasks) % rounds]
+        return Participation(partial(np.equal, turns), rounds, n_tasks)
 
     def describe(self) -> str:
         """Say it in one phrase, for the guarantee."""
@@ -279,9 +279,10 @@ class Epochs:
             )
         return max(1, rounds // self.passes)
 
-    def draw(self, coins: Coins, n_tasks: int, rounds: int) -> npt.NDArray[np.bool_]:
+    def draw(self, coins: Coins, n_tasks: int, rounds: int) -> Participation:
         """Draw who takes part: one pass, again and again."""
-        return np.tile(OnePass().draw(coins, n_tasks, self.slots(rounds)), (self.passes, 1))
+        one = OnePass().draw(coins, n_tasks, self.slots(rounds))
+        return Participation(partial(_again, one), rounds, n_tasks)
 
     def describe(self) -> str:
         """Say it in one phrase, for the guarantee."""
@@ -305,9 +306,15 @@ def passes_of(sampling: Sampling, rounds: int) -> int:
     return rounds
 
 
-def _rows(row: Callable[[], npt.NDArray[np.bool_]], n_tasks: int, rounds: int) -> npt.NDArray[np.bool_]:
-    """Stack one draw per round, without holding all uniforms at once."""
-    out = np.empty((rounds, n_tasks), dtype=np.bool_)
-    for t in range(rounds):
-        out[t] = row()
-    return out
+def _below(coins: Coins, n_tasks: int, rate: float, t: int) -> npt.NDArray[np.bool_]:
+    return coins(t, n_tasks) < rate
+
+
+def _smallest(coins: Coins, n_tasks: int, size: int, t: int) -> npt.NDArray[np.bool_]:
+    row = np.zeros(n_tasks, dtype=np.bool_)
+    row[np.argsort(coins(t, n_tasks), kind="stable")[:size]] = True
+    return row
+
+
+def _again(one: Participation, t: int) -> npt.NDArray[np.bool_]:
+    return one.row(t % one.rounds)

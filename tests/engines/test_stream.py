@@ -1,0 +1,264 @@
+"""Long streams: little memory, synced in batches, and everything else as in short runs."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from cloister import (
+    FTMRL,
+    Billboard,
+    BillboardError,
+    Channel,
+    Convex,
+    Descent,
+    Exact,
+    Gaussian,
+    LeastSquares,
+    MeanRegularized,
+    OnePass,
+    Plan,
+    Poisson,
+    Silent,
+    Tasks,
+    replay,
+    run,
+)
+from cloister.billboard import END, MAGIC, synced_every
+from cloister.channel import equal_rounds
+from cloister.engines.cells import Local
+from cloister.records import HEADER, Record
+
+
+class Stopped(Exception):
+    pass
+
+
+def make_tasks(n, dim, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (2 * n, dim)) / dim**0.5
+    return Tasks.from_arrays(X, X.sum(axis=1), np.repeat(np.arange(n), 2))
+
+
+def make_plan(n, dim, rounds):
+    stream = FTMRL(Convex(LeastSquares(dim)), Exact(), rounds=rounds, lam_meta=10.0)
+    return Plan(stream, Gaussian(), OnePass(), n_tasks=n).calibrate(epsilon=2.0)
+
+
+def stop_after(rounds):
+    def progress(done, total):
+        if done == rounds:
+            raise Stopped
+
+    return progress
+
+
+def test_a_long_stream_holds_a_few_records_and_syncs_now_and_then(tmp_path, monkeypatch):
+    """3,000 rounds over 3,000 tasks, 50 numbers each; and a task that replays has its model."""
+    monkeypatch.setattr("cloister.shelf.ROOM", 1 << 17)
+    plan, tasks = make_plan(3000, 50, 3000), make_tasks(3000, 50)
+    syncs, alive, sync = [], [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: syncs.append(file) or sync(file))
+
+    def progress(done, total):
+        if done % 1000 == 0:
+            alive.append(sum(isinstance(thing, Record) for thing in gc.get_objects()))
+
+    done = run(plan, tasks, random_state=0, journal=tmp_path, progress=progress)
+    assert max(alive) < 200
+    assert 1000 <= len(syncs) < 1020
+    board = Billboard.load(tmp_path / "board")
+    assert board.head == done.board.head
+    private = done.private
+    coins = private.coins[:, [1717]]
+    assert np.sum(coins) == 1
+    model = replay(plan, board, tasks.select([1717]), coins=coins, local_seed=private.local_seed)
+    np.testing.assert_allclose(model["coef"][0], done.model(1717)["coef"], rtol=1e-12)
+
+
+def test_a_long_stream_is_the_same_without_a_journal(tmp_path, monkeypatch):
+    plan, tasks = make_plan(60, 4, 30), make_tasks(60, 4)
+    plain = run(plan, tasks, random_state=1)
+    monkeypatch.setattr("cloister.shelf.ROOM", 0)
+    monkeypatch.setattr("cloister.billboard.SYNCS", 4)
+    monkeypatch.setattr("cloister.engines.models.LARGE", 0)
+    kept = run(plan, tasks, random_state=1, journal=tmp_path)
+    assert kept.board.records.settled == 31
+    assert [r.hash for r in kept.board.records] == [r.hash for r in plain.board.records]
+    np.testing.assert_array_equal(kept.private.models["coef"], plain.private.models["coef"])
+    assert {path.name for path in tmp_path.iterdir()} == {"board", "plan.toml"}
+    kept.private.models["coef"][3] = 0.0  # an array like any other
+    assert not kept.model(3)["coef"].any()
+
+
+def test_short_runs_are_synced_after_every_release():
+    assert [synced_every(rounds) for rounds in (0, 1, 1000, 1001, 100_000)] == [1, 1, 1, 2, 100]
+
+
+# --- a power cut between two syncs -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def cut(tmp_path, monkeypatch):
+    """A journal that was stopped after 13 of 22 records, of which 10 are synced; and how it would end."""
+    monkeypatch.setattr("cloister.billboard.SYNCS", 5)
+    plan, tasks = make_plan(22, 3, 22), make_tasks(22, 3)
+    assert synced_every(22) == 5
+    with pytest.raises(Stopped):
+        run(plan, tasks, journal=tmp_path / "cut", progress=stop_after(13))
+    shutil.copytree(tmp_path / "cut", tmp_path / "whole")
+    run(plan, tasks, journal=tmp_path / "whole")
+    return plan, tasks, tmp_path / "cut", (tmp_path / "whole" / "board").read_bytes()
+
+
+def bounds_of(path):
+    board = Billboard.recover(path)
+    sizes = [len(board.record_bytes(number)) for number in range(len(board.records))]
+    return [len(MAGIC), *(len(MAGIC) + np.cumsum(sizes)).tolist()]
+
+
+def test_what_was_not_synced_may_be_lost_in_any_way(cut):
+    """Of three records that were written but not synced any bytes may be missing: they come again."""
+    plan, tasks, folder, whole = cut
+    data = (folder / "board").read_bytes()
+    bounds = bounds_of(folder / "board")
+    synced, (first, second, third) = bounds[11], bounds[12:15]
+    rng = np.random.default_rng(0)
+    tails = [b"", bytes(len(data) - synced), data[synced:first], data[synced : third - 1], data[synced:]]
+    tails += [bytes(first - synced) + data[first:]]  # the first is lost, those after it are whole
+    tails += [data[synced : first + 60] + bytes(100) + data[first + 160 :]]  # a hole in the second
+    tails += [data[synced : second - 32] + bytes(32) + data[second:]]  # only its hash is lost
+    for _ in range(12):
+        tail = bytearray(data[synced:])
+        for at in rng.integers(0, len(tail), 2):
+            tail[at : at + int(rng.integers(1, 300))] = b""
+        tails.append(bytes(tail))
+    for number, tail in enumerate(tails):
+        copy = folder.with_name(f"copy{number}")
+        shutil.copytree(folder, copy)
+        (copy / "board").write_bytes(data[:synced] + tail)
+        run(plan, tasks, journal=copy)
+        assert (copy / "board").read_bytes() == whole
+
+
+def test_what_was_synced_is_not_made_again(cut):
+    """An edit before the last sync is refused; so is one in a record after which more were synced."""
+    plan, tasks, folder, whole = cut
+    data, bounds = (folder / "board").read_bytes(), bounds_of(folder / "board")
+    complete = whole.removesuffix(END)
+    for good, at in (
+        *((data, bounds[number] + 250) for number in (0, 3, 10)),
+        (complete, bounds[12] + 250),
+        (whole, whole.rindex(HEADER) + 250),
+    ):
+        edited = good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
+        (folder / "board").write_bytes(edited)
+        with pytest.raises(BillboardError, match=r"was edited: record \d+ does not match|truncated"):
+            run(plan, tasks, journal=folder)
+        assert (folder / "board").read_bytes() == edited
+        (folder / "board").write_bytes(data)
+
+
+def test_nothing_is_written_behind_an_unsynced_last_record(cut, monkeypatch):
+    """The last line says that all is there: every record is synced before it is written."""
+    plan, tasks, folder, _ = cut
+    calls, write, sync = [], os.write, os.fsync
+    monkeypatch.setattr(os, "write", lambda file, data: calls.append(bytes(data)[-17:]) or write(file, data))
+    monkeypatch.setattr(os, "fsync", lambda file: calls.append("sync") or sync(file))
+    run(plan, tasks, journal=folder)
+    last = calls.index(END)
+    assert calls[last - 1] == calls[last + 1] == "sync"
+    assert calls[:last].count("sync") == 4  # when it was opened again, and after records 15, 20 and 22
+
+
+# --- blocks ----------------------------------------------------------------------------------------------
+
+
+def test_blocks_without_a_coin_are_left_alone(monkeypatch):
+    monkeypatch.setattr("cloister.tasks.BLOCK_ELEMENTS", 20)
+    plan, tasks = make_plan(30, 4, 30), make_tasks(30, 4)
+    assert len(tasks.layout()) == 15
+    asked = []
+    send = FTMRL.send
+
+    def counted(self, states, block, board):
+        asked.append(len(block))
+        return send(self, states, block, board)
+
+    monkeypatch.setattr(FTMRL, "send", counted)
+    run(plan, tasks, random_state=0)
+    assert asked == [1] * 30
+
+
+def test_states_of_some_rows_are_put_in_place(monkeypatch):
+    """Whatever the blocks, and whether a round takes some or all of one, states and models are the same."""
+    algorithm = MeanRegularized(LeastSquares(3), rounds=12, steps=2)
+    tasks = make_tasks(9, 3)
+    for rate in (0.2, 0.7, 1.0):
+        plan = Plan(algorithm, Gaussian(1.0), Poisson(rate), n_tasks=9)
+        one = run(plan, tasks, random_state=4)
+        monkeypatch.setattr("cloister.tasks.BLOCK_ELEMENTS", 7)
+        two = run(plan, tasks, random_state=4, engine=Local(threads=1))
+        monkeypatch.undo()
+        np.testing.assert_allclose(two.private.models["coef"], one.private.models["coef"], rtol=1e-9)
+
+
+@dataclass(frozen=True)
+class Borrows:
+    """Its states are sometimes the tasks' own rows, not copies: a careless engine would change those."""
+
+    def schedule(self, n_tasks, mu):
+        return equal_rounds(12, [Channel(1)])
+
+    def channel(self, board):
+        return Channel(1)
+
+    def open(self):
+        return {"m": np.zeros(1)}
+
+    def init(self, block, board):
+        return {"y": block.y}
+
+    def send(self, states, block, board):
+        return np.zeros((len(block), 1)), {"y": block.y if board.rounds % 3 == 2 else states["y"] + 1.0}
+
+    def digest(self, release, board):
+        return {"m": release.value}
+
+    def finish(self, states, block, board):
+        return states
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.8])
+def test_states_that_are_not_ours_are_not_changed(rate):
+    tasks = make_tasks(3, 2)
+    plan = Plan(Borrows(), Silent(), Poisson(rate), n_tasks=3)
+    before = tasks.y.copy()
+    done = run(plan, tasks, random_state=0)
+    np.testing.assert_array_equal(tasks.y, before)
+    coins, expected = np.asarray(done.private.coins), before.reshape(3, 2).copy()
+    assert coins.all(axis=1).any() or rate < 0.5
+    for t, row in enumerate(coins):
+        expected[row] = before.reshape(3, 2)[row] if t % 3 == 2 else expected[row] + 1.0
+    np.testing.assert_array_equal(done.private.models["y"], expected)
+
+
+def test_a_block_has_room_for_what_its_tasks_say():
+    """One row a task, but many numbers: a block of models must fit into memory as well as its rows do."""
+    tasks = Tasks.from_arrays(np.zeros((100, 1)), np.zeros(100), np.arange(100))
+    assert len(tasks.layout()) == 1
+    assert [len(index) for index in tasks.layout(1 << 16)] == [16] * 6 + [4]
+
+
+def test_the_stream_may_be_long_before_it_begins():
+    """A plan of 100,000 rounds is priced, and opens its board, without data."""
+    stream = FTMRL(Convex(LeastSquares(2)), Descent(lr=0.1, steps=1), rounds=100_000)
+    plan = Plan(stream, Gaussian(), OnePass(), n_tasks=100_000).calibrate(epsilon=1.0)
+    assert 0.99 < plan.guarantee.epsilon <= 1.0
+    assert plan.open().capacity == 100_000
+    assert Plan.from_toml(plan.to_toml()) == plan
