@@ -34,6 +34,7 @@ from cloister.algorithms.server import Server, ServerAverage
 from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
 from cloister.learners.descent import Descent
+from cloister.learners.quadratic import Quadratic
 
 if TYPE_CHECKING:
     from cloister.billboard import Billboard, Release
@@ -341,10 +342,6 @@ def narrow(public: dict[str, Any]) -> dict[str, Any]:
     return {name: np.asarray(array, dtype=np.float32) for name, array in public.items()}
 
 
-def quadratic(lam: float) -> Penalty | None:
-    """Return the pull of strength lam, if there is one; torch is needed only where networks are."""
-    if lam == 0:
-        return None
-    from cloister.learners.penalties import Quadratic
-
-    return Quadratic(lam)
+def quadratic(lam: float) -> Quadratic | None:
+    """Return the pull of strength lam, if there is one."""
+    return None if lam == 0 else Quadratic(lam)

@@ -104,8 +104,8 @@ class Choice:
                 tuned = variant.tune(learner, tuned, block, later, anchor)
                 loss = _left_out_loss(learner, tried, parts)
                 better = loss < smallest  # nowhere where a loss is not a number
-                best = _where(better[:, None], tuned, best)
-                smallest = _where(better, loss, smallest)
+                best = where(better[:, None], tuned, best)
+                smallest = where(better, loss, smallest)
         return best
 
 
@@ -116,6 +116,6 @@ def _left_out_loss(learner: ClientLearner, models: list[Array], parts: list[tupl
     )
 
 
-def _where(mask: Array, one: Array, other: Array) -> Array:
+def where(mask: Array, one: Array, other: Array) -> Array:
     """Take one array where the mask is true and another elsewhere, be they of NumPy or of torch."""
     return np.where(mask, one, other) if isinstance(mask, np.ndarray) else one.where(mask, other)

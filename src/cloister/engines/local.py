@@ -24,7 +24,7 @@ from cloister.privacy.noise import integer_deviation
 from cloister.privacy.randomness import Randomness
 from cloister.tasks import Tasks
 
-__all__ = ["Run", "replay", "run"]
+__all__ = ["Run", "adapt", "replay", "run"]
 
 Progress = Callable[[int, int], None]
 
@@ -206,6 +206,50 @@ def replay(
         for t in range(len(plan.rounds)):
             cells.listen(board.before(t), took_part[t])
         return cells.finish(board)
+
+
+def adapt(
+    plan: Plan,
+    board: Billboard,
+    tasks: Tasks,
+    *,
+    local_seed: int = 0,
+    engine: Engine = Local(),  # noqa: B008
+) -> States:
+    """Return the models of new tasks, which never spoke, from their own rows and a finished board.
+
+    Where tasks keep nothing from round to round (meta-learning, `FedAvg`, `FedProx`), all that counts is how
+    they end: a task goes straight there, without a round of local work. Where they do (`Personalized`,
+    `Ditto`, `SharedPrior`), a new one listens through all rounds first, as in `replay`, saying nothing.
+
+    Parameters
+    ----------
+    plan, board : Plan, Billboard
+        The public part of a finished run.
+    tasks : Tasks
+        One new task or many.
+    local_seed : int
+        The seed of the tasks' local randomness.
+    engine : Local or Batched
+        Where and how tasks are computed on.
+
+    Privacy
+    -------
+    Free: nothing leaves the new tasks, and the board stays as it is.
+
+    Examples
+    --------
+    >>> from cloister import Convex, Exact, LeastSquares, MetaSGD, Plan, Silent, Tasks, run
+    >>> tasks = Tasks.from_list([[[1.0]], [[1.0]]], [[2.0], [4.0]])
+    >>> plan = Plan(MetaSGD(Convex(LeastSquares(1)), Exact(), clip=9.0, rounds=20), Silent(), n_tasks=2)
+    >>> board = run(plan, tasks).board
+    >>> adapt(plan, board, Tasks.from_list([[[1.0]]], [[5.0]]))["coef"].round(2).tolist()  # from 3, half-way
+    [[4.0]]
+    """
+    one = next(tasks.select([0]).blocks())
+    keeps = plan.algorithm.init(one, board.before(0))
+    coins = None if keeps else np.zeros((len(plan.rounds), len(tasks)), dtype=bool)
+    return replay(plan, board, tasks, coins=coins, local_seed=local_seed, engine=engine)
 
 
 def _draw_coins(plan: Plan, source: Randomness) -> NDArray[np.bool_]:

@@ -10,6 +10,8 @@ __all__ = ["Descent"]
 
 #: More passes over the data in one round than anyone makes; passes of different rounds never share a shuffle.
 MOST_EPOCHS = 4096
+#: The counter that folds are drawn with; rounds and passes never get so far.
+FOLDS = 2**31 - 2
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cloister.learners.descent import MOST_EPOCHS, Descent
+from cloister.learners.descent import FOLDS, MOST_EPOCHS, Descent
 
 __all__ = ["folds", "local_uniforms", "minibatches"]
-
-#: The counter that folds are drawn with; rounds and passes never get so far.
-FOLDS = 2**31 - 2
 
 
 def local_uniforms(keys: Tensor, counters: Tensor, count: int) -> Tensor:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from cloister.learners.quadratic import NoPull, Quadratic
+
 if TYPE_CHECKING:
     from cloister.learners.training import Trainer
 
@@ -37,44 +39,13 @@ class Penalty(Protocol):
         """Return what is added to the gradient, or None."""
 
 
-class _Nothing:
-    def memory(self, trainer: Trainer, anchor: Stacked, X: Tensor, y: Tensor, weight: Tensor) -> Stacked:
-        """Remember nothing."""
-        return ()
-
-    def term(self, trainer: Trainer, anchor: Stacked, outputs: Tensor, x: Tensor) -> Tensor | None:
-        """Add nothing to the loss."""
-        return None
-
-    def slope(self, params: Stacked, anchor: Stacked, memory: Stacked) -> Stacked | None:
-        """Add nothing to the gradient."""
-        return None
-
-
 @dataclass(frozen=True)
-class Free(_Nothing):
+class Free(NoPull):
     """No pull: plain training."""
 
 
 @dataclass(frozen=True)
-class Quadratic(_Nothing):
-    r"""A pull on parameters: :math:`\frac\lambda2 |w - \tilde w|^2`.
-
-    Parameters
-    ----------
-    lam : float
-        Strength.
-    """
-
-    lam: float
-
-    def slope(self, params: Stacked, anchor: Stacked, memory: Stacked) -> Stacked | None:
-        """Return lambda (w - anchor)."""
-        return tuple(self.lam * (w - a) for w, a in zip(params, anchor, strict=True))
-
-
-@dataclass(frozen=True)
-class SymmetrizedKL(_Nothing):
+class SymmetrizedKL(NoPull):
     r"""A pull between class probabilities: :math:`\frac\beta2` (KL(p||q) + KL(q||p)).
 
     p and q are what the task's own model and the public one say of each of the task's own examples.
@@ -96,7 +67,7 @@ class SymmetrizedKL(_Nothing):
 
 
 @dataclass(frozen=True)
-class EWC(_Nothing):
+class EWC(NoPull):
     r"""Elastic weight consolidation: :math:`\frac\lambda2 \sum_i F_i (w_i - \tilde w_i)^2`.
 
     F is the diagonal of the empirical Fisher information, the mean over the task's own rows of the squared

@@ -1,0 +1,275 @@
+r"""Private meta-learning: learn a public start from many tasks, so that a new one learns from few rows.
+
+With a meta-model h, task k solves
+
+.. math:: L_k(h) = \min_w R_k(w) + \tfrac\lambda2 |w - h|^2, \qquad \nabla L_k(h) = -\lambda\,(w_k(h) - h),
+
+at home and says that slope, clipped. The curator looks for the h with the least mean of :math:`L_k`.
+
+============ ========================================== =================================
+algorithm    how often a task speaks                    the public model follows
+============ ========================================== =================================
+`MetaSGD`    in many rounds, all tasks or a sample      noisy mean slopes, step by step
+`FTMRL`      once, in a stream (`OnePass`)              the running total of all slopes
+============ ========================================== =================================
+
+`ClusteredMetaSGD`, with several meta-models, is in `cloister.algorithms.clustered`.
+
+References
+----------
+X. Zhou and R. Bassily, "Task-level differentially private meta learning", NeurIPS 2022: meta-NSGD (analysed
+in appendix A, Algorithm 3 and Lemmas 7 to 9) and Algorithm 4 (DP-FTMRL, Theorems 10 to 14).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.algorithms.federated import ClientLearner, quadratic
+from cloister.algorithms.finetuning import Choice, FineTuning
+from cloister.algorithms.server import Server, ServerAverage
+from cloister.channel import Channel, Plain, Round, equal_rounds
+from cloister.errors import PlanError
+from cloister.learners.convex import Convex, Exact
+from cloister.learners.descent import Descent
+
+if TYPE_CHECKING:
+    from cloister.billboard import Billboard, Release
+    from cloister.tasks import Block
+
+__all__ = ["FTMRL", "Meta", "MetaSGD"]
+
+Array = Any  # of NumPy, or of torch on another device
+States = dict[str, Any]
+Public = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What all share: the local problem, the iterates that are averaged, and the last solve at home."""
+
+    learner: ClientLearner
+    solver: Descent | Exact
+    lam: float = 1.0
+    clip: float = 1.0
+    rounds: int = 100
+    radius: float | None = None
+    tail: float = 0.5
+    finetune: FineTuning | Choice | None = None
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise PlanError(f"rounds must be at least 1. Got {self.rounds}.")
+        if not 0 < self.lam < math.inf:
+            raise PlanError(f"lam must be > 0 and finite: a slope is lam * (h - w). Got {self.lam}.")
+        if self.radius is not None and not self.radius > 0:
+            raise PlanError(f"radius must be > 0, or None for no limit. Got {self.radius}.")
+        if not 0 <= self.tail <= 1:
+            raise PlanError(f"tail must be a share of the rounds, in [0, 1]. Got {self.tail}.")
+        if isinstance(self.solver, Exact) and not isinstance(self.learner, Convex):
+            raise PlanError("Exact solves the problems of Convex losses. Give a network a Descent.")
+
+    def init(self, block: Block, board: Billboard) -> States:
+        """Keep nothing: a task starts every round at the public model."""
+        return {}
+
+    def solve(self, model: Array, block: Block, board: Billboard) -> tuple[Array, Array]:
+        """Solve each task's problem from a public model; return its solution and its way from the model."""
+        start = self.learner.spread(model, block)
+        pull = quadratic(self.lam)
+        ended = self.learner.descend(start, block, self.solver, board.rounds, model, pull)  # type: ignore[arg-type]
+        return ended, ended - start
+
+    def tune(self, solved: Array, model: Array, block: Block, board: Billboard) -> Array:
+        """Return what a task ends with: its solution, or what its own fine-tuning makes of the model."""
+        if self.finetune is None:
+            return solved
+        start = self.learner.spread(model, block)
+        return self.finetune.tune(self.learner, start, block, board.rounds, model)
+
+    def released(self, board: Billboard) -> Array:
+        """Return the model that tasks start from in the end: the mean of the last iterates, or the last."""
+        return board["average" if self.tail else "mean"]
+
+    def opened(self, start: NDArray[Any]) -> Public:
+        """Return the first iterate, and the mean of iterates if one is kept."""
+        return {"mean": start} | ({"average": start} if self.tail else {})
+
+    def averaged(self, board: Billboard, mean: NDArray[Any]) -> Public:
+        """Return the mean of the iterates so far, of those in the tail; before it begins, the iterate."""
+        if not self.tail:
+            return {}
+        count = board.rounds + 1 - self.rounds + max(1, round(self.tail * self.rounds))
+        old = mean if count <= 1 else board["average"]
+        return {"average": old + (mean - old) / max(1, count)}
+
+    def projected(self, mean: NDArray[Any]) -> NDArray[Any]:
+        """Return the nearest point in the ball around the public start."""
+        if self.radius is None:
+            return mean
+        start = self.learner.start()
+        away = mean.reshape(-1, self.learner.size) - start
+        length = np.linalg.norm(away, axis=1, keepdims=True)
+        return np.asarray(start + away * np.minimum(1.0, self.radius / np.maximum(length, 1e-300))).ravel()
+
+
+@dataclass(frozen=True)
+class _OneModel(Meta):
+    """What those share that learn one meta-model."""
+
+    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
+        """Return equal rounds of one clipped slope."""
+        return equal_rounds(self.rounds, (self._channel,))
+
+    @property
+    def _channel(self) -> Channel:
+        return Channel(self.learner.size, self.clip, Plain())
+
+    def channel(self, board: Billboard) -> Channel:
+        """Return the one channel: a slope, clipped."""
+        return self._channel
+
+    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
+        """Solve from the public model; say the slope of the task's envelope there."""
+        return -self.lam * self.solve(board["mean"], block, board)[1], states
+
+    def finish(self, states: States, block: Block, board: Billboard) -> States:
+        """Solve from the released model, with one's own rows."""
+        model = self.released(board)
+        return {"coef": self.tune(self.solve(model, block, board)[0], model, block, board)}
+
+    def newcomer(self, board: Billboard) -> States:
+        """Return the model of a task without data: the released one."""
+        return {"coef": self.released(board)[None, :]}
+
+
+@dataclass(frozen=True)
+class MetaSGD(_OneModel):
+    r"""Follow noisy mean slopes of the tasks' envelopes to one meta-model (meta-NSGD).
+
+    .. math::
+        h_{t+1} = \mathrm{Proj}_{|h - h_1| \le M}\Big( h_t - \frac{\eta}{pm} \Big(
+            \sum_k a_k\,\mathrm{Clip}_C(\nabla L_k(h_t)) + \text{noise} \Big) \Big)
+
+    Parameters
+    ----------
+    learner : Convex or Module
+        A convex loss, or a network.
+    solver : Exact or Descent
+        How a task solves its problem in a round; `Exact` for `Convex` alone.
+    lam : float
+        Pull of a task's model towards the meta-model; more than 0. Few rows want much of it.
+    clip : float
+        Largest length of a slope; public.
+    rounds : int
+        Releases.
+    radius : float, optional
+        Of the ball around the public start that the meta-model stays in; no limit by default.
+    tail : float
+        Tasks end with the mean of this last share of the iterates; 0 is the last iterate. Averaging takes
+        noise out. (The paper's mean of all iterates also counts the start, and not the last.)
+    finetune : FineTuning or Choice, optional
+        Training at home after the last release, from the meta-model; by default one more solve.
+    server : ServerAverage, ServerMomentum or ServerAdam
+        What the meta-model does with a noisy slope; its `lr` is :math:`\eta`. With `ServerAverage` a
+        step of 1/lam is as large as makes sense.
+
+    Privacy
+    -------
+    A message is one slope, clipped: sensitivity `clip` (zero-out) or twice that (replace) of the sum, however
+    roughly the problem was solved. The denominator is public. All iterates are on the board; which of them
+    is used, every last solve and every task that comes later are free.
+
+    References
+    ----------
+    Zhou and Bassily, "Task-level differentially private meta learning", appendix A (meta-NSGD; its listing,
+    not printed there, is rebuilt from Algorithm 3 and Lemmas 7 to 9).
+
+    Examples
+    --------
+    >>> from cloister import Convex, Exact, LeastSquares, Plan, Silent, Tasks, run
+    >>> tasks = Tasks.from_list([[[1.0]], [[1.0]]], [[2.0], [4.0]])
+    >>> algorithm = MetaSGD(Convex(LeastSquares(1)), Exact(), clip=9.0, rounds=20, tail=0.0)
+    >>> done = run(Plan(algorithm, Silent(), n_tasks=2), tasks)
+    >>> done.board["mean"].round(3).tolist(), done.private.models["coef"].round(3).tolist()
+    ([3.0], [[2.5], [3.5]])
+    """
+
+    server: Server = field(default_factory=ServerAverage)
+
+    def open(self) -> Public:
+        """Start from the learner's own public parameters."""
+        return self.opened(self.learner.start()) | self.server.open(self.learner.size)
+
+    def digest(self, release: Release, board: Billboard) -> Public:
+        """Step against the noisy mean slope."""
+        moved = self.server.step(board, -self.clip * release.value / release.denominator)
+        moved["mean"] = self.projected(moved["mean"])
+        return as_on(board, moved | self.averaged(board, moved["mean"]))
+
+
+@dataclass(frozen=True)
+class FTMRL(_OneModel):
+    r"""Follow the regularised leader over a stream of tasks: one pass, every task speaks once (DP-FTMRL).
+
+    .. math::
+        h_{t+1} = \mathrm{Proj}_{|h - h_1| \le M}\Big( h_1 - \frac{s_t}{\lambda_m} \Big), \qquad
+        s_t = \sum_{i \le t} \mathrm{Clip}_C(\nabla L_i(h_i)) + \text{noise}
+
+    Pair it with `OnePass`, and with a mechanism whose noise cancels in running totals; it takes any.
+
+    Parameters
+    ----------
+    learner, solver, lam, clip, rounds, radius, tail, finetune
+        As for `MetaSGD`; `rounds` is the length of the stream. One round takes one task if there are as many
+        as tasks, otherwise tasks / rounds of them.
+    lam_meta : float
+        Strength :math:`\lambda_m` of the regulariser, more than 0: 1 over the step per task. It
+        should grow like the root of the number of tasks where noise is low.
+
+    Privacy
+    -------
+    Each task takes part once, so nothing need be hidden: sensitivity `clip` or twice that of the one release
+    it is in. Theorem 10 of the paper counts the rows of a task where the number of rounds belongs, and has
+    lost a square root; the plan prices the mechanism that is run.
+
+    References
+    ----------
+    Zhou and Bassily, "Task-level differentially private meta learning", Algorithm 4 and Theorems 10 to 14.
+
+    Examples
+    --------
+    >>> from cloister import Convex, Exact, LeastSquares, OnePass, Plan
+    >>> stream = FTMRL(Convex(LeastSquares(3)), Exact(), rounds=50, lam_meta=20.0)
+    >>> plan = Plan(stream, sampling=OnePass(), n_tasks=500).calibrate(epsilon=2.0)
+    >>> plan.guarantee.epsilon <= 2.0
+    True
+    """
+
+    lam_meta: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.lam_meta < math.inf:
+            raise PlanError(f"lam_meta must be > 0 and finite. Got {self.lam_meta}.")
+
+    def open(self) -> Public:
+        """Start from the learner's own public parameters and an empty total."""
+        start = self.learner.start()
+        return self.opened(start) | {"total": np.zeros_like(start)}
+
+    def digest(self, release: Release, board: Billboard) -> Public:
+        """Add the noisy sum of slopes to the running total; step from the start against it."""
+        total = board["total"] + self.clip * release.value
+        mean = self.projected(self.learner.start() - total / self.lam_meta)
+        return as_on(board, {"mean": mean, "total": total} | self.averaged(board, mean))
+
+
+def as_on(board: Billboard, public: Public) -> Public:
+    """Return public arrays as the board holds them: in 32 bits for networks."""
+    return {name: np.asarray(array, dtype=board[name].dtype) for name, array in public.items()}

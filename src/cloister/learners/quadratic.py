@@ -1,0 +1,46 @@
+"""The quadratic pull towards a public model: plain arithmetic, for arrays of NumPy and of torch alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cloister.learners.penalties import Stacked
+
+__all__ = ["NoPull", "Quadratic"]
+
+Array = Any  # of NumPy, or of torch on another device
+
+
+class NoPull:
+    """What penalties do where they do nothing."""
+
+    def memory(self, trainer: Any, anchor: Stacked, X: Array, y: Array, weight: Array) -> Stacked:
+        """Remember nothing."""
+        return ()
+
+    def term(self, trainer: Any, anchor: Stacked, outputs: Array, x: Array) -> Array | None:
+        """Add nothing to the loss."""
+        return None
+
+    def slope(self, params: Stacked, anchor: Stacked, memory: Stacked) -> Stacked | None:
+        """Add nothing to the gradient."""
+        return None
+
+
+@dataclass(frozen=True)
+class Quadratic(NoPull):
+    r"""A pull on parameters: :math:`\frac\lambda2 |w - \tilde w|^2`.
+
+    Parameters
+    ----------
+    lam : float
+        Strength.
+    """
+
+    lam: float
+
+    def slope(self, params: Stacked, anchor: Stacked, memory: Stacked) -> Stacked | None:
+        """Return lambda (w - anchor)."""
+        return tuple(self.lam * (w - a) for w, a in zip(params, anchor, strict=True))
