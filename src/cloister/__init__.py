@@ -43,6 +43,7 @@ _HOMES = {
     "engines.cells": ["Local"],
     "engines.check": ["check_algorithm"],
     "engines.local": ["Run", "adapt", "replay", "run"],
+    "engines.public_only": ["PublicOnly"],
     "errors": [
         "AlgorithmError",
         "BillboardError",
@@ -61,6 +62,7 @@ _HOMES = {
         "SingleTaskRegressor",
     ],
     "estimators.decomposed": ["DecomposedClassifier", "DecomposedRegressor"],
+    "estimators.few_shot": ["FewShotClassifier", "FewShotModel"],
     "estimators.linear": [
         "GroupSparseClassifier",
         "GroupSparseRegressor",
@@ -77,6 +79,7 @@ _HOMES = {
     "learners.losses": ["LeastSquares", "Logistic", "Softmax"],
     "learners.module": ["Module"],
     "learners.penalties": ["EWC", "SymmetrizedKL"],
+    "learners.pixels": ["Unpack", "glyph_net"],
     "learners.quadratic": ["Quadratic"],
     "learners.regression": ["Regression"],
     "plan": ["Plan"],
@@ -86,6 +89,7 @@ _HOMES = {
     "privacy.mechanisms": ["Gaussian", "Silent"],
     "privacy.sampling": ["Everyone", "FixedSize", "OnePass", "Poisson"],
     "privacy.wishart": ["Wishart"],
+    "sharing": ["Overlap", "overlap"],
     "tasks": ["Block", "Tasks"],
     "tune.voting": ["Ballot"],
 }

@@ -17,6 +17,15 @@ from cloister.datasets.leaf import (
     leaf_stackoverflow,
 )
 from cloister.datasets.lsoa import load_lsoa
+from cloister.datasets.omniglot import (
+    Episodes,
+    Omniglot,
+    disjoint_episodes,
+    drawer_episodes,
+    episodes,
+    load_omniglot,
+    pack,
+)
 from cloister.datasets.rdataset import load_rdataset
 from cloister.datasets.real import Dataset, codebook, load, load_landmine, load_school, names
 from cloister.datasets.synthetic import Simulation, group_sparse, low_rank
@@ -24,9 +33,14 @@ from cloister.datasets.synthetic import Simulation, group_sparse, low_rank
 __all__ = [
     "SHAKESPEARE_ALPHABET",
     "Dataset",
+    "Episodes",
+    "Omniglot",
     "Simulation",
     "codebook",
     "dirichlet",
+    "disjoint_episodes",
+    "drawer_episodes",
+    "episodes",
     "fedprox",
     "fedprox_iid",
     "femnist",
@@ -38,9 +52,11 @@ __all__ = [
     "load",
     "load_landmine",
     "load_lsoa",
+    "load_omniglot",
     "load_rdataset",
     "load_school",
     "low_rank",
     "mnist_by_writer",
     "names",
+    "pack",
 ]

@@ -217,10 +217,19 @@ def disjoint_episodes(data: Omniglot, ways: int = 5, shots: int = 10, seed: int 
     shuffled and dealt into groups of `ways`. What does not fill a pack or a group is left out: of 1461
     characters with 20 images, 5 ways and 10 shots make 584 tasks.
 
+    Parameters
+    ----------
+    data : Omniglot
+        Characters to deal out.
+    ways, shots : int
+        Characters of a task, and images of each.
+    seed : int, default=0
+        Of all draws.
+
     Notes
     -----
     **Privacy.** No image is in two tasks, so a task-level guarantee protects each image. A character is in
-    as many tasks as it has packs, and a drawer in most tasks.
+    as many tasks as it has packs, and a hand in dozens.
     """
     table = data.table
     _check_sizes(table, ways, shots)
@@ -283,7 +292,7 @@ def _check_sizes(table: Ints, ways: int, images: int) -> None:
 
 
 def _distinct(rng: np.random.Generator, total: int, count: int, ways: int) -> Ints:
-    """Draw `ways` different numbers below `total`, in random order, `count` times: draw again what repeats."""
+    """Draw `ways` different numbers below `total`, in random order, `count` times."""
     drawn = rng.integers(total, size=(count, ways))
     while True:
         ordered = np.sort(drawn, axis=1)
