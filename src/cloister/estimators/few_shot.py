@@ -23,7 +23,6 @@ from cloister.estimators.parameters import check_parameters
 from cloister.learners.descent import Descent
 from cloister.learners.module import Module
 from cloister.learners.pixels import glyph_net
-from cloister.learners.quadratic import Quadratic
 from cloister.plan import Plan
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.mechanisms import Gaussian, Silent
@@ -37,7 +36,7 @@ __all__ = ["FewShotClassifier", "FewShotModel"]
 INNER = Descent(lr=0.1, batch=20, steps=6)
 LAM, CLIP = 0.1, 0.05
 SERVER = ServerMomentum(lr=10.0, beta=0.9)
-ADAPTING = FineTuning(Descent(lr=0.1, steps=200), Quadratic(0.01))
+ADAPTING = FineTuning(Descent(lr=0.1, steps=200))
 
 
 class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
