@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,8 +35,9 @@ __all__ = ["FewShotClassifier", "FewShotModel"]
 #: A round's local work, how far a task's slope may reach, and what a task does in the end.
 INNER = Descent(lr=0.1, batch=20, steps=6)
 LAM, CLIP = 0.1, 0.05
-SERVER = ServerMomentum(lr=10.0, beta=0.9)
-ADAPTING = FineTuning(Descent(lr=0.1, steps=200))
+ADAPTING = FineTuning(Descent(lr=0.1, steps=50))
+#: Largest step of the public start, and the noise in a round's mean, in clips, from which on it is smaller.
+STEP, QUIET = 20.0, 0.07
 
 
 class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
@@ -52,7 +53,7 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
         Budget; infinity for a run without noise.
     ways : int, default=5
         Most classes that a task may have.
-    rounds : int, default=100
+    rounds : int, default=150
         Releases.
     delta : float or "auto"
         By default min(m^-1.5, 1/(10 m)) for m tasks.
@@ -98,7 +99,7 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
         *,
         epsilon: float = 3.0,
         ways: int = 5,
-        rounds: int = 100,
+        rounds: int = 150,
         delta: float | str = "auto",
         relation: str = "replace",
         sampling: Sampling | None = None,
@@ -125,7 +126,7 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
         if not self.epsilon > 0:
             raise InputError(f"epsilon must be > 0. Got {self.epsilon}. Infinity means no noise.")
         silent = math.isinf(self.epsilon)
-        algorithm = MetaSGD(Module(net), INNER, LAM, CLIP, self.rounds, finetune=ADAPTING, server=SERVER)
+        algorithm = MetaSGD(Module(net), INNER, LAM, CLIP, self.rounds, tail=0.3, finetune=ADAPTING)
         plan = Plan(
             algorithm,
             Silent() if silent else Gaussian(),
@@ -134,7 +135,7 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
             relation=Relation(self.relation),
             delta=None if isinstance(self.delta, str) else float(self.delta),
         )
-        plan = plan if silent else plan.calibrate(self.epsilon)
+        plan = _paced(plan if silent else plan.calibrate(self.epsilon), algorithm)
         return Overlap(self.group_size, self.group_size, 1).mark(plan)
 
     def fit(self, tasks: Tasks) -> FewShotClassifier:
@@ -183,6 +184,15 @@ class FewShotModel:
         """Return the most likely class of each row."""
         scores = self.learner.predict(self.coef, np.asarray(X)[None])[0]
         return np.asarray(self.classes[scores[:, : len(self.classes)].argmax(axis=1)])
+
+
+def _paced(plan: Plan, algorithm: MetaSGD) -> Plan:
+    """Let the public start take smaller steps the louder its noise, which is a public number."""
+    channel = plan.rounds[0].channels[0]
+    mean = plan.sampling.denominator(plan.n_tasks, len(plan.rounds))
+    loud = plan.noise(0, channel) * math.sqrt(channel.dim) / mean
+    server = ServerMomentum(STEP * min(1.0, QUIET / max(loud, 1e-12)), beta=0.9)
+    return replace(plan, algorithm=replace(algorithm, server=server))
 
 
 def _check_targets(tasks: Tasks, ways: int) -> None:
