@@ -71,6 +71,7 @@ _HOMES = {
         "MeanRegularizedClassifier",
         "MeanRegularizedRegressor",
     ],
+    "estimators.meta": ["MetaClassifier", "MetaRegressor"],
     "estimators.prior": ["SharedPriorClassifier", "SharedPriorRegressor"],
     "evaluation": ["Released", "evaluate"],
     "learners.classification": ["Classification"],

@@ -59,9 +59,7 @@ class Overlap:
         """Say in a sentence or two what a plan promises to a task, and what to a unit."""
         task, unit = plan.guarantee.epsilon, self.epsilon(plan)
         if self.largest == 1:
-            return (
-                f"No {self.name} sits in two tasks: epsilon = {task:.4g} for tasks and {self.name}s."
-            )
+            return f"No {self.name} sits in two tasks: epsilon = {task:.4g} for tasks and {self.name}s."
         return (
             f"Epsilon = {task:.4g} for each task. But one {self.name} sits in up to {self.largest} tasks "
             f"({self.mean:.3g} on average), and for each {self.name} epsilon = {unit:.4g}."

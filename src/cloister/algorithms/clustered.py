@@ -36,7 +36,7 @@ Array = Any  # of NumPy, or of torch on another device
 States = dict[str, Any]
 Public = dict[str, NDArray[Any]]
 Keep = Callable[[Array, Array, Array], Array]
-#: A model is given up for a half of the fullest if it has fewer than this share of an equal part of the votes,
+#: A model is given up for a half of the fullest if it has less than this share of the mean votes,
 DESERTED = 0.3
 #: or if it is closer to another than this share of the models' mean distance.
 CLOSE = 0.5
@@ -157,10 +157,10 @@ class ClusteredMetaSGD(Meta):
         slopes = noisy[: self._width].copy()
         slopes[self._awake(board.rounds) * self.learner.size :] = 0.0  # noise alone, of models not in use
         moved = self.server.step(board, -slopes)
-        moved["mean"] = self.projected(moved["mean"])
         votes = board["votes"] + (noisy[self._width :] if self.models > 1 else 0.0)
         if board.rounds + 1 in self._splits:
-            moved, votes = self._split(moved, votes, board.rounds + 1)
+            moved, votes = self._split(moved, votes, board.rounds + 1), np.zeros_like(votes)
+        moved["mean"] = self.projected(moved["mean"])
         return as_on(board, moved | self.averaged(board, moved["mean"]) | {"votes": votes})
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
@@ -190,14 +190,15 @@ class ClusteredMetaSGD(Meta):
             least, kept = where(better, loss, least), where(better[:, None], found, kept)
         return best, kept
 
-    def _split(self, moved: Public, votes: NDArray[Any], time: int) -> tuple[Public, NDArray[Any]]:
+    def _split(self, moved: Public, votes: NDArray[Any], time: int) -> Public:
         """Split the fullest model in two, if another is still asleep or can be spared."""
         awake, before = self._awake(time), self._awake(time - 1)
-        full = int(np.argmax(votes[:before]))
+        heard = np.round(votes / (self.vote * self.clip), 6)  # a tie is a tie, whatever the rounding
+        full = int(np.argmax(heard[:before]))
         models = moved["mean"].reshape(self.models, -1)
-        spare = before if awake > before else _spare(models.astype(np.float64), votes, full)
+        spare = before if awake > before else _spare(models.astype(np.float64), heard, full)
         if spare is None:
-            return moved, np.zeros_like(votes)
+            return moved
         public = {name: np.array(array) for name, array in moved.items()}
         for array in public.values():
             if array.shape == (self._width,):  # the models, and what the server keeps of them
@@ -207,7 +208,7 @@ class ClusteredMetaSGD(Meta):
         halves = public["mean"].reshape(self.models, -1)
         halves[full] += push
         halves[spare] -= push
-        return public, np.zeros_like(votes)
+        return public
 
 
 def _spare(models: NDArray[np.float64], votes: NDArray[Any], full: int) -> int | None:

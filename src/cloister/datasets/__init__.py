@@ -17,6 +17,7 @@ from cloister.datasets.leaf import (
     leaf_stackoverflow,
 )
 from cloister.datasets.lsoa import load_lsoa
+from cloister.datasets.meta import Centres, around_centres
 from cloister.datasets.omniglot import (
     Episodes,
     Omniglot,
@@ -32,10 +33,12 @@ from cloister.datasets.synthetic import Simulation, group_sparse, low_rank
 
 __all__ = [
     "SHAKESPEARE_ALPHABET",
+    "Centres",
     "Dataset",
     "Episodes",
     "Omniglot",
     "Simulation",
+    "around_centres",
     "codebook",
     "dirichlet",
     "disjoint_episodes",
