@@ -43,6 +43,7 @@ _HOMES = {
     "engines.cells": ["Local"],
     "engines.check": ["check_algorithm"],
     "engines.local": ["Run", "adapt", "replay", "run"],
+    "engines.public_only": ["PublicOnly"],
     "errors": [
         "AlgorithmError",
         "BillboardError",
@@ -61,6 +62,7 @@ _HOMES = {
         "SingleTaskRegressor",
     ],
     "estimators.decomposed": ["DecomposedClassifier", "DecomposedRegressor"],
+    "estimators.few_shot": ["FewShotClassifier", "FewShotModel"],
     "estimators.linear": [
         "GroupSparseClassifier",
         "GroupSparseRegressor",
@@ -78,6 +80,7 @@ _HOMES = {
     "learners.losses": ["LeastSquares", "Logistic", "Softmax"],
     "learners.module": ["Module"],
     "learners.penalties": ["EWC", "SymmetrizedKL"],
+    "learners.pixels": ["Unpack", "glyph_net"],
     "learners.quadratic": ["Quadratic"],
     "learners.regression": ["Regression"],
     "plan": ["Plan"],
@@ -88,6 +91,7 @@ _HOMES = {
     "privacy.prefix": ["BLT", "Toeplitz", "Tree"],
     "privacy.sampling": ["Epochs", "Everyone", "FixedSize", "OnePass", "Poisson"],
     "privacy.wishart": ["Wishart"],
+    "sharing": ["Overlap", "overlap"],
     "tasks": ["Block", "Tasks"],
     "tune.voting": ["Ballot"],
 }

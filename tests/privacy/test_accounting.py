@@ -18,6 +18,7 @@ from scipy.special import ndtr
 
 from cloister.errors import InputError, PlanError
 from cloister.privacy import gaussian_dp, hidden, visible
+from cloister.privacy.accountants import visible_epsilon
 from cloister.privacy.accounting import (
     PLD,
     RDP,
@@ -382,6 +383,15 @@ def test_groups_whose_silence_is_rare() -> None:
 def test_golden_groups() -> None:
     c = cost(0.2, 200, Poisson(0.1, hidden=True))
     assert [round(group_epsilon(c, 1e-5, g), 2) for g in (1, 2, 5)] == [1.10, 2.37, 6.84]
+
+
+def test_groups_whose_losses_no_exponential_holds() -> None:
+    """A loss of a thousand and more is a bad guarantee, never a good one; so is one of a single loud task."""
+    c = cost(2.0, 10, Poisson(0.1, hidden=True))
+    small, large = (group_epsilon(c, 1e-5, g) for g in (20, 24))
+    assert 100 < small < large <= visible_epsilon(c, 1e-5, 24)
+    loud = [price(cost(mu, 5, Poisson(0.5, hidden=True)), 1e-5).epsilon for mu in (20.0, 36.0, 60.0)]
+    assert 500 < loud[0] < loud[1] < loud[2]
 
 
 def test_group_mixture_equals_the_library() -> None:

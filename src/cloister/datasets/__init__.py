@@ -18,6 +18,15 @@ from cloister.datasets.leaf import (
 )
 from cloister.datasets.lsoa import load_lsoa
 from cloister.datasets.meta import Centres, around_centres
+from cloister.datasets.omniglot import (
+    Episodes,
+    Omniglot,
+    disjoint_episodes,
+    drawer_episodes,
+    episodes,
+    load_omniglot,
+    pack,
+)
 from cloister.datasets.rdataset import load_rdataset
 from cloister.datasets.real import Dataset, codebook, load, load_landmine, load_school, names
 from cloister.datasets.synthetic import Simulation, group_sparse, low_rank
@@ -26,10 +35,15 @@ __all__ = [
     "SHAKESPEARE_ALPHABET",
     "Centres",
     "Dataset",
+    "Episodes",
+    "Omniglot",
     "Simulation",
     "around_centres",
     "codebook",
     "dirichlet",
+    "disjoint_episodes",
+    "drawer_episodes",
+    "episodes",
     "fedprox",
     "fedprox_iid",
     "femnist",
@@ -41,9 +55,11 @@ __all__ = [
     "load",
     "load_landmine",
     "load_lsoa",
+    "load_omniglot",
     "load_rdataset",
     "load_school",
     "low_rank",
     "mnist_by_writer",
     "names",
+    "pack",
 ]

@@ -40,7 +40,7 @@ from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
-from scipy.special import logsumexp, ndtr
+from scipy.special import log_ndtr, logsumexp, ndtr
 
 from cloister.privacy import gaussian_dp
 from cloister.privacy.events import RelationName
@@ -312,16 +312,16 @@ def _curve(mu: float, takers: tuple[float, ...], step: float, kind: Kind) -> tup
 
 def _remove(mu: float, takers: tuple[float, ...], e: Array) -> Array:
     """Curve of the pair (mixture, silence), for epsilon of either sign."""
-    inside = np.expm1(e) > (takers[0] - 1) * (1 - 1e-12)
+    inside = e > math.log1p((takers[0] - 1) * (1 - 1e-12))
     safe = np.where(inside, e, 0.0)
     if len(takers) == 2:
-        value = takers[1] * gaussian_dp.deltas(mu, np.log1p(np.expm1(safe) / takers[1]))
+        value = takers[1] * gaussian_dp.deltas(mu, _unmixed(safe, takers[1]))
     else:
         x = _threshold(mu, takers, safe)
-        value = -np.exp(safe) * ndtr(-x)
+        value = -np.exp(safe + log_ndtr(-x))  # of an owner of many tasks, exp(safe) alone overflows
         for k, weight in enumerate(takers):
             value = value + weight * ndtr(k * mu - x)
-    return np.asarray(np.where(inside, value, -np.expm1(e)), dtype=np.float64)
+    return np.asarray(np.where(inside, value, -np.expm1(np.minimum(e, 0.0))), dtype=np.float64)
 
 
 def _add(mu: float, takers: tuple[float, ...], e: Array) -> Array:
@@ -350,13 +350,19 @@ def _loss(x: Array, mu: float, takers: tuple[float, ...]) -> Array:
 def _threshold(mu: float, takers: tuple[float, ...], e: Array) -> Array:
     """Where the loss of a round crosses ``e``: it increases with x."""
     if len(takers) == 2:
-        return np.asarray(np.log1p(np.expm1(e) / takers[1]) / mu + mu / 2, dtype=np.float64)
+        return np.asarray(_unmixed(e, takers[1]) / mu + mu / 2, dtype=np.float64)
     low, high = np.full_like(e, -60.0 - 1 / mu), np.full_like(e, 60.0 + len(takers) * mu + 1 / mu)
     for _ in range(60):
         x = (low + high) / 2
         up = _loss(x, mu, takers) < e
         low, high = np.where(up, x, low), np.where(up, high, x)
     return np.asarray((low + high) / 2, dtype=np.float64)
+
+
+def _unmixed(e: Array, rate: float) -> Array:
+    """Return log(1 + (exp(e) - 1) / rate), also where exp(e) overflows."""
+    near = np.log1p(np.expm1(np.minimum(e, 40.0)) / rate)
+    return np.asarray(np.where(e > 40.0, e - math.log(rate), near), dtype=np.float64)
 
 
 def _moments(rounds: Exposure, rate: float, size: int) -> tuple[float, float]:

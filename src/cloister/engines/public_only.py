@@ -1,0 +1,59 @@
+"""An engine that stops after the last release: nobody trains a model at home."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from cloister.algorithm import States
+from cloister.billboard import Billboard
+from cloister.engines.cells import Cells, Coins, Engine
+from cloister.plan import Plan
+from cloister.tasks import Tasks
+
+__all__ = ["PublicOnly"]
+
+
+@dataclass(frozen=True)
+class PublicOnly:
+    """Go through the rounds of a plan, and leave it to each task when to make its own model.
+
+    For meta-learning over many tasks, where what is wanted is the public model: the last local training of
+    all tasks would take longer than the rounds, and hold every task's network in memory at once. `adapt`
+    gives a task its model whenever it asks, from the board and its own rows.
+
+    Parameters
+    ----------
+    engine : Local or Batched
+        Where and how tasks are computed on.
+    """
+
+    engine: Engine
+
+    @contextmanager
+    def cells(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Cells]:
+        """Settle the tasks, as the engine does."""
+        with self.engine.cells(plan, tasks, local_seed) as cells:
+            yield _Unfinished(cells)
+
+
+@dataclass(frozen=True)
+class _Unfinished:
+    cells: Cells
+
+    def init(self, board: Billboard) -> None:
+        self.cells.init(board)
+
+    def speak(self, board: Billboard, coins: Coins) -> object:
+        return self.cells.speak(board, coins)
+
+    def rejected(self) -> int:
+        return self.cells.rejected()
+
+    def listen(self, board: Billboard, coins: Coins) -> None:
+        self.cells.listen(board, coins)
+
+    def finish(self, board: Billboard) -> States:
+        """Return nobody's model."""
+        return {}

@@ -1,0 +1,217 @@
+"""Few-shot image classification: a public start learned from many tasks, then new classes from few images."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from cloister.algorithms.finetuning import FineTuning
+from cloister.algorithms.meta import MetaSGD
+from cloister.algorithms.server import ServerMomentum
+from cloister.channel import Relation
+from cloister.engines.batched import Batched
+from cloister.engines.local import adapt, run
+from cloister.engines.public_only import PublicOnly
+from cloister.errors import InputError
+from cloister.estimators.parameters import check_parameters
+from cloister.learners.descent import Descent
+from cloister.learners.module import Module
+from cloister.learners.pixels import glyph_net
+from cloister.plan import Plan
+from cloister.privacy.ledger import Ledger
+from cloister.privacy.mechanisms import Gaussian, Silent
+from cloister.privacy.sampling import Everyone, Sampling
+from cloister.sharing import Overlap, overlap
+from cloister.tasks import Tasks
+
+__all__ = ["FewShotClassifier", "FewShotModel"]
+
+#: A round's local work, how far a task's slope may reach, and what a task does in the end.
+INNER = Descent(lr=0.1, batch=20, steps=6)
+LAM, CLIP = 0.1, 0.05
+ADAPTING = FineTuning(Descent(lr=0.1, steps=50))
+#: Largest step of the public start, and the noise in a round's mean, in clips, from which on it is smaller.
+STEP, QUIET = 20.0, 0.07
+
+
+class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
+    """A network that learns new classes from a few images, meta-learned under task-level privacy.
+
+    Parameters
+    ----------
+    net : nn.Module, optional
+        Takes the rows of the tasks and puts out one score a class; its parameters are the public start. By
+        default a small convolutional network (`cloister.learners.pixels.glyph_net`) for images of shape
+        (1, height, width), or packed ones of 28 by 28 (`cloister.datasets.pack`).
+    epsilon : float, default=3.0
+        Budget; infinity for a run without noise.
+    ways : int, default=5
+        Most classes that a task may have.
+    rounds : int, default=150
+        Releases.
+    delta : float or "auto"
+        By default min(m^-1.5, 1/(10 m)) for m tasks.
+    relation : {"replace", "zero_out"}
+        Who counts as a neighbour.
+    sampling : Sampling, optional
+        Who takes part in a round; everyone by default.
+    group_size : int, default=1
+        Most tasks that one row may sit in. Tasks that overlap more are refused; above 1 the guarantee says
+        what a row's epsilon is.
+    device : str, default="cpu"
+        Such as "cuda".
+    ledger : Ledger, optional
+        The account these tasks spend from.
+    random_state : int, optional
+        Makes noise reproducible and INSECURE: for tests and papers.
+
+    Attributes
+    ----------
+    plan_, billboard_, guarantee_ : Plan, Billboard, Guarantee
+        All public; the board holds the meta-model.
+
+    Privacy
+    -------
+    Unit: a task with all its rows. What leaves a task is one clipped slope in each round that it takes part
+    in (see `MetaSGD`). `adapt` is free, for tasks of the fit and for new ones: nothing leaves them.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> X, y = rng.random((120, 1, 8, 8), dtype=np.float32), np.tile([0, 1], 60)
+    >>> tasks = Tasks.from_arrays(X, y, np.repeat(np.arange(30), 4))
+    >>> model = FewShotClassifier(epsilon=2.0, ways=2, rounds=2, random_state=0).fit(tasks)
+    >>> model.guarantee_.epsilon <= 2.0
+    True
+    >>> model.adapt(X[:4], ["cat", "dog", "cat", "dog"]).predict(X[:2]).tolist()
+    ['cat', 'dog']
+    """
+
+    def __init__(
+        self,
+        net: Any = None,
+        *,
+        epsilon: float = 3.0,
+        ways: int = 5,
+        rounds: int = 150,
+        delta: float | str = "auto",
+        relation: str = "replace",
+        sampling: Sampling | None = None,
+        group_size: int = 1,
+        device: str = "cpu",
+        ledger: Ledger | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.net = net
+        self.epsilon = epsilon
+        self.ways = ways
+        self.rounds = rounds
+        self.delta = delta
+        self.relation = relation
+        self.sampling = sampling
+        self.group_size = group_size
+        self.device = device
+        self.ledger = ledger
+        self.random_state = random_state
+
+    def plan(self, n_tasks: int, net: Any) -> Plan:
+        """Return the plan that `fit` would run on so many tasks with this network."""
+        check_parameters(self.get_params(deep=False))
+        if not self.epsilon > 0:
+            raise InputError(f"epsilon must be > 0. Got {self.epsilon}. Infinity means no noise.")
+        silent = math.isinf(self.epsilon)
+        algorithm = MetaSGD(Module(net), INNER, LAM, CLIP, self.rounds, tail=0.3, finetune=ADAPTING)
+        plan = Plan(
+            algorithm,
+            Silent() if silent else Gaussian(),
+            self.sampling or Everyone(),
+            n_tasks=n_tasks,
+            relation=Relation(self.relation),
+            delta=None if isinstance(self.delta, str) else float(self.delta),
+        )
+        plan = _paced(plan if silent else plan.calibrate(self.epsilon), algorithm)
+        return Overlap(self.group_size, self.group_size, 1).mark(plan)
+
+    def fit(self, tasks: Tasks) -> FewShotClassifier:
+        """Learn the public start from tasks whose targets are 0 to ways - 1; refuse tasks that share rows."""
+        _check_targets(tasks, self.ways)
+        shared = overlap(tasks)
+        if shared.largest > self.group_size:
+            raise InputError(
+                f"Some row sits in {shared.largest} tasks, more than group_size={self.group_size}: a "
+                "guarantee for tasks would not protect it. Cut tasks that share no rows, or raise group_size."
+            )
+        net = self.net if self.net is not None else _net_for(tasks.X, self.ways)
+        plan, engine = self.plan(len(tasks), net), PublicOnly(self._engine)
+        finished = run(plan, tasks, random_state=self.random_state, ledger=self.ledger, engine=engine)
+        self.plan_, self.billboard_, self.guarantee_ = plan, finished.board, finished.guarantee
+        return self
+
+    @property
+    def _engine(self) -> Batched:
+        return Batched(self.device, compiled=False)
+
+    def adapt(self, X: ArrayLike, y: ArrayLike) -> FewShotModel:
+        """Return a classifier for one task, learned from the public start with its own few rows."""
+        check_is_fitted(self, "billboard_")
+        classes, target = np.unique(np.asarray(y), return_inverse=True)
+        if len(classes) > self.ways:
+            raise InputError(f"A task may have {self.ways} classes. Got {len(classes)}. Fit with ways= more.")
+        rows = np.asarray(X)
+        own = Tasks.from_arrays(rows, target, np.zeros(len(rows), dtype=np.int64))
+        coef = adapt(self.plan_, self.billboard_, own, engine=self._engine)["coef"]
+        return FewShotModel(self.plan_.algorithm.learner, classes, coef)  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FewShotModel:
+    """One task's own classifier; it is that task's alone."""
+
+    learner: Module
+    classes: NDArray[Any]
+    coef: NDArray[np.float32]
+
+    def __repr__(self) -> str:
+        return f"FewShotModel({len(self.classes)} classes, private)"
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the most likely class of each row."""
+        scores = self.learner.predict(self.coef, np.asarray(X)[None])[0]
+        return np.asarray(self.classes[scores[:, : len(self.classes)].argmax(axis=1)])
+
+
+def _paced(plan: Plan, algorithm: MetaSGD) -> Plan:
+    """Let the public start take smaller steps the louder its noise, which is a public number."""
+    channel = plan.rounds[0].channels[0]
+    mean = plan.sampling.denominator(plan.n_tasks, len(plan.rounds))
+    loud = plan.noise(0, channel) * math.sqrt(channel.dim) / mean
+    server = ServerMomentum(STEP * min(1.0, QUIET / max(loud, 1e-12)), beta=0.9)
+    return replace(plan, algorithm=replace(algorithm, server=server))
+
+
+def _check_targets(tasks: Tasks, ways: int) -> None:
+    found = tasks.y
+    if found.dtype.kind not in "iu" or not np.isin(found, np.arange(ways)).all():
+        raise InputError(
+            f"Targets must be whole numbers from 0 to {ways - 1}: each task's own numbering of its classes. "
+            "Recode them, or set ways= to the most classes of a task."
+        )
+
+
+def _net_for(X: NDArray[Any], ways: int) -> Any:
+    """Return the default network for images of this shape."""
+    shape = X.shape[1:]
+    if X.dtype.kind in "iu" and shape == (98,):
+        return glyph_net(ways)
+    if X.dtype.kind == "f" and len(shape) == 3 and not (shape[1] % 2 or shape[2] % 2):
+        return glyph_net(ways, shape=shape, packed=False)
+    raise InputError(
+        "The default network takes images as floats of shape (rows, channels, height, width), height and "
+        f"width even, or packed ones of 28 by 28. Got {X.dtype} of shape {X.shape}. Pass a net."
+    )

@@ -1,0 +1,116 @@
+"""Tasks that share rows: how many a row, or a person, sits in, and what a guarantee for tasks is worth then.
+
+A guarantee for each task protects what is in one task only. Where tasks were cut from a common pool, such as
+the episodes of few-shot learning, all tasks that hold an image change with it, and what protects the image is
+the guarantee of a group of tasks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cloister.errors import InputError
+from cloister.plan import Plan
+from cloister.privacy.accounting import group_epsilon
+from cloister.tasks import Tasks
+
+__all__ = ["Overlap", "overlap"]
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How many tasks one unit sits in.
+
+    Attributes
+    ----------
+    largest : int
+        Of the unit that sits in most tasks.
+    mean : float
+        Over all units.
+    units : int
+        Number of different ones.
+    name : str
+        What a unit is, such as "row" or "drawer".
+
+    Notes
+    -----
+    All of these are counted from private data. To claim a guarantee for units, bound the number of tasks that
+    one may be in beforehand, and pass that public bound as `largest`.
+    """
+
+    largest: int
+    mean: float
+    units: int
+    name: str = "row"
+
+    def epsilon(self, plan: Plan) -> float:
+        """Return epsilon for all tasks of one unit, changed at once, at the plan's delta.
+
+        Without sampling the group of g tasks has g times the Gaussian mu of one; under hidden Poisson
+        sampling a round has as many of them as a binomial coin count, at worst with one and the same message.
+        """
+        assert plan.delta is not None
+        return group_epsilon(plan.cost, plan.delta, self.largest)
+
+    def describe(self, plan: Plan) -> str:
+        """Say in a sentence or two what a plan promises to a task, and what to a unit."""
+        task, unit = plan.guarantee.epsilon, self.epsilon(plan)
+        if self.largest == 1:
+            return f"No {self.name} sits in two tasks: epsilon = {task:.4g} for tasks and {self.name}s."
+        return (
+            f"Epsilon = {task:.4g} for each task. But one {self.name} sits in up to {self.largest} tasks "
+            f"({self.mean:.3g} on average), and for each {self.name} epsilon = {unit:.4g}."
+        )
+
+    def mark(self, plan: Plan) -> Plan:
+        """Return the plan with a caveat that its guarantee must be read with, where tasks overlap."""
+        if self.largest == 1:
+            return plan
+        caveat = (
+            f"tasks share {self.name}s, one sitting in up to {self.largest} tasks, so that for each "
+            f"{self.name} epsilon is {self.epsilon(plan):.4g}"
+        )
+        return replace(plan, caveats=(*plan.caveats, caveat))
+
+
+def overlap(tasks: Tasks, unit: ArrayLike | None = None, name: str = "row") -> Overlap:
+    """Count how many tasks each row sits in, or each person or thing that rows belong to.
+
+    Parameters
+    ----------
+    tasks : Tasks
+        As they take part in a run.
+    unit : array of shape (rows,), optional
+        Whom each row belongs to, in the order of ``tasks.X``. By default equal features are the same row,
+        whatever their targets.
+    name : str, default="row"
+        What to call a unit.
+
+    Examples
+    --------
+    >>> tasks = Tasks.from_list([[[1.0], [2.0]], [[2.0], [3.0]], [[2.0]]], [[0, 1], [0, 1], [1]])
+    >>> shared = overlap(tasks)
+    >>> shared.largest, round(shared.mean, 2), shared.units
+    (3, 1.67, 3)
+    >>> overlap(tasks, unit=["Ann", "Ann", "Bob", "Bob", "Cem"]).largest
+    1
+    """
+    owner = _rows(tasks) if unit is None else np.unique(np.asarray(unit), return_inverse=True)[1]
+    if owner.shape != tasks.y.shape[:1]:
+        raise InputError(
+            f"unit must have one entry a row of the tasks, {len(tasks.y)} in all. Got shape {owner.shape}."
+        )
+    seats = np.unique(owner.astype(np.int64) * len(tasks) + np.repeat(np.arange(len(tasks)), tasks.sizes))
+    counts = np.bincount(seats // len(tasks))
+    return Overlap(int(counts.max()), float(counts.mean()), len(counts), name)
+
+
+def _rows(tasks: Tasks) -> NDArray[np.int64]:
+    """Give equal rows of features equal numbers, by their bytes."""
+    flat = tasks.X.reshape(len(tasks.y), -1)
+    flat = np.ascontiguousarray(flat + 0.0 if flat.dtype.kind == "f" else flat)  # minus zero is zero
+    whole = flat.view(np.dtype((np.void, flat.dtype.itemsize * flat.shape[1])))[:, 0]
+    return np.asarray(np.unique(whole, return_inverse=True)[1], dtype=np.int64)
