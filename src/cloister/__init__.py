@@ -40,6 +40,7 @@ _HOMES = {
     "engines.batched": ["Batched"],
     "engines.cells": ["Local"],
     "engines.check": ["check_algorithm"],
+    "engines.clusters": ["ClusterRuns", "cluster_plans", "run_clusters"],
     "engines.local": ["Run", "replay", "run"],
     "errors": [
         "AlgorithmError",

@@ -107,8 +107,8 @@ def run(
     """
     if len(tasks) != plan.n_tasks:
         raise InputError(f"The plan is for {plan.n_tasks} tasks, the data has {len(tasks)}.")
-    seed = _seed(random_state)
-    _check_loudness(plan)
+    seed = seed_of(random_state)
+    check_loudness(plan)
     with open_book(journal, plan, tasks, seed, charged=ledger is not None) as book:
         if ledger is not None:
             _charge(plan, ledger, book)
@@ -120,7 +120,7 @@ def run(
     return finished
 
 
-def _seed(random_state: object) -> int | None:
+def seed_of(random_state: object) -> int | None:
     if random_state is None:
         return None
     try:
@@ -129,7 +129,7 @@ def _seed(random_state: object) -> int | None:
         raise InputError(f"random_state must be a whole number or None. Got {random_state!r}.") from None
 
 
-def _check_loudness(plan: Plan) -> None:
+def check_loudness(plan: Plan) -> None:
     """Refuse noise that integers cannot hold, before anything is charged."""
     if isinstance(plan.mechanism, Gaussian) and plan.mechanism.exact:
         for share, channel in {(round.share, channel) for round in plan.rounds for channel in round.channels}:
