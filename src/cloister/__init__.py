@@ -42,6 +42,7 @@ _HOMES = {
     "engines.check": ["check_algorithm"],
     "engines.clusters": ["ClusterRuns", "cluster_plans", "run_clusters"],
     "engines.local": ["Run", "replay", "run"],
+    "engines.several": ["Several"],
     "errors": [
         "AlgorithmError",
         "BillboardError",
