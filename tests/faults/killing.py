@@ -4,7 +4,7 @@ One process imports everything and forks a child for each run. A point is a call
 of the run (or locks it): the child counts them and sends SIGKILL to itself just before the n-th; if that one
 is a write, also after half of its bytes.
 
-    python tests/faults/killing.py WORK {engine,cli} {seeded,secure} {points,times} RUNS
+    python tests/faults/killing.py WORK {engine,network,cli} {seeded,secure} {points,times} RUNS
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from cloister import Billboard, Gaussian, LeastSquares, Ledger, MeanRegularized, Plan, Poisson, Tasks, run
 from cloister.cli import app
+from cloister.engines.cells import Engine, Local
 from cloister.storage import write_file
 from cloister.tables import write_csv
 
@@ -72,6 +74,8 @@ def charges(work: Path) -> list[str]:
 class EngineRun:
     """The library's `run` with a journal; sampled, and with tasks that draw at home and keep a state."""
 
+    engine: Engine = Local()
+
     def __init__(self, seed: int | None) -> None:
         rng = np.random.default_rng(0)
         ids = np.repeat(np.arange(12), rng.integers(1, 6, 12))
@@ -98,6 +102,7 @@ class EngineRun:
             ledger=Ledger.open(work / "ledger"),
             journal=work / "run",
             save=save,
+            engine=self.engine,
         )
 
     def folder(self, work: Path) -> Path:
@@ -109,6 +114,34 @@ class EngineRun:
     def strays(self, work: Path) -> set[str]:
         found = {path.name for path in work.iterdir() if not path.name.startswith("ledger")}
         return {path.name for path in (work / "run").iterdir()} ^ self.names | found ^ {"run"}
+
+
+class NetworkRun(EngineRun):
+    """A recurrent network on the batched engine: minibatches, momentum, several buckets."""
+
+    def __init__(self, seed: int | None) -> None:
+        import torch
+        from torch import nn
+
+        from cloister import Batched, Descent, FineTuning, Module, Personalized
+
+        super().__init__(seed)
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.read, self.head = nn.GRU(1, 4, batch_first=True), nn.Linear(4, 2)
+
+            def forward(self, x):
+                return self.head(self.read(x[..., None])[0][:, -1])
+
+        self.engine = Batched("cpu", block=3)
+        self.tasks = replace(self.tasks, y=(self.tasks.y > 0).astype(np.int64))
+        solver = Descent(0.3, batch=2, epochs=2, momentum=0.5)
+        algorithm = Personalized(Module(Net()), solver, clip=0.5, rounds=4, finetune=FineTuning(solver))
+        self.plan = Plan(algorithm, Gaussian(), Poisson(0.6), n_tasks=12).calibrate(1.0)
 
 
 class CommandRun:
@@ -258,7 +291,8 @@ def plan_kills(job, how: str, count: int, points: list[str], seconds: float) -> 
 
 def main() -> None:
     work, kind, noise, how, count = Path(sys.argv[1]).resolve(), *sys.argv[2:5], int(sys.argv[5])
-    job = (EngineRun if kind == "engine" else CommandRun)(SEED if noise == "seeded" else None)
+    jobs = {"engine": EngineRun, "network": NetworkRun, "cli": CommandRun}
+    job = jobs[kind](SEED if noise == "seeded" else None)
     first, listing = work / "first", work / "points.json"
     for folder in (work / "warm", first):
         folder.mkdir(parents=True)

@@ -31,13 +31,22 @@ def test_the_engine_goes_on_from_any_point(noise, tmp_path):
     assert found["kills"] >= found["runs"] == 14
 
 
+def test_a_network_goes_on_from_any_point(tmp_path):
+    pytest.importorskip("torch")
+    found = kill_runs(tmp_path, "network", "secure", "points", 8)
+    assert found["kills"] >= found["runs"] == 8
+
+
 def test_the_command_goes_on_from_any_point(tmp_path):
     found = kill_runs(tmp_path, "cli", "secure", "points", 4)
     assert found["kills"] >= found["runs"] == 4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "noise"), [("engine", "seeded"), ("engine", "secure"), ("cli", "secure")])
+@pytest.mark.parametrize(
+    ("kind", "noise"),
+    [("engine", "seeded"), ("engine", "secure"), ("network", "secure"), ("cli", "secure")],
+)
 def test_every_point(kind, noise, tmp_path):
     found = kill_runs(tmp_path, kind, noise, "points", ALL)
     assert found["kills"] >= found["runs"] >= found["points"] > 40
