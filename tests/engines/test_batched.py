@@ -198,7 +198,7 @@ def test_a_stopped_run_goes_on_to_the_same_board(tmp_path):
 
 
 def test_a_run_may_go_on_where_sums_come_out_in_other_last_bits(tmp_path):
-    """As on a graphics card: what is posted stays, the rest follows from it, and replay agrees to rounding."""
+    """As on a graphics card: what is posted stays, the rest follows from it, replay agrees to rounding."""
     plan = Plan(PERSONAL, Gaussian(1.0), Poisson(0.6), n_tasks=M)
     whole = models_of(plan)
 
