@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 #: Where each exported name lives; a module is imported when one of its names is first used.
 _HOMES = {
     "algorithm": ["Algorithm"],
+    "algorithms.adaptive": ["AdaptiveFedAvg"],
     "algorithms.allocation": ["Geometric", "Power"],
     "algorithms.averaging": ["Averaged"],
     "algorithms.covariance": ["GroupSparse", "LowRank"],

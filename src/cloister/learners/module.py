@@ -128,6 +128,18 @@ class Module:
         )
         return ended if isinstance(weights, Tensor) else ended.cpu().numpy()
 
+    def lengths(self, messages: Array) -> Array:
+        """Return the length of each message, in 64 bits, where squares of 32-bit numbers do not overflow."""
+        if isinstance(messages, Tensor):
+            return torch.linalg.vector_norm(messages.double(), dim=1)
+        return np.linalg.norm(messages.astype(np.float64), axis=1)
+
+    def join(self, messages: Array, column: Array) -> Array:
+        """Return messages (k, p) with one number more each."""
+        if isinstance(messages, Tensor):
+            return torch.cat([messages, column[:, None].to(messages.dtype)], dim=1)
+        return np.concatenate([messages, column[:, None].astype(messages.dtype)], axis=1)
+
     def losses(self, weights: Array, block: Block) -> Array:
         """Return each task's mean loss on its own rows."""
         X, y, weight = self._rows(block)
