@@ -1,4 +1,4 @@
-"""Run one benchmark: ``python -m benchmarks NAME [--quick] [--device cuda]``; without a name, list them."""
+"""Run one benchmark: ``python -m benchmarks NAME [--quick] [--device cuda] [--seeds 3 4]``; or list them."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("name", nargs="?", help="which one; leave it out for a list")
     parser.add_argument("--quick", action="store_true", help="a smaller run, to see that it works")
     parser.add_argument("--device", default="cpu", help="for networks: cpu or cuda")
+    parser.add_argument("--seeds", type=int, nargs="+", help="for networks: only these, to split a long run")
     chosen = parser.parse_args(arguments)
     modules = find()
     if chosen.name is None:
@@ -71,7 +72,10 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.name not in modules:
         parser.error(f"there is no benchmark {chosen.name!r}. Choose one of {', '.join(sorted(modules))}.")
     run = modules[chosen.name].run
-    options = {"device": chosen.device} if "device" in inspect.signature(run).parameters else {}
+    taken = inspect.signature(run).parameters
+    options = {name: getattr(chosen, name) for name in ("device", "seeds") if name in taken}
+    if chosen.seeds and "seeds" not in taken:
+        parser.error(f"{chosen.name} takes no --seeds.")
     figures, targets, rows = run(chosen.quick, **options)
     figures = {key: float(f"{value:.6g}") for key, value in figures.items()}
     document = {"name": chosen.name, "quick": chosen.quick, "figures": figures, "targets": targets}

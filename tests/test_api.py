@@ -104,9 +104,19 @@ def test_a_plan_can_be_priced_without_torch_or_tables():
 TORCH = {
     *(
         f"learners/{name}.py"
-        for name in ("clients", "graphs", "kernels", "minibatches", "module", "penalties", "pixels")
+        for name in (
+            "clients",
+            "graphs",
+            "kernels",
+            "minibatches",
+            "module",
+            "penalties",
+            "pixels",
+            "recurrent",
+        )
     ),
     "learners/training.py",
+    "learners/trials.py",
     "engines/batched.py",
 }
 

@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 #: Where each exported name lives; a module is imported when one of its names is first used.
 _HOMES = {
     "algorithm": ["Algorithm"],
+    "algorithms.adaptive": ["AdaptiveFedAvg"],
     "algorithms.allocation": ["Geometric", "Power"],
     "algorithms.averaging": ["Averaged"],
     "algorithms.clustered": ["ClusteredMetaSGD"],
@@ -42,8 +43,10 @@ _HOMES = {
     "engines.batched": ["Batched"],
     "engines.cells": ["Local"],
     "engines.check": ["check_algorithm"],
+    "engines.clusters": ["ClusterRuns", "cluster_plans", "run_clusters"],
     "engines.local": ["Run", "adapt", "replay", "run"],
     "engines.public_only": ["PublicOnly"],
+    "engines.several": ["Several"],
     "errors": [
         "AlgorithmError",
         "BillboardError",

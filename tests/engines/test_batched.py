@@ -15,6 +15,7 @@ from torch import nn
 from cloister import (
     EWC,
     Batched,
+    Billboard,
     Channel,
     Descent,
     Ditto,
@@ -194,6 +195,27 @@ def test_a_stopped_run_goes_on_to_the_same_board(tmp_path):
     assert done.board.head == whole.board.head
     np.testing.assert_array_equal(done.private.models["coef"], whole.private.models["coef"])
     assert not (tmp_path / "secret").exists()
+
+
+def test_a_run_may_go_on_where_sums_come_out_in_other_last_bits(tmp_path):
+    """As on a graphics card: what is posted stays, the rest follows from it, replay agrees to rounding."""
+    plan = Plan(PERSONAL, Gaussian(1.0), Poisson(0.6), n_tasks=M)
+    whole = models_of(plan)
+
+    def stop(done, total):
+        if done == 2:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        run(plan, TASKS, random_state=0, engine=CPU, journal=tmp_path, progress=stop)
+    posted = Billboard.recover(tmp_path / "board")
+    done = run(plan, TASKS, random_state=0, engine=Batched("cpu", block=1), journal=tmp_path)
+    assert done.board.before(2).head == posted.head
+    plan.check(done.board)
+    np.testing.assert_allclose(done.board["mean"], whole.board["mean"], atol=1e-5)
+    private = done.private
+    tape = replay(plan, done.board, TASKS, coins=private.coins, local_seed=private.local_seed, engine=CPU)
+    np.testing.assert_allclose(tape["coef"], private.models["coef"], atol=1e-5)
 
 
 # --- what leaves a task is bounded -------------------------------------------------------------------------

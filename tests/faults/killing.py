@@ -5,7 +5,7 @@ of the run (or locks it): the child counts them and sends SIGKILL to itself just
 is a write, also after half of its bytes. A stream also loses its power then: of what was written to its
 board since the last sync some bytes never arrive.
 
-    python tests/faults/killing.py WORK {engine,passes,stream,cli} {seeded,secure} {points,times} RUNS
+    python tests/faults/killing.py WORK {engine,passes,stream,network,cli} {seeded,secure} {points,times} RUNS
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from cloister import (
     run,
 )
 from cloister.cli import app
+from cloister.engines.cells import Engine, Local
 from cloister.storage import write_file
 from cloister.tables import write_csv
 
@@ -112,6 +113,7 @@ class EngineRun:
     """The library's `run` with a journal; sampled, and with tasks that draw at home and keep a state."""
 
     power = False
+    engine: Engine = Local()
 
     def __init__(self, seed: int | None) -> None:
         rng = np.random.default_rng(0)
@@ -139,6 +141,7 @@ class EngineRun:
             ledger=Ledger.open(work / "ledger"),
             journal=work / "run",
             save=save,
+            engine=self.engine,
         )
 
     def folder(self, work: Path) -> Path:
@@ -171,6 +174,34 @@ class StreamRun(EngineRun):
         cloister.billboard.SYNCS, cloister.shelf.ROOM = 4, 1000
         algorithm = FTMRL(Convex(LeastSquares(3)), Exact(), rounds=12)
         self.plan = Plan(algorithm, Gaussian(), OnePass(), n_tasks=12).calibrate(1.0)
+
+
+class NetworkRun(EngineRun):
+    """A recurrent network on the batched engine: minibatches, momentum, several buckets."""
+
+    def __init__(self, seed: int | None) -> None:
+        import torch
+        from torch import nn
+
+        from cloister import Batched, Descent, FineTuning, Module, Personalized
+
+        super().__init__(seed)
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.read, self.head = nn.GRU(1, 4, batch_first=True), nn.Linear(4, 2)
+
+            def forward(self, x):
+                return self.head(self.read(x[..., None])[0][:, -1])
+
+        self.engine = Batched("cpu", block=3)
+        self.tasks = replace(self.tasks, y=(self.tasks.y > 0).astype(np.int64))
+        solver = Descent(0.3, batch=2, epochs=2, momentum=0.5)
+        algorithm = Personalized(Module(Net()), solver, clip=0.5, rounds=4, finetune=FineTuning(solver))
+        self.plan = Plan(algorithm, Gaussian(), Poisson(0.6), n_tasks=12).calibrate(1.0)
 
 
 class CommandRun:
@@ -322,7 +353,13 @@ def plan_kills(job, how: str, count: int, points: list[str], seconds: float) -> 
 
 def main() -> None:
     work, kind, noise, how, count = Path(sys.argv[1]).resolve(), *sys.argv[2:5], int(sys.argv[5])
-    kinds = {"engine": EngineRun, "passes": PassesRun, "stream": StreamRun, "cli": CommandRun}
+    kinds = {
+        "engine": EngineRun,
+        "passes": PassesRun,
+        "stream": StreamRun,
+        "network": NetworkRun,
+        "cli": CommandRun,
+    }
     job = kinds[kind](SEED if noise == "seeded" else None)
     first, listing = work / "first", work / "points.json"
     for folder in (work / "warm", first):

@@ -39,6 +39,12 @@ def test_a_stream_goes_on_from_any_point_after_a_power_cut(noise, tmp_path):
     assert found["kills"] >= found["runs"] == 14
 
 
+def test_a_network_goes_on_from_any_point(tmp_path):
+    pytest.importorskip("torch")
+    found = kill_runs(tmp_path, "network", "secure", "points", 8)
+    assert found["kills"] >= found["runs"] == 8
+
+
 def test_the_command_goes_on_from_any_point(tmp_path):
     found = kill_runs(tmp_path, "cli", "secure", "points", 4)
     assert found["kills"] >= found["runs"] == 4
@@ -53,6 +59,7 @@ def test_the_command_goes_on_from_any_point(tmp_path):
         ("stream", "seeded"),
         ("stream", "secure"),
         ("engine", "secure"),
+        ("network", "secure"),
         ("cli", "secure"),
     ],
 )

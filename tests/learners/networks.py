@@ -44,6 +44,20 @@ class Reaches(nn.Module):
         return self.head(x) / self.head.weight.norm()
 
 
+class Recurs(nn.Module):
+    """Reads a sequence and scores what is next; uses outputs and last states alike."""
+
+    def __init__(self, layer: nn.Module, width: int) -> None:
+        super().__init__()
+        self.read, self.head = layer, nn.Linear(2 * width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out, last = self.read(x)
+        last = sum(last) if isinstance(last, tuple) else last
+        out, _ = self.read(x, None)
+        return self.head(torch.cat([out[:, -1], last.movedim(0, 1).flatten(1)[:, -out.shape[2] :]], dim=1))
+
+
 class Drops(nn.Module):
     """Tosses coins without a layer for it."""
 
@@ -105,6 +119,14 @@ NETWORKS = {
         lambda: nn.Sequential(nn.Linear(4, 12), nn.Unflatten(1, (4, 3)), nn.GroupNorm(2, 4), nn.Flatten()),
         (4,),
         True,
+    ),
+    "lstm": (lambda: Recurs(nn.LSTM(2, 4, num_layers=2, batch_first=True), 4), (5, 2), True),
+    "gru": (lambda: Recurs(nn.GRU(2, 3, batch_first=True, bidirectional=True), 6), (4, 2), True),
+    "rnn": (lambda: Recurs(nn.RNN(2, 3, nonlinearity="relu", bias=False, batch_first=True), 3), (4, 2), True),
+    "gru by vmap": (
+        lambda: nn.Sequential(Recurs(nn.GRU(2, 3, batch_first=True), 3), nn.PReLU()),
+        (4, 2),
+        False,
     ),
     "own layer": (Own, (4,), False),
     "grouped": (

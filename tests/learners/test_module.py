@@ -123,6 +123,14 @@ REFUSED = {
         lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, track_running_stats=True)),
         "Layer '1' is a InstanceNorm2d that keeps statistics of examples. Set track_running_stats=False",
     ),
+    "time first": (
+        lambda: nn.Sequential(nn.LSTM(4, 3)),
+        "Layer '0' is a LSTM, which can run for many tasks side by side only .* with batch_first=True",
+    ),
+    "projected": (
+        lambda: nn.Sequential(nn.LSTM(4, 3, proj_size=2, batch_first=True)),
+        "Layer '0' is a LSTM, .* and proj_size=0. Build it so",
+    ),
     "lazy": (lambda: nn.Sequential(nn.LazyLinear(3)), "Layer '0' is a LazyLinear that has no shape yet"),
     "no parameters": (lambda: nn.ReLU(), r"must have parameters, all of 32-bit floats. Got \[\]"),
     "other floats": (lambda: nn.Linear(4, 3).double(), r"Got \['torch.float64'\]. Call net.float\(\) first"),
@@ -140,26 +148,66 @@ def test_what_cannot_be_is_refused(why):
         Module(make())
 
 
+class First(nn.Module):
+    def forward(self, pair):
+        return pair[0][:, 0]
+
+
+class Sorted(nn.Module):
+    """Goes through NumPy, where torch cannot follow."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return torch.from_numpy(np.sort(self.head(x).detach().numpy(), axis=1))
+
+
+class Remembers(nn.Module):
+    """Looks at values to be sure they are there."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        if x.isnan().any():
+            raise ValueError("Got nan.")
+        return self.head(x)
+
+
+class Zeroes(nn.Module):
+    """Gives up on all rows where one is absurd."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(x) * torch.isfinite(x).all()
+
+
 SEEN_LATER = {
     "tosses coins": (Drops, "draws at random, and nobody could replay that"),
     "mixes examples": (Centres, "mixes examples: what it says of one row changed with another"),
     "changes buffers": (Counts, "changes its buffers as it runs"),
     "wrong shape": (lambda: nn.Linear(7, 3), r"cannot take torch.float32 of shape \(4,\)"),
     "beyond vmap": (
-        lambda: nn.Sequential(nn.Unflatten(1, (2, 2)), nn.GRU(2, 3, batch_first=True), First()),
-        "Copies of this network cannot run side by side: Batching rule not implemented",
+        lambda: nn.Sequential(Sorted(), nn.PReLU()),
+        "Copies of this network cannot run side by side",
     ),
-    "several outputs": (lambda: nn.GRU(4, 3), "must return one tensor, with one row an example"),
-    "time first": (
-        lambda: nn.Sequential(nn.Unflatten(1, (2, 2)), nn.GRU(2, 3), First()),
-        "must be examples .batch_first=True for sequences",
+    "fails on garbage": (Remembers, r"fails on a row of nan: Got nan.* clamp or mask what it looks up"),
+    "mixes garbage": (Zeroes, "mixes examples: what it says of one row changed with another"),
+    "several outputs": (
+        lambda: nn.Sequential(nn.Unflatten(1, (2, 2)), nn.GRU(2, 3, batch_first=True)),
+        "must return one tensor, with one row an example",
+    ),
+    "time is missing": (
+        lambda: nn.Sequential(nn.GRU(4, 3, batch_first=True), First()),
+        r"cannot take torch.float32 of shape \(4,\): GRU takes one tensor of shape \(examples, steps, feat",
     ),
 }
-
-
-class First(nn.Module):
-    def forward(self, pair):
-        return pair[0][:, 0]
 
 
 @pytest.mark.parametrize("why", SEEN_LATER)
@@ -167,6 +215,25 @@ def test_what_cannot_be_is_refused_when_rows_are_first_seen(why):
     """Found with rows of nobody: no task's data has a say in it."""
     make, sentence = SEEN_LATER[why]
     learner = Module(make())
+    X, y = inputs("linear", 1, 2), torch.zeros(1, 2, dtype=torch.int64)
+    with pytest.raises(InputError, match=sentence):
+        learner.descend(learner.start()[None], block_of(X, y), Descent(0.1), 0)
+
+
+BAD_LOSSES = {
+    "one for all": (nn.functional.cross_entropy, r"must return one number an example\. Got shape \(\) for 2"),
+    "mixes": (lambda out, y: (out - out.mean(0)).square().sum(1), "The loss mixes examples"),
+    "fails": (
+        lambda out, y: nn.functional.cross_entropy(out, y, reduction="none"),
+        r"The loss fails on a target of -\d+: .* clamp it; cloister.learners.module.cross_entropy does",
+    ),
+}
+
+
+@pytest.mark.parametrize("why", BAD_LOSSES)
+def test_a_loss_that_could_carry_rows_to_others_is_refused(why):
+    loss, sentence = BAD_LOSSES[why]
+    learner = Module(nn.Linear(4, 3), loss)
     X, y = inputs("linear", 1, 2), torch.zeros(1, 2, dtype=torch.int64)
     with pytest.raises(InputError, match=sentence):
         learner.descend(learner.start()[None], block_of(X, y), Descent(0.1), 0)

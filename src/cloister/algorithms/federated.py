@@ -77,6 +77,12 @@ class ClientLearner(Protocol):
     ) -> Array:
         """Train each task on its own rows."""
 
+    def lengths(self, messages: Array) -> Array:
+        """Return the length of each message."""
+
+    def join(self, messages: Array, column: Array) -> Array:
+        """Return messages (k, p) with one number more each."""
+
     def losses(self, weights: Array, block: Block) -> Array:
         """Return each task's mean loss on its own rows."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -81,8 +81,9 @@ class Batched:
                 f"The batched engine trains networks. {type(plan.algorithm).__name__} has none; use Local()."
             )
         device = torch.device(self.device)
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise PlanError('torch sees no graphics card here. Use Batched("cpu") or Local().')
+        if device.type == "cuda" and not (device.index or 0) < torch.cuda.device_count():
+            which = "" if device.index is None else f" {self.device}"
+            raise PlanError(f'torch sees no graphics card{which} here. Use Batched("cpu") or Local().')
         trainer = Trainer(learner.net, learner.loss, device, Precision(self.tf32, self.bf16), self.compiled)
         bound = replace(plan.algorithm, learner=learner.on(trainer))  # type: ignore[type-var]
         solver = getattr(plan.algorithm, "solver", None)
@@ -154,24 +155,27 @@ class _BatchedCells:
         here = _DeviceBoard(board, self.trainer.device)
         for bucket in self.buckets:
             everyone = np.arange(len(bucket.index))
-            parts = [
-                _first(self.algorithm.init(self._block(bucket, at, count), here), count)
-                for at, count in bucket.chunks(everyone)
-            ]
+            with self._on_device():
+                parts = [
+                    _first(self.algorithm.init(self._block(bucket, at, count), here), count)
+                    for at, count in bucket.chunks(everyone)
+                ]
             bucket.states = {name: _home(torch.cat([p[name] for p in parts]), bucket.X) for name in parts[0]}
 
     def speak(self, board: Billboard, coins: Coins) -> Any:
         sums = _Sums(self.plan, self.plan.algorithm.channel(board), self.trainer.device, self.bad)
-        for messages in self._send(board, coins):
-            sums.add(messages)
+        with self._on_device():
+            for messages in self._send(board, coins):
+                sums.add(messages)
         return sums.total()
 
     def rejected(self) -> int:
         return int(self.bad)
 
     def listen(self, board: Billboard, coins: Coins) -> None:
-        for _ in self._send(board, coins):
-            pass
+        with self._on_device():
+            for _ in self._send(board, coins):
+                pass
 
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
         here = _DeviceBoard(board, self.trainer.device)
@@ -179,10 +183,16 @@ class _BatchedCells:
         for bucket in self.buckets:
             for at, real in bucket.chunks(np.arange(len(bucket.index))):
                 block, states = self._block(bucket, at, real), self._states(bucket, at, real)
-                found = self.algorithm.finish(states, block, here).items()
+                with self._on_device():
+                    found = self.algorithm.finish(states, block, here).items()
                 part = {name: array[:real].cpu().numpy() for name, array in found}
                 models.put(bucket.index[at[:real].numpy()], part)
         return models.arrays()
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        """Give kernels, and what is recorded of them, to this card and not to the first one."""
+        device = self.trainer.device
+        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
     def _send(self, board: Billboard, coins: Coins) -> Iterator[Tensor]:
         """Let the tasks with a coin do a round's work, block by block; keep their new states."""

@@ -107,7 +107,7 @@ def run(
     """
     if len(tasks) != plan.n_tasks:
         raise InputError(f"The plan is for {plan.n_tasks} tasks, the data has {len(tasks)}.")
-    seed = _seed(random_state)
+    seed = seed_of(random_state)
     plan.mechanism.check(plan.schedule)
     with open_book(journal, plan, tasks, seed, charged=ledger is not None) as book:
         if ledger is not None:
@@ -120,7 +120,7 @@ def run(
     return finished
 
 
-def _seed(random_state: object) -> int | None:
+def seed_of(random_state: object) -> int | None:
     if random_state is None:
         return None
     try:

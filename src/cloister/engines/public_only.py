@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from cloister.algorithm import States
 from cloister.billboard import Billboard
@@ -54,6 +55,6 @@ class _Unfinished:
     def listen(self, board: Billboard, coins: Coins) -> None:
         self.cells.listen(board, coins)
 
-    def finish(self, board: Billboard) -> States:
+    def finish(self, board: Billboard, folder: Path | None = None) -> States:
         """Return nobody's model."""
         return {}

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["swap_layers"]
+from cloister.learners.recurrent import is_plain, unrolled
+
+__all__ = ["guard_layers", "swap_layers"]
 
 
 #: On a processor, groups of fewer channels than this are slower than one convolution after another.
@@ -55,6 +57,13 @@ class _Embedding(nn.Embedding):
         shift = torch.arange(clients, device=input.device)[:, None] * self.num_embeddings
         out = F.embedding(rows + shift, self.weight.reshape(-1, self.embedding_dim))
         return out.reshape(*input.shape, self.embedding_dim)
+
+
+class _Guarded(nn.Embedding):
+    """One client's embedding in which a code beyond the table is the nearest there is, and stops nobody."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.clamp(0, self.num_embeddings - 1))
 
 
 class _LayerNorm(nn.LayerNorm):
@@ -99,11 +108,27 @@ def swap_layers(net: nn.Module) -> nn.Module | None:
     """
     swapped = copy.deepcopy(net)
     for layer in swapped.modules():
-        if type(layer) in _SWAPS and _plain(layer):
+        if is_plain(layer):
+            layer.__class__ = unrolled(layer)
+        elif type(layer) in _SWAPS and _plain(layer):
             layer.__class__ = _SWAPS[type(layer)]
         elif any(True for _ in layer.parameters(recurse=False)):
             return None
     return swapped
+
+
+def guard_layers(net: nn.Module) -> nn.Module:
+    """Return a copy of a network for one client, to run under `torch.vmap`, that no whole number can stop.
+
+    Recurrent layers are written out, because torch's own cannot run so. Parameters stay as they are.
+    """
+    guarded = copy.deepcopy(net)
+    for layer in guarded.modules():
+        if is_plain(layer):
+            layer.__class__ = unrolled(layer)
+        elif type(layer) is nn.Embedding:
+            layer.__class__ = _Guarded
+    return guarded
 
 
 def _plain(layer: nn.Module) -> bool:

@@ -98,6 +98,14 @@ class Convex:
                 return self._solve(weights, block, solver, towards, lam)
             return self._steps(weights, block, solver, round, towards, lam)
 
+    def lengths(self, messages: Floats) -> Floats:
+        """Return the length of each message."""
+        return np.asarray(np.linalg.norm(messages, axis=1))
+
+    def join(self, messages: Floats, column: Floats) -> Floats:
+        """Return messages (k, p) with one number more each."""
+        return np.concatenate([messages, column[:, None]], axis=1)
+
     def losses(self, weights: Floats, block: Block) -> Floats:
         """Return each task's mean loss on its own rows."""
         return self.loss.value(weights, block.X, block.y, block.weight)

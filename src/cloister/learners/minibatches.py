@@ -25,13 +25,16 @@ def minibatches(keys: Tensor, weight: Tensor, solver: Descent, round: Tensor) ->
     """Return the rows of every step, (steps, k, batch), and their weights, 0 where there is no row.
 
     Each task shuffles its own rows once a pass. A task with fewer rows than the widest of its block has
-    fewer steps to a pass; where it has no steps left all its weights are 0.
+    fewer steps to a pass; where it has no steps left all its weights are 0. A place without a row is filled
+    with one of the task's own: a network may have no finite slope at padding, whose slope times 0 would be
+    the task's, and how much padding there is depends on others.
     """
     clients, rows = weight.shape
     steps = solver.count(rows)
     if solver.batch is None:
-        every = torch.arange(rows, device=keys.device).expand(steps, clients, rows)
-        return every, weight.expand(steps, clients, rows)
+        first = (weight > 0).to(torch.int64).argmax(dim=1, keepdim=True)
+        every = torch.where(weight > 0, torch.arange(rows, device=keys.device), first)
+        return every.expand(steps, clients, rows), weight.expand(steps, clients, rows)
     batch = min(solver.batch, rows)
     epochs = (solver.epochs or 1) if solver.steps is None else steps  # of the smallest task, at most
     counters = round.to(torch.int64) * MOST_EPOCHS + torch.arange(epochs, device=keys.device)
@@ -43,7 +46,8 @@ def minibatches(keys: Tensor, weight: Tensor, solver: Descent, round: Tensor) ->
     epoch, within = step // per_epoch[:, None], step % per_epoch[:, None]  # (k, steps)
     place = within[..., None] * batch + torch.arange(batch, device=keys.device)
     live = (place < real[:, None, None]) & (epoch < epochs)[..., None]
-    at = epoch.clamp(max=epochs - 1)[..., None] * rows + place.clamp(max=rows - 1)
+    last = (real[:, None, None] - 1).clamp(min=0)
+    at = epoch.clamp(max=epochs - 1)[..., None] * rows + torch.minimum(place, last)
     index = shuffled.gather(1, at.flatten(1))
     chosen = weight.gather(1, index).reshape(at.shape)
     weights = torch.where(live, chosen, 0.0).transpose(0, 1)

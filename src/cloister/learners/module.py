@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,15 +11,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from cloister.errors import InputError
-from cloister.learners.clients import swap_layers
 from cloister.learners.descent import Descent
 from cloister.learners.minibatches import folds
 from cloister.learners.penalties import Penalty
+from cloister.learners.recurrent import is_plain
 from cloister.learners.training import LossPerExample, Trainer
+from cloister.learners.trials import check_behaviour, check_loss, runs_stacked
 
 if TYPE_CHECKING:
     from cloister.tasks import Block
@@ -56,9 +55,9 @@ class Module:
     Notes
     -----
     Inputs and targets that are whole numbers stay so (for embeddings and classes); all others become 32-bit
-    floats. Networks of linear, convolutional, embedding and normalising layers run as one program for a
-    whole block of tasks; any other goes through `torch.vmap`. A plan file cannot hold a network: a saved plan
-    names it, by its layers and a hash of its numbers, and cannot be read back.
+    floats. Networks of linear, convolutional, recurrent, embedding and normalising layers run as one program
+    for a whole block of tasks; any other goes through `torch.vmap`. A plan file cannot hold a network: a
+    saved plan names it, by its layers and a hash of its numbers, and cannot be read back.
 
     Examples
     --------
@@ -74,7 +73,7 @@ class Module:
     net: nn.Module
     loss: LossPerExample = cross_entropy
     bound: Trainer | None = field(default=None, repr=False)
-    #: Shapes of rows that it was seen to take, and whether swapped layers do too.
+    #: Shapes of rows (and targets) that it was seen to take, and whether swapped layers do too.
     tried: dict[object, bool] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -129,6 +128,18 @@ class Module:
         )
         return ended if isinstance(weights, Tensor) else ended.cpu().numpy()
 
+    def lengths(self, messages: Array) -> Array:
+        """Return the length of each message, in 64 bits, where squares of 32-bit numbers do not overflow."""
+        if isinstance(messages, Tensor):
+            return torch.linalg.vector_norm(messages.double(), dim=1)
+        return np.linalg.norm(messages.astype(np.float64), axis=1)
+
+    def join(self, messages: Array, column: Array) -> Array:
+        """Return messages (k, p) with one number more each."""
+        if isinstance(messages, Tensor):
+            return torch.cat([messages, column[:, None].to(messages.dtype)], dim=1)
+        return np.concatenate([messages, column[:, None].astype(messages.dtype)], axis=1)
+
     def losses(self, weights: Array, block: Block) -> Array:
         """Return each task's mean loss on its own rows."""
         X, y, weight = self._rows(block)
@@ -171,14 +182,18 @@ class Module:
     def _rows(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
         X, y, weight = (self._tensor(x) for x in (block.X, block.y, block.weight))
         self._try(X)
+        kinds = (X.shape[2:], X.dtype), (y.shape[2:], y.dtype)
+        if kinds not in self.tried:
+            check_loss(self.net, self.loss, *kinds)
+            self.tried[kinds] = True
         return X, y, weight
 
     def _try(self, X: Tensor) -> None:
         """When inputs of a shape are first seen, check how the network takes such, on rows of nobody."""
         kind = (X.shape[2:], X.dtype)
         if kind not in self.tried:
-            _check_behaviour(self.net, *kind)
-            self.tried[kind] = _runs_stacked(self.net, *kind)
+            check_behaviour(self.net, *kind)
+            self.tried[kind] = runs_stacked(self.net, *kind)
         if not self.tried[kind]:
             self.trainer.swapped = None
 
@@ -213,6 +228,11 @@ def _check_layer(name: str, layer: nn.Module) -> None:
         )
     if getattr(layer, "track_running_stats", False):
         raise InputError(f"{what} that keeps statistics of examples. Set track_running_stats=False.")
+    if isinstance(layer, nn.RNNBase) and not is_plain(layer):
+        raise InputError(
+            f"{what}, which can run for many tasks side by side only as torch has it, with batch_first=True "
+            "and proj_size=0. Build it so."
+        )
     if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
         raise InputError(f"{what} that has no shape yet. Run the network on one input first.")
 
@@ -230,65 +250,3 @@ def _check_parameters(net: nn.Module) -> None:
             f"Parameter {frozen[0]!r} is frozen, but every parameter here is trained and told. Make it a "
             "buffer, or compute its features beforehand and give the part that is trained."
         )
-
-
-def _check_behaviour(net: nn.Module, shape: torch.Size, kind: torch.dtype) -> None:
-    """Refuse a network that mixes examples, draws at random or changes its buffers; uses no task's data."""
-    twin, rows = copy.deepcopy(net).cpu().train(), _made_up(2, shape, kind)
-    others = [rows.clone(), rows.clone()]
-    for i in (0, 1):
-        others[i][i] += 1
-    drawn, kept = torch.get_rng_state(), [buffer.clone() for buffer in twin.buffers()]
-    try:
-        with torch.no_grad():
-            both, first, second = (twin(x) for x in (rows, *others))
-    except Exception as error:
-        raise InputError(f"The network cannot take {kind} of shape {tuple(shape)}: {error}.") from error
-    if not isinstance(both, Tensor) or both.shape[:1] != (2,):
-        raise InputError("A network must return one tensor, with one row an example.")
-    if not torch.equal(drawn, torch.get_rng_state()):
-        raise InputError("The network draws at random, and nobody could replay that. Set its dropout to 0.")
-    if not all(map(torch.equal, kept, twin.buffers())):
-        raise InputError("The network changes its buffers as it runs. They must be public constants.")
-    if not (_near(both[1], first[1]) and _near(both[0], second[0])):
-        raise InputError(
-            "The network mixes examples: what it says of one row changed with another. Its first axis must "
-            "be examples (batch_first=True for sequences), and nothing may average over them."
-        )
-
-
-def _runs_stacked(net: nn.Module, shape: torch.Size, kind: torch.dtype) -> bool:
-    """Say whether swapped layers do what the network does: not if it reaches into a layer's parameters."""
-    twin = copy.deepcopy(net).cpu().train()
-    rows = _made_up(3, shape, kind)
-    copies = [{name: factor * w.detach() for name, w in twin.named_parameters()} for factor in (1.0, 1.5)]
-    stacked = {name: torch.stack([own[name] for own in copies]) for name in copies[0]}
-    with torch.no_grad():
-        apart = torch.cat([functional_call(twin, own, (rows,)) for own in copies])
-        try:
-            swapped = swap_layers(twin)
-            if swapped is not None:
-                together = functional_call(swapped, stacked, (torch.cat([rows, rows]),))
-                if together.shape == apart.shape and _near(together, apart):
-                    return True
-        except (RuntimeError, ValueError, IndexError):
-            pass  # it reaches in and finds stacked parameters there
-        _check_side_by_side(twin, stacked, rows)
-    return False
-
-
-def _check_side_by_side(net: nn.Module, stacked: dict[str, Tensor], rows: Tensor) -> None:
-    try:
-        vmap(lambda own: functional_call(net, own, (rows,)), randomness="error")(stacked)
-    except Exception as error:
-        raise InputError(f"Copies of this network cannot run side by side: {error}") from error
-
-
-def _made_up(count: int, shape: torch.Size, kind: torch.dtype) -> Tensor:
-    """Return rows of nobody: zeros where whole numbers are wanted."""
-    rows = torch.zeros(count, *shape, dtype=kind)
-    return rows.normal_(generator=torch.Generator().manual_seed(0)) if rows.is_floating_point() else rows
-
-
-def _near(one: Tensor, two: Tensor) -> bool:
-    return torch.allclose(one, two, rtol=1e-4, atol=1e-5, equal_nan=True)

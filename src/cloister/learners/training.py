@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from cloister.learners.clients import swap_layers
+from cloister.learners.clients import guard_layers, swap_layers
 from cloister.learners.descent import Descent
 from cloister.learners.minibatches import minibatches
 from cloister.learners.penalties import Free, Penalty, Stacked
@@ -56,8 +56,8 @@ class Trainer:
     _programs: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        self.net = copy.deepcopy(self.net).to(self.device).train()
-        self.swapped = swap_layers(self.net)
+        net = copy.deepcopy(self.net).to(self.device).train()
+        self.net, self.swapped = guard_layers(net), swap_layers(net)
         self.shapes = {name: parameter.shape for name, parameter in self.net.named_parameters()}
 
     @cached_property
@@ -104,7 +104,11 @@ class Trainer:
         """Return how many numbers the network's layers put out for one example."""
         counts: list[int] = []
         leaves = [layer for layer in self.net.modules() if not any(layer.children())]
-        note = lambda layer, inputs, out: counts.append(out.numel() if isinstance(out, Tensor) else 0)  # noqa: E731
+
+        def note(layer: nn.Module, inputs: Any, out: Any) -> None:
+            first = out[0] if isinstance(out, tuple) else out  # recurrent layers return their last state too
+            counts.append(first.numel() if isinstance(first, Tensor) else 0)
+
         hooks = [layer.register_forward_hook(note) for layer in leaves]
         try:
             with torch.no_grad():
@@ -121,9 +125,10 @@ class Trainer:
         total = tuple(torch.zeros(clients, *w.shape[1:], device=self.device) for w in anchor)
         for row in range(rows):
             slopes = self._slopes(self.spread(anchor, clients), X[:, row : row + 1], y[:, row : row + 1])
-            each = shares[:, row]
-            total = tuple(
-                t + each.reshape(-1, *[1] * (s.ndim - 1)) * s**2 for t, s in zip(total, slopes, strict=True)
+            each = [shares[:, row].reshape(-1, *[1] * (s.ndim - 1)) for s in slopes]
+            total = tuple(  # a row without weight must not spoil a sum by being not finite
+                t + torch.where(share > 0, share * s**2, 0.0)
+                for t, share, s in zip(total, each, slopes, strict=True)
             )
         return total
 

@@ -1,0 +1,104 @@
+r"""Federated averaging whose clip follows a quantile of the lengths of updates, found in noisy counts.
+
+A good clip is about as long as most updates, and nobody may look. So each task adds one number to its update:
+whether it was clipped. The noisy count of these moves the clip of the next round, which is public. Update and
+number are one message with one noise; there is no second release to pay for.
+
+References
+----------
+G. Andrew, O. Thakkar, H. B. McMahan and S. Ramaswamy, "Differentially private learning with adaptive
+clipping", arXiv:1905.03871.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cloister.algorithms.federated import FedAvg, narrow
+from cloister.channel import Channel, Plain
+from cloister.errors import PlanError
+
+if TYPE_CHECKING:
+    from cloister.billboard import Billboard, Release
+    from cloister.tasks import Block
+
+__all__ = ["AdaptiveFedAvg"]
+
+Array = Any  # of NumPy, or of torch on another device
+States = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class AdaptiveFedAvg(FedAvg):
+    r"""Federated averaging with a clip that finds its own length.
+
+    Parameters
+    ----------
+    learner, solver, rounds, server, finetune
+        As for `FedAvg`.
+    clip : float
+        The clip of the first round.
+    quantile : float
+        Share of updates that should be shorter than the clip.
+    speed : float
+        The clip of the next round is at most ``exp(speed)`` times longer or shorter.
+    vote : float
+        How loud a task says whether it was clipped, against an update of the clip's length. The count gets
+        clearer, and the update's noise :math:`\sqrt{1 + vote^2/4}` times louder.
+
+    Privacy
+    -------
+    A message is an update in units of the clip, of length 1 at most, and :math:`\pm` vote/2 beside it: its
+    length is at most :math:`\sqrt{1 + vote^2/4}`, and two such messages are at most twice that apart, which
+    opposite ones are. That is the channel's clip, and its sensitivity is exact. The clip in use is computed
+    from earlier releases.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from cloister import Descent, Module
+    >>> algorithm = AdaptiveFedAvg(Module(nn.Linear(4, 3)), Descent(lr=0.1), clip=0.1, rounds=20)
+    >>> algorithm.channel(None).dim, round(algorithm.channel(None).clip, 2)
+    (16, 1.01)
+    """
+
+    quantile: float = 0.5
+    speed: float = 0.3
+    vote: float = 0.3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (0 < self.quantile < 1 and self.speed > 0 and self.vote > 0):
+            raise PlanError(
+                "quantile must be in (0, 1), speed and vote > 0. "
+                f"Got {self.quantile}, {self.speed}, {self.vote}."
+            )
+
+    @property
+    def _channel(self) -> Channel:
+        return Channel(self.learner.size + 1, math.hypot(1, self.vote / 2), Plain())
+
+    def open(self) -> dict[str, Any]:
+        """Start from the network's own public parameters, and the first clip."""
+        return {**super().open(), "clip": np.array([self.clip])}
+
+    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
+        """Train from the public model; say how far that got, in units of the clip, and if it was clipped."""
+        update, states = super().send(states, block, board)
+        clip = board["clip"][0]
+        lengths = self.learner.lengths(update)
+        longer = lengths > clip
+        units = update / (lengths * longer + clip * ~longer)[:, None]  # not a number if the update is not
+        return self.learner.join(units, self.vote * longer - self.vote / 2), states
+
+    def digest(self, release: Release, board: Billboard) -> dict[str, Any]:
+        """Move the public model by the noisy mean of updates, and the clip towards the quantile."""
+        said = self._channel.clip * release.value / release.denominator
+        shorter = np.clip(0.5 - said[-1] / self.vote, 0.0, 1.0)
+        clip = board["clip"] * np.exp(self.speed * (self.quantile - shorter))
+        moved = narrow(self.server.step(board, float(board["clip"][0]) * said[:-1]))
+        return {**moved, "clip": clip}

@@ -1,0 +1,203 @@
+"""One run for each of some fixed, publicly known clusters of tasks: a mean for those who resemble each other.
+
+A task speaks in the run of its own cluster and in no other, so that run's price is its price. The noise of a
+cluster is as loud as that of a run of all tasks, and its tasks are fewer: clusters pay where they tell apart
+tasks that have little in common.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from cloister.algorithm import States
+from cloister.engines.cells import Engine, Local
+from cloister.engines.local import Run, run, seed_of
+from cloister.errors import InputError, PlanError
+from cloister.plan import Plan
+from cloister.privacy.guarantee import Guarantee
+from cloister.privacy.ledger import Ledger
+from cloister.privacy.ledger_entries import exposure
+from cloister.privacy.randomness import SeededRandomness, SystemRandomness
+from cloister.tasks import Tasks
+
+__all__ = ["ClusterRuns", "cluster_plans", "run_clusters"]
+
+Clusters = Mapping[Hashable, Hashable]
+PUBLIC = "each task takes part in the run of its own cluster alone; which one that is counts as public"
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterRuns:
+    """One finished run a cluster; made by `run_clusters`.
+
+    Attributes
+    ----------
+    runs : dict of Run
+        The run of each cluster, with a plan and a billboard of its own.
+    clusters : mapping
+        The cluster of each task; public.
+    """
+
+    runs: dict[Hashable, Run]
+    clusters: Clusters = field(repr=False)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What is promised to every task: that of its own run, at worst over the clusters."""
+        each = [done.guarantee for done in self.runs.values()]
+        worst = max(each, key=lambda guarantee: guarantee.epsilon)
+        others = [g.other_epsilon for g in each if g.other_epsilon is not None]
+        return replace(
+            worst,
+            n_tasks=len(self.clusters),
+            participation=f"{PUBLIC}; in that run, {worst.participation}",
+            other_epsilon=max(others, default=None),
+        )
+
+    def model(self, task: Hashable) -> States:
+        """Return one task's own model. Give it to that task alone."""
+        if task not in self.clusters:
+            raise InputError(f"There is no task {task!r} in these runs.")
+        return self.runs[self.clusters[task]].model(task)
+
+
+def cluster_plans(plan: Plan, clusters: Clusters) -> dict[Hashable, Plan]:
+    """Return a plan for each cluster, of its own number of tasks, that promises what the given plan does.
+
+    Parameters
+    ----------
+    plan : Plan
+        For all tasks together; calibrated, or with `Silent()`.
+    clusters : mapping
+        The cluster of each task, by its name; fixed and public before the run.
+
+    Examples
+    --------
+    >>> from cloister import LeastSquares, MeanRegularized
+    >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=5), n_tasks=60).calibrate(epsilon=1.0)
+    >>> plans = cluster_plans(plan, {school: "town" if school < 40 else "country" for school in range(60)})
+    >>> {name: own.n_tasks for name, own in plans.items()}
+    {'country': 20, 'town': 40}
+    >>> all(own.guarantee.epsilon <= 1 and own.delta == plan.delta for own in plans.values())
+    True
+    """
+    if len(clusters) != plan.n_tasks:
+        raise PlanError(f"The plan is for {plan.n_tasks} tasks, the clusters name {len(clusters)}.")
+    plans = {}
+    for name, count in sorted(Counter(clusters.values()).items(), key=lambda item: str(item[0])):
+        try:
+            plans[name] = _resized(plan, count)
+        except PlanError as error:
+            raise PlanError(
+                f"Cluster {name!r} has {count} task(s), too few for this plan: {error}"
+            ) from error
+    return plans
+
+
+def run_clusters(
+    plan: Plan,
+    tasks: Tasks,
+    clusters: Clusters,
+    *,
+    random_state: int | None = None,
+    ledger: Ledger | None = None,
+    engine: Engine = Local(),  # noqa: B008
+) -> ClusterRuns:
+    """Run a plan within each of some fixed clusters of tasks.
+
+    Parameters
+    ----------
+    plan : Plan
+        For all tasks together; see `cluster_plans` for what each cluster's run makes of it.
+    tasks : Tasks
+        As many as the plan says.
+    clusters : mapping
+        The cluster of each task, by its name.
+    random_state : int, optional
+        Makes the runs reproducible and INSECURE; every cluster has noise of its own all the same.
+    ledger : Ledger, optional
+        Account of all these tasks. Charged once, for the dearest of the runs, before anything leaves a task.
+    engine : Local or Batched
+        Where and how tasks are computed on.
+
+    Privacy
+    -------
+    Another task's data change the billboard of its own cluster alone, so that all billboards together are as
+    private for it as that one. Who is in which cluster is public: if clusters were found in the tasks' data,
+    no guarantee here speaks of what that gives away. The ledger keeps one number for all its tasks; the
+    dearest run's price overstates what tasks of other clusters have lost, and understates no one's.
+
+    References
+    ----------
+    S. Hu, Z. S. Wu and V. Smith, "Private multi-task learning: formulation and applications to federated
+    learning", arXiv:2108.12978, remark on fixed clusters.
+
+    Examples
+    --------
+    >>> from cloister import LeastSquares, MeanRegularized
+    >>> rng = np.random.default_rng(0)
+    >>> schools = Tasks.from_arrays(rng.uniform(size=(240, 3)), rng.uniform(size=240), np.arange(240) % 60)
+    >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=5), n_tasks=60).calibrate(epsilon=1.0)
+    >>> places = {school: "town" if school < 40 else "country" for school in range(60)}
+    >>> done = run_clusters(plan, schools, places)
+    >>> done.guarantee.holds, done.guarantee.n_tasks, round(done.guarantee.epsilon, 3)
+    (True, 60, 1.0)
+    >>> done.model(7)["coef"].shape
+    (3,)
+    """
+    names, seed = tasks.ids.tolist(), seed_of(random_state)
+    _check_names(names, clusters)
+    plans = cluster_plans(plan, clusters)
+    for own in plans.values():
+        own.mechanism.check(own.schedule)
+        own.open()  # one that nobody can price is refused before anything is charged
+    if ledger is not None:
+        _charge(plans, ledger, seed)
+    of_task = [clusters[name] for name in names]
+    runs = {
+        name: run(
+            own,
+            tasks.select(np.array([cluster == name for cluster in of_task])),
+            random_state=None if seed is None else _own_seed(seed, name),
+            engine=engine,
+        )
+        for name, own in plans.items()
+    }
+    return ClusterRuns(runs, dict(clusters))
+
+
+def _resized(plan: Plan, count: int) -> Plan:
+    """Return the plan for so many tasks, calibrated anew if it would cost more than for all."""
+    own = replace(plan, n_tasks=count)
+    own.sampling.probability(count, max(1, len(own.rounds)))  # refuses a sample larger than the cluster
+    promised = plan.guarantee.epsilon
+    return own if own.guarantee.epsilon <= promised else own.calibrate(promised)
+
+
+def _check_names(names: list[Hashable], clusters: Clusters) -> None:
+    absent = [name for name in names if name not in clusters]
+    if absent:
+        raise InputError(f"Every task must be in a cluster. Task {absent[0]!r} is in none; put it in one.")
+    strange = set(clusters) - set(names)
+    if strange:
+        raise InputError(f"There is no task {sorted(strange, key=str)[0]!r}, but the clusters name it.")
+
+
+def _charge(plans: dict[Hashable, Plan], ledger: Ledger, seed: int | None) -> None:
+    """Book the dearest run once, for all tasks: no task takes part in two."""
+    dearest = max(plans.values(), key=lambda own: exposure(own.cost_under(ledger.relation)))
+    count = sum(own.n_tasks for own in plans.values())
+    together = hashlib.sha256("".join(own.fingerprint for own in plans.values()).encode()).hexdigest()
+    source = SystemRandomness() if seed is None else SeededRandomness(seed)
+    cost = replace(dearest.cost_under(ledger.relation), n_tasks=count)
+    ledger.charge(together, cost, noise=dearest.noise_from(source))
+
+
+def _own_seed(seed: int, cluster: Hashable) -> int:
+    """Return a cluster's own seed: with the same one, two billboards would share their noise."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}|{cluster}".encode(), digest_size=8).digest(), "little")

@@ -1,0 +1,132 @@
+"""Several engines side by side, each with its share of the tasks: one process, several graphics cards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.algorithm import States
+from cloister.billboard import Billboard
+from cloister.engines.cells import Cells, Coins, Engine
+from cloister.engines.models import Models
+from cloister.errors import PlanError
+from cloister.plan import Plan
+from cloister.tasks import Tasks
+
+__all__ = ["Several"]
+
+Shares = Sequence[NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Several:
+    """Tasks dealt out to several engines, so that each has about as many rows.
+
+    ``Several((Batched("cuda:0"), Batched("cuda:1")))`` keeps two graphics cards busy from one process: a card
+    takes its orders and computes while the other is given its own, and sums are fetched when noise is added.
+
+    Parameters
+    ----------
+    engines : tuple of Engine
+        Such as `Batched` on one card each.
+
+    Privacy
+    -------
+    The sum of the engines' sums is released, as if there were one engine. With exact noise these are whole
+    numbers, and it does not matter who adds them up, or in which order.
+
+    Examples
+    --------
+    >>> from cloister import Gaussian, LeastSquares, Local, MeanRegularized, run
+    >>> rng = np.random.default_rng(0)
+    >>> tasks = Tasks.from_arrays(rng.uniform(size=(90, 3)), rng.uniform(size=90), np.arange(90) % 30)
+    >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=2), Gaussian(1.0), n_tasks=30)
+    >>> engines = Local(), Several((Local(), Local()))
+    >>> one, two = (run(plan, tasks, random_state=0, engine=engine).board for engine in engines)
+    >>> one.head == two.head
+    True
+    """
+
+    engines: tuple[Engine, ...]
+
+    def __post_init__(self) -> None:
+        if not self.engines or not all(hasattr(engine, "cells") for engine in self.engines):
+            raise PlanError(f"Several takes a tuple of engines, one at least. Got {self.engines!r}.")
+
+    @contextmanager
+    def cells(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Cells]:
+        """Settle a share of the tasks on each engine."""
+        shares = deal(tasks.sizes, min(len(self.engines), len(tasks)))
+        with ExitStack() as stack:
+            parts = [
+                stack.enter_context(engine.cells(plan, tasks.select(share), local_seed))
+                for engine, share in zip(self.engines, shares, strict=False)
+            ]
+            yield _SeveralCells(parts, shares)
+
+
+@dataclass
+class _SeveralCells:
+    parts: list[Cells]
+    shares: Shares
+
+    def init(self, board: Billboard) -> None:
+        for cells in self.parts:
+            cells.init(board)
+
+    def speak(self, board: Billboard, coins: Coins) -> Any:
+        sums = [cells.speak(board, coins[at]) for cells, at in self._each()]
+        return sum(sums) if all(isinstance(part, np.ndarray) for part in sums) else _Sum(sums)
+
+    def rejected(self) -> int:
+        return sum(cells.rejected() for cells in self.parts)
+
+    def listen(self, board: Billboard, coins: Coins) -> None:
+        for cells, at in self._each():
+            cells.listen(board, coins[at])
+
+    def finish(self, board: Billboard, folder: Path | None = None) -> States:
+        models = Models(sum(map(len, self.shares)), folder)
+        for cells, at in self._each():
+            models.put(at, cells.finish(board))
+        return models.arrays()
+
+    def _each(self) -> Iterator[tuple[Cells, NDArray[np.int64]]]:
+        return zip(self.parts, self.shares, strict=True)
+
+
+class _Sum:
+    """A sum of arrays that may still be being computed; added up when it is looked at."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = parts
+        self.size = parts[0].size
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        total = np.asarray(self.parts[0])
+        for part in self.parts[1:]:
+            total = total + np.asarray(part)
+        return total if dtype is None else total.astype(dtype)
+
+
+def deal(sizes: NDArray[np.int64], count: int) -> list[NDArray[np.int64]]:
+    """Deal tasks out in shares of nearly equal numbers of rows, and of at least one task each.
+
+    Examples
+    --------
+    >>> [share.tolist() for share in deal(np.array([9, 1, 2, 3, 5]), 2)]
+    [[0, 1], [2, 3, 4]]
+    """
+    rows = np.zeros(count)
+    shares: list[list[int]] = [[] for _ in range(count)]
+    for task in np.argsort(-sizes, kind="stable").tolist():
+        least = int(rows.argmin())
+        shares[least].append(task)
+        rows[least] += max(1, int(sizes[task]))
+    return [np.array(sorted(share), dtype=np.int64) for share in shares]

@@ -1,0 +1,143 @@
+"""Several engines are one: the same board, the same models, whoever computes what."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from cloister import (
+    EWC,
+    Batched,
+    Descent,
+    FedAvg,
+    FineTuning,
+    Gaussian,
+    Laplace,
+    LeastSquares,
+    Local,
+    MeanRegularized,
+    Module,
+    Personalized,
+    Plan,
+    PlanError,
+    Poisson,
+    Several,
+    Silent,
+    Tasks,
+    replay,
+    run,
+)
+from cloister.engines.several import _Sum, deal
+
+M = 14
+CPU = Batched("cpu", block=3)
+ENGINES = {
+    "two local": Several((Local(), Local())),
+    "two batched": Several((CPU, CPU)),
+    "of each": Several((Local(1), CPU, CPU)),
+    "more than tasks": Several((CPU,) * 20),
+    "several of several": Several((Several((CPU, CPU)), CPU)),
+}
+EVERY = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+
+
+def make_tasks(sizes):
+    rng = np.random.default_rng(0)
+    ids = np.repeat([f"t{i:02d}" for i in range(M)], sizes)
+    return Tasks.from_arrays(rng.normal(size=(len(ids), 3)), rng.integers(0, 3, len(ids)), ids)
+
+
+EQUAL = make_tasks([6] * M)
+RAGGED = make_tasks([1, 2, 2, 3, 3, 4, 5, 6, 9, 9, 14, 20, 30, 31])
+
+
+def algorithm():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3))
+    tuned = FineTuning(Descent(0.1, batch=3, steps=4), EWC(1.0))
+    return Personalized(Module(net), Descent(0.2, batch=4, momentum=0.4), clip=0.3, rounds=3, finetune=tuned)
+
+
+@EVERY
+@pytest.mark.parametrize("mechanism", [Gaussian(1.0), Gaussian(1.0, exact=False), Silent()], ids=repr)
+def test_several_engines_are_one(engine, mechanism):
+    plan = Plan(algorithm(), mechanism, Poisson(0.7), n_tasks=M)
+    one, two = (run(plan, RAGGED, random_state=0, engine=e) for e in (CPU, engine))
+    np.testing.assert_allclose(two.board["mean"], one.board["mean"], atol=1e-5)
+    np.testing.assert_allclose(two.private.models["coef"], one.private.models["coef"], rtol=1e-5, atol=1e-5)
+    tape = replay(plan, two.board, RAGGED, coins=two.private.coins, local_seed=two.private.local_seed,
+                  engine=engine)  # fmt: skip
+    np.testing.assert_array_equal(tape["coef"], two.private.models["coef"])
+
+
+@pytest.mark.parametrize("inner", [Local(), CPU], ids=["local", "batched"])
+def test_boards_are_the_same_to_the_bit(inner):
+    """With exact noise sums are whole numbers; tasks of one size are computed alike in any block."""
+    plan = Plan(algorithm(), Gaussian(1.0), Poisson(0.7), n_tasks=M)
+    one, two, three = (
+        run(plan, EQUAL, random_state=0, engine=e)
+        for e in (inner, Several((inner,) * 2), Several((inner,) * 5))
+    )
+    assert one.board.head == two.board.head == three.board.head
+    np.testing.assert_array_equal(one.private.models["coef"], two.private.models["coef"])
+
+
+def test_linear_models_and_other_noise():
+    rng = np.random.default_rng(0)
+    X, ids = rng.uniform(-0.5, 0.5, (70, 3)), np.arange(70) % M
+    tasks = Tasks.from_arrays(X, X.sum(axis=1), ids)
+    for mechanism in (Gaussian(1.0), Laplace(5.0)):
+        plan = Plan(MeanRegularized(LeastSquares(3), rounds=3, steps=2), mechanism, n_tasks=M)
+        one, two = (run(plan, tasks, random_state=0, engine=e) for e in (Local(), ENGINES["two local"]))
+        np.testing.assert_allclose(two.board["mean"], one.board["mean"], atol=1e-12)
+
+
+def test_garbage_is_counted_wherever_it_is():
+    tasks = make_tasks([6] * M)
+    tasks.X[tasks.offsets[3]] = tasks.X[tasks.offsets[9]] = np.nan
+    plan = Plan(FedAvg(algorithm().learner, Descent(0.2), rounds=2), Gaussian(1.0), n_tasks=M)
+    assert run(plan, tasks, random_state=0, engine=ENGINES["two batched"]).private.rejected_messages == 4
+
+
+def test_a_sum_is_not_looked_at_before_it_is_needed():
+    """The curator draws noise while devices compute."""
+    looked = []
+
+    class Slow:
+        size = 3
+
+        def __array__(self, dtype=None, copy=None):
+            looked.append(True)
+            return np.arange(3)
+
+    total = _Sum([Slow(), Slow()])
+    assert not looked
+    np.testing.assert_array_equal(np.asarray(total) + 1, [1, 3, 5])
+    assert len(looked) == 2
+
+
+def test_shares_have_as_many_rows():
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 400, 500)
+    shares = deal(sizes, 8)
+    assert sorted(np.concatenate(shares).tolist()) == list(range(500))
+    rows = [sizes[share].sum() for share in shares]
+    assert max(rows) < 1.01 * min(rows)
+
+
+def test_refused():
+    with pytest.raises(PlanError, match="takes a tuple of engines, one at least"):
+        Several(())
+    with pytest.raises(PlanError, match="takes a tuple of engines, one at least"):
+        Several(("cuda:0", "cuda:1"))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are not two graphics cards")
+def test_two_cards_agree_with_the_processor():
+    plan = Plan(algorithm(), Gaussian(1.0), Poisson(0.7), n_tasks=M)
+    cards = Several((Batched("cuda:0"), Batched("cuda:1")))
+    one, two = (run(plan, RAGGED, random_state=0, engine=e) for e in (CPU, cards))
+    np.testing.assert_allclose(two.private.models["coef"], one.private.models["coef"], atol=1e-4)
