@@ -26,11 +26,11 @@ FEW_CHANNELS = 8
 class _Linear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         clients = self.weight.shape[0]
-        rows = input.reshape(clients, -1, self.in_features)
-        out = rows @ self.weight.transpose(1, 2)
+        columns = input.reshape(clients, -1, self.in_features).transpose(1, 2)
+        out = self.weight @ columns  # in this order the weight's slope is laid out as the weight is
         if self.bias is not None:
-            out = out + self.bias[:, None]
-        return out.reshape(*input.shape[:-1], self.out_features)
+            out = out + self.bias[:, :, None]
+        return out.transpose(1, 2).reshape(*input.shape[:-1], self.out_features)
 
 
 class _Conv2d(nn.Conv2d):

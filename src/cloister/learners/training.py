@@ -186,8 +186,13 @@ class Loop:
         params, towards = self.trainer.stack(start), self.trainer.stack(anchor[None])
         memory = self.pull.memory(self.trainer, towards, X, y, weight)
         velocity: Stacked = tuple(torch.zeros_like(w) for w in params) if self.solver.momentum else ()
-        for at, weights in zip(*minibatches(keys, weight, self.solver, round), strict=True):
-            params, velocity = self.step(params, velocity, towards, memory, X, y, at, weights, rate)
+        at, weights = minibatches(keys, weight, self.solver, round)
+        places = at + torch.arange(len(y), device=at.device)[:, None] * y.shape[1]  # among all clients' rows
+        rows, targets = X.flatten(0, 1), y.flatten()
+        for place, chosen in zip(places, weights, strict=True):
+            params, velocity = self.step(
+                params, velocity, towards, memory, rows, targets, place, chosen, rate
+            )
         return self.trainer.flatten(params)
 
     def step(
@@ -202,11 +207,11 @@ class Loop:
         weight: Tensor,
         rate: Tensor,
     ) -> tuple[Stacked, Stacked]:
-        """Take one step on the rows `at`, (k, batch)."""
-        rows = torch.arange(len(at), device=at.device)[:, None]
+        """Take one step on the rows `at`, (k, batch), of all clients' rows, one client after another."""
+        x, targets = (rows.index_select(0, at.flatten()).unflatten(0, at.shape) for rows in (X, y))
         leaves = tuple(w.detach().requires_grad_() for w in params)
         with torch.enable_grad():
-            total = self.objective(leaves, anchor, X[rows, at], y[rows, at], weight)
+            total = self.objective(leaves, anchor, x, targets, weight)
         slopes = torch.autograd.grad(total, leaves)
         live = (weight.sum(1) > 0).to(torch.float32)
         return self.update(params, velocity, anchor, memory, slopes, live, rate)
@@ -239,7 +244,7 @@ class Loop:
             if self.solver.momentum:
                 total = self.solver.momentum * velocity[i] + total
                 moved.append(total)
-            new.append(w - (rate * live).reshape(-1, *[1] * (w.ndim - 1)) * total)
+            new.append(torch.addcmul(w, (rate * live).reshape(-1, *[1] * (w.ndim - 1)), total, value=-1))
         return tuple(new), tuple(moved)
 
 
