@@ -119,6 +119,10 @@ class _Bucket:
             else:
                 yield slice(int(part[0]), int(part[-1]) + 1), len(part)
 
+    def members(self, at: slice | Tensor, real: int) -> NDArray[np.int64]:
+        """Return which tasks a block really has."""
+        return self.index[at if isinstance(at, slice) else at[:real].numpy()]
+
     def block(self, at: slice | Tensor, real: int) -> Block:
         """Return a block of tasks on the device."""
         X, y, weight, keys = (self._fetch(column, at) for column in (self.X, self.y, self.weight, self.keys))
@@ -207,7 +211,7 @@ class _BatchedCells:
                 for name, array in self.algorithm.finish(states, bucket.block(at, real), here).items():
                     found = array[:real].cpu().numpy()
                     home = models.setdefault(name, np.empty((count, *found.shape[1:]), found.dtype))
-                    home[bucket.index[at][:real]] = found
+                    home[bucket.members(at, real)] = found
         return models
 
     def _send(self, board: Billboard, coins: Coins) -> Iterator[Tensor]:
@@ -231,7 +235,7 @@ class _Sums:
         self.here = isinstance(channel.lift, Plain) and isinstance(plan.mechanism, Gaussian | Silent)
         self.exact = self.here and isinstance(plan.mechanism, Gaussian) and plan.mechanism.exact
         kind = torch.int64 if self.exact else torch.float64
-        self.sum = torch.zeros(channel.size, dtype=kind, device=device)
+        self.sum = torch.zeros(channel.dim, dtype=kind, device=device)
         self.parts: list[Any] = []
 
     def add(self, messages: Tensor) -> None:

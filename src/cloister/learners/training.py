@@ -146,9 +146,10 @@ class Trainer:
     ) -> Tensor:
         """Train every client from its own start, (k, p), on its own rows; return where that ends."""
         loop = Loop(self, solver, Free() if penalty is None else penalty)
-        clock = (torch.tensor(round), torch.tensor(solver.rate(round), dtype=torch.float32))
+        number = torch.full((), round, dtype=torch.int64, device=self.device)
+        rate = torch.full((), solver.rate(round), dtype=torch.float32, device=self.device)
         towards = start[0] if anchor is None else anchor
-        inputs = (start, towards, X, y, weight, keys, *(c.to(self.device) for c in clock))
+        inputs = (start, towards, X, y, weight, keys, number, rate)
         with matmul_precision(self.precision):
             return self._program(loop, inputs)(*inputs)
 
