@@ -169,7 +169,7 @@ def _conv2d_one_by_one(
     input: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> Tensor:
     """Convolve client by client: processors keep a client's images in their caches meanwhile."""
-    each = _channels_last(input).unflatten(0, (weight.shape[0], -1)).unbind()
+    each = _channels_last(input).chunk(weight.shape[0])
     shifts = [None] * len(each) if bias is None else bias.unbind()
     parts = zip(each, weight.unbind(), shifts, strict=True)
     return torch.cat([F.conv2d(x, w, b, stride=stride, dilation=dilation) for x, w, b in parts])
