@@ -227,7 +227,7 @@ CLIPS = st.floats(1e-30, 1e30)
 @given(st.lists(FLOATS, min_size=1, max_size=6), CLIPS)
 def test_norms_are_at_most_one(row, clip):
     """Exactly: the squares are added as fractions."""
-    units = clipped(torch.tensor([row], dtype=torch.float32), clip).numpy()[0]
+    units = clipped(torch.tensor([row], dtype=torch.float32), clip)[0].numpy()[0]
     assert sum(_squared(x) for x in units.tolist()) <= 1
     whole = to_grid(torch.from_numpy(units)[None] * GRID).to(torch.int64)[0].tolist()
     assert sum(x * x for x in whole) <= GRID**2
@@ -244,7 +244,7 @@ def test_long_messages_are_bounded_too(size, clip):
     """A hundred thousand numbers near the ends of what 32 bits hold."""
     rng = np.random.default_rng(0)
     rows = (size * rng.choice([-1.0, 1.0, 0.3], (2, 100_000))).astype(np.float32)
-    units = clipped(torch.from_numpy(rows), clip).numpy()
+    units = clipped(torch.from_numpy(rows), clip)[0].numpy()
     assert (np.linalg.norm(units, axis=1) <= 1).all()
     np.testing.assert_allclose(units, Channel(100_000, clip).units(rows), rtol=1e-9, atol=1e-300)
     whole = to_grid(torch.from_numpy(units) * GRID).to(torch.int64).numpy()

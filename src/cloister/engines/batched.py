@@ -36,8 +36,12 @@ __all__ = ["Batched"]
 
 #: Widths of buckets differ by this factor at least: padding wastes less than a third of a bucket.
 BUCKET = 1.5
-#: Bytes of activations in one block on a processor: what its caches hold, more or less.
+#: Bytes that a step of one block touches on a processor: what its caches hold, more or less.
 CACHE = 1 << 24
+#: Numbers that are clipped and added at once on a processor, in 64 bits: they should stay in its caches.
+CHUNK = 1 << 18
+#: The largest piece of memory, in bytes, that the GNU C library learns from.
+LARGEST_PIECE = (1 << 25) - (1 << 16)
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ class Batched:
         said = max((c.dim for r in plan.rounds[:1] for c in r.channels), default=0)  # may be several models
         limit = self.block or _fitting(trainer, tasks, getattr(solver, "batch", None) or 2**31, said)
         rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
+        _keep_memory()
         yield _BatchedCells(plan, bound, trainer, _buckets(tasks, limit, rate, local_seed, trainer.device))
 
 
@@ -99,28 +104,55 @@ class _Bucket:
 
     index: NDArray[np.int64]
     places: int
+    device: torch.device
     X: Tensor
     y: Tensor
     weight: Tensor
     keys: Tensor
     states: dict[str, Tensor] = field(default_factory=dict)
 
-    def everyone(self, count: int, device: torch.device) -> bool:
-        """Whether a block of so many members is all of them, on the device already: nothing need be moved."""
-        return count == len(self.index) == self.places and self.X.device == device
+    def chunks(self, members: NDArray[np.int64]) -> Iterator[tuple[slice | Tensor, int]]:
+        """Cut members into blocks, slices where nothing need be moved; say how many places they really fill.
 
-    def keep(self, states: dict[str, Tensor], at: Tensor) -> None:
-        """Put the new states of some members in place of their old ones."""
+        On a graphics card all blocks have the bucket's shape: the last is filled up with the first member.
+        """
+        for start in range(0, len(members), self.places):
+            part = members[start : start + self.places]
+            fill = self.places - len(part) if self.device.type == "cuda" else 0
+            if fill or self.X.device != self.device or part[-1] - part[0] >= len(part):
+                yield torch.from_numpy(np.concatenate([part, np.full(fill, members[0])])), len(part)
+            else:
+                yield slice(int(part[0]), int(part[-1]) + 1), len(part)
+
+    def members(self, at: slice | Tensor, real: int) -> NDArray[np.int64]:
+        """Return which tasks a block really has."""
+        return self.index[at if isinstance(at, slice) else at[:real].numpy()]
+
+    def block(self, at: slice | Tensor, real: int) -> Block:
+        """Return a block of tasks on the device."""
+        X, y, weight, keys = (self._fetch(column, at) for column in (self.X, self.y, self.weight, self.keys))
+        if real < len(weight):
+            weight[real:] = 0
+        return Block(np.arange(len(weight)), X, y, weight, keys)  # type: ignore[arg-type]
+
+    def states_of(self, at: slice | Tensor) -> dict[str, Tensor]:
+        """Return a block's states, on the device."""
+        return {name: self._fetch(array, at) for name, array in self.states.items()}
+
+    def keep(self, states: dict[str, Tensor], at: slice | Tensor, real: int) -> None:
+        """Put the new states of a block in place of its old ones."""
+        if isinstance(at, slice) and real == len(self.index):
+            self.states = states
+            return
         for name, array in states.items():
             home = self.states[name]
-            home[at.to(home.device)] = array[: len(at)].to(home.device)
+            where = at if isinstance(at, slice) else at[:real].to(home.device)
+            home[where] = array[:real].to(home.device)
 
-    def chunks(self, members: NDArray[np.int64]) -> Iterator[tuple[Tensor, int]]:
-        """Cut members into blocks of the bucket's shape; the last is filled up with the first member."""
-        for at in range(0, len(members), self.places):
-            part = members[at : at + self.places]
-            fill = np.full(self.places - len(part), members[0])
-            yield torch.from_numpy(np.concatenate([part, fill])), len(part)
+    def _fetch(self, home: Tensor, at: slice | Tensor) -> Tensor:
+        if isinstance(at, slice):
+            return home[at]
+        return home[at.to(home.device)].to(self.device, non_blocking=True)
 
 
 class _DeviceBoard:
@@ -157,8 +189,8 @@ class _BatchedCells:
             everyone = np.arange(len(bucket.index))
             with self._on_device():
                 parts = [
-                    _first(self.algorithm.init(self._block(bucket, at, count), here), count)
-                    for at, count in bucket.chunks(everyone)
+                    _first(self.algorithm.init(bucket.block(at, real), here), real)
+                    for at, real in bucket.chunks(everyone)
                 ]
             bucket.states = {name: _home(torch.cat([p[name] for p in parts]), bucket.X) for name in parts[0]}
 
@@ -182,11 +214,11 @@ class _BatchedCells:
         models = Models(sum(len(bucket.index) for bucket in self.buckets), folder)
         for bucket in self.buckets:
             for at, real in bucket.chunks(np.arange(len(bucket.index))):
-                block, states = self._block(bucket, at, real), self._states(bucket, at, real)
                 with self._on_device():
+                    block, states = bucket.block(at, real), bucket.states_of(at)
                     found = self.algorithm.finish(states, block, here).items()
                 part = {name: array[:real].cpu().numpy() for name, array in found}
-                models.put(bucket.index[at[:real].numpy()], part)
+                models.put(bucket.members(at, real), part)
         return models.arrays()
 
     def _on_device(self) -> AbstractContextManager[Any]:
@@ -200,31 +232,11 @@ class _BatchedCells:
         dim = self.plan.algorithm.channel(board).dim
         for bucket in self.buckets:
             for at, real in bucket.chunks(np.flatnonzero(coins[bucket.index])):
-                block, states = self._block(bucket, at, real), self._states(bucket, at, real)
-                messages, states = self.algorithm.send(states, block, here)
-                check_messages(tuple(messages.shape), len(at), dim)
-                if bucket.everyone(real, self.trainer.device):
-                    bucket.states = states
-                else:
-                    bucket.keep(states, at[:real])
+                block = bucket.block(at, real)
+                messages, states = self.algorithm.send(bucket.states_of(at), block, here)
+                check_messages(tuple(messages.shape), len(block), dim)
                 yield messages[:real]
-
-    def _block(self, bucket: _Bucket, at: Tensor, real: int) -> Block:
-        columns = (bucket.X, bucket.y, bucket.weight, bucket.keys)
-        if not bucket.everyone(real, self.trainer.device):
-            rows = at.to(bucket.X.device)
-            columns = tuple(x[rows].to(self.trainer.device, non_blocking=True) for x in columns)  # type: ignore[assignment]
-            columns[2][real:] = 0
-        X, y, weight, keys = columns
-        return Block(np.arange(len(at)), X, y, weight, keys)  # type: ignore[arg-type]
-
-    def _states(self, bucket: _Bucket, at: Tensor, real: int) -> dict[str, Tensor]:
-        if bucket.everyone(real, self.trainer.device):
-            return bucket.states
-        return {
-            name: array[at.to(array.device)].to(self.trainer.device, non_blocking=True)
-            for name, array in bucket.states.items()
-        }
+                bucket.keep(states, at, real)
 
 
 class _Sums:
@@ -237,18 +249,20 @@ class _Sums:
         )
         self.exact = self.here and isinstance(plan.mechanism, Gaussian | Correlated) and plan.mechanism.exact
         kind = torch.int64 if self.exact else torch.float64
-        self.sum = torch.zeros(channel.size, dtype=kind, device=device)
+        self.sum = torch.zeros(channel.dim, dtype=kind, device=device)
         self.parts: list[Any] = []
 
     def add(self, messages: Tensor) -> None:
         """Clip each row to the ball, in units of the clip, and add it; rows that are not finite are zero."""
-        finite = torch.isfinite(messages).all(dim=1)
-        self.bad += (~finite).sum()
         if not self.here:
+            self.bad += (~torch.isfinite(messages).all(dim=1)).sum()
             self.parts.append(self.plan.mechanism.total(self.channel, messages.double().cpu().numpy()))
             return
-        units = clipped(torch.where(finite[:, None], messages, 0.0), self.channel.clip)
-        self.sum += to_grid(units * GRID).to(torch.int64).sum(dim=0) if self.exact else units.sum(dim=0)
+        at_once = len(messages) if messages.is_cuda else max(1, CHUNK // self.channel.dim)
+        for rows in messages.split(at_once):
+            units, finite = clipped(rows, self.channel.clip)
+            self.bad += (~finite).sum()
+            self.sum += to_grid(units * GRID).to(torch.int64).sum(dim=0) if self.exact else units.sum(dim=0)
 
     def total(self) -> Any:
         """Return the sum; an array that waits for the device when it is looked at."""
@@ -258,15 +272,18 @@ class _Sums:
         return _Pending(self.sum)
 
 
-def clipped(rows: Tensor, clip: float) -> Tensor:
-    """Clip finite rows of 32-bit numbers to the ball and divide by the clip: norms are at most 1.
+def clipped(rows: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+    """Clip rows of 32-bit numbers to the ball and divide by the clip: norms are at most 1.
 
-    As channels do it, in 64 bits, where squares of 32-bit numbers neither overflow nor vanish.
+    As channels do it, in 64 bits, where squares of 32-bit numbers neither overflow nor vanish: a row has a
+    finite norm just if it is finite. Say which are, (k, 1); all others become zero.
     """
     slack = 1 + (rows.shape[1] + 8) * 2.0**-52  # more than all the rounding around it
-    wide = rows.double()
+    wide = rows.to(torch.float64, copy=True)
     norms = torch.linalg.vector_norm(wide, dim=1, keepdim=True) * slack
-    return wide / norms.clamp(min=clip)
+    finite = norms.isfinite()
+    wide /= norms.clamp(min=clip)
+    return wide.masked_fill_(~finite, 0.0), finite
 
 
 def to_grid(rows: Tensor) -> Tensor:
@@ -340,7 +357,15 @@ def _bucket(
     elif device.type == "cuda":
         columns = [column.pin_memory() for column in columns]
     X, y, weight, keys = columns
-    return _Bucket(index, places, X, y, weight, keys)
+    return _Bucket(index, places, device, X, y, weight, keys)
+
+
+def _keep_memory() -> None:
+    """Let the C library keep what is freed; else it returns megabytes at every step and asks again.
+
+    It does so once it has freed a piece as large as this. The piece is never touched and costs nothing.
+    """
+    torch.empty(LARGEST_PIECE, dtype=torch.uint8)
 
 
 def _free(device: torch.device) -> float:
@@ -350,12 +375,13 @@ def _free(device: torch.device) -> float:
 def _fitting(trainer: Trainer, tasks: Tasks, batch: int, said: int) -> int:
     """Return how many tasks fit: states or messages a dozen times over, rows, and room for activations.
 
-    On a processor a block's activations should stay in its caches.
+    On a processor what a step touches should stay in its caches: rows, activations, weights and slopes.
     """
     rows = int(tasks.sizes.max())
     row = int(np.prod(tasks.X.shape[1:])) * 4
     if trainer.device.type != "cuda":
         example = torch.zeros(1, *tasks.X.shape[1:], dtype=kind_of(tasks.X), device=trainer.device)
-        return max(1, CACHE // (4 * min(batch, rows) * trainer.activations(example)))
+        touched = min(batch, rows) * (example.numel() + trainer.activations(example)) + 3 * sum(trainer.sizes)
+        return max(1, CACHE // (4 * touched))
     each = 12 * 4 * max(said, sum(trainer.sizes)) + 4 * rows * row + 400 * row * 20
     return max(1, int(0.3 * _free(trainer.device) / each))

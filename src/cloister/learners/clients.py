@@ -11,6 +11,7 @@ import copy
 import importlib.util
 import math
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,32 +22,45 @@ from cloister.learners.recurrent import is_plain, unrolled
 __all__ = ["guard_layers", "swap_layers"]
 
 
-#: On a processor, groups of fewer channels than this are slower than one convolution after another.
-FEW_CHANNELS = 8
-
-
 class _Linear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
-        clients = self.weight.shape[0]
-        rows = input.reshape(clients, -1, self.in_features)
-        out = rows @ self.weight.transpose(1, 2)
+        rows = input.reshape(self.weight.shape[0], -1, self.in_features)
+        out = _Product.apply(rows, self.weight)
         if self.bias is not None:
             out = out + self.bias[:, None]
         return out.reshape(*input.shape[:-1], self.out_features)
 
 
+class _Product(torch.autograd.Function):
+    """Rows times weights, client by client; its slopes are laid out in memory as rows and weights are.
+
+    Left to itself, torch computes one of the two slopes transposed, several times more slowly.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
+        out = rows @ weight.transpose(1, 2)
+        ctx.save_for_backward(rows.to(out.dtype), weight.to(out.dtype))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        (slope,), (rows, weight) = slopes, ctx.saved_tensors
+        rows_back = slope @ weight if ctx.needs_input_grad[0] else None
+        return rows_back, slope.transpose(1, 2) @ rows if ctx.needs_input_grad[1] else None
+
+
 class _Conv2d(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
-        padded = F.pad(input, _both_sides(self.padding, self.kernel_size, self.dilation))
+        sides = _both_sides(self.padding, self.kernel_size, self.dilation)
+        padded = F.pad(input, sides) if any(sides) else input
         if padded.is_cuda and self.stride == (1, 1) and self.dilation == (1, 1) and _has_triton():
             from cloister.learners.kernels import client_conv2d
 
             return client_conv2d(padded, self.weight, self.bias)
         if padded.is_cuda:
             return _conv2d_by_products(padded, self.weight, self.bias, self.stride, self.dilation)
-        if self.in_channels < FEW_CHANNELS:
-            return _conv2d_one_by_one(padded, self.weight, self.bias, self.stride, self.dilation)
-        return _conv2d_by_groups(padded, self.weight, self.bias, self.stride, self.dilation)
+        return _conv2d_one_by_one(padded, self.weight, self.bias, self.stride, self.dilation)
 
 
 class _Embedding(nn.Embedding):
@@ -86,7 +100,7 @@ class _MaxPool2d(nn.MaxPool2d):
         high, wide = _pair(self.kernel_size)
         count, channels, height, width = input.shape
         if not input.is_cuda or height % high or width % wide:
-            return super().forward(input)
+            return super().forward(_channels_last(input))
         tiles = input.reshape(count, channels, height // high, high, width // wide, wide)
         return tiles.amax(dim=(3, 5))
 
@@ -179,29 +193,21 @@ def _affine(out: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
 def _conv2d_one_by_one(
     input: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> Tensor:
-    """Convolve client by client: faster on a processor where groups would be thin."""
-    each = input.unflatten(0, (weight.shape[0], -1)).unbind()
+    """Convolve client by client: processors keep a client's images in their caches meanwhile."""
+    each = _channels_last(input).chunk(weight.shape[0])
     shifts = [None] * len(each) if bias is None else bias.unbind()
     parts = zip(each, weight.unbind(), shifts, strict=True)
     return torch.cat([F.conv2d(x, w, b, stride=stride, dilation=dilation) for x, w, b in parts])
 
 
-def _conv2d_by_groups(
-    input: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], dilation: tuple[int, ...]
-) -> Tensor:
-    """Convolve as one grouped convolution, a group a client: what processors do best."""
-    clients, out = weight.shape[:2]
-    each = input.shape[0] // clients
-    side_by_side = input.unflatten(0, (clients, each)).transpose(0, 1).flatten(1, 2)
-    done = F.conv2d(
-        side_by_side,
-        weight.flatten(0, 1),
-        None if bias is None else bias.flatten(),
-        stride=stride,
-        dilation=dilation,
-        groups=clients,
-    )
-    return done.unflatten(1, (clients, out)).transpose(0, 1).flatten(0, 1)
+def _channels_last(images: Tensor) -> Tensor:
+    """Lay images out in memory pixel by pixel, which convolution does not mind and pooling is faster on.
+
+    A single channel is said to be the last one too: what comes out of a convolution follows its input.
+    """
+    count, channels, height, width = images.shape
+    pixels = images.permute(0, 2, 3, 1).flatten()
+    return pixels.view(count, height, width, channels).permute(0, 3, 1, 2)
 
 
 def _conv2d_by_products(

@@ -200,11 +200,12 @@ def _convolve_filter_slope(
     rows = slope.shape[0] // clients * slope.shape[1] * slope.shape[2]
     tiles = FILTERS[images.itemsize]
     splits = max(1, rows // 512) if inner <= FEW else 1
+    tile = min(tiles.k, max(16, triton.next_power_of_2(inner)))
     parts = images.new_empty((splits, clients, features, inner), dtype=torch.float32)
-    grid = (clients, triton.cdiv(inner, tiles.k), splits)
+    grid = (clients, triton.cdiv(inner, tile), splits)
     wrap_triton(_filter_slope)[grid](
         images, slope, parts, rows, height, width, inner, channels, features, side, WIDE=wide, TF32=tf32,
-        SPLITS=splits, M=tiles.m, N=max(16, triton.next_power_of_2(features)), K=tiles.k,
+        SPLITS=splits, M=tiles.m, N=max(16, triton.next_power_of_2(features)), K=tile,
         num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     return parts.sum(0).to(images.dtype)

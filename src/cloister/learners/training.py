@@ -151,9 +151,10 @@ class Trainer:
     ) -> Tensor:
         """Train every client from its own start, (k, p), on its own rows; return where that ends."""
         loop = Loop(self, solver, Free() if penalty is None else penalty)
-        clock = (torch.tensor(round), torch.tensor(solver.rate(round), dtype=torch.float32))
+        number = torch.full((), round, dtype=torch.int64, device=self.device)
+        rate = torch.full((), solver.rate(round), dtype=torch.float32, device=self.device)
         towards = start[0] if anchor is None else anchor
-        inputs = (start, towards, X, y, weight, keys, *(c.to(self.device) for c in clock))
+        inputs = (start, towards, X, y, weight, keys, number, rate)
         with matmul_precision(self.precision):
             return self._program(loop, inputs)(*inputs)
 
@@ -191,8 +192,14 @@ class Loop:
         params, towards = self.trainer.stack(start), self.trainer.stack(anchor[None])
         memory = self.pull.memory(self.trainer, towards, X, y, weight)
         velocity: Stacked = tuple(torch.zeros_like(w) for w in params) if self.solver.momentum else ()
-        for at, weights in zip(*minibatches(keys, weight, self.solver, round), strict=True):
-            params, velocity = self.step(params, velocity, towards, memory, X, y, at, weights, rate)
+        at, weights = minibatches(keys, weight, self.solver, round)
+        places = at + torch.arange(len(y), device=at.device)[:, None] * y.shape[1]  # among all clients' rows
+        rows, targets = X.flatten(0, 1), y.flatten()
+        sums = weights.sum(2, keepdim=True)
+        shares = weights / sums.clamp(min=1e-12)
+        rates = rate * (sums[..., 0] > 0)  # clients without rows in a step stay where they are
+        for chosen in zip(places, shares, rates, strict=True):
+            params, velocity = self.step(params, velocity, towards, memory, rows, targets, *chosen)
         return self.trainer.flatten(params)
 
     def step(
@@ -204,26 +211,24 @@ class Loop:
         X: Tensor,
         y: Tensor,
         at: Tensor,
-        weight: Tensor,
-        rate: Tensor,
+        shares: Tensor,
+        rates: Tensor,
     ) -> tuple[Stacked, Stacked]:
-        """Take one step on the rows `at`, (k, batch)."""
-        rows = torch.arange(len(at), device=at.device)[:, None]
+        """Take one step on the rows `at`, (k, batch), of all clients' rows, each client at its own rate."""
+        x, targets = (rows.index_select(0, at.flatten()).unflatten(0, at.shape) for rows in (X, y))
         leaves = tuple(w.detach().requires_grad_() for w in params)
         with torch.enable_grad():
-            total = self.objective(leaves, anchor, X[rows, at], y[rows, at], weight)
+            total = self.objective(leaves, anchor, x, targets, shares)
         slopes = torch.autograd.grad(total, leaves)
-        live = (weight.sum(1) > 0).to(torch.float32)
-        return self.update(params, velocity, anchor, memory, slopes, live, rate)
+        return self.update(params, velocity, anchor, memory, slopes, rates)
 
-    def objective(self, params: Stacked, anchor: Stacked, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    def objective(self, params: Stacked, anchor: Stacked, x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
         """Return the sum over clients of the mean loss of a minibatch."""
         outputs = self.trainer.outputs(params, x).float()
         each = self.trainer.loss(outputs.flatten(0, 1), y.flatten(0, 1)).unflatten(0, y.shape)
         extra = self.pull.term(self.trainer, anchor, outputs, x)
-        shares = weight / weight.sum(1, keepdim=True).clamp(min=1e-12)
         # A row without weight must not spoil a sum by being not finite.
-        return torch.where(weight > 0, shares * (each if extra is None else each + extra), 0.0).sum()
+        return torch.where(shares > 0, shares * (each if extra is None else each + extra), 0.0).sum()
 
     def update(
         self,
@@ -232,10 +237,9 @@ class Loop:
         anchor: Stacked,
         memory: Stacked,
         slopes: Stacked,
-        live: Tensor,
-        rate: Tensor,
+        rates: Tensor,
     ) -> tuple[Stacked, Stacked]:
-        """Take one step; clients without rows in it stay where they are."""
+        """Take one step down the slopes and towards the anchor."""
         pulls = self.pull.slope(params, anchor, memory)
         new, moved = [], []
         for i, (w, slope) in enumerate(zip(params, slopes, strict=True)):
@@ -244,7 +248,7 @@ class Loop:
             if self.solver.momentum:
                 total = self.solver.momentum * velocity[i] + total
                 moved.append(total)
-            new.append(w - (rate * live).reshape(-1, *[1] * (w.ndim - 1)) * total)
+            new.append(torch.addcmul(w, rates.reshape(-1, *[1] * (w.ndim - 1)), total, value=-1))
         return tuple(new), tuple(moved)
 
 
