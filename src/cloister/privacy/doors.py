@@ -183,7 +183,7 @@ class TreeDoor:
 
     def _turn(self, total: Array, released: Floats) -> None:
         assert self.running is not None
-        node = _LeftChild(0, np.asarray(total), self.running)
+        node = _LeftChild(0, np.array(total), self.running)  # a copy: an engine may use its own again
         while self.waiting and self.waiting[-1].level == node.level:
             left = self.waiting.pop()
             node = _LeftChild(node.level + 1, left.total + node.total, left.before)
