@@ -191,7 +191,7 @@ def _paced(plan: Plan, algorithm: MetaSGD) -> Plan:
     channel = plan.rounds[0].channels[0]
     mean = plan.sampling.denominator(plan.n_tasks, len(plan.rounds))
     loud = plan.noise(0, channel) * math.sqrt(channel.dim) / mean
-    server = ServerMomentum(STEP * min(1.0, QUIET / max(loud, 1e-12)), beta=0.9)
+    server = ServerMomentum(STEP * min(1.0, QUIET / max(loud, 1e-12)) ** 2, beta=0.9)
     return replace(plan, algorithm=replace(algorithm, server=server))
 
 
