@@ -127,7 +127,7 @@ SETTINGS = (
         tuning=FineTuning(Descent(0.1, batch=20, steps=150), Quadratic(0.1)),
         budgets=every_way(8.0),
         alone=Descent(0.05, batch=20, steps=100),
-        alone_rounds=8,
+        alone_rounds=6,
     ),
 )
 
