@@ -222,6 +222,10 @@ def test_what_cannot_be_is_refused_when_rows_are_first_seen(why):
 
 BAD_LOSSES = {
     "one for all": (nn.functional.cross_entropy, r"must return one number an example\. Got shape \(\) for 2"),
+    "cannot": (
+        lambda out, y: out @ y,
+        r"cannot take targets of torch.int64 and shape \(\), tried on the proc",
+    ),
     "mixes": (lambda out, y: (out - out.mean(0)).square().sum(1), "The loss mixes examples"),
     "fails": (
         lambda out, y: nn.functional.cross_entropy(out, y, reduction="none"),

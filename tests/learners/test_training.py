@@ -216,3 +216,19 @@ def test_a_code_beyond_the_table_does_not_read_the_next_clients():
         others[k] = weights[k]
         np.testing.assert_array_equal(learner.predict(others, codes)[k], before[k])
     np.testing.assert_array_equal(before, learner.predict(weights, codes.clip(0, 4)))
+
+
+@pytest.mark.parametrize("penalty", [None, EWC(1.0)], ids=repr)
+def test_several_labels_a_row(penalty):
+    """Targets may have axes of their own, such as the tags of a question."""
+    rng = np.random.default_rng(0)
+    X, tags = rng.normal(size=(9, 4)).astype(np.float32), rng.integers(0, 2, (9, 3))
+    block = next(Tasks.from_list([X[:5], X[5:]], [tags[:5], tags[5:]]).blocks())
+
+    def every_tag(outputs, targets):
+        return F.binary_cross_entropy_with_logits(outputs, targets.float(), reduction="none").mean(1)
+
+    learner = Module(nn.Linear(4, 3), every_tag)
+    start = np.repeat(learner.start()[None], 2, axis=0)
+    ended = learner.descend(start, block, Descent(0.5, batch=2, epochs=8), 0, learner.start(), penalty)
+    assert (learner.losses(ended, block) < learner.losses(start, block)).all()

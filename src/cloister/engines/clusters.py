@@ -200,4 +200,4 @@ def _charge(plans: dict[Hashable, Plan], ledger: Ledger, seed: int | None) -> No
 
 def _own_seed(seed: int, cluster: Hashable) -> int:
     """Return a cluster's own seed: with the same one, two billboards would share their noise."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}|{cluster}".encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(hashlib.blake2b(f"{seed}|{cluster!r}".encode(), digest_size=8).digest(), "little")

@@ -120,7 +120,7 @@ class Trainer:
 
     def squared_slopes(self, anchor: Stacked, X: Tensor, y: Tensor, weight: Tensor) -> Stacked:
         """Return each client's mean squared gradient at the anchor, one example at a time."""
-        clients, rows = y.shape
+        clients, rows = y.shape[:2]
         shares = weight / weight.sum(1, keepdim=True).clamp(min=1e-12)
         total = tuple(torch.zeros(clients, *w.shape[1:], device=self.device) for w in anchor)
         for row in range(rows):
@@ -225,7 +225,7 @@ class Loop:
     def objective(self, params: Stacked, anchor: Stacked, x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
         """Return the sum over clients of the mean loss of a minibatch."""
         outputs = self.trainer.outputs(params, x).float()
-        each = self.trainer.loss(outputs.flatten(0, 1), y.flatten(0, 1)).unflatten(0, y.shape)
+        each = self.trainer.loss(outputs.flatten(0, 1), y.flatten(0, 1)).unflatten(0, y.shape[:2])
         extra = self.pull.term(self.trainer, anchor, outputs, x)
         # A row without weight must not spoil a sum by being not finite.
         return torch.where(shares > 0, shares * (each if extra is None else each + extra), 0.0).sum()

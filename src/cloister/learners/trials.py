@@ -70,7 +70,13 @@ def check_loss(net: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], inputs:
     with torch.no_grad():
         outputs = guard_layers(net).cpu().train()(_made_up(2, *inputs))
         none = torch.zeros(2, *targets[0], dtype=targets[1])
-        each = loss(outputs, none)
+        try:
+            each = loss(outputs, none)
+        except Exception as error:
+            raise InputError(
+                f"The loss cannot take targets of {targets[1]} and shape {tuple(targets[0])}, tried on the "
+                f"processor with made-up ones: {error}."
+            ) from error
         if each.shape != (2,):
             raise InputError(
                 f"A loss must return one number an example. Got shape {tuple(each.shape)} for 2. "
