@@ -84,6 +84,7 @@ class Batched:
         device = torch.device(self.device)
         if device.type == "cuda" and not torch.cuda.is_available():
             raise PlanError('torch sees no graphics card here. Use Batched("cpu") or Local().')
+        device = torch.empty(0, device=device).device  # with its number, as tensors there have it
         trainer = Trainer(learner.net, learner.loss, device, Precision(self.tf32, self.bf16), self.compiled)
         bound = replace(plan.algorithm, learner=learner.on(trainer))  # type: ignore[type-var]
         solver = getattr(plan.algorithm, "solver", None)
