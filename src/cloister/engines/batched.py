@@ -88,6 +88,7 @@ class Batched:
         if device.type == "cuda" and not (device.index or 0) < torch.cuda.device_count():
             which = "" if device.index is None else f" {self.device}"
             raise PlanError(f'torch sees no graphics card{which} here. Use Batched("cpu") or Local().')
+        device = torch.empty(0, device=device).device  # with its number, as tensors there have it
         trainer = Trainer(learner.net, learner.loss, device, Precision(self.tf32, self.bf16), self.compiled)
         bound = replace(plan.algorithm, learner=learner.on(trainer))  # type: ignore[type-var]
         solver = getattr(plan.algorithm, "solver", None)
