@@ -69,6 +69,7 @@ _HOMES = {
         "MeanRegularizedClassifier",
         "MeanRegularizedRegressor",
     ],
+    "estimators.meta": ["MetaClassifier", "MetaRegressor"],
     "estimators.prior": ["SharedPriorClassifier", "SharedPriorRegressor"],
     "evaluation": ["Released", "evaluate"],
     "learners.classification": ["Classification"],

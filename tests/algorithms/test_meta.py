@@ -167,7 +167,8 @@ def test_two_groups_get_a_model_each_unless_the_wrong_one_moves(kind, found):
         assert np.allclose(np.sort(models), [-3, 3], atol=0.1)
         assert len(set(zip(cluster, middle, strict=True))) == 2
     else:  # the first is driven off, further than any task is, until all have left it for the last
-        assert abs(models[0]) > 6 and abs(models[1]) < 1
+        assert abs(models[0]) > 6
+        assert abs(models[1]) < 1
         assert (cluster == 1).all()
 
 
@@ -181,7 +182,9 @@ def test_three_centres_are_found_at_epsilon_10():
     models = done.board["average"].reshape(3, -1)
     apart = np.linalg.norm(models[:, None] - data.centres, axis=2)
     assert sorted(apart.argmin(1)) == [0, 1, 2]
-    assert apart.min(1).max() < 1.0  # of a distance of 7 between centres; 0.27 was the worst of ten seeds
+    assert (
+        apart.min(1).max() < 1.0
+    )  # of a distance of 7 between centres; 0.29 was the worst of ten other seeds
     right = apart.argmin(1)[done.private.models["cluster"]] == data.train_centre
     assert right.mean() > 0.95
 
@@ -201,6 +204,17 @@ def test_a_stream_follows_the_leader():
         assert np.allclose(done.board.before(t + 1)["mean"], h, atol=1e-10)
         iterates.append(h)
     assert np.allclose(done.board["average"], np.mean(iterates, axis=0), atol=1e-10)
+
+
+def test_a_stream_without_a_ball_is_gradient_descent_with_the_same_noise():
+    tasks = make_tasks(40)
+    stream = linear(FTMRL, clip=0.3, lam_meta=20.0)
+    rounds = linear(MetaSGD, clip=0.3, server=ServerAverage(4.0 / 20.0))  # four tasks in a round
+    one, two = (
+        run(Plan(a, Gaussian(), OnePass(), n_tasks=40).calibrate(3.0), tasks, random_state=0)
+        for a in (stream, rounds)
+    )
+    assert np.allclose(one.board["mean"], two.board["mean"], atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", [MetaSGD, FTMRL, ClusteredMetaSGD])
@@ -229,7 +243,8 @@ def test_what_one_task_can_change():
         for x, y in ((1e3, 1e3), (1e3, -1e3), (-1e3, 1e3))
     ]
     assert channel.sensitivity(Relation.REPLACE) == 2
-    assert np.isclose(np.linalg.norm(sent[0]), 1) and channel.sensitivity(Relation.ZERO_OUT) == 1
+    assert channel.sensitivity(Relation.ZERO_OUT) == 1
+    assert np.isclose(np.linalg.norm(sent[0]), 1)
     assert 1.999 < np.linalg.norm(sent[0] - sent[1]) <= 2
     assert np.isclose(np.linalg.norm(sent[0] - sent[2]), np.sqrt(2), atol=1e-3)
 
@@ -244,7 +259,8 @@ def test_new_tasks_adapt_from_the_board_alone(kind):
     again = replay(plan, board, new, coins=np.zeros((10, 5), dtype=bool))
     heard = replay(plan, board, new)
     for name, array in models.items():
-        assert np.array_equal(array, again[name]) and np.array_equal(array, heard[name])
+        assert np.array_equal(array, again[name])
+        assert np.array_equal(array, heard[name])
     assert board.head == head
     # A task of so many rows that its own data decide ends where its own data say.
     X = np.random.default_rng(0).normal(size=(50, D)) * 100
@@ -264,7 +280,8 @@ def test_halves_of_a_split_inherit_what_the_server_knows():
     done = silent(algorithm, make_tasks(30))
     after = done.board.before(algorithm._splits[0])
     velocity, models = (after[name].reshape(2, D) for name in ("velocity", "mean"))
-    assert np.array_equal(velocity[0], velocity[1]) and np.abs(velocity[0]).max() > 0
+    assert np.array_equal(velocity[0], velocity[1])
+    assert np.abs(velocity[0]).max() > 0
     assert np.isclose(np.linalg.norm(models[0] - models[1]), 2 * 0.1 * 1.0 / 0.5)
     assert not after["votes"].any()
 

@@ -1,4 +1,4 @@
-"""Meta-learning of networks: contract, and agreement of networks with losses and of engines with each other."""
+"""Meta-learning of networks: contract, and agreement with convex losses and between engines."""
 
 from __future__ import annotations
 

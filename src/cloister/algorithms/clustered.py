@@ -36,7 +36,7 @@ Array = Any  # of NumPy, or of torch on another device
 States = dict[str, Any]
 Public = dict[str, NDArray[Any]]
 Keep = Callable[[Array, Array, Array], Array]
-#: A model is given up for a half of the fullest if it has fewer than this share of an equal part of the votes,
+#: A model is given up for a half of the fullest if it has less than this share of the mean votes,
 DESERTED = 0.3
 #: or if it is closer to another than this share of the models' mean distance.
 CLOSE = 0.5

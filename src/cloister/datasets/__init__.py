@@ -17,14 +17,17 @@ from cloister.datasets.leaf import (
     leaf_stackoverflow,
 )
 from cloister.datasets.lsoa import load_lsoa
+from cloister.datasets.meta import Centres, around_centres
 from cloister.datasets.rdataset import load_rdataset
 from cloister.datasets.real import Dataset, codebook, load, load_landmine, load_school, names
 from cloister.datasets.synthetic import Simulation, group_sparse, low_rank
 
 __all__ = [
     "SHAKESPEARE_ALPHABET",
+    "Centres",
     "Dataset",
     "Simulation",
+    "around_centres",
     "codebook",
     "dirichlet",
     "fedprox",

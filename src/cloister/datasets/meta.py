@@ -9,9 +9,8 @@ normal.
 
 References
 ----------
-X. Zhou and R. Bassily, "Task-level differentially private meta learning", NeurIPS 2022: the sizes are those of
-its linear regression. Its appendix prints neither the centres' distance nor the noise: the defaults here are
-our own.
+X. Zhou and R. Bassily, "Task-level differentially private meta learning", NeurIPS 2022. The sizes are its
+linear regression's; its appendix prints neither the distance of centres nor the noise, which are our own.
 """
 
 from __future__ import annotations

@@ -86,7 +86,8 @@ class Batched:
         trainer = Trainer(learner.net, learner.loss, device, Precision(self.tf32, self.bf16), self.compiled)
         bound = replace(plan.algorithm, learner=learner.on(trainer))  # type: ignore[type-var]
         solver = getattr(plan.algorithm, "solver", None)
-        limit = self.block or _fitting(trainer, tasks, getattr(solver, "batch", None) or 2**31)
+        said = max((c.dim for r in plan.rounds[:1] for c in r.channels), default=0)  # may be several models
+        limit = self.block or _fitting(trainer, tasks, getattr(solver, "batch", None) or 2**31, said)
         rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
         yield _BatchedCells(plan, bound, trainer, _buckets(tasks, limit, rate, local_seed, trainer.device))
 
@@ -336,8 +337,8 @@ def _free(device: torch.device) -> float:
     return float(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 8e9
 
 
-def _fitting(trainer: Trainer, tasks: Tasks, batch: int) -> int:
-    """Return how many tasks fit: states and slopes a dozen times over, rows, and room for activations.
+def _fitting(trainer: Trainer, tasks: Tasks, batch: int, said: int) -> int:
+    """Return how many tasks fit: states or messages a dozen times over, rows, and room for activations.
 
     On a processor a block's activations should stay in its caches.
     """
@@ -346,5 +347,5 @@ def _fitting(trainer: Trainer, tasks: Tasks, batch: int) -> int:
     if trainer.device.type != "cuda":
         example = torch.zeros(1, *tasks.X.shape[1:], dtype=kind_of(tasks.X), device=trainer.device)
         return max(1, CACHE // (4 * min(batch, rows) * trainer.activations(example)))
-    each = 12 * 4 * sum(trainer.sizes) + 4 * rows * row + 400 * row * 20
+    each = 12 * 4 * max(said, sum(trainer.sizes)) + 4 * rows * row + 400 * row * 20
     return max(1, int(0.3 * _free(trainer.device) / each))

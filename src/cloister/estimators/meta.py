@@ -1,0 +1,215 @@
+"""MetaRegressor and MetaClassifier: a public start for linear models, learned from many tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils.validation import check_is_fitted
+
+from cloister.algorithm import States
+from cloister.algorithms.clustered import ClusteredMetaSGD
+from cloister.algorithms.finetuning import Choice, FineTuning
+from cloister.algorithms.meta import MetaSGD
+from cloister.algorithms.server import ServerAverage
+from cloister.codebook import Codebook, Numeric
+from cloister.engines.local import adapt
+from cloister.errors import InputError
+from cloister.estimators.base import ClassificationFace, RegressionFace
+from cloister.estimators.columns import check_columns, named_columns, refuse_missing, split_table
+from cloister.estimators.linear import LinearFace
+from cloister.estimators.model import TaskModel
+from cloister.learners.convex import Convex, Exact
+from cloister.learners.losses import Loss
+from cloister.learners.quadratic import Quadratic
+from cloister.privacy.ledger import Ledger
+from cloister.tasks import Tasks
+
+__all__ = ["MetaClassifier", "MetaRegressor"]
+
+#: Accelerated steps of a local solve: encoded rows have norm 1 at most, and these are enough for any of them.
+SOLVER = Exact(50)
+
+
+class _Meta(LinearFace):
+    """What both faces share."""
+
+    _several = True
+    guard = False
+
+    def __init__(
+        self,
+        task: str | int | None = None,
+        *,
+        epsilon: float = 1.0,
+        delta: float | str = "auto",
+        relation: str = "replace",
+        models: int = 1,
+        lam: float | Sequence[float] = 0.02,
+        clip: float | str = "auto",
+        rounds: int = 20,
+        lr: float | str = "auto",
+        tail: float = 0.5,
+        bounds: Any = None,
+        ledger: Ledger | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.task = task
+        self.epsilon = epsilon
+        self.delta = delta
+        self.relation = relation
+        self.models = models
+        self.lam = lam
+        self.clip = clip
+        self.rounds = rounds
+        self.lr = lr
+        self.tail = tail
+        self.bounds = bounds
+        self.ledger = ledger
+        self.random_state = random_state
+
+    def _algorithm(self, codebook: Codebook) -> MetaSGD | ClusteredMetaSGD:
+        first, *others = self._penalties()
+        shared = self._shared(codebook, self._loss(codebook), first)
+        if not others:
+            return shared
+        variants = tuple(FineTuning(SOLVER, Quadratic(lam)) for lam in (first, *others))  # type: ignore[arg-type]
+        return replace(shared, finetune=Choice(variants, checks=1))
+
+    def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> MetaSGD | ClusteredMetaSGD:
+        step = self._number("lr", self.models / lam)
+        reach = 0.5 if isinstance(codebook.target, Numeric) else 1.5
+        fields: dict[str, Any] = {
+            "lam": lam,
+            "clip": self._number("clip", reach * lam),
+            "rounds": self.rounds,
+            "tail": self.tail,
+            "server": ServerAverage(step),
+        }
+        if self.models == 1:
+            return MetaSGD(Convex(loss), SOLVER, **fields)
+        return ClusteredMetaSGD(Convex(loss), SOLVER, models=self.models, **fields)
+
+    def _number(self, name: str, automatic: float) -> float:
+        given = getattr(self, name)
+        if not isinstance(given, str):
+            return float(given)
+        if given != "auto":
+            raise InputError(f"{name} must be a number or 'auto'. Got {given!r}.")
+        return automatic
+
+    def _stranger(self) -> States:
+        algorithm = self.plan_.algorithm
+        assert isinstance(algorithm, MetaSGD | ClusteredMetaSGD)
+        return algorithm.newcomer(self.billboard_)
+
+    def adapt(
+        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, task: object = "new"
+    ) -> TaskModel:
+        """Return the model of one task that was not in `fit`, from its own rows and the board alone.
+
+        Parameters
+        ----------
+        X : DataFrame, mapping of columns, or array
+            The new task's rows, as in `fit`, with or without the task column.
+        y : array-like of shape (n_samples,)
+            Their targets.
+        sample_weight : array-like of shape (n_samples,), optional
+            Row weights.
+        task : object
+            What to call it.
+
+        Privacy
+        -------
+        Free: nothing leaves the new task, and nothing is spent.
+        """
+        check_is_fitted(self, "guarantee_")
+        if self._alone:
+            raise InputError("A model of one's own (task=None) has nothing to adapt from. Fit with tasks.")
+        found, named = named_columns(X)
+        column = f"x{self.task}" if isinstance(self.task, int) and not named else str(self.task)
+        rows = len(next(iter(found.values()), ()))
+        columns = split_table(X, self.task, None if column in found else np.zeros(rows, dtype=int))
+        if len(np.unique(columns.ids)) != 1 or len(np.asarray(y)) != rows:
+            raise InputError("adapt takes the rows of one task, and one target for each.")
+        refuse_missing({**columns.features, "target": np.asarray(y)}, columns.ids)
+        book = self.codebook_
+        encoded = book.encode(check_columns(book, columns))
+        tasks = Tasks.from_arrays(encoded, book.encode_target(y), columns.ids, sample_weight)
+        model = adapt(self.plan_, self.billboard_, tasks)
+        return TaskModel.of(str(task), book, {name: array[0] for name, array in model.items()})
+
+
+class MetaRegressor(RegressionFace, _Meta):
+    r"""Linear regression for many tasks from one or several public starts, under task-level JDP.
+
+    Parameters
+    ----------
+    task, epsilon, delta, relation, bounds, ledger, random_state
+        As for `SharedPriorRegressor`. Without a task (None, and no `tasks` in `fit`) it is one's own
+        single-task model: nothing leaves and epsilon is 0.
+    models : int
+        How many meta-models; each task, new ones included, uses the best for itself. More than one pays where
+        tasks come in groups, and needs more of them.
+    lam : float or several
+        Pull of a task's model towards its meta-model. Of several, ``lam=(0.02, 0.1)``, each task chooses at
+        home, by its own cross-validation, among them and the meta-model itself, for the same guarantee; the
+        first is the one that messages are made with.
+    clip : float or "auto"
+        Largest length of a slope. "auto" is half of lam for numbers and 1.5 lam for classes: it is reached by
+        a task whose model lies so far (0.5, or 1.5) from the meta-model, in encoded columns.
+    rounds : int
+        Releases.
+    lr : float or "auto"
+        Step of the meta-models. "auto" is models / lam.
+    tail : float
+        Share of the rounds whose meta-models are averaged.
+
+    Attributes
+    ----------
+    coef_, intercept_, guarantee_, plan_, billboard_
+        As for `SharedPriorRegressor`.
+
+    Privacy
+    -------
+    That of `MetaSGD`, or `ClusteredMetaSGD`. A task that was not in `fit` is served with the meta-model (with
+    several, the one that most tasks use), or, if it has rows of its own, by `adapt`: free.
+
+    Notes
+    -----
+    The defaults were chosen at epsilon 1 on six real tables, and measured there: tasks that came later did
+    better than alone on four, and within 1.5 % of `SharedPriorRegressor` on three. On the others that was
+    better. What this is for are tasks in groups, and networks; see the page on meta-learning.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> school, x = np.repeat(np.arange(300), 5), rng.uniform(-1, 1, (1500, 2))
+    >>> y = x[:, 0] + rng.normal(0, 0.1, 300)[school]
+    >>> bounds = {0: (-1, 1), 1: (-1, 1), "y": (-2, 2)}
+    >>> model = MetaRegressor(epsilon=2.0, bounds=bounds, random_state=0).fit(x, y, tasks=school)
+    >>> newcomer = model.adapt([[0.0, 0.0], [0.1, 0.0]], [0.3, 0.4])  # two rows
+    >>> bool(newcomer.predict([[1.0, 0.0]])[0] > 0.8)
+    True
+    """
+
+
+class MetaClassifier(ClassificationFace, _Meta):
+    """Logistic or multinomial regression for many tasks from one or several public starts.
+
+    Parameters, attributes, privacy and `adapt` are those of `MetaRegressor`; the codebook lists two
+    classes or more.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> person, x = np.repeat(np.arange(300), 8), rng.uniform(-1, 1, (2400, 1))
+    >>> yes = rng.random(2400) < 1 / (1 + np.exp(-4 * x[:, 0]))
+    >>> bounds = {0: (-1, 1), "y": [False, True]}
+    >>> model = MetaClassifier(epsilon=2.0, bounds=bounds, random_state=0).fit(x, yes, tasks=person)
+    >>> model.predict([[-0.9], [0.9]], tasks=[0, 0]).tolist()
+    [False, True]
+    """
