@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,18 +28,16 @@ import numpy as np
 import cloister.billboard
 import cloister.shelf
 from cloister import (
-    FTMRL,
     Billboard,
-    Convex,
-    Exact,
+    Epochs,
     Gaussian,
     LeastSquares,
     Ledger,
     MeanRegularized,
-    OnePass,
     Plan,
     Poisson,
     Tasks,
+    Toeplitz,
     run,
 )
 from cloister.cli import app
@@ -150,15 +149,18 @@ class EngineRun:
 
 
 class StreamRun(EngineRun):
-    """A stream that is synced after every third release, and reads old ones back from its file."""
+    """Noise that is correlated over rounds, in two passes; old releases are read back from the file.
+
+    It is synced after every third release, and loses the rest with its power.
+    """
 
     power = True
 
     def __init__(self, seed: int | None) -> None:
         super().__init__(seed)
         cloister.billboard.SYNCS, cloister.shelf.ROOM = 4, 1000
-        algorithm = FTMRL(Convex(LeastSquares(3)), Exact(), rounds=12)
-        self.plan = Plan(algorithm, Gaussian(), OnePass(), n_tasks=12).calibrate(1.0)
+        algorithm = replace(self.plan.algorithm, rounds=12)
+        self.plan = Plan(algorithm, Toeplitz(), Epochs(2), n_tasks=12).calibrate(1.0)
 
 
 class CommandRun:

@@ -11,9 +11,10 @@ import pytest
 
 from cloister.errors import PlanError
 from cloister.privacy.randomness import SeededRandomness
-from cloister.privacy.sampling import Everyone, FixedSize, OnePass, Poisson, Sampling
+from cloister.privacy.sampling import Epochs, Everyone, FixedSize, OnePass, Poisson, Sampling
 
 ALL: list[Sampling] = [Everyone(), Poisson(0.3), Poisson(0.3, hidden=True), FixedSize(3), OnePass()]
+ALL += [Epochs(1)]
 
 
 def coins(seed: int = 0):
@@ -70,7 +71,7 @@ def test_one_pass_has_no_favourite_round() -> None:
 def by_definition(sampling: Sampling, source, n: int, rounds: int):
     """Draw the whole table at once, each handful of uniforms after the other."""
     table = np.zeros((rounds, n), dtype=bool)
-    if isinstance(sampling, OnePass):
+    if isinstance(sampling, OnePass | Epochs):
         order, names = np.argsort(source.uniforms(n)), np.argsort(source.uniforms(rounds))
         table[names[np.arange(n) % rounds], order] = True
         return table

@@ -14,8 +14,10 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.audit import streams
 from cloister.channel import Channel
 from cloister.plan import Plan
+from cloister.privacy.correlated import Correlated
 from cloister.privacy.mechanisms import PerRound
 from cloister.privacy.randomness import Randomness, SystemRandomness
 
@@ -61,8 +63,10 @@ def check_freshness(plan: Plan, source: Randomness) -> Freshness:
 
 
 def _releases(plan: Plan, channel: Channel, source: Randomness) -> Floats:
-    """Return releases of one sum in consecutive rounds, of shape (rounds, size)."""
+    """Return releases of one sum in consecutive rounds, of shape (rounds, size); or what makes them up."""
     mechanism, noise = plan.mechanism, plan.noise(0, channel)
+    if isinstance(mechanism, Correlated):
+        return np.round(streams.noise(plan, source, _NUMBERS).reshape(streams.heard(plan), -1), 6)
     assert isinstance(mechanism, PerRound)
     total = mechanism.total(channel, channel.clip * np.eye(channel.dim)[:1])
     rounds = max(2, -(-_NUMBERS // channel.size))

@@ -16,6 +16,8 @@ is lost. With other noise the channel is that of the plan.
 
 *Lowest bits.* Floating-point noise does not hide them and its guarantee says so; scores are rounded to nine
 decimals there. Exact noise gets no such mercy, here and in :mod:`cloister.audit.last_bits`.
+
+*Correlated noise.* The game is about the whole transcript: see :mod:`cloister.audit.streams`.
 """
 
 from __future__ import annotations
@@ -28,12 +30,14 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.audit import streams
 from cloister.audit.laws import GaussianLaw, Law, claimed_law
 from cloister.audit.releases import Curator, in_release_units, independent
 from cloister.audit.sensitivity import narrow, worst_pair
 from cloister.channel import Channel, Relation
 from cloister.errors import PlanError
 from cloister.plan import Plan
+from cloister.privacy.correlated import Correlated
 from cloister.privacy.mechanisms import FLOATING
 from cloister.privacy.randomness import Randomness
 from cloister.privacy.sampling import Epochs, Everyone, OnePass, Poisson
@@ -99,6 +103,8 @@ def affordable(plan: Plan, draws: int) -> int:
     taken = rounds * plan.sampling.probability(plan.n_tasks, rounds)
     if plan.sampling.hidden:
         taken = rounds
+    if isinstance(plan.mechanism, Correlated):
+        return streams.affordable(plan, _narrowest(plan.schedule.channel, plan.relation).size, draws)
     if not isinstance(plan.sampling, Everyone):
         draws = int(min(draws, max(1000, _COINS / (2 * rounds))))
     if independent(plan.mechanism):
@@ -137,12 +143,16 @@ def play(
     """
     if not (plan.rounds and math.isfinite(plan.mechanism.budget)):
         raise PlanError("Only a plan that speaks, with noise, can be attacked. This one says nothing or all.")
+    if isinstance(plan.mechanism, Correlated):
+        narrow_channel = _narrowest(plan.schedule.channel, plan.relation)
+        worlds = list(streams.scores(plan, source, narrow_channel, draws, progress))
+        return _seen(plan, worlds)
     curator = Curator(plan.mechanism, source)
     stakes = list(_stakes(plan, curator, choice))
     batch = min(_BATCH, max(1000, int(_HELD / len(stakes))))
     parts = -(-draws // batch)
     steps, done = 2 * parts * len(stakes), 0
-    worlds: list[Floats] = []
+    worlds = []
     for world in (0, 1):
         scores = []
         for part in range(parts):
@@ -155,7 +165,12 @@ def play(
                     progress(done, steps)
             scores.append(score)
         worlds.append(np.concatenate(scores))
-    if plan.mechanism.kind == FLOATING:
+    return _seen(plan, worlds)
+
+
+def _seen(plan: Plan, worlds: list[Floats]) -> Scores:
+    """Return the scores of both worlds, without the lowest bits where they are not claimed to be hidden."""
+    if plan.mechanism.kind.startswith(FLOATING):
         worlds = [np.round(scores, 9) for scores in worlds]
     return Scores(*worlds)
 

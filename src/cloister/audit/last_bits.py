@@ -17,6 +17,7 @@ from cloister.audit.museum.floating_point import floating_point_hits
 from cloister.audit.releases import Curator
 from cloister.channel import Channel
 from cloister.plan import Plan
+from cloister.privacy.mechanisms import PerRound
 from cloister.privacy.randomness import Randomness
 
 __all__ = ["LastBits", "check_last_bits"]
@@ -55,6 +56,9 @@ class LastBits:
 def check_last_bits(plan: Plan, source: Randomness, numbers: int = _NUMBERS) -> LastBits | None:
     """Look at the lowest bits of a plan's releases; None if its noise does not claim to be exact.
 
+    None also where noise is correlated over rounds: releases are decoded from whole numbers there, and are
+    not whole themselves.
+
     Examples
     --------
     >>> from cloister import LeastSquares, LowRank
@@ -64,7 +68,7 @@ def check_last_bits(plan: Plan, source: Randomness, numbers: int = _NUMBERS) -> 
     >>> found.numbers, found.breach
     (40000, False)
     """
-    if not getattr(plan.mechanism, "exact", False):
+    if not getattr(plan.mechanism, "exact", False) or not isinstance(plan.mechanism, PerRound):
         return None
     curator = Curator(plan.mechanism, source)
     kinds = list(dict.fromkeys((c, plan.noise(t, c)) for t, r in enumerate(plan.rounds) for c in r.channels))

@@ -4,7 +4,8 @@ A game measures what noise hides and is blind to small changes of scale; this te
 claimed law turns noise into numbers that are uniform and independent if it holds. Tested are their law
 (Kolmogorov-Smirnov), the scale (chi-square of their normal scores), neighbouring numbers of a release, the
 same number in two rounds, and the same number under two keys (correlation). Matrix noise released as `svec`
-is GOE noise if all have one scale.
+is GOE noise if all have one scale. Noise that is correlated over rounds is taken apart first, by the
+covariance that is claimed for it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtr, chdtrc, kolmogorov, ndtr, ndtri
 
-from cloister.audit.laws import Law, claimed_law
+from cloister.audit import streams
+from cloister.audit.laws import GaussianLaw, Law, claimed_law
 from cloister.audit.releases import Curator, in_release_units, independent
 from cloister.channel import Channel
 from cloister.plan import Plan
+from cloister.privacy.correlated import Correlated
 from cloister.privacy.randomness import Randomness, SystemRandomness
 
 __all__ = ["NoiseLaw", "check_noise", "examine"]
@@ -72,6 +75,8 @@ def check_noise(plan: Plan, source: Randomness, numbers: int = 200_000) -> Noise
     >>> found.numbers, found.p_value > 1e-3
     (20000, True)
     """
+    if isinstance(plan.mechanism, Correlated):
+        return _check_streams(plan, source, numbers)
     curator = Curator(plan.mechanism, source)
     kinds = {(c, plan.noise(t, c)) for t, round in enumerate(plan.rounds) for c in round.channels}
     chosen = list(islice(sorted(kinds, key=lambda kind: (kind[0].size, kind[1])), _KINDS))
@@ -86,6 +91,19 @@ def check_noise(plan: Plan, source: Randomness, numbers: int = 200_000) -> Noise
         p_values |= {f"{name}, channel {number + 1}": p for name, p in found.items()}
         count += drawn[0].size + drawn[1].size
     return NoiseLaw(p_values, count) if p_values else None
+
+
+def _check_streams(plan: Plan, source: Randomness, numbers: int) -> NoiseLaw | None:
+    """Test correlated noise: taken apart by its claimed covariance, it is independent standard normal."""
+    if not streams.fine(plan):
+        return None
+    law, found = GaussianLaw(1.0), streams.noise(plan, source, numbers)
+    one, two = (found[:, ::2], found[:, 1::2]) if len(found) == 1 else (found[:-1:2], found[1::2])
+    size = found.shape[2]
+    p_values = examine(law, one.reshape(-1, size), two.reshape(-1, size))
+    keys = (SystemRandomness(source.stream("key", n).words(4).tobytes()) for n in range(2))
+    drawn = (_scores(law.uniforms(streams.noise(plan, key, _PAIRED)[0])) for key in keys)
+    return NoiseLaw(p_values | {"keys": _correlation(*drawn)}, found.size)
 
 
 def examine(law: Law, one: Floats, two: Floats) -> dict[str, float]:

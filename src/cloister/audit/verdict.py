@@ -179,7 +179,9 @@ class Audit:
 
     def _bits(self) -> str:
         if self.last_bits is None:
-            return "not tested: this noise does not claim to be exact"
+            exact = self.guarantee.noise.removeprefix("INSECURE: ").startswith("exact")
+            decoded = "releases with correlated noise are decoded from whole numbers, not whole themselves"
+            return f"not tested: {decoded if exact else 'this noise does not claim to be exact'}"
         found = f"{self.last_bits.between:,} of {self.last_bits.numbers:,} numbers between the steps"
         return f"{found}, {self.last_bits.hits:,} impossible ones"
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Self
 
@@ -63,7 +63,7 @@ class Correlated(ABC):
     """
 
     mu: float | None = None
-    exact: bool = True
+    exact: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.mu is not None and not 0 < self.mu < math.inf:

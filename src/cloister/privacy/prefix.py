@@ -79,8 +79,8 @@ class Toeplitz(Correlated):
         found = bits_for(schedule, real, min(schedule.passes, float(real.coefficients.sum())))
         if found < _LEAST_BITS:
             raise PlanError(
-                f"{schedule.n_tasks} tasks and {len(schedule)} rounds leave room for weights of {found} bits, "
-                f"and {_LEAST_BITS} are needed. Use Tree(), fewer tasks, or exact=False for research."
+                f"{schedule.n_tasks} tasks and {len(schedule)} rounds leave {found} bits for a weight, and "
+                f"{_LEAST_BITS} are needed. Use Tree(), fewer tasks, or exact=False for research."
             )
         return found
 

@@ -63,6 +63,9 @@ class Strategy(Protocol):
         Slot i takes part in round i and every ``rounds / passes`` rounds later; rounded up.
         """
 
+    def first(self, rounds: int) -> Strategy:
+        """Return what is measured up to a round: the same, whatever follows."""
+
     def encoder(self) -> Floats:
         """Return C, one row a measurement."""
 
@@ -157,6 +160,10 @@ class LowerToeplitz:
         squares = np.cumsum(first**2)  # a later slot is the first, cut off at the end
         return np.sqrt(squares[::-1][:slots]) * ROUNDED_UP
 
+    def first(self, rounds: int) -> LowerToeplitz:
+        """Return the matrix of the first rounds."""
+        return LowerToeplitz(self.coefficients[:rounds], min(rounds, self.rounds))
+
     def encoder(self) -> Floats:
         """Return C."""
         return _lower(np.pad(self.coefficients, (0, self.rounds - len(self.coefficients))))
@@ -248,6 +255,10 @@ class BinaryTree:
         """Return all measurements as (last round, level), in the order in which they are made."""
         lowest = (0 if self.honaker else level for level in self.levels)
         return [(t, at) for t, low in enumerate(lowest) for at in range(low, int(self.levels[t]) + 1)]
+
+    def first(self, rounds: int) -> BinaryTree:
+        """Return the tree over the first rounds."""
+        return BinaryTree(min(rounds, self.rounds), self.honaker)
 
     def encoder(self) -> Floats:
         """Return C."""

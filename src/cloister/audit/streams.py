@@ -1,0 +1,128 @@
+r"""Correlated noise under attack: many whole transcripts of a plan, by the code of a real run.
+
+Noise that is correlated over rounds hides a task in all of them together, and one release by itself says
+little. So the door of the plan's mechanism is gone through round by round, for many runs side by side on one
+wide channel. The claim is that the noise e of the releases is Gaussian with covariance
+:math:`\Sigma = \sigma^2 NN'` (:mod:`cloister.privacy.strategies`). The likelihood ratio of two worlds is then
+linear in :math:`\Sigma^{-1} e`, and :math:`\Sigma^{-1/2} e` is independent standard normal.
+
+The target takes part in the rounds in which it is most exposed. Of a long run the first rounds are played.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.audit.releases import in_release_units, side_by_side
+from cloister.audit.sensitivity import worst_pair
+from cloister.channel import Channel
+from cloister.plan import Plan
+from cloister.privacy.correlated import Correlated
+from cloister.privacy.randomness import Randomness, SystemRandomness
+
+__all__ = ["affordable", "fine", "heard", "noise", "scores"]
+
+Floats = NDArray[np.float64]
+
+#: Rounds that are played at most, others that speak, and steps of the grid below which noise is not Gaussian.
+_ROUNDS, _OTHERS, _FINE = 256, 5, 4000
+#: Numbers drawn, and multiplied, in a game at most; numbers held at once.
+_NUMBERS, _PRODUCTS, _HELD = 4e7, 1e10, 1e7
+
+
+def heard(plan: Plan) -> int:
+    """Return how many rounds of a plan are looked at."""
+    return min(_ROUNDS, len(plan.rounds))
+
+
+def fine(plan: Plan) -> bool:
+    """Say whether integer noise is fine enough to look Gaussian."""
+    mechanism = _mechanism(plan)
+    return not mechanism.exact or mechanism.level(plan.schedule) >= _FINE * plan.schedule.channel.steps.max()
+
+
+def affordable(plan: Plan, size: int, draws: int) -> int:
+    """Return how many draws of each world take seconds rather than minutes, at most `draws`."""
+    rounds = heard(plan)
+    return int(min(draws, max(1000, min(_NUMBERS, _PRODUCTS / rounds) / (2 * rounds * size))))
+
+
+def scores(
+    plan: Plan, source: Randomness, channel: Channel, draws: int, progress: Callable[[int, int], None] | None
+) -> Iterator[Floats]:
+    """Yield log likelihood ratios: of many runs in which the target is silent, then of those it speaks in."""
+    others = channel.clip * (2 * source.stream("others").uniforms(_OTHERS * channel.dim) - 1)
+    rows = others.reshape(_OTHERS, -1)
+    total = _mechanism(plan).total
+    spoken, silent = (total(channel, np.vstack([rows, row])) for row in worst_pair(channel, plan.relation))
+    absent, present = total(channel, np.vstack([rows, 0 * rows[:1]])), _exposed(plan)
+    root = _root(plan)
+    known = in_release_units(channel, absent)
+    moved = [np.outer(present, in_release_units(channel, said) - known) for said in (silent, spoken)]
+    shifts = [np.linalg.solve(root, one) for one in moved]
+    batch = max(1, min(draws, int(_HELD / (len(present) * channel.size))))
+    parts = -(-draws // batch)
+    for world, said in enumerate((silent, spoken)):
+        totals, found = np.where(present[:, None], said, absent), []
+        for part in range(parts):
+            key = _other(source, world * parts + part)
+            seen = _transcripts(plan, key, channel, totals, min(batch, draws - part * batch))
+            apart = _apart(root, seen - known)
+            ratio = np.einsum("tds,ts->d", apart, shifts[1] - shifts[0])
+            found.append(ratio - ((shifts[1] ** 2).sum() - (shifts[0] ** 2).sum()) / 2)
+            if progress is not None:
+                progress(world * parts + part + 1, 2 * parts)
+        yield np.concatenate(found)
+
+
+def noise(plan: Plan, source: Randomness, numbers: int) -> Floats:
+    """Return noise taken apart, of shape (rounds, draws, size): standard normal if it is as claimed.
+
+    In every second round something is said.
+    """
+    mechanism, channel, rounds = _mechanism(plan), plan.schedule.channel, heard(plan)
+    messages = channel.clip * np.eye(channel.dim)[: min(3, channel.dim)]
+    totals = np.array([mechanism.total(channel, (t % 2) * messages) for t in range(rounds)])
+    draws = max(2, numbers // (rounds * channel.size))
+    seen = _transcripts(plan, source, channel, totals, draws)
+    return _apart(_root(plan), seen - np.array([in_release_units(channel, t) for t in totals])[:, None])
+
+
+def _mechanism(plan: Plan) -> Correlated:
+    assert isinstance(plan.mechanism, Correlated)
+    return plan.mechanism
+
+
+def _exposed(plan: Plan) -> NDArray[np.bool_]:
+    """Say in which of the rounds that are played the target takes part: those of the most exposed slot."""
+    passes, rounds = plan.schedule.passes, len(plan.rounds)
+    slot = int(_mechanism(plan).strategy(plan.schedule).sensitivities(passes).argmax())
+    return np.asarray(np.arange(heard(plan)) % (rounds // passes) == slot)
+
+
+def _root(plan: Plan) -> Floats:
+    """Return a lower triangular root of the claimed covariance of the releases."""
+    mechanism = _mechanism(plan)
+    decoder = mechanism.strategy(plan.schedule).first(heard(plan)).decoder()
+    return np.asarray(mechanism.level(plan.schedule) * np.linalg.cholesky(decoder @ decoder.T))
+
+
+def _apart(root: Floats, seen: Floats) -> Floats:
+    return np.asarray(np.linalg.solve(root, seen.reshape(len(seen), -1))).reshape(seen.shape)
+
+
+def _transcripts(
+    plan: Plan, source: Randomness, channel: Channel, totals: NDArray[np.generic], draws: int
+) -> Floats:
+    """Return the releases of many runs with the same sums, of shape (rounds, draws, size)."""
+    wide = replace(channel, lift=side_by_side(channel.lift, draws))
+    door = plan.mechanism.open(plan.schedule, source)
+    return np.array([door.release(np.tile(t, draws), wide).reshape(draws, channel.size) for t in totals])
+
+
+def _other(source: Randomness, number: int) -> Randomness:
+    return SystemRandomness(source.stream("stream", number).words(4).tobytes())
