@@ -67,7 +67,7 @@ def test_a_long_stream_holds_a_few_records_and_syncs_now_and_then(tmp_path, monk
 
     def progress(done, total):
         if done % 1000 == 0:
-            alive.append(sum(isinstance(thing, Record) for thing in gc.get_objects()))
+            alive.append(sum(type(thing) is Record for thing in gc.get_objects()))
 
     done = run(plan, tasks, random_state=0, journal=tmp_path, progress=progress)
     assert max(alive) < 200
