@@ -107,7 +107,7 @@ def test_a_fork_is_not_taken_for_what_is_in_the_file(saved, tight):
 def test_old_records_are_not_held(saved, tight):
     def alive():
         gc.collect()
-        return sum(isinstance(thing, Record) for thing in gc.get_objects())
+        return sum(type(thing) is Record for thing in gc.get_objects())
 
     before = alive()
     board = Billboard.load(saved)

@@ -282,7 +282,7 @@ def _is_torn(text: Text, at: int, board: Billboard | None, problem: BillboardErr
     If the last line follows, or more records than are synced together, then this one was whole once.
     """
     number = 0 if board is None else len(board.records)
-    every = 1 if board is None else synced_every(board.capacity)
+    every = 1 if board is None or board.complete else synced_every(board.capacity)
     left = -number % every + 1  # this record and those after it that are synced with it
     if every == 1:
         short = isinstance(problem, _TruncatedError)

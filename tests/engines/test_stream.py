@@ -67,7 +67,7 @@ def test_a_long_stream_holds_a_few_records_and_syncs_now_and_then(tmp_path, monk
 
     def progress(done, total):
         if done % 1000 == 0:
-            alive.append(sum(isinstance(thing, Record) for thing in gc.get_objects()))
+            alive.append(sum(type(thing) is Record for thing in gc.get_objects()))
 
     done = run(plan, tasks, random_state=0, journal=tmp_path, progress=progress)
     assert max(alive) < 200
@@ -162,6 +162,22 @@ def test_what_was_synced_is_not_made_again(cut):
             run(plan, tasks, journal=folder)
         assert (folder / "board").read_bytes() == edited
         (folder / "board").write_bytes(data)
+
+
+def test_only_the_last_line_can_be_torn_when_all_is_posted(cut):
+    plan, tasks, folder, whole = cut
+    secret, complete = (folder / "secret").read_bytes(), whole.removesuffix(END)
+    for tail in (b"", END[:7], bytes(len(END)), bytes(5)):
+        (folder / "board").write_bytes(complete + tail)
+        run(plan, tasks, journal=folder)
+        assert (folder / "board").read_bytes() == whole
+        (folder / "secret").write_bytes(secret)
+    board = Billboard.load(folder / "board")
+    more = board._append(board.releases[0], board.records[1].digest)._bytes().removesuffix(END)
+    (folder / "board").write_bytes(more)
+    with pytest.raises(BillboardError, match="holds more releases than its plan allows"):
+        run(plan, tasks, journal=folder)
+    assert (folder / "board").read_bytes() == more
 
 
 def test_nothing_is_written_behind_an_unsynced_last_record(cut, monkeypatch):

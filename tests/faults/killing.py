@@ -5,7 +5,7 @@ of the run (or locks it): the child counts them and sends SIGKILL to itself just
 is a write, also after half of its bytes. A stream also loses its power then: of what was written to its
 board since the last sync some bytes never arrive.
 
-    python tests/faults/killing.py WORK {engine,passes,stream,network,cli} {seeded,secure} {points,times} RUNS
+    python tests/faults/killing.py WORK {engine,stream,network,cli} {seeded,secure} {points,times} RUNS
 """
 
 from __future__ import annotations
@@ -28,16 +28,12 @@ import numpy as np
 import cloister.billboard
 import cloister.shelf
 from cloister import (
-    FTMRL,
     Billboard,
-    Convex,
     Epochs,
-    Exact,
     Gaussian,
     LeastSquares,
     Ledger,
     MeanRegularized,
-    OnePass,
     Plan,
     Poisson,
     Tasks,
@@ -155,25 +151,19 @@ class EngineRun:
         return {path.name for path in (work / "run").iterdir()} ^ self.names | found ^ {"run"}
 
 
-class PassesRun(EngineRun):
-    """The same with noise that is correlated over rounds, in two passes."""
-
-    def __init__(self, seed: int | None) -> None:
-        super().__init__(seed)
-        algorithm = replace(self.plan.algorithm, rounds=6)
-        self.plan = Plan(algorithm, Toeplitz(), Epochs(2), n_tasks=12).calibrate(1.0)
-
-
 class StreamRun(EngineRun):
-    """A stream that is synced after every third release, and reads old ones back from its file."""
+    """Noise that is correlated over rounds, in two passes; old releases are read back from the file.
+
+    It is synced after every third release, and loses the rest with its power.
+    """
 
     power = True
 
     def __init__(self, seed: int | None) -> None:
         super().__init__(seed)
         cloister.billboard.SYNCS, cloister.shelf.ROOM = 4, 1000
-        algorithm = FTMRL(Convex(LeastSquares(3)), Exact(), rounds=12)
-        self.plan = Plan(algorithm, Gaussian(), OnePass(), n_tasks=12).calibrate(1.0)
+        algorithm = replace(self.plan.algorithm, rounds=12)
+        self.plan = Plan(algorithm, Toeplitz(), Epochs(2), n_tasks=12).calibrate(1.0)
 
 
 class NetworkRun(EngineRun):
@@ -353,13 +343,7 @@ def plan_kills(job, how: str, count: int, points: list[str], seconds: float) -> 
 
 def main() -> None:
     work, kind, noise, how, count = Path(sys.argv[1]).resolve(), *sys.argv[2:5], int(sys.argv[5])
-    kinds = {
-        "engine": EngineRun,
-        "passes": PassesRun,
-        "stream": StreamRun,
-        "network": NetworkRun,
-        "cli": CommandRun,
-    }
+    kinds = {"engine": EngineRun, "stream": StreamRun, "network": NetworkRun, "cli": CommandRun}
     job = kinds[kind](SEED if noise == "seeded" else None)
     first, listing = work / "first", work / "points.json"
     for folder in (work / "warm", first):

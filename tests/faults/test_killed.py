@@ -26,16 +26,11 @@ def kill_runs(tmp_path, kind, noise, how, runs):
 
 
 @pytest.mark.parametrize(
-    ("kind", "noise"), [("engine", "seeded"), ("engine", "secure"), ("passes", "secure")]
+    ("kind", "noise"),
+    [("engine", "seeded"), ("engine", "secure"), ("stream", "seeded"), ("stream", "secure")],
 )
 def test_the_engine_goes_on_from_any_point(kind, noise, tmp_path):
     found = kill_runs(tmp_path, kind, noise, "points", 14)
-    assert found["kills"] >= found["runs"] == 14
-
-
-@pytest.mark.parametrize("noise", ["seeded", "secure"])
-def test_a_stream_goes_on_from_any_point_after_a_power_cut(noise, tmp_path):
-    found = kill_runs(tmp_path, "stream", noise, "points", 14)
     assert found["kills"] >= found["runs"] == 14
 
 
@@ -55,7 +50,6 @@ def test_the_command_goes_on_from_any_point(tmp_path):
     ("kind", "noise"),
     [
         ("engine", "seeded"),
-        ("passes", "secure"),
         ("stream", "seeded"),
         ("stream", "secure"),
         ("engine", "secure"),

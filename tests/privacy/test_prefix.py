@@ -238,7 +238,7 @@ def test_passes_cost_the_root_of_their_number_with_independent_noise():
     for passes, mu in ((1, 0.4), (4, 0.8)):
         plan = cl.Plan(Talk(3, 16), cl.Gaussian(1.6), cl.Epochs(passes), n_tasks=50)
         assert plan.guarantee.epsilon == pytest.approx(gaussian_dp.epsilon(mu, plan.delta), rel=1e-9)
-    coins = cl.Epochs(4).draw(np.random.default_rng(0).random, 10, 16)
+    coins = np.asarray(cl.Epochs(4).draw(SeededRandomness(0).stream("coins").numbered, 10, 16))
     assert (coins.sum(axis=0) == 4).all()
     np.testing.assert_array_equal(coins[:4], coins[12:])
     with pytest.raises(PlanError, match="a multiple of 3"):

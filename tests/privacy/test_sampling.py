@@ -71,7 +71,7 @@ def test_one_pass_has_no_favourite_round() -> None:
 def by_definition(sampling: Sampling, source, n: int, rounds: int):
     """Draw the whole table at once, each handful of uniforms after the other."""
     table = np.zeros((rounds, n), dtype=bool)
-    if isinstance(sampling, OnePass):
+    if isinstance(sampling, OnePass | Epochs):
         order, names = np.argsort(source.uniforms(n)), np.argsort(source.uniforms(rounds))
         table[names[np.arange(n) % rounds], order] = True
         return table

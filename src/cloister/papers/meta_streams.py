@@ -162,7 +162,7 @@ def stream_rates(
 
 def _regret(finished: Run, envelopes: Envelopes) -> float:
     """Return the mean loss of the tasks as they came over that of the best point for all of them."""
-    order = np.asarray(finished.private.coins).argmax(axis=0)  # the round of each task
+    order = np.argmax(finished.private.coins, axis=0)  # the round of each task
     asked = np.array([finished.board.before(t)["mean"] for t in range(len(finished.plan.rounds))])
     best = envelopes.values(envelopes.minimiser())
     return float(np.mean(envelopes.values(asked[order]) - best))
