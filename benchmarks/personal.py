@@ -126,8 +126,8 @@ SETTINGS = (
         server=3.0,
         tuning=FineTuning(Descent(0.1, batch=20, steps=150), Quadratic(0.1)),
         budgets=every_way(8.0),
-        alone=Descent(0.05, batch=20, steps=100),
-        alone_rounds=6,
+        alone=Descent(0.03, batch=20, steps=100),
+        alone_rounds=10,
     ),
 )
 
