@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,7 +49,14 @@ from cloister import (
     overlap,
 )
 from cloister import run as run_plan
-from cloister.datasets import Episodes, Omniglot, disjoint_episodes, episodes, load_omniglot
+from cloister.datasets import (
+    Episodes,
+    Omniglot,
+    disjoint_episodes,
+    drawer_episodes,
+    episodes,
+    load_omniglot,
+)
 from cloister.learners.training import Precision, Trainer
 
 NAME = "omniglot"
@@ -57,12 +64,25 @@ TASKS, WAYS, SHOTS, SUPPORT = 50_000, 5, 10, 5
 DELTA, LAM = 1e-5, 0.1
 LOCAL = Descent(0.1, batch=20, steps=6)
 TUNING = FineTuning(Descent(0.1, steps=50))
-WIDTH, CLIP = 32, 0.5
+CLIP = 0.5
 #: Rounds where nothing is hidden, and the step there: 1 is the mean way of the tasks.
 STREAM, STEP = 40, 5.0
 ALONE = "alone"
 
 Figure = tuple[str, float]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How characters become tasks: as in the paper, or so that no image is in two tasks."""
+
+    name: str
+    draw: Callable[[Omniglot, int], Episodes]
+
+
+DRAWN = Cut("drawn", lambda train, tasks: episodes(train, tasks, WAYS, SHOTS))
+DISJOINT = Cut("disjoint", lambda train, tasks: disjoint_episodes(train, WAYS, SHOTS))
+HANDS = Cut("hands", lambda train, tasks: drawer_episodes(train, WAYS, tasks_per_hand=1))
 
 
 @dataclass(frozen=True)
@@ -75,14 +95,12 @@ class Setting:
     rounds: int
     #: Step of the meta-model, where 1 is the mean way of the tasks; momentum makes it ten times as much.
     server: float
-    #: Images of a character in a task where no image is in two; without it, tasks drawn as in the paper.
-    disjoint: int | None = None
-    width: int = WIDTH
+    cut: Cut = DRAWN
 
     @property
     def name(self) -> str:
         """What figures are called."""
-        cut = "" if self.disjoint is None else f"disjoint{self.disjoint}_"
+        cut = "" if self.cut is DRAWN else f"{self.cut.name}_"
         return f"{cut}q{self.models}_" + ("no_noise" if math.isinf(self.epsilon) else f"eps{self.epsilon:g}")
 
 
@@ -94,15 +112,18 @@ SETTINGS = (
     Setting(10.0, 2, rate=0.02, rounds=200, server=2.0),
     Setting(math.inf, 2, rate=0.01, rounds=400, server=3.0),
     # So few tasks are drowned by the noise: the start may hardly move, or it gets worse.
-    Setting(3.0, 1, rate=1.0, rounds=5, server=0.05, disjoint=10),
-    Setting(10.0, 1, rate=1.0, rounds=10, server=0.1, disjoint=10),
-    Setting(math.inf, 1, rate=0.5, rounds=150, server=1.0, disjoint=10),
+    Setting(3.0, 1, rate=1.0, rounds=5, server=0.05, cut=DISJOINT),
+    Setting(10.0, 1, rate=1.0, rounds=10, server=0.1, cut=DISJOINT),
+    Setting(math.inf, 1, rate=0.5, rounds=150, server=1.0, cut=DISJOINT),
+    Setting(3.0, 1, rate=1.0, rounds=5, server=0.05, cut=HANDS),
+    Setting(10.0, 1, rate=1.0, rounds=10, server=0.1, cut=HANDS),
+    Setting(math.inf, 1, rate=0.5, rounds=150, server=1.0, cut=HANDS),
 )
 
 
 def algorithm(setting: Setting) -> MetaSGD | ClusteredMetaSGD:
     """Return meta-learning with one model, or with several."""
-    learner = Module(glyph_net(WAYS, setting.width))
+    learner = Module(glyph_net(WAYS))
     server = ServerMomentum(setting.server / LAM, 0.9)
     shared = (learner, LOCAL, LAM, LAM * CLIP, setting.rounds)
     if setting.models == 1:
@@ -136,13 +157,6 @@ def visible_plans(n_tasks: int) -> dict[str, Plan]:
     }
     each = {"n_tasks": n_tasks, "relation": Relation.ZERO_OUT, "delta": min(DELTA, 1 / n_tasks)}
     return {f"visible_{name}": Plan(*way, **each).calibrate(10.0) for name, way in ways.items()}
-
-
-def population(setting: Setting, train: Omniglot, tasks: int) -> Episodes:
-    """Return the tasks that take part."""
-    if setting.disjoint is None:
-        return episodes(train, tasks, WAYS, SHOTS)
-    return disjoint_episodes(train, WAYS, setting.disjoint)
 
 
 def accuracy(learner: Module, models: np.ndarray, fresh: Episodes, device: str) -> tuple[float, float]:
@@ -181,19 +195,19 @@ def measure(
     engine = Batched(device, tf32=True, compiled=False)
     models = run_plan(alone, fresh.tasks, random_state=0, engine=engine).private.models["coef"]
     yield from zip((ALONE, f"{ALONE}_interval"), accuracy(learner, models, fresh, device), strict=True)
-    cuts: dict[int | None, tuple[Episodes, Overlap]] = {}
+    cuts: dict[Cut, tuple[Episodes, Overlap]] = {}
     for setting in settings:
-        if setting.disjoint not in cuts:
-            drawn = population(setting, train, tasks)
-            cuts[setting.disjoint] = drawn, overlap(drawn.tasks, drawn.images, "image")
-        cut, shared = cuts[setting.disjoint]
+        if setting.cut not in cuts:
+            drawn = setting.cut.draw(train, tasks)
+            cuts[setting.cut] = drawn, overlap(drawn.tasks, drawn.images, "image")
+        cut, shared = cuts[setting.cut]
         name, plan = setting.name, plan_of(setting, len(cut.tasks))
         yield from judged(name, plan, cut, fresh, device)
         if math.isfinite(setting.epsilon) and setting.models == 1:
             yield f"{name}_tasks_of_an_image", float(shared.largest)
             yield f"{name}_epsilon_of_an_image", shared.epsilon(plan)
     for name, plan in visible_plans(tasks).items():
-        yield from judged(name, plan, cuts[None][0], fresh, device)
+        yield from judged(name, plan, cuts[DRAWN][0], fresh, device)
 
 
 def run(quick: bool, device: str) -> tuple[Figures, Targets, Table]:
@@ -220,10 +234,9 @@ def table(settings: tuple[Setting, ...], figures: Figures) -> Table:
     took = lambda name: f"{figures[name + '_seconds']:.0f}"  # noqa: E731
     rows.append(["no meta-learning", "-", "0", "0", found(ALONE), "-"])
     for s in settings:
-        cut = "drawn" if s.disjoint is None else f"disjoint, {s.disjoint} shots"
         image = figures.get(f"{s.name}_epsilon_of_an_image")
         of_image = "-" if image is None else f"{image:.4g}"
-        rows.append([cut, str(s.models), f"{s.epsilon:g}", of_image, found(s.name), took(s.name)])
+        rows.append([s.cut.name, str(s.models), f"{s.epsilon:g}", of_image, found(s.name), took(s.name)])
     visible = [name for name in figures if name.startswith("visible") and f"{name}_seconds" in figures]
     rows += [[name, "1", "10", "-", found(name), took(name)] for name in visible]
     return rows
