@@ -19,8 +19,6 @@ Array = NDArray[Any]
 
 #: A block holds at most this many feature values (8 MB), so that temporaries stay in bounds.
 BLOCK_ELEMENTS = 1 << 20
-#: Padding may waste this share of a block, or any share of a block this small.
-BLOCK_WASTE, SMALL_BLOCK = 1.5, 1 << 15
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -225,20 +223,17 @@ class Tasks:
     def layout(self, dim: int = 1) -> list[NDArray[np.int64]]:
         """Group tasks of similar size into blocks: positions of the tasks of each.
 
-        A block's rows fit into the caches, and so do `dim` numbers of each of its tasks.
+        Only tasks of one `padded_size` share a block, so that how many rows a task is padded to, and with
+        that every bit that is computed for it, does not depend on the sizes of the others. A block's rows fit
+        into the caches, and so do `dim` numbers of each of its tasks.
         """
-        width = max(1, int(np.prod(self.X.shape[1:])))
-        order = np.argsort(self.sizes, kind="stable")
-        sizes = self.sizes[order]
-        groups, start, rows = [], 0, 0
-        for i, size in enumerate(sizes):
-            padded = (i - start + 1) * size * width
-            wasteful = padded > BLOCK_WASTE * (rows + size) * width and padded > SMALL_BLOCK
-            if i > start and (max(padded, (i - start + 1) * dim) > BLOCK_ELEMENTS or wasteful):
-                groups.append(order[start:i])
-                start, rows = i, 0
-            rows += int(size)
-        groups.append(order[start:])
+        features = max(1, int(np.prod(self.X.shape[1:])))
+        padded = padded_size(self.sizes)
+        groups = []
+        for rows in np.unique(padded):
+            index = np.flatnonzero(padded == rows)
+            most = max(1, BLOCK_ELEMENTS // max(int(rows) * features, dim))
+            groups += [index[start : start + most] for start in range(0, len(index), most)]
         return groups
 
     def blocks(self, layout: Sequence[NDArray[np.int64]] | None = None, seed: int = 0) -> Iterator[Block]:
@@ -249,7 +244,7 @@ class Tasks:
 
     def _stack(self, index: NDArray[np.int64]) -> tuple[Array, Array, Array]:
         sizes, first = self.sizes[index], self.offsets[index]
-        rows = int(sizes.max()) if len(sizes) else 0
+        rows = int(padded_size(sizes.max())) if len(sizes) else 0
         if len(index) and (sizes == rows).all() and (np.diff(index) == 1).all():
             span = slice(first[0], first[0] + rows * len(index))
             return tuple(a[span].reshape(len(index), rows, *a.shape[1:]) for a in self._columns())  # type: ignore[return-value]
@@ -264,6 +259,19 @@ class Tasks:
 
     def _columns(self) -> tuple[Array, Array, Array]:
         return self.X, self.y, self.weight
+
+
+def padded_size(sizes: ArrayLike) -> NDArray[np.int64]:
+    """Round sizes up to three binary digits: to 1 to 8, 10, 12, 14, 16, 20, ... A quarter is wasted at most.
+
+    Examples
+    --------
+    >>> padded_size([1, 7, 9, 30, 100]).tolist()
+    [1, 7, 10, 32, 112]
+    """
+    whole = np.asarray(sizes, dtype=np.int64)
+    exponent = np.maximum(np.frexp(whole.astype(np.float64))[1] - 3, 0)
+    return np.asarray(((whole + (1 << exponent) - 1) >> exponent) << exponent)
 
 
 def task_ids(task: ArrayLike | Sequence[object]) -> Array:

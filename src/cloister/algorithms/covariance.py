@@ -195,7 +195,8 @@ class ModelProtected(ABC):
     def keep_shared(self, weights: Floats, board: Billboard) -> Floats:
         """Return M times the clipped models (Step 9 of Algorithm 2): the proximal operator of the penalty."""
         with np.errstate(over="ignore", invalid="ignore"):  # data that overflow spoil their own task only
-            return np.asarray(project(weights, self.clip) @ board["matrix"])
+            kept = project(weights, self.clip)[:, None, :] @ board["matrix"]  # task by task, lest bits depend
+            return np.asarray(kept[:, 0])  # on how many there are
 
     def look_ahead(self, now: Floats, before: Floats, board: Billboard) -> Floats:
         """Return where momentum leads (Step 10)."""

@@ -92,11 +92,15 @@ def _learner(part: Any) -> Any:
 
 
 def _changes(tasks: Tasks, victim: int) -> Iterator[Tasks]:
-    """Yield the tasks with one task's data changed: to other data, then to garbage."""
+    """Yield the tasks with one task's data changed: to other data, to fewer and more rows, to garbage."""
     rows = slice(int(tasks.offsets[victim]), int(tasks.offsets[victim + 1]))
     X, y = np.array(tasks.X), np.array(tasks.y)
     X[rows], y[rows] = -X[rows], y[rows].max() - y[rows]
     yield replace(tasks, X=X, y=y)
+    own, names = np.arange(rows.start, rows.stop), np.repeat(tasks.ids, tasks.sizes)
+    for kept in (own[:1], np.tile(own, 3)):
+        at = np.concatenate([np.arange(rows.start), kept, np.arange(rows.stop, len(tasks.y))])
+        yield Tasks.from_arrays(tasks.X[at], tasks.y[at], names[at], tasks.weight[at])
     for garbage in GARBAGE:
         X = np.array(tasks.X)
         X[rows] = garbage

@@ -26,7 +26,7 @@ Shares = Sequence[NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class Several:
-    """Tasks dealt out to several engines, so that each has about as many rows.
+    """Tasks dealt out in turn to several engines.
 
     ``Several((Batched("cuda:0"), Batched("cuda:1")))`` keeps two graphics cards busy from one process: a card
     takes its orders and computes while the other is given its own, and sums are fetched when noise is added.
@@ -62,7 +62,7 @@ class Several:
     @contextmanager
     def cells(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Cells]:
         """Settle a share of the tasks on each engine."""
-        shares = deal(tasks.sizes, min(len(self.engines), len(tasks)))
+        shares = deal(len(tasks), min(len(self.engines), len(tasks)))
         with ExitStack() as stack:
             parts = [
                 stack.enter_context(engine.cells(plan, tasks.select(share), local_seed))
@@ -115,18 +115,12 @@ class _Sum:
         return total if dtype is None else total.astype(dtype)
 
 
-def deal(sizes: NDArray[np.int64], count: int) -> list[NDArray[np.int64]]:
-    """Deal tasks out in shares of nearly equal numbers of rows, and of at least one task each.
+def deal(tasks: int, engines: int) -> list[NDArray[np.int64]]:
+    """Deal tasks out in turn, whatever their sizes, so that no size shows in where others are computed.
 
     Examples
     --------
-    >>> [share.tolist() for share in deal(np.array([9, 1, 2, 3, 5]), 2)]
-    [[0, 1], [2, 3, 4]]
+    >>> [share.tolist() for share in deal(5, 2)]
+    [[0, 2, 4], [1, 3]]
     """
-    rows = np.zeros(count)
-    shares: list[list[int]] = [[] for _ in range(count)]
-    for task in np.argsort(-sizes, kind="stable").tolist():
-        least = int(rows.argmin())
-        shares[least].append(task)
-        rows[least] += max(1, int(sizes[task]))
-    return [np.array(sorted(share), dtype=np.int64) for share in shares]
+    return [np.arange(first, tasks, engines) for first in range(engines)]

@@ -144,7 +144,7 @@ class Classification:
             total = weight.sum(axis=1)
             share = weight / np.where(total > 0, total, 1.0)[:, None]
             inner, spread = posterior(fit, share)
-            mean = candidate.mean + inner.reshape(len(block), -1) @ candidate.factor.T
+            mean = candidate.mean + (inner.reshape(len(block), 1, -1) @ candidate.factor.T)[:, 0]
             spread = candidate.factor @ spread @ candidate.factor.T
             coef += total[:, None] * mean
             second += total[:, None, None] * (spread + mean[:, :, None] * mean[:, None, :])

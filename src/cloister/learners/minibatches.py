@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from cloister.learners.descent import FOLDS, MOST_EPOCHS, Descent
+from cloister.tasks import padded_size
 
 __all__ = ["folds", "local_uniforms", "minibatches"]
 
@@ -27,15 +29,17 @@ def minibatches(keys: Tensor, weight: Tensor, solver: Descent, round: Tensor) ->
     Each task shuffles its own rows once a pass. A task with fewer rows than the widest of its block has
     fewer steps to a pass; where it has no steps left all its weights are 0. A place without a row is filled
     with one of the task's own: a network may have no finite slope at padding, whose slope times 0 would be
-    the task's, and how much padding there is depends on others.
+    the task's. Tasks of one `padded_size` share a block, so that the number of places does not
+    depend on others.
     """
     clients, rows = weight.shape
-    steps = solver.count(rows)
+    steps, width = solver.count(rows), int(padded_size(rows))
     if solver.batch is None:
-        first = (weight > 0).to(torch.int64).argmax(dim=1, keepdim=True)
-        every = torch.where(weight > 0, torch.arange(rows, device=keys.device), first)
-        return every.expand(steps, clients, rows), weight.expand(steps, clients, rows)
-    batch = min(solver.batch, rows)
+        wide = F.pad(weight, (0, width - rows))
+        first = (wide > 0).to(torch.int64).argmax(dim=1, keepdim=True)
+        every = torch.where(wide > 0, torch.arange(width, device=keys.device), first)
+        return every.expand(steps, clients, width), wide.expand(steps, clients, width)
+    batch = min(solver.batch, width)
     epochs = (solver.epochs or 1) if solver.steps is None else steps  # of the smallest task, at most
     counters = round.to(torch.int64) * MOST_EPOCHS + torch.arange(epochs, device=keys.device)
     draws = local_uniforms(keys, counters, rows).masked_fill(weight[None] <= 0, 2.0)

@@ -189,5 +189,5 @@ def _mix(stats: Summary, fits: list[RidgeFit], weights: list[Floats]) -> States:
         if fit.bump is not None:
             covariance += (variance[:, :, None] * fit.bump).swapaxes(1, 2) @ fit.bump
         if fit.prior is not None:
-            covariance += (variance @ fit.rest)[:, None, None] * fit.prior
+            covariance += (variance * fit.rest).sum(axis=1)[:, None, None] * fit.prior
     return {"coef": coef, "covariance": covariance, "noise": noise}

@@ -164,9 +164,9 @@ def laplace(
     for i in np.argsort(variances, kind="stable"):
         t = variances[i]
         point = _newton(rows, t, point, tol, max_iter)
-        half_log_det = np.log(np.diagonal(_cholesky(t * point.curvature))).sum(axis=-1)
+        diagonals = np.ascontiguousarray(np.diagonal(_cholesky(t * point.curvature)))  # added alike for any k
+        evidence[:, i] = -_objective(rows, point.v, point.scores, t) - np.log(diagonals).sum(axis=-1)
         modes[:, i] = point.v
-        evidence[:, i] = -_objective(rows, point.v, point.scores, t) - half_log_det
     return LaplaceFit(variances, modes, evidence, rows)
 
 
@@ -395,6 +395,6 @@ def _solve(L: Floats, b: Floats) -> Floats:
         x[j] /= L[j, j]
         x[j + 1 :] -= L[j + 1 :, j, None] * x[j]
     for j in reversed(range(len(L))):
-        x[j] -= (L[j + 1 :, j, None] * x[j + 1 :]).sum(axis=0)
         x[j] /= L[j, j]
+        x[:j] -= L[j, :j, None] * x[j]  # a sum over tasks' numbers would add up otherwise for a task alone
     return x

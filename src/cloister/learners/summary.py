@@ -106,7 +106,7 @@ class Statistics:
         """Rotate X'(y - X center); the basis has unit length in the prior's own."""
         shifted = self.cross - self.gram @ center
         rotated = (spectrum.basis.swapaxes(1, 2) @ shifted[..., None])[..., 0]
-        return self.square - (self.cross + shifted) @ center, rotated, rotated
+        return self.square - ((self.cross + shifted) * center).sum(axis=1), rotated, rotated
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,6 +19,10 @@ from cloister.learners.minibatches import minibatches
 from cloister.learners.penalties import Free, Penalty, Stacked
 
 __all__ = ["Precision", "Trainer"]
+
+#: `functional_call` puts parameters into the network itself for a while: one block at a time may do so, or
+#: blocks that threads compute side by side would run with each other's parameters.
+_BORROWED = threading.RLock()
 
 LossPerExample = Callable[[Tensor, Tensor], Tensor]
 
@@ -89,7 +94,7 @@ class Trainer:
     def outputs(self, params: Stacked, x: Tensor) -> Tensor:
         """Return outputs (k, n, ...) of k copies on inputs (k, n, ...)."""
         named = dict(zip(self.shapes, params, strict=True))
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision.bf16):
+        with _BORROWED, torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision.bf16):
             if self.swapped is None:
                 one = lambda own, rows: functional_call(self.net, own, (rows,))  # noqa: E731
                 return vmap(one, randomness="error")(named, x)
@@ -194,7 +199,7 @@ class Loop:
         velocity: Stacked = tuple(torch.zeros_like(w) for w in params) if self.solver.momentum else ()
         at, weights = minibatches(keys, weight, self.solver, round)
         places = at + torch.arange(len(y), device=at.device)[:, None] * y.shape[1]  # among all clients' rows
-        rows, targets = X.flatten(0, 1), y.flatten()
+        rows, targets = X.flatten(0, 1), y.flatten(0, 1)
         sums = weights.sum(2, keepdim=True)
         shares = weights / sums.clamp(min=1e-12)
         rates = rate * (sums[..., 0] > 0)  # clients without rows in a step stay where they are
@@ -248,7 +253,8 @@ class Loop:
             if self.solver.momentum:
                 total = self.solver.momentum * velocity[i] + total
                 moved.append(total)
-            new.append(torch.addcmul(w, rates.reshape(-1, *[1] * (w.ndim - 1)), total, value=-1))
+            rate = rates.reshape(-1, *[1] * (w.ndim - 1))
+            new.append(torch.where(rate > 0, torch.addcmul(w, rate, total, value=-1), w))  # 0 * inf is not 0
         return tuple(new), tuple(moved)
 
 

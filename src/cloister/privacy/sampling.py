@@ -95,8 +95,9 @@ class Poisson:
         Probability of taking part in one round, in (0, 1].
     hidden : bool, default=False
         Assert that a task's coins are known to the curator alone: no other task and no observer can tell, by
-        traffic, timing, logs or the task's own word, in which rounds it took part. Only then does
-        sampling amplify privacy. Nothing in the library can check this.
+        traffic, timing, logs, the task's own word, or the last bits of networks that were computed in one
+        program with its own (see `Batched`), in which rounds it took part. Only then does sampling amplify
+        privacy. Nothing in the library can check this.
 
     Examples
     --------
