@@ -15,6 +15,7 @@ from cloister.audit.game import play
 from cloister.audit.last_bits import check_last_bits
 from cloister.audit.noise_law import check_noise
 from cloister.audit.one_run import one_run
+from cloister.privacy.mechanisms import grid_noise
 from cloister.privacy.randomness import SeededRandomness, normals
 
 ALGORITHM = cl.MeanRegularized(cl.LeastSquares(3), rounds=12)
@@ -39,7 +40,7 @@ class Public(cl.Toeplitz):
     """The same noise whatever the key, and in every round."""
 
     def perturb(self, encoded, steps, noise, stream):
-        return super().perturb(encoded, steps, noise, SeededRandomness(5).stream("noise"))
+        return encoded + grid_noise(noise, steps, SeededRandomness(5).stream("noise"))
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,12 @@ import json
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,6 +36,7 @@ from cloister import (
     run,
 )
 from cloister.billboard import END, HEADER
+from cloister.engines.cells import Local
 from cloister.engines.journal import Secret, digest_of
 
 M = 12
@@ -183,7 +187,7 @@ def test_a_digest_stands_for_all_data_and_needs_the_key():
 
 def test_only_the_same_run_goes_on(begun):
     before = (begun / "board").read_bytes()
-    with pytest.raises(InputError, match=r"The data.* has changed .*same noise on other data would show"):
+    with pytest.raises(InputError, match=r"The data.* has changed .*nothing is paid for releases of other"):
         run(PLAN, make_tasks(1), journal=begun)
     with pytest.raises(PlanError, match=r"is of another plan\. Run it with the same settings, or remove"):
         run(replace(PLAN, mechanism=Gaussian(0.6)), TASKS, journal=begun)
@@ -251,6 +255,33 @@ def test_a_torn_record_is_cut_off_and_comes_out_the_same(begun, tmp_path):
             (folder / name).write_bytes(content)
         assert run(PLAN, TASKS, journal=folder).board.head == whole.board.head
         assert (folder / "board").read_bytes() == data
+
+
+@dataclass(frozen=True)
+class OneUnitOff(Local):
+    """Another device: every sum comes out larger, by one unit of the grid in its first number."""
+
+    @contextmanager
+    def cells(self, plan, tasks, local_seed):
+        with super().cells(plan, tasks, local_seed) as found:
+            speak = found.speak
+            found.speak = lambda board, coins: speak(board, coins) + np.eye(1, 3, dtype=np.int64)[0]
+            yield found
+
+
+def test_an_old_copy_that_goes_on_elsewhere_shows_no_bare_difference(begun, tmp_path):
+    """Two releases of one round, of sums one unit apart: all three numbers move, and not by that unit.
+
+    Noise has a deviation of 2 * 10^6 units: two draws of one of three numbers agree within 10 with
+    probability below 1e-5.
+    """
+    copy = Path(shutil.copytree(begun, tmp_path / "copy"))
+    one = run(PLAN, TASKS, journal=begun).board
+    other = run(PLAN, TASKS, journal=copy, engine=OneUnitOff()).board
+    step = PLAN.algorithm.channel(one).steps
+    assert (one.releases[2].noise > 2 * 10**6 * step).all()
+    np.testing.assert_array_equal(one.releases[1].value, other.releases[1].value)
+    assert (np.abs(one.releases[2].value - other.releases[2].value) > 10 * step).all()
 
 
 def test_an_edited_record_is_refused_and_what_is_whole_stays_readable(begun):

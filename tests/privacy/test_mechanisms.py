@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cloister import Everyone, Gaussian, Plan, Poisson, Silent, Tasks, run
+from cloister import Everyone, Gaussian, Laplace, Plan, Poisson, Silent, Tasks, Wishart, run
 from cloister.channel import Absolute, Channel, MeanAndOuter, Outer, Plain, Relation, Round, unsvec
 from cloister.errors import PlanError
 from cloister.privacy.randomness import SeededRandomness, SystemRandomness, normals, to_uniform
@@ -130,6 +130,47 @@ def test_streams_do_not_overlap():
     np.testing.assert_array_equal(again.words(500), draws[1])
     draws.append(again.words(500))  # a stream goes on
     assert len(np.unique(np.concatenate(draws))) == 17 * 500
+
+
+@pytest.mark.parametrize("lift", [Plain(), MeanAndOuter(0.3)], ids=repr)
+def test_two_sums_of_one_round_get_independent_noise(lift):
+    """One unit apart, under one key: what differs is fresh noise. KS at 1e-5, correlation 5 sd."""
+    channel, mechanism, key = Channel(200, lift=lift), Gaussian(1.0), SystemRandomness(bytes(32))
+    noise = mechanism.noise(channel, Relation.REPLACE, 1.0)
+    total = np.arange(channel.size)
+    one, again, other = (mechanism.perturb(t, channel, noise, key, 3) for t in (total, total, total + 1))
+    np.testing.assert_array_equal(one, again)
+    z = [(released - channel.steps * t) / noise for released, t in ((one, total), (other, total + 1))]
+    assert stats.kstest((z[0] - z[1]) / math.sqrt(2), "norm").pvalue > 1e-5
+    assert abs(np.mean(z[0] * z[1])) < 5 / math.sqrt(channel.size)
+
+
+def test_one_sum_at_two_levels_gets_independent_noise():
+    """Else a round that is made again on another channel would say its sum: 5 sd."""
+    channel, key, zero = Channel(3), SystemRandomness(bytes(32)), np.zeros(3, dtype=np.int64)
+    z = [[Gaussian(1.0).perturb(zero, channel, s, key, t) / s for t in range(400)] for s in (1.5, 1.6)]
+    assert abs(np.mean(np.multiply(*z))) < 5 / math.sqrt(1200)
+
+
+@pytest.mark.parametrize("mechanism", [Laplace(1.0), Wishart()], ids=["laplace", "wishart"])
+def test_floating_point_noise_of_two_sums_is_not_the_same(mechanism):
+    channel, key = Channel(3, lift=Outer()), SystemRandomness(bytes(32))
+    total = channel.total(np.eye(3))
+    one, again, other = (mechanism.perturb(t, channel, 1.0, key, 3) for t in (total, total, total + 2.0**-20))
+    np.testing.assert_array_equal(one, again)
+    assert (np.abs(one - other) > 1e-3).all()
+
+
+def test_a_stream_bound_twice_gives_two():
+    """As when two nodes of a tree with the same sum are measured in one round."""
+    key = SystemRandomness(bytes(32))
+    stream = key.stream("noise", 1)
+    drawn = [stream.bound_to(*told).words(500) for told in ([[0, 0]], [[0, 0]], [[0], [0]], [[0.0, 0.0]])]
+    fresh = [
+        SystemRandomness(bytes(32)).stream("noise", 1).bound_to(*told).words(500)
+        for told in ([[0], [0]], [0])
+    ]
+    assert len(np.unique(np.concatenate([*drawn, *fresh, stream.words(500)]))) == 7 * 500
 
 
 @pytest.mark.parametrize("seed", [0, None])

@@ -2,7 +2,9 @@
 
 All secret randomness of a run follows from one key. The journal keeps that key until the run is complete: a
 run that was killed computes the same states, draws the same noise and posts the same releases again, so it
-never adds a second noise to a sum that has been posted, and never spends twice.
+never adds a second noise to a sum that has been posted, and never spends twice. Exact noise is drawn for the
+sum it is added to: should a round that somebody has seen be made again from another sum, as when an old copy
+of a journal goes on elsewhere, its noise is independent of the first.
 
 =========== ============================================================================================
 plan.toml   the plan; public
@@ -333,13 +335,13 @@ def _check_same(folder: Path, secret: Secret, plan: Plan, tasks: Tasks, seed: in
         raise InputError(f"The unfinished run in {folder} was begun {begun}. Go on so, {_GIVE_UP}.")
     if digest_of(tasks, secret.source.key) != secret.data:
         raise InputError(
-            f"The data, or how it is encoded, has changed since the run in {folder} was begun, and the same "
-            f"noise on other data would show the difference. Bring it back as it was, {_GIVE_UP}."
+            f"The data, or how it is encoded, has changed since the run in {folder} was begun, and nothing "
+            f"is paid for releases of other data. Bring it back as it was, {_GIVE_UP}."
         )
 
 
 def _mend(path: Path, file: int, found: Scan, opening: Billboard) -> Billboard:
-    """Cut off a record that was not written to its end: nobody has used it, and it will come out the same."""
+    """Cut off a record that was not written to its end: it will come out the same from the same sum."""
     if found.problem is not None and not found.torn:
         raise found.problem
     with told(path, _AGAIN):

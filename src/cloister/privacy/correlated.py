@@ -32,7 +32,7 @@ from cloister.channel import GRID, Channel, Relation
 from cloister.errors import PlanError
 from cloister.privacy.doors import Measure
 from cloister.privacy.events import Cost, GaussianEvent
-from cloister.privacy.mechanisms import FLOATING, Door, calibrated, grid_noise
+from cloister.privacy.mechanisms import FLOATING, Door, calibrated, on_grid
 from cloister.privacy.noise import integer_deviation
 from cloister.privacy.randomness import Randomness, Stream, normals
 from cloister.privacy.sampling import Everyone
@@ -59,7 +59,8 @@ class Correlated(ABC):
         Gaussian-DP parameter of the whole run under the plan's relation. Left out, the plan must be
         calibrated to an epsilon before it can run.
     exact : bool, default=True
-        Integers throughout, as in `Gaussian`. False is for research, and the guarantee says so.
+        Integers throughout, as in `Gaussian`, with noise that is drawn for what is measured. False is for
+        research, and the guarantee says so.
     """
 
     mu: float | None = None
@@ -150,7 +151,7 @@ class Correlated(ABC):
     def perturb(self, encoded: NDArray[Any], steps: Floats, noise: float, stream: Stream) -> NDArray[Any]:
         """Return a measurement: with noise, in whole steps if exact, else in units of the clip."""
         if self.exact:
-            return np.asarray(encoded + grid_noise(noise, steps, stream))
+            return on_grid(encoded, noise, steps, stream)
         return np.asarray(encoded + noise * normals(stream.uniforms(len(steps))))
 
     def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:

@@ -89,7 +89,7 @@ class Laplace(PerRound):
         """Return the sum with noise added."""
         from scipy.special import gammaincinv
 
-        uniforms = source.stream("noise", round).uniforms(total.size + 1)
+        uniforms = source.stream("noise", round).bound_to(total, noise).uniforms(total.size + 1)
         length = noise / math.sqrt(total.size + 1) * float(gammaincinv(total.size, uniforms[0]))
         direction = normals(uniforms[1:])
         return np.asarray(total + length * (direction / np.linalg.norm(direction)))

@@ -167,7 +167,8 @@ class Gaussian(PerRound):
     exact : bool, default=True
         Messages are rounded to a grid, summed as integers, and get a discrete Gaussian drawn without any
         floating point: what is proven is what runs. False adds floating-point noise, whose lowest bits can
-        give a message away; for research, and the guarantee says so.
+        give a message away; for research, and the guarantee says so. It is also drawn while a device still
+        computes the sum, hence not bound to it: never make a round again from another sum with it.
 
     Privacy
     -------
@@ -226,8 +227,7 @@ class Gaussian(PerRound):
         if not self.exact:
             drawn = noise * normals(stream.uniforms(channel.size))
             return np.asarray(total) + drawn  # looked at last: it may still be being computed
-        whole = grid_noise(noise, channel.steps, stream)
-        return np.asarray(channel.steps * (np.asarray(total) + whole))
+        return np.asarray(channel.steps * on_grid(np.asarray(total), noise, channel.steps, stream))
 
     def scaled(self, budget: float) -> Gaussian:
         """Return Gaussian noise with another total budget."""
@@ -276,6 +276,11 @@ def calibrated(level: float | None) -> float:
     if level is None:
         raise PlanError("This plan has no noise level yet. Call plan.calibrate(epsilon) first.")
     return level
+
+
+def on_grid(total: NDArray[Any], noise: float, steps: Floats, stream: Stream) -> NDArray[np.int64]:
+    """Return whole numbers with exact noise, drawn for these numbers at this level and for no others."""
+    return np.asarray(total + grid_noise(noise, steps, stream.bound_to(total, steps, noise)))
 
 
 def grid_noise(noise: float, steps: Floats, stream: Stream) -> NDArray[np.int64]:

@@ -111,7 +111,8 @@ class Wishart(PerRound):
     ) -> Floats:
         """Return the sum with noise added and the noise's mean taken off."""
         freedom = self._freedom(channel.dim)
-        drawn = wishart(source.stream("noise", round).uniforms(total.size), channel.dim, freedom)
+        stream = source.stream("noise", round).bound_to(total, noise)
+        drawn = wishart(stream.uniforms(total.size), channel.dim, freedom)
         centred = svec(drawn - freedom * np.eye(channel.dim))
         return np.asarray(total + noise / math.sqrt(2 * freedom) * centred)
 
