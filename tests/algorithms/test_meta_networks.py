@@ -131,3 +131,8 @@ def test_losses_deal_folds_as_networks_do_and_tasks_choose():
 def test_a_network_is_not_solved_exactly():
     with pytest.raises(PlanError, match="Descent"):
         MetaSGD(network(), Exact())
+
+
+def test_a_bare_network_is_refused():
+    with pytest.raises(PlanError, match=r"wrap it: Module\(Linear"):
+        MetaSGD(nn.Linear(2, 1), Descent(0.1))
