@@ -13,10 +13,12 @@ from cloister import (
     Batched,
     Descent,
     FewShotClassifier,
+    Ledger,
     Local,
     MetaSGD,
     Module,
     Plan,
+    PlanError,
     PublicOnly,
     Silent,
     Tasks,
@@ -125,3 +127,34 @@ def test_refusals():
     model = FewShotClassifier(epsilon=math.inf, ways=2, rounds=1).fit(tasks)
     with pytest.raises(InputError, match="A task may have 2 classes"):
         model.adapt(tasks.X[:3], [1, 2, 3])
+    for X, y in ((tasks.X[:0], []), (tasks.X[:3], [0, 1]), (0.5, [0])):
+        with pytest.raises(InputError, match="rows of one task, at least one"):
+            model.adapt(X, y)
+    for fields in ({"ways": 0}, {"ways": 2.0}, {"ways": "two"}, {"group_size": 0}, {"group_size": 1.5}):
+        with pytest.raises(InputError, match=f"{next(iter(fields))} must be a whole number"):
+            FewShotClassifier(**{"ways": 2} | fields).fit(tasks)
+    with pytest.raises(PlanError, match="relation must be"):
+        FewShotClassifier(ways=2, relation="swap").fit(tasks)
+
+
+def test_a_network_that_does_not_fit_costs_nothing():
+    tasks, ledger = glyphs(30, seed=7), Ledger(9.0, 1e-2)
+    narrow = nn.Sequential(nn.Flatten(), nn.Linear(SIDE * SIDE, 2))
+    with pytest.raises(InputError, match="one score for each of ways=3"):
+        FewShotClassifier(narrow, ways=3, rounds=1, ledger=ledger).fit(tasks)
+    with pytest.raises(InputError, match="cannot take"):
+        FewShotClassifier(nn.Linear(9, 2), ways=2, rounds=1, ledger=ledger).fit(tasks)
+    assert ledger.history == ()
+
+
+def test_bytes_are_pixels():
+    tasks = glyphs(6, seed=8)
+    raw = Tasks(tasks.ids, bytes_of(tasks), tasks.y, tasks.weight, tasks.offsets)
+    boards, found = [], []
+    for data in (tasks, raw):
+        torch.manual_seed(0)
+        model = FewShotClassifier(epsilon=math.inf, ways=2, rounds=1, random_state=0).fit(data)
+        boards.append(model.billboard_["mean"])
+        found.append(model.adapt(data.X[:8], data.y[:8]).predict(data.X[8:]))
+    np.testing.assert_array_equal(*boards)
+    np.testing.assert_array_equal(*found)

@@ -16,7 +16,7 @@ import numpy as np
 
 from cloister.algorithm import States
 from cloister.engines.cells import Engine, Local
-from cloister.engines.local import Run, run, seed_of
+from cloister.engines.local import Run, run, seed_of, try_rows
 from cloister.errors import InputError, PlanError
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
@@ -153,6 +153,7 @@ def run_clusters(
     names, seed = tasks.ids.tolist(), seed_of(random_state)
     _check_names(names, clusters)
     plans = cluster_plans(plan, clusters)
+    try_rows(plan, tasks)
     for own in plans.values():
         own.mechanism.check(own.schedule)
         own.open()  # one that nobody can price is refused before anything is charged
