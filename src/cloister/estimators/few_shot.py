@@ -82,6 +82,11 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
     Unit: a task with all its rows. What leaves a task is one clipped slope in each round that it takes part
     in (see `MetaSGD`). `adapt` is free, for tasks of the fit and for new ones: nothing leaves them.
 
+    References
+    ----------
+    Zhou and Bassily, "Task-level differentially private meta learning", NeurIPS 2022 (task-level private
+    meta-learning, and its use on Omniglot).
+
     Examples
     --------
     >>> rng = np.random.default_rng(0)

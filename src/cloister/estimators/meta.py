@@ -199,6 +199,10 @@ class MetaRegressor(RegressionFace, _Meta):
     better than alone on four, and within 1.5 % of `SharedPriorRegressor` on three. On the others that was
     better. What this is for are tasks in groups, and networks; see the page on meta-learning.
 
+    References
+    ----------
+    Zhou and Bassily, "Task-level differentially private meta learning", NeurIPS 2022.
+
     Examples
     --------
     >>> rng = np.random.default_rng(0)
