@@ -86,6 +86,8 @@ def cluster_plans(plan: Plan, clusters: Clusters) -> dict[Hashable, Plan]:
     >>> all(own.guarantee.epsilon <= 1 and own.delta == plan.delta for own in plans.values())
     True
     """
+    _check_mapping(clusters)
+    _ = plan.guarantee  # a plan without a noise level says so itself
     if len(clusters) != plan.n_tasks:
         raise PlanError(f"The plan is for {plan.n_tasks} tasks, the clusters name {len(clusters)}.")
     plans = {}
@@ -180,7 +182,16 @@ def _resized(plan: Plan, count: int) -> Plan:
     return own if own.guarantee.epsilon <= promised else own.calibrate(promised)
 
 
+def _check_mapping(clusters: object) -> None:
+    if not isinstance(clusters, Mapping):
+        raise InputError(
+            "clusters must map each task's name to its cluster, as a dict does. "
+            f"Got a {type(clusters).__name__}; for a list in the order of the tasks, dict(zip(tasks.ids, it))."
+        )
+
+
 def _check_names(names: list[Hashable], clusters: Clusters) -> None:
+    _check_mapping(clusters)
     absent = [name for name in names if name not in clusters]
     if absent:
         raise InputError(f"Every task must be in a cluster. Task {absent[0]!r} is in none; put it in one.")
