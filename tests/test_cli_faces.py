@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import cloister as cl
@@ -61,3 +62,13 @@ def widen(folder: Path) -> None:
     book = cl.Codebook.load(folder / "codebook.toml")
     more = (*book.features, replace(book.features[0], name="c"))
     replace(book, features=more).save(folder / "codebook.toml")
+
+
+@pytest.mark.parametrize("command", ["account", "audit"])
+def test_a_plan_file_with_a_network_says_what_to_do_instead(command, tmp_path):
+    learner = cl.Module(torch.nn.Linear(2, 1))
+    plan = cl.Plan(cl.FedAvg(learner, cl.Descent(0.1), rounds=2), n_tasks=10).calibrate(1.0)
+    plan.save(tmp_path / "plan.toml")
+    result = CliRunner().invoke(app, [command, str(tmp_path / "plan.toml")])
+    assert result.exit_code != 0
+    assert "cannot be rebuilt from a file. Price or audit it in Python" in " ".join(result.output.split())

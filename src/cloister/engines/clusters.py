@@ -186,7 +186,7 @@ def _check_mapping(clusters: object) -> None:
     if not isinstance(clusters, Mapping):
         raise InputError(
             "clusters must map each task's name to its cluster, as a dict does. "
-            f"Got a {type(clusters).__name__}; for a list in the order of the tasks, dict(zip(tasks.ids, it))."
+            f"Got a {type(clusters).__name__}; of a list in their order, dict(zip(tasks.ids, it))."
         )
 
 
