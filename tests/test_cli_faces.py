@@ -2,33 +2,73 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
-from cloister import LowRankRegressor, MeanRegularizedRegressor
+import cloister as cl
 from cloister.cli import app
 from cloister.tables import write_csv
 
 BOUNDS = {"a": (0, 1), "b": (0, 1), "target": (0, 1)}
+KINDS = ("SharedPrior", "LowRank", "GroupSparse", "MeanRegularized", "Decomposed", "Meta")
+SEVERAL = ("SharedPrior", "MeanRegularized", "Meta")
+FACES = [
+    *((f"{kind}Regressor", 0, {}) for kind in KINDS),
+    *((f"{kind}Classifier", 2, {}) for kind in KINDS),
+    *((f"{kind}Classifier", 3, {}) for kind in SEVERAL),
+    ("LowRankClassifier", 2, {"guard": True}),
+    ("DecomposedClassifier", 2, {"guard": True}),
+    ("MeanRegularizedClassifier", 3, {"guard": True}),
+    ("MetaClassifier", 3, {"models": 2}),
+    ("MetaRegressor", 0, {"lam": (0.02, 0.1)}),
+]
 
 
-@pytest.mark.parametrize("face", [LowRankRegressor, MeanRegularizedRegressor])
-def test_verify_replay_predict_and_gain(face, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "classes", "settings"), FACES)
+def test_verify_replay_predict_and_gain(name, classes, settings, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     x, school = rng.uniform(0, 1, (300, 2)), np.repeat([f"s{i}" for i in range(30)], 10)
-    table = {"school": school, "a": x[:, 0], "b": x[:, 1]}
-    face("school", bounds=BOUNDS, rounds=3).fit(table, x.mean(axis=1)).save("run")
-    write_csv(
-        tmp_path / "s1.csv", {k: v[10:20] for k, v in table.items()} | {"target": x[10:20].mean(axis=1)}
-    )
+    table, y = {"school": school, "a": x[:, 0], "b": x[:, 1]}, x.mean(axis=1)
+    if classes:
+        y = np.array(["x", "y", "z"])[(y * classes).astype(int)]
+    bounds = BOUNDS | ({"target": ["x", "y", "z"][:classes]} if classes else {})
+    rounds = {} if name.startswith("SharedPrior") else {"rounds": 7}
+    face = getattr(cl, name)("school", bounds=bounds, **rounds, **settings)
+    face.fit(table, y).save("run")
+    write_csv(tmp_path / "s1.csv", {k: v[10:20] for k, v in table.items()} | {"target": y[10:20]})
     for command in (
         ["verify", "run"],
         ["replay", "run", "s1.csv", "--task-name", "s1", "-o", "s1.json"],
         ["predict", "s1.csv", "--model", "s1.json"],
-        ["predict", "run", "s1.csv"],
+        *([["predict", "run", "s1.csv"]] if hasattr(face.plan_.algorithm, "newcomer") else []),
         ["gain", "run", "s1.csv", "--task-name", "s1"],
     ):
         result = CliRunner().invoke(app, command)
         assert result.exit_code == 0, (command, result.output, result.exception)
+    widen(Path("run"))
+    refused = CliRunner().invoke(app, ["verify", "run"])
+    assert refused.exit_code != 0
+    assert "must give the plan's columns and classes" in " ".join(refused.output.split())
+
+
+def widen(folder: Path) -> None:
+    """Add a column to a folder's codebook."""
+    book = cl.Codebook.load(folder / "codebook.toml")
+    more = (*book.features, replace(book.features[0], name="c"))
+    replace(book, features=more).save(folder / "codebook.toml")
+
+
+@pytest.mark.parametrize("command", ["account", "audit"])
+def test_a_plan_file_with_a_network_says_what_to_do_instead(command, tmp_path):
+    learner = cl.Module(torch.nn.Linear(2, 1))
+    plan = cl.Plan(cl.FedAvg(learner, cl.Descent(0.1), rounds=2), n_tasks=10).calibrate(1.0)
+    plan.save(tmp_path / "plan.toml")
+    result = CliRunner().invoke(app, [command, str(tmp_path / "plan.toml")])
+    assert result.exit_code != 0
+    assert "cannot be rebuilt from a file. Price or audit it in Python" in " ".join(result.output.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -60,11 +61,21 @@ def test_it_is_said():
     priced, shared = plan(), Overlap(5, 2.5, 9, "image")
     assert "one image sits in up to 5 tasks (2.5 on average)" in shared.describe(priced)
     marked = shared.mark(priced)
-    assert not marked.guarantee.holds
-    assert "sitting in up to 5 tasks" in str(marked.guarantee)
+    assert not marked.guarantee.holds  # not for images: whoever asks no further takes it for theirs
+    assert "not for each image, because one sits in up to 5 tasks" in str(marked.guarantee)
+    assert "for whole tasks, whatever they share, it does hold" in str(marked.guarantee)
+    assert marked.guarantee.epsilon == priced.guarantee.epsilon
     alone = Overlap(1, 1.0, 9)
     assert alone.mark(priced) is priced
     assert "No row sits in two tasks" in alone.describe(priced)
+
+
+@pytest.mark.parametrize("largest", range(2, 12))
+def test_an_epsilon_is_never_said_to_be_smaller_than_it_is(largest):
+    priced, shared = plan(), Overlap(largest, 2.5, 9)
+    for text in (shared.describe(priced), shared.mark(priced).caveats[0]):
+        said = float(re.findall(r"epsilon (?:= )?([\d.]+\d)", text)[-1])
+        assert shared.epsilon(priced) <= said <= 1.001 * shared.epsilon(priced)
 
 
 def test_units_must_be_one_a_row():

@@ -44,6 +44,11 @@ def from_document(document: Any) -> Any:
     library = importlib.import_module("cloister")
     if kind not in library.__all__ or not dataclasses.is_dataclass(getattr(library, kind)):
         raise PlanError(f"A plan file names only what cloister exports. Got type = {kind!r}.")
+    if kind == "Module":
+        raise PlanError(
+            "This plan's network cannot be rebuilt from a file. Price or audit it in Python: plan.guarantee, "
+            "cloister.audit.audit(plan)."
+        )
     try:
         return getattr(library, kind)(**fields)
     except TypeError as error:

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from cloister.errors import InputError
 from cloister.plan import Plan
 from cloister.privacy.accounting import group_epsilon
+from cloister.privacy.guarantee import rounded_up
 from cloister.tasks import Tasks
 
 __all__ = ["Overlap", "overlap"]
@@ -57,21 +58,25 @@ class Overlap:
 
     def describe(self, plan: Plan) -> str:
         """Say in a sentence or two what a plan promises to a task, and what to a unit."""
-        task, unit = plan.guarantee.epsilon, self.epsilon(plan)
+        task, unit = rounded_up(plan.guarantee.epsilon), rounded_up(self.epsilon(plan))
         if self.largest == 1:
-            return f"No {self.name} sits in two tasks: epsilon = {task:.4g} for tasks and {self.name}s."
+            return f"No {self.name} sits in two tasks: epsilon = {task} for tasks and {self.name}s."
         return (
-            f"Epsilon = {task:.4g} for each task. But one {self.name} sits in up to {self.largest} tasks "
-            f"({self.mean:.3g} on average), and for each {self.name} epsilon = {unit:.4g}."
+            f"Epsilon = {task} for each task. But one {self.name} sits in up to {self.largest} tasks "
+            f"({self.mean:.3g} on average), and for each {self.name} epsilon = {unit}."
         )
 
     def mark(self, plan: Plan) -> Plan:
-        """Return the plan with a caveat that its guarantee must be read with, where tasks overlap."""
+        """Return the plan with a caveat that its guarantee must be read with, where tasks overlap.
+
+        The guarantee of a marked plan does not count as one that `holds`. For whole tasks it does, as if they
+        shared nothing; but an epsilon that stood there alone would be taken for that of a row or a person.
+        """
         if self.largest == 1:
             return plan
         caveat = (
-            f"tasks share {self.name}s, one sitting in up to {self.largest} tasks, so that for each "
-            f"{self.name} epsilon is {self.epsilon(plan):.4g}"
+            f"not for each {self.name}, because one sits in up to {self.largest} tasks and has epsilon "
+            f"{rounded_up(self.epsilon(plan))}; for whole tasks, whatever they share, it does hold"
         )
         return replace(plan, caveats=(*plan.caveats, caveat))
 

@@ -9,10 +9,12 @@ import pytest
 
 from cloister import (
     FTMRL,
+    Choice,
     ClusteredMetaSGD,
     Convex,
     Descent,
     Exact,
+    FineTuning,
     Gaussian,
     LeastSquares,
     Logistic,
@@ -22,6 +24,7 @@ from cloister import (
     Plan,
     PlanError,
     Poisson,
+    Quadratic,
     Relation,
     ServerAdam,
     ServerAverage,
@@ -296,6 +299,8 @@ def test_halves_of_a_split_inherit_what_the_server_knows():
         {"models": 0},
         {"models": 9},  # too few rounds for so many splits
         {"vote": 0.0},
+        {"rounds": 2.5},
+        {"models": 1.5},
     ],
 )
 def test_refusals(fields):
@@ -303,3 +308,28 @@ def test_refusals(fields):
         linear(ClusteredMetaSGD, **fields)
     with pytest.raises(PlanError, match="lam_meta"):
         linear(FTMRL, lam_meta=0.0)
+
+
+@pytest.mark.parametrize("finetune", [FineTuning(Exact()), FineTuning(Exact(), Quadratic(0.0))])
+def test_a_last_solve_that_cannot_be_done_is_refused_before_the_first(finetune):
+    for tuning in (finetune, Choice((FineTuning(Descent(0.1)), finetune))):
+        with pytest.raises(PlanError, match="Exact needs a pull"):
+            linear(MetaSGD, finetune=tuning)
+    with pytest.raises(PlanError, match="batch out"):
+        linear(MetaSGD, finetune=FineTuning(Descent(0.1, batch=2)))
+    with pytest.raises(PlanError, match=r"wrap it: Convex\(LeastSquares"):
+        MetaSGD(LeastSquares(2), Exact())
+
+
+@pytest.mark.parametrize("lr", [0.0, -1.0, np.inf, np.nan, "fast"])
+def test_servers_refuse_steps_that_lead_nowhere(lr):
+    for server in (ServerAverage, ServerMomentum, ServerAdam):
+        with pytest.raises(PlanError, match="lr must be"):
+            server(lr)
+
+
+def test_servers_refuse_a_past_that_never_fades():
+    for server, name in ((ServerMomentum, "beta"), (ServerAdam, "beta1"), (ServerAdam, "beta2")):
+        for beta in (1.0, -0.1, np.nan):
+            with pytest.raises(PlanError, match=f"{name} must be"):
+                server(**{name: beta})

@@ -17,7 +17,9 @@ from cloister import (
     Exact,
     FineTuning,
     Gaussian,
+    InputError,
     LeastSquares,
+    Ledger,
     MetaSGD,
     Module,
     OnePass,
@@ -30,6 +32,7 @@ from cloister import (
     adapt,
     check_algorithm,
     run,
+    run_clusters,
 )
 
 D, M = 3, 30
@@ -131,3 +134,27 @@ def test_losses_deal_folds_as_networks_do_and_tasks_choose():
 def test_a_network_is_not_solved_exactly():
     with pytest.raises(PlanError, match="Descent"):
         MetaSGD(network(), Exact())
+
+
+def test_a_bare_network_is_refused():
+    with pytest.raises(PlanError, match=r"wrap it: Module\(Linear"):
+        MetaSGD(nn.Linear(2, 1), Descent(0.1))
+
+
+@pytest.mark.parametrize(
+    ("learner", "solver"),
+    [
+        (Module(nn.Linear(D + 1, 1)), Descent(0.1)),
+        (Module(nn.Linear(D, 1), lambda outputs, targets: outputs.mean()), Descent(0.1)),
+        (Convex(LeastSquares(D + 1)), Exact()),
+    ],
+)
+def test_a_learner_that_does_not_fit_the_rows_costs_nothing(learner, solver):
+    tasks = Tasks.from_arrays(np.ones((M, D)), np.ones(M), np.arange(M))
+    plan = Plan(MetaSGD(learner, solver, rounds=2), n_tasks=M).calibrate(1.0)
+    ledger = Ledger(2.0, 1e-2)
+    with pytest.raises(InputError):
+        run(plan, tasks, ledger=ledger)
+    with pytest.raises(InputError):
+        run_clusters(plan, tasks, dict.fromkeys(range(M), "all"), ledger=ledger)
+    assert ledger.history == ()

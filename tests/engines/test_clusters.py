@@ -121,4 +121,8 @@ def test_what_is_refused_is_not_charged():
         run_clusters(replace(PLAN, sampling=FixedSize(15)), TASKS, PLACES, ledger=ledger)
     with pytest.raises(InputError, match="random_state must be a whole number"):
         run_clusters(PLAN, TASKS, PLACES, ledger=ledger, random_state=0.5)
+    with pytest.raises(InputError, match=r"as a dict does\. Got a list"):
+        run_clusters(PLAN, TASKS, list(PLACES.values()), ledger=ledger)
+    with pytest.raises(PlanError, match=r"^This plan has no noise level yet"):
+        run_clusters(replace(PLAN, mechanism=Gaussian()), TASKS, PLACES, ledger=ledger)
     assert ledger.history == ()

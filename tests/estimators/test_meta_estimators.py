@@ -113,3 +113,18 @@ def test_refusals(fitted):
         MetaRegressor().fit(np.eye(3), np.ones(3)).adapt(np.eye(3), np.ones(3))
     with pytest.raises(InputError, match="'auto'"):
         clone(model).set_params(lr="fast").fit(X, y)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"lam": lam} for lam in (0.0, -1.0, np.inf, np.nan, (0.1, 0.0))),
+        *({name: value} for name in ("models", "rounds") for value in (0, 1.5, "many", None)),
+        {"clip": None},
+        {"tail": "half"},
+    ],
+)
+def test_numbers_that_make_no_plan_are_refused_in_a_sentence(fields):
+    X, y = draw(20, 1)
+    with pytest.raises(InputError, match=f"{next(iter(fields))} must be"):
+        MetaRegressor("school", bounds=BOUNDS, **fields).fit(X, y)

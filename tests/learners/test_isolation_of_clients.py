@@ -11,7 +11,7 @@ from networks import NETWORKS, build, inputs
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cloister import EWC, AlgorithmError, Batched, Descent, FedAvg, Gaussian, Local, Module, Plan, Tasks, run
+from cloister import EWC, Batched, Descent, FedAvg, Gaussian, InputError, Local, Module, Plan, Tasks, run
 from cloister.learners.clients import swap_layers
 from cloister.learners.module import cross_entropy
 from cloister.learners.training import Trainer
@@ -139,7 +139,7 @@ class Mean(nn.Module):
 
 def test_a_network_that_any_code_could_stop_is_refused_before_data_are_seen():
     plan = Plan(FedAvg(Module(LooksUp(clamp=False)), Descent(0.3), rounds=1), Gaussian(1.0), n_tasks=8)
-    with pytest.raises(AlgorithmError, match=r"fails on a row of -\d+: .* clamp or mask what it looks up"):
+    with pytest.raises(InputError, match=r"fails on a row of -\d+: .* clamp or mask what it looks up"):
         run(plan, words_of(), random_state=0)
 
 

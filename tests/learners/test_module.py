@@ -249,7 +249,7 @@ def test_a_plan_file_names_a_network_and_cannot_build_it():
     assert plan.fingerprint == Plan(
         FedAvg(Module(build("linear")[0]), Descent(0.1), rounds=2), n_tasks=10
     ).calibrate(1.0).fingerprint  # fmt: skip
-    with pytest.raises(PlanError, match="Module cannot be built from this file"):
+    with pytest.raises(PlanError, match="cannot be rebuilt from a file"):
         Plan.from_toml(plan.to_toml())
 
 

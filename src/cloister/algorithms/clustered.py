@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.algorithms.finetuning import where
-from cloister.algorithms.meta import Meta, as_on
+from cloister.algorithms.meta import Meta, as_on, check_count
 from cloister.algorithms.server import Server, ServerAverage
 from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
@@ -94,8 +94,7 @@ class ClusteredMetaSGD(Meta):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.models < 1:
-            raise PlanError(f"models must be at least 1. Got {self.models}.")
+        check_count("models", self.models)
         if not (0 < self.splitting <= 1 and self.apart > 0 and 0 < self.vote < 1):
             raise PlanError(
                 "splitting must be in (0, 1], apart > 0 and vote in (0, 1). "

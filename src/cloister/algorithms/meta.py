@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
 from cloister.learners.convex import Convex, Exact
 from cloister.learners.descent import Descent
+from cloister.learners.quadratic import Quadratic
 
 if TYPE_CHECKING:
     from cloister.billboard import Billboard, Release
@@ -63,16 +65,17 @@ class Meta:
     finetune: FineTuning | Choice | None = None
 
     def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise PlanError(f"rounds must be at least 1. Got {self.rounds}.")
+        _check_learner(self.learner)
+        check_count("rounds", self.rounds)
         if not 0 < self.lam < math.inf:
             raise PlanError(f"lam must be > 0 and finite: a slope is lam * (h - w). Got {self.lam}.")
         if self.radius is not None and not self.radius > 0:
             raise PlanError(f"radius must be > 0, or None for no limit. Got {self.radius}.")
         if not 0 <= self.tail <= 1:
             raise PlanError(f"tail must be a share of the rounds, in [0, 1]. Got {self.tail}.")
-        if isinstance(self.solver, Exact) and not isinstance(self.learner, Convex):
-            raise PlanError("Exact solves the problems of Convex losses. Give a network a Descent.")
+        _check_home(self.learner, self.solver, quadratic(self.lam))
+        for tuning in _variants(self.finetune):
+            _check_home(self.learner, tuning.solver, tuning.penalty)
 
     def init(self, block: Block, board: Billboard) -> States:
         """Keep nothing: a task starts every round at the public model."""
@@ -117,6 +120,40 @@ class Meta:
         away = mean.reshape(-1, self.learner.size) - start
         length = np.linalg.norm(away, axis=1, keepdims=True)
         return np.asarray(start + away * np.minimum(1.0, self.radius / np.maximum(length, 1e-300))).ravel()
+
+
+def _check_learner(learner: object) -> None:
+    """Refuse a loss or a network as it is: what learns is made of it."""
+    if hasattr(learner, "descend"):
+        return
+    kind = type(learner).__name__
+    wrapped = f"Convex({kind}(...))" if hasattr(learner, "gradient") else f"Module({kind}(...))"
+    raise PlanError(f"learner must be a Convex or a Module. Got a bare {kind}; wrap it: {wrapped}.")
+
+
+def check_count(name: str, count: object) -> None:
+    """Refuse what is not a whole number of things."""
+    if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
+        raise PlanError(f"{name} must be a whole number, at least 1. Got {count!r}.")
+
+
+def _variants(finetune: FineTuning | Choice | None) -> tuple[FineTuning, ...]:
+    if finetune is None:
+        return ()
+    return finetune.variants if isinstance(finetune, Choice) else (finetune,)
+
+
+def _check_home(learner: object, solver: object, penalty: object) -> None:
+    """Refuse a solver that could not do its work at home: after the last round all would be spent."""
+    convex = isinstance(learner, Convex)
+    if isinstance(solver, Exact) and not convex:
+        raise PlanError("Exact solves the problems of Convex losses. Give a network a Descent.")
+    if isinstance(solver, Exact) and not (isinstance(penalty, Quadratic) and 0 < penalty.lam < math.inf):
+        raise PlanError(f"Exact needs a pull, Quadratic(lam) with lam > 0. Got {penalty}; or use Descent.")
+    if convex and not isinstance(penalty, Quadratic | None):
+        raise PlanError(f"Convex losses know the penalty Quadratic only. Got {type(penalty).__name__}.")
+    if convex and getattr(solver, "batch", None) is not None:
+        raise PlanError("Convex losses take all rows in every step. Leave the solver's batch out.")
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cloister.errors import PlanError
 
 if TYPE_CHECKING:
     from cloister.billboard import Billboard
@@ -44,6 +48,9 @@ class ServerAverage:
 
     lr: float = 1.0
 
+    def __post_init__(self) -> None:
+        _check_positive("lr", self.lr)
+
     def open(self, size: int) -> Public:
         """Keep nothing."""
         return {}
@@ -67,6 +74,10 @@ class ServerMomentum:
 
     lr: float = 1.0
     beta: float = 0.9
+
+    def __post_init__(self) -> None:
+        _check_positive("lr", self.lr)
+        _check_share("beta", self.beta)
 
     def open(self, size: int) -> Public:
         """Keep the running sum."""
@@ -103,6 +114,12 @@ class ServerAdam:
     beta2: float = 0.99
     floor: float = 1e-3
 
+    def __post_init__(self) -> None:
+        _check_positive("lr", self.lr)
+        _check_share("beta1", self.beta1)
+        _check_share("beta2", self.beta2)
+        _check_positive("floor", self.floor)
+
     def open(self, size: int) -> Public:
         """Keep both running means and the number of steps."""
         return {"first": np.zeros(size), "second": np.zeros(size), "count": np.zeros(())}
@@ -115,3 +132,13 @@ class ServerAdam:
         size = np.sqrt(second / (1 - self.beta2**count)) + self.floor
         mean = board["mean"] + self.lr * first / (1 - self.beta1**count) / size
         return {"mean": mean, "first": first, "second": second, "count": count}
+
+
+def _check_positive(name: str, number: object) -> None:
+    if not (isinstance(number, Real) and 0 < float(number) < math.inf):
+        raise PlanError(f"{name} must be a number > 0 and finite. Got {number!r}.")
+
+
+def _check_share(name: str, number: object) -> None:
+    if not (isinstance(number, Real) and 0 <= float(number) < 1):
+        raise PlanError(f"{name} must be a number in [0, 1), the share that is kept. Got {number!r}.")

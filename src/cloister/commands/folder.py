@@ -15,6 +15,9 @@ from cloister.codebook import Categorical, Codebook
 from cloister.engines.local import Run
 from cloister.errors import CloisterError, InputError, PlanError
 from cloister.estimators.model import TaskModel
+from cloister.learners.classification import Classification
+from cloister.learners.losses import LeastSquares, Logistic, Softmax
+from cloister.learners.regression import Regression
 from cloister.plan import Plan
 from cloister.storage import sync_folder, sync_tree, told
 
@@ -137,15 +140,28 @@ def read_public(folder: Path) -> PublicPart:
 def read_codebook(folder: Path, plan: Plan) -> Codebook:
     """Read a run's codebook; refuse one that gives other columns or classes than the plan is for."""
     book = Codebook.load(folder / "codebook.toml")
-    learner = getattr(plan.algorithm, "learner", None)
-    due = (getattr(learner, "dim", book.width), getattr(learner, "classes", None))
+    due = _due(plan.algorithm)
     found = (book.width, len(book.target.levels) if isinstance(book.target, Categorical) else None)
-    if found != due:
+    if due is not None and found != due:
         raise InputError(
             f"{folder / 'codebook.toml'} must give the plan's columns and classes, {due}. Got {found}. "
             "Take the codebook of this run."
         )
     return book
+
+
+def _due(algorithm: object) -> tuple[int, int | None] | None:
+    """Return the columns and classes that an algorithm is for; None if it does not say."""
+    inner = (getattr(algorithm, name, None) for name in ("learner", "loss", "shared"))
+    parts = [part for part in inner if part is not None]
+    for part in (*parts, *(getattr(part, "loss", None) for part in parts)):
+        if isinstance(part, Logistic):
+            return part.dim, 2
+        if isinstance(part, Classification | Softmax):
+            return part.dim, part.classes
+        if isinstance(part, LeastSquares | Regression):
+            return part.dim, None
+    return None
 
 
 def require_folder(folder: Path) -> None:

@@ -123,13 +123,14 @@ def measure(public: PublicPart, rows: Rows, splits: int, test: float) -> Gain:
             "Get a model with `cloister replay` instead."
         )
     rng = np.random.default_rng(0)  # of the splits only: nothing here is secret or leaves
-    errors: dict[str, list[float]] = {name: [] for name in METHODS}
+    errors: dict[str, list[float]] = {}
     assert rows.y is not None
     for _ in range(splits):
         order = rng.permutation(len(rows))
         weights = _fits(public, rows.X[order[held:]], rows.y[order[held:]])
         for name, found in weights.items():
-            errors[name].append(_error(public.codebook, found, rows.X[order[:held]], rows.y[order[:held]]))
+            error = _error(public.codebook, found, rows.X[order[:held]], rows.y[order[:held]])
+            errors.setdefault(name, []).append(error)
     return Gain({k: np.array(v) for k, v in errors.items()}, len(rows) - held, held)
 
 
@@ -143,15 +144,16 @@ def _fits(public: PublicPart, X: Floats, y: NDArray[Any]) -> dict[str, Floats]:
     from cloister.tasks import Tasks
 
     tasks = Tasks.from_arrays(X, y, np.zeros(len(X), dtype=int))
-    board_alone, book = public.newcomer().weights, public.codebook
+    book = public.codebook
     levels = getattr(book.target, "levels", None)
     learner = Regression(book.width) if levels is None else Classification(book.width, len(levels))
     alone = Plan(Independent(learner), n_tasks=1)
-    return {
+    fits = {
         "joined": replay(public.plan, public.board, tasks)["coef"][0],
         "own": replay(alone, alone.open(), tasks)["coef"][0],
-        "board": board_alone,
     }
+    speaks_alone = hasattr(public.plan.algorithm, "newcomer")  # not every board has a model for strangers
+    return fits | ({"board": public.newcomer().weights} if speaks_alone else {})
 
 
 def _error(codebook: Codebook, weights: Floats, X: Floats, y: NDArray[Any]) -> float:

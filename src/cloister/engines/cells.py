@@ -194,8 +194,14 @@ def named(function: Callable[..., T], board: Billboard, block: Block, states: St
                 else:
                     function({key: value[[i]] for key, value in states.items()}, one, board)
             except Exception as cause:
-                raise AlgorithmError(f"{function.__qualname__} failed for task {name!r}: {cause}") from cause
-        raise AlgorithmError(f"{function.__qualname__} failed on a block: {error}") from error
+                raise AlgorithmError(f"{_called(function)} failed for task {name!r}: {cause}") from cause
+        raise AlgorithmError(f"{_called(function)} failed on a block: {error}") from error
+
+
+def _called(function: Callable[..., object]) -> str:
+    """Return what a user knows a method by: its algorithm, not the base class that wrote it."""
+    owner = getattr(function, "__self__", None)
+    return function.__qualname__ if owner is None else f"{type(owner).__name__}.{function.__name__}"
 
 
 @contextmanager

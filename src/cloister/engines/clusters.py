@@ -16,7 +16,7 @@ import numpy as np
 
 from cloister.algorithm import States
 from cloister.engines.cells import Engine, Local
-from cloister.engines.local import Run, run, seed_of
+from cloister.engines.local import Run, run, seed_of, try_rows
 from cloister.errors import InputError, PlanError
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
@@ -86,6 +86,8 @@ def cluster_plans(plan: Plan, clusters: Clusters) -> dict[Hashable, Plan]:
     >>> all(own.guarantee.epsilon <= 1 and own.delta == plan.delta for own in plans.values())
     True
     """
+    _check_mapping(clusters)
+    _ = plan.guarantee  # a plan without a noise level says so itself
     if len(clusters) != plan.n_tasks:
         raise PlanError(f"The plan is for {plan.n_tasks} tasks, the clusters name {len(clusters)}.")
     plans = {}
@@ -153,6 +155,7 @@ def run_clusters(
     names, seed = tasks.ids.tolist(), seed_of(random_state)
     _check_names(names, clusters)
     plans = cluster_plans(plan, clusters)
+    try_rows(plan, tasks)
     for own in plans.values():
         own.mechanism.check(own.schedule)
         own.open()  # one that nobody can price is refused before anything is charged
@@ -179,7 +182,16 @@ def _resized(plan: Plan, count: int) -> Plan:
     return own if own.guarantee.epsilon <= promised else own.calibrate(promised)
 
 
+def _check_mapping(clusters: object) -> None:
+    if not isinstance(clusters, Mapping):
+        raise InputError(
+            "clusters must map each task's name to its cluster, as a dict does. "
+            f"Got a {type(clusters).__name__}; of a list in their order, dict(zip(tasks.ids, it))."
+        )
+
+
 def _check_names(names: list[Hashable], clusters: Clusters) -> None:
+    _check_mapping(clusters)
     absent = [name for name in names if name not in clusters]
     if absent:
         raise InputError(f"Every task must be in a cluster. Task {absent[0]!r} is in none; put it in one.")

@@ -109,6 +109,7 @@ def run(
         raise InputError(f"The plan is for {plan.n_tasks} tasks, the data has {len(tasks)}.")
     seed = seed_of(random_state)
     plan.mechanism.check(plan.schedule)
+    try_rows(plan, tasks)
     with open_book(journal, plan, tasks, seed, charged=ledger is not None) as book:
         if ledger is not None:
             _charge(plan, ledger, book)
@@ -127,6 +128,13 @@ def seed_of(random_state: object) -> int | None:
         return operator.index(random_state)  # type: ignore[arg-type]
     except TypeError:
         raise InputError(f"random_state must be a whole number or None. Got {random_state!r}.") from None
+
+
+def try_rows(plan: Plan, tasks: Tasks) -> None:
+    """Refuse data that a plan's learner cannot take, by their shape and kind, before they cost anything."""
+    attempt = getattr(getattr(plan.algorithm, "learner", None), "try_rows", None)
+    if attempt is not None:
+        attempt(tasks.X[:0], tasks.y[:0])
 
 
 def _charge(plan: Plan, ledger: Ledger, book: Book) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from sklearn.utils.validation import check_is_fitted
 from cloister.algorithms.finetuning import FineTuning
 from cloister.algorithms.meta import MetaSGD
 from cloister.algorithms.server import ServerMomentum
-from cloister.channel import Relation
 from cloister.engines.batched import Batched
 from cloister.engines.local import adapt, run
 from cloister.engines.public_only import PublicOnly
@@ -48,7 +48,8 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
     net : nn.Module, optional
         Takes the rows of the tasks and puts out one score a class; its parameters are the public start. By
         default a small convolutional network (`cloister.learners.pixels.glyph_net`) for images of shape
-        (1, height, width), or packed ones of 28 by 28 (`cloister.datasets.pack`).
+        (1, height, width), or packed ones of 28 by 28 (`cloister.datasets.pack`). Images of bytes (uint8, of
+        shape (channels, height, width)) become floats in [0, 1] first.
     epsilon : float, default=3.0
         Budget; infinity for a run without noise.
     ways : int, default=5
@@ -80,6 +81,11 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
     -------
     Unit: a task with all its rows. What leaves a task is one clipped slope in each round that it takes part
     in (see `MetaSGD`). `adapt` is free, for tasks of the fit and for new ones: nothing leaves them.
+
+    References
+    ----------
+    Zhou and Bassily, "Task-level differentially private meta learning", NeurIPS 2022 (task-level private
+    meta-learning, and its use on Omniglot).
 
     Examples
     --------
@@ -123,6 +129,7 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
     def plan(self, n_tasks: int, net: Any) -> Plan:
         """Return the plan that `fit` would run on so many tasks with this network."""
         check_parameters(self.get_params(deep=False))
+        _check_count("group_size", self.group_size)
         if not self.epsilon > 0:
             raise InputError(f"epsilon must be > 0. Got {self.epsilon}. Infinity means no noise.")
         silent = math.isinf(self.epsilon)
@@ -132,7 +139,7 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
             Silent() if silent else Gaussian(),
             self.sampling or Everyone(),
             n_tasks=n_tasks,
-            relation=Relation(self.relation),
+            relation=self.relation,  # type: ignore[arg-type]
             delta=None if isinstance(self.delta, str) else float(self.delta),
         )
         plan = _paced(plan if silent else plan.calibrate(self.epsilon), algorithm)
@@ -140,7 +147,10 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
 
     def fit(self, tasks: Tasks) -> FewShotClassifier:
         """Learn the public start from tasks whose targets are 0 to ways - 1; refuse tasks that share rows."""
+        _check_count("ways", self.ways)
+        _check_count("group_size", self.group_size)
         _check_targets(tasks, self.ways)
+        tasks = replace(tasks, X=_pixels(tasks.X))
         shared = overlap(tasks)
         if shared.largest > self.group_size:
             raise InputError(
@@ -149,6 +159,7 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
             )
         net = self.net if self.net is not None else _net_for(tasks.X, self.ways)
         plan, engine = self.plan(len(tasks), net), PublicOnly(self._engine)
+        _check_width(plan.algorithm.learner, tasks, self.ways)  # type: ignore[attr-defined]
         finished = run(plan, tasks, random_state=self.random_state, ledger=self.ledger, engine=engine)
         self.plan_, self.billboard_, self.guarantee_ = plan, finished.board, finished.guarantee
         return self
@@ -163,7 +174,12 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
         classes, target = np.unique(np.asarray(y), return_inverse=True)
         if len(classes) > self.ways:
             raise InputError(f"A task may have {self.ways} classes. Got {len(classes)}. Fit with ways= more.")
-        rows = np.asarray(X)
+        rows = _pixels(np.asarray(X))
+        if rows.ndim < 2 or len(rows) != len(target) or not len(rows):
+            raise InputError(
+                "adapt takes the rows of one task, at least one, and a class for each. "
+                f"Got rows of shape {rows.shape} and {len(target)} classes."
+            )
         own = Tasks.from_arrays(rows, target, np.zeros(len(rows), dtype=np.int64))
         coef = adapt(self.plan_, self.billboard_, own, engine=self._engine)["coef"]
         return FewShotModel(self.plan_.algorithm.learner, classes, coef)  # type: ignore[attr-defined]
@@ -182,7 +198,7 @@ class FewShotModel:
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the most likely class of each row."""
-        scores = self.learner.predict(self.coef, np.asarray(X)[None])[0]
+        scores = self.learner.predict(self.coef, _pixels(np.asarray(X))[None])[0]
         return np.asarray(self.classes[scores[:, : len(self.classes)].argmax(axis=1)])
 
 
@@ -193,6 +209,28 @@ def _paced(plan: Plan, algorithm: MetaSGD) -> Plan:
     loud = plan.noise(0, channel) * math.sqrt(channel.dim) / mean
     server = ServerMomentum(STEP * min(1.0, QUIET / max(loud, 1e-12)) ** 2, beta=0.9)
     return replace(plan, algorithm=replace(algorithm, server=server))
+
+
+def _check_count(name: str, count: object) -> None:
+    if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
+        raise InputError(f"{name} must be a whole number, at least 1. Got {count!r}.")
+
+
+def _pixels(X: NDArray[Any]) -> NDArray[Any]:
+    """Return images of bytes, of shape (rows, channels, height, width), as floats in [0, 1]; others as is."""
+    return X.astype(np.float32) / np.float32(255) if X.dtype == np.uint8 and X.ndim == 4 else X
+
+
+def _check_width(learner: Module, tasks: Tasks, ways: int) -> None:
+    """Refuse a network with fewer scores than classes, tried on a row of zeros."""
+    learner.try_rows(tasks.X[:0], tasks.y[:0])
+    nobody = np.zeros((1, 1, *tasks.X.shape[1:]), dtype=tasks.X.dtype)
+    scores = learner.predict(learner.start()[None], nobody)
+    if scores.ndim != 3 or scores.shape[2] < ways:
+        raise InputError(
+            f"The network must put out one score for each of ways={ways} classes. Got shape "
+            f"{scores.shape[2:]} a row. Widen its last layer, or lower ways."
+        )
 
 
 def _check_targets(tasks: Tasks, ways: int) -> None:

@@ -123,6 +123,15 @@ class Convex:
         """Return expected targets, or class probabilities."""
         return self.loss.predict(weights, X)
 
+    def try_rows(self, X: NDArray[Any], y: NDArray[Any]) -> None:
+        """Refuse rows of another width than the loss is for; looks at their shape alone."""
+        dim = getattr(self.loss, "dim", None)  # a loss of the user's own need not say
+        if dim is not None and (X.shape[1:] != (dim,) or y.ndim != 1):
+            raise InputError(
+                f"The loss is for rows of {dim} columns with one target each. Got rows of shape "
+                f"{X.shape[1:]} and targets of shape {y.shape[1:]}."
+            )
+
     def _slope(self, weights: Floats, block: Block, anchor: Floats, lam: float) -> Floats:
         slope = self.loss.gradient(weights, block.X, block.y, block.weight)
         return np.asarray(slope + lam * (weights - anchor))

@@ -167,6 +167,12 @@ class Module:
             out = self.trainer.outputs(self.trainer.stack(self._tensor(weights)), rows).float()
         return out if isinstance(weights, Tensor) else out.cpu().numpy()
 
+    def try_rows(self, X: NDArray[Any], y: NDArray[Any]) -> None:
+        """Refuse rows that the network or its loss cannot take; looks at their shape and kind alone."""
+        inputs, targets = (self._tensor(array[None, :0]) for array in (X, y))
+        self._try(inputs)
+        check_loss(self.net, self.loss, *((x.shape[2:], x.dtype) for x in (inputs, targets)))
+
     def to_document(self) -> dict[str, object]:
         """Return what a plan file says about a network: enough to tell it from others, not to build it."""
         numbers = [*self.net.parameters(), *self.net.buffers()]

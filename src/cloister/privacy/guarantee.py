@@ -15,7 +15,7 @@ from typing import Any
 from cloister.errors import InputError
 from cloister.privacy.events import RelationName
 
-__all__ = ["TRUSTED_CURATOR", "Guarantee", "detection_bound"]
+__all__ = ["TRUSTED_CURATOR", "Guarantee", "detection_bound", "rounded_up"]
 
 TRUSTED_CURATOR = (
     "a trusted curator sees each clipped message; nothing is claimed against the curator or network observers"
@@ -189,10 +189,10 @@ class Guarantee:
             return ""
         if self.epsilon == 0 and self.delta == 0:
             return f"Nothing leaves any {self.unit}: the others learn nothing from it (epsilon 0)."
-        power = _up(100 * detection_bound(self.epsilon, self.delta), 3)
+        power = rounded_up(100 * detection_bound(self.epsilon, self.delta), 3)
         return (
-            f"({_up(self.epsilon)}, {_up(self.delta)})-joint differential privacy for each of the "
-            f"{self.n_tasks} {self.unit}s, relation {self.relation}. Suppose that all other {self.unit}s "
+            f"({rounded_up(self.epsilon)}, {rounded_up(self.delta)})-joint differential privacy for each of "
+            f"the {self.n_tasks} {self.unit}s, relation {self.relation}. Suppose that all other {self.unit}s "
             "collude, pool their data, their models and everything that was ever published, and test whether "
             f"one {self.unit} {_WORLDS[self.relation]}: with 5 % false alarms they detect it in at most "
             f"{power} % of cases (5 % is guessing)."
@@ -202,7 +202,7 @@ class Guarantee:
         if self.other_epsilon is None or math.isinf(self.epsilon):
             return ""
         other = "zero_out" if self.relation == "replace" else "replace"
-        return f"Under the relation {other} epsilon is {_up(self.other_epsilon)} at the same delta."
+        return f"Under the relation {other} epsilon is {rounded_up(self.other_epsilon)} at the same delta."
 
     def _conditions(self) -> str:
         if self.epsilon == 0 and self.delta == 0:
@@ -213,7 +213,7 @@ class Guarantee:
         )
 
 
-def _up(value: float, digits: int = 4) -> str:
+def rounded_up(value: float, digits: int = 4) -> str:
     """Write a bound in a few digits, never smaller than it is."""
     if not math.isfinite(value):
         return str(value)

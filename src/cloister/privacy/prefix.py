@@ -48,6 +48,12 @@ class Toeplitz(Correlated):
     -------
     The whole run is :math:`\mu`-GDP. The curator keeps `bands` past sums in secret.
 
+    References
+    ----------
+    Fichtenberger, Henzinger, Upadhyay, *Constant matters*, arXiv:2202.11205 (the square root); Denisov et
+    al., arXiv:2202.08312 (such noise where later messages depend on earlier releases); Choquette-Choo et al.,
+    arXiv:2306.08153 (bands, and tasks that take part several times).
+
     Examples
     --------
     >>> from cloister import Epochs, LeastSquares, MeanRegularized, OnePass, Plan
@@ -154,6 +160,10 @@ class BLT(Correlated):
     -------
     The whole run is :math:`\mu`-GDP. Exact buffers are rounded once a round; by how much that can move
     measurements is bounded and added to the sensitivity, one per cent at most.
+
+    References
+    ----------
+    Dvijotham et al., arXiv:2404.16706.
 
     Examples
     --------
