@@ -301,7 +301,7 @@ def to_grid(rows: Tensor) -> Tensor:
 
 
 class _Pending:
-    """A tensor that becomes an array when it is needed: floating-point noise is drawn while the device works."""
+    """A tensor that becomes an array when it is needed; float noise is drawn meanwhile."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
