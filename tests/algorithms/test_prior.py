@@ -122,7 +122,7 @@ def test_a_task_at_home_equals_the_dense_formulas(said):
         Candidate(0.5, np.array([0.2, -0.4, 0.9]), 0.3 * np.eye(3), True),
         Candidate(0.2, np.array([0.2, -0.4, 0.9]), rng.normal(size=(3, 3)), True),
     ]
-    (block,) = Tasks.from_list([X, X[:2]], [y, y[:2]]).blocks()
+    (block,) = Tasks.from_list([X, X[:2]], [y, y[:2]]).blocks([np.arange(2)])
     model = learner.finish(learner.prepare(block), block, candidates, said)
     scale = said.get("scale", np.zeros(len(LAMBDAS)))
     level = np.full(len(NOISE_SCALES), -math.log(len(NOISE_SCALES)))

@@ -164,7 +164,11 @@ def test_a_larger_neighbour_does_not_change_a_task(solver, penalty):
     X, y = rng.normal(size=(9, 3)).astype(np.float32), rng.integers(0, 3, 9)
     ended = []
     for size in (2, 7):
-        block = next(Tasks.from_list([X[:2], X[2 : 2 + size]], [y[:2], y[2 : 2 + size]], ["a", "b"]).blocks())
+        block = next(
+            Tasks.from_list([X[:2], X[2 : 2 + size]], [y[:2], y[2 : 2 + size]], ["a", "b"]).blocks(
+                [np.arange(2)]
+            )
+        )
         at = block.ids.tolist().index("a")
         weights = np.repeat(learner.start()[None], 2, axis=0)
         ended.append(learner.descend(weights, block, solver, 0, learner.start(), penalty)[at])

@@ -223,7 +223,7 @@ def test_several_labels_a_row(penalty):
     """Targets may have axes of their own, such as the tags of a question."""
     rng = np.random.default_rng(0)
     X, tags = rng.normal(size=(9, 4)).astype(np.float32), rng.integers(0, 2, (9, 3))
-    block = next(Tasks.from_list([X[:5], X[5:]], [tags[:5], tags[5:]]).blocks())
+    block = next(Tasks.from_list([X[:5], X[5:]], [tags[:5], tags[5:]]).blocks([np.arange(2)]))
 
     def every_tag(outputs, targets):
         return F.binary_cross_entropy_with_logits(outputs, targets.float(), reduction="none").mean(1)
