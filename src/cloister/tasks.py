@@ -102,7 +102,7 @@ class Tasks:
     >>> tasks
     Tasks(2 tasks, 3 rows, 1 features, private)
     >>> [block.ids.tolist() for block in tasks.blocks()]
-    [['a', 'b']]
+    [['a'], ['b']]
     """
 
     ids: Array
