@@ -165,8 +165,11 @@ def accuracy(learner: Module, models: np.ndarray, fresh: Episodes, device: str) 
     bound = learner.on(Trainer(learner.net, learner.loss, torch.device(device), Precision(tf32=True)))
     parts = np.array_split(np.arange(len(fresh.tasks)), max(1, len(fresh.tasks) // 200))
     blocks = fresh.queries.blocks(parts)
-    found = [bound.predict(models[at], b.X).argmax(-1) == b.y for at, b in zip(parts, blocks, strict=True)]
-    each = np.concatenate(found).mean(axis=1)
+    right = [
+        np.average(bound.predict(models[at], b.X).argmax(-1) == b.y, axis=1, weights=b.weight)
+        for at, b in zip(parts, blocks, strict=True)
+    ]
+    each = np.concatenate(right)
     return float(each.mean()), float(1.96 * each.std() / math.sqrt(len(each)))
 
 
