@@ -10,7 +10,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks import data_file
 from cloister import (
@@ -35,12 +34,12 @@ from cloister import (
 from cloister import run as run_plan
 from cloister.algorithms.baselines import lasso, pooled_ridge, ridge
 from cloister.algorithms.relationship import Relationship, dp_mtrl, laplace_ball, mtrl
+from cloister.arrays import Floats
 from cloister.channel import Channel, svec
 from cloister.engines.cells import Local
 from cloister.privacy.instance_level import aggregation_scale, instance_budget, round_budgets
 from cloister.privacy.randomness import Randomness, normals
 
-Floats = NDArray[np.float64]
 Setting = dict[str, Any]
 #: Fits: problem, epsilon (ignored by those without noise), one setting of the grid, seed of the noise.
 Fit = Callable[["Problem", float, Setting, int], Floats]

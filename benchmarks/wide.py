@@ -12,15 +12,14 @@ import time
 from statistics import fmean, stdev
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks import Figures, Table, Targets, track
 from cloister import Independent, Joint, Plan, Regression, SharedPrior, Silent, Subspace, Tasks
 from cloister import run as run_plan
+from cloister.arrays import Floats
 
 NAME = "wide"
 
-Floats = NDArray[np.float64]
 TASKS, ROWS, RANK, SEEDS = 1000, 60, 4, 3
 DIMS = (30, 100, 300)
 #: Of the targets in [-1, 1], as in the synthetic data of the other benchmarks.

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from cloister.arrays import Public, States
 from cloister.billboard import Billboard, Release
 from cloister.channel import Channel, Round
 from cloister.tasks import Block
 
 __all__ = ["Algorithm"]
-
-#: Private arrays of a block's tasks, each with a leading task axis.
-States: TypeAlias = dict[str, NDArray[Any]]
-#: Public arrays.
-Public: TypeAlias = Mapping[str, NDArray[Any]]
 
 
 class Algorithm(Protocol):

@@ -15,8 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, overload
 
-import numpy as np
-
+from cloister.arrays import Array
 from cloister.errors import BillboardError, InputError
 from cloister.records import (
     HASH,
@@ -37,7 +36,6 @@ from cloister.storage import write_file
 
 __all__ = ["Billboard", "Release"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 MAGIC, END = b"cloister billboard 1\n", b"end of billboard\n"
 #: A run's journal is synced so many times at most: a power cut costs a thousandth of the rounds.
 SYNCS = 1000

@@ -17,12 +17,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats, Integers
 from cloister.errors import PlanError
 
 __all__ = ["Absolute", "Channel", "Diagonal", "Lift", "MeanAndOuter", "Outer", "Plain", "Relation", "Round"]
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 #: Fixed point: steps in one clip. Products of two numbers, added over EXACT_ROWS rows, stay below 2^53.
 GRID, EXACT_ROWS = 2**18, 2**17

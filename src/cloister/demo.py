@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloister.algorithms.independent import Independent
+from cloister.arrays import Floats
 from cloister.codebook import Codebook
 from cloister.datasets import Dataset, load
 from cloister.engines.local import run
@@ -22,7 +22,6 @@ from cloister.tasks import Tasks
 
 __all__ = ["EPSILONS", "chem97", "compare", "pooled"]
 
-Floats = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
 #: The smallest ones show where noise begins to hurt.

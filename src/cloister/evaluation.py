@@ -15,6 +15,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.channel import Absolute, Channel, Relation
 from cloister.engines.local import Run
 from cloister.errors import InputError, PlanError
@@ -31,7 +32,6 @@ from cloister.tasks import Tasks, local_key
 
 __all__ = ["SCORES", "Released", "accuracy", "evaluate", "release_sum", "scores_of"]
 
-Floats = NDArray[np.float64]
 
 #: One score in [0, 1] a task: their sum moves by at most 1 under both relations.
 SCORES = Channel(1, lift=Absolute())

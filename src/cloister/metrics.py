@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cloister.arrays import Floats
 from cloister.errors import InputError
 from cloister.tasks import task_ids
 
 __all__ = ["Spread", "average_auc", "nmse", "per_task", "spread"]
 
-Floats = NDArray[np.float64]
 Metric = Callable[[NDArray[Any], NDArray[Any]], float]
 
 

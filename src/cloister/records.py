@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Array
 from cloister.errors import BillboardError
 
 __all__ = ["Record", "Release"]
 
-Array = NDArray[Any]
 DTYPE = re.compile(r"[<|][biufc]\d\d?")
 #: How every record's header begins: where a second one is seen, a first one has ended.
 HEADER = b'{"arrays":'

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Array
 from cloister.errors import InputError, MissingExtraError
 
 __all__ = ["csv_text", "is_number", "read_table", "write_csv"]
 
-Array = NDArray[Any]
 #: Rows that are taken apart at a time.
 _CHUNK = 1 << 12
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cloister.arrays import Array
 from cloister.errors import InputError
 
 __all__ = ["Block", "Tasks"]
 
-Array = NDArray[Any]
 
 #: A block holds at most this many feature values (8 MB), so that temporaries stay in bounds.
 BLOCK_ELEMENTS = 1 << 20

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats, States
 from cloister.channel import Channel, Plain, Round
 from cloister.errors import PlanError
 from cloister.learners.losses import Loss
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from cloister.tasks import Block
 
 __all__ = ["Averaged"]
-
-Floats = NDArray[np.float64]
-States = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)

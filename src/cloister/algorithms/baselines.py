@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from cloister.arrays import Floats
 from cloister.learners.ridge import ridge_fit
 from cloister.learners.summary import summary
 from cloister.tasks import Block, Tasks
 
 __all__ = ["lasso", "pooled_ridge", "ridge"]
 
-Floats = NDArray[np.float64]
 #: Penalties for ridge, on sums of squares, and for lasso, on half their mean.
 RIDGE_PENALTIES = np.geomspace(1e-4, 1e2, 19)
 LASSO_PENALTIES = np.geomspace(1e-5, 1e-1, 17)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
+
+from cloister.arrays import Floats
 
 __all__ = [
     "compose",
@@ -18,8 +19,6 @@ __all__ = [
     "spikes",
     "support",
 ]
-
-Floats = NDArray[np.float64]
 
 
 def significant(matrix: Floats, noise: float) -> bool:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from cloister.algorithms.finetuning import where
 from cloister.algorithms.meta import Meta, as_on, check_count
 from cloister.algorithms.server import Server, ServerAverage
+from cloister.arrays import Public
 from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
 from cloister.tasks import local_key, local_uniforms
@@ -34,7 +35,6 @@ __all__ = ["ClusteredMetaSGD"]
 
 Array = Any  # of NumPy, or of torch on another device
 States = dict[str, Any]
-Public = dict[str, NDArray[Any]]
 Keep = Callable[[Array, Array, Array], Array]
 #: A model is given up for a half of the fullest if it has less than this share of the mean votes,
 DESERTED = 0.3

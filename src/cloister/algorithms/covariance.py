@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from cloister.algorithms.allocation import Allocation, Geometric, Power
 from cloister.algorithms.mean import project
+from cloister.arrays import Floats, States
 from cloister.channel import Channel, Diagonal, Lift, Outer, Round, unsvec
 from cloister.errors import PlanError
 from cloister.learners.losses import Loss
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupSparse", "LowRank", "ModelProtected"]
 
-Floats = NDArray[np.float64]
-States = dict[str, NDArray[Any]]
 
 #: Chance that noise makes a shifted covariance indefinite in any of the rounds.
 SHIFT_FAILS = 1e-3

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.algorithms.covariance import ModelProtected
+from cloister.arrays import Floats, States
 from cloister.channel import Channel, Round
 from cloister.errors import PlanError
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from cloister.tasks import Block
 
 __all__ = ["Decomposed", "EntrySparse", "OwnPenalty", "SquaredNorm", "TaskSparse"]
-
-Floats = NDArray[np.float64]
-States = dict[str, NDArray[Any]]
 
 
 class OwnPenalty(Protocol):

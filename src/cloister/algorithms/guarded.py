@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats, States
 from cloister.channel import Channel, Round
 from cloister.errors import PlanError
 from cloister.learners.classification import Classification
-from cloister.learners.learner import BayesianLearner, States
+from cloister.learners.learner import BayesianLearner
 from cloister.learners.losses import LeastSquares, Loss, Softmax
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Guarded"]
 
-Floats = NDArray[np.float64]
 
 #: The counter of the tasks' own randomness that folds are drawn with; rounds and steps never get so far.
 FOLDS = 2**31 - 1

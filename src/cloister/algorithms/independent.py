@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from cloister.arrays import States
 from cloister.channel import Channel, Round
 from cloister.errors import PlanError
-from cloister.learners.learner import BayesianLearner, States
+from cloister.learners.learner import BayesianLearner
 
 if TYPE_CHECKING:
     from cloister.billboard import Billboard, Release

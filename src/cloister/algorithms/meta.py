@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from cloister.algorithms.federated import ClientLearner, quadratic
 from cloister.algorithms.finetuning import Choice, FineTuning
 from cloister.algorithms.server import Server, ServerAverage
+from cloister.arrays import Public
 from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
 from cloister.learners.convex import Convex, Exact
@@ -48,7 +49,6 @@ __all__ = ["FTMRL", "Meta", "MetaSGD"]
 
 Array = Any  # of NumPy, or of torch on another device
 States = dict[str, Any]
-Public = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.algorithms.structures import Joint, Mean, Structure
+from cloister.arrays import States
 from cloister.channel import Channel, Round
 from cloister.errors import PlanError
-from cloister.learners.learner import BayesianLearner, States
+from cloister.learners.learner import BayesianLearner
 from cloister.learners.question import Question
 from cloister.tasks import Block
 

@@ -22,15 +22,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.errors import InputError
 from cloister.learners.summary import statistics
 from cloister.tasks import Tasks
 
 __all__ = ["Relationship", "dp_mtrl", "laplace_ball", "mtrl"]
 
-Floats = NDArray[np.float64]
 #: Singular values that are added to those of W, as a share of the largest.
 SMOOTHING = 0.01
 

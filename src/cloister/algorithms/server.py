@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats, Public
 from cloister.errors import PlanError
 
 if TYPE_CHECKING:
     from cloister.billboard import Billboard
 
 __all__ = ["Server", "ServerAdam", "ServerAverage", "ServerMomentum"]
-
-Floats = NDArray[np.float64]
-Public = dict[str, NDArray[Any]]
 
 
 class Server(Protocol):

@@ -7,7 +7,6 @@ r"""What tasks tell each other about how they are alike: the structures of a sha
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.algorithms.cleaning import compose, covariance_factors, edge, factor_of, lifted, spikes
+from cloister.arrays import Floats, Public, States
 from cloister.channel import Absolute, Channel, MeanAndOuter, Outer, Plain, unsvec
 from cloister.learners.average import Candidate, every_class, loose_intercept, own_candidates
 from cloister.learners.learner import BayesianLearner
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from cloister.tasks import Block
 
 __all__ = ["Joint", "Mean", "Structure", "Subspace", "Support"]
-
-Floats = NDArray[np.float64]
-States = dict[str, NDArray[Any]]
-Public = Mapping[str, NDArray[Any]]
 
 
 class Structure(Protocol):

@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats, Public, States
 from cloister.channel import Channel, Plain, Round
 from cloister.errors import PlanError
 
 if TYPE_CHECKING:
-    from cloister.algorithm import Algorithm, Public
+    from cloister.algorithm import Algorithm
     from cloister.billboard import Billboard, Release
     from cloister.tasks import Block
 
 __all__ = ["LocalNoise"]
-
-Floats = NDArray[np.float64]
-States = dict[str, NDArray[Any]]
 
 
 @final

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.algorithm import Public, States
+from cloister.arrays import Public, States
 from cloister.audit.auditor import audit
 from cloister.audit.verdict import Audit
 from cloister.billboard import Billboard, Release

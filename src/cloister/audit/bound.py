@@ -25,14 +25,13 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betainccinv, betaincinv, ndtr, ndtri
 
+from cloister.arrays import Floats
 from cloister.errors import InputError
 
 __all__ = ["Bound", "Point", "lower_bound"]
 
-Floats = NDArray[np.float64]
 
 #: Share of the scores on which the event is chosen.
 _CHOICE = 0.2

@@ -12,9 +12,9 @@ Dong, Roth, Su, *Gaussian differential privacy*, arXiv:1905.02383, Propositions 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from cloister.arrays import Floats
 from cloister.plan import Plan
 from cloister.privacy import accounting
 from cloister.privacy.accountants import single_mu
@@ -22,7 +22,6 @@ from cloister.privacy.events import GaussianEvent
 
 __all__ = ["claimed_epsilon", "claimed_missed"]
 
-Floats = NDArray[np.float64]
 
 _DELTAS = (1e-5, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5)
 

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.channel import Relation
 from cloister.privacy.wishart import wishart
 
 __all__ = ["PublishedLaplace", "PublishedWishart", "TaskRelationship"]
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.audit import streams
 from cloister.channel import Channel
 from cloister.plan import Plan
@@ -23,7 +23,6 @@ from cloister.privacy.randomness import Randomness, SystemRandomness
 
 __all__ = ["Freshness", "check_freshness"]
 
-Floats = NDArray[np.float64]
 
 #: Numbers that are compared, and the share of equal ones that is too many. The quietest integer noise has
 #: deviation 5: two draws are equal with probability 0.06, a third of 256 with probability below 1e-30.

@@ -30,6 +30,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.audit import streams
 from cloister.audit.laws import GaussianLaw, Law, claimed_law
 from cloister.audit.releases import Curator, in_release_units, independent
@@ -45,7 +46,6 @@ from cloister.privacy.wishart import Wishart
 
 __all__ = ["Scores", "affordable", "choices", "play"]
 
-Floats = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
 #: The others: enough to be in the way, few enough to be fast. What they say is known and cancels.

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cloister.algorithm import States
+from cloister.arrays import States
 from cloister.channel import Channel
 from cloister.engines.check import GARBAGE
 from cloister.engines.local import Run, replay, run

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.audit import streams
 from cloister.audit.museum.floating_point import floating_point_hits
 from cloister.audit.releases import Curator
@@ -23,7 +24,6 @@ from cloister.privacy.randomness import Randomness
 
 __all__ = ["LastBits", "check_last_bits"]
 
-Floats = NDArray[np.float64]
 
 #: Beyond so many steps a double holds hardly anything but whole numbers, and says nothing.
 _WHOLE = 2.0**50

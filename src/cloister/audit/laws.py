@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betainc, gammainc, ndtr
 
+from cloister.arrays import Floats
 from cloister.channel import Channel, unsvec
 from cloister.privacy.laplace import Laplace
 from cloister.privacy.mechanisms import Gaussian, Mechanism
@@ -24,7 +24,6 @@ from cloister.privacy.wishart import Wishart
 
 __all__ = ["GaussianLaw", "LaplaceLaw", "Law", "WishartLaw", "claimed_law"]
 
-Floats = NDArray[np.float64]
 
 #: Steps of the grid below which integer noise is visibly not a Gaussian of the claimed deviation.
 _FINE = 4000

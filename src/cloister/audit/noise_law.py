@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import chdtr, chdtrc, kolmogorov, ndtr, ndtri
 
+from cloister.arrays import Floats
 from cloister.audit import streams
 from cloister.audit.laws import GaussianLaw, Law, claimed_law
 from cloister.audit.releases import Curator, in_release_units, independent
@@ -29,7 +29,6 @@ from cloister.privacy.randomness import Randomness, SystemRandomness
 
 __all__ = ["NoiseLaw", "check_noise", "examine"]
 
-Floats = NDArray[np.float64]
 
 #: Kinds of releases that are looked at, and calls of a mechanism that makes one release a call.
 _KINDS, _CALLS = 4, 4000

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, bdtrc, expit, log_ndtr, ndtri
 
+from cloister.arrays import Floats
 from cloister.audit.releases import Curator, independent
 from cloister.channel import Channel, Plain, Relation
 from cloister.errors import InputError
@@ -33,7 +34,6 @@ from cloister.privacy.randomness import Randomness
 
 __all__ = ["OneRun", "one_run", "one_run_epsilon", "one_run_p_value"]
 
-Floats = NDArray[np.float64]
 
 _MOST_CANARIES = 1000
 #: Numbers that canaries send in all rounds together, at most.

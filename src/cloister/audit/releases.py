@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.channel import Channel, Lift, Relation
 from cloister.privacy.mechanisms import Gaussian, Mechanism, PerRound
 from cloister.privacy.randomness import Randomness, Stream
 
 __all__ = ["Curator", "in_release_units", "independent", "released_total", "side_by_side"]
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.channel import Channel, Relation
 
 __all__ = ["Furthest", "Statistic", "furthest", "furthest_on", "narrow", "worst_pair"]
 
-Floats = NDArray[np.float64]
 Statistic = Callable[[Floats], Floats]
 Total = Callable[[Channel, Floats], Floats]
 

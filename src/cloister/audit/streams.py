@@ -17,6 +17,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.audit.releases import in_release_units, side_by_side
 from cloister.audit.sensitivity import worst_pair
 from cloister.channel import Channel
@@ -26,7 +27,6 @@ from cloister.privacy.randomness import Randomness, SystemRandomness
 
 __all__ = ["affordable", "between_steps", "fine", "heard", "noise", "scores"]
 
-Floats = NDArray[np.float64]
 
 #: Rounds that are played at most, others that speak, and steps of the grid below which noise is not Gaussian.
 _ROUNDS, _OTHERS, _FINE = 256, 5, 4000

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Array
 from cloister.codebook import Categorical, Codebook, Numeric
 from cloister.errors import InputError
 from cloister.tables import is_number, read_table
 
 __all__ = ["Rows", "own_rows", "read_rows", "task_column"]
 
-Array = NDArray[Any]
 _SHOWN_LEVELS = 10
 
 

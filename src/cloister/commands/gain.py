@@ -9,6 +9,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.commands.options import Folder, Json, OwnData, TaskName
 from cloister.commands.shell import emit, say, show_table
 from cloister.errors import InputError
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Gain", "gain", "measure"]
 
-Floats = NDArray[np.float64]
 METHODS = {
     "joined": "joined: the board and your own rows",
     "own": "alone: your own rows",

@@ -11,6 +11,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from cloister.arrays import Array
 from cloister.commands.options import Folder, Force, Json, Output, OwnData, TaskName
 from cloister.commands.shell import absent, emit, note, say, show_table
 from cloister.errors import InputError
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from cloister.estimators.model import TaskModel
 
 __all__ = ["predict", "replay"]
-
-Array = NDArray[Any]
 
 
 def predict(

@@ -13,12 +13,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cloister.arrays import Floats
 from cloister.errors import InputError
 from cloister.tasks import Tasks
 
 __all__ = ["dirichlet", "fedprox", "fedprox_iid"]
 
-Floats = NDArray[np.float64]
 #: A task has 50 rows and as many more as a log-normal variable with this mean and deviation of its logarithm.
 FEWEST_ROWS, LOG_MEAN, LOG_DEVIATION = 50, 4.0, 2.0
 #: The variance of feature j is j to this power.

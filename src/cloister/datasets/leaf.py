@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Array
 from cloister.errors import InputError
 from cloister.tasks import Tasks
 
 __all__ = ["SHAKESPEARE_ALPHABET", "leaf_celeba", "leaf_femnist", "leaf_shakespeare", "leaf_stackoverflow"]
 
-Array = NDArray[Any]
 #: Turns the list of a user's rows into an array; raises `InputError` with the rule that was broken.
 Encoder = Callable[[list[Any]], Array]
 

@@ -15,14 +15,13 @@ import csv
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.errors import InputError
 from cloister.tasks import Tasks
 
 __all__ = ["load_lsoa"]
 
-Floats = NDArray[np.float64]
 #: How a missing answer may be written.
 MISSING = {"", "NA", "NaN", "nan", "."}
 

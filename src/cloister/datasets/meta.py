@@ -18,15 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats, Integers
 from cloister.errors import InputError
 from cloister.tasks import Tasks
 
 __all__ = ["Centres", "around_centres"]
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -31,6 +31,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Integers
 from cloister.errors import InputError
 from cloister.tasks import Tasks
 
@@ -44,7 +45,6 @@ __all__ = [
     "pack",
 ]
 
-Ints = NDArray[np.int64]
 
 #: Characters kept for testing, of 1623.
 TEST_CHARACTERS = 162
@@ -64,15 +64,15 @@ class Omniglot:
     """
 
     images: NDArray[np.uint8]
-    character: Ints
-    alphabet: Ints
-    drawer: Ints
+    character: Integers
+    alphabet: Integers
+    drawer: Integers
 
     def __repr__(self) -> str:
         return f"Omniglot({len(np.unique(self.character))} characters, {len(self.images)} images)"
 
     @property
-    def hand(self) -> Ints:
+    def hand(self) -> Integers:
         """Whose hand drew each image: alphabet and drawer in one number."""
         return self.alphabet * 100 + self.drawer
 
@@ -92,7 +92,7 @@ class Omniglot:
         return self.take(~mask), self.take(mask)
 
     @property
-    def table(self) -> Ints:
+    def table(self) -> Integers:
         """Positions of the images, a row a character."""
         characters = len(np.unique(self.character))
         return np.argsort(self.character, kind="stable").reshape(characters, -1)
@@ -114,7 +114,7 @@ class Episodes:
 
     tasks: Tasks
     queries: Tasks | None
-    images: Ints
+    images: Integers
 
     def __repr__(self) -> str:
         return f"Episodes({len(self.tasks)} tasks, {len(self.images)} rows, private)"
@@ -156,7 +156,7 @@ def load_omniglot(path: str | Path) -> Omniglot:
     return Omniglot(X, *(a.astype(np.int64) for a in labels))
 
 
-def pack(images: NDArray[np.uint8]) -> Ints:
+def pack(images: NDArray[np.uint8]) -> Integers:
     """Put eight bytes of an image into one whole number; the network's `Unpack` layer takes them apart.
 
     Parameters
@@ -282,7 +282,7 @@ def drawer_episodes(
     return _cut(data, dealt, dealt[:, :, 1:])
 
 
-def _check_sizes(table: Ints, ways: int, images: int) -> None:
+def _check_sizes(table: Integers, ways: int, images: int) -> None:
     characters, each = table.shape
     if not (2 <= ways <= characters and 1 <= images <= each):
         raise InputError(
@@ -291,7 +291,7 @@ def _check_sizes(table: Ints, ways: int, images: int) -> None:
         )
 
 
-def _distinct(rng: np.random.Generator, total: int, count: int, ways: int) -> Ints:
+def _distinct(rng: np.random.Generator, total: int, count: int, ways: int) -> Integers:
     """Draw `ways` different numbers below `total`, in random order, `count` times."""
     drawn = rng.integers(total, size=(count, ways))
     while True:
@@ -302,14 +302,14 @@ def _distinct(rng: np.random.Generator, total: int, count: int, ways: int) -> In
         drawn[again] = rng.integers(total, size=(int(again.sum()), ways))
 
 
-def _cut(data: Omniglot, support: Ints, query: Ints) -> Episodes:
+def _cut(data: Omniglot, support: Integers, query: Integers) -> Episodes:
     """Make tasks of positions of images, (tasks, ways, shots)."""
     packed = pack(data.images)
     queries = _tasks(packed, query) if query.shape[2] else None
     return Episodes(_tasks(packed, support), queries, support.reshape(-1))
 
 
-def _tasks(packed: Ints, rows: Ints) -> Tasks:
+def _tasks(packed: Integers, rows: Integers) -> Tasks:
     count, ways, shots = rows.shape
     y = np.tile(np.repeat(np.arange(ways), shots), count)
     offsets = np.arange(count + 1) * (ways * shots)

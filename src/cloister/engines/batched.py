@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cloister.algorithm import States
+from cloister.arrays import States
 from cloister.billboard import Billboard
 from cloister.channel import GRID, Channel, Plain
 from cloister.engines.cells import Cells, Coins, check_messages

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.algorithm import States
+from cloister.arrays import States
 from cloister.billboard import Billboard
 from cloister.channel import finite_rows
 from cloister.engines.models import Models

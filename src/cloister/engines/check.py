@@ -12,7 +12,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from cloister.algorithm import Algorithm, States
+from cloister.algorithm import Algorithm
+from cloister.arrays import States
 from cloister.billboard import Billboard
 from cloister.engines.cells import named
 from cloister.engines.local import Run, replay, run

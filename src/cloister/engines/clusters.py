@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from cloister.algorithm import States
+from cloister.arrays import States
 from cloister.engines.cells import Engine, Local
 from cloister.engines.local import Run, run, seed_of, try_rows
 from cloister.errors import InputError, PlanError

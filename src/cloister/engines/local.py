@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.algorithm import States
+from cloister.arrays import States
 from cloister.billboard import Billboard, Release
 from cloister.engines.cells import Engine, Local
 from cloister.engines.journal import Book, open_book

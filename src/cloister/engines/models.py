@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.algorithm import States
+from cloister.arrays import States
 from cloister.storage import told, write_at
 
 __all__ = ["Models"]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloister.algorithm import States
+from cloister.arrays import States
 from cloister.billboard import Billboard
 from cloister.engines.cells import Cells, Coins, Engine
 from cloister.plan import Plan

@@ -19,8 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.algorithm import Algorithm, States
+from cloister.algorithm import Algorithm
 from cloister.algorithms.independent import Independent
+from cloister.arrays import Floats, States
 from cloister.codebook import Codebook, Numeric
 from cloister.engines.local import Run, run
 from cloister.errors import InputError
@@ -39,8 +40,6 @@ from cloister.tasks import Tasks
 __all__ = ["FROM_DATA", "ClassificationFace", "Face", "RegressionFace"]
 
 FROM_DATA = "feature or target bounds were read from the data, and no noise hides them"
-
-Floats = NDArray[np.float64]
 
 
 class Face(BaseEstimator, ABC):  # type: ignore[misc]

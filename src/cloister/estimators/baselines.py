@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cloister.algorithm import Algorithm, States
+from cloister.algorithm import Algorithm
 from cloister.algorithms.independent import Independent
+from cloister.arrays import Floats, States
 from cloister.codebook import Codebook
 from cloister.engines.local import Run, run
 from cloister.errors import InputError
@@ -26,7 +27,6 @@ from cloister.tasks import Tasks
 
 __all__ = ["PooledClassifier", "PooledRegressor", "SingleTaskClassifier", "SingleTaskRegressor"]
 
-Floats = NDArray[np.float64]
 CLASSES_FROM_DATA = "the list of classes was read from the data of all tasks"
 
 

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from cloister.arrays import Array
 from cloister.codebook import Codebook
 from cloister.errors import InputError
 from cloister.tasks import is_missing, task_ids
 
 __all__ = ["Columns", "read_codebook", "split_table"]
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from cloister.algorithm import States
 from cloister.algorithms.covariance import GroupSparse, LowRank
 from cloister.algorithms.decomposed import Decomposed, EntrySparse, OwnPenalty, SquaredNorm, TaskSparse
+from cloister.arrays import States
 from cloister.codebook import Codebook
 from cloister.errors import InputError
 from cloister.estimators.base import ClassificationFace, RegressionFace

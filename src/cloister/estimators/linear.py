@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from cloister.algorithm import Algorithm, States
+from cloister.algorithm import Algorithm
 from cloister.algorithms.covariance import GroupSparse, LowRank
 from cloister.algorithms.guarded import Guarded
 from cloister.algorithms.mean import MeanRegularized
+from cloister.arrays import States
 from cloister.codebook import Codebook, Numeric
 from cloister.errors import InputError
 from cloister.estimators.base import ClassificationFace, Face, RegressionFace

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.algorithm import States
 from cloister.algorithms.clustered import ClusteredMetaSGD
 from cloister.algorithms.finetuning import Choice, FineTuning
 from cloister.algorithms.meta import MetaSGD
 from cloister.algorithms.server import ServerAverage
+from cloister.arrays import States
 from cloister.codebook import Codebook, Numeric
 from cloister.engines.local import adapt
 from cloister.errors import InputError

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.codebook import Codebook, Numeric
 from cloister.errors import InputError
 from cloister.estimators.columns import check_columns, split_table
 from cloister.learners.softmax import probabilities
 
 __all__ = ["TaskModel", "no_posterior"]
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

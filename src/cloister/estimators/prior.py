@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloister.algorithm import States
 from cloister.algorithms.prior import SharedPrior
 from cloister.algorithms.structures import Joint, Mean, Structure, Subspace, Support
+from cloister.arrays import States
 from cloister.codebook import Classes, Codebook
 from cloister.errors import InputError
 from cloister.estimators.base import FROM_DATA, ClassificationFace, Face, RegressionFace

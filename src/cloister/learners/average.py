@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from cloister.arrays import Floats
 
 __all__ = [
     "Candidate",
@@ -15,8 +16,6 @@ __all__ = [
     "normal_on_grid",
     "own_candidates",
 ]
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

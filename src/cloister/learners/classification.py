@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats, States
 from cloister.channel import Channel, Plain
 from cloister.learners.average import (
     Candidate,
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Classification"]
 
-Floats = NDArray[np.float64]
-States = dict[str, NDArray[Any]]
 
 #: Grid of the prior's variance, for rows of norm at most about 1.
 VARIANCES = np.geomspace(1e-2, 1e2, 9)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.errors import InputError
 from cloister.learners.descent import FOLDS, Descent
 from cloister.learners.losses import LeastSquares, Loss
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Convex", "Exact"]
 
-Floats = NDArray[np.float64]
 #: The weakest ridge of a closed form, relative to the trace: no matrix is singular then, whatever the data.
 SMALLEST = 1e-12
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from cloister.arrays import Floats, States
 from cloister.learners.average import Candidate
 from cloister.learners.question import Candidates, Question, Said
 
@@ -14,9 +12,6 @@ if TYPE_CHECKING:
     from cloister.tasks import Block
 
 __all__ = ["BayesianLearner"]
-
-Floats = NDArray[np.float64]
-States = dict[str, NDArray[Any]]
 
 
 class BayesianLearner(Protocol):

@@ -17,12 +17,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.errors import InputError
 from cloister.learners.softmax import probabilities
 
 __all__ = ["LeastSquares", "Logistic", "Loss", "Softmax"]
-
-Floats = NDArray[np.float64]
 
 
 class Loss(Protocol):

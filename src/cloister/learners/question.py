@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats, States
 from cloister.channel import Channel
 from cloister.learners.average import Candidate
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Candidates", "Question", "Said", "centred", "tempered"]
 
-Floats = NDArray[np.float64]
-States = dict[str, NDArray[Any]]
 Candidates: TypeAlias = Sequence[Candidate]
 #: What became of the answers, by the question's name; empty where nobody asked.
 Said: TypeAlias = Mapping[str, Floats]

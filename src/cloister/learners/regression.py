@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats, States
 from cloister.channel import Absolute, Channel, Plain
 from cloister.learners.average import Candidate, evidence_weights, normal_on_grid, own_candidates
 from cloister.learners.question import Candidates, Question, Said, centred, tempered
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Regression"]
 
-Floats = NDArray[np.float64]
-States = dict[str, NDArray[Any]]
 
 LAMBDAS = np.geomspace(1e-4, 1e2, 19)
 #: Grid of the noise variance's prior scale, for targets in [-1, 1].

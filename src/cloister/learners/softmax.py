@@ -38,11 +38,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.errors import InputError
 
 __all__ = ["LaplaceFit", "laplace", "mode", "posterior", "probabilities"]
 
-Floats = NDArray[np.float64]
 
 # Up to these, no square or product below can overflow. A task beyond the first two counts as without data.
 _LARGEST_FEATURE = 1e100

@@ -13,9 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
+
 __all__ = ["Rows", "Spectrum", "Statistics", "Summary", "statistics", "summary", "summary_of"]
 
-Floats = NDArray[np.float64]
 #: Sums beyond this are no data: a task that sends them is treated as empty.
 ABSURD = 1e100
 #: A ridge smaller than this share of the trace would be lost in rounding, and the inverse with it.

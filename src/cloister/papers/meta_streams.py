@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.datasets.meta import around_centres
 from cloister.engines.local import Run
 from cloister.papers.meta import FLOATING, SETTING, Draw, Setting, trained
@@ -29,7 +29,6 @@ from cloister.tasks import Tasks
 
 __all__ = ["Comparison", "Envelopes", "Rate", "StreamRates", "stream_against_rounds", "stream_rates"]
 
-Floats = NDArray[np.float64]
 one_centre: Draw = partial(around_centres, centres=1)
 
 

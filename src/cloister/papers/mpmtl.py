@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloister.algorithms.allocation import Geometric, Power
 from cloister.algorithms.covariance import LowRank
+from cloister.arrays import Floats
 from cloister.datasets import Simulation, low_rank
 from cloister.engines.local import Run, run
 from cloister.learners.losses import LeastSquares
@@ -32,7 +32,6 @@ from cloister.tasks import Tasks
 
 __all__ = ["PAPER", "QUICK", "Setting", "figure_2", "figure_4", "figure_5", "figure_8", "noise_to_signal"]
 
-Floats = NDArray[np.float64]
 #: A figure: named arrays.
 Figure = dict[str, Floats]
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from cloister.algorithm import Algorithm
 from cloister.algorithms.federated import FedAvg, FedProx, LocalOnly, Personalized
 from cloister.algorithms.finetuning import FineTuning
+from cloister.arrays import Floats
 from cloister.channel import Relation
 from cloister.engines.cells import Engine, Local
 from cloister.engines.local import Run, run
@@ -59,7 +60,6 @@ __all__ = [
     "tunings",
 ]
 
-Floats = NDArray[np.float64]
 Tunings = Mapping[str, FineTuning | None]
 LOCAL = Local()
 

@@ -20,14 +20,12 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats, Integers
 from cloister.privacy.strategies import LowerToeplitz
 
 __all__ = ["SCALE_BITS", "Buffered", "Buffers", "buffers_for"]
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 #: Decays and weights are whole numbers of 2^-30.
 SCALE_BITS = 30

@@ -28,6 +28,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.channel import GRID, Channel, Relation
 from cloister.errors import PlanError
 from cloister.privacy.doors import Measure
@@ -41,7 +42,6 @@ from cloister.privacy.strategies import Strategy
 
 __all__ = ["Correlated", "bits_for", "largest"]
 
-Floats = NDArray[np.float64]
 
 #: Bits of a sum in fixed point, and of a deviation, of which twenty and a sum together fit into 63.
 SUM_BITS, NOISE_BITS, LOUDEST_BITS = 61, 57, 58

@@ -11,20 +11,18 @@ messages all the same, so that one task moves a measurement no further than the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Array, Floats
 from cloister.channel import Channel
 from cloister.privacy.buffers import SCALE_BITS, Buffers
 from cloister.privacy.randomness import Randomness, Stream
 from cloister.privacy.strategies import BinaryTree
 
 __all__ = ["BufferDoor", "Measure", "RingDoor", "TreeDoor"]
-
-Floats = NDArray[np.float64]
-Array = NDArray[Any]
 
 
 class Measure(Protocol):

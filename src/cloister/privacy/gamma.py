@@ -30,9 +30,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv, gammaln
 
+from cloister.arrays import Floats
 from cloister.privacy.events import RelationName
 from cloister.privacy.hidden import Loss, convolve, two_steps, two_steps_delta
-from cloister.privacy.visible import Array
 
 __all__ = ["Direction", "Shifts", "curve", "gamma_delta", "gamma_epsilon"]
 
@@ -82,7 +82,7 @@ def gamma_delta(rounds: Shifts, relation: RelationName, epsilon: float) -> float
     return min(1.0, max(float(loss.delta(np.asarray(epsilon))) for loss in (remove, add)))
 
 
-def curve(degrees: float, shift: float, direction: Direction, epsilon: Array) -> Array:
+def curve(degrees: float, shift: float, direction: Direction, epsilon: Floats) -> Floats:
     """Hockey-stick divergence of one round at every ``epsilon``, of either sign.
 
     Examples
@@ -125,7 +125,7 @@ def _compose(rounds: Shifts, direction: Direction) -> Loss:
     reach = variance / 2 + 10 * math.sqrt(variance)
     step = min(max(fine, max([reach, *(high - low for low, high in ends)]) / _POINTS), 0.1)
 
-    def grid(degrees: float, shift: float, low: float, high: float) -> tuple[int, Array]:
+    def grid(degrees: float, shift: float, low: float, high: float) -> tuple[int, Floats]:
         first, last = math.floor(low / step), math.ceil(high / step) + 1
         values = curve(degrees, shift, direction, step * np.arange(first, last + 1, dtype=np.float64))
         return first, np.minimum.accumulate(np.clip(values, 0.0, 1.0))

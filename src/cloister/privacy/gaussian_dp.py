@@ -25,11 +25,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import erfcinv, erfcx, erfinv, ndtr
 
+from cloister.arrays import Floats
 from cloister.errors import InputError
 
 __all__ = ["boundary", "delta", "deltas", "epsilon", "mu", "mu_of_pure"]
 
-Array = npt.NDArray[np.float64]
 _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -59,7 +59,7 @@ def delta(mu: float, epsilon: float) -> float:
     return float(deltas(mu, epsilon))
 
 
-def deltas(mu: npt.ArrayLike, epsilon: npt.ArrayLike) -> Array:
+def deltas(mu: npt.ArrayLike, epsilon: npt.ArrayLike) -> Floats:
     """Compute :func:`delta` for arrays, broadcast against each other.
 
     Examples
@@ -208,11 +208,11 @@ def _excess(value: float, target: float) -> float:
     return max(5e-324, math.log(value / target))
 
 
-def _mills(x: Array) -> Array:
+def _mills(x: Floats) -> Floats:
     return np.asarray(math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2)), dtype=np.float64)
 
 
-def _log_delta(m: Array, e: Array) -> Array:
+def _log_delta(m: Floats, e: Floats) -> Floats:
     """Log of delta for ``e >= 0``, every entry of ``m`` and ``e``."""
     live = (m > 0) & np.isfinite(m) & np.isfinite(e)
     mm, ee = np.where(live, m, 1.0), np.where(live, e, 0.0)

@@ -42,9 +42,10 @@ from typing import Literal, TypeAlias
 import numpy as np
 from scipy.special import log_ndtr, logsumexp, ndtr
 
+from cloister.arrays import Floats
 from cloister.privacy import gaussian_dp
 from cloister.privacy.events import RelationName
-from cloister.privacy.visible import Array, Exposure, binomial
+from cloister.privacy.visible import Exposure, binomial
 
 __all__ = ["Loss", "Sampled", "clear", "convolve", "feasible", "pld_delta", "pld_epsilon"]
 
@@ -66,11 +67,11 @@ class Loss:
 
     step: float
     first: int
-    curve: Array
+    curve: Floats
     infinite: float
     limit: float = math.inf
 
-    def delta(self, epsilon: Array) -> Array:
+    def delta(self, epsilon: Floats) -> Floats:
         """Curve at any epsilon: linear in exp(epsilon) between grid points."""
         place = epsilon / self.step - self.first
         left = np.clip(np.floor(place), 0, len(self.curve) - 2).astype(np.int64)
@@ -80,7 +81,7 @@ class Loss:
         value = np.where(epsilon >= self.limit, 0.0, np.where(place < 0, 1.0, value))
         return np.asarray(value, dtype=np.float64)
 
-    def epsilon(self, delta: Array) -> Array:
+    def epsilon(self, delta: Floats) -> Floats:
         """Smallest epsilon >= 0 whose delta is at most ``delta``; infinity where there is none."""
         right = np.searchsorted(-self.curve, -delta)  # first grid point that is good enough
         inner = np.clip(right, 1, len(self.curve) - 1)
@@ -177,7 +178,7 @@ def two_steps_delta(remove: Loss, add: Loss, *, epsilon: float) -> float:
     return float(np.min(remove.delta(first) + np.exp(first) * add.delta(epsilon - first), initial=1.0))
 
 
-def _splits(loss: Loss) -> Array:
+def _splits(loss: Loss) -> Floats:
     """Return some thousand epsilons, from 0 to the end of the curve."""
     top = min(loss.step * (loss.first + len(loss.curve) - 1), 600.0)
     return np.linspace(0.0, max(top, 0.0), 5000)
@@ -231,7 +232,7 @@ def _compose(rounds: Exposure, takers: tuple[float, ...], kind: Kind, tilt: floa
     return convolve(step, ((*_curve(mu, takers, step, kind), count) for mu, count in rounds), tilt)
 
 
-def convolve(step: float, rounds: Iterable[tuple[int, Array, int]], tilt: float = 0.0) -> Loss:
+def convolve(step: float, rounds: Iterable[tuple[int, Floats, int]], tilt: float = 0.0) -> Loss:
     """Compose rounds; whatever is cut off or drowns in rounding noise becomes an infinite loss.
 
     A round is ``(low, curve, count)``: its hockey-stick curve at ``step * (low + i)``, and how often. A tilt
@@ -263,7 +264,7 @@ def convolve(step: float, rounds: Iterable[tuple[int, Array, int]], tilt: float 
     return _finish(step, first, mass * back, noise * back + infinite)
 
 
-def _finish(step: float, first: int, mass: Array, noise: Array) -> Loss:
+def _finish(step: float, first: int, mass: Floats, noise: Floats) -> Loss:
     """Curve of a loss distribution: the sum over larger losses l of mass(l) (1 - exp(epsilon - l))."""
     from scipy.signal import lfilter
 
@@ -286,7 +287,7 @@ def _lower(one: Loss, two: Loss) -> Loss:
     return Loss(one.step, first, best, min(one.infinite, two.infinite))
 
 
-def _dots(low: int, curve: Array, step: float) -> tuple[int, Array, float]:
+def _dots(low: int, curve: Floats, step: float) -> tuple[int, Floats, float]:
     """Connect the dots: the discrete loss whose curve passes through the given points, and the rest."""
     fall = -np.diff(curve)
     upper = np.append(1 - curve[0], fall / -math.expm1(-step))
@@ -294,13 +295,13 @@ def _dots(low: int, curve: Array, step: float) -> tuple[int, Array, float]:
     return low, np.maximum(upper - lower, 0.0), float(curve[-1])
 
 
-def _curve(mu: float, takers: tuple[float, ...], step: float, kind: Kind) -> tuple[int, Array]:
+def _curve(mu: float, takers: tuple[float, ...], step: float, kind: Kind) -> tuple[int, Floats]:
     """Hockey-stick curve of one round, from the grid point ``low`` on."""
     most = (len(takers) - 1) * mu
     far = math.ceil(float(_loss(np.asarray(most + _TAIL), mu, takers)) / step) + 1
     near = math.ceil(-math.log(takers[0]) / step) + 1  # the loss is never below log P(nobody)
     low, high = -(near if kind == "remove" else far), near if kind == "add" else far
-    e: Array = step * np.arange(low, high + 1, dtype=np.float64)
+    e: Floats = step * np.arange(low, high + 1, dtype=np.float64)
     if kind == "remove":
         curve = _remove(mu, takers, e)
     else:
@@ -310,7 +311,7 @@ def _curve(mu: float, takers: tuple[float, ...], step: float, kind: Kind) -> tup
     return low, np.minimum.accumulate(np.clip(curve, 0.0, 1.0))
 
 
-def _remove(mu: float, takers: tuple[float, ...], e: Array) -> Array:
+def _remove(mu: float, takers: tuple[float, ...], e: Floats) -> Floats:
     """Curve of the pair (mixture, silence), for epsilon of either sign."""
     inside = e > math.log1p((takers[0] - 1) * (1 - 1e-12))
     safe = np.where(inside, e, 0.0)
@@ -324,7 +325,7 @@ def _remove(mu: float, takers: tuple[float, ...], e: Array) -> Array:
     return np.asarray(np.where(inside, value, -np.expm1(np.minimum(e, 0.0))), dtype=np.float64)
 
 
-def _add(mu: float, takers: tuple[float, ...], e: Array) -> Array:
+def _add(mu: float, takers: tuple[float, ...], e: Floats) -> Floats:
     """Curve of the pair (silence, mixture), for epsilon of either sign."""
     # H_alpha(P|Q) = 1 - alpha + alpha H_{1/alpha}(Q|P): exact for small losses, poor for large ones.
     near = np.minimum(e, 1.0)
@@ -340,14 +341,14 @@ def _add(mu: float, takers: tuple[float, ...], e: Array) -> Array:
     return np.asarray(np.where(e < 1.0, mirrored, far), dtype=np.float64)
 
 
-def _loss(x: Array, mu: float, takers: tuple[float, ...]) -> Array:
+def _loss(x: Floats, mu: float, takers: tuple[float, ...]) -> Floats:
     """Log likelihood ratio of the mixture against silence at ``x``."""
     k = mu * np.arange(len(takers))
     terms = x[..., None] * k - k * k / 2 + np.log(np.maximum(takers, 1e-300))
     return np.asarray(logsumexp(terms, axis=-1), dtype=np.float64)
 
 
-def _threshold(mu: float, takers: tuple[float, ...], e: Array) -> Array:
+def _threshold(mu: float, takers: tuple[float, ...], e: Floats) -> Floats:
     """Where the loss of a round crosses ``e``: it increases with x."""
     if len(takers) == 2:
         return np.asarray(_unmixed(e, takers[1]) / mu + mu / 2, dtype=np.float64)
@@ -359,7 +360,7 @@ def _threshold(mu: float, takers: tuple[float, ...], e: Array) -> Array:
     return np.asarray((low + high) / 2, dtype=np.float64)
 
 
-def _unmixed(e: Array, rate: float) -> Array:
+def _unmixed(e: Floats, rate: float) -> Floats:
     """Return log(1 + (exp(e) - 1) / rate), also where exp(e) overflows."""
     near = np.log1p(np.expm1(np.minimum(e, 40.0)) / rate)
     return np.asarray(np.where(e > 40.0, e - math.log(rate), near), dtype=np.float64)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.channel import Channel, Relation, Round
 from cloister.errors import PlanError
 from cloister.privacy.events import PureEvent
@@ -28,8 +29,6 @@ from cloister.privacy.mechanisms import FLOATING, PerRound, calibrated, growth
 from cloister.privacy.randomness import Randomness, normals
 
 __all__ = ["Laplace"]
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

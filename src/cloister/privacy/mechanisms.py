@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.channel import Channel, Relation, Round
 from cloister.errors import PlanError
 from cloister.privacy.events import Cost, Event, GaussianEvent
@@ -29,7 +30,6 @@ from cloister.privacy.schedule import Schedule
 
 __all__ = ["Door", "Gaussian", "Mechanism", "PerRound", "Silent"]
 
-Floats = NDArray[np.float64]
 FLOATING = "floating-point noise (attacks on the lowest bits of floating-point numbers are not covered)"
 
 

@@ -25,13 +25,12 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Integers, Words
 from cloister.errors import PlanError
 from cloister.privacy.randomness import Stream
 
 __all__ = ["discrete_gaussian", "integer_deviation"]
 
-Integers = NDArray[np.int64]
-Words = NDArray[np.uint64]
 
 #: The randomised rounding that turns a Gaussian into a discrete one: e^{-2 pi^2 r^2} is below 1e-137.
 ROUNDING = 4

@@ -23,12 +23,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from cloister.arrays import Floats, Words
 
 __all__ = ["Randomness", "SeededRandomness", "Stream", "SystemRandomness"]
 
-Floats = NDArray[np.float64]
-Words = NDArray[np.uint64]
 KEY_BYTES = 32
 
 

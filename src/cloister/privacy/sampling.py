@@ -17,12 +17,12 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from cloister.arrays import Floats
 from cloister.errors import PlanError
 from cloister.privacy.participation import Participation
 
 __all__ = ["Coins", "Epochs", "Everyone", "FixedSize", "OnePass", "Poisson", "Sampling", "passes_of"]
 
-Floats = npt.NDArray[np.float64]
 Coins: TypeAlias = Callable[[int, int], Floats]
 """Secret source of uniforms: ``coins(t, n)`` returns handful number t, of ``n`` float64 numbers in (0, 1).
 

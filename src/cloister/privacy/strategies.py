@@ -30,11 +30,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.errors import PlanError
 
 __all__ = ["BinaryTree", "LowerToeplitz", "Strategy", "square_root"]
 
-Floats = NDArray[np.float64]
 
 #: More than all rounding of a sum of a million non-negative terms.
 ROUNDED_UP = 1 + 1e-9

@@ -17,15 +17,14 @@ from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import gammaln
 
+from cloister.arrays import Floats
 from cloister.privacy import gaussian_dp
 
 __all__ = ["Exposure", "binomial", "clear", "hypergeometric", "mixture_delta", "mixture_epsilon"]
 
-Array = npt.NDArray[np.float64]
-Atoms: TypeAlias = tuple[Array, Array]
+Atoms: TypeAlias = tuple[Floats, Floats]
 Exposure: TypeAlias = tuple[tuple[float, int], ...]
 """Rounds of one task, equal ones together: ``(mu, count)``."""
 
@@ -126,7 +125,7 @@ def clear() -> None:
     _shape_law.cache_clear()
 
 
-def _law(rounds: Exposure, takers: tuple[float, ...]) -> tuple[float, Array, Array, float]:
+def _law(rounds: Exposure, takers: tuple[float, ...]) -> tuple[float, Floats, Floats, float]:
     """Scale, atoms of ``S / scale**2``, their weights, and the mass given up."""
     scale = max((mu for mu, _ in rounds), default=0.0)
     if scale == 0:
@@ -149,7 +148,7 @@ def _coarse(shape: Exposure) -> Exposure:
 
 
 @lru_cache(maxsize=64)
-def _shape_law(shape: Exposure, takers: tuple[float, ...]) -> tuple[Array, Array, float]:
+def _shape_law(shape: Exposure, takers: tuple[float, ...]) -> tuple[Floats, Floats, float]:
     lost = 0.0
     blocks: list[Atoms] = []
     for value, count in shape:
@@ -166,7 +165,7 @@ def _shape_law(shape: Exposure, takers: tuple[float, ...]) -> tuple[Array, Array
     return _on_grid(blocks, max(v for v, _ in shape) * (len(takers) - 1) ** 2, lost)
 
 
-def _repeated(takers: tuple[float, ...], count: int) -> tuple[Array, float]:
+def _repeated(takers: tuple[float, ...], count: int) -> tuple[Floats, float]:
     """Law of the sum of ``count`` squared numbers of takers, rare atoms dropped, and the mass dropped."""
     if len(takers) == 2:
         law = np.asarray(binomial(count, takers[1]))
@@ -179,7 +178,7 @@ def _repeated(takers: tuple[float, ...], count: int) -> tuple[Array, float]:
     return law, max(0.0, 1.0 - float(law.sum())) if len(takers) > 2 else _RARE * (count + 1)
 
 
-def _on_grid(blocks: Sequence[Atoms], largest: float, lost: float) -> tuple[Array, Array, float]:
+def _on_grid(blocks: Sequence[Atoms], largest: float, lost: float) -> tuple[Floats, Floats, float]:
     """Sum of independent blocks, each rounded up to a common grid."""
     mean = sum(float(v @ w) for v, w in blocks)
     variance = sum(max(0.0, float(v * v @ w) - float(v @ w) ** 2) for v, w in blocks)
@@ -192,7 +191,7 @@ def _on_grid(blocks: Sequence[Atoms], largest: float, lost: float) -> tuple[Arra
     for values, weights in blocks:
         bins = np.ceil(values / unit * (1 - 1e-12)).astype(np.int64) % _BINS
         spectrum *= np.fft.rfft(np.bincount(bins, weights=weights, minlength=_BINS), _BINS)
-    law: Array = np.maximum(np.fft.irfft(spectrum, _BINS), 0.0)
+    law: Floats = np.maximum(np.fft.irfft(spectrum, _BINS), 0.0)
     law = law.reshape(-1, 4).sum(axis=1)  # four neighbours become the largest of them
     atoms = np.flatnonzero(law > 1e-18)
     return unit * (4 * atoms + 3).astype(np.float64), law[atoms], lost + 1e-18 + _BINS * 1e-18

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.channel import Channel, Outer, Relation, Round, svec
 from cloister.errors import PlanError
 from cloister.privacy.events import GammaEvent
@@ -37,8 +38,6 @@ from cloister.privacy.mechanisms import FLOATING, PerRound, calibrated
 from cloister.privacy.randomness import Randomness, normals
 
 __all__ = ["Wishart", "wishart"]
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

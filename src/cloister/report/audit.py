@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from cloister.arrays import Floats
 from cloister.audit.bound import Point
 from cloister.audit.claim import claimed_missed
 from cloister.audit.verdict import Audit
 from cloister.plan import Plan
 from cloister.report.comparison import load_template
-from cloister.report.figures import Floats, Frame, caption
+from cloister.report.figures import Frame, caption
 
 __all__ = ["curve_picture", "render", "save", "tail_picture"]
 

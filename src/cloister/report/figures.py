@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from html import escape
 
 import numpy as np
-from numpy.typing import NDArray
+
+from cloister.arrays import Floats
 
 __all__ = ["Frame", "Level", "Point", "caption", "histogram", "tradeoff"]
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

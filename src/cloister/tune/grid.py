@@ -7,9 +7,9 @@ import secrets
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloister.algorithm import Algorithm
+from cloister.arrays import Floats
 from cloister.channel import Relation
 from cloister.engines.local import Run, replay
 from cloister.errors import InputError, PlanError
@@ -22,8 +22,6 @@ from cloister.privacy.sampling import Everyone
 from cloister.tasks import Tasks, local_key
 
 __all__ = ["Choice", "Grid", "check_tasks", "held_out_losses", "on_all_rows", "run_seed", "split_seed"]
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cloister.algorithm import States
+from cloister.arrays import States
 from cloister.billboard import Billboard, Release
 from cloister.channel import Absolute, Channel, Relation, Round
 from cloister.codebook import Codebook, Numeric

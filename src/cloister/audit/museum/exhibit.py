@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.channel import Relation
 
 __all__ = ["Attack", "Claim", "Exhibit", "Repaired"]
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erf
 
+from cloister.arrays import Floats
 from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
 from cloister.audit.museum.noise import Naive, Release, Shipped
 from cloister.channel import Relation
@@ -35,7 +36,6 @@ __all__ = [
     "hit_probability",
 ]
 
-Floats = NDArray[np.float64]
 _RUNS = 250  # at a time
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.audit.fixtures import PublishedLaplace, PublishedWishart
 from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
 from cloister.audit.releases import Curator
@@ -16,8 +16,6 @@ from cloister.privacy.laplace import Laplace
 from cloister.privacy.randomness import SystemRandomness
 
 __all__ = ["GammaLength", "NoisyTask", "ShippedLaplace", "TaskNoise", "local_noise_exhibits"]
-
-Floats = NDArray[np.float64]
 
 
 class TaskNoise(Protocol):

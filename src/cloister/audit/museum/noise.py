@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.audit.releases import side_by_side
 from cloister.channel import Channel, Lift, Plain
 from cloister.privacy.mechanisms import Gaussian
@@ -15,7 +15,6 @@ from cloister.privacy.randomness import SystemRandomness
 
 __all__ = ["Naive", "Release", "Reseeded", "Shipped"]
 
-Floats = NDArray[np.float64]
 _SEED = 10  # of the published code
 
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
 from cloister.audit.museum.noise import Naive, Release, Reseeded, Shipped
 from cloister.channel import Relation
@@ -15,7 +15,6 @@ from cloister.privacy import gaussian_dp
 
 __all__ = ["NoisySum", "SeededSum", "TwoRounds", "randomness_exhibits"]
 
-Floats = NDArray[np.float64]
 _DIGITS = 9  # differences beyond these are rounding
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
 from cloister.channel import Relation
 from cloister.privacy.hidden import pld_epsilon
@@ -18,7 +19,6 @@ from cloister.privacy.visible import mixture_epsilon
 
 __all__ = ["FixedSizeRounds", "PublicSize", "RealisedSize", "SampledMeans", "sampling_exhibits"]
 
-Floats = NDArray[np.float64]
 _RUNS = 5_000  # at a time
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
 from cloister.audit.museum.noise import Shipped
 from cloister.channel import Plain, Relation
@@ -15,7 +15,6 @@ from cloister.privacy import gaussian_dp
 
 __all__ = ["Clients", "FirstMean", "as_broadcast", "left_by_the_previous", "state_exhibits"]
 
-Floats = NDArray[np.float64]
 #: (weights that the shared object holds, the broadcast model) -> where a client starts.
 Start = Callable[[Floats, Floats], Floats]
 _DIGITS = 6  # differences beyond these are rounding

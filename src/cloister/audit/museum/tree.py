@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
 from cloister.audit.releases import side_by_side
 from cloister.channel import Channel, Relation, equal_rounds
@@ -19,7 +19,6 @@ from cloister.privacy.schedule import Schedule
 
 __all__ = ["PrefixSums", "ShippedTree", "height", "tree_exhibits"]
 
-Floats = NDArray[np.float64]
 _RUNS = 2_000  # at a time
 
 

@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Floats
 from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
 from cloister.audit.museum.noise import Shipped
 from cloister.channel import Channel, Relation
 from cloister.privacy import gaussian_dp
 
 __all__ = ["SampleCounts", "ShippedMean", "Surviving", "WeightedMean", "weight_exhibits"]
-
-Floats = NDArray[np.float64]
 
 
 class Weights(Protocol):

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.integrate import quad
 from scipy.special import gammainc, gammaincc
 
+from cloister.arrays import Floats
 from cloister.audit.fixtures import PublishedWishart, TaskRelationship
 from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
 from cloister.audit.museum.noise import Shipped
@@ -31,7 +31,6 @@ __all__ = [
     "wishart_exhibits",
 ]
 
-Floats = NDArray[np.float64]
 #: Far more than rounding, far less than the eigenvalues it is compared with.
 _ROUNDING = 1e-9
 
