@@ -3,6 +3,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# Two processes with one thread each; from Python 3.12 on coverage is measured by the interpreter's own monitoring.
+CORE = $$($(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
+PYTEST = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 COVERAGE_CORE=$(CORE) \
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: help demo test test-slow check format clean
 .DEFAULT_GOAL := help
@@ -21,12 +25,12 @@ demo: $(READY)  ## train on 2410 real schools, compare, write demo/chem97.html
 	@echo "== demo: Chem97, 2410 schools, single-task / pooled / non-private / private"
 	@$(BIN)/cloister demo --out demo --force
 
-test: check  ## lint, types, layers, tests and doctests
+test: check  ## lint, types, layers, tests and doctests, coverage of the privacy core
 	@echo "== tests"
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(PYTEST) -m "not slow" --cov --cov-report=term
 
 test-slow: check  ## everything, including the slow tests
-	@$(BIN)/python -m pytest
+	@$(PYTEST)
 
 check: $(READY)
 	@echo "== style, types, layers"
@@ -38,4 +42,4 @@ format: $(READY)  ## format the code in place
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 clean:  ## remove the virtual environment, caches and the demo's output
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage demo

@@ -9,7 +9,7 @@ import importlib
 from types import ModuleType
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 #: Where each exported name lives; a module is imported when one of its names is first used.
 _HOMES = {
