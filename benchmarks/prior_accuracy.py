@@ -34,8 +34,8 @@ from cloister import (
 )
 from cloister import run as run_plan
 from cloister.algorithms.structures import Structure
-from cloister.codebook import Numeric
 from cloister.engines.cells import Local
+from cloister.tables.codebook import Numeric
 
 NAME = "prior-accuracy"
 

@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 
 from cloister import Billboard, Codebook, FixedSize, Gaussian, Guarantee, Plan, Release, SharedPrior
 from cloister.cli import app
-from cloister.commands.folder import file_name, task_of
 from cloister.commands.gain import Gain
-from cloister.estimators.model import TaskModel
 from cloister.learners.regression import Regression
-from cloister.tables import read_table, write_csv
+from cloister.tables.files import read_table, write_csv
+from cloister.tables.folder import file_name, task_of
+from cloister.tables.model import TaskModel
 
 BOOK = """
 task = "school"

@@ -12,7 +12,7 @@ from test_cli import BOOK, cloister, contents, ok, pupils, rebuild, refused
 
 from cloister import Billboard, Ledger, Release
 from cloister.locking import try_lock
-from cloister.tables import write_csv
+from cloister.tables.files import write_csv
 
 FIT = ["fit", "exam.csv", "--codebook", "book.toml", "-o", "run"]
 DRAFT = Path(".run.unfinished")

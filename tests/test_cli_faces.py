@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import cloister as cl
 from cloister.cli import app
-from cloister.tables import write_csv
+from cloister.tables.files import write_csv
 
 BOUNDS = {"a": (0, 1), "b": (0, 1), "target": (0, 1)}
 KINDS = ("SharedPrior", "LowRank", "GroupSparse", "MeanRegularized", "Decomposed", "Meta")

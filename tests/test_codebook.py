@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.codebook import Categorical, Classes, Codebook, Numeric
 from cloister.errors import InputError
+from cloister.tables.codebook import Categorical, Classes, Codebook, Numeric
 
 BOUNDS = {"age": (0, 120), "sex": ["F", "M"], "color": ["red", "green", "blue"], "score": (0, 10)}
 ROWS = {
@@ -238,7 +238,7 @@ def test_the_module_itself_imports_nothing_heavy() -> None:
     code = (
         "import importlib.util, sys, types; package = types.ModuleType('cloister'); "
         "package.__path__ = importlib.util.find_spec('cloister').submodule_search_locations; "
-        "sys.modules['cloister'] = package; import cloister.codebook; "
+        "sys.modules['cloister'] = package; import cloister.tables.codebook; "
         "print({'pandas', 'scipy', 'sklearn', 'narwhals'} & set(sys.modules))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

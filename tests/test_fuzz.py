@@ -29,9 +29,9 @@ from cloister import (
     SharedPrior,
 )
 from cloister.billboard import END, MAGIC
-from cloister.commands.folder import read_plan
 from cloister.engines.journal import Secret
 from cloister.records import chained
+from cloister.tables.folder import read_plan
 
 FORBIDDEN = {
     "exec",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import InputError, MissingExtraError
-from cloister.tables import csv_text, is_number, read_table, write_csv
+from cloister.tables.files import csv_text, is_number, read_table, write_csv
 
 
 @pytest.fixture

@@ -39,7 +39,6 @@ _HOMES = {
     "algorithms.two_level": ["LocalNoise"],
     "billboard": ["Billboard", "Release"],
     "channel": ["Absolute", "Channel", "Diagonal", "MeanAndOuter", "Outer", "Plain", "Relation", "Round"],
-    "codebook": ["Codebook"],
     "engines.batched": ["Batched"],
     "engines.cells": ["Local"],
     "engines.check": ["check_algorithm"],
@@ -95,6 +94,7 @@ _HOMES = {
     "privacy.sampling": ["Epochs", "Everyone", "FixedSize", "OnePass", "Poisson"],
     "privacy.wishart": ["Wishart"],
     "sharing": ["Overlap", "overlap"],
+    "tables.codebook": ["Codebook"],
     "tasks": ["Block", "Tasks"],
     "tune.voting": ["Ballot"],
 }

@@ -10,7 +10,6 @@ import numpy as np
 
 from cloister.algorithms.independent import Independent
 from cloister.arrays import Floats
-from cloister.codebook import Codebook
 from cloister.datasets import Dataset, load
 from cloister.engines.local import run
 from cloister.errors import InputError
@@ -18,6 +17,7 @@ from cloister.estimators.prior import SharedPriorRegressor
 from cloister.learners.regression import Regression
 from cloister.plan import Plan
 from cloister.report.comparison import Comparison, Method
+from cloister.tables.codebook import Codebook
 from cloister.tasks import Tasks
 
 __all__ = ["EPSILONS", "chem97", "compare", "pooled"]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from cloister import datasets
-from cloister.codebook import Numeric
 from cloister.errors import InputError, MissingExtraError
+from cloister.tables.codebook import Numeric
 
 # rows, tasks, encoded width
 SIZES = {

@@ -44,7 +44,7 @@ from cloister import (
     replay,
 )
 from cloister.errors import BudgetError
-from cloister.estimators.model import TaskModel
+from cloister.tables.model import TaskModel
 
 M, N = 40, 12
 BOUNDS = {"age": (0, 100), "sex": ["F", "M"], "target": (0, 50)}

@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from cloister import InputError, MetaClassifier, MetaRegressor, Tasks, replay
-from cloister.estimators.model import TaskModel
+from cloister.tables.model import TaskModel
 
 M, N = 200, 6
 BOUNDS = {"age": (0, 100), "sex": ["F", "M"], "target": (0, 50)}

@@ -29,7 +29,7 @@ from cloister import (
     replay,
 )
 from cloister.errors import BudgetError
-from cloister.estimators.model import TaskModel
+from cloister.tables.model import TaskModel
 
 M, N = 60, 10
 BOUNDS = {"age": (0, 100), "sex": ["F", "M"], "target": (0, 50)}

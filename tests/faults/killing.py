@@ -43,7 +43,7 @@ from cloister import (
 from cloister.cli import app
 from cloister.engines.cells import Engine, Local
 from cloister.storage import write_file
-from cloister.tables import write_csv
+from cloister.tables.files import write_csv
 
 EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "fcntl.flock"}
 SEED = 7
@@ -232,7 +232,7 @@ class CommandRun:
         return b"".join(path.read_bytes() for path in sorted((work / "run" / "models").iterdir()))
 
     def strays(self, work: Path) -> set[str]:
-        from cloister.commands.folder import tidy
+        from cloister.tables.folder import tidy
 
         tidy(work / "run")  # as the next command does
         found = {path.name for path in work.iterdir() if not path.name.startswith("ledger")}

@@ -87,8 +87,8 @@ def _priced(plan: Plan, epsilon: float | None, multiplier: float | None) -> Plan
 
 
 def _from_file(path: Path, epsilon: float | None, delta: float | None) -> Plan:
-    from cloister.commands.folder import read_plan
     from cloister.errors import PlanError
+    from cloister.tables.folder import read_plan
 
     plan = read_plan(path)
     if delta is not None:

@@ -39,9 +39,9 @@ def audit(
     """
     from cloister.audit import audit as attack
     from cloister.audit.auditor import check_auditable
-    from cloister.commands.folder import read_plan
     from cloister.errors import InputError
     from cloister.report.comparison import load_template
+    from cloister.tables.folder import read_plan
 
     if not 0 < confidence < 1:
         raise InputError(f"--confidence must be above 0 and below 1. Got {confidence:g}. Use 0.95.")

@@ -34,7 +34,7 @@ def codebook(
       cloister codebook exam.csv --task school --target score
       cloister codebook exam.csv --task school --target score -o exam.toml
     """
-    from cloister.codebook import Codebook
+    from cloister.tables.codebook import Codebook
 
     kinds = _kinds(data, task, target)
     file = absent(Path(f"{data.stem}-codebook.toml") if output is None else output, force)
@@ -51,7 +51,7 @@ def codebook(
 def _kinds(data: Path, task: str, target: str) -> dict[str, Literal["numeric", "text"]]:
     """Say of each column whether it holds numbers or text."""
     from cloister.errors import InputError
-    from cloister.tables import read_table
+    from cloister.tables.files import read_table
 
     table = read_table(data, text=[task])
     for name in (task, target):

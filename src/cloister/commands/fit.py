@@ -18,9 +18,9 @@ from cloister.commands.shell import advance, emit, note, positive, say
 from cloister.errors import InputError
 
 if TYPE_CHECKING:
-    from cloister.codebook import Codebook
     from cloister.plan import Plan
     from cloister.privacy.ledger import Ledger
+    from cloister.tables.codebook import Codebook
 
 __all__ = ["fit"]
 
@@ -64,7 +64,7 @@ def fit(
       cloister fit exam.csv --codebook exam-codebook.toml
       cloister fit exam.csv --codebook exam-codebook.toml --epsilon 0.5 -o exam-half
     """
-    from cloister.commands import folder as folders
+    from cloister.tables import folder as folders
 
     folder = Path(f"{data.stem}-run") if output is None else output
     folders.tidy(folder)
@@ -99,7 +99,7 @@ def fit(
 
 def _codebook(path: Path, task: str | None, target: str | None) -> Codebook:
     """Read the codebook; the columns named on the command line must be its own."""
-    from cloister.codebook import Codebook
+    from cloister.tables.codebook import Codebook
 
     book = Codebook.load(path)
     if target is not None and target != book.target.name:
@@ -119,7 +119,7 @@ def _codebook(path: Path, task: str | None, target: str | None) -> Codebook:
 
 def _count(data: Path, book: Codebook) -> int:
     """Count the tasks; no other column is looked at."""
-    from cloister.commands.data import task_column
+    from cloister.tables.rows import task_column
 
     assert book.task is not None
     count = len(np.unique(task_column(data, book.task)))
@@ -134,8 +134,8 @@ def _count(data: Path, book: Codebook) -> int:
 def _plan(
     book: Codebook, tasks: int, epsilon: float, delta: float | None, relation: Relation, structure: Structure
 ) -> Plan:
-    from cloister.codebook import Numeric
     from cloister.estimators.prior import SharedPriorClassifier, SharedPriorRegressor
+    from cloister.tables.codebook import Numeric
 
     face = SharedPriorRegressor if isinstance(book.target, Numeric) else SharedPriorClassifier
     model = face(
@@ -176,10 +176,10 @@ def _complete(draft: Path, plan: Plan) -> bool:
 
 
 def _run(data: Path, book: Codebook, plan: Plan, draft: Path, account: Ledger | None) -> None:
-    from cloister.commands.data import read_rows
-    from cloister.commands.folder import write_run
     from cloister.engines.journal import unfinished
     from cloister.engines.local import run
+    from cloister.tables.folder import write_run
+    from cloister.tables.rows import read_rows
     from cloister.tasks import Tasks
 
     rows = read_rows(data, book, target=True)

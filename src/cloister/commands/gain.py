@@ -15,9 +15,9 @@ from cloister.commands.shell import emit, say, show_table
 from cloister.errors import InputError
 
 if TYPE_CHECKING:
-    from cloister.codebook import Codebook
-    from cloister.commands.data import Rows
-    from cloister.commands.folder import PublicPart
+    from cloister.tables.codebook import Codebook
+    from cloister.tables.folder import PublicPart
+    from cloister.tables.rows import Rows
 
 __all__ = ["Gain", "gain", "measure"]
 
@@ -93,8 +93,8 @@ def gain(
     For example:
       cloister gain exam-run my-pupils.csv --task-name "Elm Street"
     """
-    from cloister.commands.data import own_rows
-    from cloister.commands.folder import read_public
+    from cloister.tables.folder import read_public
+    from cloister.tables.rows import own_rows
 
     public = read_public(folder)
     rows = own_rows(data, public.codebook, task_name)

@@ -113,7 +113,7 @@ def charge(
       cloister ledger charge exam.ledger exam-run/plan.toml
       cloister ledger charge exam.ledger exam-run/plan.toml --run 2025-07-night
     """
-    from cloister.commands.folder import read_plan
+    from cloister.tables.folder import read_plan
 
     account = _open(ledger, population)
     todo = read_plan(plan)

@@ -17,9 +17,9 @@ from cloister.commands.shell import absent, emit, note, say, show_table
 from cloister.errors import InputError
 
 if TYPE_CHECKING:
-    from cloister.codebook import Codebook
-    from cloister.commands.data import Rows
-    from cloister.estimators.model import TaskModel
+    from cloister.tables.codebook import Codebook
+    from cloister.tables.model import TaskModel
+    from cloister.tables.rows import Rows
 
 __all__ = ["predict", "replay"]
 
@@ -58,9 +58,9 @@ def predict(
 
 
 def _by_folder(folder: Path, data: Path) -> tuple[Rows, dict[str, Array], int]:
-    from cloister.commands.data import read_rows
-    from cloister.commands.folder import file_name, read_public
-    from cloister.estimators.model import TaskModel
+    from cloister.tables.folder import file_name, read_public
+    from cloister.tables.model import TaskModel
+    from cloister.tables.rows import read_rows
 
     public = read_public(folder)
     rows = read_rows(data, public.codebook, target=False)
@@ -91,8 +91,8 @@ def _by_folder(folder: Path, data: Path) -> tuple[Rows, dict[str, Array], int]:
 
 
 def _by_model(path: Path, data: Path) -> tuple[Rows, dict[str, Array], int]:
-    from cloister.commands.data import read_rows
-    from cloister.estimators.model import TaskModel
+    from cloister.tables.model import TaskModel
+    from cloister.tables.rows import read_rows
 
     model = TaskModel.load(path)
     rows = read_rows(data, model.codebook, target=False)
@@ -133,7 +133,7 @@ def _columns(model: TaskModel, codebook: Codebook, X: NDArray[np.float64]) -> di
 def _deliver(
     table: dict[str, Array], added: dict[str, Array], file: Path | None, json: bool, unseen: int
 ) -> None:
-    from cloister.tables import csv_text, write_csv
+    from cloister.tables.files import csv_text, write_csv
 
     rows = len(table["prediction"])
     if file is not None:
@@ -165,10 +165,10 @@ def replay(
     For example:
       cloister replay exam-run my-pupils.csv --task-name "Elm Street" -o elm-street.json
     """
-    from cloister.commands.data import own_rows
-    from cloister.commands.folder import read_public
     from cloister.engines.local import replay as replayed
-    from cloister.estimators.model import TaskModel
+    from cloister.tables.folder import read_public
+    from cloister.tables.model import TaskModel
+    from cloister.tables.rows import own_rows
     from cloister.tasks import Tasks
 
     file = None if output is None else absent(output, force)

@@ -68,7 +68,7 @@ def verify(
       cloister verify exam-run
       cloister verify exam-run --head 5f3a...
     """
-    from cloister.commands.folder import require_folder
+    from cloister.tables.folder import require_folder
 
     require_folder(folder)
     seen = _Evidence(folder, head)
@@ -97,7 +97,7 @@ def _try(key: str, seen: _Evidence) -> _Check:
 
 
 def _plan_reads(seen: _Evidence) -> str:
-    from cloister.commands.folder import read_plan
+    from cloister.tables.folder import read_plan
 
     seen.plan = read_plan(seen.folder / "plan.toml")
     return (
@@ -150,8 +150,8 @@ def _digests_follow(seen: _Evidence) -> str:
 
 
 def _codebook_fits(seen: _Evidence) -> str:
-    from cloister.commands.folder import read_codebook
     from cloister.estimators.prior import FROM_DATA
+    from cloister.tables.folder import read_codebook
 
     book = read_codebook(seen.folder, seen.plan)
     if book.from_private_data and FROM_DATA not in seen.plan.caveats:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cloister.codebook import Codebook
 from cloister.datasets.real import Dataset, _plain
 from cloister.errors import InputError, MissingExtraError
+from cloister.tables.codebook import Codebook
 
 __all__ = ["load_rdataset"]
 

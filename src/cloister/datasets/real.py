@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.codebook import Categorical, Codebook, Numeric
 from cloister.errors import InputError, MissingExtraError
+from cloister.tables.codebook import Categorical, Codebook, Numeric
 
 __all__ = ["Dataset", "codebook", "load", "load_landmine", "load_school", "names"]
 

@@ -22,12 +22,8 @@ from sklearn.utils.validation import check_is_fitted
 from cloister.algorithm import Algorithm
 from cloister.algorithms.independent import Independent
 from cloister.arrays import Floats, States
-from cloister.codebook import Codebook, Numeric
 from cloister.engines.local import Run, run
 from cloister.errors import InputError
-from cloister.estimators.columns import Columns, check_columns, read_codebook, refuse_missing, split_table
-from cloister.estimators.model import TaskModel
-from cloister.estimators.own import OwnScaling
 from cloister.estimators.parameters import check_parameters
 from cloister.learners.classification import Classification
 from cloister.learners.regression import Regression
@@ -35,6 +31,10 @@ from cloister.learners.softmax import probabilities
 from cloister.plan import Plan
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.mechanisms import Gaussian, Silent
+from cloister.tables.codebook import Codebook, Numeric
+from cloister.tables.columns import Columns, check_columns, read_codebook, refuse_missing, split_table
+from cloister.tables.model import TaskModel
+from cloister.tables.scaling import OwnScaling
 from cloister.tasks import Tasks
 
 __all__ = ["FROM_DATA", "ClassificationFace", "Face", "RegressionFace"]

@@ -14,15 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 from cloister.algorithm import Algorithm
 from cloister.algorithms.independent import Independent
 from cloister.arrays import Floats, States
-from cloister.codebook import Codebook
 from cloister.engines.local import Run, run
 from cloister.errors import InputError
 from cloister.estimators.base import FROM_DATA, ClassificationFace, Face, RegressionFace
-from cloister.estimators.columns import Columns
-from cloister.estimators.own import OwnScaling
 from cloister.learners.classification import Classification
 from cloister.learners.regression import Regression
 from cloister.plan import Plan
+from cloister.tables.codebook import Codebook
+from cloister.tables.columns import Columns
+from cloister.tables.scaling import OwnScaling
 from cloister.tasks import Tasks
 
 __all__ = ["PooledClassifier", "PooledRegressor", "SingleTaskClassifier", "SingleTaskRegressor"]

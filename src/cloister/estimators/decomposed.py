@@ -10,12 +10,12 @@ import numpy as np
 from cloister.algorithms.covariance import GroupSparse, LowRank
 from cloister.algorithms.decomposed import Decomposed, EntrySparse, OwnPenalty, SquaredNorm, TaskSparse
 from cloister.arrays import States
-from cloister.codebook import Codebook
 from cloister.errors import InputError
 from cloister.estimators.base import ClassificationFace, RegressionFace
 from cloister.estimators.linear import LinearFace
 from cloister.learners.losses import Loss
 from cloister.privacy.ledger import Ledger
+from cloister.tables.codebook import Codebook
 
 __all__ = ["DecomposedClassifier", "DecomposedRegressor"]
 

@@ -14,11 +14,11 @@ from cloister.algorithms.covariance import GroupSparse, LowRank
 from cloister.algorithms.guarded import Guarded
 from cloister.algorithms.mean import MeanRegularized
 from cloister.arrays import States
-from cloister.codebook import Codebook, Numeric
 from cloister.errors import InputError
 from cloister.estimators.base import ClassificationFace, Face, RegressionFace
 from cloister.learners.losses import LeastSquares, Logistic, Loss, Softmax
 from cloister.privacy.ledger import Ledger
+from cloister.tables.codebook import Codebook, Numeric
 
 __all__ = [
     "GroupSparseClassifier",

@@ -17,17 +17,17 @@ from cloister.algorithms.finetuning import Choice, FineTuning
 from cloister.algorithms.meta import MetaSGD
 from cloister.algorithms.server import ServerAverage
 from cloister.arrays import States
-from cloister.codebook import Codebook, Numeric
 from cloister.engines.local import adapt
 from cloister.errors import InputError
 from cloister.estimators.base import ClassificationFace, RegressionFace
-from cloister.estimators.columns import check_columns, named_columns, refuse_missing, split_table
 from cloister.estimators.linear import LinearFace
-from cloister.estimators.model import TaskModel
 from cloister.learners.convex import Convex, Exact
 from cloister.learners.losses import Loss
 from cloister.learners.quadratic import Quadratic
 from cloister.privacy.ledger import Ledger
+from cloister.tables.codebook import Codebook, Numeric
+from cloister.tables.columns import check_columns, named_columns, refuse_missing, split_table
+from cloister.tables.model import TaskModel
 from cloister.tasks import Tasks
 
 __all__ = ["MetaClassifier", "MetaRegressor"]

@@ -7,10 +7,10 @@ from typing import Any
 from cloister.algorithms.prior import SharedPrior
 from cloister.algorithms.structures import Joint, Mean, Structure, Subspace, Support
 from cloister.arrays import States
-from cloister.codebook import Classes, Codebook
 from cloister.errors import InputError
 from cloister.estimators.base import FROM_DATA, ClassificationFace, Face, RegressionFace
 from cloister.privacy.ledger import Ledger
+from cloister.tables.codebook import Classes, Codebook
 
 __all__ = ["FROM_DATA", "SharedPriorClassifier", "SharedPriorRegressor"]
 

@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from cloister.arrays import States
 from cloister.billboard import Billboard, Release
 from cloister.channel import Absolute, Channel, Relation, Round
-from cloister.codebook import Codebook, Numeric
 from cloister.engines.local import run
 from cloister.errors import InputError
 from cloister.estimators.base import FROM_DATA, Face
@@ -28,6 +27,7 @@ from cloister.privacy.ledger import Ledger
 from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.randomness import SystemRandomness
 from cloister.privacy.sampling import Everyone
+from cloister.tables.codebook import Codebook, Numeric
 from cloister.tasks import Block, Tasks
 from cloister.tune.grid import Choice, Grid, check_tasks, held_out_losses, on_all_rows, run_seed, split_seed
 

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import Floats
-from cloister.codebook import Codebook, Numeric
 from cloister.errors import InputError
-from cloister.estimators.columns import check_columns, split_table
 from cloister.learners.softmax import probabilities
+from cloister.tables.codebook import Codebook, Numeric
+from cloister.tables.columns import check_columns, split_table
 
 __all__ = ["TaskModel", "no_posterior"]
 

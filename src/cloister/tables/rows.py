@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import Array
-from cloister.codebook import Categorical, Codebook, Numeric
 from cloister.errors import InputError
-from cloister.tables import is_number, read_table
+from cloister.tables.codebook import Categorical, Codebook, Numeric
+from cloister.tables.files import is_number, read_table
 
 __all__ = ["Rows", "own_rows", "read_rows", "task_column"]
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cloister.arrays import Array
-from cloister.codebook import Codebook
 from cloister.errors import InputError
+from cloister.tables.codebook import Codebook
 from cloister.tasks import is_missing, task_ids
 
 __all__ = ["Columns", "read_codebook", "split_table"]

@@ -11,15 +11,15 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from cloister.billboard import Billboard
-from cloister.codebook import Categorical, Codebook
 from cloister.engines.local import Run
 from cloister.errors import CloisterError, InputError, PlanError
-from cloister.estimators.model import TaskModel
 from cloister.learners.classification import Classification
 from cloister.learners.losses import LeastSquares, Logistic, Softmax
 from cloister.learners.regression import Regression
 from cloister.plan import Plan
 from cloister.storage import sync_folder, sync_tree, told
+from cloister.tables.codebook import Categorical, Codebook
+from cloister.tables.model import TaskModel
 
 __all__ = [
     "PublicPart",

@@ -1,0 +1,1 @@
+"""Tables: codebook, reading files and frames, encoding, the saved run folder, and prediction."""
