@@ -17,6 +17,7 @@ from cloister.errors import StorageError
 __all__ = [
     "append",
     "make_folder",
+    "private_folder",
     "read_at",
     "remove_drafts",
     "sync_folder",
@@ -25,6 +26,7 @@ __all__ = [
     "write_all",
     "write_at",
     "write_file",
+    "write_private",
 ]
 
 _FULL = {
@@ -55,10 +57,11 @@ def told(path: Path, after: str) -> Iterator[None]:
         raise StorageError(f"{path} cannot be written: {why}. {todo}; {after}.") from error
 
 
-def write_file(path: Path, data: bytes | Iterable[bytes], mode: int = 0o666) -> Path:
+def write_file(path: Path, data: bytes | Iterable[bytes], mode: int = 0o666, *, synced: bool = True) -> Path:
     """Write a whole file, at once or in parts, or leave what is there as it is; on return it is on disk.
 
-    A process that is killed in between may leave a draft (see `remove_drafts`).
+    A link that has the file's name is replaced, not followed. A process that is killed in between may leave a
+    draft (see `remove_drafts`). Of many files, sync the folder once they are all there (`sync_tree`).
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.draft")
     with told(path, "what was there is left as it was"):
@@ -67,15 +70,22 @@ def write_file(path: Path, data: bytes | Iterable[bytes], mode: int = 0o666) -> 
             try:
                 for part in [data] if isinstance(data, bytes) else data:
                     append(file, part)
-                os.fsync(file)
+                if synced:
+                    os.fsync(file)
             finally:
                 os.close(file)
             os.replace(draft, path)
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
-        sync_folder(path.parent)
+        if synced:
+            sync_folder(path.parent)
     return path
+
+
+def write_private(path: Path, data: bytes, *, synced: bool = True) -> Path:
+    """Write a whole file that its owner alone can read, as by `write_file`."""
+    return write_file(path, data, 0o600, synced=synced)
 
 
 def write_all(file: int, data: bytes) -> None:
@@ -126,6 +136,43 @@ def make_folder(folder: Path) -> None:
     with told(folder, "then try again"):
         folder.mkdir(exist_ok=True)
         sync_folder(folder.parent)
+
+
+def private_folder(folder: Path) -> Path:
+    """Make a folder that its owner alone can enter, or take such a one that is there.
+
+    Refused are a link, a folder of somebody else's, and one that others can write to: who has made it or put
+    something in it could read, or swap, what is written there. One that others can only read is closed first.
+    """
+    make_folder(folder.parent)
+    with told(folder, "then try again"):
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            if sys.platform != "win32":
+                _close_to_others(folder)
+        else:
+            sync_folder(folder.parent)
+    return folder
+
+
+def _close_to_others(folder: Path) -> None:
+    refusal = StorageError(
+        f"{folder} must be a folder of your own that nobody else can write to: private files go there. "
+        "Got a link, somebody else's, or an open one. Find out who made it, and remove it."
+    )
+    try:
+        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise refusal from error
+    try:
+        found = os.fstat(file)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise refusal
+        if found.st_mode & 0o077:
+            os.fchmod(file, 0o700)
+    finally:
+        os.close(file)
 
 
 def sync_folder(folder: Path) -> None:

@@ -163,7 +163,10 @@ def _account(place: str | None, population: str | None) -> Ledger | None:
 def _complete(draft: Path, plan: Plan) -> bool:
     """Say whether a run of this plan is complete there, and was killed before it was put in place."""
     from cloister.billboard import Billboard
+    from cloister.storage import private_folder
 
+    if draft.is_symlink() or draft.exists():
+        private_folder(draft)
     if (draft / "secret").exists() or not (draft / "models").is_dir():
         return False
     if Billboard.load(draft / "board").plan != plan.fingerprint:
@@ -178,6 +181,7 @@ def _complete(draft: Path, plan: Plan) -> bool:
 def _run(data: Path, book: Codebook, plan: Plan, draft: Path, account: Ledger | None) -> None:
     from cloister.engines.journal import unfinished
     from cloister.engines.local import run
+    from cloister.storage import private_folder
     from cloister.tables.folder import write_run
     from cloister.tables.rows import read_rows
     from cloister.tasks import Tasks
@@ -190,6 +194,7 @@ def _run(data: Path, book: Codebook, plan: Plan, draft: Path, account: Ledger | 
     assert rows.y is not None
     assert rows.ids is not None
     tasks = Tasks.from_arrays(rows.X, rows.y, rows.ids)
+    private_folder(draft)
     begun = unfinished(draft, plan, tasks, seed=None, charged=account is not None)
     if begun is not None:
         note(f"Going on with the unfinished run: {begun.rounds} of {begun.capacity} releases are posted.")

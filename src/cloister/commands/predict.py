@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -179,7 +177,7 @@ def replay(
     models = replayed(public.plan, public.board, own)
     model = TaskModel.of(task_name, public.codebook, {name: array[0] for name, array in models.items()})
     if file is not None:
-        _save(model, file)
+        model.save(file)
     if json:
         return emit(_document(model) | ({} if file is None else {"file": file}))
     _show(model)
@@ -189,15 +187,6 @@ def replay(
     )
     if file is not None:
         say(f"Wrote {file}. It is private to task {task_name!r}.")
-
-
-def _save(model: TaskModel, file: Path) -> None:
-    draft = file.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
-        model.save(draft)
-        os.replace(draft, file)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _document(model: TaskModel) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import csv
 import io
 import math
 import os
-import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 
 from cloister.arrays import Array
 from cloister.errors import InputError, MissingExtraError
+from cloister.storage import write_private
 
 __all__ = ["csv_text", "is_number", "read_table", "write_csv"]
 
@@ -58,15 +58,8 @@ def read_table(
 
 
 def write_csv(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> Path:
-    """Write columns to a CSV file, atomically; whole numbers without ``.0``, NaN as an empty cell."""
-    target = Path(path)
-    draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
-        draft.write_text(csv_text(columns), encoding="utf-8", newline="")
-        os.replace(draft, target)
-    finally:
-        draft.unlink(missing_ok=True)
-    return target
+    """Write columns to a CSV file for its owner alone; whole numbers without ``.0``, NaN as an empty cell."""
+    return write_private(Path(path), csv_text(columns).encode())
 
 
 def csv_text(columns: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from cloister.learners.classification import Classification
 from cloister.learners.losses import LeastSquares, Logistic, Softmax
 from cloister.learners.regression import Regression
 from cloister.plan import Plan
-from cloister.storage import sync_folder, sync_tree, told
+from cloister.storage import private_folder, sync_folder, sync_tree, told
 from cloister.tables.codebook import Categorical, Codebook
 from cloister.tables.model import TaskModel
 
@@ -184,19 +184,18 @@ def write_run(folder: Path, codebook: Codebook, run: Run) -> None:
             "README.txt": README.rstrip(),
         }.items():
             (folder / name).write_text(f"{text}\n", encoding="utf-8")
-        models = folder / "models"
-        models.mkdir(mode=0o700, exist_ok=True)
+        models = private_folder(folder / "models")
         for i, task in enumerate(run.private.ids.tolist()):
             own = {name: array[i] for name, array in run.private.models.items()}
-            TaskModel.of(task, codebook, own).save(models / file_name(task))
+            TaskModel.of(task, codebook, own).save(models / file_name(task), synced=False)
         sync_tree(folder)
 
 
 def check_free(folder: Path, force: bool) -> None:
     """Refuse to write over a folder, unless forced and it is the folder of a run or empty."""
-    if folder.is_dir() and not any(folder.iterdir()):
-        return
-    if not folder.exists():
+    if folder.is_symlink():
+        raise InputError(f"{folder} is a link, and private files do not go where one leads. Name a folder.")
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not force:
         raise InputError(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from cloister.arrays import Floats
 from cloister.errors import InputError
 from cloister.learners.softmax import probabilities
+from cloister.storage import write_private
 from cloister.tables.codebook import Codebook, Numeric
 from cloister.tables.columns import check_columns, split_table
 
@@ -88,8 +89,8 @@ class TaskModel:
         kept = type(columns)(features, columns.named, columns.ids)
         return self.codebook.encode(check_columns(self.codebook, kept))
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the model to a JSON file."""
+    def save(self, path: str | os.PathLike[str], *, synced: bool = True) -> Path:
+        """Write the model to a JSON file that its owner alone can read; one that is there is replaced."""
         document = {
             "format": "cloister task model 1",
             "task": self.task,
@@ -101,8 +102,7 @@ class TaskModel:
             "noise": self.noise,
             "codebook": self.codebook.to_dict(),
         }
-        Path(path).write_text(json.dumps(document), encoding="utf-8")
-        return Path(path)
+        return write_private(Path(path), json.dumps(document).encode(), synced=synced)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TaskModel:
