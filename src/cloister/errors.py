@@ -69,3 +69,8 @@ class MissingExtraError(CloisterError, ImportError):
         super().__init__(
             f"{purpose} needs the package {package!r}. Install it with: pip install 'cloister[{extra}]'"
         )
+
+
+def not_pickled(what: str, instead: str) -> InputError:
+    """Return the refusal to pickle, or copy, what holds more than one task's model."""
+    return InputError(f"{what} holds every task's model, so it is not pickled whole. {instead}")

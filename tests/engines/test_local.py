@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -171,6 +173,17 @@ def test_progress_and_mismatch():
     half = run(plan, tasks, random_state=0).board.before(3)
     with pytest.raises(InputError, match="holds 3 of 6 releases"):
         replay(plan, half, tasks)
+
+
+@pytest.mark.parametrize("copying", [pickle.dumps, copy.deepcopy, copy.copy])
+def test_a_run_is_not_pickled_with_every_model(copying):
+    finished = run(Plan(SharedPrior(Regression(3)), Silent(), n_tasks=M), make_tasks())
+    for private in (finished, finished.private):
+        if private is finished and copying is copy.copy:
+            continue  # the same models in the same process
+        with pytest.raises(InputError, match=r"not pickled whole.*model\(task\) to that task alone"):
+            copying(private)
+    pickle.loads(pickle.dumps((finished.plan, finished.board, finished.guarantee)))
 
 
 def test_a_run_prints_nothing_private():

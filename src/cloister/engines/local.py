@@ -15,7 +15,7 @@ from cloister.arrays import States
 from cloister.billboard import Billboard, Release
 from cloister.engines.cells import Engine, Local
 from cloister.engines.journal import Book, open_book
-from cloister.errors import AlgorithmError, InputError, PlanError
+from cloister.errors import AlgorithmError, InputError, PlanError, not_pickled
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.ledger import Ledger
@@ -41,6 +41,15 @@ class PrivateRun:
 
     def __repr__(self) -> str:
         return f"PrivateRun({len(self.ids)} tasks, private)"
+
+    def __getstate__(self) -> object:
+        if len(self.ids) == 1:  # all of it is that task's own
+            return super().__getstate__()
+        raise not_pickled(
+            "A finished run",
+            "Save its plan and board, which are public, and give model(task) to that task alone; "
+            "an estimator has save(folder) and export(task, path).",
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from cloister.algorithm import Algorithm
 from cloister.algorithms.independent import Independent
 from cloister.arrays import Floats, States
 from cloister.engines.local import Run, run
-from cloister.errors import InputError
+from cloister.errors import InputError, not_pickled
 from cloister.estimators.parameters import check_parameters
 from cloister.learners.classification import Classification
 from cloister.learners.regression import Regression
@@ -291,9 +291,9 @@ class Face(BaseEstimator, ABC):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         if not getattr(self, "_alone", True):
-            raise InputError(
-                "A fitted estimator holds every task's model, so it is not pickled whole. Use save(folder) "
-                "for the public part and export(task, path) for one task's own model."
+            raise not_pickled(
+                "A fitted estimator",
+                "Use save(folder) for the run, and export(task, path) for one task's own model.",
             )
         state: dict[str, Any] = super().__getstate__()
         return state
