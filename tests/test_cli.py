@@ -674,7 +674,7 @@ def test_account_refuses(work: Path) -> None:
     assert sentence.startswith("FixedSize cannot be hidden: ")
     assert "There is no plan file" in refused("account", "nowhere.toml")
     assert "not a plan file" in refused("account", "exam.csv")
-    Path("odd.toml").write_text('type = "Plan"\nalgorithm = 3\nn_tasks = 5\n')
+    Path("odd.toml").write_text('type = "cloister/plan/1"\nalgorithm = 3\nn_tasks = 5\n')
     assert "algorithm must be an Algorithm" in refused("account", "odd.toml")
     assert "above 0" in refused("account", "--epsilon", "0", "--tasks", "9")
     assert "above 0" in refused("account", "--noise-multiplier", "-1", "--tasks", "9")

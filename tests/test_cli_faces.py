@@ -71,4 +71,4 @@ def test_a_plan_file_with_a_network_says_what_to_do_instead(command, tmp_path):
     plan.save(tmp_path / "plan.toml")
     result = CliRunner().invoke(app, [command, str(tmp_path / "plan.toml")])
     assert result.exit_code != 0
-    assert "cannot be rebuilt from a file. Price or audit it in Python" in " ".join(result.output.split())
+    assert "A file cannot hold a Module" in " ".join(result.output.split())

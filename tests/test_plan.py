@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import math
+import tomllib
 from dataclasses import replace
 
 import numpy as np
@@ -39,6 +42,7 @@ from cloister import (
     Tasks,
     run,
 )
+from cloister.document import TYPES
 
 ALGORITHMS = [
     Independent(Regression(3)),
@@ -195,41 +199,106 @@ def test_the_non_private_run_says_so():
     assert "NOT PRIVATE" in str(plan)
 
 
-PLAN_TEXT = Plan(MeanRegularized(LeastSquares(2)), Gaussian(1.0), n_tasks=9).to_toml()
+PLAN_TEXT = Plan(MeanRegularized(LeastSquares(2), batch=3), Gaussian(1.0), n_tasks=9).to_toml()
+LOSS = 'type = "cloister/least-squares/1"'
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("old", "new", "sentence"),
     [
-        ('type = "LeastSquares"', 'type = "os.system"'),
-        ('type = "LeastSquares"', 'type = "__import__"'),
-        ('type = "LeastSquares"', 'type = "datasets"'),  # exported, but a module
-        ('type = "LeastSquares"', 'type = "run"'),  # exported, but a function
-        ('type = "LeastSquares"', 'type = "Relation"'),  # exported, but an enum
-        ('type = "LeastSquares"', 'type = "Statistics"'),  # a dataclass, but not exported
-        ('type = "LeastSquares"', 'type = "PrivateRun"'),
-        ('type = "LeastSquares"', "kind = 3"),
-        ('type = "Plan"', 'type = "Guarantee"'),
-        ('type = "LeastSquares"', 'type = "LeastSquares"\nsecret = 1'),
-        ("dim = 2", 'dim = 2\ntype2 = "x"'),
-        ("n_tasks = 9", "n_tasks = 0"),
-        ("n_tasks = 9", 'n_tasks = "many"'),
-        ("n_tasks = 9", "n_tasks = "),
-        ("mu = 1.0", "mu = -1.0"),
+        (LOSS, 'type = "os:system/1"', "not one of cloister's own types"),
+        (LOSS, 'type = "cloister/os/1"', "does not know the type 'cloister/os/1'"),
+        (LOSS, 'type = "cloister/least-squares/2"', "It reads cloister/least-squares/1"),
+        (LOSS, 'type = "LeastSquares"', r"no id .*Files of cloister 0\.1"),
+        (LOSS, 'type = "cloister/cross-entropy/1"', "cannot be built"),  # known, but a function
+        (LOSS, "kind = 3", "type = 'None' is no id"),
+        (LOSS, f"{LOSS}\nsecret = 1", "unexpected keyword argument 'secret'"),
+        ('type = "cloister/plan/1"', 'type = "Plan"', r"written by cloister 0\.1"),
+        ('type = "cloister/plan/1"', 'type = "cloister/plan/7"', "This is not a plan file"),
+        ('type = "cloister/plan/1"', 'type = "cloister/gaussian/1"', "This is not a plan file"),
+        ("dim = 2", "dim = 2.0", r"dim of cloister/least-squares/1 must be a whole number\. Got 2\.0"),
+        ("dim = 2", "dim = true", r"must be a whole number\. Got True"),
+        ("dim = 2", "dim = [2]", r"must be a whole number\. Got tuple"),
+        ("batch = 3", "batch = 3.5", r"must be a whole number or left out\. Got 3\.5"),
+        ("exact = true", "exact = 1", r"exact of cloister/gaussian/1 must be true or false\. Got 1"),
+        ("n_tasks = 9", "n_tasks = 0", "n_tasks must be at least 1"),
+        ("n_tasks = 9", "n_tasks = 2.5", r"n_tasks of cloister/plan/1 must be a whole number\. Got 2\.5"),
+        ("n_tasks = 9", "n_tasks = true", r"must be a whole number\. Got True"),
+        ("n_tasks = 9", 'n_tasks = "many"', r"must be a whole number\. Got 'many'"),
+        ("n_tasks = 9", "n_tasks = ", "This is not a plan file"),
+        ("caveats = []", 'caveats = "bounds"', r"caveats .* must be a list, each a word\. Got 'bounds'"),
+        ("caveats = []", "caveats = [3]", "must be a list, each a word"),
+        ("mu = 1.0", "mu = -1.0", "mu must be > 0"),
+        ("mu = 1.0", 'mu = "1.0"', r"must be a number or left out\. Got '1\.0'"),
     ],
 )
-def test_a_plan_file_builds_nothing_but_plans(old, new):
+def test_a_plan_file_builds_nothing_but_plans(old, new, sentence):
     assert old in PLAN_TEXT
-    with pytest.raises(PlanError):
+    with pytest.raises(PlanError, match=sentence):
         Plan.from_toml(PLAN_TEXT.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    "part", ["algorithm", "mechanism", "sampling", "caveats", "n_tasks", "delta", "relation"]
+)
+def test_no_type_is_taken_for_another(part):
+    """Whatever the library can build, put where a plan holds something else: one sentence, no crash."""
+    whole = tomllib.loads(PLAN_TEXT)
+    needed = {"mu": 1.0, "dim": 2, "lr": 0.1, "rate": 0.5, "size": 3, "passes": 2, "degrees": 9.0, "lam": 0.5}
+    for name, place in TYPES.items():
+        module, attribute = place.split(":")
+        kind = getattr(importlib.import_module(module), attribute)
+        fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+        own = {f.name: needed[f.name] for f in fields if f.name in needed}
+        try:
+            plan = Plan.from_dict(whole | {part: {"type": name} | own})
+        except PlanError:
+            continue
+        assert part in ("mechanism", "sampling"), name
+        assert type(getattr(plan, part)) is kind
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"n_tasks": 2.5}, r"n_tasks must be a whole number\. Got 2\.5"),
+        ({"n_tasks": True}, r"n_tasks must be a whole number\. Got True"),
+        ({"n_tasks": "9"}, r"n_tasks must be a whole number\. Got '9'"),
+        ({"delta": "1e-5"}, r"delta must be a number\. Got '1e-5'"),
+        ({"delta": True}, r"delta must be a number\. Got True"),
+        ({"caveats": "bounds"}, r"caveats must be a tuple of sentences\. Got 'bounds'"),
+        ({"caveats": (1,)}, r"caveats must be a tuple of sentences\. Got \(1,\)"),
+        ({"caveats": Gaussian(1.0)}, "caveats must be a tuple of sentences"),
+    ],
+)
+def test_a_plan_checks_its_own_numbers(wrong, sentence):
+    with pytest.raises(PlanError, match=sentence):
+        Plan(MeanRegularized(LeastSquares(2)), **({"n_tasks": 9} | wrong))
+
+
+def test_a_number_has_one_spelling():
+    """Equal plans have one fingerprint, however their numbers were typed."""
+    spelt = [MeanRegularized(LeastSquares(2), lam=lam) for lam in (1, 1.0, np.float64(1.0))]
+    assert (
+        len(
+            {
+                Plan(algorithm, n_tasks=n, delta=0.01).fingerprint
+                for algorithm in spelt
+                for n in (9, np.int64(9))
+            }
+        )
+        == 1
+    )
+    text = Plan(spelt[0], n_tasks=9).to_toml()
+    assert Plan.from_toml(text.replace("lam = 1.0", "lam = 1")).to_toml() == text
 
 
 def test_what_cannot_be_written_is_refused():
     odd = MeanRegularized(LeastSquares(2), lam=np.float32(0.1))
-    with pytest.raises(PlanError, match=r"numbers, words and cloister's own types\. Got float32"):
+    with pytest.raises(PlanError, match=r"lam of cloister/mean-regularized/1 must be a number\. Got float32"):
         Plan(odd, n_tasks=9).to_toml()
-    with pytest.raises(PlanError, match="This is not a plan file: it does not begin with type"):
-        Plan.from_toml('type = "LeastSquares"\ndim = 2\n')
+    with pytest.raises(PlanError, match=r"not of classes\. Got the class LeastSquares: call it"):
+        Plan(MeanRegularized(LeastSquares), n_tasks=9).to_toml()
 
 
 @pytest.fixture(scope="module")

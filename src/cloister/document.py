@@ -1,55 +1,304 @@
-"""Frozen dataclasses as plain documents (for TOML and JSON) and back.
+"""Frozen dataclasses as plain documents (for TOML and JSON) and back, by type ids that outlive class names.
 
-A document names only what `cloister` exports: reading one can build nothing else.
+A type id has three parts: whose it is, what it is, and a number that goes up when its fields or their meaning
+change. The library's own ids are the table `TYPES`: they do not follow a class that is renamed or moved, and
+are never used for another one. Anyone else's class has an id of its own (see `type_id`), and a document that
+names it is read only if the reader hands the class over. A document can therefore make nothing be imported
+but what the table lists.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import re
+import sys
+from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
-from cloister.errors import PlanError
+from cloister.errors import MissingExtraError, PlanError
 
-__all__ = ["from_document", "to_document"]
+__all__ = ["TYPES", "SelfDescribed", "foreign_types", "from_document", "to_document", "type_id"]
+
+#: What a file may name without anybody's help. An id is never changed, nor given to something else.
+TYPES = {
+    "cloister/plan/1": "cloister.plan:Plan",
+    # algorithms
+    "cloister/adaptive-fed-avg/1": "cloister.algorithms.adaptive:AdaptiveFedAvg",
+    "cloister/choose-at-home/1": "cloister.algorithms.guarded:Guarded",
+    "cloister/clustered-meta-sgd/1": "cloister.algorithms.clustered:ClusteredMetaSGD",
+    "cloister/decomposed/1": "cloister.algorithms.decomposed:Decomposed",
+    "cloister/ditto/1": "cloister.algorithms.federated:Ditto",
+    "cloister/fed-avg/1": "cloister.algorithms.federated:FedAvg",
+    "cloister/fed-prox/1": "cloister.algorithms.federated:FedProx",
+    "cloister/ftmrl/1": "cloister.algorithms.meta:FTMRL",
+    "cloister/group-sparse/1": "cloister.algorithms.covariance:GroupSparse",
+    "cloister/independent/1": "cloister.algorithms.independent:Independent",
+    "cloister/local-noise/1": "cloister.algorithms.two_level:LocalNoise",
+    "cloister/local-only/1": "cloister.algorithms.federated:LocalOnly",
+    "cloister/low-rank/1": "cloister.algorithms.covariance:LowRank",
+    "cloister/mean-regularized/1": "cloister.algorithms.mean:MeanRegularized",
+    "cloister/meta-sgd/1": "cloister.algorithms.meta:MetaSGD",
+    "cloister/model-averaging/1": "cloister.algorithms.averaging:Averaged",
+    "cloister/personalized/1": "cloister.algorithms.federated:Personalized",
+    "cloister/shared-prior/1": "cloister.algorithms.prior:SharedPrior",
+    # parts of algorithms
+    "cloister/cross-validated-tuning/1": "cloister.algorithms.finetuning:Choice",
+    "cloister/entry-sparse/1": "cloister.algorithms.decomposed:EntrySparse",
+    "cloister/fine-tuning/1": "cloister.algorithms.finetuning:FineTuning",
+    "cloister/geometric-budget/1": "cloister.algorithms.allocation:Geometric",
+    "cloister/increment/1": "cloister.algorithms.messages:Increment",
+    "cloister/joint/1": "cloister.algorithms.structures:Joint",
+    "cloister/mean/1": "cloister.algorithms.structures:Mean",
+    "cloister/offset/1": "cloister.algorithms.messages:Offset",
+    "cloister/position/1": "cloister.algorithms.messages:Position",
+    "cloister/power-budget/1": "cloister.algorithms.allocation:Power",
+    "cloister/server-adam/1": "cloister.algorithms.server:ServerAdam",
+    "cloister/server-average/1": "cloister.algorithms.server:ServerAverage",
+    "cloister/server-momentum/1": "cloister.algorithms.server:ServerMomentum",
+    "cloister/squared-norm/1": "cloister.algorithms.decomposed:SquaredNorm",
+    "cloister/subspace/1": "cloister.algorithms.structures:Subspace",
+    "cloister/support/1": "cloister.algorithms.structures:Support",
+    "cloister/task-sparse/1": "cloister.algorithms.decomposed:TaskSparse",
+    # learners, their losses, solvers and penalties
+    "cloister/classification/1": "cloister.learners.classification:Classification",
+    "cloister/convex/1": "cloister.learners.convex:Convex",
+    "cloister/cross-entropy/1": "cloister.learners.module:cross_entropy",
+    "cloister/descent/1": "cloister.learners.descent:Descent",
+    "cloister/ewc/1": "cloister.learners.penalties:EWC",
+    "cloister/exact-solver/1": "cloister.learners.convex:Exact",
+    "cloister/least-squares/1": "cloister.learners.losses:LeastSquares",
+    "cloister/logistic/1": "cloister.learners.losses:Logistic",
+    "cloister/module/1": "cloister.learners.module:Module",
+    "cloister/quadratic/1": "cloister.learners.quadratic:Quadratic",
+    "cloister/regression/1": "cloister.learners.regression:Regression",
+    "cloister/softmax/1": "cloister.learners.losses:Softmax",
+    "cloister/symmetrized-kl/1": "cloister.learners.penalties:SymmetrizedKL",
+    # mechanisms and samplings
+    "cloister/blt/1": "cloister.privacy.prefix:BLT",
+    "cloister/epochs/1": "cloister.privacy.sampling:Epochs",
+    "cloister/everyone/1": "cloister.privacy.sampling:Everyone",
+    "cloister/fixed-size/1": "cloister.privacy.sampling:FixedSize",
+    "cloister/gaussian/1": "cloister.privacy.mechanisms:Gaussian",
+    "cloister/l2-laplace/1": "cloister.privacy.laplace:Laplace",
+    "cloister/no-noise/1": "cloister.privacy.mechanisms:Silent",
+    "cloister/one-pass/1": "cloister.privacy.sampling:OnePass",
+    "cloister/poisson/1": "cloister.privacy.sampling:Poisson",
+    "cloister/toeplitz/1": "cloister.privacy.prefix:Toeplitz",
+    "cloister/tree/1": "cloister.privacy.prefix:Tree",
+    "cloister/wishart/1": "cloister.privacy.wishart:Wishart",
+}
+_ID_OF = {place: name for name, place in TYPES.items()}
+
+#: A field's annotation that is checked: numbers, words, and tuples of them, or None.
+_SCALAR = r"(?:bool|int|float|str|None)"
+_CHECKED = re.compile(
+    rf"(?:{_SCALAR}|tuple\[{_SCALAR}, \.\.\.\])(?: \| (?:{_SCALAR}|tuple\[{_SCALAR}, \.\.\.\]))*"
+)
+_WORDS = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a word",
+    "None": "left out",
+}
+
+
+@runtime_checkable
+class SelfDescribed(Protocol):
+    """A value that a file cannot hold, and describes so that it is told from others (a network)."""
+
+    def file_description(self) -> dict[str, Any]:
+        """Return numbers and words that stand for this value and no other."""
+
+
+def type_id(kind: Any) -> str:
+    """Return the id under which files name a class (or a function).
+
+    One's own class says it itself, `type_id = "ward-7/noisy-average/1"`, or goes by its module, name and
+    number 1, "noisy:NoisyAverage/1". A subclass does not inherit its parent's. A class that merely has a
+    library class's name, or claims to live where it lives, does not get its id.
+
+    Examples
+    --------
+    >>> from cloister.plan import Plan
+    >>> type_id(Plan), type_id(Path)
+    ('cloister/plan/1', 'pathlib:Path/1')
+    """
+    place = f"{kind.__module__}:{kind.__qualname__}"
+    if place in _ID_OF and getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind:
+        return _ID_OF[place]
+    own = vars(kind).get("type_id")
+    if own is None:
+        return f"{_module_name(kind)}:{kind.__qualname__}/1"
+    if not isinstance(own, str) or not re.fullmatch(r"[\w.:-]+(/[\w.:-]+)*/[1-9]\d*", own):
+        raise PlanError(f"type_id must read like 'owner/name/1'. Got {own!r} in {kind.__qualname__}.")
+    if own.split("/")[0] == "cloister":
+        raise PlanError(f"Ids that begin with cloister/ are the library's. {kind.__qualname__} has {own!r}.")
+    return own
+
+
+def _module_name(kind: Any) -> str:
+    """Return where a class lives; for a script that is being run, the name it has when it is imported."""
+    if kind.__module__ != "__main__":
+        return str(kind.__module__)
+    main = vars(sys.modules["__main__"])
+    spec, file = main.get("__spec__"), main.get("__file__")
+    return spec.name if spec is not None else Path(file).stem if file else "__main__"
 
 
 def to_document(value: Any) -> Any:
     """Turn a tree of frozen dataclasses, tuples, enums and numbers into dicts, lists and numbers."""
-    if hasattr(value, "to_document"):
-        return value.to_document()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value))
-        return {"type": type(value).__name__} | {k: to_document(v) for k, v in fields if v is not None}
+    if isinstance(value, type):
+        raise PlanError(f"A plan is made of values, not of classes. Got the class {value.__name__}: call it.")
+    if isinstance(value, SelfDescribed):
+        return {"type": type_id(type(value))} | value.file_description()
+    if dataclasses.is_dataclass(value):
+        name = type_id(type(value))
+        fields = [(f, getattr(value, f.name)) for f in dataclasses.fields(value) if f.init]
+        return {"type": name} | {
+            f.name: to_document(_fitted(name, f, own)) for f, own in fields if own is not None
+        }
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, (tuple, list)):
         return [to_document(item) for item in value]
     if isinstance(value, (bool, int, float, str)):
         return value
-    raise PlanError(f"A plan is made of numbers, words and cloister's own types. Got {type(value).__name__}.")
+    raise PlanError(f"A plan is made of numbers, words and frozen dataclasses. Got {type(value).__name__}.")
 
 
-def from_document(document: Any) -> Any:
-    """Build the value a document describes."""
+def from_document(document: Any, types: Iterable[Any] = ()) -> Any:
+    """Build the value a document describes, from the library's types and those that are handed over.
+
+    Parameters
+    ----------
+    document : dict, list, number or str
+        What `to_document` made.
+    types : iterable of classes and values
+        Classes that the document may name beside the library's; and values that it describes but cannot
+        hold (a `Module`): one whose description is the same is used.
+    """
+    classes: dict[str, type] = {}
+    values: list[Any] = []
+    for item in types:
+        if not isinstance(item, type):
+            values.append(item)
+        elif not dataclasses.is_dataclass(item):
+            raise PlanError(f"A type that is handed over must be a dataclass. Got {item.__qualname__}.")
+        elif classes.setdefault(type_id(item), item) is not item:
+            raise PlanError(f"Two types that are handed over have the id {type_id(item)!r}. Number one anew.")
+    return _build(document, classes, [(to_document(value), value) for value in values])
+
+
+def foreign_types(value: Any) -> list[Any]:
+    """Return what must be handed over to read a value back: classes that are not the library's, networks.
+
+    Examples
+    --------
+    >>> from cloister import LeastSquares, MeanRegularized
+    >>> foreign_types(MeanRegularized(LeastSquares(2)))
+    []
+    """
+    if isinstance(value, SelfDescribed):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [kind for item in value for kind in foreign_types(item)]
+    if not dataclasses.is_dataclass(value):
+        return []
+    parts = [getattr(value, f.name) for f in dataclasses.fields(value) if f.init]
+    own = [] if type_id(type(value)) in TYPES else [type(value)]
+    return own + foreign_types(parts)
+
+
+def _build(document: Any, classes: Mapping[str, type], values: list[tuple[Any, Any]]) -> Any:
     if isinstance(document, list):
-        return tuple(from_document(item) for item in document)
+        return tuple(_build(item, classes, values) for item in document)
     if isinstance(document, (bool, int, float, str)):
         return document
     if not isinstance(document, dict):
         raise PlanError(f"A plan file holds numbers, words and types. Got {type(document).__name__}.")
-    fields = {key: from_document(value) for key, value in document.items() if key != "type"}
-    kind = str(document.get("type"))
-    library = importlib.import_module("cloister")
-    if kind not in library.__all__ or not dataclasses.is_dataclass(getattr(library, kind)):
-        raise PlanError(f"A plan file names only what cloister exports. Got type = {kind!r}.")
-    if kind == "Module":
+    for described, value in values:
+        if described == document:
+            return value
+    name = str(document.get("type"))
+    kind = _class(name, classes)
+    if isinstance(kind, type) and issubclass(kind, SelfDescribed):
         raise PlanError(
-            "This plan's network cannot be rebuilt from a file. Price or audit it in Python: plan.guarantee, "
-            "cloister.audit.audit(plan)."
+            f"A file cannot hold a {kind.__name__}, and none that was handed over is the one it describes. "
+            "Hand over the very same: types=[...] in Python, --types module:name on the command line."
         )
+    given = {key: _build(value, classes, values) for key, value in document.items() if key != "type"}
     try:
-        return getattr(library, kind)(**fields)
+        known = {f.name: f for f in dataclasses.fields(kind)}
+        return kind(**{key: _fitted(name, known[key], v) if key in known else v for key, v in given.items()})
     except TypeError as error:
-        raise PlanError(f"{kind} cannot be built from this file: {error}.") from None
+        raise PlanError(f"{name} cannot be built from this file: {error}.") from None
+
+
+def _class(name: str, classes: Mapping[str, type]) -> Any:
+    """Return the class of an id: the library's own, or one that was handed over; or say what to do."""
+    if name in classes:
+        return classes[name]
+    if name in TYPES:
+        module, attribute = TYPES[name].split(":")
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise MissingExtraError("torch", "torch", name) from error
+    known = [other for other in TYPES if name.rpartition("/")[0] == other.rpartition("/")[0]]
+    if name.startswith("cloister/"):
+        also = f" It reads {known[0]}." if known else ""
+        raise PlanError(
+            f"This version of cloister does not know the type {name!r}.{also} Use the one that wrote it."
+        )
+    if "/" not in name:
+        raise PlanError(
+            f"type = {name!r} is no id (such as 'cloister/gaussian/1'). Files of cloister 0.1 name types so: "
+            "read them with that version."
+        )
+    raise PlanError(
+        f"{name!r} is not one of cloister's own types. If you trust its class, hand it over: types=[...] in "
+        "Python, --types module:Class on the command line."
+    )
+
+
+def _fitted(name: str, field: dataclasses.Field[Any], value: Any) -> Any:
+    """Return a field's value if it is what the field's annotation says; a whole number is a number too."""
+    kind = field.type
+    text = kind if isinstance(kind, str) else kind.__name__ if isinstance(kind, type) else str(kind)
+    if not _CHECKED.fullmatch(text):
+        return value
+    choices = text.split(" | ")
+    for choice in choices:
+        item = choice.removeprefix("tuple[").removesuffix(", ...]")
+        if item == choice and _is(item, value):
+            return float(value) if item == "float" else value
+        if item != choice and isinstance(value, tuple) and all(_is(item, v) for v in value):
+            return tuple(map(float, value)) if item == "float" else value
+    raise PlanError(f"{field.name} of {name} must be {_said(choices)}. Got {_shown(value)}.")
+
+
+def _is(kind: str, value: Any) -> bool:
+    if kind == "None":
+        return value is None
+    if isinstance(value, bool) or kind == "bool":
+        return kind == "bool" and isinstance(value, bool)
+    return isinstance(value, str if kind == "str" else int if kind == "int" else (int, float))
+
+
+def _said(choices: list[str]) -> str:
+    return " or ".join(
+        _WORDS[c]
+        if c in _WORDS
+        else f"a list, each {_WORDS[c.removeprefix('tuple[').removesuffix(', ...]')]}"
+        for c in choices
+    )
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, (bool, int, float, str)) else type(value).__name__

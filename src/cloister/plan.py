@@ -6,9 +6,10 @@ import hashlib
 import math
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import tomli_w
 from cloister.algorithm import Algorithm
 from cloister.billboard import Billboard
 from cloister.channel import Channel, Relation, Round
-from cloister.document import from_document, to_document
+from cloister.document import from_document, to_document, type_id
 from cloister.errors import BillboardError, CloisterError, PlanError
 from cloister.forecast import Forecast, forecast
 from cloister.privacy import accounting
@@ -84,11 +85,14 @@ class Plan:
         ):
             if not hasattr(getattr(self, part), verb):
                 raise PlanError(f"{part} must be {kind}. Got {type(getattr(self, part)).__name__}.")
-        if self.n_tasks < 1:
-            raise PlanError(f"n_tasks must be at least 1. Got {self.n_tasks}.")
+        _check_whole("n_tasks", self.n_tasks)
+        object.__setattr__(self, "n_tasks", int(self.n_tasks))
         if self.relation not in list(Relation):
             raise PlanError(f"relation must be 'replace' or 'zero_out'. Got {self.relation!r}.")
         object.__setattr__(self, "relation", Relation(self.relation))
+        _check_number("delta", self.delta)
+        _check_sentences("caveats", self.caveats)
+        object.__setattr__(self, "caveats", tuple(self.caveats))
         delta = accounting.default_delta(self.n_tasks) if self.delta is None else float(self.delta)
         if delta != 0 or not isinstance(self.mechanism, Laplace):  # pure noise needs no delta
             accounting.check_delta(delta, self.n_tasks)
@@ -216,13 +220,20 @@ class Plan:
         return document
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> Plan:
-        """Build a plan from a plain document."""
-        if document.get("type") != "Plan":
+    def from_dict(cls, document: Mapping[str, Any], types: Iterable[Any] = ()) -> Plan:
+        """Build a plan from a plain document; see `load` for `types`."""
+        kind = document.get("type")
+        if kind == "Plan":
             raise PlanError(
-                'This is not a plan file: it does not begin with type = "Plan". Name the plan.toml of a run.'
+                "This plan was written by cloister 0.1, whose plans and boards that version alone reads. "
+                "Its ledger is read and charged as ever."
             )
-        plan: Plan = from_document(dict(document))
+        if kind != type_id(cls):
+            raise PlanError(
+                f"This is not a plan file: it does not begin with type = {type_id(cls)!r}. Name the "
+                "plan.toml of a run."
+            )
+        plan: Plan = from_document(dict(document), types)
         return plan
 
     def to_toml(self) -> str:
@@ -230,12 +241,12 @@ class Plan:
         return tomli_w.dumps(self.to_dict())
 
     @classmethod
-    def from_toml(cls, text: str) -> Plan:
-        """Read a plan from TOML."""
+    def from_toml(cls, text: str, types: Iterable[Any] = ()) -> Plan:
+        """Read a plan from TOML; see `load` for `types`."""
         try:
             document = tomllib.loads(text)
             _refuse_huge(document.get("algorithm"))
-            return cls.from_dict(document)
+            return cls.from_dict(document, types)
         except CloisterError:
             raise
         except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -246,13 +257,22 @@ class Plan:
         return write_file(Path(path), self.to_toml().encode())
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Plan:
-        """Read a plan from a TOML file."""
+    def load(cls, path: str | os.PathLike[str], types: Iterable[Any] = ()) -> Plan:
+        """Read a plan from a TOML file.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+        types : iterable of classes and values
+            What the file may name beside the library's own types: your own algorithm's class, say, or the
+            network it describes. A file never makes anything else be imported.
+        """
         try:
             text = Path(path).read_text(encoding="utf-8")
         except UnicodeDecodeError:
             raise PlanError(f"{path} is not a plan file: it is not text.") from None
-        return cls.from_toml(text)
+        return cls.from_toml(text, types)
 
     def __str__(self) -> str:
         head = (
@@ -260,6 +280,23 @@ class Plan:
             f"{self.sampling.describe()}."
         )
         return f"{head}\n\n{self.guarantee}\n\n{self.forecast()}"
+
+
+def _check_whole(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise PlanError(f"{name} must be a whole number. Got {value!r}.")
+    if value < 1:
+        raise PlanError(f"{name} must be at least 1. Got {value}.")
+
+
+def _check_number(name: str, value: object) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+        raise PlanError(f"{name} must be a number. Got {value!r}.")
+
+
+def _check_sentences(name: str, value: object) -> None:
+    if not isinstance(value, tuple | list) or not all(isinstance(item, str) for item in value):
+        raise PlanError(f"{name} must be a tuple of sentences. Got {value!r}.")
 
 
 def _refuse_huge(value: Any) -> None:

@@ -91,10 +91,13 @@ def test_no_plan_can_use_them():
         with pytest.raises(PlanError, match="mechanism must be a"):
             Plan(algorithm, fixture, n_tasks=20)
     text = Plan(algorithm, Gaussian(1.0), n_tasks=20).to_toml()
-    text = text.replace('type = "Gaussian"\nmu = 1.0', 'type = "PublishedWishart"\nepsilon = 1.0')
-    assert "PublishedWishart" in text
-    with pytest.raises(PlanError, match="names only what cloister exports"):
+    name = "cloister.audit.fixtures:PublishedWishart/1"
+    text = text.replace('type = "cloister/gaussian/1"\nmu = 1.0', f'type = "{name}"\nepsilon = 1.0')
+    assert name in text
+    with pytest.raises(PlanError, match="not one of cloister's own types"):
         Plan.from_toml(text)
+    with pytest.raises(PlanError, match="cannot be built"):  # even if somebody insists
+        Plan.from_toml(text, types=[PublishedWishart])
 
 
 # ------------------------------------------------------------------ W'W

@@ -243,14 +243,23 @@ def test_a_loss_that_could_carry_rows_to_others_is_refused(why):
         learner.descend(learner.start()[None], block_of(X, y), Descent(0.1), 0)
 
 
-def test_a_plan_file_names_a_network_and_cannot_build_it():
-    plan = Plan(FedAvg(Module(build("linear")[0]), Descent(0.1), rounds=2), n_tasks=10).calibrate(1.0)
-    assert "Linear(in_features=4" in plan.to_toml()
-    assert plan.fingerprint == Plan(
-        FedAvg(Module(build("linear")[0]), Descent(0.1), rounds=2), n_tasks=10
-    ).calibrate(1.0).fingerprint  # fmt: skip
-    with pytest.raises(PlanError, match="cannot be rebuilt from a file"):
-        Plan.from_toml(plan.to_toml())
+def test_a_plan_file_names_a_network_and_is_read_with_that_network_alone():
+    net, other = build("linear")[0], build("words")[0]
+    plan = Plan(FedAvg(Module(net), Descent(0.1), rounds=2), n_tasks=10).calibrate(1.0)
+    text = plan.to_toml()
+    assert "Linear(in_features=4" in text
+    assert 'loss = "cloister/cross-entropy/1"' in text
+    back = Plan.from_toml(
+        text, types=[Module(other), Module(build("linear")[0])]
+    )  # equal numbers, another object
+    assert back == plan
+    assert back.fingerprint == plan.fingerprint
+    with torch.no_grad():
+        next(net.parameters()).add_(1.0)
+    strangers = [(), [Module(other)], [Module(net)], [Module(build("linear")[0], lambda out, y: out.sum(-1))]]
+    for types in strangers:
+        with pytest.raises(PlanError, match="cannot hold a Module, and none that was handed over is the one"):
+            Plan.from_toml(text, types=types)
 
 
 def test_refused_settings():

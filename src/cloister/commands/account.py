@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cloister.channel import Relation
-from cloister.commands.options import Delta, Json, Neighbours
+from cloister.commands.options import Delta, Json, Neighbours, Types
 from cloister.commands.shell import emit, positive, say, show_table
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def account(
     hidden: _Hidden = False,
     fixed_size: Annotated[int | None, typer.Option(help="So many random tasks take part in a round.")] = None,
     one_pass: Annotated[bool, typer.Option("--one-pass", help="Each task takes part in one round.")] = False,
+    types: Types = None,
     json: Json = False,
 ) -> None:
     r"""Price a plan before anyone is contacted.
@@ -62,7 +63,7 @@ def account(
             raise typer.BadParameter(
                 "A plan file says all this itself: only --epsilon and --delta go with it."
             )
-        return _show([_from_file(plan, epsilon, delta)], json)
+        return _show([_from_file(plan, epsilon, delta, types)], json)
     if (epsilon is None) == (noise_multiplier is None):
         raise typer.BadParameter("Give a plan file, or exactly one of --epsilon and --noise-multiplier.")
     if tasks is None:
@@ -86,11 +87,12 @@ def _priced(plan: Plan, epsilon: float | None, multiplier: float | None) -> Plan
     )
 
 
-def _from_file(path: Path, epsilon: float | None, delta: float | None) -> Plan:
+def _from_file(path: Path, epsilon: float | None, delta: float | None, types: list[str] | None) -> Plan:
+    from cloister.commands.own_types import own_types
     from cloister.errors import PlanError
     from cloister.tables.folder import read_plan
 
-    plan = read_plan(path)
+    plan = read_plan(path, own_types(types))
     if delta is not None:
         plan = replace(plan, delta=delta)
     if epsilon is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cloister.commands.options import Force, Json, Output
+from cloister.commands.options import Force, Json, Output, Types
 from cloister.commands.shell import absent, advance, emit, note, say
 
 __all__ = ["audit"]
@@ -17,6 +17,7 @@ def audit(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="A plan file, or the folder of a run.")],
     draws: Annotated[int, typer.Option(min=1000, help="Games in each of the two worlds.")] = 1_000_000,
     confidence: Annotated[float, typer.Option(help="An honest plan is acquitted at least so often.")] = 0.95,
+    types: Types = None,
     output: Output = None,
     force: Force = False,
     json: Json = False,
@@ -39,6 +40,7 @@ def audit(
     """
     from cloister.audit import audit as attack
     from cloister.audit.auditor import check_auditable
+    from cloister.commands.own_types import own_types
     from cloister.errors import InputError
     from cloister.report.comparison import load_template
     from cloister.tables.folder import read_plan
@@ -49,7 +51,7 @@ def audit(
         load_template("audit.html")  # what is missing is said before the work, not after
         absent(output, force)
     path = plan / "plan.toml" if plan.is_dir() else plan
-    read = read_plan(path)
+    read = read_plan(path, own_types(types))
     check_auditable(read)
     with advance("Attacking") as progress:
         found = attack(read, draws=draws, confidence=confidence, progress=progress)

@@ -10,7 +10,7 @@ import typer
 from numpy.typing import NDArray
 
 from cloister.arrays import Floats
-from cloister.commands.options import Folder, Json, OwnData, TaskName
+from cloister.commands.options import Folder, Json, OwnData, TaskName, Types
 from cloister.commands.shell import emit, say, show_table
 from cloister.errors import InputError
 
@@ -82,6 +82,7 @@ def gain(
     task_name: TaskName,
     splits: Annotated[int, typer.Option(help="How many random splits of the rows.", min=2, max=1000)] = 20,
     test: Annotated[float, typer.Option(help="Share of the rows that is held out.")] = 0.3,
+    types: Types = None,
     json: Json = False,
 ) -> None:
     r"""Measure at home whether joining pays for one task.
@@ -93,10 +94,11 @@ def gain(
     For example:
       cloister gain exam-run my-pupils.csv --task-name "Elm Street"
     """
+    from cloister.commands.own_types import own_types
     from cloister.tables.folder import read_public
     from cloister.tables.rows import own_rows
 
-    public = read_public(folder)
+    public = read_public(folder, own_types(types))
     rows = own_rows(data, public.codebook, task_name)
     found = measure(public, rows, splits, test)
     numeric = hasattr(public.codebook.target, "low")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cloister.channel import Relation
-from cloister.commands.options import Delta, Json, Neighbours
+from cloister.commands.options import Delta, Json, Neighbours, Types
 from cloister.commands.shell import emit, note, positive, say, show_table
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def charge(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="A calibrated plan.")],
     run: _Run = None,
     population: _Whose = None,
+    types: Types = None,
     json: Json = False,
 ) -> None:
     r"""Charge a plan without running it, for a run elsewhere.
@@ -113,10 +114,11 @@ def charge(
       cloister ledger charge exam.ledger exam-run/plan.toml
       cloister ledger charge exam.ledger exam-run/plan.toml --run 2025-07-night
     """
+    from cloister.commands.own_types import own_types
     from cloister.tables.folder import read_plan
 
     account = _open(ledger, population)
-    todo = read_plan(plan)
+    todo = read_plan(plan, own_types(types))
     before = len(account.history)
     booked = account.charge(todo.fingerprint, todo.cost_under(account.relation), run, todo.guarantee.noise)
     again = booked.number < before

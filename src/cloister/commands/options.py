@@ -9,7 +9,7 @@ import typer
 
 from cloister.channel import Relation
 
-__all__ = ["Data", "Delta", "Folder", "Force", "Json", "Neighbours", "Output", "OwnData", "TaskName"]
+__all__ = ["Data", "Delta", "Folder", "Force", "Json", "Neighbours", "Output", "OwnData", "TaskName", "Types"]
 
 Data = Annotated[
     Path, typer.Argument(metavar="DATA", help="CSV or Parquet file with a line of column names.")
@@ -23,4 +23,11 @@ Delta = Annotated[float | None, typer.Option(help="Default: min(m^-1.5, 1/(10 m)
 Neighbours = Annotated[Relation, typer.Option(help="Neighbours: a task's data replaced, or left out.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="File to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite what is already there.")]
+Types = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODULE:CLASS",
+        help="A class of your own that the plan names, or FILE.py:CLASS; may be repeated.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]

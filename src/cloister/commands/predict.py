@@ -10,7 +10,7 @@ import typer
 from numpy.typing import NDArray
 
 from cloister.arrays import Array
-from cloister.commands.options import Folder, Force, Json, Output, OwnData, TaskName
+from cloister.commands.options import Folder, Force, Json, Output, OwnData, TaskName, Types
 from cloister.commands.shell import absent, emit, note, say, show_table
 from cloister.errors import InputError
 
@@ -27,6 +27,7 @@ def predict(
     model: Annotated[
         Path | None, typer.Option(help="One task's own model file, instead of a folder.")
     ] = None,
+    types: Types = None,
     output: Output = None,
     force: Force = False,
     json: Json = False,
@@ -46,7 +47,7 @@ def predict(
         raise typer.BadParameter("Give FOLDER and DATA, or DATA and --model FILE.")
     file = None if output is None else absent(output, force)
     data = paths[-1]
-    rows, added, unseen = _by_folder(paths[0], data) if model is None else _by_model(model, data)
+    rows, added, unseen = _by_folder(paths[0], data, types) if model is None else _by_model(model, data)
     clash = [name for name in added if name in rows.table]
     if clash:
         raise InputError(f"{data.name} already has a column {clash[0]!r}. Rename it first.")
@@ -55,12 +56,13 @@ def predict(
     _deliver(rows.table | added, added, file, json, unseen)
 
 
-def _by_folder(folder: Path, data: Path) -> tuple[Rows, dict[str, Array], int]:
+def _by_folder(folder: Path, data: Path, types: list[str] | None) -> tuple[Rows, dict[str, Array], int]:
+    from cloister.commands.own_types import own_types
     from cloister.tables.folder import file_name, read_public
     from cloister.tables.model import TaskModel
     from cloister.tables.rows import read_rows
 
-    public = read_public(folder)
+    public = read_public(folder, own_types(types))
     rows = read_rows(data, public.codebook, target=False)
     if rows.ids is None:
         raise InputError(
@@ -149,6 +151,7 @@ def replay(
     folder: Folder,
     data: OwnData,
     task_name: TaskName,
+    types: Types = None,
     output: Output = None,
     force: Force = False,
     json: Json = False,
@@ -163,6 +166,7 @@ def replay(
     For example:
       cloister replay exam-run my-pupils.csv --task-name "Elm Street" -o elm-street.json
     """
+    from cloister.commands.own_types import own_types
     from cloister.engines.local import replay as replayed
     from cloister.tables.folder import read_public
     from cloister.tables.model import TaskModel
@@ -170,7 +174,7 @@ def replay(
     from cloister.tasks import Tasks
 
     file = None if output is None else absent(output, force)
-    public = read_public(folder)
+    public = read_public(folder, own_types(types))
     rows = own_rows(data, public.codebook, task_name)
     assert rows.y is not None
     own = Tasks.from_arrays(rows.X, rows.y, np.full(len(rows), task_name))

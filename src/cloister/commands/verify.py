@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloister.commands.options import Folder, Json
+from cloister.commands.options import Folder, Json, Types
 from cloister.commands.shell import emit, say
 from cloister.errors import BillboardError, CloisterError, InputError
 
@@ -33,6 +33,7 @@ class _Evidence:
 
     folder: Path
     head: str | None
+    types: list[str] | None
     passed: set[str] = field(default_factory=set)
     plan: Plan = field(init=False)
     board: Billboard = field(init=False)
@@ -54,6 +55,7 @@ class _Check:
 def verify(
     folder: Folder,
     head: Annotated[str | None, typer.Option(help="The board's head as you kept it.")] = None,
+    types: Types = None,
     json: Json = False,
 ) -> None:
     r"""Check a run's public part by computing it again.
@@ -71,7 +73,7 @@ def verify(
     from cloister.tables.folder import require_folder
 
     require_folder(folder)
-    seen = _Evidence(folder, head)
+    seen = _Evidence(folder, head, types)
     checks = [_try(key, seen) for key in _CHECKS]
     good = all(check.ok for check in checks)
     if json:
@@ -97,9 +99,10 @@ def _try(key: str, seen: _Evidence) -> _Check:
 
 
 def _plan_reads(seen: _Evidence) -> str:
+    from cloister.commands.own_types import own_types
     from cloister.tables.folder import read_plan
 
-    seen.plan = read_plan(seen.folder / "plan.toml")
+    seen.plan = read_plan(seen.folder / "plan.toml", own_types(seen.types))
     return (
         f"{type(seen.plan.algorithm).__name__}, {seen.plan.n_tasks} tasks, {len(seen.plan.rounds)} releases"
     )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,6 +14,7 @@ import numpy as np
 from cloister.algorithm import Algorithm
 from cloister.arrays import States
 from cloister.billboard import Billboard
+from cloister.document import foreign_types
 from cloister.engines.cells import named
 from cloister.engines.local import Run, replay, run
 from cloister.errors import AlgorithmError, BillboardError
@@ -139,21 +139,10 @@ def _check_files(finished: Run, untouched: Algorithm) -> None:
     with tempfile.TemporaryDirectory() as folder:
         board = Billboard.load(finished.board.save(Path(folder) / "board"))
     text = finished.plan.to_toml()
-    plan = Plan.from_toml(text) if _exported(untouched) else replace(finished.plan, algorithm=untouched)
+    plan = Plan.from_toml(text, foreign_types(untouched))
     if board.head != finished.board.head or plan != finished.plan or plan.to_toml() != text:
         raise AlgorithmError("The plan or the board changed on its way through a file.")
     plan.check(board)
-
-
-def _exported(value: object) -> bool:
-    """Say whether a plan file may name this and all its parts: not so one's own algorithm."""
-    if not is_dataclass(value):
-        return True
-    if hasattr(value, "to_document"):  # named in a file, not held by it
-        return False
-    parts = (getattr(value, item.name) for item in fields(value))
-    library = importlib.import_module("cloister")
-    return getattr(library, type(value).__name__, None) is type(value) and all(map(_exported, parts))
 
 
 def _check_silence(plan: Plan, tasks: Tasks, seed: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cloister.document import type_id
 from cloister.errors import InputError
 from cloister.learners.descent import Descent
 from cloister.learners.minibatches import folds
@@ -57,8 +59,9 @@ class Module:
     -----
     Inputs and targets that are whole numbers stay so (for embeddings and classes); all others become 32-bit
     floats. Networks of linear, convolutional, recurrent, embedding and normalising layers run as one program
-    for a whole block of tasks; any other goes through `torch.vmap`. A plan file cannot hold a network: a
-    saved plan names it, by its layers and a hash of its numbers, and cannot be read back.
+    for a whole block of tasks; any other goes through `torch.vmap`. A plan file cannot hold a network: it
+    names it, by its layers and a hash of its numbers, and is read by whoever hands over the same `Module`
+    (``Plan.load(path, types=[module])``).
 
     Examples
     --------
@@ -83,10 +86,10 @@ class Module:
         _check_parameters(self.net)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Module) and self.to_document() == other.to_document()
+        return isinstance(other, Module) and self.file_description() == other.file_description()
 
     def __hash__(self) -> int:
-        return hash(str(self.to_document()))
+        return hash(str(self.file_description()))
 
     @cached_property
     def trainer(self) -> Trainer:
@@ -173,17 +176,16 @@ class Module:
         self._try(inputs)
         check_loss(self.net, self.loss, *((x.shape[2:], x.dtype) for x in (inputs, targets)))
 
-    def to_document(self) -> dict[str, object]:
+    def file_description(self) -> dict[str, object]:
         """Return what a plan file says about a network: enough to tell it from others, not to build it."""
         numbers = [*self.net.parameters(), *self.net.buffers()]
         raw = (number.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes() for number in numbers)
         digest = hashlib.sha256(b"".join(raw)).hexdigest()
         return {
-            "type": "Module",
             "network": str(self.net),
             "parameters": self.size,
             "start": digest,
-            "loss": getattr(self.loss, "__qualname__", repr(self.loss)),
+            "loss": type_id(self.loss) if isfunction(self.loss) else repr(self.loss),
         }
 
     def _rows(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,8 +6,10 @@ import hashlib
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from cloister.billboard import Billboard
@@ -109,12 +111,12 @@ def _percent(character: str) -> str:
     return "".join(f"%{byte:02X}" for byte in character.encode())
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path, types: Iterable[Any] = ()) -> Plan:
     """Read a plan file; whatever is wrong with it is one sentence."""
     if not path.is_file():
         raise PlanError(f"There is no plan file {path}. Check the path.")
     try:
-        plan = Plan.load(path)
+        plan = Plan.load(path, types)
         if plan.speaks:
             plan.algorithm.open()
     except CloisterError:
@@ -124,10 +126,10 @@ def read_plan(path: Path) -> Plan:
     return plan
 
 
-def read_public(folder: Path) -> PublicPart:
+def read_public(folder: Path, types: Iterable[Any] = ()) -> PublicPart:
     """Read the public part of a finished run; refuse one that is not whole or not of its plan."""
     require_folder(folder)
-    plan = read_plan(folder / "plan.toml")
+    plan = read_plan(folder / "plan.toml", types)
     board = Billboard.load(folder / "board")
     plan.check(board)
     if not board.complete:

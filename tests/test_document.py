@@ -1,0 +1,271 @@
+"""Type ids: complete, unique, for ever; and nobody's class is taken for the library's."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cloister as cl
+from cloister.document import TYPES, foreign_types, from_document, to_document, type_id
+
+#: Every id that a released version has written. Add to it; never change or remove a line.
+FROZEN = """
+adaptive-fed-avg/1 blt/1 choose-at-home/1 classification/1 clustered-meta-sgd/1 convex/1
+cross-entropy/1 cross-validated-tuning/1 decomposed/1 descent/1 ditto/1 entry-sparse/1 epochs/1
+everyone/1 ewc/1 exact-solver/1 fed-avg/1 fed-prox/1 fine-tuning/1 fixed-size/1 ftmrl/1 gaussian/1
+geometric-budget/1 group-sparse/1 increment/1 independent/1 joint/1 l2-laplace/1 least-squares/1
+local-noise/1 local-only/1 logistic/1 low-rank/1 mean/1 mean-regularized/1 meta-sgd/1
+model-averaging/1 module/1 no-noise/1 offset/1 one-pass/1 personalized/1 plan/1 poisson/1 position/1
+power-budget/1 quadratic/1 regression/1 server-adam/1 server-average/1 server-momentum/1
+shared-prior/1 softmax/1 squared-norm/1 subspace/1 support/1 symmetrized-kl/1 task-sparse/1
+toeplitz/1 tree/1 wishart/1
+""".split()  # noqa: SIM905
+
+#: What an algorithm, learner, mechanism or sampling works with, and no plan holds.
+WORKING_VALUES = {
+    "cloister.algorithms": {"Relationship"},  # a baseline that cannot be run under a plan
+    "cloister.learners": {
+        *("Candidate", "Free", "LaplaceFit", "Loop", "Precision", "Question", "RidgeFit", "Rows", "Spectrum"),
+        *("Statistics", "Trainer"),
+    },
+}
+HOMES = ["privacy.mechanisms", "privacy.laplace", "privacy.prefix", "privacy.wishart", "privacy.sampling"]
+
+
+def resolved(place: str) -> object:
+    module, name = place.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def concrete(module: str) -> dict[str, type]:
+    """Return the public dataclasses that a module defines and that can be made."""
+    found = vars(importlib.import_module(module)).items()
+    return {
+        name: kind
+        for name, kind in found
+        if inspect.isclass(kind) and kind.__module__ == module and dataclasses.is_dataclass(kind)
+        if not name.startswith("_") and not inspect.isabstract(kind)
+    }
+
+
+def parts() -> set[type]:
+    """Return every dataclass that a plan can be made of."""
+    kinds = {kind for home in HOMES for kind in concrete(f"cloister.{home}").values()} | {cl.Plan}
+    for package, working in WORKING_VALUES.items():
+        for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            if module.name.rpartition(".")[2] != "kernels":  # needs a graphics card's compiler
+                kinds |= {kind for name, kind in concrete(module.name).items() if name not in working}
+    return {kind for kind in kinds if kind.__name__ != "Meta"}  # a base
+
+
+def test_the_table_is_complete_and_each_id_stands_for_one_thing():
+    kinds = {name: resolved(place) for name, place in TYPES.items()}
+    assert {kind for kind in kinds.values() if inspect.isclass(kind)} == parts()
+    assert len(set(kinds.values())) == len(TYPES)
+    assert all(type_id(kind) == name for name, kind in kinds.items())
+
+
+def test_ids_are_for_ever():
+    assert set(TYPES) >= {f"cloister/{name}" for name in FROZEN}
+    assert set(TYPES) == {f"cloister/{name}" for name in FROZEN}, "a new id: add it to FROZEN"
+
+
+NET = cl.Module(torch.nn.Linear(2, 2))
+SOLVER = cl.Descent(0.5, batch=3, steps=7, momentum=0.25, weight_decay=0.125, decay=0.5)
+TUNED = cl.FineTuning(SOLVER, cl.Quadratic(0.25))
+LOSS = cl.Softmax(2, 3)
+VALUES = [  # with as few defaults as possible: a field that is lost on the way would not be seen
+    cl.AdaptiveFedAvg(
+        NET, SOLVER, clip=0.5, rounds=3, server=cl.ServerAdam(0.5, 0.25, 0.5, 0.125), quantile=0.25
+    ),
+    cl.Guarded(
+        cl.MeanRegularized(LOSS, lam=0.5),
+        cl.Classification(2, 3),
+        folds=3,
+        variants=(cl.MeanRegularized(LOSS, lam=2.0),),
+    ),
+    cl.ClusteredMetaSGD(cl.Convex(LOSS), cl.Exact(7), lam=0.5, clip=0.5, rounds=20, radius=2.0, models=3),
+    cl.Decomposed(cl.LowRank(LOSS, lam=0.5, rounds=3), cl.EntrySparse(0.25)),
+    cl.Decomposed(cl.GroupSparse(LOSS, lam=0.5, rounds=3), cl.TaskSparse(0.25)),
+    cl.Decomposed(cl.LowRank(LOSS, rounds=3, allocation=cl.Power(0.5)), cl.SquaredNorm(0.25)),
+    cl.LowRank(cl.Logistic(2), rounds=3, accelerated=True, allocation=cl.Geometric(0.5)),
+    cl.Ditto(NET, SOLVER, clip=0.5, rounds=3, server=cl.ServerMomentum(0.5, 0.25), lam=0.25),
+    cl.FedAvg(
+        NET, SOLVER, clip=0.5, rounds=3, finetune=cl.Choice((TUNED, cl.FineTuning(SOLVER)), checks=3, folds=4)
+    ),
+    cl.FedProx(NET, SOLVER, clip=0.5, rounds=3, server=cl.ServerAverage(0.5), lam=0.25),
+    cl.FTMRL(
+        cl.Convex(cl.LeastSquares(2)),
+        cl.Descent(0.5, steps=7),
+        lam=0.5,
+        clip=0.5,
+        rounds=3,
+        tail=0.5,
+        lam_meta=0.25,
+    ),
+    cl.MetaSGD(NET, SOLVER, lam=0.5, clip=0.5, rounds=3, finetune=cl.FineTuning(SOLVER, cl.EWC(0.5))),
+    cl.Independent(cl.Regression(2, intercept=False)),
+    cl.LocalNoise(cl.MeanRegularized(cl.LeastSquares(2), rounds=3), 0.5, 0.25),
+    cl.LocalOnly(NET, SOLVER),
+    cl.Averaged(cl.Logistic(2), lam=0.5, clip=0.5, steps=7),
+    *(
+        cl.Personalized(
+            NET,
+            SOLVER,
+            clip=0.5,
+            rounds=3,
+            lam=0.25,
+            says=says,
+            finetune=cl.FineTuning(SOLVER, cl.SymmetrizedKL(0.5)),
+        )
+        for says in (cl.Offset(), cl.Increment(0.25), cl.Position())
+    ),
+    *(
+        cl.SharedPrior(cl.Regression(2), structure)
+        for structure in (cl.Joint(), cl.Mean(), cl.Subspace(), cl.Support())
+    ),
+    *(cl.Gaussian(0.5, exact=False), cl.Silent(), cl.Laplace(0.5), cl.Wishart(9.0, 0.5)),
+    *(cl.Toeplitz(0.5, exact=False, bands=3), cl.Tree(0.5, honaker=True), cl.BLT(0.5, buffers=2)),
+    *(cl.Everyone(), cl.Poisson(0.25, hidden=True), cl.FixedSize(7), cl.OnePass(), cl.Epochs(3)),
+    cl.Plan(
+        cl.Independent(cl.Regression(2)),
+        cl.Gaussian(0.5),
+        cl.Poisson(0.5),
+        n_tasks=9,
+        relation="zero_out",
+        delta=0.05,
+        caveats=("a",),
+    ),
+]
+
+
+def test_every_value_comes_back_from_a_document():
+    named = set()
+
+    def note(document):
+        if isinstance(document, dict):
+            named.add(document.get("type"))
+            named.add(document.get("loss") if document.get("type") == "cloister/module/1" else None)
+            document = list(document.values())
+        for item in document if isinstance(document, list) else ():
+            note(item)
+
+    for value in VALUES:
+        note(to_document(value))
+        assert from_document(to_document(value), foreign_types(value)) == value
+    assert named - {None} == set(TYPES)
+
+
+# ------------------------------------------------------------------ other people's classes
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Has the name of a library class, and that is all."""
+
+    mu: float | None = None
+    exact: bool = True
+
+
+@dataclass(frozen=True)
+class Pretender(cl.MeanRegularized):
+    """A subclass that speaks otherwise."""
+
+    type_id = "ward-7/pretender/2"
+
+
+@dataclass(frozen=True)
+class Heir(Pretender):
+    """Its parent's id is not its own."""
+
+
+def test_a_class_that_merely_has_a_library_name_is_not_it():
+    assert type_id(Gaussian) == f"{__name__}:Gaussian/1"
+    forged = dataclasses.make_dataclass("Gaussian", ["mu"], frozen=True)
+    forged.__module__ = cl.Gaussian.__module__
+    assert type_id(forged) != type_id(cl.Gaussian) == "cloister/gaussian/1"
+    for kind in (Gaussian, forged):
+        document = to_document(kind(1.0))
+        with pytest.raises(
+            cl.PlanError, match=r"not one of cloister's own .*types=\[\.\.\.\].*--types module:Class"
+        ):
+            from_document(document)
+        assert type(from_document(document, [kind])) is kind
+    assert type(from_document(to_document(cl.Gaussian(1.0)), [Gaussian, forged])) is cl.Gaussian
+
+
+def test_a_class_says_its_own_id_and_does_not_inherit_one():
+    loss = cl.LeastSquares(2)
+    assert [type_id(kind) for kind in (Pretender, Heir)] == ["ward-7/pretender/2", f"{__name__}:Heir/1"]
+    plans = [
+        cl.Plan(kind(loss), cl.Gaussian(1.0), n_tasks=9) for kind in (cl.MeanRegularized, Pretender, Heir)
+    ]
+    assert len({plan.fingerprint for plan in plans}) == 3
+    for plan in plans[1:]:
+        assert cl.Plan.from_toml(plan.to_toml(), types=[Heir, Pretender]) == plan
+        with pytest.raises(cl.PlanError, match="hand it over"):
+            cl.Plan.from_toml(plan.to_toml())
+
+
+@pytest.mark.parametrize(
+    ("own", "sentence"),
+    [
+        ("cloister/no-noise/1", "Ids that begin with cloister/ are the library's"),
+        ("cloister/mine/1", "Ids that begin with cloister/ are the library's"),
+        ("mine", "must read like 'owner/name/1'"),
+        ("a/b/0", "must read like 'owner/name/1'"),
+        ("a b/c/1", "must read like 'owner/name/1'"),
+        (7, "must read like 'owner/name/1'"),
+    ],
+)
+def test_an_id_of_ones_own_that_is_refused(own, sentence):
+    kind = dataclass(frozen=True)(type("Mine", (), {"type_id": own}))
+    for use in (lambda: to_document(kind()), lambda: from_document({"type": "x"}, [kind])):
+        with pytest.raises(cl.PlanError, match=sentence):
+            use()
+
+
+def test_what_cannot_be_handed_over():
+    with pytest.raises(cl.PlanError, match=r"must be a dataclass\. Got Path"):
+        from_document({"type": "x"}, [Path])
+    twin = dataclasses.make_dataclass("Twin", [], namespace={"type_id": "ward-7/pretender/2"})
+    with pytest.raises(cl.PlanError, match="Two types that are handed over have the id 'ward-7/pretender/2'"):
+        from_document({"type": "x"}, [Pretender, twin])
+    assert from_document(
+        to_document(Pretender(LOSS)), [Pretender, Pretender, cl.MeanRegularized]
+    ) == Pretender(LOSS)
+
+
+def test_a_script_has_the_name_it_is_imported_by(monkeypatch):
+    kind = dataclasses.make_dataclass("Mine", [])
+    kind.__module__ = "__main__"
+    for spec, file, name in (
+        (None, "/home/me/noisy.py", "noisy"),
+        (importlib.machinery.ModuleSpec("ward.noisy", None), "x.py", "ward.noisy"),
+        (None, None, "__main__"),
+    ):
+        main = type(sys)("__main__")
+        main.__spec__, main.__file__ = spec, file
+        monkeypatch.setitem(sys.modules, "__main__", main)
+        assert type_id(kind) == f"{name}:Mine/1"
+
+
+def test_numbers_of_fields_are_checked_in_anyones_class():
+    kind = dataclasses.make_dataclass("Mine", [("sizes", tuple[int, ...] | None, None), ("rate", float, 0.5)])
+    document = to_document(kind((1, 2), np.float64(1)))
+    assert document == {"type": type_id(kind), "sizes": [1, 2], "rate": 1.0}
+    assert from_document(document, [kind]) == kind((1, 2), 1.0)
+    for wrong in ({"sizes": [1, 2.5]}, {"sizes": 3}, {"sizes": [True]}, {"rate": "0.5"}, {"rate": [1.0]}):
+        with pytest.raises(cl.PlanError, match=r"(sizes|rate) of .*Mine/1 must be a "):
+            from_document(document | wrong, [kind])
+    with pytest.raises(cl.PlanError, match=r"must be a list, each a whole number or left out\. Got tuple"):
+        to_document(kind((0.5,)))
