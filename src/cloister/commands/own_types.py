@@ -27,13 +27,20 @@ def _named(name: str) -> Any:
     place, _, attribute = name.rpartition(":")
     if not place or not attribute.isidentifier():
         raise InputError(f"--types must read module:Class or file.py:Class. Got {name!r}.")
-    module = _from_file(Path(place)) if place.endswith(".py") else _from_path(place, name)
+    try:
+        module = _from_file(Path(place)) if place.endswith(".py") else _from_path(place)
+    except InputError:
+        raise
+    except Exception as error:  # it is somebody's own code, and may fail in any way
+        raise InputError(
+            f"--types {name}: {place} cannot be imported: {type(error).__name__}: {error}."
+        ) from error
     if attribute not in vars(module):
         raise InputError(f"--types {name}: {place} has no {attribute!r}. Check the spelling.")
     return vars(module)[attribute]
 
 
-def _from_path(place: str, name: str) -> ModuleType:
+def _from_path(place: str) -> ModuleType:
     """Import a module that is installed, or lies in the folder where the command is given."""
     _let_import_from(Path.cwd())
     try:
@@ -42,8 +49,8 @@ def _from_path(place: str, name: str) -> ModuleType:
         if error.name is None or not f"{place}.".startswith(f"{error.name}."):
             raise  # the module is there, and something that it imports is not
         raise InputError(
-            f"--types {name}: there is no module {place!r} here. Install it, give the command in the folder "
-            "where it lies, or name its file: path/to/file.py:Class."
+            f"--types: there is no module {place!r} here. Install it, give the command in the folder where it "
+            "lies, or name its file: path/to/file.py:Class."
         ) from None
 
 
@@ -52,16 +59,19 @@ def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise InputError(f"--types: there is no file {path}. Check the path.")
     loaded = sys.modules.get(path.stem)
-    if loaded is not None:
-        if Path(str(vars(loaded).get("__file__"))).resolve() == path.resolve():
-            return loaded
+    if loaded is None:
+        _let_import_from(path.resolve().parent)
+        return _executed(path)
+    if Path(str(vars(loaded).get("__file__"))).resolve() != path.resolve():
         raise InputError(f"--types: {path} has the name of another module, {path.stem!r}. Rename the file.")
-    _let_import_from(path.resolve().parent)
+    return loaded
+
+
+def _executed(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -33,7 +33,7 @@ class _Evidence:
 
     folder: Path
     head: str | None
-    types: list[str] | None
+    types: list[Any]
     passed: set[str] = field(default_factory=set)
     plan: Plan = field(init=False)
     board: Billboard = field(init=False)
@@ -70,10 +70,11 @@ def verify(
       cloister verify exam-run
       cloister verify exam-run --head 5f3a...
     """
+    from cloister.commands.own_types import own_types
     from cloister.tables.folder import require_folder
 
     require_folder(folder)
-    seen = _Evidence(folder, head, types)
+    seen = _Evidence(folder, head, own_types(types))
     checks = [_try(key, seen) for key in _CHECKS]
     good = all(check.ok for check in checks)
     if json:
@@ -99,10 +100,9 @@ def _try(key: str, seen: _Evidence) -> _Check:
 
 
 def _plan_reads(seen: _Evidence) -> str:
-    from cloister.commands.own_types import own_types
     from cloister.tables.folder import read_plan
 
-    seen.plan = read_plan(seen.folder / "plan.toml", own_types(seen.types))
+    seen.plan = read_plan(seen.folder / "plan.toml", seen.types)
     return (
         f"{type(seen.plan.algorithm).__name__}, {seen.plan.n_tasks} tasks, {len(seen.plan.rounds)} releases"
     )
