@@ -49,8 +49,8 @@ def _from_path(place: str) -> ModuleType:
         if error.name is None or not f"{place}.".startswith(f"{error.name}."):
             raise  # the module is there, and something that it imports is not
         raise InputError(
-            f"--types: there is no module {place!r} here. Install it, give the command in the folder where it "
-            "lies, or name its file: path/to/file.py:Class."
+            f"--types: there is no module {place!r} here. Install it, give the command in the folder "
+            "where it lies, or name its file: path/to/file.py:Class."
         ) from None
 
 
