@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cloister.arrays import Floats
 from cloister.errors import InputError
-from cloister.tasks import task_ids
+from cloister.roster import task_ids
 
 __all__ = ["Spread", "average_auc", "nmse", "per_task", "spread"]
 

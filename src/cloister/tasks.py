@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cloister.arrays import Array
 from cloister.errors import InputError
+from cloister.roster import Roster, refuse_repeats, task_ids
 
 __all__ = ["Block", "Tasks"]
 
@@ -94,7 +94,8 @@ class Tasks:
     """The private data of many tasks: rows sorted by task, and where each task's rows begin.
 
     Build one with `from_table`, `from_arrays` or `from_list`. Tasks may have any number of rows, one
-    included; nothing is padded until a block is formed, and blocks hold tasks of similar size.
+    included; nothing is padded until a block is formed, and blocks hold tasks of similar size. Each task is
+    there once, and its rows are in no other: what is made in any other way is checked for that, too.
 
     Examples
     --------
@@ -110,6 +111,18 @@ class Tasks:
     y: Array
     weight: NDArray[np.float64]
     offsets: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ids", task_ids(self.ids))
+        refuse_repeats(self.ids)
+        ends = np.asarray(self.offsets)
+        lengths = {len(self.X), len(self.y), len(self.weight), int(ends[-1]) if len(ends) else -1}
+        if len(ends) != len(self.ids) + 1 or ends[0] or (np.diff(ends) < 0).any() or len(lengths) > 1:
+            raise InputError(
+                f"The rows of {len(self.ids)} tasks must lie one after the other, first to last. "
+                f"Got {len(self.X)} rows of X, {len(self.y)} of y, {len(self.weight)} weights and "
+                f"{len(ends)} offsets. Build tasks with from_arrays or from_list."
+            )
 
     @classmethod
     def from_arrays(
@@ -181,12 +194,17 @@ class Tasks:
         return f"Tasks({len(self)} tasks, {len(self.y)} rows, {shape} features, private)"
 
     @property
+    def roster(self) -> Roster:
+        """The public list of these tasks, made anew from the names as they are now."""
+        return Roster(self.ids.tolist())
+
+    @property
     def sizes(self) -> NDArray[np.int64]:
         """Rows of each task. Private: a count is data."""
         return np.diff(self.offsets)
 
     def select(self, index: ArrayLike) -> Tasks:
-        """Return the tasks at these positions, in this order; or those a mask is true for."""
+        """Return the tasks at these positions, in this order, none twice; or those a mask is true for."""
         where = np.asarray(index)
         at = np.arange(len(self))[where if where.size else where.astype(np.int64)]
         rows = np.concatenate([np.arange(*self.offsets[i : i + 2]) for i in at] or [np.arange(0)])
@@ -195,10 +213,7 @@ class Tasks:
 
     def only(self, task: object) -> Tasks:
         """Return one task, by name."""
-        found = np.flatnonzero(self.ids == task)
-        if not len(found):
-            raise InputError(f"There is no task {task!r} here.")
-        return self.select(found)
+        return self.select([self.roster.position(task)])
 
     def split(self, test: float = 0.3, seed: int = 0) -> tuple[Tasks, Tasks]:
         """Split every task's rows at random; each keeps at least one row for training.
@@ -272,31 +287,6 @@ def padded_size(sizes: ArrayLike) -> NDArray[np.int64]:
     whole = np.asarray(sizes, dtype=np.int64)
     exponent = np.maximum(np.frexp(whole.astype(np.float64))[1] - 3, 0)
     return np.asarray(((whole + (1 << exponent) - 1) >> exponent) << exponent)
-
-
-def task_ids(task: ArrayLike | Sequence[object]) -> Array:
-    """Return task ids as a sortable array, refusing missing ones."""
-    # A list goes through objects: NumPy would turn a NaN among words into the word "nan".
-    names = np.asarray(task, dtype=object if isinstance(task, (list, tuple)) else None)
-    if names.ndim != 1:
-        raise InputError(f"Task ids must be one-dimensional. Got shape {names.shape}.")
-    if names.dtype.kind in "fcmM" and (names != names).any():
-        raise InputError("Task ids must not be missing: found NaN. Drop those rows or name their task.")
-    if names.dtype.kind == "O":
-        if any(map(is_missing, names)):
-            raise InputError("Task ids must not be missing: found None. Drop those rows or name their task.")
-        kinds = {type(name) for name in names}
-        alike = len(kinds) == 1 or all(issubclass(kind, Number) for kind in kinds)
-        names = names.astype(str) if str in kinds or not alike else np.asarray(names.tolist())
-    return names
-
-
-def is_missing(value: object) -> bool:
-    """Say whether a value is None, NaN or NaT (not equal to themselves) or NA (which will not say)."""
-    try:
-        return value is None or bool(value != value)
-    except TypeError:
-        return True
 
 
 def check_finite(X: Array, y: Array, names: Array) -> None:

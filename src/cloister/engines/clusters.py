@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -152,7 +152,7 @@ def run_clusters(
     >>> done.model(7)["coef"].shape
     (3,)
     """
-    names, seed = tasks.ids.tolist(), seed_of(random_state)
+    names, seed = list(tasks.roster), seed_of(random_state)
     _check_names(names, clusters)
     plans = cluster_plans(plan, clusters)
     try_rows(plan, tasks)
@@ -190,7 +190,7 @@ def _check_mapping(clusters: object) -> None:
         )
 
 
-def _check_names(names: list[Hashable], clusters: Clusters) -> None:
+def _check_names(names: Sequence[Hashable], clusters: Clusters) -> None:
     _check_mapping(clusters)
     absent = [name for name in names if name not in clusters]
     if absent:

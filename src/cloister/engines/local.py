@@ -114,8 +114,9 @@ def run(
     The only thing that crosses from private to public is the noisy sum that the plan's mechanism makes of
     clipped messages. Everything else on the board is computed from the board.
     """
-    if len(tasks) != plan.n_tasks:
-        raise InputError(f"The plan is for {plan.n_tasks} tasks, the data has {len(tasks)}.")
+    roster = tasks.roster
+    if len(roster) != plan.n_tasks:
+        raise InputError(f"The plan is for {plan.n_tasks} tasks, the data has {len(roster)}.")
     seed = seed_of(random_state)
     plan.mechanism.check(plan.schedule)
     try_rows(plan, tasks)
@@ -212,7 +213,8 @@ def replay(
         raise InputError(
             f"The board holds {board.rounds} of {board.capacity} releases. Finish the run first."
         )
-    took_part = Participation.always(len(tasks), len(plan.rounds)) if coins is None else coins
+    count = len(tasks.roster)
+    took_part = Participation.always(count, len(plan.rounds)) if coins is None else coins
     with engine.cells(plan, tasks, local_seed) as cells:
         cells.init(board.before(0))
         for t in range(len(plan.rounds)):

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 
 from cloister.arrays import Array
 from cloister.errors import InputError
+from cloister.roster import is_missing, task_ids
 from cloister.tables.codebook import Codebook
-from cloister.tasks import is_missing, task_ids
 
 __all__ = ["Columns", "read_codebook", "split_table"]
 

@@ -1,0 +1,305 @@
+"""Names of tasks: what may be one, when two are the same, and the public list of the tasks of a run.
+
+A name is text or a whole number. A name decides whose rows are whose, so that nothing is guessed: two entries
+are one task only if they are the same name, and names that look the same but are not are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from numbers import Integral
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from cloister.arrays import Array
+from cloister.errors import InputError
+
+__all__ = ["Name", "Roster", "is_missing", "task_ids", "task_name"]
+
+Name = str | int
+
+#: The longest name. Arrays of text give every entry the room of the longest: one name could fill the memory.
+LONGEST = 250
+#: Unicode categories that no name holds: control characters, halves of a pair, ends of line or paragraph.
+_REFUSED = {"Cc", "Cs", "Zl", "Zp"}
+_RULE = "A task's name must be text or a whole number"
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The public list of the tasks of a run: each name once. It holds no rows.
+
+    Parameters
+    ----------
+    names : sequence of str or of int
+        Text or whole numbers, not both; see `task_ids` for what is refused.
+
+    Privacy
+    -------
+    A price is for one message of each task. A task that is listed twice would speak twice for it, so that a
+    roster with a name twice cannot be made.
+
+    Examples
+    --------
+    >>> schools = Roster(["Elm", "Oak "])
+    >>> len(schools), schools.names, schools.position("Oak"), "Ash" in schools
+    (2, ('Elm', 'Oak'), 1, False)
+    >>> Roster(["Elm", "Oak", "Elm"])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    cloister.errors.InputError: Each task may be in a run once: the price is for one message of each. Got ...
+    """
+
+    names: Sequence[Name]
+
+    def __post_init__(self) -> None:
+        ids = task_ids(self.names)
+        refuse_repeats(ids)
+        object.__setattr__(self, "names", tuple(ids.tolist()))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[Name]:
+        return iter(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return task_name(name) in self.names
+
+    def __repr__(self) -> str:
+        return f"Roster({len(self)} tasks)"
+
+    def position(self, name: object) -> int:
+        """Return where a name stands; refuse one that is not here."""
+        if name not in self:
+            raise InputError(f"There is no task {name!r} here. Write it as it is in the roster.")
+        return self.names.index(task_name(name))
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all names, in their order: of the same list and of no other."""
+        return hashlib.sha256(json.dumps(self.names).encode()).hexdigest()
+
+
+def task_name(value: object) -> Name:
+    """Return one task's name as it counts; see `task_ids`.
+
+    Examples
+    --------
+    >>> task_name(" Elm"), task_name(7.0)
+    ('Elm', 7)
+    """
+    one = np.empty(1, dtype=object)
+    one[0] = value
+    name: Name = task_ids(one).tolist()[0]
+    return name
+
+
+def task_ids(values: ArrayLike | Sequence[object]) -> Array:
+    """Return task ids as they count: an array of text or of whole numbers, one entry for each given.
+
+    Text is put into Unicode's normal form NFC and loses white space at its ends; UUIDs become text. Whole
+    floats below 2^53, which tables make of whole numbers with gaps, and whole decimals become whole numbers.
+
+    Refused are: missing ids; names of different kinds in one list, such as ``1`` and ``"1"``; floats that are
+    not whole, or so large that several whole numbers are written alike; booleans, dates, bytes and anything
+    else; empty or very long text; control characters and halves of surrogate pairs, which files cannot hold;
+    and one name in two spellings that look the same.
+
+    Examples
+    --------
+    >>> task_ids(["Elm", "Oak "]).tolist(), task_ids([3.0, 1.0]).tolist()
+    (['Elm', 'Oak'], [3, 1])
+    >>> task_ids(["Elm", "Elm "])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    cloister.errors.InputError: A task must be spelt in one way. Got 'Elm' and 'Elm ', which look ...
+    """
+    given = _entries(values)
+    kind = given.dtype.kind
+    if kind in "iu":
+        return given
+    if kind == "f":
+        return _whole(given)
+    if kind in "UT":
+        return _text(given.tolist(), given)
+    if kind == "O":
+        return _objects(given)
+    if kind in "mM" and np.isnat(given).any():
+        raise _missing("NaT")
+    raise InputError(f"{_RULE}. Got {_KINDS.get(kind, str(given.dtype))}. Write them as text.")
+
+
+def refuse_repeats(ids: Array) -> None:
+    """Refuse a list in which a task stands twice."""
+    if len(np.unique(ids)) < len(ids):
+        name, times = Counter(ids.tolist()).most_common(1)[0]
+        raise InputError(
+            f"Each task may be in a run once: the price is for one message of each. Got {name!r} {times} "
+            "times. Put all its rows under it once, or give different parties different names."
+        )
+
+
+def is_missing(value: object) -> bool:
+    """Say whether a value is None, NaN or NaT (not equal to themselves) or NA (which will not say)."""
+    try:
+        return value is None or bool(value != value)
+    except TypeError:
+        return True
+    except ValueError:  # an array, which is something else than a name, but not missing
+        return False
+
+
+_KINDS = {
+    "b": "booleans",
+    "S": "bytes",
+    "M": "dates",
+    "m": "durations",
+    "c": "complex numbers",
+    "V": "records",
+}
+
+
+def _entries(values: ArrayLike | Sequence[object]) -> Array:
+    """Return the entries as an array that has lost nothing.
+
+    What is not an array yet goes through objects: NumPy would turn a NaN among words into the word "nan", 1
+    among words into "1", large whole numbers among floats into their neighbours, and drop NUL at the end.
+    """
+    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
+        raise _missing("masked entries")
+    given = np.asarray(values, dtype=None if hasattr(values, "__array__") else object)
+    if given.ndim != 1:
+        found = f"shape {given.shape}" if given.ndim else f"a single {type(given.item()).__name__}"
+        raise InputError(f"Task ids must be one-dimensional. Got {found}. Pass a list, one entry a row.")
+    return given
+
+
+def _missing(found: str) -> InputError:
+    return InputError(f"Task ids must not be missing: found {found}. Drop those rows or name their task.")
+
+
+def _objects(given: Array) -> Array:
+    values = given.tolist()
+    types = set(map(type, values))
+    if not all(issubclass(kind, str) for kind in types):
+        missing = [value for value in values if is_missing(value)]
+        if missing:
+            raise _missing("None" if missing[0] is None else "NaN")
+    kinds = sorted({_kind(kind) for kind in types})
+    if len(kinds) > 1:
+        raise InputError(
+            f"The names of tasks must be all text or all whole numbers. Got {' and '.join(kinds)} in one "
+            "list. Write all of them as text."
+        )
+    match kinds:
+        case [] | ["text"]:
+            return _text([str.__str__(value) for value in values], None)
+        case ["UUIDs"]:
+            return _text([str(value) for value in values], None)
+        case ["whole numbers"]:
+            return _integers([int(value) for value in values])
+        case ["floats"]:
+            return _whole(np.array(values, dtype=np.float64))
+        case ["decimals"]:
+            whole = [value for value in values if value.is_finite() and value == value.to_integral_value()]
+            if len(whole) == len(values):
+                return _integers([int(value) for value in values])
+    raise InputError(f"{_RULE}. Got {kinds[0]}. Write them as text.")
+
+
+def _kind(kind: type) -> str:
+    if issubclass(kind, bool | np.bool_):
+        return "booleans"
+    for base, name in (
+        (str, "text"),
+        (Integral, "whole numbers"),
+        (float | np.floating, "floats"),
+        (Decimal, "decimals"),
+        (UUID, "UUIDs"),
+    ):
+        if issubclass(kind, base):
+            return name
+    return f"entries of type {kind.__name__}"
+
+
+def _integers(values: list[int]) -> Array:
+    for dtype in (np.int64, np.uint64):
+        if np.iinfo(dtype).min <= min(values) and max(values) <= np.iinfo(dtype).max:
+            return np.array(values, dtype=dtype)
+    raise InputError(
+        f"A whole number that names a task must fit into 64 bits. Got {max(values, key=abs)}. Write all of "
+        "them as text."
+    )
+
+
+def _whole(given: Array) -> Array:
+    """Return floats as whole numbers, if each is one and no other whole number is the same float."""
+    if np.isnan(given).any():
+        raise _missing("NaN")
+    limit = 2.0 ** min(53, np.finfo(given.dtype).nmant + 1)
+    bad = ~(np.abs(given) < limit) | (given != np.floor(given))
+    if bad.any():
+        raise InputError(
+            f"A float names a task only if it is whole and below {limit:.0f}: above, several whole numbers "
+            f"are one float, and several tasks would be one. Got {given[bad][0]!s}. Write text."
+        )
+    return given.astype(np.int64)
+
+
+def _text(values: list[str], given: Array | None) -> Array:
+    """Return text in its normal form; refuse one name in two spellings."""
+    names: dict[str, str] = {}
+    seen: dict[str, str] = {}
+    for spelt in dict.fromkeys(values):
+        names[spelt] = name = _normal(spelt)
+        first = seen.setdefault(_look(name), spelt)
+        if first != spelt:
+            raise InputError(
+                f"A task must be spelt in one way. Got {_shown(first, spelt)} and {_shown(spelt, first)}, "
+                "which look the same: one party would count as two. Spell it alike in every row, or give "
+                "two parties different names."
+            )
+    if given is not None and given.dtype.kind == "U" and all(spelt == name for spelt, name in names.items()):
+        return given
+    return np.array([names[value] for value in values], dtype=np.str_)
+
+
+def _shown(spelt: str, other: str) -> str:
+    """Return a spelling so that it can be told from the other: by its codes, if the ends are alike."""
+    return repr(spelt) if spelt.strip() == other.strip() else ascii(spelt)
+
+
+def _normal(spelt: str) -> str:
+    if not (spelt.isascii() and spelt.isprintable()):
+        for character in spelt:
+            if unicodedata.category(character) in _REFUSED:
+                raise InputError(
+                    "A task's name must not hold control characters, line breaks or halves of surrogate "
+                    f"pairs. Got {character!a} in {spelt[:LONGEST]!a}. Mend the name in every row."
+                )
+    name = unicodedata.normalize("NFC", spelt).strip()
+    if not _look(name):
+        raise InputError(f"A task's name must not be empty. Got {spelt[:LONGEST]!a}. Name the task.")
+    if len(name) > LONGEST:
+        raise InputError(
+            f"A task's name must have at most {LONGEST} characters. Got {len(name)}, beginning with "
+            f"{name[:20]!a}. Shorten it."
+        )
+    return name
+
+
+def _look(name: str) -> str:
+    """Return what is seen of a name: without characters of no width, such as a byte order mark."""
+    if name.isascii():
+        return name
+    seen = "".join(character for character in name if unicodedata.category(character) != "Cf")
+    return unicodedata.normalize("NFC", seen).strip()
