@@ -199,7 +199,7 @@ def test_a_run_that_is_not_private_leaves_no_guarantee_for_its_scores(done, halv
     """Without noise, or with noise from a seed, other tasks' models know too much of each task."""
     for plan, seed, reason in (
         (replace(done.plan, mechanism=Silent()), None, "no noise"),
-        (done.plan, 0, "can be reproduced"),
+        (done.plan, 0, "drawn from a seed"),
     ):
         leaky = run(plan, halves[0], random_state=seed)
         guarantee = evaluate(leaky, halves[1], epsilon=1.0).guarantee
@@ -216,7 +216,7 @@ def test_the_ledger_is_charged_once_a_release_and_refuses_before_anything_leaves
         evaluate(done, halves[1], epsilon=0.5, delta=1e-3, relation="zero_out", ledger=ledger)
     mu = gaussian_dp.mu(0.5, 1e-3)
     assert [charge.mu for charge in ledger.history] == pytest.approx([mu, mu], rel=1e-3)
-    assert not any(charge.doubt for charge in ledger.history)
+    assert not any(charge.doubts for charge in ledger.history)
 
     def leak(*_):
         raise AssertionError("noise was drawn, so something was about to leave")
@@ -236,7 +236,7 @@ def test_the_charge_is_booked_before_the_noise_is_drawn(done, halves, monkeypatc
     monkeypatch.setattr(Gaussian, "perturb", lambda *_: booked.append(len(ledger.history)) or np.zeros(1))
     evaluate(done, halves[1], epsilon=0.5, ledger=ledger, random_state=0)
     assert booked == [1]
-    assert ledger.history[0].doubt  # seeded noise is written down for ever
+    assert ledger.history[0].doubts  # seeded noise is written down for ever
 
 
 def test_fedavg_scores_its_public_model_on_every_task(halves):

@@ -17,6 +17,7 @@ from typing import Any, overload
 
 from cloister.arrays import Array
 from cloister.errors import BillboardError, InputError
+from cloister.privacy.doubts import Doubt
 from cloister.records import (
     HASH,
     HEADER,
@@ -89,15 +90,26 @@ class Billboard:
     capacity: int
     records: Sequence[Record] = ()
     noise: str = ""
+    doubts: tuple[Doubt, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.records, Shelf):
             object.__setattr__(self, "records", Shelf.of(self.records))
 
     @classmethod
-    def open(cls, digest: Mapping[str, Array], plan: str, capacity: int, noise: str = "") -> Billboard:
-        """Open a board for a plan (its fingerprint) that allows `capacity` releases, with such noise."""
-        return cls(plan, capacity, noise=noise)._append(None, digest)
+    def open(
+        cls,
+        digest: Mapping[str, Array],
+        plan: str,
+        capacity: int,
+        noise: str = "",
+        doubts: tuple[Doubt, ...] = (),
+    ) -> Billboard:
+        """Open a board for a plan (its fingerprint) that allows `capacity` releases, with such noise.
+
+        `doubts` are those of the engine: what plan and noise do not say.
+        """
+        return cls(plan, capacity, noise=noise, doubts=doubts)._append(None, digest)
 
     def post(self, release: Release, digest: Mapping[str, Array]) -> Billboard:
         """Return the board with one more release on it."""
@@ -127,7 +139,8 @@ class Billboard:
     def _head(self) -> dict[str, Any]:
         """What the header of each record says."""
         noise = {"noise": self.noise} if self.noise else {}
-        return {"plan": self.plan, "capacity": self.capacity, **noise}
+        doubts = {"doubts": [doubt.to_dict() for doubt in self.doubts]} if self.doubts else {}
+        return {"plan": self.plan, "capacity": self.capacity, **noise, **doubts}
 
     def __getitem__(self, name: str) -> Array:
         return self.records[-1].digest[name]
@@ -373,4 +386,5 @@ def _start(header: dict[str, Any]) -> Billboard:
     plan, capacity, noise = header["plan"], header["capacity"], header.get("noise", "")
     if type(plan) is not str or type(noise) is not str or type(capacity) is not int or capacity < 0:
         raise ValueError(plan, noise, capacity)
-    return Billboard(plan, capacity, noise=noise)
+    doubts = tuple(map(Doubt.from_dict, header.get("doubts", ())))
+    return Billboard(plan, capacity, noise=noise, doubts=doubts)

@@ -21,12 +21,13 @@ from cloister.engines.local import Run
 from cloister.errors import InputError, PlanError
 from cloister.metrics import Metric, Spread, spread
 from cloister.privacy import accounting
+from cloister.privacy.doubts import Doubt, Grade, merged
 from cloister.privacy.events import Cost, GaussianEvent
-from cloister.privacy.guarantee import Guarantee
+from cloister.privacy.guarantee import Guarantee, NoiseMade, guarantee_for
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.noise import integer_deviation
-from cloister.privacy.randomness import Randomness, SeededRandomness, SystemRandomness
+from cloister.privacy.randomness import Randomness, source_of
 from cloister.privacy.sampling import Everyone
 from cloister.tasks import Tasks, local_key
 
@@ -186,11 +187,11 @@ def evaluate(
     delta = accounting.check_delta(accounting.default_delta(n_tasks) if delta is None else delta, n_tasks)
     mu = _budget(n_tasks, epsilon, delta)
     told, source = scores_of(finished, test, score), _source(random_state)
+    guarantee = _guarantee(finished, mu, delta, relation, source)
     if ledger is not None:
         made = hashlib.sha256(f"evaluation of {finished.plan.fingerprint}".encode()).hexdigest()
-        ledger.charge(made, _cost(mu, n_tasks, ledger.relation), noise=source.describe(Gaussian().kind))
+        ledger.charge(made, _cost(mu, n_tasks, ledger.relation), doubts=guarantee.doubts)
     value = release_sum(told, mu, source)
-    guarantee = _guarantee(finished, mu, delta, relation, source)
     return Released(value / n_tasks, 1 / (mu * n_tasks), guarantee)
 
 
@@ -203,7 +204,7 @@ def release_sum(scores: Floats, mu: float, source: Randomness, number: int = 0) 
 
     Examples
     --------
-    >>> 1.99 < release_sum(np.array([7.0, 1.0, -3.0, np.nan]), 1e4, SystemRandomness()) < 2.01
+    >>> 1.99 < release_sum(np.array([7.0, 1.0, -3.0, np.nan]), 1e4, source_of(None)) < 2.01
     True
     """
     noise = Gaussian(mu)
@@ -227,31 +228,27 @@ def _budget(n_tasks: int, epsilon: float, delta: float) -> float:
 
 def _guarantee(finished: Run, mu: float, delta: float, relation: Relation, source: Randomness) -> Guarantee:
     n_tasks = finished.plan.n_tasks
-    price, other = (accounting.price(_cost(mu, n_tasks, r), delta) for r in (relation, relation.other))
-    return Guarantee(
-        epsilon=price.epsilon,
-        delta=price.delta,
-        relation=relation.value,
+    return guarantee_for(
+        accounting.Prices.of(lambda r: _cost(mu, n_tasks, r), relation, delta),
+        NoiseMade.by(Gaussian(), source.origin),
+        _doubts(finished.guarantee),
         n_tasks=n_tasks,
-        accountant=price.accountant,
         participation=Everyone().describe(),
-        noise=source.describe(Gaussian().kind),
-        other_epsilon=other.epsilon,
-        caveats=_doubts(finished.guarantee),
     )
 
 
-def _doubts(run: Guarantee) -> tuple[str, ...]:
+def _doubts(run: Guarantee) -> tuple[Doubt, ...]:
     """Say why models may know more of other tasks' rows than the board may tell."""
-    reasons = ("its releases have no noise",) if math.isinf(run.epsilon) else run.reasons
-    return tuple(f"the run that made the models is not private: {reason}" for reason in reasons)
+    no_noise = (Doubt(Grade.VOID, "its releases have no noise"),) if math.isinf(run.epsilon) else ()
+    return tuple(
+        Doubt(doubt.grade, f"of the run that made the models: {doubt.reason}")
+        for doubt in merged(no_noise, run.doubts)
+    )
 
 
 def _source(random_state: int | None) -> Randomness:
     """Return the source of the noise; from a seed it is another one than that of a run of the same seed."""
-    if random_state is None:
-        return SystemRandomness()
-    return SeededRandomness(int(local_key(int(random_state), "evaluation")))
+    return source_of(None if random_state is None else int(local_key(int(random_state), "evaluation")))
 
 
 def _predictor(algorithm: Any) -> Callable[[Any, Any], Any]:

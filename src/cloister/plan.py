@@ -23,11 +23,12 @@ from cloister.document import from_document, to_document, type_id
 from cloister.errors import BillboardError, CloisterError, PlanError
 from cloister.forecast import Forecast, forecast
 from cloister.privacy import accounting
+from cloister.privacy.doubts import Doubt, Grade
 from cloister.privacy.events import Cost
-from cloister.privacy.guarantee import Guarantee
+from cloister.privacy.guarantee import Guarantee, NoiseMade, guarantee_for
 from cloister.privacy.laplace import Laplace
 from cloister.privacy.mechanisms import Gaussian, Mechanism
-from cloister.privacy.randomness import Randomness, SeededRandomness, SystemRandomness
+from cloister.privacy.randomness import Origin, Randomness
 from cloister.privacy.sampling import Everyone, Sampling
 from cloister.privacy.schedule import Schedule
 from cloister.storage import write_file
@@ -57,7 +58,7 @@ class Plan:
     delta : float, optional
         By default min(m^-1.5, 1/(10 m)); more than 1/m is refused.
     caveats : tuple of str
-        Reasons why the guarantee does not hold, e.g. bounds that were read from the data.
+        Reasons why the guarantee does not hold, e.g. bounds that were read from the data: void doubts.
 
     Examples
     --------
@@ -140,22 +141,34 @@ class Plan:
         return self.mechanism.cost(self.schedule, Relation(relation))
 
     @cached_property
+    def prices(self) -> accounting.Prices:
+        """Epsilon and delta under both relations."""
+        assert self.delta is not None
+        return accounting.Prices.of(self.cost_under, self.relation, self.delta)
+
+    @cached_property
     def guarantee(self) -> Guarantee:
         """What the run will promise, known before data is touched."""
-        assert self.delta is not None
-        price = accounting.price(self.cost, self.delta)
-        other = accounting.price(self.cost_under(self.relation.other), self.delta)
-        return Guarantee(
-            epsilon=price.epsilon,
-            delta=price.delta,
-            relation=self.relation.value,
+        return self.guarantee_with(self._made(Origin.SYSTEM))
+
+    def guarantee_with(self, made: NoiseMade) -> Guarantee:
+        """Return what is promised of a run whose noise is made in this way: see `noise_from`."""
+        return guarantee_for(
+            self.prices,
+            made,
+            self.doubts,
             n_tasks=self.n_tasks,
-            accountant=price.accountant,
             participation=self.sampling.describe(),
-            noise="none" if math.isinf(price.epsilon) else SystemRandomness().describe(self.mechanism.kind),
-            other_epsilon=other.epsilon,
-            caveats=self.caveats,
         )
+
+    def guarantee_on(self, board: Billboard) -> Guarantee:
+        """Return what is promised of the run that posted a board."""
+        return self.guarantee_with(self.noise_on(board))
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """What the plan itself has against its guarantee: every caveat makes it void."""
+        return tuple(Doubt(Grade.VOID, caveat) for caveat in self.caveats)
 
     def forecast(self) -> Forecast:
         """Say from public numbers alone what joining can be expected to bring."""
@@ -175,28 +188,39 @@ class Plan:
         """A hash that stands for the whole plan."""
         return hashlib.sha256(self.to_toml().encode()).hexdigest()
 
-    def open(self, source: Randomness | None = None) -> Billboard:
+    def open(self, source: Randomness | None = None, engine: tuple[Doubt, ...] = ()) -> Billboard:
         """Open this plan's billboard; a plan that nobody can price has none.
 
-        It says from the start what kind of noise it has, and from which kind of source.
+        It says from the start what kind of noise it has, from which source, and the engine's doubts.
         """
-        assert self.delta is not None
-        accounting.price(self.cost, self.delta)
-        noise = "" if source is None else self.noise_from(source)
-        return Billboard.open(self.algorithm.open(), self.fingerprint, len(self.rounds), noise)
+        _ = self.prices
+        noise = "" if source is None else str(self.noise_from(source))
+        return Billboard.open(self.algorithm.open(), self.fingerprint, len(self.rounds), noise, engine)
 
-    def noise_from(self, source: Randomness) -> str:
-        """Say what noise a run has whose randomness comes from this source."""
-        silent = not self.rounds or math.isinf(self.guarantee.epsilon)
-        return "none" if silent else source.describe(self.mechanism.kind)
+    def noise_from(self, source: Randomness, engine: tuple[Doubt, ...] = ()) -> NoiseMade:
+        """Say how the noise of a run is made: from a source of randomness, on an engine with these doubts."""
+        return self._made(source.origin, engine)
+
+    def noise_on(self, board: Billboard) -> NoiseMade:
+        """Say how the noise on a board was made; refuse one that claims noise that the plan does not have."""
+        if not board.noise:
+            return self._made(Origin.SYSTEM, board.doubts)
+        for origin in (Origin.SYSTEM, Origin.SEED):
+            made = self._made(origin, board.doubts)
+            if board.noise == str(made):
+                return made
+        raise BillboardError(f"This billboard claims noise that its plan does not have: {board.noise!r}.")
+
+    def _made(self, origin: Origin, engine: tuple[Doubt, ...] = ()) -> NoiseMade:
+        if not self.rounds or math.isinf(self.prices.own.epsilon):
+            return NoiseMade.none(engine)
+        return NoiseMade.by(self.mechanism, origin, engine)
 
     def check(self, board: Billboard) -> None:
         """Refuse a board of another plan, or one with releases or digests that the plan does not make."""
         if board.plan != self.fingerprint or board.capacity != len(self.rounds) or not board.records:
             raise BillboardError("This billboard belongs to another plan. Pass the plan it was opened with.")
-        known = {self.noise_from(source) for source in (SystemRandomness(), SeededRandomness(0))}
-        if board.noise and board.noise not in known:
-            raise BillboardError(f"This billboard claims noise that its plan does not have: {board.noise!r}.")
+        self.noise_on(board)
         _check_digest(board.before(0), self.algorithm.open(), "The start")
         denominator = self.sampling.denominator(self.n_tasks, len(self.rounds))
         for t, (round, release) in enumerate(zip(self.rounds, board.releases, strict=False)):

@@ -99,7 +99,7 @@ def test_a_ledger_is_charged_once_for_the_dearest_run():
     run_clusters(PLAN, TASKS, PLACES, ledger=clustered)
     assert len(clustered.history) == 1
     assert clustered.spent == alone.spent
-    assert not clustered.history[0].doubt
+    assert not clustered.history[0].doubts
     for _ in range(2):  # the budget allows no second run, and a refusal spends nothing
         with pytest.raises(BudgetError, match="Nothing has left any task"):
             run_clusters(PLAN, TASKS, PLACES, ledger=clustered)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cloister.errors import InputError
 from cloister.privacy import gaussian_dp
+from cloister.privacy.doubts import FLOATING_POINT, SEEDED, Doubt, Grade
 from cloister.privacy.guarantee import Guarantee, detection_bound
 
 PLAIN = Guarantee(
@@ -62,15 +63,42 @@ def test_nothing_leaves() -> None:
 
 
 def test_a_caveat_comes_first() -> None:
-    broken = replace(PLAIN, caveats=("the feature bounds were taken from the data",))
+    broken = replace(PLAIN, doubts=(Doubt(Grade.VOID, "the feature bounds were taken from the data"),))
     assert str(broken).startswith("DOES NOT HOLD: the feature bounds were taken from the data.")
     assert not broken.holds
 
 
 def test_seeded_noise_never_holds() -> None:
-    seeded = replace(PLAIN, noise="INSECURE: seeded")
+    seeded = replace(PLAIN, doubts=(SEEDED,))
     assert not seeded.holds
     assert str(seeded).startswith("DOES NOT HOLD")
+
+
+def test_what_is_not_proven_to_the_last_bit_holds_and_says_so() -> None:
+    floating = replace(PLAIN, doubts=(FLOATING_POINT,))
+    assert (floating.holds, floating.proven_to_the_last_bit) == (True, False)
+    assert str(floating).startswith(
+        f"NOT PROVEN TO THE LAST BIT: {FLOATING_POINT.reason}. (1, 0.00034)-joint"
+    )
+    assert (PLAIN.proven_to_the_last_bit, "NOT PROVEN" in str(PLAIN)) == (True, False)
+    both = replace(PLAIN, doubts=(FLOATING_POINT, SEEDED))
+    assert (both.holds, both.proven_to_the_last_bit) == (False, False)
+    assert 0 == str(both).index("DOES NOT HOLD") < str(both).index("NOT PROVEN TO THE LAST BIT")
+    assert [doubt["grade"] for doubt in both.to_dict()["doubts"]] == ["not proven to the last bit", "void"]
+
+
+def test_it_says_of_which_data_it_speaks() -> None:
+    for text in (str(PLAIN), PLAIN.to_dict()["domain"]):
+        for part in ("any other data that fit the codebook", "to the operator alone", "sends zeros"):
+            assert part in text
+
+
+def test_a_guarantee_of_an_older_version_is_read_with_its_doubts() -> None:
+    old = {name: value for name, value in PLAIN.to_dict().items() if name not in ("doubts", "domain")}
+    assert Guarantee.from_dict(old | {"caveats": []}) == PLAIN
+    made = "INSECURE: floating-point noise, from a seed"
+    read = Guarantee.from_dict(old | {"caveats": ["its bounds"], "noise": made})
+    assert read.doubts == (Doubt(Grade.VOID, "its bounds"), SEEDED, FLOATING_POINT)
 
 
 def test_printed_numbers_are_rounded_up() -> None:
@@ -81,7 +109,9 @@ def test_printed_numbers_are_rounded_up() -> None:
 @pytest.mark.parametrize("epsilon", [0.0, 0.7, 1e4, math.inf])
 @pytest.mark.parametrize("other", [None, 0.3, math.inf])
 def test_round_trip_through_strict_json(epsilon: float, other: float | None) -> None:
-    before = replace(PLAIN, epsilon=epsilon, other_epsilon=other, caveats=("a", "b"))
+    before = replace(
+        PLAIN, epsilon=epsilon, other_epsilon=other, doubts=(Doubt(Grade.VOID, "a"), FLOATING_POINT)
+    )
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
@@ -102,6 +132,9 @@ def test_bad_values_are_refused() -> None:
         Guarantee.from_dict({**PLAIN.to_dict(), "colour": "red"})
     with pytest.raises(InputError, match="needs all its fields"):
         Guarantee.from_dict({"epsilon": 1.0})
+    for doubt in ({"grade": "some", "reason": "x"}, {"grade": "void"}, "x", {"grade": "void", "reason": ""}):
+        with pytest.raises(InputError, match=r"grade must be|grade and a reason|reason of a doubt"):
+            Guarantee.from_dict({**PLAIN.to_dict(), "doubts": [doubt]})
 
 
 @given(mu=st.floats(0.01, 8), epsilon=st.floats(0, 12))

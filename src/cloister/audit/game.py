@@ -39,7 +39,7 @@ from cloister.channel import Channel, Relation
 from cloister.errors import PlanError
 from cloister.plan import Plan
 from cloister.privacy.correlated import Correlated
-from cloister.privacy.mechanisms import FLOATING
+from cloister.privacy.doubts import FLOATING_POINT
 from cloister.privacy.randomness import Randomness
 from cloister.privacy.sampling import Epochs, Everyone, OnePass, Poisson
 from cloister.privacy.wishart import Wishart
@@ -170,7 +170,7 @@ def play(
 
 def _seen(plan: Plan, worlds: list[Floats]) -> Scores:
     """Return the scores of both worlds, without the lowest bits where they are not claimed to be hidden."""
-    if plan.mechanism.kind.startswith(FLOATING):
+    if FLOATING_POINT in plan.mechanism.doubts:
         worlds = [np.round(scores, 9) for scores in worlds]
     return Scores(*worlds)
 

@@ -22,6 +22,7 @@ from cloister.audit.last_bits import LastBits
 from cloister.audit.noise_law import NoiseLaw
 from cloister.audit.one_run import OneRun
 from cloister.audit.sensitivity import Furthest
+from cloister.privacy.doubts import FLOATING_POINT
 from cloister.privacy.guarantee import Guarantee
 
 __all__ = ["Audit", "Measured"]
@@ -179,7 +180,7 @@ class Audit:
 
     def _bits(self) -> str:
         if self.last_bits is None:
-            exact = self.guarantee.noise.removeprefix("INSECURE: ").startswith("exact")
+            exact = FLOATING_POINT not in self.guarantee.doubts
             decoded = "releases do not say which whole numbers they were decoded from"
             return f"not tested: {decoded if exact else 'this noise does not claim to be exact'}"
         found = f"{self.last_bits.between:,} of {self.last_bits.numbers:,} numbers between the steps"

@@ -11,6 +11,7 @@ import typer
 from cloister.channel import Relation
 from cloister.commands.options import Delta, Json, Neighbours, Types
 from cloister.commands.shell import emit, note, positive, say, show_table
+from cloister.privacy.doubts import Doubt, Grade
 
 if TYPE_CHECKING:
     from cloister.privacy.ledger import Ledger
@@ -90,7 +91,7 @@ def show(ledger: _Where, population: _Whose = None, group: _Group = None, json: 
         f"{len(balance.charges)} run(s) charged. Costs do not just add up: one more run alone could have "
         f"epsilon = {balance.remaining:.4g}.",
         f"Head, to compare with a copy:\n{balance.head}",
-        *(f"THE PROMISE DOES NOT HOLD: charge {c.number} had {c.doubt}." for c in balance.charges if c.doubt),
+        *(_warning(c, doubt) for c in balance.charges for doubt in c.doubts),
         apart=True,
     )
     return None
@@ -120,10 +121,12 @@ def charge(
     account = _open(ledger, population)
     todo = read_plan(plan, own_types(types))
     before = len(account.history)
-    booked = account.charge(todo.fingerprint, todo.cost_under(account.relation), run, todo.guarantee.noise)
+    doubts = todo.guarantee.doubts
+    booked = account.charge(todo.fingerprint, todo.cost_under(account.relation), run, doubts=doubts)
     again = booked.number < before
-    for caveat in todo.caveats:
-        note(f"The plan's guarantee does not hold, and no ledger mends that: {caveat}.")
+    for doubt in doubts:
+        what = "does not hold" if doubt.grade == Grade.VOID else f"is {doubt.grade}"
+        note(f"The plan's guarantee {what}, and no ledger mends that: {doubt.reason}.")
     if json:
         return emit({"charge": _entry(booked), "already": again, **_document(account.balance)})
     if again:
@@ -150,10 +153,10 @@ def history(ledger: _Where, population: _Whose = None, json: Json = False) -> No
     if json:
         return emit({"population": account.population, "charges": [_entry(each) for each in charges]})
     rows = [
-        [str(c.number), c.time[:19].replace("T", " "), c.plan[:12], c.run, f"{c.mu:.4g}", c.doubt or "ok"]
+        [str(c.number), c.time[:19].replace("T", " "), c.plan[:12], c.run, f"{c.mu:.4g}", _said(c)]
         for c in charges
     ]
-    show_table(["", "UTC", "plan", "run", "mu", "noise"], rows)
+    show_table(["", "UTC", "plan", "run", "mu", "doubts"], rows)
     return None
 
 
@@ -182,6 +185,16 @@ def _budget(account: Account) -> str:
         f"Account of {account.population!r}: {tasks}. Over all runs, each may spend epsilon = "
         f"{account.epsilon:g} at delta = {account.delta:.3g}; neighbours: {account.relation.value}."
     )
+
+
+def _warning(charge: Charge, doubt: Doubt) -> str:
+    void = doubt.grade == Grade.VOID
+    start = "THE PROMISE DOES NOT HOLD (void)" if void else f"The promise is {doubt.grade}"
+    return f"{start}: of charge {charge.number}, {doubt.reason}."
+
+
+def _said(charge: Charge) -> str:
+    return "; ".join(map(str, charge.doubts)) or "none"
 
 
 def _row(who: str, balance: Balance, group: int) -> list[str]:
@@ -215,6 +228,6 @@ def _entry(charge: Charge) -> dict[str, Any]:
         "run": charge.run,
         "mu": charge.mu,
         "hash": charge.hash,
-        "doubt": charge.doubt,
         **charge.details,
+        "doubts": [doubt.to_dict() for doubt in charge.doubts],
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -170,8 +170,7 @@ def _guarantee_follows(seen: _Evidence) -> str:
         claimed = Guarantee.from_dict(json_.loads(path.read_text(encoding="utf-8")))
     except (OSError, TypeError, ValueError) as error:
         raise InputError(f"guarantee.json cannot be read: {error}") from None
-    said = seen.board.noise
-    due = replace(seen.plan.guarantee, noise=seen.plan.guarantee.noise if said in ("", "none") else said)
+    due = seen.plan.guarantee_on(seen.board)
     for name, value in due.to_dict().items():
         stated = getattr(claimed, name)
         if not (_close(stated, value) if isinstance(value, float) else claimed.to_dict()[name] == value):

@@ -29,6 +29,7 @@ from cloister.learners.module import Module, kind_of
 from cloister.learners.training import Precision, Trainer
 from cloister.plan import Plan
 from cloister.privacy.correlated import Correlated
+from cloister.privacy.doubts import SHARED_DEVICE, Doubt
 from cloister.privacy.mechanisms import Gaussian, Silent
 from cloister.tasks import Block, Tasks, padded_size
 
@@ -63,8 +64,8 @@ class Batched:
     -------
     A block of tasks is one program, and rows never mix in it. How many rows a task has, and whether it takes
     part, can still move where in memory another's numbers lie, and with that the last bits of a matrix
-    product. Who plants data to magnify such bits could feel it. Where tasks distrust each other so far, take
-    ``block=1``; on processors with MKL it is enough to set ``MKL_CBWR=AUTO,STRICT`` in the environment.
+    product. Who plants data to magnify such bits could feel it, and the guarantee says that it is *not proven
+    to the last bit*. Where tasks distrust each other so far, take ``block=1`` on a processor.
 
     Messages are clipped and summed on the device, in 64 bits; what is proven of `Channel` holds there, the
     whole numbers of exact noise included. Noise is drawn by the curator, never on the device.
@@ -80,6 +81,12 @@ class Batched:
     bf16: bool = False
     block: int | None = None
     compiled: bool = True
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """None on a processor where every task is a block of its own."""
+        alone = self.block == 1 and torch.device(self.device).type == "cpu"
+        return () if alone else (SHARED_DEVICE,)
 
     @contextmanager
     def cells(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Cells]:

@@ -24,6 +24,7 @@ from cloister.channel import finite_rows
 from cloister.engines.models import Models
 from cloister.errors import AlgorithmError
 from cloister.plan import Plan
+from cloister.privacy.doubts import Doubt
 from cloister.tasks import Block, Tasks
 
 __all__ = ["Cells", "Engine", "Local"]
@@ -60,6 +61,10 @@ class Cells(Protocol):
 class Engine(Protocol):
     """Where and how tasks are computed on; does not change what is released."""
 
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """What computing there takes away from a guarantee."""
+
     def cells(self, plan: Plan, tasks: Tasks, local_seed: int) -> AbstractContextManager[Cells]:
         """Settle the tasks of a plan."""
 
@@ -75,6 +80,11 @@ class Local:
     """
 
     threads: int | None = None
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """None: no number of a task depends on another's rows."""
+        return ()
 
     @contextmanager
     def cells(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Cells]:

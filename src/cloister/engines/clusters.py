@@ -19,10 +19,11 @@ from cloister.engines.cells import Engine, Local
 from cloister.engines.local import Run, run, seed_of, try_rows
 from cloister.errors import InputError, PlanError
 from cloister.plan import Plan
-from cloister.privacy.guarantee import Guarantee
+from cloister.privacy.doubts import Doubt, merged
+from cloister.privacy.guarantee import Guarantee, guarantee_for
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.ledger_entries import exposure
-from cloister.privacy.randomness import SeededRandomness, SystemRandomness
+from cloister.privacy.randomness import source_of
 from cloister.tasks import Tasks
 
 __all__ = ["ClusterRuns", "cluster_plans", "run_clusters"]
@@ -49,14 +50,16 @@ class ClusterRuns:
     @property
     def guarantee(self) -> Guarantee:
         """What is promised to every task: that of its own run, at worst over the clusters."""
-        each = [done.guarantee for done in self.runs.values()]
-        worst = max(each, key=lambda guarantee: guarantee.epsilon)
-        others = [g.other_epsilon for g in each if g.other_epsilon is not None]
-        return replace(
-            worst,
+        plans = [done.plan for done in self.runs.values()]
+        costliest = max(plans, key=lambda plan: plan.prices.own.epsilon)
+        other = max((plan.prices.other for plan in plans), key=lambda price: price.epsilon)
+        run = next(done for done in self.runs.values() if done.plan is costliest)
+        return guarantee_for(
+            replace(costliest.prices, other=other),
+            costliest.noise_on(run.board),
+            merged(*(done.guarantee.doubts for done in self.runs.values())),
             n_tasks=len(self.clusters),
-            participation=f"{PUBLIC}; in that run, {worst.participation}",
-            other_epsilon=max(others, default=None),
+            participation=f"{PUBLIC}; in that run, {costliest.sampling.describe()}",
         )
 
     def model(self, task: Hashable) -> States:
@@ -160,7 +163,7 @@ def run_clusters(
         own.mechanism.check(own.schedule)
         own.open()  # one that nobody can price is refused before anything is charged
     if ledger is not None:
-        _charge(plans, ledger, seed)
+        _charge(plans, ledger, seed, engine.doubts)
     of_task = [clusters[name] for name in names]
     runs = {
         name: run(
@@ -200,14 +203,14 @@ def _check_names(names: Sequence[Hashable], clusters: Clusters) -> None:
         raise InputError(f"There is no task {sorted(strange, key=str)[0]!r}, but the clusters name it.")
 
 
-def _charge(plans: dict[Hashable, Plan], ledger: Ledger, seed: int | None) -> None:
+def _charge(plans: dict[Hashable, Plan], ledger: Ledger, seed: int | None, engine: tuple[Doubt, ...]) -> None:
     """Book the dearest run once, for all tasks: no task takes part in two."""
     dearest = max(plans.values(), key=lambda own: exposure(own.cost_under(ledger.relation)))
     count = sum(own.n_tasks for own in plans.values())
     together = hashlib.sha256("".join(own.fingerprint for own in plans.values()).encode()).hexdigest()
-    source = SystemRandomness() if seed is None else SeededRandomness(seed)
-    cost = replace(dearest.cost_under(ledger.relation), n_tasks=count)
-    ledger.charge(together, cost, noise=dearest.noise_from(source))
+    cost, source = replace(dearest.cost_under(ledger.relation), n_tasks=count), source_of(seed)
+    each = (own.guarantee_with(own.noise_from(source, engine)) for own in plans.values())
+    ledger.charge(together, cost, doubts=merged(*(guarantee.doubts for guarantee in each)))
 
 
 def _own_seed(seed: int, cluster: Hashable) -> int:

@@ -32,7 +32,8 @@ from cloister.billboard import END, MAGIC, Billboard, Scan, scan, synced_every
 from cloister.errors import BillboardError, InputError, PlanError, StorageError
 from cloister.locking import try_lock
 from cloister.plan import Plan
-from cloister.privacy.randomness import KEY_BYTES, Randomness, SeededRandomness, SystemRandomness
+from cloister.privacy.doubts import Doubt
+from cloister.privacy.randomness import KEY_BYTES, Randomness, SeededRandomness, SystemRandomness, source_of
 from cloister.shelf import text_of
 from cloister.storage import (
     BINARY,
@@ -118,7 +119,7 @@ class Secret:
     @classmethod
     def new(cls, tasks: Tasks, seed: int | None, charged: bool) -> Secret:
         """Draw a key, or take the one of a seed; tie it to the data."""
-        source = SystemRandomness() if seed is None else SeededRandomness(seed)
+        source = source_of(seed)
         return cls(source.key.hex(), digest_of(tasks, source.key), secrets.token_hex(16), seed, charged)
 
     @classmethod
@@ -211,15 +212,21 @@ class Journal:
 
 @contextmanager
 def open_book(
-    folder: str | os.PathLike[str] | None, plan: Plan, tasks: Tasks, seed: int | None, charged: bool
+    folder: str | os.PathLike[str] | None,
+    plan: Plan,
+    tasks: Tasks,
+    seed: int | None,
+    charged: bool,
+    doubts: tuple[Doubt, ...] = (),
 ) -> Iterator[Book]:
     """Open a journal, a new one or the one that is there, to go on; without a folder, a board in memory.
 
     `charged` says whether a ledger is charged for the run: one that was begun so does not go on without.
+    `doubts` are the engine's; a run that was begun without one of them does not go on with it.
     """
     if folder is None:
-        source = SystemRandomness() if seed is None else SeededRandomness(seed)
-        yield Memory(plan.open(source), source)
+        source = source_of(seed)
+        yield Memory(plan.open(source, doubts), source)
         return
     home = Path(folder)
     plan.open()  # a plan that cannot be opened leaves nothing behind
@@ -241,8 +248,9 @@ def open_book(
                     f"The unfinished run in {home} was begun with a ledger. Name it again, {_GIVE_UP}."
                 )
             fresh = False
-        posted = _mend(home / "board", file, found, plan.open(secret.source))
+        posted = _mend(home / "board", file, found, plan.open(secret.source, doubts))
         plan.check(posted)
+        _check_doubts(home, doubts, posted)
         size = os.fstat(file).st_size
         yield Journal(home, secret, posted, file, size, fresh, ended=found.problem is None)
 
@@ -337,6 +345,17 @@ def _check_same(folder: Path, secret: Secret, plan: Plan, tasks: Tasks, seed: in
         raise InputError(
             f"The data, or how it is encoded, has changed since the run in {folder} was begun, and nothing "
             f"is paid for releases of other data. Bring it back as it was, {_GIVE_UP}."
+        )
+
+
+def _check_doubts(folder: Path, doubts: tuple[Doubt, ...], posted: Billboard) -> None:
+    """Refuse to go on with a doubt that neither the board nor the ledger's charge of the run knows of."""
+    known = {doubt.grade for doubt in posted.doubts}
+    new = [doubt for doubt in doubts if doubt.grade not in known]
+    if new:
+        raise InputError(
+            f"The unfinished run in {folder} was begun on another engine, or by cloister 0.1, which can "
+            f"finish it: its board does not say that {new[0].reason}. Go on as it was begun, {_GIVE_UP}."
         )
 
 

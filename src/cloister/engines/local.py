@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -63,8 +63,7 @@ class Run:
     @property
     def guarantee(self) -> Guarantee:
         """The plan's guarantee, with the noise that was really used."""
-        promised = self.plan.guarantee
-        return replace(promised, noise=self.board.noise) if self.board.noise != "none" else promised
+        return self.plan.guarantee_on(self.board)
 
     def model(self, task: object) -> States:
         """Return one task's own model. Give it to that task alone."""
@@ -120,7 +119,7 @@ def run(
     seed = seed_of(random_state)
     plan.mechanism.check(plan.schedule)
     try_rows(plan, tasks)
-    with open_book(journal, plan, tasks, seed, charged=ledger is not None) as book:
+    with open_book(journal, plan, tasks, seed, ledger is not None, engine.doubts) as book:
         if ledger is not None:
             _charge(plan, ledger, book)
         finished = _rounds(plan, tasks, book, engine, progress)
@@ -148,9 +147,9 @@ def try_rows(plan: Plan, tasks: Tasks) -> None:
 
 
 def _charge(plan: Plan, ledger: Ledger, book: Book) -> None:
-    cost, noise = plan.cost_under(ledger.relation), plan.noise_from(book.source)
+    cost, doubts = plan.cost_under(ledger.relation), plan.guarantee_on(book.posted).doubts
     try:
-        ledger.charge(plan.fingerprint, cost, run=book.run, noise=noise)
+        ledger.charge(plan.fingerprint, cost, run=book.run, doubts=doubts)
     except PlanError:  # it may not take place, and nothing was booked
         book.discard()
         raise

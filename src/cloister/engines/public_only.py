@@ -11,6 +11,7 @@ from cloister.arrays import States
 from cloister.billboard import Billboard
 from cloister.engines.cells import Cells, Coins, Engine
 from cloister.plan import Plan
+from cloister.privacy.doubts import Doubt
 from cloister.tasks import Tasks
 
 __all__ = ["PublicOnly"]
@@ -31,6 +32,11 @@ class PublicOnly:
     """
 
     engine: Engine
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Those of the engine."""
+        return self.engine.doubts
 
     @contextmanager
     def cells(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Cells]:

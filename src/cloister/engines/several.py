@@ -17,6 +17,7 @@ from cloister.engines.cells import Cells, Coins, Engine
 from cloister.engines.models import Models
 from cloister.errors import PlanError
 from cloister.plan import Plan
+from cloister.privacy.doubts import Doubt, merged
 from cloister.tasks import Tasks
 
 __all__ = ["Several"]
@@ -58,6 +59,11 @@ class Several:
     def __post_init__(self) -> None:
         if not self.engines or not all(hasattr(engine, "cells") for engine in self.engines):
             raise PlanError(f"Several takes a tuple of engines, one at least. Got {self.engines!r}.")
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Those of any of the engines."""
+        return merged(*(engine.doubts for engine in self.engines))
 
     @contextmanager
     def cells(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Cells]:

@@ -20,6 +20,8 @@ from cloister.estimators.base import FROM_DATA, ClassificationFace, Face, Regres
 from cloister.learners.classification import Classification
 from cloister.learners.regression import Regression
 from cloister.plan import Plan
+from cloister.privacy.accounting import Price, Prices
+from cloister.privacy.guarantee import NoiseMade, guarantee_for
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import Columns
 from cloister.tables.scaling import OwnScaling
@@ -185,16 +187,14 @@ class _Pooled(Face):
     def _keep(self, finished: Run) -> None:
         super()._keep(finished)
         if not self._alone:
-            self.guarantee_ = replace(
-                self.guarantee_,
-                epsilon=math.inf,
-                trust="whoever pools the rows sees them all",
-                other_epsilon=math.inf,
-                delta=1.0,
+            nothing = Price(math.inf, 1.0, "none")
+            self.guarantee_ = guarantee_for(
+                Prices(finished.plan.relation, nothing, nothing),
+                NoiseMade.none(),
+                finished.guarantee.doubts,
                 n_tasks=len(finished.private.ids),
-                accountant="none",
-                noise="none",
                 participation="everyone, with all rows",
+                trust="whoever pools the rows sees them all",
             )
             del self.plan_, self.billboard_  # of the one task that all rows were taken for
 

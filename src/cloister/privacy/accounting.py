@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from cloister.channel import Relation
 from cloister.errors import InputError, PlanError
 from cloister.privacy import gaussian_dp, hidden
 from cloister.privacy.accountants import (
@@ -55,6 +56,20 @@ class Price:
     epsilon: float
     delta: float
     accountant: str
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What an exposure costs under the relation that is claimed, and under the other at the same delta."""
+
+    relation: Relation
+    own: Price
+    other: Price
+
+    @classmethod
+    def of(cls, cost_under: Callable[[Relation], Cost], relation: Relation, delta: float) -> Prices:
+        """Price a cost under both relations."""
+        return cls(relation, price(cost_under(relation), delta), price(cost_under(relation.other), delta))
 
 
 @lru_cache(maxsize=1024)

@@ -32,6 +32,7 @@ from cloister.arrays import Floats
 from cloister.channel import GRID, Channel, Relation
 from cloister.errors import PlanError
 from cloister.privacy.doors import Measure
+from cloister.privacy.doubts import FLOATING_POINT, Doubt
 from cloister.privacy.events import Cost, GaussianEvent
 from cloister.privacy.mechanisms import FLOATING, Door, calibrated, on_grid
 from cloister.privacy.noise import integer_deviation
@@ -101,6 +102,11 @@ class Correlated(ABC):
         """Exact integers or floating point, and that it is correlated."""
         made = "exact integer noise on a fixed-point sum" if self.exact else FLOATING
         return f"{made}, correlated over rounds ({self.name}; no gain from sampling is claimed)"
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """None if exact."""
+        return () if self.exact else (FLOATING_POINT,)
 
     def cost(self, schedule: Schedule, relation: Relation) -> Cost:
         """Return one event: the whole run."""

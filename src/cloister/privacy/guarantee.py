@@ -1,28 +1,48 @@
 """The guarantee: what was proven, about whom, against whom, and on which conditions, as a value.
 
-It prints as one paragraph that a data-protection officer can read, and as JSON that a machine can.
+It prints as one paragraph that a data-protection officer can read, and as JSON that a machine can. One
+function, `guarantee_for`, builds every one of them: before a run from what its noise will be, after it from
+how its noise was really made.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from decimal import ROUND_CEILING, Context
-from typing import Any
+from typing import Any, Protocol
 
 from cloister.errors import InputError
+from cloister.privacy.accounting import Prices
+from cloister.privacy.doubts import Doubt, Grade, doubts_in_old_words, merged
 from cloister.privacy.events import RelationName
+from cloister.privacy.randomness import Origin
 
-__all__ = ["TRUSTED_CURATOR", "Guarantee", "detection_bound", "rounded_up"]
+__all__ = [
+    "DOMAIN",
+    "TRUSTED_CURATOR",
+    "Guarantee",
+    "NoiseMade",
+    "detection_bound",
+    "guarantee_for",
+    "rounded_up",
+]
 
 TRUSTED_CURATOR = (
     "a trusted curator sees each clipped message; nothing is claimed against the curator or network observers"
 )
 
+#: Which data the guarantee speaks of. Whether a task's data fit shows to nobody but those who hold them.
+DOMAIN = (
+    "any other data that fit the codebook; where one operator holds all rows, data that do not fit are "
+    "refused before anything is charged, to the operator alone; where tasks are apart, a task whose data do "
+    "not fit sends zeros and is told at home"
+)
+
 _WORLDS: dict[RelationName, str] = {
-    "replace": "holds one set of data rather than any other",
+    "replace": "holds one set of data rather than any other that fits the codebook",
     "zero_out": "takes part with its data rather than stays silent",
 }
 
@@ -63,6 +83,48 @@ def detection_bound(epsilon: float, delta: float, false_alarms: float = 0.05) ->
     return min(1.0, likely, rest)
 
 
+class _Noise(Protocol):
+    """What this module needs of a mechanism."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]: ...
+
+
+@dataclass(frozen=True)
+class NoiseMade:
+    """How the noise of a run is made: which kind, from where, and what speaks against it.
+
+    `doubts` are those of the mechanism, of the source of randomness and of the engine.
+
+    Examples
+    --------
+    >>> from cloister.privacy.mechanisms import Gaussian
+    >>> made = NoiseMade.by(Gaussian(1.0), Origin.SEED)
+    >>> str(made), [str(doubt.grade) for doubt in made.doubts]
+    ('INSECURE: exact integer noise on a fixed-point sum, from a seed, for tests and papers', ['void'])
+    """
+
+    kind: str
+    origin: Origin
+    doubts: tuple[Doubt, ...] = ()
+
+    @classmethod
+    def by(cls, mechanism: _Noise, origin: Origin, engine: Iterable[Doubt] = ()) -> NoiseMade:
+        """Noise that a mechanism makes from randomness of this origin; `engine` are the engine's doubts."""
+        return cls(mechanism.kind, origin, merged(mechanism.doubts, origin.doubts, engine))
+
+    @classmethod
+    def none(cls, engine: Iterable[Doubt] = ()) -> NoiseMade:
+        """No noise: nothing is released, or it is released as it is."""
+        return cls("none", Origin.NOWHERE, merged(engine))
+
+    def __str__(self) -> str:
+        return self.origin.describe(self.kind)
+
+
 @dataclass(frozen=True)
 class Guarantee:
     """What the other tasks, even all colluding, can learn about one task.
@@ -80,15 +142,18 @@ class Guarantee:
     participation : str
         Who takes part when, and who may know it.
     noise : str
-        Where the noise comes from. A text that begins with ``INSECURE`` makes the guarantee void.
+        Where the noise comes from.
     unit : str, default="task"
         What is protected.
     trust : str
         Who is trusted with what.
     other_epsilon : float, optional
         Epsilon under the other relation, at the same delta.
-    caveats : tuple of str, default=()
-        Reasons why the guarantee does *not* hold.
+    doubts : tuple of Doubt, default=()
+        What speaks against it. With one of grade void it does not hold; with others, not proven to the last
+        bit, it does, and says so.
+    domain : str
+        Which other data a task's data cannot be told from, and what becomes of data outside.
 
     Examples
     --------
@@ -112,7 +177,8 @@ class Guarantee:
     unit: str = "task"
     trust: str = TRUSTED_CURATOR
     other_epsilon: float | None = None
-    caveats: tuple[str, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
+    domain: str = DOMAIN
 
     def __post_init__(self) -> None:
         if not self.epsilon >= 0:
@@ -121,21 +187,30 @@ class Guarantee:
             raise InputError(f"delta must be in [0, 1]. Got {self.delta!r}. Use default_delta(n_tasks).")
         if self.relation not in _WORLDS:
             raise InputError(f"relation must be 'replace' or 'zero_out'. Got {self.relation!r}. Choose one.")
-        object.__setattr__(self, "caveats", tuple(self.caveats))
+        object.__setattr__(self, "doubts", tuple(self.doubts))
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why the guarantee does not hold: the caveats, and noise that can be reproduced."""
-        seeded = self.noise.startswith("INSECURE")
-        return self.caveats + ((f"the noise can be reproduced ({self.noise})",) if seeded else ())
+        """Why it does not hold, if it does not."""
+        return tuple(doubt.reason for doubt in self.doubts if doubt.grade == Grade.VOID)
+
+    @property
+    def unproven(self) -> tuple[str, ...]:
+        """Why it is not proven to the last bit, if it is not."""
+        return tuple(doubt.reason for doubt in self.doubts if doubt.grade == Grade.LAST_BIT)
 
     @property
     def holds(self) -> bool:
-        """Whether epsilon is finite and nothing speaks against it."""
+        """Whether epsilon is finite and nothing makes it void."""
         return math.isfinite(self.epsilon) and not self.reasons
 
+    @property
+    def proven_to_the_last_bit(self) -> bool:
+        """Whether it holds, lowest bits of floating-point numbers included."""
+        return self.holds and not self.doubts
+
     def __str__(self) -> str:
-        parts = [self._verdict(), self._meaning(), self._other(), self._conditions()]
+        parts = [self._verdict(), self._unproven(), self._meaning(), self._other(), self._conditions()]
         return " ".join(part for part in parts if part)
 
     def to_dict(self) -> dict[str, Any]:
@@ -148,7 +223,7 @@ class Guarantee:
         'inf'
         """
         out = {f.name: getattr(self, f.name) for f in fields(self)}
-        out["caveats"] = list(self.caveats)
+        out["doubts"] = [doubt.to_dict() for doubt in self.doubts]
         for name in ("epsilon", "other_epsilon"):
             if out[name] is not None and math.isinf(out[name]):
                 out[name] = "inf"
@@ -160,7 +235,8 @@ class Guarantee:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Guarantee:
-        """Read what :meth:`to_dict` wrote."""
+        """Read what :meth:`to_dict` wrote, here or in an older version."""
+        values = _without_old_words(values) if "caveats" in values else values
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
@@ -171,6 +247,7 @@ class Guarantee:
         for name in ("epsilon", "other_epsilon"):
             if given.get(name) is not None:
                 given[name] = float(given[name])
+        given["doubts"] = tuple(map(Doubt.from_dict, given.get("doubts", ())))
         try:
             return cls(**given)
         except TypeError as error:
@@ -183,6 +260,11 @@ class Guarantee:
         if self.reasons:
             return f"DOES NOT HOLD: {'; '.join(self.reasons)}. What follows would hold otherwise."
         return ""
+
+    def _unproven(self) -> str:
+        if not self.unproven or math.isinf(self.epsilon):
+            return ""
+        return f"NOT PROVEN TO THE LAST BIT: {'; '.join(self.unproven)}."
 
     def _meaning(self) -> str:
         if math.isinf(self.epsilon):
@@ -208,9 +290,63 @@ class Guarantee:
         if self.epsilon == 0 and self.delta == 0:
             return ""
         return (
-            f"Participation: {self.participation}. Trust: {self.trust}. Noise: {self.noise}. "
-            f"Accounting: {self.accountant}."
+            f"Domain: {self.domain}. Participation: {self.participation}. Trust: {self.trust}. "
+            f"Noise: {self.noise}. Accounting: {self.accountant}."
         )
+
+
+def guarantee_for(
+    prices: Prices,
+    made: NoiseMade,
+    doubts: Iterable[Doubt] = (),
+    *,
+    n_tasks: int,
+    participation: str,
+    trust: str = TRUSTED_CURATOR,
+) -> Guarantee:
+    """Build a guarantee: what was priced, how the noise is made, and all that speaks against it.
+
+    Parameters
+    ----------
+    prices : Prices
+        Epsilon and delta under both relations, and who proved them.
+    made : NoiseMade
+        How the noise is made, or will be; without noise that protects, it says none.
+    doubts : iterable of Doubt
+        Those of the plan, and of whatever the release rests on.
+    n_tasks : int
+        Public number of tasks.
+    participation, trust : str
+        Who takes part when, and who is trusted with what.
+
+    Examples
+    --------
+    >>> from cloister.privacy.accounting import Price
+    >>> from cloister.channel import Relation
+    >>> prices = Prices(Relation.REPLACE, Price(1.0, 1e-5, "exact Gaussian DP"), Price(0.5, 1e-5, "the same"))
+    >>> seeded = NoiseMade("integer noise", Origin.SEED, Origin.SEED.doubts)
+    >>> guarantee_for(prices, seeded, n_tasks=9, participation="everyone").holds
+    False
+    """
+    return Guarantee(
+        epsilon=prices.own.epsilon,
+        delta=prices.own.delta,
+        relation=prices.relation.value,
+        n_tasks=n_tasks,
+        accountant=prices.own.accountant,
+        participation=participation,
+        noise=str(made),
+        trust=trust,
+        other_epsilon=prices.other.epsilon,
+        doubts=merged(doubts, made.doubts),
+    )
+
+
+def _without_old_words(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate a guarantee that was written when doubts were words: before 0.2."""
+    caveats = [Doubt(Grade.VOID, caveat).to_dict() for caveat in values["caveats"]]
+    made = [doubt.to_dict() for doubt in doubts_in_old_words(str(values.get("noise", "")))]
+    return {name: value for name, value in values.items() if name != "caveats"} | {"doubts": caveats + made}
 
 
 def rounded_up(value: float, digits: int = 4) -> str:

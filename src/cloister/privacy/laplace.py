@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from cloister.arrays import Floats
 from cloister.channel import Channel, Relation, Round
 from cloister.errors import PlanError
+from cloister.privacy.doubts import FLOATING_POINT, Doubt
 from cloister.privacy.events import PureEvent
 from cloister.privacy.mechanisms import FLOATING, PerRound, calibrated, growth
 from cloister.privacy.randomness import Randomness, normals
@@ -77,6 +78,11 @@ class Laplace(PerRound):
     def kind(self) -> str:
         """Floating point."""
         return FLOATING
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Floating point."""
+        return (FLOATING_POINT,)
 
     def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:
         """Return the sum."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cloister.channel import Relation
-from cloister.errors import InputError, LedgerError
+from cloister.errors import BudgetError, InputError, LedgerError
+from cloister.privacy.doubts import Doubt
 from cloister.privacy.events import Cost
 from cloister.privacy.ledger_balance import Balance
 from cloister.privacy.ledger_entries import Account, Charge
@@ -69,8 +70,8 @@ class Ledger:
     Privacy
     -------
     What is promised to every task, whatever plans are chosen in whatever light, is the *budget*: all releases
-    together are (epsilon, delta)-differentially private for it, as long as no charge has a `doubt` about its
-    noise. `spent` says how much of the budget is used.
+    together are (epsilon, delta)-differentially private for it, as long as no charge has a doubt that is void
+    (`Charge.doubts`). `spent` says how much of the budget is used.
 
     References
     ----------
@@ -203,7 +204,9 @@ class Ledger:
         """Epsilon that the whole budget means for an owner of `group` tasks, at the ledger's delta."""
         return self.balance.budget_of(group)
 
-    def charge(self, plan: str, cost: Cost, run: str | None = None, noise: str = "") -> Charge:
+    def charge(
+        self, plan: str, cost: Cost, run: str | None = None, *, doubts: Iterable[Doubt] = ()
+    ) -> Charge:
         """Book a run before anything leaves a task; refuse it if the budget does not allow it.
 
         Parameters
@@ -216,9 +219,9 @@ class Ledger:
             Key of this run, by default a new random one. Charging again under the same key returns the first
             charge and spends nothing, so that a run that was interrupted can go on with *the same* board. A
             release that is made afresh needs a charge, and a key, of its own.
-        noise : str, optional
-            What noise the run has, in words. Noise from a seed, or in floating point, does not keep what its
-            price promises: the charge says so for ever (`Charge.doubt`).
+        doubts : iterable of Doubt
+            What speaks against the guarantee of what is charged: ``guarantee.doubts``. The charge says so for
+            ever.
 
         Returns
         -------
@@ -226,8 +229,8 @@ class Ledger:
             It is committed: a crash from here on does not undo it.
         """
         key = secrets.token_hex(16) if run is None else run
-        account = self._store.account
-        return self._store.book(lambda past: Balance(account, past).next(plan, cost, key, noise))
+        account, given = self._store.account, tuple(doubts)
+        return self._store.book(lambda past: Balance(account, past).next(plan, cost, key, given))
 
     @property
     def _store(self) -> Store:
@@ -259,11 +262,14 @@ class _Memory:
         self.account = account
         self._charges: tuple[Charge, ...] = ()
         self._lock = threading.Lock()
+        self._process = os.getpid()
 
     def charges(self) -> tuple[Charge, ...]:
+        self._refuse_copies()
         return self._charges
 
     def book(self, decide: Decision) -> Charge:
+        self._refuse_copies()
         with self._lock:
             charge = decide(self._charges)
             if charge.number == len(self._charges):
@@ -271,7 +277,14 @@ class _Memory:
         return charge
 
     def reopening(self) -> tuple[str, str]:
-        raise LedgerError(
-            "A ledger in memory cannot be shared with another process, which would spend the budget again. "
-            "Use Ledger.create(file, population, ...)."
-        )
+        raise LedgerError(_NOT_SHARED)
+
+    def _refuse_copies(self) -> None:
+        if os.getpid() != self._process:  # after a fork: the process that opened it does not see this one
+            raise BudgetError(_NOT_SHARED)
+
+
+_NOT_SHARED = (
+    "A ledger in memory cannot be shared with another process, which would spend the budget again. "
+    "Use Ledger.create(file, population, ...)."
+)

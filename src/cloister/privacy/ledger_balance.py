@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cloister.errors import BudgetError, InputError, LedgerError, PlanError
 from cloister.privacy import gaussian_dp
 from cloister.privacy.accounting import check_delta
+from cloister.privacy.doubts import Doubt
 from cloister.privacy.events import Cost
 from cloister.privacy.ledger_entries import Account, Charge, exposure
 
@@ -58,7 +59,7 @@ class Balance:
         """Epsilon of the whole budget for the owner of `group` tasks."""
         return self._epsilon(self.account.mu**2, self._checked(group))
 
-    def next(self, plan: str, cost: Cost, run: str, noise: str = "") -> Charge:
+    def next(self, plan: str, cost: Cost, run: str, doubts: tuple[Doubt, ...] = ()) -> Charge:
         """Return the charge that books a run, or the one that did already; refuse what is not allowed."""
         self._check(cost)
         for charge in self.charges:
@@ -68,6 +69,11 @@ class Balance:
                         f"Run {run!r} was booked for another plan or price, as charge {charge.number}. "
                         "Give each run a key of its own."
                     )
+                for doubt in charge.unbooked(doubts):
+                    raise LedgerError(
+                        f"Run {run!r} was booked as charge {charge.number}, without a doubt that it has now: "
+                        f"{doubt}. Go on as it was begun, or give it a key of its own."
+                    )
                 return charge
         after = self.squares + exposure(cost) ** 2
         if not after <= self.account.mu**2 * (1 + _TOLERANCE):
@@ -76,7 +82,7 @@ class Balance:
                 f"budget is {self.account.epsilon:g} at delta = {self.account.delta:g}, and "
                 f"{self.spent_by(1):.3g} is spent. Nothing has left any task."
             )
-        return Charge.after(self.head, len(self.charges), plan, run, cost, noise)
+        return Charge.after(self.head, len(self.charges), plan, run, cost, doubts)
 
     def _check(self, cost: Cost) -> None:
         account = self.account

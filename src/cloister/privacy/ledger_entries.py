@@ -15,6 +15,7 @@ from cloister.channel import Relation
 from cloister.errors import BudgetError, InputError, LedgerError, PlanError
 from cloister.privacy import gaussian_dp
 from cloister.privacy.accounting import check_delta
+from cloister.privacy.doubts import Doubt, Grade, doubts_in_old_words
 from cloister.privacy.events import Cost, Event, GaussianEvent, PureEvent
 from cloister.privacy.sampling import Epochs, OnePass
 
@@ -96,7 +97,7 @@ class Charge:
     time : str
         When it was booked, in UTC.
     events : str
-        What was charged for, as JSON: equal rounds together, relation, sampling, number of tasks.
+        What was charged for, as JSON: equal rounds together, relation, sampling, number of tasks, doubts.
     hash : str
         SHA-256 of the hash before and of everything above.
     """
@@ -110,25 +111,37 @@ class Charge:
     hash: str = field(default="", repr=False)
 
     @classmethod
-    def after(cls, head: str, number: int, plan: str, run: str, cost: Cost, noise: str) -> Charge:
+    def after(
+        cls, head: str, number: int, plan: str, run: str, cost: Cost, doubts: Iterable[Doubt]
+    ) -> Charge:
         """Write a new charge, dated now, behind the one whose hash is given."""
         check_name("A plan's fingerprint", plan)
         check_name("A run's key", run)
         time = datetime.now(UTC).isoformat(timespec="microseconds")
-        draft = cls(plan, exposure(cost), run, number, time, describe(cost, noise))
+        draft = cls(plan, exposure(cost), run, number, time, describe(cost, doubts))
         return cls(**{**asdict(draft), "hash": draft.chained(head)})
 
     @property
     def details(self) -> dict[str, Any]:
-        """What was charged for: events with their counts, relation, sampling, number of tasks."""
+        """What was charged for: events with their counts, relation, sampling, number of tasks, doubts."""
         document: dict[str, Any] = json.loads(self.events)
         return document
 
     @property
-    def doubt(self) -> str | None:
-        """Why this run's noise may not keep what its price promises, if it may not."""
-        noise = str(self.details.get("noise", ""))
-        return noise if noise.startswith("INSECURE") or "floating-point" in noise else None
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Why this run may not keep what its price promises; none if it does.
+
+        Charges of cloister 0.1 have a text about their noise instead, and are read for ever.
+        """
+        details = self.details
+        if "doubts" in details:
+            return tuple(map(Doubt.from_dict, details["doubts"]))
+        return doubts_in_old_words(str(details.get("noise", "")))
+
+    def unbooked(self, doubts: Iterable[Doubt]) -> tuple[Doubt, ...]:
+        """Return those of which no doubt of the same grade was booked; 0.1 booked words, and is not asked."""
+        booked = {doubt.grade for doubt in self.doubts} if "doubts" in self.details else set(Grade)
+        return tuple(doubt for doubt in doubts if doubt.grade not in booked)
 
     def chained(self, head: str) -> str:
         """Return the hash that this charge has to have behind another."""
@@ -176,21 +189,21 @@ def _mu(event: Event) -> float:
     )
 
 
-def describe(cost: Cost, noise: str = "") -> str:
-    """Write down what a run is charged for, as JSON; equal rounds stand together.
+def describe(cost: Cost, doubts: Iterable[Doubt] = ()) -> str:
+    """Write down what a run is charged for and what speaks against it, as JSON; equal rounds stand together.
 
     Examples
     --------
     >>> from cloister.privacy.sampling import Everyone
     >>> describe(Cost((PureEvent(0.5),) * 2, Everyone(), n_tasks=9))  # doctest: +ELLIPSIS
-    '{"events":[{"count":2,"epsilon":0.5,"kind":"PureEvent"}],"n_tasks":9,"noise":"","relation":"replace",...'
+    '{"doubts":[],"events":[{"count":2,"epsilon":0.5,"kind":"PureEvent"}],"n_tasks":9,"relation":"replace",...'
     """
     events = [{"kind": type(e).__name__, "count": n, **_numbers(e)} for e, n in Counter(cost.events).items()]
     return _json(
         {
+            "doubts": [doubt.to_dict() for doubt in doubts],
             "events": events,
             "n_tasks": int(cost.n_tasks),
-            "noise": noise,
             "relation": str(cost.relation),
             "sampling": cost.sampling.describe(),
         }

@@ -213,7 +213,7 @@ def locate(where: str | os.PathLike[str], create: bool) -> Place:
         if url.get_backend_name() != "sqlite":
             return Server(url)
         where = url.database or ":memory:"
-    path = Path(where)
+    path = Path(where).resolve()  # now: the folder of the process may change
     if path.is_dir():
         raise LedgerError(f"A ledger is a file, and {str(where)!r} is none. Name one, such as tasks.ledger.")
     if str(where).startswith((":memory:", "file:")):

@@ -178,6 +178,7 @@ def _charge(row: Sequence[Any]) -> Charge:
         check_name("A name", name)
     if not 0 <= charge.mu < float("inf") or not isinstance(json.loads(charge.events), dict):
         raise ValueError("not a charge")
+    _ = charge.doubts
     return charge
 
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from cloister.arrays import Floats
 from cloister.channel import Channel, Relation, Round
 from cloister.errors import PlanError
+from cloister.privacy.doubts import FLOATING_POINT, Doubt
 from cloister.privacy.events import Cost, Event, GaussianEvent
 from cloister.privacy.noise import discrete_gaussian, integer_deviation
 from cloister.privacy.randomness import Randomness, Stream, normals
@@ -53,6 +54,10 @@ class Mechanism(Protocol):
     @property
     def kind(self) -> str:
         """What the guarantee says about the noise."""
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """What speaks against a guarantee that rests on this noise."""
 
     def cost(self, schedule: Schedule, relation: Relation) -> Cost:
         """Return what a run costs one task under `relation`; the noise is set for the schedule's own."""
@@ -208,6 +213,11 @@ class Gaussian(PerRound):
         """Exact integers, or floating point."""
         return "exact integer noise on a fixed-point sum" if self.exact else FLOATING
 
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """None if exact."""
+        return () if self.exact else (FLOATING_POINT,)
+
     def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:
         """Return the sum, as integers if exact."""
         return channel.integers(messages) if self.exact else channel.total(messages)
@@ -255,6 +265,11 @@ class Silent(PerRound):
     def kind(self) -> str:
         """None."""
         return "none"
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """None: an infinite epsilon says it all."""
+        return ()
 
     def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:
         """Return the sum."""

@@ -20,14 +20,16 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from cloister.arrays import Floats, Words
+from cloister.privacy.doubts import SEEDED, Doubt
 
-__all__ = ["Randomness", "SeededRandomness", "Stream", "SystemRandomness"]
+__all__ = ["Origin", "Randomness", "SeededRandomness", "Stream", "SystemRandomness", "source_of"]
 
 KEY_BYTES = 32
 
@@ -83,9 +85,27 @@ class Stream:
         return bound
 
 
+class Origin(Enum):
+    """Where the randomness of a release came from, and what speaks against it."""
+
+    SYSTEM = "{noise}, from a cryptographic generator keyed by the operating system"
+    SEED = "INSECURE: {noise}, from a seed, for tests and papers"
+    NOWHERE = "none"
+
+    def describe(self, noise: str) -> str:
+        """Say it of a kind of noise."""
+        return self.value.format(noise=noise)
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Who knows the seed can subtract the noise."""
+        return (SEEDED,) if self is Origin.SEED else ()
+
+
 class Randomness(ABC):
     """A secret key, and the streams that follow from it."""
 
+    origin: ClassVar[Origin]
     #: Whether noise is drawn for the sum it is added to.
     binds: ClassVar[bool] = True
 
@@ -94,9 +114,10 @@ class Randomness(ABC):
     def key(self) -> bytes:
         """The secret itself: 32 bytes."""
 
-    @abstractmethod
-    def describe(self, noise: str) -> str:
-        """Say what the guarantee says about noise of this kind from this source."""
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """What speaks against a guarantee whose noise comes from here."""
+        return self.origin.doubts
 
     def stream(self, name: str, round: int = 0) -> Stream:
         """Return the stream of this name, from its beginning."""
@@ -112,15 +133,12 @@ class SystemRandomness(Randomness):
     """A key from the operating system's cryptographic generator, or the one that was kept to go on with."""
 
     secret: bytes = field(default_factory=lambda: os.urandom(KEY_BYTES), repr=False)
+    origin: ClassVar[Origin] = Origin.SYSTEM
 
     @property
     def key(self) -> bytes:
         """The secret itself."""
         return self.secret
-
-    def describe(self, noise: str) -> str:
-        """Name the kind of noise and where it comes from."""
-        return f"{noise}, from a cryptographic generator keyed by the operating system"
 
 
 @dataclass(frozen=True)
@@ -135,11 +153,12 @@ class SeededRandomness(Randomness):
     >>> first, again = (SeededRandomness(7).stream("noise", 1) for _ in range(2))
     >>> bool((first.words(3) == again.words(3)).all()), bool((first.words(3) == first.words(3)).any())
     (True, False)
-    >>> SeededRandomness(7).describe("floating-point noise")
+    >>> SeededRandomness(7).origin.describe("floating-point noise")
     'INSECURE: floating-point noise, from a seed, for tests and papers'
     """
 
     seed: int
+    origin: ClassVar[Origin] = Origin.SEED
     binds: ClassVar[bool] = False
 
     @property
@@ -147,9 +166,10 @@ class SeededRandomness(Randomness):
         """The key that follows from the seed."""
         return _shake(b"seed", str(int(self.seed)).encode())
 
-    def describe(self, noise: str) -> str:
-        """Say that it is insecure."""
-        return f"INSECURE: {noise}, from a seed, for tests and papers"
+
+def source_of(seed: int | None) -> Randomness:
+    """Return the operating system's randomness, or that of a seed."""
+    return SystemRandomness() if seed is None else SeededRandomness(int(seed))
 
 
 def normals(uniforms: Floats) -> Floats:

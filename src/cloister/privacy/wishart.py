@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from cloister.arrays import Floats
 from cloister.channel import Channel, Outer, Relation, Round, svec
 from cloister.errors import PlanError
+from cloister.privacy.doubts import FLOATING_POINT, Doubt
 from cloister.privacy.events import GammaEvent
 from cloister.privacy.mechanisms import FLOATING, PerRound, calibrated
 from cloister.privacy.randomness import Randomness, normals
@@ -100,6 +101,11 @@ class Wishart(PerRound):
     def kind(self) -> str:
         """Floating point."""
         return FLOATING
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Floating point."""
+        return (FLOATING_POINT,)
 
     def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:
         """Return the sum."""

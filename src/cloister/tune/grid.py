@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import secrets
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,8 +19,10 @@ from cloister.errors import InputError, PlanError
 from cloister.learners.losses import Loss
 from cloister.plan import Plan
 from cloister.privacy import accounting
-from cloister.privacy.guarantee import Guarantee
+from cloister.privacy.doubts import Doubt, Grade
+from cloister.privacy.guarantee import TRUSTED_CURATOR, Guarantee, NoiseMade, guarantee_for
 from cloister.privacy.mechanisms import Gaussian
+from cloister.privacy.randomness import Origin
 from cloister.privacy.sampling import Everyone
 from cloister.tasks import Tasks, local_key
 
@@ -48,8 +53,10 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Grid:
+class Grid(ABC):
     """What both ways of choosing need to know, all of it public."""
+
+    _trust: ClassVar[str] = TRUSTED_CURATOR
 
     candidates: tuple[Algorithm, ...]
     loss: Loss
@@ -85,17 +92,24 @@ class Grid:
             caveats=self.caveats,
         )
 
-    def _guarantee(self, price: accounting.Price, other: float, noise: str) -> Guarantee:
-        return Guarantee(
-            epsilon=price.epsilon,
-            delta=price.delta,
-            relation=self.relation.value,
+    @abstractmethod
+    def _prices(self) -> accounting.Prices:
+        """Price everything together under both relations."""
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """What the whole will promise, known before data is touched."""
+        return self.guarantee_from(Origin.SYSTEM)
+
+    def guarantee_from(self, origin: Origin) -> Guarantee:
+        """Return what the whole promises if randomness comes from there."""
+        return guarantee_for(
+            self._prices(),
+            NoiseMade.by(Gaussian(), origin),
+            (Doubt(Grade.VOID, caveat) for caveat in self.caveats),
             n_tasks=self.n_tasks,
-            accountant=price.accountant,
             participation=Everyone().describe(),
-            noise=noise,
-            other_epsilon=other,
-            caveats=self.caveats,
+            trust=self._trust,
         )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,9 +15,7 @@ from cloister.errors import AlgorithmError, PlanError
 from cloister.evaluation import release_sum
 from cloister.plan import Plan
 from cloister.privacy import accounting, gaussian_dp
-from cloister.privacy.guarantee import Guarantee
-from cloister.privacy.mechanisms import Gaussian
-from cloister.privacy.randomness import SeededRandomness, SystemRandomness
+from cloister.privacy.randomness import source_of
 from cloister.tasks import Tasks
 from cloister.tune.grid import Choice, Grid, check_tasks, held_out_losses, on_all_rows, run_seed, split_seed
 
@@ -83,6 +82,7 @@ class RepeatAndSelect(Grid):
     for a curator that holds the data, and the guarantee says so; for tasks that hold their own use `Vote`.
     """
 
+    _trust: ClassVar[str] = HIDDEN_RUNS
     runs: float = field(default=10.0, kw_only=True)
     shape: float = field(default=1.0, kw_only=True)
     worst: float = field(default=1.0, kw_only=True)
@@ -125,16 +125,13 @@ class RepeatAndSelect(Grid):
         """One plan a candidate."""
         return tuple(self._plans(self.mu))
 
-    @cached_property
-    def guarantee(self) -> Guarantee:
-        """What the whole will promise, known before data is touched."""
+    def _prices(self) -> accounting.Prices:
         assert self.delta is not None
-        found = self._epsilon(self.mu, self.relation)
-        price = accounting.Price(found, self.delta, "Rényi DP of repeat-and-select")
-        other = self._epsilon(self.mu, self.relation.other)
-        return replace(
-            self._guarantee(price, other, SystemRandomness().describe(Gaussian().kind)), trust=HIDDEN_RUNS
+        own, other = (
+            accounting.Price(self._epsilon(self.mu, r), self.delta, "Rényi DP of repeat-and-select")
+            for r in (self.relation, self.relation.other)
         )
+        return accounting.Prices(self.relation, own, other)
 
 
 def repeat_and_select(selection: RepeatAndSelect, tasks: Tasks, *, random_state: int | None = None) -> Choice:
@@ -152,7 +149,7 @@ def repeat_and_select(selection: RepeatAndSelect, tasks: Tasks, *, random_state:
         Makes it reproducible and INSECURE.
     """
     check_tasks(tasks, selection.n_tasks)
-    source = SystemRandomness() if random_state is None else SeededRandomness(int(random_state))
+    source = source_of(random_state)
     plans, score_mu = selection.plans, selection.mu * math.sqrt(selection.share)
     train, test = tasks.split(selection.holdout, split_seed(random_state))
     best: tuple[float, int, Run] | None = None
@@ -168,7 +165,7 @@ def repeat_and_select(selection: RepeatAndSelect, tasks: Tasks, *, random_state:
             "The number of runs came out as 0: by chance, and whatever the data. Expect more runs, or use "
             "shape=1, which draws at least one."
         )
-    guarantee = replace(selection.guarantee, noise=source.describe(Gaussian().kind))
+    guarantee = selection.guarantee_from(source.origin)
     found = on_all_rows(best[2], tasks)
     return Choice(best[1], selection.candidates[best[1]], found, np.array(best[:1]), guarantee)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -22,10 +22,8 @@ from cloister.learners.losses import LeastSquares, Loss, Softmax
 from cloister.plan import Plan
 from cloister.privacy import accounting
 from cloister.privacy.events import Cost
-from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.ledger import Ledger
-from cloister.privacy.mechanisms import Gaussian
-from cloister.privacy.randomness import SystemRandomness
+from cloister.privacy.randomness import source_of
 from cloister.privacy.sampling import Everyone
 from cloister.tables.codebook import Codebook, Numeric
 from cloister.tasks import Block, Tasks
@@ -144,13 +142,9 @@ class Vote(Grid):
         """Return what one task is exposed to over all runs and the vote."""
         return self._cost(self.plans, Relation(relation))
 
-    @cached_property
-    def guarantee(self) -> Guarantee:
-        """What the whole will promise, known before data is touched."""
+    def _prices(self) -> accounting.Prices:
         assert self.delta is not None
-        price = accounting.price(self.cost_under(self.relation), self.delta)
-        other = accounting.price(self.cost_under(self.relation.other), self.delta)
-        return self._guarantee(price, other.epsilon, SystemRandomness().describe(Gaussian().kind))
+        return accounting.Prices.of(self.cost_under, self.relation, self.delta)
 
     @property
     def fingerprint(self) -> str:
@@ -191,8 +185,10 @@ def vote(
     """
     check_tasks(tasks, election.n_tasks)
     plans = election.plans
+    guarantee = election.guarantee_from(source_of(random_state).origin)
     if ledger is not None:
-        ledger.charge(election.fingerprint, election.cost_under(ledger.relation))
+        cost = election.cost_under(ledger.relation)
+        ledger.charge(election.fingerprint, cost, doubts=guarantee.doubts)
     train, test = tasks.split(election.holdout, split_seed(random_state))
     runs = [run(plan, train, random_state=run_seed(random_state, i)) for i, plan in enumerate(plans[:-1])]
     losses = np.column_stack([held_out_losses(done, test, election.loss) for done in runs])
@@ -206,7 +202,6 @@ def vote(
     count = run(plans[-1], slips, random_state=run_seed(random_state, len(runs)))
     votes = np.asarray(count.board["votes"])
     best = int(votes.argmax())
-    guarantee = replace(election.guarantee, noise=count.guarantee.noise)
     return Choice(best, election.candidates[best], on_all_rows(runs[best], tasks), votes, guarantee)
 
 

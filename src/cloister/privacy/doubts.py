@@ -1,0 +1,105 @@
+"""Doubts: what speaks against a guarantee, each with a grade and a reason in words.
+
+Whatever takes part in making a release declares its own doubts: a mechanism, a source of randomness, an
+engine, a plan. They are gathered once, by `cloister.privacy.guarantee.guarantee_for`; the guarantee prints
+them, and a ledger keeps them with the charge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
+from typing import Any
+
+from cloister.errors import InputError
+
+__all__ = ["FLOATING_POINT", "SEEDED", "SHARED_DEVICE", "Doubt", "Grade", "doubts_in_old_words", "merged"]
+
+
+class Grade(StrEnum):
+    """How much a doubt takes away.
+
+    *void*: the guarantee does not hold. *not proven to the last bit*: it is proven for real numbers, and the
+    lowest bits of the floating-point numbers that were released, or that models are made of, may tell more.
+    """
+
+    VOID = "void"
+    LAST_BIT = "not proven to the last bit"
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """One reason to doubt a guarantee.
+
+    Examples
+    --------
+    >>> doubt = Doubt(Grade.VOID, "the bounds were read from the data")
+    >>> print(doubt)
+    void: the bounds were read from the data
+    >>> Doubt.from_dict(doubt.to_dict()) == doubt
+    True
+    """
+
+    grade: Grade
+    reason: str
+
+    def __post_init__(self) -> None:
+        if self.grade not in list(Grade):
+            raise InputError(
+                f"grade must be one of {', '.join(map(repr, map(str, Grade)))}. Got {self.grade!r}."
+            )
+        if not (isinstance(self.reason, str) and self.reason):
+            raise InputError(f"The reason of a doubt must be a text. Got {self.reason!r}.")
+        object.__setattr__(self, "grade", Grade(self.grade))
+
+    def __str__(self) -> str:
+        return f"{self.grade}: {self.reason}"
+
+    def to_dict(self) -> dict[str, str]:
+        """Return plain values for JSON."""
+        return {"grade": str(self.grade), "reason": self.reason}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Doubt:
+        """Read what `to_dict` wrote."""
+        if not isinstance(values, Mapping) or set(values) != {"grade", "reason"}:
+            raise InputError(f"A doubt has a grade and a reason, and nothing else. Got {values!r}.")
+        return cls(values["grade"], values["reason"])
+
+
+SEEDED = Doubt(
+    Grade.VOID, "the noise is drawn from a seed, and whoever knows the seed can draw it again and subtract it"
+)
+FLOATING_POINT = Doubt(
+    Grade.LAST_BIT, "the noise is drawn in floating point, whose lowest bits can give a message away"
+)
+SHARED_DEVICE = Doubt(
+    Grade.LAST_BIT,
+    "tasks share a device's kernels, where the number of one task's rows can move the last bits of another's",
+)
+
+
+def merged(*groups: Iterable[Doubt]) -> tuple[Doubt, ...]:
+    """Return every doubt once, in order."""
+    return tuple(dict.fromkeys(chain.from_iterable(groups)))
+
+
+def doubts_in_old_words(noise: str) -> tuple[Doubt, ...]:
+    """Read the doubts of a file of cloister 0.1, where they were words about noise; nothing writes such now.
+
+    Examples
+    --------
+    >>> for doubt in doubts_in_old_words("INSECURE: floating-point noise, from a seed, for tests and papers"):
+    ...     print(doubt.grade)
+    void
+    not proven to the last bit
+    >>> doubts_in_old_words("exact integer noise on a fixed-point sum, from a cryptographic generator")
+    ()
+    """
+    found = (
+        (noise.startswith("INSECURE"), SEEDED),
+        ("floating-point" in noise, FLOATING_POINT),
+    )
+    return tuple(doubt for is_there, doubt in found if is_there)
