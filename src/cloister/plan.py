@@ -35,6 +35,8 @@ from cloister.storage import write_file
 
 __all__ = ["Plan"]
 
+#: How a plan file of cloister 0.1 begins.
+OLD_PLAN = b'type = "Plan"\n'
 #: No plan file may ask for more rounds, parameters or steps.
 LARGEST = 1_000_000
 

@@ -31,7 +31,7 @@ from cloister import shelf
 from cloister.billboard import END, MAGIC, Billboard, Scan, scan, synced_every
 from cloister.errors import BillboardError, InputError, PlanError, StorageError
 from cloister.locking import try_lock
-from cloister.plan import Plan
+from cloister.plan import OLD_PLAN, Plan
 from cloister.privacy.doubts import Doubt
 from cloister.privacy.randomness import KEY_BYTES, Randomness, SeededRandomness, SystemRandomness, source_of
 from cloister.shelf import text_of
@@ -230,6 +230,7 @@ def open_book(
         return
     home = Path(folder)
     plan.open()  # a plan that cannot be opened leaves nothing behind
+    _refuse_old(home / "plan.toml")
     if (home / "plan.toml").exists() and not (home / "board").exists():
         raise InputError(f"{home} is not a journal: it has a plan.toml but no board. Choose another folder.")
     make_folder(home)
@@ -253,6 +254,13 @@ def open_book(
         _check_doubts(home, doubts, posted)
         size = os.fstat(file).st_size
         yield Journal(home, secret, posted, file, size, fresh, ended=found.problem is None)
+
+
+def _refuse_old(plan: Path) -> None:
+    if plan.is_file() and plan.read_bytes().startswith(OLD_PLAN):
+        raise PlanError(
+            f"The run in {plan.parent} was begun by cloister 0.1. Finish it with that version, {_GIVE_UP}."
+        )
 
 
 def unfinished(
