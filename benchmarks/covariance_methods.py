@@ -36,7 +36,7 @@ from cloister.algorithms.baselines import lasso, pooled_ridge, ridge
 from cloister.algorithms.relationship import Relationship, dp_mtrl, laplace_ball, mtrl
 from cloister.arrays import Floats
 from cloister.channel import Channel, svec
-from cloister.engines.cells import Local
+from cloister.engines.local import Local
 from cloister.privacy.instance_level import aggregation_scale, instance_budget, round_budgets
 from cloister.privacy.randomness import Randomness, normals
 

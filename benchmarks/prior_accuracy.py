@@ -34,7 +34,7 @@ from cloister import (
 )
 from cloister import run as run_plan
 from cloister.algorithms.structures import Structure
-from cloister.engines.cells import Local
+from cloister.engines.local import Local
 from cloister.tables.codebook import Numeric
 
 NAME = "prior-accuracy"

@@ -59,11 +59,11 @@ def test_everything_an_exported_module_exports_for_users_is_there():
         server,
         structures,
     )
-    from cloister.engines import batched, cells
+    from cloister.engines import batched, local
     from cloister.learners import classification, descent, losses, module, regression
     from cloister.privacy import mechanisms, sampling
 
-    homes = [federated, independent, mean, prior, server, structures, mechanisms, sampling, batched, cells]
+    homes = [federated, independent, mean, prior, server, structures, mechanisms, sampling, batched, local]
     homes += [finetuning, classification, descent, losses, messages, module, regression]
     nouns = {name for home in homes for name in home.__all__ if dataclasses.is_dataclass(getattr(home, name))}
     lifts = {name for name in channel.__all__ if dataclasses.is_dataclass(getattr(channel, name))}

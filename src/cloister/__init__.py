@@ -40,11 +40,11 @@ _HOMES = {
     "billboard": ["Billboard", "Release"],
     "channel": ["Absolute", "Channel", "Diagonal", "MeanAndOuter", "Outer", "Plain", "Relation", "Round"],
     "engines.batched": ["Batched"],
-    "engines.cells": ["Local"],
     "engines.check": ["check_algorithm"],
     "engines.clusters": ["ClusterRuns", "cluster_plans", "run_clusters"],
-    "engines.local": ["Run", "adapt", "replay", "run"],
+    "engines.local": ["Local"],
     "engines.public_only": ["PublicOnly"],
+    "engines.run": ["Run", "adapt", "replay", "run"],
     "engines.several": ["Several"],
     "errors": [
         "AlgorithmError",

@@ -11,7 +11,7 @@ import numpy as np
 from cloister.algorithms.independent import Independent
 from cloister.arrays import Floats
 from cloister.datasets import Dataset, load
-from cloister.engines.local import run
+from cloister.engines.run import run
 from cloister.errors import InputError
 from cloister.estimators.prior import SharedPriorRegressor
 from cloister.learners.regression import Regression

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cloister.arrays import Floats
 from cloister.channel import Absolute, Channel, Relation
-from cloister.engines.local import Run
+from cloister.engines.run import Run
 from cloister.errors import InputError, PlanError
 from cloister.metrics import Metric, Spread, spread
 from cloister.privacy import accounting

@@ -36,8 +36,8 @@ from cloister import (
     run,
 )
 from cloister.billboard import END, HEADER
-from cloister.engines.cells import Local
 from cloister.engines.journal import Secret, digest_of
+from cloister.engines.local import Local
 
 M = 12
 PLAN = Plan(
@@ -262,10 +262,10 @@ class OneUnitOff(Local):
     """Another device: every sum comes out larger, by one unit of the grid in its first number."""
 
     @contextmanager
-    def cells(self, plan, tasks, local_seed):
-        with super().cells(plan, tasks, local_seed) as found:
-            speak = found.speak
-            found.speak = lambda board, coins: speak(board, coins) + np.eye(1, 3, dtype=np.int64)[0]
+    def workers(self, plan, tasks, local_seed):
+        with super().workers(plan, tasks, local_seed) as found:
+            collect = found.collect
+            found.collect = lambda board, coins: collect(board, coins) + np.eye(1, 3, dtype=np.int64)[0]
             yield found
 
 

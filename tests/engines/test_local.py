@@ -45,7 +45,7 @@ from cloister import (
     replay,
     run,
 )
-from cloister.engines.cells import Local
+from cloister.engines.local import Local
 from cloister.privacy.doubts import FLOATING_POINT, SEEDED
 
 SIZES = [1, 2, 3, 4, 5, 6, 7, 3, 5, 1, 4, 2, 9, 6]

@@ -31,7 +31,7 @@ from cloister import (
 )
 from cloister.billboard import END, MAGIC, synced_every
 from cloister.channel import equal_rounds
-from cloister.engines.cells import Local
+from cloister.engines.local import Local
 from cloister.records import HEADER, Record
 
 

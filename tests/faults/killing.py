@@ -41,7 +41,8 @@ from cloister import (
     run,
 )
 from cloister.cli import app
-from cloister.engines.cells import Engine, Local
+from cloister.engines.local import Local
+from cloister.engines.workers import Engine
 from cloister.storage import write_file
 from cloister.tables.files import write_csv
 

@@ -124,11 +124,11 @@ def test_a_code_beyond_the_table_stops_nobody(make, code, engine):
     assert all(board.complete for board in boards)
     states = []
     for tasks in (words_of(), words_of(code)):
-        with engine.cells(plan, tasks, 0) as cells:
-            cells.init(boards[0].before(0))
-            cells.listen(boards[0].before(0), np.ones(8, dtype=bool))
-            states.append(cells.finish(boards[0])["coef"])
-            assert cells.rejected() == 0
+        with engine.workers(plan, tasks, 0) as workers:
+            workers.start(boards[0].before(0))
+            workers.listen(boards[0].before(0), np.ones(8, dtype=bool))
+            states.append(workers.finish(boards[0])["coef"])
+            assert workers.rejected() == 0
     np.testing.assert_array_equal(*(np.delete(state, BAD, axis=0) for state in states))
 
 

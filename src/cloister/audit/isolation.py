@@ -16,7 +16,7 @@ import numpy as np
 from cloister.arrays import States
 from cloister.channel import Channel
 from cloister.engines.check import GARBAGE
-from cloister.engines.local import Run, replay, run
+from cloister.engines.run import Run, replay, run
 from cloister.errors import CloisterError
 from cloister.learners.losses import Logistic
 from cloister.plan import Plan

@@ -180,7 +180,7 @@ def _complete(draft: Path, plan: Plan) -> bool:
 
 def _run(data: Path, book: Codebook, plan: Plan, draft: Path, account: Ledger | None) -> None:
     from cloister.engines.journal import unfinished
-    from cloister.engines.local import run
+    from cloister.engines.run import run
     from cloister.storage import private_folder
     from cloister.tables.folder import write_run
     from cloister.tables.rows import read_rows

@@ -139,7 +139,7 @@ def measure(public: PublicPart, rows: Rows, splits: int, test: float) -> Gain:
 def _fits(public: PublicPart, X: Floats, y: NDArray[Any]) -> dict[str, Floats]:
     """Return weights by method."""
     from cloister.algorithms.independent import Independent
-    from cloister.engines.local import replay
+    from cloister.engines.run import replay
     from cloister.learners.classification import Classification
     from cloister.learners.regression import Regression
     from cloister.plan import Plan

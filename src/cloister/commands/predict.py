@@ -167,7 +167,7 @@ def replay(
       cloister replay exam-run my-pupils.csv --task-name "Elm Street" -o elm-street.json
     """
     from cloister.commands.own_types import own_types
-    from cloister.engines.local import replay as replayed
+    from cloister.engines.run import replay as replayed
     from cloister.tables.folder import read_public
     from cloister.tables.model import TaskModel
     from cloister.tables.rows import own_rows

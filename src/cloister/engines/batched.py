@@ -8,7 +8,7 @@ fit on the device stay in pinned memory and pass through it block by block.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,8 +22,8 @@ from torch import Tensor
 from cloister.arrays import States
 from cloister.billboard import Billboard
 from cloister.channel import GRID, Channel, Plain
-from cloister.engines.cells import Cells, Coins, check_messages
 from cloister.engines.models import Models
+from cloister.engines.workers import Coins, SavedState, Workers, check_messages
 from cloister.errors import PlanError
 from cloister.learners.module import Module, kind_of
 from cloister.learners.training import Precision, Trainer
@@ -89,8 +89,8 @@ class Batched:
         return () if alone else (SHARED_DEVICE,)
 
     @contextmanager
-    def cells(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Cells]:
-        """Settle the tasks on the device."""
+    def workers(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Workers]:
+        """Bring the tasks to the device."""
         learner = getattr(plan.algorithm, "learner", None)
         if not isinstance(learner, Module):
             raise PlanError(
@@ -108,7 +108,7 @@ class Batched:
         limit = self.block or _fitting(trainer, tasks, getattr(solver, "batch", None) or 2**31, said)
         rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
         _keep_memory()
-        yield _BatchedCells(plan, bound, trainer, _buckets(tasks, limit, rate, local_seed, trainer.device))
+        yield _BatchedWorkers(plan, bound, trainer, _buckets(tasks, limit, rate, local_seed, trainer.device))
 
 
 @dataclass
@@ -187,7 +187,7 @@ class _DeviceBoard:
 
 
 @dataclass
-class _BatchedCells:
+class _BatchedWorkers:
     plan: Plan
     algorithm: Any
     trainer: Trainer
@@ -196,7 +196,7 @@ class _BatchedCells:
     def __post_init__(self) -> None:
         self.bad = torch.zeros((), dtype=torch.int64, device=self.trainer.device)
 
-    def init(self, board: Billboard) -> None:
+    def start(self, board: Billboard) -> None:
         here = _DeviceBoard(board, self.trainer.device)
         for bucket in self.buckets:
             everyone = np.arange(len(bucket.index))
@@ -207,20 +207,16 @@ class _BatchedCells:
                 ]
             bucket.states = {name: _home(torch.cat([p[name] for p in parts]), bucket.X) for name in parts[0]}
 
-    def speak(self, board: Billboard, coins: Coins) -> Any:
+    def collect(self, board: Billboard, coins: Coins) -> Any:
         sums = _Sums(self.plan, self.plan.algorithm.channel(board), self.trainer.device, self.bad)
-        with self._on_device():
-            for messages in self._send(board, coins):
-                sums.add(messages)
+        self._send(board, coins, sums.add)
         return sums.total()
 
     def rejected(self) -> int:
         return int(self.bad)
 
     def listen(self, board: Billboard, coins: Coins) -> None:
-        with self._on_device():
-            for _ in self._send(board, coins):
-                pass
+        self._send(board, coins, lambda messages: None)
 
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
         here = _DeviceBoard(board, self.trainer.device)
@@ -234,22 +230,35 @@ class _BatchedCells:
                 models.put(bucket.members(at, real), part)
         return models.arrays()
 
+    def save_state(self) -> SavedState:
+        states = Models(sum(len(bucket.index) for bucket in self.buckets))
+        for bucket in self.buckets:
+            states.put(bucket.index, {name: array.cpu().numpy() for name, array in bucket.states.items()})
+        return SavedState(states.arrays(), self.rejected())
+
+    def restore_state(self, saved: SavedState) -> None:
+        for bucket in self.buckets:
+            rows = {name: torch.from_numpy(array[bucket.index]) for name, array in saved.states.items()}
+            bucket.states = {name: _home(array, bucket.X) for name, array in rows.items()}
+        self.bad.fill_(saved.rejected)
+
     def _on_device(self) -> AbstractContextManager[Any]:
         """Give kernels, and what is recorded of them, to this card and not to the first one."""
         device = self.trainer.device
         return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
-    def _send(self, board: Billboard, coins: Coins) -> Iterator[Tensor]:
-        """Let the tasks with a coin do a round's work, block by block; keep their new states."""
+    def _send(self, board: Billboard, coins: Coins, take: Callable[[Tensor], None]) -> None:
+        """Let the sampled tasks do a round's work, block by block; hand on messages, keep new states."""
         here = _DeviceBoard(board, self.trainer.device)
         dim = self.plan.algorithm.channel(board).dim
-        for bucket in self.buckets:
-            for at, real in bucket.chunks(np.flatnonzero(coins[bucket.index])):
-                block = bucket.block(at, real)
-                messages, states = self.algorithm.send(bucket.states_of(at), block, here)
-                check_messages(tuple(messages.shape), len(block), dim)
-                yield messages[:real]
-                bucket.keep(states, at, real)
+        with self._on_device():
+            for bucket in self.buckets:
+                for at, real in bucket.chunks(np.flatnonzero(coins[bucket.index])):
+                    block = bucket.block(at, real)
+                    messages, states = self.algorithm.send(bucket.states_of(at), block, here)
+                    check_messages(tuple(messages.shape), len(block), dim)
+                    take(messages[:real])  # before states are put in place: it may be a view of old ones
+                    bucket.keep(states, at, real)
 
 
 class _Sums:

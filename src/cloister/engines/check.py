@@ -15,8 +15,8 @@ from cloister.algorithm import Algorithm
 from cloister.arrays import States
 from cloister.billboard import Billboard
 from cloister.document import foreign_types
-from cloister.engines.cells import named
-from cloister.engines.local import Run, replay, run
+from cloister.engines.local import named
+from cloister.engines.run import Run, replay, run
 from cloister.errors import AlgorithmError, BillboardError
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, Silent

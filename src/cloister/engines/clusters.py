@@ -15,8 +15,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cloister.arrays import States
-from cloister.engines.cells import Engine, Local
-from cloister.engines.local import Run, run, seed_of, try_rows
+from cloister.engines.curator import Bill, charge, check_price
+from cloister.engines.local import Local
+from cloister.engines.run import Run, run, seed_of, try_rows
+from cloister.engines.workers import Engine
 from cloister.errors import InputError, PlanError
 from cloister.plan import Plan
 from cloister.privacy.doubts import Doubt, merged
@@ -126,7 +128,7 @@ def run_clusters(
     random_state : int, optional
         Makes the runs reproducible and INSECURE; every cluster has noise of its own all the same.
     ledger : Ledger, optional
-        Account of all these tasks. Charged once, for the dearest of the runs, before anything leaves a task.
+        Account of all these tasks. Charged once, for the worst of the runs, before anything leaves a task.
     engine : Local or Batched
         Where and how tasks are computed on.
 
@@ -135,7 +137,7 @@ def run_clusters(
     Another task's data change the billboard of its own cluster alone, so that all billboards together are as
     private for it as that one. Who is in which cluster is public: if clusters were found in the tasks' data,
     no guarantee here speaks of what that gives away. The ledger keeps one number for all its tasks; the
-    dearest run's price overstates what tasks of other clusters have lost, and understates no one's.
+    worst run's price overstates what tasks of other clusters have lost, and understates no one's.
 
     References
     ----------
@@ -160,8 +162,7 @@ def run_clusters(
     plans = cluster_plans(plan, clusters)
     try_rows(plan, tasks)
     for own in plans.values():
-        own.mechanism.check(own.schedule)
-        own.open()  # one that nobody can price is refused before anything is charged
+        check_price(own)
     if ledger is not None:
         _charge(plans, ledger, seed, engine.doubts)
     of_task = [clusters[name] for name in names]
@@ -204,13 +205,14 @@ def _check_names(names: Sequence[Hashable], clusters: Clusters) -> None:
 
 
 def _charge(plans: dict[Hashable, Plan], ledger: Ledger, seed: int | None, engine: tuple[Doubt, ...]) -> None:
-    """Book the dearest run once, for all tasks: no task takes part in two."""
-    dearest = max(plans.values(), key=lambda own: exposure(own.cost_under(ledger.relation)))
+    """Charge the most expensive run once, for all tasks: no task takes part in two."""
+    costliest = max(plans.values(), key=lambda own: exposure(own.cost_under(ledger.relation)))
     count = sum(own.n_tasks for own in plans.values())
     together = hashlib.sha256("".join(own.fingerprint for own in plans.values()).encode()).hexdigest()
-    cost, source = replace(dearest.cost_under(ledger.relation), n_tasks=count), source_of(seed)
-    each = (own.guarantee_with(own.noise_from(source, engine)) for own in plans.values())
-    ledger.charge(together, cost, doubts=merged(*(guarantee.doubts for guarantee in each)))
+    made = (own.noise_from(source_of(seed), engine) for own in plans.values())
+    each = (own.guarantee_with(noise) for own, noise in zip(plans.values(), made, strict=True))
+    doubts = merged(*(guarantee.doubts for guarantee in each))
+    charge(ledger, Bill(together, lambda r: replace(costliest.cost_under(r), n_tasks=count), doubts))
 
 
 def _own_seed(seed: int, cluster: Hashable) -> int:

@@ -1,287 +1,199 @@
-"""The reference engine, every task on this machine; and replay, the billboard lemma as a function."""
+"""The reference engine: every task on this machine, in NumPy blocks; errors name function and task."""
 
 from __future__ import annotations
 
-import operator
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import States
-from cloister.billboard import Billboard, Release
-from cloister.engines.cells import Engine, Local
-from cloister.engines.journal import Book, open_book
-from cloister.errors import AlgorithmError, InputError, PlanError, not_pickled
+from cloister.billboard import Billboard
+from cloister.channel import finite_rows
+from cloister.engines.models import Models
+from cloister.engines.workers import Coins, SavedState, Workers, check_messages
+from cloister.errors import AlgorithmError
 from cloister.plan import Plan
-from cloister.privacy.guarantee import Guarantee
-from cloister.privacy.ledger import Ledger
-from cloister.privacy.mechanisms import Door
-from cloister.privacy.participation import Participation
-from cloister.privacy.randomness import Randomness
-from cloister.tasks import Tasks
+from cloister.privacy.doubts import Doubt
+from cloister.tasks import Block, Tasks
 
-__all__ = ["Run", "adapt", "replay", "run"]
+__all__ = ["Local", "named"]
 
-Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class PrivateRun:
-    """What a run knows that must not leave it: each task's row belongs to that task alone."""
-
-    ids: NDArray[Any]
-    models: States
-    coins: Participation
-    local_seed: int
-    rejected_messages: int
-
-    def __repr__(self) -> str:
-        return f"PrivateRun({len(self.ids)} tasks, private)"
-
-    def __getstate__(self) -> object:
-        if len(self.ids) == 1:  # all of it is that task's own
-            return super().__getstate__()
-        raise not_pickled(
-            "A finished run",
-            "Save its plan and board, which are public, and give model(task) to that task alone; "
-            "an estimator has save(folder) and export(task, path).",
-        )
+T = TypeVar("T")
+Each = Callable[..., list[Any]]
+#: Blocks whose models are held before they are put in their places.
+AT_ONCE = 8
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
-    """A finished run: its plan and billboard are public, everything under `private` is not."""
+@dataclass(frozen=True)
+class Local:
+    """The reference engine: NumPy blocks on this machine's processor; errors name the function and the task.
 
-    plan: Plan
-    board: Billboard
-    private: PrivateRun = field(repr=False)
+    Parameters
+    ----------
+    threads : int, optional
+        Blocks computed at the same time; by default one for each core. Does not change results.
+    """
+
+    threads: int | None = None
 
     @property
-    def guarantee(self) -> Guarantee:
-        """The plan's guarantee, with the noise that was really used."""
-        return self.plan.guarantee_on(self.board)
+    def doubts(self) -> tuple[Doubt, ...]:
+        """None: no number of a task depends on another's rows."""
+        return ()
 
-    def model(self, task: object) -> States:
-        """Return one task's own model. Give it to that task alone."""
-        found = np.flatnonzero(self.private.ids == task)
-        if not len(found):
-            raise InputError(f"There is no task {task!r} in this run.")
-        return {name: array[found[0]] for name, array in self.private.models.items()}
+    @contextmanager
+    def workers(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Workers]:
+        """Put the tasks into blocks of similar size."""
+        layout = tasks.layout(_widest(plan))
+        blocks = list(tasks.blocks(layout, local_seed))
+        with _pool(len(blocks), self.threads) as each:
+            yield _LocalWorkers(plan, layout, blocks, each)
 
 
-def run(
-    plan: Plan,
-    tasks: Tasks,
-    *,
-    random_state: int | None = None,
-    ledger: Ledger | None = None,
-    engine: Engine = Local(),  # noqa: B008
-    progress: Progress | None = None,
-    journal: str | os.PathLike[str] | None = None,
-    save: Callable[[Run], None] | None = None,
-) -> Run:
-    """Run a plan over tasks that all live on this machine.
+@dataclass
+class _LocalWorkers:
+    plan: Plan
+    layout: Sequence[NDArray[np.int64]]
+    blocks: list[Block]
+    each: Each
+    states: list[States] = field(default_factory=list)
+    bad: int = 0
 
-    Parameters
-    ----------
-    plan : Plan
-        Calibrated, or with `Silent()`.
-    tasks : Tasks
-        As many as the plan says.
-    random_state : int, optional
-        Makes the run reproducible and INSECURE: whoever knows the seed can subtract the noise.
-    ledger : Ledger, optional
-        Charged for the whole run before anything leaves a task; refuses a run it cannot afford.
-    engine : Local or Batched
-        Where and how tasks are computed on: NumPy on the processor by default.
-    progress : callable, optional
-        Called with (rounds done, rounds in all).
-    journal : path, optional
-        Folder where every release is on disk before it is used (of more than 1,000 rounds, a thousandth of
-        them at a time). If this call is killed, the same call goes on: it ends with the board it would have
-        had, and is charged once. It holds a file ``secret`` until the run is complete.
-    save : callable, optional
-        Called with the finished run before the journal's secret is deleted. Save the models there: what is
-        killed before this returns can go on.
+    def __post_init__(self) -> None:
+        self.home = np.empty(sum(map(len, self.layout)), dtype=np.int64)  # the block of each task
+        for number, index in enumerate(self.layout):
+            self.home[index] = number
+        self.own = [False] * len(self.layout)  # whether a block's states are copies that may be changed
 
-    Privacy
-    -------
-    The only thing that crosses from private to public is the noisy sum that the plan's mechanism makes of
-    clipped messages. Everything else on the board is computed from the board.
+    def start(self, board: Billboard) -> None:
+        self.states = self.each(partial(named, self.plan.algorithm.init, board), self.blocks)
+
+    def collect(self, board: Billboard, coins: Coins) -> Any:
+        channel, mechanism = self.plan.algorithm.channel(board), self.plan.mechanism
+        heard = self._send(partial(_collect, self.plan, board), coins)
+        self.bad += sum(bad for _, bad in heard)
+        totals = [total for total, _ in heard] or [mechanism.total(channel, np.zeros((0, channel.dim)))]
+        return sum(totals)
+
+    def rejected(self) -> int:
+        return self.bad
+
+    def listen(self, board: Billboard, coins: Coins) -> None:
+        self._send(partial(_listen, self.plan, board), coins)
+
+    def _send(self, function: Callable[..., tuple[States, bool, T]], coins: Coins) -> list[T]:
+        """Let the blocks with sampled tasks do a round's work; the others cost nothing."""
+        awake = np.flatnonzero(np.bincount(self.home[np.flatnonzero(coins)])).tolist()
+        parts = [(self.states[b], self.own[b], self.blocks[b], coins[self.layout[b]]) for b in awake]
+        heard = self.each(function, *zip(*parts, strict=True)) if parts else []
+        for block, (states, own, _) in zip(awake, heard, strict=True):
+            self.states[block], self.own[block] = states, own
+        return [said for _, _, said in heard]
+
+    def finish(self, board: Billboard, folder: Path | None = None) -> States:
+        models = Models(len(self.home), folder)
+        function = partial(named, self.plan.algorithm.finish, board)
+        for start in range(0, len(self.blocks), AT_ONCE):
+            some = slice(start, start + AT_ONCE)
+            parts = self.each(function, self.blocks[some], self.states[some])
+            for index, part in zip(self.layout[some], parts, strict=True):
+                models.put(index, part)
+        return models.arrays()
+
+    def save_state(self) -> SavedState:
+        states = Models(len(self.home))
+        for index, part in zip(self.layout, self.states, strict=True):
+            states.put(index, part)
+        return SavedState(states.arrays(), self.bad)
+
+    def restore_state(self, saved: SavedState) -> None:
+        rows = ({name: array[index] for name, array in saved.states.items()} for index in self.layout)
+        self.states, self.bad = list(rows), saved.rejected
+        self.own = [True] * len(self.layout)
+
+
+def _widest(plan: Plan) -> int:
+    """Return the most numbers that a task says in a round: about what its state and its model take."""
+    return max((channel.dim for round in set(plan.rounds) for channel in round.channels), default=1)
+
+
+def _listen(
+    plan: Plan, board: Billboard, states: States, own: bool, block: Block, coins: Coins
+) -> tuple[States, bool, NDArray[Any]]:
+    """Let the sampled rows of a block do their local work; return new states and raw messages.
+
+    States of some rows are put in place among the others: once those are copies of our `own`, without
+    copying them again.
     """
-    roster = tasks.roster
-    if len(roster) != plan.n_tasks:
-        raise InputError(f"The plan is for {plan.n_tasks} tasks, the data has {len(roster)}.")
-    seed = seed_of(random_state)
-    plan.mechanism.check(plan.schedule)
-    try_rows(plan, tasks)
-    with open_book(journal, plan, tasks, seed, ledger is not None, engine.doubts) as book:
-        if ledger is not None:
-            _charge(plan, ledger, book)
-        finished = _rounds(plan, tasks, book, engine, progress)
-        book.finish()
-        if save is not None:
-            save(finished)
-        book.forget()
-    return finished
+    if coins.all():
+        messages, states = named(plan.algorithm.send, board, block, states)
+        return states, False, messages
+    rows = np.flatnonzero(coins)
+    part = {name: array[rows] for name, array in states.items()}
+    messages, part = named(plan.algorithm.send, board, block.take(rows), part)
+    merged = states if own else {name: array.copy() for name, array in states.items()}
+    for name, array in part.items():
+        home = merged.get(name)
+        if home is None or array.shape != (len(rows), *home.shape[1:]) or array.dtype != home.dtype:
+            raise AlgorithmError(f"send changes the names, shapes or types of the state: {name!r}.")
+        home[rows] = array
+    return merged, True, messages
 
 
-def seed_of(random_state: object) -> int | None:
-    if random_state is None:
-        return None
+def _collect(
+    plan: Plan, board: Billboard, states: States, own: bool, block: Block, coins: Coins
+) -> tuple[States, bool, tuple[Any, int]]:
+    channel = plan.algorithm.channel(board)
+    states, own, messages = _listen(plan, board, states, own, block, coins)
+    check_messages(np.shape(messages), int(coins.sum()), channel.dim)
+    return states, own, (plan.mechanism.total(channel, messages), int((~finite_rows(messages)).sum()))
+
+
+def named(function: Callable[..., T], board: Billboard, block: Block, states: States | None = None) -> T:
+    """Call one of an algorithm's private functions; if it fails, say which one and for which task."""
     try:
-        return operator.index(random_state)  # type: ignore[arg-type]
-    except TypeError:
-        raise InputError(f"random_state must be a whole number or None. Got {random_state!r}.") from None
+        return function(block, board) if states is None else function(states, block, board)
+    except Exception as error:
+        for i, name in enumerate(block.ids.tolist()):
+            one = block.take([i])
+            try:
+                if states is None:
+                    function(one, board)
+                else:
+                    function({key: value[[i]] for key, value in states.items()}, one, board)
+            except Exception as cause:
+                raise AlgorithmError(f"{_called(function)} failed for task {name!r}: {cause}") from cause
+        raise AlgorithmError(f"{_called(function)} failed on a block: {error}") from error
 
 
-def try_rows(plan: Plan, tasks: Tasks) -> None:
-    """Refuse data that a plan's learner cannot take, by their shape and kind, before they cost anything."""
-    attempt = getattr(getattr(plan.algorithm, "learner", None), "try_rows", None)
-    if attempt is not None:
-        attempt(tasks.X[:0], tasks.y[:0])
+def _called(function: Callable[..., object]) -> str:
+    """Return what a user knows a method by: its algorithm, not the base class that wrote it."""
+    owner = getattr(function, "__self__", None)
+    return function.__qualname__ if owner is None else f"{type(owner).__name__}.{function.__name__}"
 
 
-def _charge(plan: Plan, ledger: Ledger, book: Book) -> None:
-    cost, doubts = plan.cost_under(ledger.relation), plan.guarantee_on(book.posted).doubts
-    try:
-        ledger.charge(plan.fingerprint, cost, run=book.run, doubts=doubts)
-    except PlanError:  # it may not take place, and nothing was booked
-        book.discard()
-        raise
+@contextmanager
+def _pool(blocks: int, threads: int | None) -> Iterator[Callable[..., list[Any]]]:
+    """Yield an ordered map over blocks, on threads when there are several (NumPy releases the lock).
 
-
-def _rounds(plan: Plan, tasks: Tasks, book: Book, engine: Engine, progress: Progress | None) -> Run:
-    """Go through all rounds: listen again to what is posted, and post the rest."""
-    source = book.source
-    local_seed = source.local_seed()
-    coins = _draw_coins(plan, source)
-    posted, board = book.posted, book.posted.before(0)
-    door = plan.mechanism.open(plan.schedule, source)
-    with engine.cells(plan, tasks, local_seed) as cells:
-        cells.init(board)
-        for t in range(len(plan.rounds)):
-            total = cells.speak(board, coins[t])
-            _ = board.head  # hashed while a device may still be computing the sum
-            if t < posted.rounds:
-                door.recall(total, plan.algorithm.channel(board), posted.releases[t].value)
-                board = posted.before(t + 1)
-            else:
-                board = book.keep(_post(plan, board, total, door))
-            if progress is not None:
-                progress(t + 1, len(plan.rounds))
-        models = cells.finish(board, book.folder)
-        private = PrivateRun(tasks.ids, models, coins, local_seed, cells.rejected())
-    return Run(plan, board, private)
-
-
-def replay(
-    plan: Plan,
-    board: Billboard,
-    tasks: Tasks,
-    *,
-    coins: Participation | NDArray[np.bool_] | None = None,
-    local_seed: int = 0,
-    engine: Engine = Local(),  # noqa: B008
-) -> States:
-    """Compute tasks' models from their own data and the billboard alone: nothing leaves, nothing is spent.
-
-    For a task of the run this gives its model again (with its coins and seed): bit for bit on the same
-    block layout, up to rounding on another. For a task that comes late it is how to join.
-
-    Parameters
-    ----------
-    plan, board : Plan, Billboard
-        The public part of a run.
-    tasks : Tasks
-        One task or many; their number need not be the plan's.
-    coins : Participation or bool array of shape (rounds, tasks), optional
-        Which rounds each task took part in (of some tasks of a run, ``private.coins[:, where]``); by default
-        all.
-    local_seed : int
-        The seed of the tasks' local randomness.
-    engine : Local or Batched
-        Where and how tasks are computed on.
+    Linear algebra libraries keep to one thread meanwhile: matrices are small and there are many.
     """
-    plan.check(board)
-    if not board.complete:
-        raise InputError(
-            f"The board holds {board.rounds} of {board.capacity} releases. Finish the run first."
-        )
-    count = len(tasks.roster)
-    took_part = Participation.always(count, len(plan.rounds)) if coins is None else coins
-    with engine.cells(plan, tasks, local_seed) as cells:
-        cells.init(board.before(0))
-        for t in range(len(plan.rounds)):
-            cells.listen(board.before(t), took_part[t])
-        return cells.finish(board)
+    from threadpoolctl import threadpool_limits
 
-
-def adapt(
-    plan: Plan,
-    board: Billboard,
-    tasks: Tasks,
-    *,
-    local_seed: int = 0,
-    engine: Engine = Local(),  # noqa: B008
-) -> States:
-    """Return the models of new tasks, which never spoke, from their own rows and a finished board.
-
-    Where tasks keep nothing from round to round (meta-learning, `FedAvg`, `FedProx`), all that counts is how
-    they end: a task goes straight there, without a round of local work. Where they do (`Personalized`,
-    `Ditto`, `SharedPrior`), a new one listens through all rounds first, as in `replay`, saying nothing.
-
-    Parameters
-    ----------
-    plan, board : Plan, Billboard
-        The public part of a finished run.
-    tasks : Tasks
-        One new task or many.
-    local_seed : int
-        The seed of the tasks' local randomness.
-    engine : Local or Batched
-        Where and how tasks are computed on.
-
-    Privacy
-    -------
-    Free: nothing leaves the new tasks, and the board stays as it is.
-
-    Examples
-    --------
-    >>> from cloister import Convex, Exact, LeastSquares, MetaSGD, Plan, Silent, Tasks, run
-    >>> tasks = Tasks.from_list([[[1.0]], [[1.0]]], [[2.0], [4.0]])
-    >>> plan = Plan(MetaSGD(Convex(LeastSquares(1)), Exact(), clip=9.0, rounds=20), Silent(), n_tasks=2)
-    >>> board = run(plan, tasks).board
-    >>> adapt(plan, board, Tasks.from_list([[[1.0]]], [[5.0]]))["coef"].round(2).tolist()  # from 3, half-way
-    [[4.0]]
-    """
-    one = next(tasks.select([0]).blocks())
-    keeps = plan.algorithm.init(one, board.before(0))
-    coins = None if keeps else Participation.never(len(tasks), len(plan.rounds))
-    return replay(plan, board, tasks, coins=coins, local_seed=local_seed, engine=engine)
-
-
-def _draw_coins(plan: Plan, source: Randomness) -> Participation:
-    rounds = len(plan.rounds)
-    if not rounds:
-        return Participation.always(plan.n_tasks, 0)
-    return plan.sampling.draw(source.stream("coins").numbered, plan.n_tasks, rounds)
-
-
-def _post(plan: Plan, board: Billboard, total: Any, door: Door) -> Billboard:
-    t, channel = board.rounds, plan.algorithm.channel(board)
-    declared = plan.rounds[t].channels
-    if channel not in declared:
-        raise AlgorithmError(f"Round {t} uses a channel that its schedule did not declare: {channel}.")
-    release = Release(
-        value=door.release(total, channel),
-        noise=plan.noise(t, channel),
-        denominator=plan.sampling.denominator(plan.n_tasks, len(plan.rounds)),
-        share=plan.rounds[t].share,
-        channel=declared.index(channel),
-    )
-    return board.post(release, plan.algorithm.digest(release, board))
+    workers = min(blocks, threads or os.cpu_count() or 1)
+    with threadpool_limits(limits=1):
+        if workers <= 1:
+            yield lambda function, *parts: list(map(function, *parts))
+            return
+        with ThreadPoolExecutor(workers) as executor:
+            yield lambda function, *parts: list(
+                (executor.map if len(parts[0]) > 1 else map)(function, *parts)  # one needs no other thread
+            )

@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from cloister.arrays import States
 from cloister.billboard import Billboard
-from cloister.engines.cells import Cells, Coins, Engine
+from cloister.engines.several import SeveralWorkers
+from cloister.engines.workers import Engine, Workers
 from cloister.plan import Plan
 from cloister.privacy.doubts import Doubt
 from cloister.tasks import Tasks
@@ -39,28 +42,13 @@ class PublicOnly:
         return self.engine.doubts
 
     @contextmanager
-    def cells(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Cells]:
-        """Settle the tasks, as the engine does."""
-        with self.engine.cells(plan, tasks, local_seed) as cells:
-            yield _Unfinished(cells)
+    def workers(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Workers]:
+        """Make the engine's own workers, which finish with nothing."""
+        with self.engine.workers(plan, tasks, local_seed) as workers:
+            yield _Unfinished([workers], [np.arange(len(tasks))])
 
 
-@dataclass(frozen=True)
-class _Unfinished:
-    cells: Cells
-
-    def init(self, board: Billboard) -> None:
-        self.cells.init(board)
-
-    def speak(self, board: Billboard, coins: Coins) -> object:
-        return self.cells.speak(board, coins)
-
-    def rejected(self) -> int:
-        return self.cells.rejected()
-
-    def listen(self, board: Billboard, coins: Coins) -> None:
-        self.cells.listen(board, coins)
-
+class _Unfinished(SeveralWorkers):
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
         """Return nobody's model."""
         return {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from cloister.arrays import States
 from cloister.billboard import Billboard
-from cloister.engines.cells import Cells, Coins, Engine
 from cloister.engines.models import Models
+from cloister.engines.workers import Coins, Engine, SavedState, Workers
 from cloister.errors import PlanError
 from cloister.plan import Plan
 from cloister.privacy.doubts import Doubt, merged
@@ -57,7 +57,7 @@ class Several:
     engines: tuple[Engine, ...]
 
     def __post_init__(self) -> None:
-        if not self.engines or not all(hasattr(engine, "cells") for engine in self.engines):
+        if not self.engines or not all(hasattr(engine, "workers") for engine in self.engines):
             raise PlanError(f"Several takes a tuple of engines, one at least. Got {self.engines!r}.")
 
     @property
@@ -66,45 +66,59 @@ class Several:
         return merged(*(engine.doubts for engine in self.engines))
 
     @contextmanager
-    def cells(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Cells]:
-        """Settle a share of the tasks on each engine."""
+    def workers(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Workers]:
+        """Give each engine its share of the tasks."""
         shares = deal(len(tasks), min(len(self.engines), len(tasks)))
         with ExitStack() as stack:
             parts = [
-                stack.enter_context(engine.cells(plan, tasks.select(share), local_seed))
+                stack.enter_context(engine.workers(plan, tasks.select(share), local_seed))
                 for engine, share in zip(self.engines, shares, strict=False)
             ]
-            yield _SeveralCells(parts, shares)
+            yield SeveralWorkers(parts, shares)
 
 
 @dataclass
-class _SeveralCells:
-    parts: list[Cells]
+class SeveralWorkers:
+    """Workers of parts of the tasks, as one."""
+
+    parts: list[Workers]
     shares: Shares
 
-    def init(self, board: Billboard) -> None:
-        for cells in self.parts:
-            cells.init(board)
+    def start(self, board: Billboard) -> None:
+        for workers in self.parts:
+            workers.start(board)
 
-    def speak(self, board: Billboard, coins: Coins) -> Any:
-        sums = [cells.speak(board, coins[at]) for cells, at in self._each()]
+    def collect(self, board: Billboard, coins: Coins) -> Any:
+        sums = [workers.collect(board, coins[at]) for workers, at in self._each()]
         return sum(sums) if all(isinstance(part, np.ndarray) for part in sums) else _Sum(sums)
 
-    def rejected(self) -> int:
-        return sum(cells.rejected() for cells in self.parts)
-
     def listen(self, board: Billboard, coins: Coins) -> None:
-        for cells, at in self._each():
-            cells.listen(board, coins[at])
+        for workers, at in self._each():
+            workers.listen(board, coins[at])
 
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
-        models = Models(sum(map(len, self.shares)), folder)
-        for cells, at in self._each():
-            models.put(at, cells.finish(board))
-        return models.arrays()
+        return self._gathered((workers.finish(board) for workers in self.parts), folder)
 
-    def _each(self) -> Iterator[tuple[Cells, NDArray[np.int64]]]:
+    def rejected(self) -> int:
+        return sum(workers.rejected() for workers in self.parts)
+
+    def save_state(self) -> SavedState:
+        saved = [workers.save_state() for workers in self.parts]
+        return SavedState(self._gathered(part.states for part in saved), sum(part.rejected for part in saved))
+
+    def restore_state(self, saved: SavedState) -> None:
+        for number, (workers, at) in enumerate(self._each()):
+            rows = {name: array[at] for name, array in saved.states.items()}
+            workers.restore_state(SavedState(rows, 0 if number else saved.rejected))
+
+    def _each(self) -> Iterator[tuple[Workers, NDArray[np.int64]]]:
         return zip(self.parts, self.shares, strict=True)
+
+    def _gathered(self, parts: Iterable[States], folder: Path | None = None) -> States:
+        storage = Models(sum(map(len, self.shares)), folder)
+        for at, part in zip(self.shares, parts, strict=True):
+            storage.put(at, part)
+        return storage.arrays()
 
 
 class _Sum:

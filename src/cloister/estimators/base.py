@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from cloister.algorithm import Algorithm
 from cloister.algorithms.independent import Independent
 from cloister.arrays import Floats, States
-from cloister.engines.local import Run, run
+from cloister.engines.run import Run, run
 from cloister.errors import InputError, not_pickled
 from cloister.estimators.parameters import check_parameters
 from cloister.learners.classification import Classification

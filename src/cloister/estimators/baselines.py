@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from cloister.algorithm import Algorithm
 from cloister.algorithms.independent import Independent
 from cloister.arrays import Floats, States
-from cloister.engines.local import Run, run
+from cloister.engines.run import Run, run
 from cloister.errors import InputError
 from cloister.estimators.base import FROM_DATA, ClassificationFace, Face, RegressionFace
 from cloister.learners.classification import Classification

@@ -16,8 +16,8 @@ from cloister.algorithms.finetuning import FineTuning
 from cloister.algorithms.meta import MetaSGD
 from cloister.algorithms.server import ServerMomentum
 from cloister.engines.batched import Batched
-from cloister.engines.local import adapt, run
 from cloister.engines.public_only import PublicOnly
+from cloister.engines.run import adapt, run
 from cloister.errors import InputError
 from cloister.estimators.parameters import check_parameters
 from cloister.learners.descent import Descent

@@ -17,7 +17,7 @@ from cloister.algorithms.finetuning import Choice, FineTuning
 from cloister.algorithms.meta import MetaSGD
 from cloister.algorithms.server import ServerAverage
 from cloister.arrays import States
-from cloister.engines.local import adapt
+from cloister.engines.run import adapt
 from cloister.errors import InputError
 from cloister.estimators.base import ClassificationFace, RegressionFace
 from cloister.estimators.linear import LinearFace

@@ -29,7 +29,7 @@ from cloister.algorithms.clustered import ClusteredMetaSGD
 from cloister.algorithms.meta import FTMRL, MetaSGD
 from cloister.algorithms.server import ServerAverage
 from cloister.datasets.meta import Centres, around_centres
-from cloister.engines.local import Run, adapt, run
+from cloister.engines.run import Run, adapt, run
 from cloister.learners.convex import Convex, Exact
 from cloister.learners.losses import LeastSquares
 from cloister.plan import Plan

@@ -21,7 +21,7 @@ import numpy as np
 
 from cloister.arrays import Floats
 from cloister.datasets.meta import around_centres
-from cloister.engines.local import Run
+from cloister.engines.run import Run
 from cloister.papers.meta import FLOATING, SETTING, Draw, Setting, trained
 from cloister.privacy.mechanisms import Mechanism
 from cloister.privacy.sampling import OnePass

@@ -24,7 +24,7 @@ from cloister.algorithms.allocation import Geometric, Power
 from cloister.algorithms.covariance import LowRank
 from cloister.arrays import Floats
 from cloister.datasets import Simulation, low_rank
-from cloister.engines.local import Run, run
+from cloister.engines.run import Run, run
 from cloister.learners.losses import LeastSquares
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Silent

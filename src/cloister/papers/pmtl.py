@@ -28,8 +28,9 @@ from cloister.algorithms.federated import FedAvg, FedProx, LocalOnly, Personaliz
 from cloister.algorithms.finetuning import FineTuning
 from cloister.arrays import Floats
 from cloister.channel import Relation
-from cloister.engines.cells import Engine, Local
-from cloister.engines.local import Run, run
+from cloister.engines.local import Local
+from cloister.engines.run import Run, run
+from cloister.engines.workers import Engine
 from cloister.errors import InputError
 from cloister.evaluation import evaluate
 from cloister.learners.descent import Descent
@@ -244,13 +245,13 @@ def loss_over_rounds(done: Run, tasks: Tasks, rounds: Sequence[int], engine: Eng
     """
     learner: Any = done.plan.algorithm.learner  # type: ignore[attr-defined]
     losses = dict.fromkeys(rounds, math.nan)
-    with engine.cells(done.plan, tasks, done.private.local_seed) as cells:
-        cells.init(done.board.before(0))
+    with engine.workers(done.plan, tasks, done.private.local_seed) as workers:
+        workers.start(done.board.before(0))
         for t in range(max(rounds) + 1):
             if t in losses:
-                losses[t] = _mean_loss(learner, cells.finish(done.board.before(t))["coef"], tasks)
+                losses[t] = _mean_loss(learner, workers.finish(done.board.before(t))["coef"], tasks)
             if t < max(rounds):
-                cells.listen(done.board.before(t), done.private.coins[t])
+                workers.listen(done.board.before(t), done.private.coins[t])
     return np.array([losses[t] for t in rounds])
 
 
@@ -375,12 +376,12 @@ def tuned_run(done: Run, tasks: Tasks, way: FineTuning, engine: Engine) -> Run:
     if done.plan.algorithm.finetune is not None:  # type: ignore[attr-defined]
         raise InputError("These models were tuned already. Run the algorithm with finetune=None.")
     algorithm: Any = replace(done.plan.algorithm, finetune=way)  # type: ignore[type-var]
-    with engine.cells(replace(done.plan, algorithm=algorithm), tasks, done.private.local_seed) as cells:
-        cells.init(done.board.before(0))
+    with engine.workers(replace(done.plan, algorithm=algorithm), tasks, done.private.local_seed) as workers:
+        workers.start(done.board.before(0))
         if not isinstance(algorithm, FedAvg | FedProx):  # they keep nothing: only the last board counts
             for t in range(done.board.rounds):
-                cells.listen(done.board.before(t), done.private.coins[t])
-        return replace(done, private=replace(done.private, models=cells.finish(done.board)))
+                workers.listen(done.board.before(t), done.private.coins[t])
+        return replace(done, private=replace(done.private, models=workers.finish(done.board)))
 
 
 def _whole(setting: Setting) -> Descent:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from cloister.billboard import Billboard
-from cloister.engines.local import Run
+from cloister.engines.run import Run
 from cloister.errors import CloisterError, InputError, PlanError
 from cloister.learners.classification import Classification
 from cloister.learners.losses import LeastSquares, Logistic, Softmax

@@ -14,7 +14,7 @@ import numpy as np
 from cloister.algorithm import Algorithm
 from cloister.arrays import Floats
 from cloister.channel import Relation
-from cloister.engines.local import Run, replay
+from cloister.engines.run import Run, replay
 from cloister.errors import InputError, PlanError
 from cloister.learners.losses import Loss
 from cloister.plan import Plan

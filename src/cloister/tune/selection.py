@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from cloister.channel import Relation
-from cloister.engines.local import Run, run
+from cloister.engines.run import Run, run
 from cloister.errors import AlgorithmError, PlanError
 from cloister.evaluation import release_sum
 from cloister.plan import Plan

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from cloister.arrays import States
 from cloister.billboard import Billboard, Release
 from cloister.channel import Absolute, Channel, Relation, Round
-from cloister.engines.local import run
+from cloister.engines.run import run
 from cloister.errors import InputError
 from cloister.estimators.base import FROM_DATA, Face
 from cloister.learners.losses import LeastSquares, Loss, Softmax

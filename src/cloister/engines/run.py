@@ -1,0 +1,236 @@
+"""Run a plan over tasks; and replay, the billboard lemma as a function."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.arrays import States
+from cloister.billboard import Billboard
+from cloister.engines.curator import Curator, Progress, check_price
+from cloister.engines.journal import open_book
+from cloister.engines.local import Local
+from cloister.engines.workers import Engine
+from cloister.errors import InputError, not_pickled
+from cloister.plan import Plan
+from cloister.privacy.guarantee import Guarantee
+from cloister.privacy.ledger import Ledger
+from cloister.privacy.participation import Participation
+from cloister.tasks import Tasks
+
+__all__ = ["Run", "adapt", "replay", "run"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PrivateRun:
+    """What a run knows that must not leave it: each task's row belongs to that task alone."""
+
+    ids: NDArray[Any]
+    models: States
+    coins: Participation
+    local_seed: int
+    rejected_messages: int
+
+    def __repr__(self) -> str:
+        return f"PrivateRun({len(self.ids)} tasks, private)"
+
+    def __getstate__(self) -> object:
+        if len(self.ids) == 1:  # all of it is that task's own
+            return super().__getstate__()
+        raise not_pickled(
+            "A finished run",
+            "Save its plan and board, which are public, and give model(task) to that task alone; "
+            "an estimator has save(folder) and export(task, path).",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished run: its plan and billboard are public, everything under `private` is not."""
+
+    plan: Plan
+    board: Billboard
+    private: PrivateRun = field(repr=False)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The plan's guarantee, with the noise that was really used."""
+        return self.plan.guarantee_on(self.board)
+
+    def model(self, task: object) -> States:
+        """Return one task's own model. Give it to that task alone."""
+        found = np.flatnonzero(self.private.ids == task)
+        if not len(found):
+            raise InputError(f"There is no task {task!r} in this run.")
+        return {name: array[found[0]] for name, array in self.private.models.items()}
+
+
+def run(
+    plan: Plan,
+    tasks: Tasks,
+    *,
+    random_state: int | None = None,
+    ledger: Ledger | None = None,
+    engine: Engine = Local(),  # noqa: B008
+    progress: Progress | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    save: Callable[[Run], None] | None = None,
+) -> Run:
+    """Run a plan over tasks that all live on this machine.
+
+    Parameters
+    ----------
+    plan : Plan
+        Calibrated, or with `Silent()`.
+    tasks : Tasks
+        As many as the plan says.
+    random_state : int, optional
+        Makes the run reproducible and INSECURE: whoever knows the seed can subtract the noise.
+    ledger : Ledger, optional
+        Charged for the whole run before anything leaves a task; refuses a run it cannot afford.
+    engine : Local or Batched
+        Where and how tasks are computed on: NumPy on the processor by default.
+    progress : callable, optional
+        Called with (rounds done, rounds in all).
+    journal : path, optional
+        Folder where every release is on disk before it is used (of more than 1,000 rounds, a thousandth of
+        them at a time). If this call is killed, the same call goes on: it ends with the board it would have
+        had, and is charged once. It holds a file ``secret`` until the run is complete.
+    save : callable, optional
+        Called with the finished run before the journal's secret is deleted. Save the models there: what is
+        killed before this returns can go on.
+
+    Privacy
+    -------
+    The only thing that crosses from private to public is the noisy sum that the plan's mechanism makes of
+    clipped messages. Everything else on the board is computed from the board.
+    """
+    roster = tasks.roster
+    if len(roster) != plan.n_tasks:
+        raise InputError(f"The plan is for {plan.n_tasks} tasks, the data has {len(roster)}.")
+    seed = seed_of(random_state)
+    check_price(plan)
+    try_rows(plan, tasks)
+    with open_book(journal, plan, tasks, seed, ledger is not None, engine.doubts) as book:
+        curator, local_seed = Curator(plan, book), book.source.local_seed()
+        with engine.workers(plan, tasks, local_seed) as workers:
+            if ledger is not None:
+                curator.charge(ledger)
+            workers.start(book.posted.before(0))
+            board = curator.rounds(workers, progress)
+            models = workers.finish(board, book.folder)
+            private = PrivateRun(tasks.ids, models, curator.coins, local_seed, workers.rejected())
+        finished = Run(plan, board, private)
+        book.finish()
+        if save is not None:
+            save(finished)
+        book.forget()
+    return finished
+
+
+def seed_of(random_state: object) -> int | None:
+    if random_state is None:
+        return None
+    try:
+        return operator.index(random_state)  # type: ignore[arg-type]
+    except TypeError:
+        raise InputError(f"random_state must be a whole number or None. Got {random_state!r}.") from None
+
+
+def try_rows(plan: Plan, tasks: Tasks) -> None:
+    """Refuse data that a plan's learner cannot take, by their shape and kind, before they cost anything."""
+    attempt = getattr(getattr(plan.algorithm, "learner", None), "try_rows", None)
+    if attempt is not None:
+        attempt(tasks.X[:0], tasks.y[:0])
+
+
+def replay(
+    plan: Plan,
+    board: Billboard,
+    tasks: Tasks,
+    *,
+    coins: Participation | NDArray[np.bool_] | None = None,
+    local_seed: int = 0,
+    engine: Engine = Local(),  # noqa: B008
+) -> States:
+    """Compute tasks' models from their own data and the billboard alone: nothing leaves, nothing is spent.
+
+    For a task of the run this gives its model again (with its coins and seed): bit for bit on the same
+    block layout, up to rounding on another. For a task that comes late it is how to join.
+
+    Parameters
+    ----------
+    plan, board : Plan, Billboard
+        The public part of a run.
+    tasks : Tasks
+        One task or many; their number need not be the plan's.
+    coins : Participation or bool array of shape (rounds, tasks), optional
+        Which rounds each task took part in (of some tasks of a run, ``private.coins[:, where]``); by default
+        all.
+    local_seed : int
+        The seed of the tasks' local randomness.
+    engine : Local or Batched
+        Where and how tasks are computed on.
+    """
+    plan.check(board)
+    if not board.complete:
+        raise InputError(
+            f"The board holds {board.rounds} of {board.capacity} releases. Finish the run first."
+        )
+    count = len(tasks.roster)
+    took_part = Participation.always(count, len(plan.rounds)) if coins is None else coins
+    with engine.workers(plan, tasks, local_seed) as workers:
+        workers.start(board.before(0))
+        for t in range(len(plan.rounds)):
+            workers.listen(board.before(t), took_part[t])
+        return workers.finish(board)
+
+
+def adapt(
+    plan: Plan,
+    board: Billboard,
+    tasks: Tasks,
+    *,
+    local_seed: int = 0,
+    engine: Engine = Local(),  # noqa: B008
+) -> States:
+    """Return the models of new tasks, which never spoke, from their own rows and a finished board.
+
+    Where tasks keep nothing from round to round (meta-learning, `FedAvg`, `FedProx`), all that counts is how
+    they end: a task goes straight there, without a round of local work. Where they do (`Personalized`,
+    `Ditto`, `SharedPrior`), a new one listens through all rounds first, as in `replay`, saying nothing.
+
+    Parameters
+    ----------
+    plan, board : Plan, Billboard
+        The public part of a finished run.
+    tasks : Tasks
+        One new task or many.
+    local_seed : int
+        The seed of the tasks' local randomness.
+    engine : Local or Batched
+        Where and how tasks are computed on.
+
+    Privacy
+    -------
+    Free: nothing leaves the new tasks, and the board stays as it is.
+
+    Examples
+    --------
+    >>> from cloister import Convex, Exact, LeastSquares, MetaSGD, Plan, Silent, Tasks, run
+    >>> tasks = Tasks.from_list([[[1.0]], [[1.0]]], [[2.0], [4.0]])
+    >>> plan = Plan(MetaSGD(Convex(LeastSquares(1)), Exact(), clip=9.0, rounds=20), Silent(), n_tasks=2)
+    >>> board = run(plan, tasks).board
+    >>> adapt(plan, board, Tasks.from_list([[[1.0]]], [[5.0]]))["coef"].round(2).tolist()  # from 3, half-way
+    [[4.0]]
+    """
+    one = next(tasks.select([0]).blocks())
+    keeps = plan.algorithm.init(one, board.before(0))
+    coins = None if keeps else Participation.never(len(tasks), len(plan.rounds))
+    return replay(plan, board, tasks, coins=coins, local_seed=local_seed, engine=engine)
