@@ -235,8 +235,9 @@ def test_an_id_of_ones_own_that_is_refused(own, sentence):
 
 
 def test_what_cannot_be_handed_over():
-    with pytest.raises(cl.PlanError, match=r"must be a dataclass\. Got Path"):
-        from_document({"type": "x"}, [Path])
+    for wrong in (Path, np, 7):
+        with pytest.raises(cl.PlanError, match="What is handed over must be a dataclass, or a value of one"):
+            from_document({"type": "x"}, [wrong])
     twin = dataclasses.make_dataclass("Twin", [], namespace={"type_id": "ward-7/pretender/2"})
     with pytest.raises(cl.PlanError, match="Two types that are handed over have the id 'ward-7/pretender/2'"):
         from_document({"type": "x"}, [Pretender, twin])

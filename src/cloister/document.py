@@ -184,10 +184,10 @@ def from_document(document: Any, types: Iterable[Any] = ()) -> Any:
     classes: dict[str, type] = {}
     values: list[Any] = []
     for item in types:
+        if not dataclasses.is_dataclass(item):
+            raise PlanError(f"What is handed over must be a dataclass, or a value of one. Got {item!r}.")
         if not isinstance(item, type):
             values.append(item)
-        elif not dataclasses.is_dataclass(item):
-            raise PlanError(f"A type that is handed over must be a dataclass. Got {item.__qualname__}.")
         elif classes.setdefault(type_id(item), item) is not item:
             raise PlanError(f"Two types that are handed over have the id {type_id(item)!r}. Number one anew.")
     return _build(document, classes, [(to_document(value), value) for value in values])

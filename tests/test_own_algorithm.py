@@ -1,0 +1,189 @@
+"""An algorithm of a user's own, in the user's own file: run, verified, replayed and audited, both ways."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cloister as cl
+from cloister.audit import audit
+from cloister.commands.own_types import own_types
+
+OWN = Path(__file__).parent / "own" / "shrunken.py"
+BOOK = """
+task = "school"
+[target]
+name = "score"
+bounds = [0.0, 12.0]
+[features.hours]
+bounds = [0.0, 10.0]
+"""
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory):
+    """A folder with the user's file and a table; `finished` puts the public part of a run there."""
+    desk = tmp_path_factory.mktemp("desk")
+    shutil.copy(OWN, desk)
+    (desk / "codebook.toml").write_text(BOOK)
+    rng = np.random.default_rng(0)
+    hours = rng.integers(0, 11, 120)
+    ids = np.array([f"s{i % 30}" for i in range(120)])
+    score = np.clip(2 + 0.6 * hours + rng.normal(size=120), 0, 12).round(1)
+    rows = [f"{i},{h},{s}" for i, h, s in zip(ids, hours, score, strict=True)]
+    (desk / "rows.csv").write_text("\n".join(["school,hours,score", *rows, ""]))
+    (desk / "s0.csv").write_text(
+        "\n".join(["school,hours,score", *[r for r in rows if r.startswith("s0,")], ""])
+    )
+    return desk
+
+
+@pytest.fixture(scope="module")
+def kind(desk):
+    """The user's class, imported as the user would."""
+    sys.path.append(str(desk))
+    try:
+        yield importlib.import_module("shrunken").ShrunkenRidge
+    finally:
+        sys.path.remove(str(desk))
+        del sys.modules["shrunken"]
+
+
+@pytest.fixture(scope="module")
+def tasks(desk):
+    rows = np.genfromtxt(desk / "rows.csv", delimiter=",", dtype=None, names=True, encoding="utf-8")
+    book = cl.Codebook.load(desk / "codebook.toml")
+    X = book.encode({"hours": rows["hours"]})
+    return cl.Tasks.from_arrays(X, book.encode_target(rows["score"]), rows["school"])
+
+
+@pytest.fixture(scope="module")
+def finished(desk, kind, tasks):
+    plan = cl.Plan(kind(tasks.X.shape[1]), n_tasks=len(tasks)).calibrate(epsilon=2.0)
+    finished = cl.run(plan, tasks)
+    folder = desk / "run"
+    folder.mkdir()
+    plan.save(folder / "plan.toml")
+    finished.board.save(folder / "board")
+    (folder / "guarantee.json").write_text(finished.guarantee.to_json())
+    shutil.copy(desk / "codebook.toml", folder)
+    return finished
+
+
+def command(desk, *arguments: object) -> subprocess.CompletedProcess[str]:
+    code = "from cloister.cli import main; main()"
+    where = {"PYTHONPATH": str(Path(cl.__file__).parents[1]), "COLUMNS": "500"}
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code, *map(str, arguments)],
+        cwd=desk,
+        env=os.environ | where,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_from_python(desk, kind, tasks, finished):
+    cl.check_algorithm(kind(tasks.X.shape[1]), tasks)
+    plan = cl.Plan.load(desk / "run" / "plan.toml", types=[kind])
+    assert plan == finished.plan
+    board = cl.Billboard.load(desk / "run" / "board")
+    plan.check(board)
+    again = cl.replay(plan, board, tasks.select([3]))
+    np.testing.assert_allclose(again["coef"][0], finished.private.models["coef"][3], rtol=1e-12)
+    assert not audit(plan, draws=2000, random_state=0).convicted
+
+
+def test_from_the_command_line(desk, finished):
+    """Each in a process of its own that has not seen the class; by its file, and by its module."""
+    by_file, by_module = ["--types", "shrunken.py:ShrunkenRidge"], ["--types", "shrunken:ShrunkenRidge"]
+    verified = command(desk, "verify", "run", *by_file)
+    assert (verified.returncode, verified.stderr) == (0, "")
+    assert "ShrunkenRidge, 30 tasks, 1 releases" in verified.stdout
+    replayed = command(desk, "replay", "run", "s0.csv", "--task-name", "s0", *by_module, "-o", "s0.json")
+    assert (replayed.returncode, replayed.stderr) == (0, "")
+    own = finished.private.ids.tolist().index("s0")
+    weights = json.loads((desk / "s0.json").read_text())["weights"]
+    np.testing.assert_allclose(weights, finished.private.models["coef"][own], rtol=1e-12)
+    audited = command(desk, "audit", "run/plan.toml", *by_file, "--draws", 2000)
+    assert audited.returncode == 0
+    assert "no contradiction found" in audited.stdout.lower()
+
+
+def test_every_other_command_that_reads_a_plan(desk, finished):
+    own = ["--types", "shrunken.py:ShrunkenRidge"]
+    made = command(
+        desk,
+        "ledger",
+        "create",
+        "l.sqlite",
+        "--population",
+        "s",
+        "--epsilon",
+        9,
+        "--delta",
+        0.01,
+        "--tasks",
+        30,
+    )
+    assert made.returncode == 0, made.stderr
+    for arguments in (
+        ["account", "run/plan.toml"],
+        ["predict", "run", "rows.csv"],
+        ["gain", "run", "s0.csv", "--task-name", "s0", "--splits", 2],
+        ["ledger", "charge", "l.sqlite", "run/plan.toml"],
+    ):
+        done = command(desk, *arguments, *own)
+        assert done.returncode == 0, done.stderr
+        refused = command(desk, *arguments)
+        assert refused.returncode == 1
+        assert "'ward-7/shrunken-ridge/1' is not one of cloister's own types" in refused.stderr
+        assert "--types module:Class" in refused.stderr
+
+
+def test_a_file_of_the_same_name_that_computes_otherwise_is_found_out(desk, finished, tmp_path):
+    """It has the id, so it is read; what it says the board should hold is not what the board holds."""
+    other = tmp_path / "shrunken.py"
+    other.write_text(OWN.read_text().replace("self.clip * release.value", "0.9 * self.clip * release.value"))
+    found = command(desk, "verify", "run", "--types", f"{other}:ShrunkenRidge")
+    assert found.returncode == 1
+    assert "NO  what is posted follows from the releases" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("types", "sentence"),
+    [
+        ("shrunken", "--types must read module:Class or file.py:Class. Got 'shrunken'"),
+        ("shrunken:", "--types must read module:Class"),
+        ("nowhere:Mine", "there is no module 'nowhere' here"),
+        ("nowhere.py:Mine", "there is no file nowhere.py"),
+        ("shrunken.py:Mine", "shrunken.py has no 'Mine'"),
+        ("broken.py:Mine", "broken.py cannot be imported: ZeroDivisionError"),
+        ("json.py:Mine", "json.py has the name of another module, 'json'"),
+        ("codebook.toml:Mine", "there is no module 'codebook.toml' here"),
+    ],
+)
+def test_what_cannot_be_handed_over_gets_a_sentence(desk, types, sentence, monkeypatch):
+    (desk / "broken.py").write_text("1 / 0\n")
+    (desk / "json.py").write_text("Mine = 1\n")
+    monkeypatch.chdir(desk)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(cl.InputError, match=re.escape(sentence)):
+        own_types([types])
+
+
+def test_what_lies_in_a_folder_takes_no_installed_module_s_place(desk, monkeypatch):
+    """Whoever can write where a command is given cannot make it run their `json`."""
+    (desk / "json.py").write_text("Mine = 1\n")
+    monkeypatch.chdir(desk)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert own_types(["json:JSONDecoder"]) == [json.JSONDecoder]
+    assert sys.path[-1] == str(desk)
