@@ -117,6 +117,7 @@ TORCH = {
     "learners/training.py",
     "learners/trials.py",
     "engines/batched.py",
+    "arrays.py",  # for its types alone
 }
 
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -22,10 +23,11 @@ from cloister.channel import (
     Outer,
     Plain,
     Relation,
+    finite_rows,
     svec,
     unsvec,
 )
-from cloister.errors import PlanError
+from cloister.errors import InputError, PlanError
 from cloister.tasks import Block
 
 SHARES = (0.05, 0.15, 0.3, 1 / 3, 0.4, 0.6, 0.66, 2 / 3, 0.67, 0.8, 0.95)
@@ -103,7 +105,7 @@ def test_no_data_moves_the_sum_by_more_than_the_sensitivity(messages, clip, lift
 def test_on_the_grid_the_sum_is_exact_and_its_sensitivity_holds_exactly(messages, clip, lift):
     """Whole rows stay in the ball, hence no price is needed for rounding; sums are those of Python's ints."""
     dim = messages.shape[1]
-    rows = [Channel(dim, clip).integers(row[None]) for row in messages]
+    rows = [Channel(dim, clip).rows(row[None])[0] for row in messages]
     for row in rows:
         assert row.dtype == np.int64
         assert sum(int(x) ** 2 for x in row) <= GRID**2
@@ -113,9 +115,68 @@ def test_on_the_grid_the_sum_is_exact_and_its_sensitivity_holds_exactly(messages
     channel = Channel(dim, clip, lift)
     degrees = lift.weights(dim)[1]
     by_hand = sum(np.array(lifted_by_hand(lift, [int(x) for x in row]), dtype=object) for row in rows)
-    assert channel.integers(messages).tolist() == by_hand.tolist()
-    error = np.abs(channel.integers(messages) * channel.steps - channel.total(messages))
+    assert channel.total(messages, exact=True).tolist() == by_hand.tolist()
+    error = np.abs(channel.total(messages, exact=True) * channel.steps - channel.total(messages))
     assert error.max() <= 4 * degrees.max() * 2 / GRID
+
+
+@given(
+    messages=st.integers(1, 6).flatmap(
+        lambda d: st.one_of(
+            arrays(np.float64, (4, d), elements=WILD),
+            arrays(np.float32, (4, d), elements=st.floats(width=32)),
+        )
+    ),
+    clip=st.sampled_from([5e-324, 1e-3, 0.37, 1.0, 3e7]),
+    lift=st.sampled_from(LIFTS),
+)
+@settings(max_examples=200, deadline=None)
+def test_tensors_go_the_same_way_as_arrays(messages, clip, lift):
+    """Norms are at most 1 as fractions, whole rows stay in the ball, and sums of whole rows are equal."""
+    channel, tensor = Channel(messages.shape[1], clip, lift), torch.from_numpy(messages.copy())
+    units, rows = channel.units(tensor), channel.rows(tensor)
+    assert (units.dtype, rows.dtype) == (torch.float64, torch.int64)
+    assert all(sum(Fraction(x) ** 2 for x in u) <= 1 for u in units.tolist())
+    np.testing.assert_allclose(units.numpy(), channel.units(messages), rtol=1e-12)
+    assert np.abs(rows.numpy() - channel.rows(messages)).max() <= 1
+    channel.check_rows(rows)
+    np.testing.assert_array_equal(channel.lifted_sum(rows).numpy(), channel.lifted_sum(rows.numpy()))
+    np.testing.assert_allclose(channel.total(tensor).numpy(), channel.total(messages), rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(finite_rows(tensor).numpy(), finite_rows(messages))
+
+
+@pytest.mark.parametrize("size", [3.4e38, 1.0, 1e-38, 1e-45])
+@pytest.mark.parametrize("clip", [1e-3, 1.0, 7.0])
+def test_long_messages_are_bounded_too(size, clip):
+    """A hundred thousand numbers near the ends of what 32 bits hold."""
+    rng = np.random.default_rng(0)
+    messages = (size * rng.choice([-1.0, 1.0, 0.3], (2, 100_000))).astype(np.float32)
+    channel = Channel(100_000, clip)
+    for kind in (messages, torch.from_numpy(messages)):
+        assert (np.linalg.norm(np.asarray(channel.units(kind)), axis=1) <= 1).all()
+        assert ((np.asarray(channel.rows(kind)) ** 2).sum(axis=1) <= GRID**2).all()
+
+
+@given(arrays(np.int64, (3, 2), elements=st.integers(-GRID - 2, GRID + 2)))
+@example(np.array([[GRID, 0], [0, -GRID], [0, 0]]))
+@example(np.array([[0, 0], [0, 0], [GRID, 1]]))
+@example(np.array([[0, 0], [-(2**63), 0], [0, 0]]))
+@example(np.array([[0, 0], [2**32, 0], [0, 0]]))  # its square is 0 in 64 bits
+def test_received_rows_are_checked_exactly(rows):
+    channel = Channel(2)
+    long = [number for number, row in enumerate(rows.tolist()) if sum(x * x for x in row) > GRID**2]
+    for kind in (rows, torch.from_numpy(rows)):
+        if long:
+            with pytest.raises(InputError, match=f"Row {long[0]} is longer than its channel allows"):
+                channel.check_rows(kind)
+        else:
+            channel.check_rows(kind)
+
+
+@pytest.mark.parametrize(("shape", "kind"), [((1, 3), np.int64), ((2,), np.int64), ((1, 2), float)])
+def test_received_rows_of_another_shape_or_kind_are_refused(shape, kind):
+    with pytest.raises(InputError, match=r"64-bit integers of shape \(tasks, 2\)\. Got"):
+        Channel(2).check_rows(np.zeros(shape, kind))
 
 
 def lifted_by_hand(lift, row):
@@ -130,10 +191,10 @@ def test_sums_of_many_tasks_are_exact_as_well(monkeypatch):
     """Rows go in parts that floating point adds without error; the parts are added as integers."""
     rows = np.random.default_rng(0).normal(size=(1000, 3))
     channel = Channel(3, 0.5, MeanAndOuter(0.3))
-    whole = channel.integers(rows)
+    whole = channel.total(rows, exact=True)
     monkeypatch.setattr("cloister.channel.EXACT_ROWS", 7)
-    np.testing.assert_array_equal(channel.integers(rows), whole)
-    assert channel.integers(rows[:0]).tolist() == [0] * channel.size
+    np.testing.assert_array_equal(channel.total(rows, exact=True), whole)
+    assert channel.total(rows[:0], exact=True).tolist() == [0] * channel.size
     assert GRID**2 * EXACT_ROWS <= 2**53  # entries of one part's sum of outer products
 
 
@@ -149,7 +210,9 @@ def test_bounds_are_attained(lift):
     channel = Channel(2, 0.7, lift)
     u, v = np.array([[1.0, 0.0]]), np.array([[cosine, math.sqrt(1 - cosine**2)]])
     for relation, neighbour in ((Relation.REPLACE, v), (Relation.ZERO_OUT, 0 * v)):
-        moved = np.linalg.norm((channel.integers(9 * u) - channel.integers(9 * neighbour)) * channel.steps)
+        moved = np.linalg.norm(
+            (channel.total(9 * u, exact=True) - channel.total(9 * neighbour, exact=True)) * channel.steps
+        )
         assert 0.999 * channel.sensitivity(relation) <= moved <= channel.sensitivity(relation) * (1 + 1e-12)
         moved = np.linalg.norm(channel.total(9 * u) - channel.total(9 * neighbour))
         assert 0.999 * channel.sensitivity(relation) <= moved

@@ -1,11 +1,20 @@
-"""Names for kinds of arrays, defined once."""
+"""Arrays of NumPy and tensors of torch: names for their kinds, and the few functions that serve both.
+
+Arithmetic that must be the same everywhere (clipping, rounding to the grid, uniforms) is written once, with
+functions that both libraries offer under one name: ``xp = namespace(x)``. Nothing here imports torch.
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["Array", "Floats", "Integers", "Public", "States", "Words"]
 
@@ -18,3 +27,32 @@ Words: TypeAlias = NDArray[np.uint64]
 States: TypeAlias = dict[str, Array]
 #: Public arrays.
 Public: TypeAlias = dict[str, Array]
+
+
+#: Arrays of one of the two libraries: what comes in goes out.
+A = TypeVar("A", NDArray[Any], "Tensor")
+
+
+def namespace(array: object) -> ModuleType:
+    """Return the library whose functions take this array: torch for its tensors, NumPy for all else."""
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and isinstance(array, torch.Tensor) else np
+
+
+def to_uniforms(words: A) -> A:
+    """Return the middles of 2^52 equal cells: exact in floating point, hence never 0 or 1.
+
+    Words are 64 fair coins each, as NumPy's unsigned numbers or as signed numbers with the same bits.
+
+    Examples
+    --------
+    >>> to_uniforms(np.array([0, 2**63, 2**64 - 1], dtype=np.uint64)).tolist()
+    [1.1102230246251565e-16, 0.5000000000000001, 0.9999999999999999]
+    """
+    xp = namespace(words)
+    return (xp.asarray(shift_right(words, 12), dtype=xp.float64) + 0.5) * 2.0**-52
+
+
+def shift_right(words: Any, bits: int) -> Any:
+    """Shift words right and fill with zeros, whether they are signed or not."""
+    return (words >> bits) & ((1 << (64 - bits)) - 1)

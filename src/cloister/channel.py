@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Floats, Integers
-from cloister.errors import PlanError
+from cloister.arrays import A, Floats, Integers, namespace
+from cloister.errors import InputError, PlanError
 
 __all__ = ["Absolute", "Channel", "Diagonal", "Lift", "MeanAndOuter", "Outer", "Plain", "Relation", "Round"]
 
@@ -45,8 +46,11 @@ class Lift(Protocol):
     def weights(self, dim: int) -> tuple[Floats, Integers]:
         """Return each lifted number's weight, and its degree in u."""
 
-    def sums(self, units: Floats) -> Floats:
-        """Return the sums over rows of the lifted numbers, weights left out: whole for whole u."""
+    def sums(self, units: A) -> A:
+        """Return the sums over rows of the lifted numbers, weights left out: whole for whole u.
+
+        In 64-bit floating point, by what arrays of NumPy and tensors of torch both can do.
+        """
 
     def sensitivity(self, relation: Relation) -> float:
         """Return the largest l2 change of the sum when one task changes."""
@@ -60,9 +64,9 @@ class Plain:
         """Return weights 1 and degrees 1."""
         return np.ones(dim), np.full(dim, 1)
 
-    def sums(self, units: Floats) -> Floats:
+    def sums(self, units: A) -> A:
         """Return the sum of the rows."""
-        return np.asarray(units.sum(axis=0))
+        return namespace(units).sum(units, axis=0)
 
     def sensitivity(self, relation: Relation) -> float:
         """Return 1 or 2."""
@@ -80,9 +84,9 @@ class Absolute:
         """Return weights 1 and degrees 1."""
         return np.ones(dim), np.full(dim, 1)
 
-    def sums(self, units: Floats) -> Floats:
+    def sums(self, units: A) -> A:
         """Return the sum of absolute values."""
-        return np.asarray(np.abs(units).sum(axis=0))
+        return namespace(units).sum(abs(units), axis=0)
 
     def sensitivity(self, relation: Relation) -> float:
         """Return 1 or sqrt(2)."""
@@ -102,10 +106,10 @@ class Outer:
         scale = _triangle(dim)[2]
         return scale, np.full(scale.size, 2)
 
-    def sums(self, units: Floats) -> Floats:
+    def sums(self, units: A) -> A:
         """Return the upper triangle of the sum of outer products."""
         i, j, _ = _triangle(units.shape[1])
-        return np.asarray((units.T @ units)[i, j])
+        return (units.T @ units)[i, j]
 
     def sensitivity(self, relation: Relation) -> float:
         """Return 1 or sqrt(2)."""
@@ -123,9 +127,9 @@ class Diagonal:
         """Return weights 1 and degrees 2."""
         return np.ones(dim), np.full(dim, 2)
 
-    def sums(self, units: Floats) -> Floats:
+    def sums(self, units: A) -> A:
         """Return the sum of squares."""
-        return np.asarray((units * units).sum(axis=0))
+        return namespace(units).sum(units * units, axis=0)
 
     def sensitivity(self, relation: Relation) -> float:
         """Return 1 or sqrt(2)."""
@@ -156,9 +160,10 @@ class MeanAndOuter:
         weights = [math.sqrt(self.a) * ones, math.sqrt(1 - self.a) * scale]
         return np.concatenate(weights), np.concatenate([first, second])
 
-    def sums(self, units: Floats) -> Floats:
+    def sums(self, units: A) -> A:
         """Return the sum, and the upper triangle of the sum of outer products."""
-        return np.concatenate([Plain().sums(units), Outer().sums(units)])
+        both = [Plain().sums(units), Outer().sums(units)]
+        return namespace(units).concatenate(both)
 
     def sensitivity(self, relation: Relation) -> float:
         """Return 1 or sqrt(D2(a))."""
@@ -173,7 +178,8 @@ class Channel:
 
     Privacy
     -------
-    The engine sends nothing but ``total(messages)``. A row that is not finite counts as zero. Values on
+    The engine sends nothing but ``total(messages)``: `lifted_sum` of `rows` (or, for
+    floating-point noise, of `units`). A row that is not finite counts as zero. Values on
     the billboard are in units of the clip.
 
     Examples
@@ -204,39 +210,80 @@ class Channel:
 
     @property
     def steps(self) -> Floats:
-        """What one unit of `integers` stands for in each number of a release, in units of the clip."""
+        """What one unit of a sum of whole rows stands for in each number of a release, in clips."""
         return _steps(self)
 
     def sensitivity(self, relation: Relation) -> float:
         """Return the exact l2 sensitivity of the sum, in units of the clip."""
         return self.lift.sensitivity(Relation(relation))
 
-    def units(self, messages: NDArray[Any]) -> Floats:
+    def units(self, messages: A) -> A:
         """Clip each row to the ball and divide by the clip: norms are at most 1, rounding included."""
-        rows = np.asarray(messages, dtype=np.float64).reshape(len(messages), self.dim)
-        rows = np.where(finite_rows(rows)[:, None], rows, 0.0)
-        largest = np.abs(rows).max(axis=1, keepdims=True)  # divided out first, lest squares overflow
-        scaled = rows / np.where(largest > 0, largest, 1.0)
-        length = np.sqrt((scaled * scaled).sum(axis=1, keepdims=True))
+        xp = namespace(messages)
+        rows = xp.asarray(messages, dtype=xp.float64).reshape(len(messages), self.dim)
+        largest = xp.amax(abs(rows), axis=1, keepdims=True)  # divided out first, lest squares overflow
+        finite = xp.isfinite(largest)
+        rows, largest = xp.where(finite, rows, 0.0), xp.where(finite, largest, 0.0)
+        scaled = rows / xp.where(largest > 0, largest, 1.0)
+        length = xp.sqrt((scaled * scaled).sum(axis=1, keepdims=True))
         slack = 1 + (self.dim + 8) * 2.0**-52  # more than all the rounding around it
         with np.errstate(over="ignore"):
             inside = largest / self.clip * length * slack <= 1
-            return np.where(inside, rows / self.clip, scaled / np.where(inside, 1.0, length * slack))
+            return xp.where(inside, rows / self.clip, scaled / xp.where(inside, 1.0, length * slack))
 
-    def total(self, messages: NDArray[Any]) -> Floats:
-        """Return the sum over tasks of the clipped, then lifted messages."""
-        return np.asarray(self.lift.weights(self.dim)[0] * self.lift.sums(self.units(messages)))
-
-    def integers(self, messages: NDArray[Any]) -> Integers:
-        """Return the same sum exactly, of messages rounded to a grid: times `steps` it is near `total`.
+    def rows(self, messages: A) -> A:
+        """Return each task's message as it leaves: clipped, on the grid, whole numbers of norm at most GRID.
 
         A row is rounded to the grid, and towards zero if its whole norm would leave the ball otherwise. It
-        is lifted after rounding, so that the exact sensitivity holds for the rounded sum as well. All sums
-        are of whole numbers below 2^53, which floating point adds without error in any order.
+        is lifted after rounding, so that the exact sensitivity holds for the rounded sum as well.
         """
-        rows = _to_grid(self.units(messages) * GRID)
-        parts = (rows[at : at + EXACT_ROWS] for at in range(0, max(1, len(rows)), EXACT_ROWS))
-        return np.asarray(sum(self.lift.sums(part).astype(np.int64) for part in parts))
+        xp = namespace(messages)
+        rows = self.units(messages) * GRID
+        whole = xp.round(rows)
+        whole = xp.where(_outside(whole), xp.trunc(rows), whole)
+        whole = xp.where(_outside(whole), 0.0, whole)  # cannot be: what is not bounded does not leave
+        return xp.asarray(whole, dtype=xp.int64)
+
+    def check_rows(self, rows: A) -> None:
+        """Refuse rows that `rows` cannot have made: what a curator asks of rows made elsewhere, exactly.
+
+        Examples
+        --------
+        >>> channel = Channel(2, clip=0.5)
+        >>> channel.check_rows(channel.rows(np.array([[3.0, 4.0]])))
+        >>> channel.check_rows(np.array([[GRID, 1]]))
+        Traceback (most recent call last):
+        ...
+        cloister.errors.InputError: Row 0 is longer than its channel allows. Make rows with Channel.rows.
+        """
+        xp = namespace(rows)
+        if rows.ndim != 2 or rows.shape[1] != self.dim or rows.dtype != xp.int64:
+            raise InputError(
+                f"Rows must be 64-bit integers of shape (tasks, {self.dim}). Got {rows.dtype} of shape "
+                f"{tuple(rows.shape)}. Make them with Channel.rows."
+            )
+        beyond = xp.any((rows > GRID) | (rows < -GRID), axis=1)  # the rest has squares that cannot overflow
+        bad = beyond | _outside(xp.asarray(rows, dtype=xp.float64))[:, 0]
+        if bad.any():
+            first = int(np.flatnonzero(np.asarray(bad.tolist()))[0])
+            raise InputError(f"Row {first} is longer than its channel allows. Make rows with Channel.rows.")
+
+    def lifted_sum(self, rows: A) -> A:
+        """Return the sum over tasks of lifted rows: exact and whole for `rows`, in clips for `units`.
+
+        A sum of whole rows times `steps` is in units of the clip. It is made of parts below 2^53, which
+        floating point adds without error in any order, on any device.
+        """
+        xp = namespace(rows)
+        if rows.dtype == xp.int64:
+            parts = (rows[at : at + EXACT_ROWS] for at in range(0, max(1, len(rows)), EXACT_ROWS))
+            sums = (self.lift.sums(xp.asarray(part, dtype=xp.float64)) for part in parts)
+            return sum(xp.asarray(part, dtype=xp.int64) for part in sums)
+        return _weights(self, xp, None if xp is np else rows.device) * self.lift.sums(rows)
+
+    def total(self, messages: A, exact: bool = False) -> A:
+        """Return the sum over tasks of the clipped, then lifted messages: whole numbers if `exact`."""
+        return self.lifted_sum(self.rows(messages) if exact else self.units(messages))
 
 
 @dataclass(frozen=True)
@@ -247,17 +294,9 @@ class Round:
     channels: tuple[Channel, ...]
 
 
-def _to_grid(rows: Floats) -> Floats:
-    """Round rows of norm at most GRID to whole numbers of norm at most GRID."""
-    whole = np.rint(rows)
-    outside = _squared_norms(whole) > GRID**2
-    whole[outside] = np.trunc(rows[outside])
-    whole[_squared_norms(whole) > GRID**2] = 0.0  # cannot be: a message that is not bounded does not leave
-    return whole
-
-
-def _squared_norms(whole: Floats) -> Floats:
-    return np.asarray((whole * whole).sum(axis=1))
+def _outside(whole: Any) -> Any:
+    """Say which rows of whole numbers are longer than GRID, (k, 1); exactly, as squares are below 2^53."""
+    return (whole * whole).sum(axis=1, keepdims=True) > GRID**2
 
 
 def equal_rounds(count: int, channels: Sequence[Channel]) -> tuple[Round, ...]:
@@ -265,9 +304,15 @@ def equal_rounds(count: int, channels: Sequence[Channel]) -> tuple[Round, ...]:
     return (Round(1 / count, tuple(channels)),) * count
 
 
-def finite_rows(rows: NDArray[Any]) -> NDArray[np.bool_]:
+def finite_rows(rows: A) -> A:
     """Say which rows are finite throughout."""
-    return np.asarray(np.isfinite(rows).all(axis=tuple(range(1, rows.ndim))))
+    return namespace(rows).isfinite(rows).all(axis=1)
+
+
+@lru_cache(maxsize=8)
+def _weights(channel: Channel, xp: ModuleType, device: object) -> Any:
+    weights = channel.lift.weights(channel.dim)[0]
+    return weights if xp is np else xp.asarray(weights, device=device)
 
 
 @lru_cache(maxsize=4)

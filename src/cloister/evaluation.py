@@ -209,7 +209,7 @@ def release_sum(scores: Floats, mu: float, source: Randomness, number: int = 0) 
     """
     noise = Gaussian(mu)
     bounded = np.where(np.isfinite(scores), scores, 0.0).clip(0.0, 1.0)
-    total = noise.total(SCORES, bounded[:, None])
+    total = SCORES.total(bounded[:, None], noise.exact)
     return float(noise.perturb(total, SCORES, 1 / mu, source, number)[0])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cloister.arrays import Array
+from cloister.arrays import A, Array, namespace, shift_right, to_uniforms
 from cloister.errors import InputError
 from cloister.roster import Roster, refuse_repeats, task_ids
 
@@ -67,12 +67,15 @@ def local_key(seed: int, task: object) -> np.uint64:
     return np.uint64(int.from_bytes(digest, "little"))
 
 
-def local_uniforms(keys: NDArray[np.uint64], round: int, count: int) -> NDArray[np.float64]:
+def local_uniforms(keys: A, round: int | A, count: int) -> A:
     """Draw `count` uniforms for each task from its own counter-based stream (SplitMix64).
 
     A draw depends on (the task's key, the round, its position) and on nothing else: neither the order
     of the tasks nor the block they sit in can matter. For minibatches and shuffles at home; never for
     noise or sampling coins, which come from the curator's own secret streams.
+
+    Keys are words of NumPy, or tensors of signed numbers with the same bits. For rounds of shape (e,) draws
+    have shape (e, tasks, count).
 
     Examples
     --------
@@ -81,12 +84,20 @@ def local_uniforms(keys: NDArray[np.uint64], round: int, count: int) -> NDArray[
     >>> bool((local_uniforms(keys[1:], round=3, count=4) == both[1:]).all())
     True
     """
-    counter = np.uint64(round) * np.uint64(1 << 32) + np.arange(1, count + 1, dtype=np.uint64)
-    z = keys[:, None] + counter[None, :] * np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z ^= z >> np.uint64(31)
-    return np.asarray(((z >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)
+    xp = namespace(keys)
+    words: Any = np.asarray(keys).view(np.int64) if xp is np else keys
+    position = xp.arange(1, count + 1, dtype=xp.int64, **({} if xp is np else {"device": words.device}))
+    first = round << 32 if isinstance(round, int) else (round << 32)[..., None, None]
+    z = words[:, None] + (first + position) * _signed(0x9E3779B97F4A7C15)
+    z = (z ^ shift_right(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ shift_right(z, 27)) * _signed(0x94D049BB133111EB)
+    drawn: A = to_uniforms(z ^ shift_right(z, 31))
+    return drawn
+
+
+def _signed(word: int) -> int:
+    """Return the same 64 bits as a signed number."""
+    return word - (1 << 64) if word >= 1 << 63 else word
 
 
 @dataclass(frozen=True, eq=False, repr=False)

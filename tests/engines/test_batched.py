@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from cloister import (
     EWC,
     Batched,
     Billboard,
-    Channel,
     Descent,
     Ditto,
     Everyone,
@@ -37,11 +33,10 @@ from cloister import (
     Silent,
     SymmetrizedKL,
     Tasks,
+    Toeplitz,
     replay,
     run,
 )
-from cloister.channel import GRID
-from cloister.engines.batched import _Sums, clipped, to_grid
 
 CPU = Batched("cpu", block=4)
 SIZES = [1, 2, 2, 3, 3, 4, 5, 6, 9, 9, 14, 20, 30, 30, 31]
@@ -106,8 +101,7 @@ def test_engines_agree_on_every_algorithm_and_block(algorithm, block):
     both(Plan(algorithm, Gaussian(1.0), n_tasks=M), engine=Batched("cpu", block=block))
 
 
-def test_engines_agree_on_noise_the_device_does_not_know():
-    """Other mechanisms sum messages themselves."""
+def test_engines_agree_on_other_noise():
     both(Plan(PERSONAL, Laplace(), n_tasks=M).calibrate(50.0))
 
 
@@ -218,55 +212,36 @@ def test_a_run_may_go_on_where_sums_come_out_in_other_last_bits(tmp_path):
     np.testing.assert_allclose(tape["coef"], private.models["coef"], atol=1e-5)
 
 
-# --- what leaves a task is bounded -------------------------------------------------------------------------
-
-FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
-CLIPS = st.floats(1e-30, 1e30)
+# --- what leaves a task is bounded: the channel's own arithmetic (tests/test_channel.py), on the device -----
 
 
-@given(st.lists(FLOATS, min_size=1, max_size=6), CLIPS)
-def test_norms_are_at_most_one(row, clip):
-    """Exactly: the squares are added as fractions."""
-    units = clipped(torch.tensor([row], dtype=torch.float32), clip)[0].numpy()[0]
-    assert sum(_squared(x) for x in units.tolist()) <= 1
-    whole = to_grid(torch.from_numpy(units)[None] * GRID).to(torch.int64)[0].tolist()
-    assert sum(x * x for x in whole) <= GRID**2
+@pytest.mark.parametrize(
+    "mechanism", [Gaussian(1.0), Gaussian(1.0, exact=False), Laplace(1.0), Toeplitz(1.0)]
+)
+def test_sums_are_those_of_the_channel(mechanism, monkeypatch):
+    """Rows that are not finite are zero and counted; the rest is the channel's own sum, part by part."""
+    monkeypatch.setattr("cloister.engines.batched.CHUNK", 100)
+    plan = Plan(FedAvg(network(), SOLVER, clip=0.3, rounds=1), mechanism, n_tasks=M)
+    said = []
 
+    class Spying(type(plan.algorithm)):
+        def send(self, states, block, board):
+            messages, states = super().send(states, block, board)
+            messages[0, 2] = [torch.nan, torch.inf][len(said) % 2]
+            said.append(messages.clone())
+            return messages, states
 
-def _squared(x):
-    top, bottom = x.as_integer_ratio()
-    return Fraction(top * top, bottom * bottom)
-
-
-@pytest.mark.parametrize("size", [3.4e38, 1.0, 1e-38, 1e-45])
-@pytest.mark.parametrize("clip", [1e-3, 1.0, 7.0])
-def test_long_messages_are_bounded_too(size, clip):
-    """A hundred thousand numbers near the ends of what 32 bits hold."""
-    rng = np.random.default_rng(0)
-    rows = (size * rng.choice([-1.0, 1.0, 0.3], (2, 100_000))).astype(np.float32)
-    units = clipped(torch.from_numpy(rows), clip)[0].numpy()
-    assert (np.linalg.norm(units, axis=1) <= 1).all()
-    np.testing.assert_allclose(units, Channel(100_000, clip).units(rows), rtol=1e-9, atol=1e-300)
-    whole = to_grid(torch.from_numpy(units) * GRID).to(torch.int64).numpy()
-    assert ((whole**2).sum(axis=1) <= GRID**2).all()
-
-
-@pytest.mark.parametrize("exact", [True, False])
-def test_sums_are_those_of_the_channel(exact):
-    """Rows that are not finite are zero and counted; the rest is the channel's own sum."""
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(50, 17)).astype(np.float32) * rng.lognormal(0, 4, (50, 1)).astype(np.float32)
-    rows[3, 2], rows[8, 0], rows[9] = np.nan, np.inf, -np.inf
-    plan = Plan(FedAvg(network(), SOLVER), Gaussian(1.0, exact=exact), n_tasks=M)
-    channel, bad = Channel(17, 0.7), torch.zeros((), dtype=torch.int64)
-    sums = _Sums(plan, channel, torch.device("cpu"), bad)
-    sums.add(torch.from_numpy(rows[:20]))
-    sums.add(torch.from_numpy(rows[20:]))
-    assert int(bad) == 3
-    total = np.asarray(sums.total())
-    assert total.dtype == (np.int64 if exact else np.float64)
-    expected = plan.mechanism.total(channel, rows)
-    np.testing.assert_allclose(total, expected, atol=1 if exact else 1e-12)
+    algorithm = Spying(network(), SOLVER, clip=0.3, rounds=1)
+    plan = replace(plan, algorithm=algorithm)
+    board = Billboard.open(algorithm.open(), plan.fingerprint, 1)
+    with CPU.workers(plan, TASKS, 0) as workers:
+        workers.start(board)
+        total = np.asarray(workers.collect(board, np.ones(M, dtype=bool)))
+        assert workers.rejected() == len(said) > 1
+    assert total.dtype == (np.int64 if mechanism.exact else np.float64)
+    rows = np.concatenate([np.asarray(part) for part in said])
+    expected = algorithm.channel(board).total(rows, mechanism.exact)
+    np.testing.assert_allclose(total, expected, atol=M if mechanism.exact else 1e-12)
 
 
 # --- what is refused ---------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from cloister import EWC, Descent, Module, Quadratic, SymmetrizedKL, Tasks
 from cloister.learners.descent import MOST_EPOCHS
-from cloister.learners.minibatches import local_uniforms, minibatches
-from cloister.tasks import local_uniforms as reference_uniforms
+from cloister.learners.minibatches import minibatches
+from cloister.tasks import local_uniforms
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 SIZES = [7, 3, 1, 5]
@@ -40,7 +40,7 @@ def own_batches(block, k, size, solver):
         return [np.arange(size)] * solver.count(size)
     steps, epoch = [], 0
     while len(steps) < solver.count(size):
-        draws = reference_uniforms(block.keys[k : k + 1], ROUND * MOST_EPOCHS + epoch, size)[0]
+        draws = local_uniforms(block.keys[k : k + 1], ROUND * MOST_EPOCHS + epoch, size)[0]
         order = np.argsort(draws)
         steps += [order[at : at + solver.batch] for at in range(0, size, solver.batch)]
         epoch += 1
@@ -136,7 +136,7 @@ def test_draws_are_those_of_tasks_bit_for_bit():
     counters = [0, 1, 7 * MOST_EPOCHS + 5]
     found = local_uniforms(torch.from_numpy(keys.view(np.int64)), torch.tensor(counters), 9).numpy()
     for at, counter in enumerate(counters):
-        np.testing.assert_array_equal(found[at], reference_uniforms(keys, counter, 9))
+        np.testing.assert_array_equal(found[at], local_uniforms(keys, counter, 9))
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 7, 50])

@@ -79,7 +79,7 @@ def noise_of(plan, seed=0):
     channel, mechanism = plan.schedule.channel, plan.mechanism
     out = []
     for taking, release in zip(done.private.coins, done.board.releases, strict=True):
-        said = mechanism.total(channel, plan.algorithm.send({}, range(int(taking.sum())), None)[0])
+        said = channel.total(plan.algorithm.send({}, range(int(taking.sum())), None)[0], mechanism.exact)
         out.append(release.value - (said * channel.steps if mechanism.exact else said))
     return np.array(out), done
 
@@ -160,7 +160,7 @@ def encoded(mechanism, schedule, messages):
     watched = Watched(**vars(mechanism))
     door, channel = watched.open(schedule, SeededRandomness(0)), schedule.channel
     for rows in messages:
-        door.release(watched.total(channel, rows), channel)
+        door.release(channel.total(rows, watched.exact), channel)
     return np.concatenate(found)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Floats, Public, States
+from cloister.arrays import Floats, Public, States, to_uniforms
 from cloister.channel import Channel, Plain, Round
 from cloister.errors import PlanError
 
@@ -154,4 +154,4 @@ def _secret_uniforms(keys: NDArray[np.uint64], round: int, count: int) -> Floats
     """Return uniforms in (0, 1) that nobody can tell from random, or continue, without the key."""
     streams = [hashlib.shake_256(f"cloister local noise|{key}|{round}".encode()) for key in keys.tolist()]
     bits = np.frombuffer(b"".join(stream.digest(8 * count) for stream in streams), dtype="<u8")
-    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5).reshape(len(keys), count) * 2.0**-52
+    return to_uniforms(bits).reshape(len(keys), count)

@@ -67,7 +67,7 @@ def _releases(plan: Plan, channel: Channel, source: Randomness) -> Floats:
     if isinstance(mechanism, Correlated):
         return np.round(streams.noise(plan, source, _NUMBERS).reshape(streams.heard(plan), -1), 6)
     assert isinstance(mechanism, PerRound)
-    total = mechanism.total(channel, channel.clip * np.eye(channel.dim)[:1])
+    total = channel.total(channel.clip * np.eye(channel.dim)[:1], mechanism.exact)
     rounds = max(2, -(-_NUMBERS // channel.size))
     return np.array([mechanism.perturb(total, channel, noise, source, t) for t in range(rounds)])
 

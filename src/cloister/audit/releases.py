@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Floats
+from cloister.arrays import A, Floats, namespace
 from cloister.channel import Channel, Lift, Relation
 from cloister.privacy.mechanisms import Gaussian, Mechanism, PerRound
 from cloister.privacy.randomness import Randomness, Stream
@@ -36,7 +36,7 @@ class Curator:
 
     def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:
         """Return the sum of the messages as the mechanism takes it."""
-        return self.mechanism.total(channel, messages)
+        return channel.total(messages, self.mechanism.exact)
 
     def releases(self, total: NDArray[Any], channel: Channel, noise: float, draws: int) -> Floats:
         """Return independent releases of one sum, of shape (draws, size)."""
@@ -65,7 +65,7 @@ def in_release_units(channel: Channel, total: NDArray[Any]) -> Floats:
 
 def released_total(mechanism: Mechanism, channel: Channel, messages: NDArray[Any]) -> Floats:
     """Return the sum of messages, by the mechanism's own code, as it would be released without noise."""
-    return in_release_units(channel, mechanism.total(channel, messages))
+    return in_release_units(channel, channel.total(messages, mechanism.exact))
 
 
 def side_by_side(lift: Lift, times: int) -> Lift:
@@ -85,9 +85,10 @@ class _Repeated:
         weights, degrees = self.lift.weights(dim)
         return np.tile(weights, self.times), np.tile(degrees, self.times)
 
-    def sums(self, units: Floats) -> Floats:
+    def sums(self, units: A) -> A:
         """Return the sums, repeated."""
-        return np.tile(self.lift.sums(units), self.times)
+        tiled: A = namespace(units).tile(self.lift.sums(units), (self.times,))
+        return tiled
 
     def sensitivity(self, relation: Relation) -> float:
         """Return that of one release."""

@@ -60,9 +60,9 @@ def scores(
     """Yield log likelihood ratios: of many runs in which the target is silent, then of those it speaks in."""
     others = channel.clip * (2 * source.stream("others").uniforms(_OTHERS * channel.dim) - 1)
     rows = others.reshape(_OTHERS, -1)
-    total = _mechanism(plan).total
-    spoken, silent = (total(channel, np.vstack([rows, row])) for row in worst_pair(channel, plan.relation))
-    absent, present = total(channel, np.vstack([rows, 0 * rows[:1]])), _exposed(plan)
+    exact, pair = _mechanism(plan).exact, worst_pair(channel, plan.relation)
+    spoken, silent, absent = (channel.total(np.vstack([rows, row]), exact) for row in (*pair, 0 * rows[0]))
+    present = _exposed(plan)
     root = _root(plan)
     known = in_release_units(channel, absent)
     moved = [np.outer(present, in_release_units(channel, said) - known) for said in (silent, spoken)]
@@ -89,7 +89,7 @@ def noise(plan: Plan, source: Randomness, numbers: int) -> Floats:
     """
     mechanism, channel, rounds = _mechanism(plan), plan.schedule.channel, heard(plan)
     messages = channel.clip * np.eye(channel.dim)[: min(3, channel.dim)]
-    totals = np.array([mechanism.total(channel, (t % 2) * messages) for t in range(rounds)])
+    totals = np.array([channel.total((t % 2) * messages, mechanism.exact) for t in range(rounds)])
     draws = max(2, numbers // (rounds * channel.size))
     seen = _transcripts(plan, source, channel, totals, draws)
     return _apart(_root(plan), seen - np.array([in_release_units(channel, t) for t in totals])[:, None])
@@ -106,7 +106,7 @@ def between_steps(plan: Plan, source: Randomness, numbers: int) -> tuple[int, in
     encoder = strategy.encoder()
     if len(encoder) != strategy.rounds:
         return None
-    nothing = mechanism.total(channel, np.zeros((1, channel.dim)))
+    nothing = channel.total(np.zeros((1, channel.dim)), mechanism.exact)
     draws = max(1, numbers // (strategy.rounds * channel.size))
     seen = _transcripts(plan, source, channel, np.tile(nothing, (strategy.rounds, 1)), draws)
     released = seen / (channel.steps * 2.0 ** -mechanism.bits(plan.schedule))

@@ -21,16 +21,14 @@ from torch import Tensor
 
 from cloister.arrays import States
 from cloister.billboard import Billboard
-from cloister.channel import GRID, Channel, Plain
+from cloister.channel import finite_rows
 from cloister.engines.models import Models
 from cloister.engines.workers import Coins, SavedState, Workers, check_messages
 from cloister.errors import PlanError
 from cloister.learners.module import Module, kind_of
 from cloister.learners.training import Precision, Trainer
 from cloister.plan import Plan
-from cloister.privacy.correlated import Correlated
 from cloister.privacy.doubts import SHARED_DEVICE, Doubt
-from cloister.privacy.mechanisms import Gaussian, Silent
 from cloister.tasks import Block, Tasks, padded_size
 
 __all__ = ["Batched"]
@@ -208,9 +206,16 @@ class _BatchedWorkers:
             bucket.states = {name: _home(torch.cat([p[name] for p in parts]), bucket.X) for name in parts[0]}
 
     def collect(self, board: Billboard, coins: Coins) -> Any:
-        sums = _Sums(self.plan, self.plan.algorithm.channel(board), self.trainer.device, self.bad)
-        self._send(board, coins, sums.add)
-        return sums.total()
+        channel, exact = self.plan.algorithm.channel(board), self.plan.mechanism.exact
+        total = channel.total(torch.zeros(0, channel.dim, device=self.trainer.device), exact)
+
+        def add(messages: Tensor) -> None:
+            for rows in messages.split(_at_once(messages)):
+                self.bad.add_((~finite_rows(rows)).sum())
+                total.add_(channel.total(rows, exact))
+
+        self._send(board, coins, add)
+        return _Pending(total)
 
     def rejected(self) -> int:
         return int(self.bad)
@@ -261,59 +266,9 @@ class _BatchedWorkers:
                     bucket.keep(states, at, real)
 
 
-class _Sums:
-    """The sum of clipped messages, kept on the device until it is asked for."""
-
-    def __init__(self, plan: Plan, channel: Channel, device: torch.device, bad: Tensor) -> None:
-        self.plan, self.channel, self.bad = plan, channel, bad
-        self.here = isinstance(channel.lift, Plain) and isinstance(
-            plan.mechanism, Gaussian | Correlated | Silent
-        )
-        self.exact = self.here and isinstance(plan.mechanism, Gaussian | Correlated) and plan.mechanism.exact
-        kind = torch.int64 if self.exact else torch.float64
-        self.sum = torch.zeros(channel.dim, dtype=kind, device=device)
-        self.parts: list[Any] = []
-
-    def add(self, messages: Tensor) -> None:
-        """Clip each row to the ball, in units of the clip, and add it; rows that are not finite are zero."""
-        if not self.here:
-            self.bad += (~torch.isfinite(messages).all(dim=1)).sum()
-            self.parts.append(self.plan.mechanism.total(self.channel, messages.double().cpu().numpy()))
-            return
-        at_once = len(messages) if messages.is_cuda else max(1, CHUNK // self.channel.dim)
-        for rows in messages.split(at_once):
-            units, finite = clipped(rows, self.channel.clip)
-            self.bad += (~finite).sum()
-            self.sum += to_grid(units * GRID).to(torch.int64).sum(dim=0) if self.exact else units.sum(dim=0)
-
-    def total(self) -> Any:
-        """Return the sum; an array that waits for the device when it is looked at."""
-        if not self.here:
-            empty = self.plan.mechanism.total(self.channel, np.zeros((0, self.channel.dim)))
-            return sum(self.parts, empty)
-        return _Pending(self.sum)
-
-
-def clipped(rows: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """Clip rows of 32-bit numbers to the ball and divide by the clip: norms are at most 1.
-
-    As channels do it, in 64 bits, where squares of 32-bit numbers neither overflow nor vanish: a row has a
-    finite norm just if it is finite. Say which are, (k, 1); all others become zero.
-    """
-    slack = 1 + (rows.shape[1] + 8) * 2.0**-52  # more than all the rounding around it
-    wide = rows.to(torch.float64, copy=True)
-    norms = torch.linalg.vector_norm(wide, dim=1, keepdim=True) * slack
-    finite = norms.isfinite()
-    wide /= norms.clamp(min=clip)
-    return wide.masked_fill_(~finite, 0.0), finite
-
-
-def to_grid(rows: Tensor) -> Tensor:
-    """Round rows of norm at most GRID to whole numbers of norm at most GRID, as channels do."""
-    whole = rows.round()
-    outside = (whole * whole).sum(dim=1) > GRID**2
-    whole = torch.where(outside[:, None], rows.trunc(), whole)
-    return torch.where(((whole * whole).sum(dim=1) > GRID**2)[:, None], 0.0, whole)
+def _at_once(messages: Tensor) -> int:
+    """Return how many messages to clip and add at once: on a processor as many as its caches hold."""
+    return max(1, len(messages) if messages.is_cuda else CHUNK // messages.shape[1])
 
 
 class _Pending:

@@ -80,7 +80,7 @@ class _LocalWorkers:
         channel, mechanism = self.plan.algorithm.channel(board), self.plan.mechanism
         heard = self._send(partial(_collect, self.plan, board), coins)
         self.bad += sum(bad for _, bad in heard)
-        totals = [total for total, _ in heard] or [mechanism.total(channel, np.zeros((0, channel.dim)))]
+        totals = [total for total, _ in heard] or [channel.total(np.zeros((0, channel.dim)), mechanism.exact)]
         return sum(totals)
 
     def rejected(self) -> int:
@@ -154,7 +154,7 @@ def _collect(
     channel = plan.algorithm.channel(board)
     states, own, messages = _listen(plan, board, states, own, block, coins)
     check_messages(np.shape(messages), int(coins.sum()), channel.dim)
-    return states, own, (plan.mechanism.total(channel, messages), int((~finite_rows(messages)).sum()))
+    return states, own, (channel.total(messages, plan.mechanism.exact), int((~finite_rows(messages)).sum()))
 
 
 def named(function: Callable[..., T], board: Billboard, block: Block, states: States | None = None) -> T:

@@ -1,4 +1,4 @@
-"""Minibatches from counter-based randomness, in torch: the same bits as `cloister.tasks.local_uniforms`."""
+"""Minibatches from counter-based randomness, in torch."""
 
 from __future__ import annotations
 
@@ -7,20 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cloister.learners.descent import FOLDS, MOST_EPOCHS, Descent
-from cloister.tasks import padded_size
+from cloister.tasks import local_uniforms, padded_size
 
-__all__ = ["folds", "local_uniforms", "minibatches"]
-
-
-def local_uniforms(keys: Tensor, counters: Tensor, count: int) -> Tensor:
-    """Draw `count` uniforms for each key (k,) and counter (e,): of shape (e, k, count), by SplitMix64."""
-    position = torch.arange(1, count + 1, device=keys.device)
-    counter = (counters << 32)[:, None, None] + position
-    z = keys[None, :, None] + counter * _signed(0x9E3779B97F4A7C15)
-    z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
-    z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
-    z = z ^ _shift(z, 31)
-    return (_shift(z, 12).double() + 0.5) * 2.0**-52
+__all__ = ["folds", "minibatches"]
 
 
 def minibatches(keys: Tensor, weight: Tensor, solver: Descent, round: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,16 +49,5 @@ def minibatches(keys: Tensor, weight: Tensor, solver: Descent, round: Tensor) ->
 
 def folds(keys: Tensor, weight: Tensor, count: int) -> Tensor:
     """Deal each task's own rows into `count` parts of equal size, by its key: the part of each, (k, rows)."""
-    counter = torch.full((1,), FOLDS, device=keys.device)
-    draws = local_uniforms(keys, counter, weight.shape[1])[0].masked_fill(weight <= 0, 2.0)
+    draws = local_uniforms(keys, FOLDS, weight.shape[1]).masked_fill(weight <= 0, 2.0)
     return draws.argsort(dim=1).argsort(dim=1) % count
-
-
-def _signed(word: int) -> int:
-    """Return the same 64 bits as a signed number."""
-    return word - (1 << 64) if word >= 1 << 63 else word
-
-
-def _shift(z: Tensor, bits: int) -> Tensor:
-    """Shift right and fill with zeros."""
-    return (z >> bits) & ((1 << (64 - bits)) - 1)

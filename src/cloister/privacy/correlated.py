@@ -160,10 +160,6 @@ class Correlated(ABC):
             return on_grid(encoded, noise, steps, stream)
         return np.asarray(encoded + noise * normals(stream.uniforms(len(steps))))
 
-    def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:
-        """Return the sum, as integers if exact."""
-        return channel.integers(messages) if self.exact else channel.total(messages)
-
     def scaled(self, budget: float) -> Self:
         """Return the same noise with another total budget."""
         return replace(self, mu=budget)

@@ -84,10 +84,6 @@ class Laplace(PerRound):
         """Floating point."""
         return (FLOATING_POINT,)
 
-    def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:
-        """Return the sum."""
-        return channel.total(messages)
-
     def perturb(
         self, total: NDArray[Any], channel: Channel, noise: float, source: Randomness, round: int
     ) -> Floats:

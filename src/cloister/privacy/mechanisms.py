@@ -59,6 +59,10 @@ class Mechanism(Protocol):
     def doubts(self) -> tuple[Doubt, ...]:
         """What speaks against a guarantee that rests on this noise."""
 
+    @property
+    def exact(self) -> bool:
+        """Whether noise is added to a sum of `Channel.rows`, which are whole, or of `Channel.units`."""
+
     def cost(self, schedule: Schedule, relation: Relation) -> Cost:
         """Return what a run costs one task under `relation`; the noise is set for the schedule's own."""
 
@@ -74,9 +78,6 @@ class Mechanism(Protocol):
     def open(self, schedule: Schedule, source: Randomness) -> Door:
         """Open the door of one run."""
 
-    def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:
-        """Return the sum of clipped, lifted messages, in the form that a door takes."""
-
     def scaled(self, budget: float) -> Mechanism:
         """Return the same mechanism with another total budget."""
 
@@ -88,6 +89,11 @@ class PerRound(ABC):
     @abstractmethod
     def budget(self) -> float:
         """The level of the noise."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether noise is added to whole numbers."""
+        return False
 
     @abstractmethod
     def event(self, round: Round, planned: Relation, relation: Relation) -> Event:
@@ -218,10 +224,6 @@ class Gaussian(PerRound):
         """None if exact."""
         return () if self.exact else (FLOATING_POINT,)
 
-    def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:
-        """Return the sum, as integers if exact."""
-        return channel.integers(messages) if self.exact else channel.total(messages)
-
     def check(self, schedule: Schedule) -> None:
         """Refuse noise that integers cannot hold."""
         if self.exact:
@@ -270,10 +272,6 @@ class Silent(PerRound):
     def doubts(self) -> tuple[Doubt, ...]:
         """None: an infinite epsilon says it all."""
         return ()
-
-    def total(self, channel: Channel, messages: NDArray[Any]) -> NDArray[Any]:
-        """Return the sum."""
-        return channel.total(messages)
 
     def perturb(
         self, total: NDArray[Any], channel: Channel, noise: float, source: Randomness, round: int

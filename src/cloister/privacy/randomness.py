@@ -26,7 +26,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cloister.arrays import Floats, Words
+from cloister.arrays import Floats, Words, to_uniforms
 from cloister.privacy.doubts import SEEDED, Doubt
 
 __all__ = ["Origin", "Randomness", "SeededRandomness", "Stream", "SystemRandomness", "source_of"]
@@ -50,7 +50,7 @@ class Stream:
 
     def uniforms(self, count: int) -> Floats:
         """Return `count` uniforms in (0, 1)."""
-        return to_uniform(self.words(count))
+        return to_uniforms(self.words(count))
 
     def numbered(self, call: int, count: int) -> Floats:
         """Return the uniforms of call number `call` (from 0), of so many, without going through the others.
@@ -177,11 +177,6 @@ def normals(uniforms: Floats) -> Floats:
     from scipy.special import ndtri
 
     return np.asarray(ndtri(uniforms), dtype=np.float64)
-
-
-def to_uniform(words: Words) -> Floats:
-    """Return the middles of 2^52 equal cells: exact in floating point, hence never 0 or 1."""
-    return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def _digest(numbers: ArrayLike) -> bytes:

@@ -70,7 +70,7 @@ class Shipped:
         """
         mechanism, channel, runs = Gaussian(1.0, self.exact), Channel(said.shape[2], lift=lift), len(said)
         different = said[:1] if said.strides[0] == 0 else said  # where all runs say the same, one sum will do
-        totals = np.array([mechanism.total(channel, messages) for messages in different])
+        totals = np.array([channel.total(messages, self.exact) for messages in different])
         wide = replace(channel, lift=side_by_side(lift, runs))
         flat = np.broadcast_to(totals, (runs, channel.size)).ravel()
         noisy = mechanism.perturb(flat, wide, deviation, SystemRandomness(rng.bytes(32)), 0)
