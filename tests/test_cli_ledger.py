@@ -123,6 +123,18 @@ def test_a_plan_that_does_not_hold_says_so(ledger, plan, tmp_path):
     result = cloister("charge", ledger, leaky.save(tmp_path / "leaky.toml"))
     assert result.exit_code == 0
     assert "guarantee does not hold" in result.stderr
+    floating = replace(Plan.load(plan), mechanism=Gaussian(0.1, exact=False))
+    result = cloister("charge", ledger, floating.save(tmp_path / "floating.toml"))
+    assert "guarantee is not proven to the last bit" in result.stderr
+    told = ok("show", ledger)
+    assert "THE PROMISE DOES NOT HOLD (void): of charge 0, bounds were read from the data." in told
+    assert "The promise is not proven to the last bit: of charge 1, the noise is drawn in floating" in told
+    assert " void " in ok("history", ledger)
+    kept = read("history", ledger)["charges"]
+    assert [doubt["grade"] for each in kept for doubt in each["doubts"]] == [
+        "void",
+        "not proven to the last bit",
+    ]
 
 
 def test_what_is_no_ledger_or_no_plan_is_said(tmp_path):

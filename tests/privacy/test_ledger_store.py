@@ -35,7 +35,8 @@ from cloister import (
     Tasks,
     run,
 )
-from cloister.privacy import ledger_places
+from cloister.privacy import gaussian_dp, ledger_places
+from cloister.privacy.doubts import FLOATING_POINT, SEEDED
 from cloister.privacy.events import Cost, GaussianEvent
 
 TASKS, DELTA = 50, 1e-3
@@ -329,3 +330,97 @@ def test_a_budget_is_not_changed_in_passing(where):
     ledger = Ledger.create(where, "schools", **BUDGET)
     with pytest.raises(InputError, match="A budget cannot be changed"):
         replace(ledger, epsilon=100.0)
+
+
+def test_a_ledger_of_0_1_is_read_checked_and_charged(tmp_path):
+    """Its charges have words about noise instead of doubts; the chain of hashes goes on over both."""
+    file = tmp_path / "old.ledger"
+    connection = sqlite3.connect(file)
+    connection.executescript(Path(__file__).with_name("ledger_0.1.sql").read_text(encoding="utf-8"))
+    connection.close()
+    old = Ledger.open(file)
+    assert [charge.doubts for charge in old.history] == [(), (SEEDED,), (FLOATING_POINT,), ()]
+    assert old.spent == pytest.approx(1.5085811570109056)
+    again = old.charge("exact", cost(0.1, 0.1), run="1", doubts=(SEEDED,))
+    assert again.number == 0  # a run of 0.1 that goes on is spent once
+    old.charge("new", cost(0.1), doubts=(SEEDED, FLOATING_POINT))
+    again = Ledger.open(file)
+    assert again.history[-1].doubts == (SEEDED, FLOATING_POINT)
+    assert again.head == old.head
+    unguarded(str(file), """UPDATE cloister_charges SET events = replace(events, 'INSECURE: ', '')""")
+    with pytest.raises(LedgerError, match="Charge 1 of 'schools'"):
+        Ledger.open(file)
+
+
+def test_doubts_cannot_be_edited_away_or_into_nonsense(where):
+    ledger = Ledger.create(where, "schools", **BUDGET)
+    booked = ledger.charge("plan", cost(0.1), doubts=iter((SEEDED,)))
+    assert Ledger.open(where).history == (booked,)
+    assert booked.details["doubts"] == [SEEDED.to_dict()]
+    for old, new, words in (
+        ('"void"', '"not proven to the last bit"', "was changed"),
+        ('"void"', '"fine"', "what no ledger writes"),
+        ('"reason"', '"because"', "what no ledger writes"),
+    ):
+        unguarded(where, f"UPDATE cloister_charges SET events = replace(events, '{old}', '{new}')")
+        with pytest.raises(LedgerError, match=words):
+            Ledger.open(where)
+        unguarded(where, f"UPDATE cloister_charges SET events = replace(events, '{new}', '{old}')")
+    assert Ledger.open(where).history[0].doubts == (SEEDED,)
+
+
+@pytest.mark.parametrize("spelling", ["here.ledger", Path("here.ledger"), "sqlite:///here.ledger"])
+def test_a_ledger_stays_where_it_was_opened(tmp_path, monkeypatch, spelling):
+    """A process that changes its folder does not get another account of the same name to spend from."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        Ledger.create(spelling, "schools", **BUDGET)
+    monkeypatch.chdir(first)
+    made, opened = Ledger.create("more.ledger", "schools", **BUDGET), Ledger.open(spelling)
+    whole = cost(gaussian_dp.mu(1.0, DELTA))
+    opened.charge("plan", whole)
+    monkeypatch.chdir(second)
+    with pytest.raises(BudgetError):
+        opened.charge("plan", whole)
+    made.charge("plan", whole)
+    assert str(first) in repr(made)
+    assert [len(Ledger.open(path).history) for path in (first / "here.ledger", "here.ledger")] == [1, 0]
+
+
+def test_a_ledger_that_lost_a_charge_it_gave_is_refused_by_who_got_it(where):
+    """An old copy put back, with hashes that follow: only who saw the later charge can tell."""
+    ledger = Ledger.create(where, "schools", **BUDGET)
+    for number in range(2):
+        ledger.charge(f"plan {number}", cost(0.1))
+    other = Ledger.open(where)
+    unguarded(where, "DELETE FROM cloister_charges WHERE number = 1")
+    for use in (lambda: ledger.charge("plan", cost(0.1)), lambda: other.spent):
+        with pytest.raises(LedgerError, match="has lost charge 1"):
+            use()
+    assert len(Ledger.open(where).history) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_ledger_in_memory_is_of_the_process_that_opened_it():
+    """A forked child would spend from a copy that nobody adds up."""
+    ledger = Ledger(**BUDGET)
+    ledger.charge("plan", cost(0.1))
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = []
+        for use in (lambda: ledger.charge("plan", cost(0.1)), lambda: ledger.spent):
+            try:
+                use()
+            except BudgetError as error:
+                said.append("another process" in str(error))
+        os.write(write, bytes(said))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 9) == bytes([True, True])
+    os.close(read)
+    os.close(write)
+    ledger.charge("plan", cost(0.1))
+    assert len(ledger.history) == 2

@@ -194,7 +194,8 @@ def _warning(charge: Charge, doubt: Doubt) -> str:
 
 
 def _said(charge: Charge) -> str:
-    return "; ".join(map(str, charge.doubts)) or "none"
+    """Return the grades of what speaks against a charge; `show` has the reasons."""
+    return ", ".join(dict.fromkeys(str(doubt.grade) for doubt in charge.doubts)) or "none"
 
 
 def _row(who: str, balance: Balance, group: int) -> list[str]:

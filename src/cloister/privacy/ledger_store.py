@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, column, insert, select, table
@@ -48,6 +48,7 @@ class DatabaseStore:
 
     place: Place
     account: Account
+    seen: list[Charge] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def where(self) -> str:
@@ -56,9 +57,10 @@ class DatabaseStore:
 
     def charges(self) -> tuple[Charge, ...]:
         """Return all charges in order; refuse a broken chain."""
+        known = self.seen[-1:]  # before the reading begins: another thread may book meanwhile
         with session(self.place, writing=False) as connection:
             _require_ledger(self.place, connection)
-            return self._read(connection)
+            return self._read(connection, known)
 
     def book(self, decide: Callable[[tuple[Charge, ...]], Charge]) -> Charge:
         """Decide and append in one transaction; what is returned is committed.
@@ -66,22 +68,25 @@ class DatabaseStore:
         The account is locked before its charges are read. Should a database not honour that, two
         writers would give their charges the same number, and its primary key would refuse one of them.
         """
+        known = self.seen[-1:]
         with session(self.place, writing=True) as connection:
             _require_ledger(self.place, connection)
             mine = _accounts.c.population == self.account.population
             connection.execute(select(_accounts.c.population).where(mine).with_for_update()).one_or_none()
-            past = self._read(connection)
+            past = self._read(connection, known)
             charge = decide(past)
             if charge.number == len(past):
                 row = {"population": self.account.population, **asdict(charge)}
                 connection.execute(insert(_charges).values(row))
+        self.seen[:] = [charge]
         return charge
 
     def reopening(self) -> tuple[str, str]:
         """Return the place, without a password, and the population."""
         return self.place.without_password(), self.account.population
 
-    def _read(self, connection: Connection) -> tuple[Charge, ...]:
+    def _read(self, connection: Connection, known: Sequence[Charge] = ()) -> tuple[Charge, ...]:
+        """Read all charges; refuse a history without one that was known: it would be spent a second time."""
         if _find(self.place, connection, self.account.population) != self.account:
             raise LedgerError(
                 f"The account of {self.account.population!r} in {self.where} is not the one that was opened. "
@@ -92,6 +97,13 @@ class DatabaseStore:
         query = select(*columns).where(mine).order_by(_charges.c.number)
         charges = _decode(self.place, _charge, lambda: connection.execute(query).all())
         check_chain(self.account, charges, self.where)
+        for charge in known:
+            if charge not in charges[charge.number : charge.number + 1]:
+                raise LedgerError(
+                    f"{self.where} has lost charge {charge.number} of {self.account.population!r}, which was "
+                    "there before. Restore the ledger from a later copy; do not charge this one."
+                )
+        self.seen[:] = charges[-1:]
         return charges
 
 
