@@ -15,7 +15,7 @@ import numpy as np
 from cloister import BLT, Channel, Epochs, Everyone, OnePass, Toeplitz, Tree
 from cloister.channel import Relation, equal_rounds
 from cloister.privacy.correlated import Correlated
-from cloister.privacy.mechanisms import Door
+from cloister.privacy.mechanisms import NoiseState
 from cloister.privacy.randomness import SystemRandomness
 from cloister.privacy.schedule import Schedule
 
@@ -45,22 +45,26 @@ def theory(mechanism: Correlated, rounds: int, passes: int) -> float:
     return mechanism.level(schedule) * float(mechanism.strategy(schedule).prefix_deviations.max())
 
 
-def kept(door: Door) -> int:
-    """Return how many bytes a door remembers, secret and public together."""
-    arrays = [value for value in vars(door).values() if isinstance(value, np.ndarray)]
-    arrays += [array for node in getattr(door, "waiting", []) for array in (node.total, node.before)]
+def kept(state: NoiseState) -> int:
+    """Return how many bytes a state remembers, secret and public together."""
+    arrays = [value for value in vars(state).values() if isinstance(value, np.ndarray)]
+    arrays += [array for node in getattr(state, "waiting", []) for array in (node.total, node.before)]
     return sum(array.nbytes for array in arrays)
 
 
 def measure(mechanism: Correlated, rounds: int, dim: int) -> tuple[float, float, float]:
     """Return the deviation of the loudest total, seconds a round, and bytes kept at most."""
     schedule = schedule_of(rounds, dim, 1)
-    door, zero, channel = mechanism.open(schedule, SystemRandomness()), np.zeros(dim, np.int64), Channel(dim)
+    state, zero, channel = (
+        mechanism.begin(schedule, SystemRandomness()),
+        np.zeros(dim, np.int64),
+        Channel(dim),
+    )
     worst = int(mechanism.strategy(schedule).prefix_deviations.argmax())
     total, loudest, memory, start = np.zeros(dim), 0.0, 0, time.perf_counter()
     for t in range(rounds):
-        total += door.release(zero, channel)
-        memory = max(memory, kept(door))
+        total += state.release(zero, channel)
+        memory = max(memory, kept(state))
         if t == worst:
             loudest = float(np.sqrt(np.mean(total**2)))
     return loudest, (time.perf_counter() - start) / rounds, memory

@@ -237,3 +237,59 @@ def test_a_kept_head_catches_hashes_that_were_computed_anew(tmp_path):
     for bad in ("", "5f", "x" * 64, b"", b"0" * 31):
         with pytest.raises(InputError, match="must be 64 hexadecimal digits"):
             Billboard.load(path, head=bad)
+
+
+# --- records that are sent one by one ---------------------------------------------------------------------
+
+
+def posted(plan="p", capacity=3, rounds=3, noise="", seed=0):
+    rng = np.random.default_rng(seed)
+    board = Billboard.open({"mean": np.zeros(2)}, plan, capacity, noise)
+    for _ in range(rounds):
+        board = board.post(
+            Release(rng.normal(size=2), noise=0.1, denominator=2.0), {"mean": rng.normal(size=2)}
+        )
+    return board
+
+
+def test_a_board_can_be_sent_record_by_record():
+    board = posted()
+    elsewhere = Billboard.from_bytes(board.record_bytes(0))
+    for number in range(1, 4):
+        elsewhere = elsewhere.append_bytes(board.record_bytes(number))
+    assert elsewhere.head == board.head
+    assert elsewhere.complete
+    assert not elsewhere.releases[2].value.flags.writeable
+    with pytest.raises(BillboardError, match=r"The plan allows 3 release\(s\) and all are posted"):
+        elsewhere.append_bytes(board.record_bytes(3))
+
+
+def test_a_record_that_was_changed_on_the_way_is_refused():
+    """Every byte counts, and so do bytes that are missing or too many."""
+    board = posted()
+    before, record = board.before(1), board.record_bytes(2)
+    assert before.append_bytes(record).rounds == 2
+    for at in range(len(record)):
+        with pytest.raises(BillboardError, match="These bytes are not record 2 of this board"):
+            before.append_bytes(record[:at] + bytes([record[at] ^ 1]) + record[at + 1 :])
+    for other in (b"", record[:-1], record + b"x", record * 2):
+        with pytest.raises(BillboardError, match="These bytes are not record 2 of this board"):
+            before.append_bytes(other)
+    with pytest.raises(BillboardError, match="These bytes are not record 0"):
+        Billboard.from_bytes(board.record_bytes(1))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: posted(seed=1).record_bytes(2),  # of another history
+        lambda: posted().record_bytes(1),  # a second time
+        lambda: posted().record_bytes(3),  # too early
+        lambda: posted(plan="q").record_bytes(2),
+        lambda: posted(capacity=4).record_bytes(2),
+        lambda: posted(noise="exact").record_bytes(2),
+    ],
+)
+def test_a_record_of_another_board_is_refused(other):
+    with pytest.raises(BillboardError, match="These bytes are not record 2 of this board"):
+        posted().before(1).append_bytes(other())

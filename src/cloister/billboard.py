@@ -76,6 +76,7 @@ class Billboard:
 
     Examples
     --------
+    >>> import numpy as np
     >>> board = Billboard.open({"mean": np.zeros(2)}, plan="p", capacity=1)
     >>> board = board.post(Release(np.ones(2), noise=0.1, denominator=2.0), {"mean": np.full(2, 0.5)})
     >>> board.rounds, board["mean"].tolist()
@@ -221,6 +222,28 @@ class Billboard:
             [len(header).to_bytes(8, "little"), header, *(a.tobytes() for a in payload), record.hash]
         )
 
+    @classmethod
+    def from_bytes(cls, record: bytes) -> Billboard:
+        """Return the board that a first record opens, verified; see `append_bytes`."""
+        return _received(None, record)
+
+    def append_bytes(self, record: bytes) -> Billboard:
+        """Return the board with one record more, as `record_bytes` gave it elsewhere; refuse any other.
+
+        The record must be of this board's plan, be the next one, be allowed by the plan, and have the hash
+        that follows from everything before it: so who has a board can be sent what it has not seen yet.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> one = Billboard.open({"mean": np.zeros(2)}, plan="p", capacity=1)
+        >>> two = one.post(Release(np.ones(2), noise=0.1, denominator=2.0), {"mean": np.full(2, 0.5)})
+        >>> elsewhere = Billboard.from_bytes(one.record_bytes(0)).append_bytes(two.record_bytes(1))
+        >>> elsewhere.head == two.head
+        True
+        """
+        return _received(self, record)
+
     def settle(self, path: str | os.PathLike[str], size: int) -> None:
         """Say that every record stands in a file, of this size: old ones need not be held any more."""
         shelf = self._shelf
@@ -275,6 +298,23 @@ def _parse(text: Text, path: str | os.PathLike[str]) -> Billboard:
         raise found.problem
     assert found.board is not None
     return found.board
+
+
+def _received(board: Billboard | None, record: bytes) -> Billboard:
+    """Verify one record that was sent by somebody else."""
+    number = 0 if board is None else len(board.records)
+    if board is not None and board.complete:
+        raise BillboardError(f"The plan allows {board.capacity} release(s) and all are posted.")
+    try:
+        found, end = _read_record(MemoryText(record), 0, len(record), board, "This record")
+    except BillboardError:
+        end = -1
+    if end != len(record):
+        raise BillboardError(
+            f"These bytes are not record {number} of this board: they were changed on the way, are out of "
+            "order, or are of another board. Ask for the record again."
+        ) from None
+    return found
 
 
 def _from_bytes(data: bytes, path: str) -> Billboard:

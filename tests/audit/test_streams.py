@@ -47,8 +47,8 @@ class Public(cl.Toeplitz):
 class Undone(cl.Toeplitz):
     """Noise that is fresh in every round and of the right size at first, but not correlated as it claims."""
 
-    def door(self, schedule, measure, source):
-        return cl.Toeplitz(self.mu, bands=1).door(schedule, measure, source)
+    def state(self, schedule, measure, source):
+        return cl.Toeplitz(self.mu, bands=1).state(schedule, measure, source)
 
 
 @pytest.mark.parametrize("relation", ["replace", "zero_out"])

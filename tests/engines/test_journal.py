@@ -11,13 +11,15 @@ import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import cloister.engines.journal
 from cloister import (
+    BLT,
     Billboard,
     BillboardError,
     BudgetError,
@@ -33,11 +35,14 @@ from cloister import (
     Regression,
     StorageError,
     Tasks,
+    Toeplitz,
+    Tree,
     run,
 )
 from cloister.billboard import END, HEADER
 from cloister.engines.journal import Secret, digest_of
 from cloister.engines.local import Local
+from cloister.privacy.randomness import SeededRandomness
 
 M = 12
 PLAN = Plan(
@@ -230,10 +235,123 @@ def test_a_run_that_is_not_allowed_leaves_nothing(tmp_path):
     assert not names(tmp_path)
 
 
-def test_another_ledger_does_not_end_a_run_that_is_under_way(begun):
+def test_another_ledger_does_not_end_a_run_that_is_under_way(begun, tmp_path):
+    """Refused, it is there as it was, and goes on to the board that it would have had."""
+    copy = Path(shutil.copytree(begun, tmp_path / "copy"))
+    expected = run(PLAN, TASKS, journal=copy).board
+    before = {name: (begun / name).read_bytes() for name in names(begun)}
     with pytest.raises(BudgetError):
         run(PLAN, TASKS, ledger=Ledger(epsilon=0.1, delta=1e-2), journal=begun)
-    assert run(PLAN, TASKS, journal=begun).board.complete
+    assert {name: (begun / name).read_bytes() for name in names(begun)} == before
+    assert "secret" in before
+    assert run(PLAN, TASKS, journal=begun).board.head == expected.head
+
+
+def test_a_run_of_an_older_version_is_neither_finished_nor_charged(begun):
+    document = json.loads((begun / "secret").read_text())
+    assert document.pop("version") == "0.2"
+    (begun / "secret").write_text(json.dumps(document))
+    before = {name: (begun / name).read_bytes() for name in names(begun)}
+    ledger = Ledger(epsilon=10.0, delta=1e-2)
+    with pytest.raises(BillboardError, match=r"was begun by cloister 0\.1, and that version alone can"):
+        run(PLAN, TASKS, journal=begun, ledger=ledger)
+    assert {name: (begun / name).read_bytes() for name in names(begun)} == before
+    assert not ledger.history
+
+
+# --- posted rounds are listened to ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Counting(Local):
+    """Notes in which rounds tasks are asked to speak, and in which to listen."""
+
+    asked: list = field(default_factory=list)
+
+    @contextmanager
+    def workers(self, plan, tasks, local_seed):
+        with super().workers(plan, tasks, local_seed) as found:
+            collect, listen = found.collect, found.listen
+            found.collect = lambda board, coins: (
+                self.asked.append(("collect", board.rounds)) or collect(board, coins)
+            )
+            found.listen = lambda board, coins: (
+                self.asked.append(("listen", board.rounds)) or listen(board, coins)
+            )
+            yield found
+
+
+NOISES = [Gaussian(1.0), Toeplitz(1.0), Toeplitz(1.0, bands=3), Tree(1.0), Tree(1.0, honaker=True), BLT(1.0)]
+NOISES += [Toeplitz(1.0, exact=False), Tree(1.0, exact=False), BLT(1.0, exact=False)]
+
+
+@pytest.mark.parametrize("mechanism", NOISES, ids=repr)
+def test_posted_rounds_are_listened_to_and_nobody_speaks_twice(mechanism, tmp_path):
+    """Stopped after every round in turn, a run goes on to the same board; what noise remembers is kept."""
+    plan = Plan(replace(PLAN.algorithm, rounds=11), mechanism, n_tasks=M, delta=1e-2)
+    whole = run(plan, TASKS, random_state=3)
+    for rounds in range(1, 11):
+        with pytest.raises(Stopped):
+            run(plan, TASKS, random_state=3, journal=tmp_path, progress=stop_after(rounds))
+    if mechanism != Gaussian(1.0):
+        assert (tmp_path / "sums").stat().st_mode & 0o777 == 0o600
+    counting = Counting()
+    done = run(plan, TASKS, random_state=3, journal=tmp_path, engine=counting)
+    assert counting.asked == [("listen", t) for t in range(10)] + [("collect", 10)]
+    assert done.board.head == whole.board.head
+    np.testing.assert_array_equal(done.private.models["coef"], whole.private.models["coef"])
+    assert names(tmp_path) == {"board", "plan.toml"}
+
+
+@pytest.mark.parametrize("mechanism", [Toeplitz(1.0, bands=4), Tree(1.0), BLT(1.0)], ids=repr)
+def test_what_noise_remembers_is_overwritten_and_survives_any_tear(mechanism, tmp_path):
+    """A file of one size, of which the cells of the last write may be torn, and no others."""
+    plan = Plan(replace(PLAN.algorithm, rounds=40), mechanism, n_tasks=M, delta=1e-2)
+    whole = run(plan, TASKS, random_state=3)
+    sizes, previous = [], {}
+    folder = tmp_path / "run"
+
+    def progress(done, total):
+        sizes.append((folder / "sums").stat().st_size)
+        if done == 21:
+            previous["sums"] = (folder / "sums").read_bytes()
+            previous["board"] = (folder / "board").read_bytes()
+        if done == 22:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        run(plan, TASKS, random_state=3, journal=folder, progress=progress)
+    rows = plan.mechanism.begin(plan.schedule, SeededRandomness(0)).rows
+    assert sizes[-1] <= 2 * rows * (8 + 32 + 3 * 8)
+    new, old = (folder / "sums").read_bytes(), previous["sums"].ljust(sizes[-1], b"\0")
+    differs = [at for at in range(len(new)) if new[at] != old[at]]
+    assert differs
+    rng = np.random.default_rng(0)
+    for number in range(6):  # the write of round 22 arrived in part, and its record did not
+        copy = Path(shutil.copytree(folder, tmp_path / f"copy{number}"))
+        torn = bytearray(old)
+        for at in differs:
+            torn[at] = rng.choice([old[at], new[at], 0])
+        (copy / "sums").write_bytes(torn)
+        (copy / "board").write_bytes(previous["board"])
+        assert run(plan, TASKS, random_state=3, journal=copy).board.head == whole.board.head
+    (folder / "sums").write_bytes(bytes(byte ^ 1 for byte in new))
+    with pytest.raises(BillboardError, match=r"sums is gone or was edited: this run cannot go on\."):
+        run(plan, TASKS, random_state=3, journal=folder)
+    (folder / "sums").unlink()
+    with pytest.raises(BillboardError, match=r"sums is gone or was edited"):
+        run(plan, TASKS, random_state=3, journal=folder)
+    assert "secret" in names(folder)
+
+
+def test_a_journal_is_opened_once(begun, monkeypatch):
+    opened, scans = [], []
+    scan = cloister.engines.journal.scan
+    monkeypatch.setattr(cloister.engines.journal, "scan", lambda *given: scans.append(1) or scan(*given))
+    run(PLAN, TASKS, journal=begun, resumed=lambda board: opened.append(board.rounds))
+    assert (opened, scans) == ([2], [1])
+    run(PLAN, TASKS, journal=begun.with_name("new"), resumed=opened.append)
+    assert opened == [2]
 
 
 # --- damage ----------------------------------------------------------------------------------------------

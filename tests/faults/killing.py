@@ -5,7 +5,7 @@ of the run (or locks it): the child counts them and sends SIGKILL to itself just
 is a write, also after half of its bytes. A stream also loses its power then: of what was written to its
 board since the last sync some bytes never arrive.
 
-    python tests/faults/killing.py WORK {engine,stream,network,cli} {seeded,secure} {points,times} RUNS
+    python tests/faults/killing.py WORK {engine,stream,sums,network,cli} {seeded,secure} {points,times} RUNS
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import numpy as np
 import cloister.billboard
 import cloister.shelf
 from cloister import (
+    BLT,
     Billboard,
     Epochs,
     Gaussian,
@@ -55,7 +56,7 @@ def count_points(work: Path, kill_at: int | None, torn: bool, power: bool = Fals
     """From now on list every point this process passes; at the given one, end, perhaps with the power."""
     passed: list[str] = []
     synced = {path.stat().st_ino: path.stat().st_size for path in work.rglob("board")}
-    write, sync = os.write, os.fsync
+    write, write_at, sync = os.write, os.pwrite, os.fsync
 
     def die() -> None:
         if power:
@@ -80,14 +81,14 @@ def count_points(work: Path, kill_at: int | None, torn: bool, power: bool = Fals
         def called(file: int, *rest):
             if point(kind):
                 if torn and rest:
-                    function(file, rest[0][: len(rest[0]) // 2])
+                    function(file, rest[0][: len(rest[0]) // 2], *rest[1:])
                 die()
             return function(file, *rest)
 
         return called
 
     sys.addaudithook(hook)
-    os.write, os.fsync = wrap(write, "write"), wrap(noted, "fsync")
+    os.write, os.pwrite, os.fsync = wrap(write, "write"), wrap(write_at, "write"), wrap(noted, "fsync")
     return passed
 
 
@@ -165,6 +166,15 @@ class StreamRun(EngineRun):
         cloister.billboard.SYNCS, cloister.shelf.ROOM = 4, 1000
         algorithm = replace(self.plan.algorithm, rounds=12)
         self.plan = Plan(algorithm, Toeplitz(), Epochs(2), n_tasks=12).calibrate(1.0)
+
+
+class SumsRun(EngineRun):
+    """Noise that remembers decaying sums, and is synced after every release: nobody speaks a second time."""
+
+    def __init__(self, seed: int | None) -> None:
+        super().__init__(seed)
+        algorithm = replace(self.plan.algorithm, rounds=12)
+        self.plan = Plan(algorithm, BLT(), Epochs(2), n_tasks=12).calibrate(1.0)
 
 
 class NetworkRun(EngineRun):
@@ -344,7 +354,13 @@ def plan_kills(job, how: str, count: int, points: list[str], seconds: float) -> 
 
 def main() -> None:
     work, kind, noise, how, count = Path(sys.argv[1]).resolve(), *sys.argv[2:5], int(sys.argv[5])
-    kinds = {"engine": EngineRun, "stream": StreamRun, "network": NetworkRun, "cli": CommandRun}
+    kinds = {
+        "engine": EngineRun,
+        "stream": StreamRun,
+        "sums": SumsRun,
+        "network": NetworkRun,
+        "cli": CommandRun,
+    }
     job = kinds[kind](SEED if noise == "seeded" else None)
     first, listing = work / "first", work / "points.json"
     for folder in (work / "warm", first):

@@ -27,7 +27,13 @@ def kill_runs(tmp_path, kind, noise, how, runs):
 
 @pytest.mark.parametrize(
     ("kind", "noise"),
-    [("engine", "seeded"), ("engine", "secure"), ("stream", "seeded"), ("stream", "secure")],
+    [
+        ("engine", "seeded"),
+        ("engine", "secure"),
+        ("stream", "seeded"),
+        ("stream", "secure"),
+        ("sums", "secure"),
+    ],
 )
 def test_the_engine_goes_on_from_any_point(kind, noise, tmp_path):
     found = kill_runs(tmp_path, kind, noise, "points", 14)
@@ -52,6 +58,7 @@ def test_the_command_goes_on_from_any_point(tmp_path):
         ("engine", "seeded"),
         ("stream", "seeded"),
         ("stream", "secure"),
+        ("sums", "secure"),
         ("engine", "secure"),
         ("network", "secure"),
         ("cli", "secure"),

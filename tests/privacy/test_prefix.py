@@ -137,7 +137,7 @@ def test_noise_on_a_matrix_has_one_scale(kind, exact):
 def test_running_totals_are_as_loud_as_theory_says(kind, rounds, theory):
     """The loudest total, in 400 numbers, at mu = 1: within 5 sd; so says the mechanism, to 1 %."""
     schedule, door_source = schedule_of(rounds, cl.OnePass(), dim=400), SeededRandomness(2)
-    door, zero = kind.open(schedule, door_source), np.zeros(400, dtype=np.int64)
+    door, zero = kind.begin(schedule, door_source), np.zeros(400, dtype=np.int64)
     totals = np.cumsum([door.release(zero, schedule.channel) for _ in range(rounds)], axis=0)
     claimed = kind.level(schedule) * kind.strategy(schedule).prefix_deviations
     assert claimed.max() == pytest.approx(theory, rel=0.01)
@@ -158,7 +158,7 @@ def encoded(mechanism, schedule, messages):
             return encoded
 
     watched = Watched(**vars(mechanism))
-    door, channel = watched.open(schedule, SeededRandomness(0)), schedule.channel
+    door, channel = watched.begin(schedule, SeededRandomness(0)), schedule.channel
     for rows in messages:
         door.release(channel.total(rows, watched.exact), channel)
     return np.concatenate(found)
@@ -312,10 +312,10 @@ def test_sums_that_differ_when_a_run_goes_on_reuse_no_noise(kind):
     channel, rng = schedule.channel, np.random.default_rng(0)
     sums = rng.integers(-(2**18), 2**18, (8, 4))
     change = rng.integers(-1000, 1000, (8, 4)) * (np.arange(8) < 5)[:, None]
-    first, second = (mechanism.open(schedule, SeededRandomness(1)) for _ in range(2))
+    first, second = (mechanism.begin(schedule, SeededRandomness(1)) for _ in range(2))
     posted = [first.release(total, channel) for total in sums]
     for t in range(5):
-        second.recall(sums[t] + change[t], channel, posted[t])
+        second.recall(sums[t] + change[t], posted[t])
     later = np.array([second.release(sums[t], channel) for t in range(5, 8)])
     encoder, decoder = mechanism.strategy(schedule).encoder(), mechanism.strategy(schedule).decoder()
     measured = encoder @ (change * channel.steps)
@@ -334,7 +334,7 @@ def test_a_round_made_again_from_another_sum_gets_independent_noise(kind):
     channel, sums = schedule.channel, np.random.default_rng(0).integers(-999, 999, (3, 2000))
     made = []
     for units in (0, 0, 1):
-        door = mechanism.open(schedule, SystemRandomness(bytes(32)))
+        door = mechanism.begin(schedule, SystemRandomness(bytes(32)))
         made.append([door.release(total + units * (t == 2), channel) for t, total in enumerate(sums)])
     one, again, other = np.array(made)
     np.testing.assert_array_equal(one, again)
@@ -347,7 +347,7 @@ def test_what_is_kept_is_as_little_as_can_be():
     schedule, zero = schedule_of(200, cl.OnePass(), dim=5), np.zeros(5, dtype=np.int64)
     kept = {}
     for mechanism in (cl.Toeplitz(1.0), cl.Toeplitz(1.0, bands=7), cl.Tree(1.0), cl.BLT(1.0)):
-        door = mechanism.open(schedule, SeededRandomness(0))
+        door = mechanism.begin(schedule, SeededRandomness(0))
         most = 0
         for _ in range(200):
             door.release(zero, schedule.channel)

@@ -144,8 +144,8 @@ def _transcripts(
 ) -> Floats:
     """Return the releases of many runs with the same sums, of shape (rounds, draws, size)."""
     wide = replace(channel, lift=side_by_side(channel.lift, draws))
-    door = plan.mechanism.open(plan.schedule, source)
-    return np.array([door.release(np.tile(t, draws), wide).reshape(draws, channel.size) for t in totals])
+    state = plan.mechanism.begin(plan.schedule, source)
+    return np.array([state.release(np.tile(t, draws), wide).reshape(draws, channel.size) for t in totals])
 
 
 def _other(source: Randomness, number: int) -> Randomness:

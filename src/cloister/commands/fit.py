@@ -179,7 +179,6 @@ def _complete(draft: Path, plan: Plan) -> bool:
 
 
 def _run(data: Path, book: Codebook, plan: Plan, draft: Path, account: Ledger | None) -> None:
-    from cloister.engines.journal import unfinished
     from cloister.engines.run import run
     from cloister.storage import private_folder
     from cloister.tables.folder import write_run
@@ -195,9 +194,6 @@ def _run(data: Path, book: Codebook, plan: Plan, draft: Path, account: Ledger | 
     assert rows.ids is not None
     tasks = Tasks.from_arrays(rows.X, rows.y, rows.ids)
     private_folder(draft)
-    begun = unfinished(draft, plan, tasks, seed=None, charged=account is not None)
-    if begun is not None:
-        note(f"Going on with the unfinished run: {begun.rounds} of {begun.capacity} releases are posted.")
     with advance("Rounds") as progress:
         run(
             plan,
@@ -206,6 +202,9 @@ def _run(data: Path, book: Codebook, plan: Plan, draft: Path, account: Ledger | 
             progress=progress,
             journal=draft,
             save=partial(write_run, draft, book),
+            resumed=lambda begun: note(
+                f"Going on with the unfinished run: {begun.rounds} of {begun.capacity} releases are posted."
+            ),
         )
 
 

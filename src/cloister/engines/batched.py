@@ -221,7 +221,10 @@ class _BatchedWorkers:
         return int(self.bad)
 
     def listen(self, board: Billboard, coins: Coins) -> None:
-        self._send(board, coins, lambda messages: None)
+        self._send(board, coins, self._count_rejected)
+
+    def _count_rejected(self, messages: Tensor) -> None:
+        self.bad += (~torch.isfinite(messages).all(dim=1)).sum()
 
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
         here = _DeviceBoard(board, self.trainer.device)

@@ -13,14 +13,14 @@ from typing import Any
 
 from cloister.billboard import Billboard, Release
 from cloister.channel import Relation
-from cloister.engines.journal import Book
+from cloister.engines.journal import Journal
 from cloister.engines.workers import Workers
 from cloister.errors import AlgorithmError, PlanError
 from cloister.plan import Plan
 from cloister.privacy.doubts import Doubt
 from cloister.privacy.events import Cost
 from cloister.privacy.ledger import Ledger
-from cloister.privacy.mechanisms import Door
+from cloister.privacy.mechanisms import NoiseState
 from cloister.privacy.participation import Participation
 
 __all__ = ["Bill", "Curator", "Progress", "charge", "check_price"]
@@ -64,7 +64,7 @@ class Curator:
     """The curator of one run."""
 
     plan: Plan
-    journal: Book
+    journal: Journal
 
     @cached_property
     def coins(self) -> Participation:
@@ -84,29 +84,42 @@ class Curator:
             raise
 
     def rounds(self, workers: Workers, progress: Progress | None) -> Billboard:
-        """Go through all rounds: listen again to what is posted, and post the rest."""
+        """Go through all rounds: tasks listen to what is posted, and the rest is collected and posted.
+
+        In a run of more than a thousand rounds, correlated noise has what it remembers of old sums from when
+        the board was synced last: the few posted rounds since are collected once more, and not released.
+        """
         plan, posted, board = self.plan, self.journal.posted, self.journal.posted.before(0)
-        door = plan.mechanism.open(plan.schedule, self.journal.source)
+        state = plan.mechanism.begin(plan.schedule, self.journal.source)
+        remembers = state.rows > 0 and not posted.complete
+        kept = self.journal.kept if remembers else posted.rounds
         for t in range(len(plan.rounds)):
-            total = workers.collect(board, self.coins[t])
-            _ = board.head  # hashed while a device may still be computing the sum
-            if t < posted.rounds:
-                door.recall(total, plan.algorithm.channel(board), posted.releases[t].value)
-                board = posted.before(t + 1)
+            if t < kept:
+                workers.listen(board, self.coins[t])
+                state.listen(posted.releases[t].value)
+                if remembers and t + 1 == kept:
+                    self.journal.restore(state)
             else:
-                board = self.journal.keep(_post(plan, board, total, door))
+                total = workers.collect(board, self.coins[t])
+                _ = board.head  # hashed while a device may still be computing the sum
+                if t < posted.rounds:
+                    state.recall(total, posted.releases[t].value)
+                else:
+                    board = self.journal.keep(_post(plan, board, total, state), state)
+            if t < posted.rounds:
+                board = posted.before(t + 1)
             if progress is not None:
                 progress(t + 1, len(plan.rounds))
         return board
 
 
-def _post(plan: Plan, board: Billboard, total: Any, door: Door) -> Billboard:
+def _post(plan: Plan, board: Billboard, total: Any, state: NoiseState) -> Billboard:
     t, channel = board.rounds, plan.algorithm.channel(board)
     declared = plan.rounds[t].channels
     if channel not in declared:
         raise AlgorithmError(f"Round {t} uses a channel that its schedule did not declare: {channel}.")
     release = Release(
-        value=door.release(total, channel),
+        value=state.release(total, channel),
         noise=plan.noise(t, channel),
         denominator=plan.sampling.denominator(plan.n_tasks, len(plan.rounds)),
         share=plan.rounds[t].share,

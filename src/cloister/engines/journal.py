@@ -1,15 +1,17 @@
 """A run's journal: a folder where releases are on disk before anyone else has them, so that a run can go on.
 
 All secret randomness of a run follows from one key. The journal keeps that key until the run is complete: a
-run that was killed computes the same states, draws the same noise and posts the same releases again, so it
-never adds a second noise to a sum that has been posted, and never spends twice. Exact noise is drawn for the
-sum it is added to: should a round that somebody has seen be made again from another sum, as when an old copy
-of a journal goes on elsewhere, its noise is independent of the first.
+run that was killed listens to what is posted, computes the same states, draws the same noise and posts what
+it would have posted, so it never adds a second noise to a sum, and never spends twice. Exact noise is drawn
+for the sum it is added to: should a round that somebody has seen be made again from another sum, as when an
+old copy of a journal goes on elsewhere, its noise is independent of the first.
 
 =========== ============================================================================================
 plan.toml   the plan; public
 board       the billboard, one record a release; public; locked by the process that writes it
-secret      the key, a digest of the data under that key, the key of the charge; private; deleted at the end
+secret      the version that began the run, the key, a digest of the data under that key, the key of the
+            charge; private; deleted at the end
+sums        what correlated noise remembers of old sums; private; deleted with the secret
 =========== ============================================================================================
 """
 
@@ -29,10 +31,12 @@ import numpy as np
 
 from cloister import shelf
 from cloister.billboard import END, MAGIC, Billboard, Scan, scan, synced_every
+from cloister.engines.kept_sums import KeptSums
 from cloister.errors import BillboardError, InputError, PlanError, StorageError
 from cloister.locking import try_lock
 from cloister.plan import OLD_PLAN, Plan
 from cloister.privacy.doubts import Doubt
+from cloister.privacy.mechanisms import NoiseState
 from cloister.privacy.randomness import KEY_BYTES, Randomness, SeededRandomness, SystemRandomness, source_of
 from cloister.shelf import text_of
 from cloister.storage import (
@@ -47,14 +51,16 @@ from cloister.storage import (
 )
 from cloister.tasks import Tasks
 
-__all__ = ["Book", "Journal", "Memory", "open_book", "unfinished"]
+__all__ = ["FolderJournal", "Journal", "MemoryJournal", "open_journal"]
 
+#: Journals begun by another version are refused.
+VERSION = "0.2"
 _WARNING = "SECRET: who has this can take the noise off the board. Share it with nobody."
 _AGAIN = "then run the same again: what is posted is whole, and nothing is spent twice"
 _GIVE_UP = "or remove that folder to give the unfinished run up: what it has spent stays spent"
 
 
-class Book(Protocol):
+class Journal(Protocol):
     """Where a run's releases are posted: what is there already, and how the next one is kept."""
 
     @property
@@ -73,8 +79,19 @@ class Book(Protocol):
     def posted(self) -> Billboard:
         """The board so far."""
 
-    def keep(self, board: Billboard) -> Billboard:
-        """Return a board with one release more when it can be used: once it is kept."""
+    @property
+    def fresh(self) -> bool:
+        """Whether the run was begun by this call."""
+
+    @property
+    def kept(self) -> int:
+        """After how many rounds the sums that noise remembers were kept last."""
+
+    def keep(self, board: Billboard, state: NoiseState) -> Billboard:
+        """Return a board with one release more when it can be used: once it is kept, and the state before."""
+
+    def restore(self, state: NoiseState) -> None:
+        """Give back what the state remembered of sums after `kept` rounds."""
 
     def finish(self) -> None:
         """Close the board: nothing follows."""
@@ -87,18 +104,23 @@ class Book(Protocol):
 
 
 @dataclass
-class Memory:
+class MemoryJournal:
     """A board that lives as long as its process."""
 
     posted: Billboard
     source: Randomness
     run: str | None = None
     folder: Path | None = None
+    kept: int = 0
+    fresh: bool = True
 
-    def keep(self, board: Billboard) -> Billboard:
+    def keep(self, board: Billboard, state: NoiseState) -> Billboard:
         """Return the board."""
         self.posted = board
         return board
+
+    def restore(self, state: NoiseState) -> None:
+        """Do nothing."""
 
     def finish(self) -> None:
         """Do nothing."""
@@ -115,12 +137,15 @@ class Secret:
     run: str
     seed: int | None
     charged: bool
+    version: str
 
     @classmethod
     def new(cls, tasks: Tasks, seed: int | None, charged: bool) -> Secret:
         """Draw a key, or take the one of a seed; tie it to the data."""
         source = source_of(seed)
-        return cls(source.key.hex(), digest_of(tasks, source.key), secrets.token_hex(16), seed, charged)
+        return cls(
+            source.key.hex(), digest_of(tasks, source.key), secrets.token_hex(16), seed, charged, VERSION
+        )
 
     @classmethod
     def read(cls, path: Path) -> Secret | None:
@@ -130,14 +155,22 @@ class Secret:
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
             del document["warning"]
-            secret = cls(**document)
-            kinds = [type(getattr(secret, name)) for name in ("key", "data", "run", "charged")]
+            secret = cls(**({"version": "0.1"} | document))
+            kinds = [type(getattr(secret, name)) for name in ("key", "data", "run", "version", "charged")]
             seeded = secret.seed is None or type(secret.seed) is int
-            if kinds == [str, str, str, bool] and seeded and len(bytes.fromhex(secret.key)) == KEY_BYTES:
-                return secret
+            if kinds == [str, str, str, str, bool] and seeded and len(bytes.fromhex(secret.key)) == KEY_BYTES:
+                return secret._of_this_version(path.parent)
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             pass
         raise BillboardError(f"{path} was edited: this run cannot go on. Restore it, {_GIVE_UP}.")
+
+    def _of_this_version(self, folder: Path) -> Secret:
+        if self.version == VERSION:
+            return self
+        raise BillboardError(
+            f"The unfinished run in {folder} was begun by cloister {self.version}, and that version alone "
+            f"can finish it: give the same call again there, {_GIVE_UP}."
+        )
 
     def write(self, path: Path) -> None:
         """Write the secret for this user alone."""
@@ -152,7 +185,7 @@ class Secret:
 
 
 @dataclass
-class Journal:
+class FolderJournal:
     """An open journal, locked for this process."""
 
     folder: Path
@@ -162,6 +195,17 @@ class Journal:
     size: int
     fresh: bool
     ended: bool
+    sums: KeptSums
+
+    @property
+    def kept(self) -> int:
+        """The last round after which the board was synced."""
+        return self.posted.rounds - self.posted.rounds % synced_every(self.posted.capacity)
+
+    def restore(self, state: NoiseState) -> None:
+        """Read the rows back that were on disk before the release of that round was."""
+        size, kept = self.posted.releases[0].value.nbytes, self.kept
+        state.restore(lambda row, since: self.sums.read(row, since, kept, size))
 
     @property
     def source(self) -> Randomness:
@@ -173,7 +217,7 @@ class Journal:
         """The key under which a ledger books this run once, however often it goes on."""
         return self.secret.run
 
-    def keep(self, board: Billboard) -> Billboard:
+    def keep(self, board: Billboard, state: NoiseState) -> Billboard:
         """Append the last record; return when it is on disk, or (in a long run) will be with those after it.
 
         A record that is lost with the power before it is synced is made again, to the bit, from the key;
@@ -181,9 +225,12 @@ class Journal:
         """
         number = len(board.records) - 1
         data = board.record_bytes(number)
+        due = board.complete or number % synced_every(board.capacity) == 0
+        if due and not board.complete:
+            self.sums.write(state.changed(), number)
         with told(self.folder / "board", _AGAIN):
             append(self.file, data)
-            if board.complete or number % synced_every(board.capacity) == 0:
+            if due:
                 os.fsync(self.file)
         self.size += len(data)
         if self.size > shelf.ROOM:
@@ -199,8 +246,10 @@ class Journal:
             self.ended = True
 
     def forget(self) -> None:
-        """Delete the secret; return when it is gone from disk."""
+        """Delete sums and secret; return when they are gone from disk."""
+        self.sums.close()
         with told(self.folder / "secret", _AGAIN):
+            (self.folder / "sums").unlink(missing_ok=True)
             (self.folder / "secret").unlink()
             sync_folder(self.folder)
 
@@ -211,14 +260,14 @@ class Journal:
 
 
 @contextmanager
-def open_book(
+def open_journal(
     folder: str | os.PathLike[str] | None,
     plan: Plan,
     tasks: Tasks,
     seed: int | None,
     charged: bool,
     doubts: tuple[Doubt, ...] = (),
-) -> Iterator[Book]:
+) -> Iterator[Journal]:
     """Open a journal, a new one or the one that is there, to go on; without a folder, a board in memory.
 
     `charged` says whether a ledger is charged for the run: one that was begun so does not go on without.
@@ -226,7 +275,7 @@ def open_book(
     """
     if folder is None:
         source = source_of(seed)
-        yield Memory(plan.open(source, doubts), source)
+        yield MemoryJournal(plan.open(source, doubts), source)
         return
     home = Path(folder)
     plan.open()  # a plan that cannot be opened leaves nothing behind
@@ -253,7 +302,11 @@ def open_book(
         plan.check(posted)
         _check_doubts(home, doubts, posted)
         size = os.fstat(file).st_size
-        yield Journal(home, secret, posted, file, size, fresh, ended=found.problem is None)
+        sums, ended = KeptSums(home / "sums", secret.source.key), found.problem is None
+        try:
+            yield FolderJournal(home, secret, posted, file, size, fresh, ended, sums)
+        finally:
+            sums.close()
 
 
 def _refuse_old(plan: Path) -> None:
@@ -261,16 +314,6 @@ def _refuse_old(plan: Path) -> None:
         raise PlanError(
             f"The run in {plan.parent} was begun by cloister 0.1. Finish it with that version, {_GIVE_UP}."
         )
-
-
-def unfinished(
-    folder: str | os.PathLike[str], plan: Plan, tasks: Tasks, seed: int | None, charged: bool
-) -> Billboard | None:
-    """Return the board of a run that was begun there and can go on, as far as it is posted."""
-    if not (Path(folder) / "secret").exists():
-        return None
-    with open_book(folder, plan, tasks, seed, charged) as book:
-        return book.posted
 
 
 def digest_of(tasks: Tasks, key: bytes) -> str:
@@ -333,7 +376,7 @@ def _begin(folder: Path, plan: Plan, secret: Secret) -> Secret:
 
 
 def _remove(folder: Path) -> None:
-    for name in ("secret", "plan.toml", "board"):
+    for name in ("sums", "secret", "plan.toml", "board"):
         (folder / name).unlink(missing_ok=True)
     if not any(folder.iterdir()):
         folder.rmdir()

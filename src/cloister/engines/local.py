@@ -87,7 +87,8 @@ class _LocalWorkers:
         return self.bad
 
     def listen(self, board: Billboard, coins: Coins) -> None:
-        self._send(partial(_listen, self.plan, board), coins)
+        heard = self._send(partial(_listen, self.plan, board), coins)
+        self.bad += sum(int((~finite_rows(messages)).sum()) for messages in heard)
 
     def _send(self, function: Callable[..., tuple[States, bool, T]], coins: Coins) -> list[T]:
         """Let the blocks with sampled tasks do a round's work; the others cost nothing."""

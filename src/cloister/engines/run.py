@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from cloister.arrays import States
 from cloister.billboard import Billboard
 from cloister.engines.curator import Curator, Progress, check_price
-from cloister.engines.journal import open_book
+from cloister.engines.journal import open_journal
 from cloister.engines.local import Local
 from cloister.engines.workers import Engine
 from cloister.errors import InputError, not_pickled
@@ -81,6 +81,7 @@ def run(
     progress: Progress | None = None,
     journal: str | os.PathLike[str] | None = None,
     save: Callable[[Run], None] | None = None,
+    resumed: Callable[[Billboard], None] | None = None,
 ) -> Run:
     """Run a plan over tasks that all live on this machine.
 
@@ -105,6 +106,8 @@ def run(
     save : callable, optional
         Called with the finished run before the journal's secret is deleted. Save the models there: what is
         killed before this returns can go on.
+    resumed : callable, optional
+        Called with the board as far as it is posted, if the journal holds an unfinished run that goes on.
 
     Privacy
     -------
@@ -117,20 +120,22 @@ def run(
     seed = seed_of(random_state)
     check_price(plan)
     try_rows(plan, tasks)
-    with open_book(journal, plan, tasks, seed, ledger is not None, engine.doubts) as book:
-        curator, local_seed = Curator(plan, book), book.source.local_seed()
+    with open_journal(journal, plan, tasks, seed, ledger is not None, engine.doubts) as kept:
+        if resumed is not None and not kept.fresh:
+            resumed(kept.posted)
+        curator, local_seed = Curator(plan, kept), kept.source.local_seed()
         with engine.workers(plan, tasks, local_seed) as workers:
             if ledger is not None:
                 curator.charge(ledger)
-            workers.start(book.posted.before(0))
+            workers.start(kept.posted.before(0))
             board = curator.rounds(workers, progress)
-            models = workers.finish(board, book.folder)
+            models = workers.finish(board, kept.folder)
             private = PrivateRun(tasks.ids, models, curator.coins, local_seed, workers.rejected())
         finished = Run(plan, board, private)
-        book.finish()
+        kept.finish()
         if save is not None:
             save(finished)
-        book.forget()
+        kept.forget()
     return finished
 
 

@@ -31,11 +31,11 @@ from numpy.typing import NDArray
 from cloister.arrays import Floats
 from cloister.channel import GRID, Channel, Relation
 from cloister.errors import PlanError
-from cloister.privacy.doors import Measure
 from cloister.privacy.doubts import FLOATING_POINT, Doubt
 from cloister.privacy.events import Cost, GaussianEvent
-from cloister.privacy.mechanisms import FLOATING, Door, calibrated, on_grid
+from cloister.privacy.mechanisms import FLOATING, NoiseState, calibrated, on_grid
 from cloister.privacy.noise import integer_deviation
+from cloister.privacy.noise_states import Measure
 from cloister.privacy.randomness import Randomness, Stream, normals
 from cloister.privacy.sampling import Everyone
 from cloister.privacy.schedule import Schedule
@@ -81,8 +81,8 @@ class Correlated(ABC):
         """Return what is measured."""
 
     @abstractmethod
-    def door(self, schedule: Schedule, measure: Measure, source: Randomness) -> Door:
-        """Return the door of one run."""
+    def state(self, schedule: Schedule, measure: Measure, source: Randomness) -> NoiseState:
+        """Return the state of one run."""
 
     @abstractmethod
     def bits(self, schedule: Schedule) -> int:
@@ -140,11 +140,11 @@ class Correlated(ABC):
             step = float(schedule.channel.steps.min()) * 2.0 ** -self.bits(schedule)
             integer_deviation(2 ** (LOUDEST_BITS - NOISE_BITS) * self.level(schedule) / step)
 
-    def open(self, schedule: Schedule, source: Randomness) -> Door:
-        """Open the door of one run."""
+    def begin(self, schedule: Schedule, source: Randomness) -> NoiseState:
+        """Return the state of the noise before the first round of a run."""
         self.check(schedule)
         if not schedule.rounds:
-            return self.door(schedule, measure=_nothing, source=source)
+            return self.state(schedule, measure=_nothing, source=source)
         level, fine = self.level(schedule), 2.0 ** -self.bits(schedule) if self.exact else 1.0
 
         def measure(encoded: NDArray[Any], channel: Channel, stream: Stream) -> Floats:
@@ -152,7 +152,7 @@ class Correlated(ABC):
             noisy = self.perturb(encoded, steps, level, stream)
             return np.asarray(steps * noisy if self.exact else noisy)
 
-        return self.door(schedule, measure, source)
+        return self.state(schedule, measure, source)
 
     def perturb(self, encoded: NDArray[Any], steps: Floats, noise: float, stream: Stream) -> NDArray[Any]:
         """Return a measurement: with noise, in whole steps if exact, else in units of the clip."""

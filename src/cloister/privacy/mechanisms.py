@@ -1,8 +1,8 @@
-r"""Mechanisms: the only door between what is private and what is public.
+r"""Mechanisms: the only way from what is private to what is public.
 
 A mechanism turns the sum of a round's messages into a noisy value and says what that costs. For a run it
-opens a `Door`, which goes from round to round and may keep a secret between them; where noise is fresh in
-every round (`PerRound`) there is nothing to keep.
+begins a `NoiseState`, which goes from round to round and may keep a secret between them; where noise is
+fresh in every round (`PerRound`) there is nothing to keep.
 
 The level of `Gaussian` is the run's total Gaussian-DP budget :math:`\mu`: a round with share :math:`s` of the
 squared budget gets noise of standard deviation :math:`\Delta / (\mu \sqrt{s})`, where :math:`\Delta` is the
@@ -26,22 +26,36 @@ from cloister.errors import PlanError
 from cloister.privacy.doubts import FLOATING_POINT, Doubt
 from cloister.privacy.events import Cost, Event, GaussianEvent
 from cloister.privacy.noise import discrete_gaussian, integer_deviation
+from cloister.privacy.noise_states import ReadRow
 from cloister.privacy.randomness import Randomness, Stream, normals
 from cloister.privacy.schedule import Schedule
 
-__all__ = ["Door", "Gaussian", "Mechanism", "PerRound", "Silent"]
+__all__ = ["Gaussian", "Mechanism", "NoiseState", "PerRound", "Silent"]
 
 FLOATING = "floating-point noise (attacks on the lowest bits of floating-point numbers are not covered)"
 
 
-class Door(Protocol):
-    """A mechanism at work in one run: it stands with the curator, and what it remembers never leaves."""
+class NoiseState(Protocol):
+    """A mechanism at work in one run: with the curator, and what it remembers of sums never leaves."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows of numbers it remembers of old sums, in secret; 0 where noise is fresh."""
 
     def release(self, total: NDArray[Any], channel: Channel) -> Floats:
         """Return the next round's release: its sum with noise, in units of the clip."""
 
-    def recall(self, total: NDArray[Any], channel: Channel, posted: Floats) -> None:
-        """Take in a round whose release is posted already, as when a run goes on: nothing is released."""
+    def recall(self, total: NDArray[Any], posted: Floats) -> None:
+        """Take in a round whose sum is known and whose release is posted: nothing is released."""
+
+    def listen(self, posted: Floats) -> None:
+        """Take in a posted release without its sum; what is remembered of sums follows by `restore`."""
+
+    def changed(self) -> dict[int, NDArray[Any]]:
+        """Return the rows of the secret memory that changed since this was last asked."""
+
+    def restore(self, read: ReadRow) -> None:
+        """Fill the secret memory with rows as they were after the last round that was listened to."""
 
 
 class Mechanism(Protocol):
@@ -75,8 +89,8 @@ class Mechanism(Protocol):
     def check(self, schedule: Schedule) -> None:
         """Refuse a schedule for which the noise cannot be made; called before anything is spent."""
 
-    def open(self, schedule: Schedule, source: Randomness) -> Door:
-        """Open the door of one run."""
+    def begin(self, schedule: Schedule, source: Randomness) -> NoiseState:
+        """Return the state of the noise before the first round of a run."""
 
     def scaled(self, budget: float) -> Mechanism:
         """Return the same mechanism with another total budget."""
@@ -139,19 +153,20 @@ class PerRound(ABC):
     def check(self, schedule: Schedule) -> None:  # noqa: B027
         """Refuse nothing."""
 
-    def open(self, schedule: Schedule, source: Randomness) -> Door:
-        """Open a door that keeps nothing but count."""
-        return _Turnstile(self, schedule, source)
+    def begin(self, schedule: Schedule, source: Randomness) -> NoiseState:
+        """Return a state that keeps nothing but count."""
+        return _Fresh(self, schedule, source)
 
 
 @dataclass
-class _Turnstile:
-    """The door of noise that is fresh in every round."""
+class _Fresh:
+    """The state of noise that is fresh in every round."""
 
     mechanism: PerRound
     schedule: Schedule
     source: Randomness
     turn: int = 0
+    rows: int = 0
 
     def release(self, total: NDArray[Any], channel: Channel) -> Floats:
         noise = self.mechanism.deviation(self.schedule, self.turn, channel)
@@ -159,8 +174,17 @@ class _Turnstile:
         self.turn += 1
         return value
 
-    def recall(self, total: NDArray[Any], channel: Channel, posted: Floats) -> None:
+    def recall(self, total: NDArray[Any], posted: Floats) -> None:
         self.turn += 1
+
+    def listen(self, posted: Floats) -> None:
+        self.turn += 1
+
+    def changed(self) -> dict[int, NDArray[Any]]:
+        return {}
+
+    def restore(self, read: ReadRow) -> None:
+        pass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ A release is an estimate of its own round's sum, as with `Gaussian`, and an algo
 noise it has. But the noise of one round takes back some of that of earlier rounds: where 1024 rounds see each
 task once, a running total has 3.3 times the noise that one task needs to be hidden, not 32 times. A single
 release by itself is a little louder. What is measured is in :mod:`cloister.privacy.strategies`, what is kept
-from round to round in :mod:`cloister.privacy.doors`, what it costs in :mod:`cloister.privacy.correlated`.
+from round to round in :mod:`cloister.privacy.noise_states`, what it costs in
+:mod:`cloister.privacy.correlated`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import numpy as np
 from cloister.errors import PlanError
 from cloister.privacy.buffers import Buffered, buffers_for
 from cloister.privacy.correlated import Correlated, bits_for
-from cloister.privacy.doors import BufferDoor, Measure, RingDoor, TreeDoor
-from cloister.privacy.mechanisms import Door
+from cloister.privacy.mechanisms import NoiseState
+from cloister.privacy.noise_states import BufferState, Measure, RingState, TreeState
 from cloister.privacy.randomness import Randomness
 from cloister.privacy.schedule import Schedule
 from cloister.privacy.strategies import BinaryTree, LowerToeplitz, square_root
@@ -90,11 +91,11 @@ class Toeplitz(Correlated):
             )
         return found
 
-    def door(self, schedule: Schedule, measure: Measure, source: Randomness) -> Door:
-        """Return the door of one run."""
+    def state(self, schedule: Schedule, measure: Measure, source: Randomness) -> NoiseState:
+        """Return the state of one run."""
         c = self.strategy(schedule).coefficients
         weights = np.rint(c * 2.0 ** self.bits(schedule)).astype(np.int64) if self.exact else c
-        return RingDoor(weights, c, measure, source)
+        return RingState(weights, c, measure, source)
 
 
 @dataclass(frozen=True)
@@ -140,9 +141,9 @@ class Tree(Correlated):
         """Return 0: nodes are whole sums."""
         return min(0, bits_for(schedule, self.strategy(schedule), schedule.passes))
 
-    def door(self, schedule: Schedule, measure: Measure, source: Randomness) -> Door:
-        """Return the door of one run."""
-        return TreeDoor(self.strategy(schedule), measure, source)
+    def state(self, schedule: Schedule, measure: Measure, source: Randomness) -> NoiseState:
+        """Return the state of one run."""
+        return TreeState(self.strategy(schedule), "i8" if self.exact else "f8", measure, source)
 
 
 @dataclass(frozen=True)
@@ -211,10 +212,10 @@ class BLT(Correlated):
                 "Use Toeplitz(), or exact=False for research."
             )
 
-    def door(self, schedule: Schedule, measure: Measure, source: Randomness) -> Door:
-        """Return the door of one run."""
+    def state(self, schedule: Schedule, measure: Measure, source: Randomness) -> NoiseState:
+        """Return the state of one run."""
         bits = self.bits(schedule) if self.exact else None
-        return BufferDoor(self.strategy(schedule).buffers, bits, measure, source)
+        return BufferState(self.strategy(schedule).buffers, bits, measure, source)
 
 
 @lru_cache(maxsize=16)

@@ -78,13 +78,13 @@ class ShippedTree:
         """Return the total of the sums that are single nodes, less what the others said."""
         channel = Channel(1)
         schedule = Schedule(equal_rounds(self.tasks, [channel]), OnePass(), self.tasks, Relation.ZERO_OUT)
-        door = Tree(self.mu, exact=False).open(schedule, SystemRandomness(rng.bytes(32)))
+        state = Tree(self.mu, exact=False).begin(schedule, SystemRandomness(rng.bytes(32)))
         wide = replace(channel, lift=side_by_side(channel.lift, count))
         said = np.full(self.tasks, 0.5)
         said[0] = speaking
         score, total = np.zeros(count), np.zeros(count)
         for t, word in enumerate(said):
-            total += door.release(np.full(count, word), wide)
+            total += state.release(np.full(count, word), wide)
             if t + 1 in 2 ** np.arange(height(self.tasks)):
                 score += total - (said[: t + 1].sum() - speaking)
         return score

@@ -1,16 +1,16 @@
-"""The doors of correlated noise: what the curator remembers of past sums, and what everybody knows anyway.
+"""States of correlated noise: what the curator remembers of past sums, and what everybody knows anyway.
 
 Each has a *secret* memory of sums, as whole numbers where noise is exact, and a *public* one that is computed
 from posted releases and nothing else. A round's measurement is made of the secret memory, gets fresh noise,
 and is decoded with the public memory. So a release is a function of its measurement and of earlier releases,
-rounding included. When a run goes on, the public memory is filled with what was posted: no noise is drawn a
-second time, even if sums come out differently in their last bits on another device. They are sums of clipped
-messages all the same, so that one task moves a measurement no further than the proof allows.
+rounding included. When a run goes on, the public memory is filled with what was posted, and the secret one
+with what the run's journal kept of it, row by row (`changed`, `restore`): no task speaks a second time, and
+no noise is drawn a second time. Rows are overwritten: a long run needs no more room than a short one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -22,7 +22,14 @@ from cloister.privacy.buffers import SCALE_BITS, Buffers
 from cloister.privacy.randomness import Randomness, Stream
 from cloister.privacy.strategies import BinaryTree
 
-__all__ = ["BufferDoor", "Measure", "RingDoor", "TreeDoor"]
+__all__ = ["BufferState", "Measure", "ReadRow", "RingState", "TreeState"]
+
+
+class ReadRow(Protocol):
+    """Reads a row of the secret memory back as it was kept."""
+
+    def __call__(self, row: int, since: int) -> bytes:
+        """Return the bytes of a row that has not changed since round `since` was over (counted from 1)."""
 
 
 class Measure(Protocol):
@@ -33,7 +40,7 @@ class Measure(Protocol):
 
 
 @dataclass
-class RingDoor:
+class RingState:
     """Remembers the sums, and the releases, of the last rounds: as many as there are bands.
 
     Parameters
@@ -51,10 +58,16 @@ class RingDoor:
     turn: int = 0
     secret: Array = field(default_factory=lambda: np.zeros((0, 0)), repr=False)
     public: Floats = field(default_factory=lambda: np.zeros((0, 0)), repr=False)
+    fresh: set[int] = field(default_factory=set, repr=False)
+
+    @property
+    def rows(self) -> int:
+        """One for each band."""
+        return len(self.weights)
 
     def release(self, total: Array, channel: Channel) -> Floats:
         """Return the next round's release."""
-        self._hear(total)
+        self._hear(np.asarray(total))
         ages = (self.turn - np.arange(len(self.secret))) % len(self.secret)
         encoded = np.einsum("i,ij->j", self.weights[ages], self.secret)  # twice as fast as a matrix product
         past = np.where(ages == 0, 0.0, self.coefficients[ages])
@@ -63,25 +76,44 @@ class RingDoor:
         self._post(released)
         return released
 
-    def recall(self, total: Array, channel: Channel, posted: Floats) -> None:
+    def recall(self, total: Array, posted: Floats) -> None:
         """Take in a round whose release is posted."""
-        self._hear(total)
+        self._hear(np.asarray(total))
         self._post(posted)
 
-    def _hear(self, total: Array) -> None:
-        total = np.asarray(total)
+    def listen(self, posted: Floats) -> None:
+        """Take in a release whose sum is kept."""
+        self._make(posted.size)
+        self._post(posted)
+
+    def changed(self) -> dict[int, Array]:
+        """Return the rows of the last rounds."""
+        rows, self.fresh = {row: self.secret[row] for row in sorted(self.fresh)}, set()
+        return rows
+
+    def restore(self, read: ReadRow) -> None:
+        """Read the sums of the last rounds back."""
+        for round in range(max(0, self.turn - self.rows), self.turn):
+            row = round % self.rows
+            self.secret[row] = np.frombuffer(read(row, round + 1), self.secret.dtype)
+
+    def _make(self, size: int) -> None:
         if not self.secret.size:
-            self.secret = np.zeros((len(self.weights), total.size), dtype=self.weights.dtype)
-            self.public = np.zeros((len(self.weights), total.size))
-        self.secret[self.turn % len(self.secret)] = total
+            self.secret = np.zeros((self.rows, size), dtype=self.weights.dtype)
+            self.public = np.zeros((self.rows, size))
+
+    def _hear(self, total: Array) -> None:
+        self._make(total.size)
+        self.secret[self.turn % self.rows] = total
+        self.fresh.add(self.turn % self.rows)
 
     def _post(self, released: Floats) -> None:
-        self.public[self.turn % len(self.public)] = released
+        self.public[self.turn % self.rows] = released
         self.turn += 1
 
 
 @dataclass
-class BufferDoor:
+class BufferState:
     """Remembers a few decaying sums.
 
     Parameters
@@ -100,36 +132,60 @@ class BufferDoor:
     secret: Array = field(default_factory=lambda: np.zeros((0, 0)), repr=False)
     public: Floats = field(default_factory=lambda: np.zeros((0, 0)), repr=False)
 
+    @property
+    def rows(self) -> int:
+        """One for each decaying sum."""
+        return len(self.buffers.decays)
+
     def release(self, total: Array, channel: Channel) -> Floats:
         """Return the next round's release."""
-        said = self._scaled(total)
+        said = self._scaled(np.asarray(total))
         if self.bits is None:
             encoded = said + self.buffers.omega @ self.secret
         else:
             encoded = said + _times(self.buffers.weights, self.secret).sum(axis=0)
         measured = self.measure(encoded, channel, self.source.stream("noise", self.turn))
         released = measured - self.buffers.omega @ self.public
-        self._turn(said, released)
+        self._decay(said)
+        self._post(released)
         return released
 
-    def recall(self, total: Array, channel: Channel, posted: Floats) -> None:
+    def recall(self, total: Array, posted: Floats) -> None:
         """Take in a round whose release is posted."""
-        self._turn(self._scaled(total), posted)
+        self._decay(self._scaled(np.asarray(total)))
+        self._post(posted)
+
+    def listen(self, posted: Floats) -> None:
+        """Take in a release whose sum is kept."""
+        self._make(posted.size)
+        self._post(posted)
+
+    def changed(self) -> dict[int, Array]:
+        """Return all rows: each changes in every round."""
+        return dict(enumerate(self.secret))
+
+    def restore(self, read: ReadRow) -> None:
+        """Read the decaying sums back."""
+        for row in range(self.rows):
+            self.secret[row] = np.frombuffer(read(row, self.turn), self.secret.dtype)
+
+    def _make(self, size: int) -> None:
+        if not self.secret.size:
+            self.secret = np.zeros((self.rows, size), dtype=np.float64 if self.bits is None else np.int64)
+            self.public = np.zeros((self.rows, size))
 
     def _scaled(self, total: Array) -> Array:
-        total = np.asarray(total)
-        if not self.secret.size:
-            shape = (len(self.buffers.decays), total.size)
-            self.secret = np.zeros(shape, dtype=np.float64 if self.bits is None else np.int64)
-            self.public = np.zeros(shape)
+        self._make(total.size)
         return total if self.bits is None else total << self.bits
 
-    def _turn(self, said: Array, released: Floats) -> None:
-        theta = self.buffers.theta[:, None]
-        self.secret = said + (
-            theta * self.secret if self.bits is None else _times(self.buffers.decays, self.secret)
-        )
-        self.public = theta * self.public + released
+    def _decay(self, said: Array) -> None:
+        if self.bits is None:
+            self.secret = said + self.buffers.theta[:, None] * self.secret
+        else:
+            self.secret = said + _times(self.buffers.decays, self.secret)
+
+    def _post(self, released: Floats) -> None:
+        self.public = self.buffers.theta[:, None] * self.public + released
         self.turn += 1
 
 
@@ -143,21 +199,29 @@ class _LeftChild:
 
 
 @dataclass
-class TreeDoor:
+class TreeState:
     """Remembers one complete node for each binary digit of the number of rounds so far."""
 
     tree: BinaryTree
+    dtype: str
     measure: Measure
     source: Randomness
     turn: int = 0
     waiting: list[_LeftChild] = field(default_factory=list, repr=False)
     running: Floats | None = field(default=None, repr=False)
+    fresh: set[int] = field(default_factory=set, repr=False)
+
+    @property
+    def rows(self) -> int:
+        """One for each level."""
+        return len(self.tree.variances)
 
     def release(self, total: Array, channel: Channel) -> Floats:
         """Return the next round's release: the running total's estimate less the one before."""
-        running = self._running(total)
+        total = np.asarray(total)
+        running = self._running(total.size)
         top, stream = int(self.tree.levels[self.turn]), self.source.stream("noise", self.turn)
-        node, before, after = np.asarray(total), running, running
+        node, before, after = total, running, running
         for level in range(top + 1):
             if level:
                 sibling = self.waiting[-level]
@@ -169,14 +233,33 @@ class TreeDoor:
         self._turn(total, released)
         return released
 
-    def recall(self, total: Array, channel: Channel, posted: Floats) -> None:
+    def recall(self, total: Array, posted: Floats) -> None:
         """Take in a round whose release is posted."""
-        self._running(total)
+        total = np.asarray(total)
+        self._running(total.size)
         self._turn(total, posted)
 
-    def _running(self, total: Array) -> Floats:
+    def listen(self, posted: Floats) -> None:
+        """Take in a release whose sum is kept."""
+        self._running(posted.size)
+        self._turn(np.zeros(posted.size, dtype=self.dtype), posted)
+
+    def changed(self) -> dict[int, Array]:
+        """Return the nodes that are waiting since the last time."""
+        rows = {node.level: node.total for node in self.waiting if node.level in self.fresh}
+        self.fresh = set()
+        return rows
+
+    def restore(self, read: ReadRow) -> None:
+        """Read the waiting nodes back."""
+        for at, node in enumerate(self.waiting):
+            kept = read(node.level, self.turn >> node.level << node.level)  # when it was complete
+            self.waiting[at] = replace(node, total=np.frombuffer(kept, self.dtype))
+        self.fresh = set()
+
+    def _running(self, size: int) -> Floats:
         if self.running is None:
-            self.running = np.zeros(np.asarray(total).size)
+            self.running = np.zeros(size)
         return self.running
 
     def _turn(self, total: Array, released: Floats) -> None:
@@ -186,6 +269,7 @@ class TreeDoor:
             left = self.waiting.pop()
             node = _LeftChild(node.level + 1, left.total + node.total, left.before)
         self.waiting.append(node)
+        self.fresh.add(node.level)
         self.running = self.running + released
         self.turn += 1
 
