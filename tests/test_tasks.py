@@ -99,12 +99,33 @@ def test_every_task_is_in_exactly_one_block(sizes):
     assert sorted(np.concatenate(tasks.layout()).tolist()) == list(range(len(sizes)))
 
 
+@given(
+    st.lists(st.integers(1, 40), min_size=2, max_size=30),
+    st.integers(1, 300),
+    st.sampled_from([500, 1 << 18]),
+)
+@settings(max_examples=50, deadline=None)
+def test_how_far_a_task_is_padded_does_not_depend_on_others(sizes, other, quick):
+    """To fewer than twice its rows while there is little to compute, else to a quarter more at most."""
+
+    def width(sizes):
+        (mine,) = (block for block in make(sizes).blocks() if "t0000" in block.ids)
+        return mine.X.shape[1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cloister.tasks.QUICK_ELEMENTS", quick)
+        padded = width(sizes)
+        assert padded == width([sizes[0], *[other] * (len(sizes) - 1)])
+        assert sizes[0] <= padded < 2 * sizes[0]
+        assert padded * len(sizes) * 2 <= quick or 4 * padded <= 5 * sizes[0] + 3
+
+
 def test_equal_sizes_are_views():
-    tasks = make([6] * 30)
+    tasks = make([8] * 30)
     (block,) = tasks.blocks()
     for part, whole in ((block.X, tasks.X), (block.y, tasks.y), (block.weight, tasks.weight)):
         assert np.shares_memory(part, whole)
-    assert block.X.shape == (30, 6, 2)
+    assert block.X.shape == (30, 8, 2)
 
 
 def test_one_row_and_one_task():

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cloister.arrays import A, Array, namespace, shift_right, to_uniforms
+from cloister.arrays import A, Array, Integers, namespace, shift_right, to_uniforms
 from cloister.errors import InputError
 from cloister.roster import Roster, refuse_repeats, task_ids
 
 __all__ = ["Block", "Tasks"]
 
 
+#: So many feature values are computed on as quickly as Python calls a dozen functions.
+QUICK_ELEMENTS = 1 << 18
 #: A block holds at most this many feature values (8 MB), so that temporaries stay in bounds.
 BLOCK_ELEMENTS = 1 << 20
 
@@ -249,12 +251,11 @@ class Tasks:
     def layout(self, dim: int = 1) -> list[NDArray[np.int64]]:
         """Group tasks of similar size into blocks: positions of the tasks of each.
 
-        Only tasks of one `padded_size` share a block, so that how many rows a task is padded to, and with
+        Only tasks of one `block_width` share a block, so that how many rows a task is padded to, and with
         that every bit that is computed for it, does not depend on the sizes of the others. A block's rows fit
         into the caches, and so do `dim` numbers of each of its tasks.
         """
-        features = max(1, int(np.prod(self.X.shape[1:])))
-        padded = padded_size(self.sizes)
+        features, padded = self._features, self._widths(self.sizes)
         groups = []
         for rows in np.unique(padded):
             index = np.flatnonzero(padded == rows)
@@ -270,7 +271,7 @@ class Tasks:
 
     def _stack(self, index: NDArray[np.int64]) -> tuple[Array, Array, Array]:
         sizes, first = self.sizes[index], self.offsets[index]
-        rows = int(padded_size(sizes.max())) if len(sizes) else 0
+        rows = int(self._widths(sizes).max(initial=0))
         if len(index) and (sizes == rows).all() and (np.diff(index) == 1).all():
             span = slice(first[0], first[0] + rows * len(index))
             return tuple(a[span].reshape(len(index), rows, *a.shape[1:]) for a in self._columns())  # type: ignore[return-value]
@@ -283,8 +284,32 @@ class Tasks:
             stacked.append(padded)
         return stacked[0], stacked[1], stacked[2]
 
+    @property
+    def _features(self) -> int:
+        return max(1, int(np.prod(self.X.shape[1:])))
+
+    def _widths(self, sizes: Integers) -> Integers:
+        return block_width(sizes, len(self) * self._features)
+
     def _columns(self) -> tuple[Array, Array, Array]:
         return self.X, self.y, self.weight
+
+
+def block_width(sizes: ArrayLike, numbers: int) -> Integers:
+    """Return how many rows tasks are padded to: functions of each one's own size and of public numbers.
+
+    `numbers` is how many numbers all tasks have if each has one row. As long as all of them would be quickly
+    computed on, fewer, larger blocks count for more than padding: a width is a power of two. Above that it is
+    a `padded_size`.
+
+    Examples
+    --------
+    >>> block_width([1, 7, 9, 30, 70], numbers=3000).tolist()
+    [1, 8, 16, 32, 80]
+    """
+    whole = np.asarray(sizes, dtype=np.int64)
+    doubled = 1 << np.frexp(np.maximum(whole - 1, 0).astype(np.float64))[1].astype(np.int64)
+    return np.where(doubled * numbers <= QUICK_ELEMENTS, doubled, padded_size(whole))
 
 
 def padded_size(sizes: ArrayLike) -> NDArray[np.int64]:

@@ -131,5 +131,5 @@ class MeanRegularized:
 def project(weights: Floats, radius: float) -> Floats:
     """Project each row to the ball of this radius."""
     with np.errstate(over="ignore", invalid="ignore"):
-        norm = np.linalg.norm(weights, axis=1, keepdims=True)
+        norm = np.sqrt((weights * weights).sum(axis=1, keepdims=True))
         return np.where(norm > radius, weights * (radius / np.maximum(norm, radius)), weights)

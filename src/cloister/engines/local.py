@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import States
+from cloister.arrays import Array, States
 from cloister.billboard import Billboard
-from cloister.channel import finite_rows
+from cloister.channel import Channel, finite_rows
 from cloister.engines.models import Models
 from cloister.engines.workers import Coins, SavedState, Workers, check_messages
 from cloister.errors import AlgorithmError
 from cloister.plan import Plan
 from cloister.privacy.doubts import Doubt
-from cloister.tasks import Block, Tasks
+from cloister.tasks import QUICK_ELEMENTS, Block, Tasks
 
 __all__ = ["Local", "named"]
 
@@ -54,7 +54,8 @@ class Local:
         """Put the tasks into blocks of similar size."""
         layout = tasks.layout(_widest(plan))
         blocks = list(tasks.blocks(layout, local_seed))
-        with _pool(len(blocks), self.threads) as each:
+        quick = 1 + tasks.X.size // QUICK_ELEMENTS  # more threads than that would wait for each other
+        with _pool(min(len(blocks), quick), self.threads) as each:
             yield _LocalWorkers(plan, layout, blocks, each)
 
 
@@ -77,11 +78,11 @@ class _LocalWorkers:
         self.states = self.each(partial(named, self.plan.algorithm.init, board), self.blocks)
 
     def collect(self, board: Billboard, coins: Coins) -> Any:
-        channel, mechanism = self.plan.algorithm.channel(board), self.plan.mechanism
-        heard = self._send(partial(_collect, self.plan, board), coins)
+        channel = self.plan.algorithm.channel(board)
+        said = self._send(partial(_collect, self.plan, channel.dim, board), coins)
+        heard = self.each(partial(_summed, channel, self.plan.mechanism.exact), _together(said, channel.dim))
         self.bad += sum(bad for _, bad in heard)
-        totals = [total for total, _ in heard] or [channel.total(np.zeros((0, channel.dim)), mechanism.exact)]
-        return sum(totals)
+        return sum(total for total, _ in heard)
 
     def rejected(self) -> int:
         return self.bad
@@ -150,12 +151,28 @@ def _listen(
 
 
 def _collect(
-    plan: Plan, board: Billboard, states: States, own: bool, block: Block, coins: Coins
-) -> tuple[States, bool, tuple[Any, int]]:
-    channel = plan.algorithm.channel(board)
+    plan: Plan, dim: int, board: Billboard, states: States, own: bool, block: Block, coins: Coins
+) -> tuple[States, bool, Array]:
     states, own, messages = _listen(plan, board, states, own, block, coins)
-    check_messages(np.shape(messages), int(coins.sum()), channel.dim)
-    return states, own, (channel.total(messages, plan.mechanism.exact), int((~finite_rows(messages)).sum()))
+    check_messages(np.shape(messages), int(coins.sum()), dim)
+    return states, own, messages
+
+
+def _together(said: Sequence[Array], dim: int) -> list[Array]:
+    """Put messages of small blocks together, to be summed at once: one array at least, of no messages."""
+    groups: list[list[Array]] = []
+    room = 0
+    for messages in said or [np.zeros((0, dim))]:
+        room -= messages.size
+        if room < 0 or not groups:
+            groups, room = [*groups, []], QUICK_ELEMENTS - messages.size
+        groups[-1].append(messages)
+    return [np.concatenate(group) for group in groups]
+
+
+def _summed(channel: Channel, exact: bool, messages: Array) -> tuple[Array, int]:
+    """Return the sum of messages, and how many were not finite."""
+    return channel.total(messages, exact), int((~finite_rows(messages)).sum())
 
 
 def named(function: Callable[..., T], board: Billboard, block: Block, states: States | None = None) -> T:
