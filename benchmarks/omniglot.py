@@ -202,7 +202,8 @@ def measure(
     for setting in settings:
         if setting.cut not in cuts:
             drawn = setting.cut.draw(train, tasks)
-            cuts[setting.cut] = drawn, overlap(drawn.tasks, drawn.images, "image")
+            counted = overlap(drawn.tasks, drawn.images, "image")  # of a public pool: a public count
+            cuts[setting.cut] = drawn, Overlap(counted.largest, "image")
         cut, shared = cuts[setting.cut]
         name, plan = setting.name, plan_of(setting, len(cut.tasks))
         yield from judged(name, plan, cut, fresh, device)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import cloister as cl
+from cloister.commands.fit import fit
 from cloister.errors import InputError
+from cloister.tables.files import write_csv
+from cloister.tables.folder import file_name, task_of
+from cloister.tables.rows import task_column
 
 N = 40
 
@@ -68,3 +77,132 @@ class TestATaskIsInARunOnce:
         with pytest.raises(InputError, match=r"Each task may be in a run once"):
             go(tasks, board, ledger)
         assert not ledger.history
+
+
+MERGED = {
+    "NUL": (["victim", "victim\0"], r"control characters.*Got '\\x00'"),
+    "neighbours as floats": ([2**53 + 1, 2**53, 0.5], r"Got floats and whole numbers|whole and below"),
+    "number and word": ([1, "1"], r"Got text and whole numbers in one list"),
+    "surrogate": (["victim", "\ud800"], r"halves of surrogate pairs"),
+}
+SPLIT = {
+    "white space": (["Elm", "Elm "], r"spelt in one way\. Got 'Elm' and 'Elm '"),
+    "normal form": (["Müller", "Mu\u0308ller"], r"spelt in one way\. Got 'M\\xfcller' and 'Mu\\u0308ller'"),
+}
+BOOK = {"x": (-1, 1), "y": (-1, 1)}
+
+
+def table(names, rows=3):
+    """Return features, targets and one id a row: odd names, then ordinary ones of the first one's kind."""
+    ids = [*names, *(range(100, 120) if isinstance(names[0], int) else map("t{}".format, range(20)))]
+    count = rows * len(ids)
+    return np.linspace(-1, 1, count), np.zeros(count), [name for name in ids for _ in range(rows)]
+
+
+def fitted(ledger, X, y, **given):
+    task = None if "tasks" in given else given.pop("task")
+    model = cl.SharedPriorRegressor(task=task, epsilon=1.0, delta=1e-3, bounds=BOOK, ledger=ledger)
+    return model.fit(X, y, **given)
+
+
+ROUTES = {
+    "tasks=": lambda x, y, ids, ledger: fitted(ledger, {"x": x}, y, tasks=ids),
+    "column of a mapping": lambda x, y, ids, ledger: fitted(ledger, {"x": x, "s": ids}, y, task="s"),
+    "column of a frame": lambda x, y, ids, ledger: fitted(
+        ledger, pd.DataFrame({"x": x, "s": pd.Series(ids, dtype=object)}), y, task="s"
+    ),
+    "column of a list": lambda x, y, ids, ledger: fitted(
+        ledger, [list(row) for row in zip(x, ids, strict=True)], y, task=1
+    ),
+    "from_arrays": lambda x, y, ids, ledger: cl.run(
+        plan(len(set(ids))), cl.Tasks.from_arrays(np.tile(x[:, None], 3), y, ids), ledger=ledger
+    ),
+    "from_list": lambda x, y, ids, ledger: cl.Tasks.from_list(
+        np.split(x[:, None], len(x))[::3], np.split(y, len(y))[::3], ids[::3]
+    ),
+    "clusters": lambda x, y, ids, ledger: cl.cluster_plans(plan(len(set(ids))), dict.fromkeys(ids, "all")),
+}
+
+
+class TestNames:
+    """Two parties in one task: each gets a model of the other's rows. One party in two: less protection."""
+
+    @pytest.mark.parametrize(("names", "sentence"), (MERGED | SPLIT).values(), ids=MERGED | SPLIT)
+    @pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES)
+    def test_no_route_merges_or_splits_parties(self, route, names, sentence):
+        ledger = cl.Ledger(epsilon=9.0, delta=1e-2)
+        with pytest.raises(InputError, match=sentence):
+            route(*table(names), ledger)
+        assert not ledger.history
+
+    @pytest.mark.parametrize("names", [["victim"], [2**53 + 1, 2**53]], ids=["text", "numbers"])
+    @pytest.mark.parametrize("route", [*ROUTES.values()][:3], ids=[*ROUTES][:3])
+    def test_ordinary_names_go_through_every_route(self, route, names):
+        ledger = cl.Ledger(epsilon=9.0, delta=1e-2)
+        assert set(names) < set(route(*table(names), ledger).task_ids_.tolist())
+        assert len(ledger.history) == 1
+
+    @pytest.mark.parametrize("spelt", ["Elm ", "Müller", "Mu\u0308ller"])
+    def test_a_model_is_found_by_any_spelling_of_its_name(self, spelt):
+        tasks = data([spelt, *map("t{}".format, range(N - 1))])
+        done = cl.run(plan(), tasks)
+        name = tasks.only(spelt).ids[0]
+        np.testing.assert_array_equal(done.model(spelt)["coef"], done.model(name)["coef"])
+        places = dict.fromkeys(tasks.ids.tolist(), "here") | {str(name): "here"}
+        del places[str(name)]
+        both = cl.run_clusters(plan(), tasks, places | {spelt: "here"})
+        assert both.model(spelt)["coef"].shape == (3,)
+
+    @settings(max_examples=25, deadline=None)
+    @given(st.lists(st.text(min_size=1, max_size=5), min_size=3, max_size=3, unique=True))
+    def test_every_accepted_name_can_be_written_and_found_again(self, names):
+        try:
+            tasks = data(names, count=3)
+        except InputError:
+            return
+        with tempfile.TemporaryDirectory() as home:
+            quiet = cl.Plan(cl.MeanRegularized(cl.LeastSquares(3), rounds=1), cl.Silent(), n_tasks=3)
+            done = cl.run(quiet, tasks, journal=Path(home) / "run")
+            files = {file_name(name) for name in done.private.ids.tolist()}
+            for file in files:
+                (Path(home) / file).touch()
+            found = sorted(str(task_of(path)) for path in Path(home).glob("*.json"))
+        assert found == sorted(done.private.ids.tolist())
+        for spelt in names:
+            assert done.model(spelt)["coef"].shape == (3,)
+
+    def test_files_of_floats_that_may_be_several_names_are_refused(self, tmp_path):
+        for values, fine in (([3.0, 2.0**53], False), ([3.0, 4.0], True)):
+            pd.DataFrame({"s": values, "x": [0.0, 1.0]}).to_parquet(tmp_path / "t.parquet")
+            if fine:
+                assert task_column(tmp_path / "t.parquet", "s").tolist() == ["3", "4"]
+                continue
+            with pytest.raises(InputError, match="may stand for several whole numbers"):
+                task_column(tmp_path / "t.parquet", "s")
+
+    @pytest.mark.parametrize("names", [names for names, _ in SPLIT.values()], ids=SPLIT)
+    def test_the_command_line_refuses_one_school_in_two_spellings(self, names, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        x, y, ids = table(names)
+        write_csv("t.csv", {"s": np.array(ids), "x": x, "y": y})
+        cl.Codebook.from_mapping(BOOK, ["x"], "y", task="s").save("book.toml")
+        with pytest.raises(InputError, match=r"Task column 's' of t.csv: A task must be spelt in one way"):
+            fit(Path("t.csv"), Path("book.toml"))
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["book.toml", "t.csv"]
+
+
+class TestSharedRows:
+    """A fit that counted equal rows across tasks told whether another task has a picture that one guesses."""
+
+    def test_a_planted_row_is_no_question(self):
+        pytest.importorskip("torch")
+        rng = np.random.default_rng(0)
+        X, y = rng.random((120, 1, 8, 8), dtype=np.float32), np.tile([0, 1], 60)
+        alike = X.copy()
+        alike[119] = alike[0]
+        for rows in (X, alike):
+            ledger = cl.Ledger(epsilon=1.0, delta=1e-4)
+            model = cl.FewShotClassifier(epsilon=0.01, ways=2, rounds=1, delta=1e-4, ledger=ledger)
+            model.fit(cl.Tasks.from_arrays(rows, y, np.repeat(np.arange(30), 4)))
+            assert len(ledger.history) == 1
+            assert model.guarantee_.holds

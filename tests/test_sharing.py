@@ -30,6 +30,8 @@ def test_counts_are_exact():
     found = overlap(made_up())
     assert (found.largest, found.units) == (3, 4)
     assert found.mean == pytest.approx((3 + 2 + 1 + 1) / 4)
+    assert "private: for the operator alone" in str(found)
+    assert not hasattr(found, "mark")  # a count does not become a public statement by itself
 
 
 def test_units_of_the_users_own():
@@ -47,32 +49,32 @@ def test_a_group_has_g_times_the_mu_without_sampling():
     mu = gaussian_dp.mu(priced.guarantee.epsilon, 1e-3)
     for g in (2, 5):
         expected = gaussian_dp.epsilon(g * mu, 1e-3)
-        assert Overlap(g, 1.0, 9).epsilon(priced) == pytest.approx(expected, rel=1e-4)
+        assert Overlap(g).epsilon(priced) == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_group_under_hidden_sampling_is_less_private_than_a_task():
     priced = plan(Poisson(0.2, hidden=True))
-    found = [Overlap(g, 1.0, 9).epsilon(priced) for g in (1, 2, 8)]
+    found = [Overlap(g).epsilon(priced) for g in (1, 2, 8)]
     assert found[0] == pytest.approx(1.0, rel=1e-3)
     assert found[0] < found[1] < found[2] < math.inf
 
 
 def test_it_is_said():
-    priced, shared = plan(), Overlap(5, 2.5, 9, "image")
-    assert "one image sits in up to 5 tasks (2.5 on average)" in shared.describe(priced)
+    priced, shared = plan(), Overlap(5, "image")
+    assert "one image sits in up to 5 tasks" in shared.describe(priced)
     marked = shared.mark(priced)
     assert not marked.guarantee.holds  # not for images: whoever asks no further takes it for theirs
     assert "not for each image, because one sits in up to 5 tasks" in str(marked.guarantee)
     assert "for whole tasks, whatever they share, it does hold" in str(marked.guarantee)
     assert marked.guarantee.epsilon == priced.guarantee.epsilon
-    alone = Overlap(1, 1.0, 9)
+    alone = Overlap(1)
     assert alone.mark(priced) is priced
     assert "No row sits in two tasks" in alone.describe(priced)
 
 
 @pytest.mark.parametrize("largest", range(2, 12))
 def test_an_epsilon_is_never_said_to_be_smaller_than_it_is(largest):
-    priced, shared = plan(), Overlap(largest, 2.5, 9)
+    priced, shared = plan(), Overlap(largest)
     for text in (shared.describe(priced), shared.mark(priced).caveats[0]):
         said = float(re.findall(r"epsilon (?:= )?([\d.]+\d)", text)[-1])
         assert shared.epsilon(priced) <= said <= 1.001 * shared.epsilon(priced)

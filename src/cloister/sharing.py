@@ -8,6 +8,7 @@ the guarantee of a group of tasks.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,34 +19,31 @@ from cloister.privacy.accounting import group_epsilon
 from cloister.privacy.guarantee import rounded_up
 from cloister.tasks import Tasks
 
-__all__ = ["Overlap", "overlap"]
+__all__ = ["Overlap", "OverlapCount", "overlap"]
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """How many tasks one unit sits in.
+    """A public statement: how many tasks one unit may sit in.
 
-    Attributes
+    It must be known without a look at the data, from how tasks are cut or who may join, and it is not checked
+    against them: whether an image is in a second task is what a guarantee is to hide.
+
+    Parameters
     ----------
     largest : int
-        Of the unit that sits in most tasks.
-    mean : float
-        Over all units.
-    units : int
-        Number of different ones.
+        Most tasks that one unit may sit in.
     name : str
         What a unit is, such as "row" or "drawer".
-
-    Notes
-    -----
-    All of these are counted from private data. To claim a guarantee for units, bound the number of tasks that
-    one may be in beforehand, and pass that public bound as `largest`.
     """
 
     largest: int
-    mean: float
-    units: int
     name: str = "row"
+
+    def __post_init__(self) -> None:
+        count: object = self.largest
+        if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
+            raise InputError(f"largest must be a whole number of tasks, at least 1. Got {self.largest!r}.")
 
     def epsilon(self, plan: Plan) -> float:
         """Return epsilon for all tasks of one unit, changed at once, at the plan's delta.
@@ -62,8 +60,8 @@ class Overlap:
         if self.largest == 1:
             return f"No {self.name} sits in two tasks: epsilon = {task} for tasks and {self.name}s."
         return (
-            f"Epsilon = {task} for each task. But one {self.name} sits in up to {self.largest} tasks "
-            f"({self.mean:.3g} on average), and for each {self.name} epsilon = {unit}."
+            f"Epsilon = {task} for each task. But one {self.name} sits in up to {self.largest} tasks, and "
+            f"for each {self.name} epsilon = {unit}."
         )
 
     def mark(self, plan: Plan) -> Plan:
@@ -81,8 +79,41 @@ class Overlap:
         return replace(plan, caveats=(*plan.caveats, caveat))
 
 
-def overlap(tasks: Tasks, unit: ArrayLike | None = None, name: str = "row") -> Overlap:
+@dataclass(frozen=True, repr=False)
+class OverlapCount:
+    """How many tasks units sit in, counted from the data: private, for the operator alone.
+
+    Attributes
+    ----------
+    largest : int
+        Tasks of the unit that sits in most.
+    mean : float
+        Over all units.
+    units : int
+        Number of different ones.
+    name : str
+        What a unit is.
+    """
+
+    largest: int
+    mean: float
+    units: int
+    name: str
+
+    def __repr__(self) -> str:
+        return (
+            f"OverlapCount(private: for the operator alone; one {self.name} sits in up to {self.largest} "
+            f"tasks, {self.mean:.3g} on average, of {self.units})"
+        )
+
+
+def overlap(tasks: Tasks, unit: ArrayLike | None = None, name: str = "row") -> OverlapCount:
     """Count how many tasks each row sits in, or each person or thing that rows belong to.
+
+    A tool for an operator who holds all rows, to look for a mistake in how tasks were cut. The counts are
+    private: one that is told, or by which it is decided whether to run, answers a question about somebody's
+    rows, without noise. To claim a guarantee for units, state an `Overlap` that is publicly known. Counts of
+    a public pool of rows are public, too.
 
     Parameters
     ----------
@@ -97,9 +128,8 @@ def overlap(tasks: Tasks, unit: ArrayLike | None = None, name: str = "row") -> O
     Examples
     --------
     >>> tasks = Tasks.from_list([[[1.0], [2.0]], [[2.0], [3.0]], [[2.0]]], [[0, 1], [0, 1], [1]])
-    >>> shared = overlap(tasks)
-    >>> shared.largest, round(shared.mean, 2), shared.units
-    (3, 1.67, 3)
+    >>> overlap(tasks)
+    OverlapCount(private: for the operator alone; one row sits in up to 3 tasks, 1.67 on average, of 3)
     >>> overlap(tasks, unit=["Ann", "Ann", "Bob", "Bob", "Cem"]).largest
     1
     """
@@ -110,7 +140,7 @@ def overlap(tasks: Tasks, unit: ArrayLike | None = None, name: str = "row") -> O
         )
     seats = np.unique(owner.astype(np.int64) * len(tasks) + np.repeat(np.arange(len(tasks)), tasks.sizes))
     counts = np.bincount(seats // len(tasks))
-    return Overlap(int(counts.max()), float(counts.mean()), len(counts), name)
+    return OverlapCount(int(counts.max()), float(counts.mean()), len(counts), name)
 
 
 def _rows(tasks: Tasks) -> NDArray[np.int64]:

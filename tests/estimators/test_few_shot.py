@@ -134,14 +134,8 @@ def test_what_it_costs_is_known_before_and_kept_after():
     assert face.billboard_.rounds == 3
 
 
-def test_tasks_that_share_rows_are_refused_unless_it_is_said():
-    tasks = glyphs(6, seed=5)
-    X = tasks.X.copy()
-    X[8] = X[0]
-    shared = Tasks(tasks.ids, X, tasks.y, tasks.weight, tasks.offsets)
-    with pytest.raises(InputError, match="sits in 2 tasks, more than group_size=1"):
-        FewShotClassifier(ways=2, rounds=1).fit(shared)
-    told = FewShotClassifier(ways=2, rounds=1, group_size=2, delta=0.01).fit(shared)
+def test_what_is_said_about_shared_rows_is_in_the_guarantee():
+    told = FewShotClassifier(ways=2, rounds=1, group_size=2, delta=0.01).fit(glyphs(6, seed=5))
     assert "up to 2 tasks" in str(told.guarantee_)
 
 

@@ -177,9 +177,9 @@ def replay(
     public = read_public(folder, own_types(types))
     rows = own_rows(data, public.codebook, task_name)
     assert rows.y is not None
-    own = Tasks.from_arrays(rows.X, rows.y, np.full(len(rows), task_name))
+    own = Tasks.from_arrays(rows.X, rows.y, [task_name] * len(rows))
     models = replayed(public.plan, public.board, own)
-    model = TaskModel.of(task_name, public.codebook, {name: array[0] for name, array in models.items()})
+    model = TaskModel.of(str(own.ids[0]), public.codebook, {name: array[0] for name, array in models.items()})
     if file is not None:
         model.save(file)
     if json:
@@ -190,7 +190,7 @@ def replay(
         apart=True,
     )
     if file is not None:
-        say(f"Wrote {file}. It is private to task {task_name!r}.")
+        say(f"Wrote {file}. It is private to task {model.task!r}.")
 
 
 def _document(model: TaskModel) -> dict[str, Any]:

@@ -13,7 +13,7 @@ cut                  a task                                            what one 
                                                                        of a person's images in that task
 ==================== ================================================= ===================================
 
-`cloister.overlap` counts what is shared and prices it.
+`cloister.overlap` counts what is shared, and `cloister.Overlap` prices it.
 
 References
 ----------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -26,6 +26,7 @@ from cloister.privacy.guarantee import Guarantee, guarantee_for
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.ledger_entries import exposure
 from cloister.privacy.randomness import source_of
+from cloister.roster import Roster, is_missing, task_name
 from cloister.tasks import Tasks
 
 __all__ = ["ClusterRuns", "cluster_plans", "run_clusters"]
@@ -66,9 +67,10 @@ class ClusterRuns:
 
     def model(self, task: Hashable) -> States:
         """Return one task's own model. Give it to that task alone."""
-        if task not in self.clusters:
+        name = task_name(task)
+        if name not in self.clusters:
             raise InputError(f"There is no task {task!r} in these runs.")
-        return self.runs[self.clusters[task]].model(task)
+        return self.runs[self.clusters[name]].model(name)
 
 
 def cluster_plans(plan: Plan, clusters: Clusters) -> dict[Hashable, Plan]:
@@ -91,7 +93,7 @@ def cluster_plans(plan: Plan, clusters: Clusters) -> dict[Hashable, Plan]:
     >>> all(own.guarantee.epsilon <= 1 and own.delta == plan.delta for own in plans.values())
     True
     """
-    _check_mapping(clusters)
+    clusters = _named(clusters)
     _ = plan.guarantee  # a plan without a noise level says so itself
     if len(clusters) != plan.n_tasks:
         raise PlanError(f"The plan is for {plan.n_tasks} tasks, the clusters name {len(clusters)}.")
@@ -157,15 +159,15 @@ def run_clusters(
     >>> done.model(7)["coef"].shape
     (3,)
     """
-    names, seed = list(tasks.roster), seed_of(random_state)
-    _check_names(names, clusters)
+    roster, seed, clusters = tasks.roster, seed_of(random_state), _named(clusters)
+    _check_names(roster, clusters)
     plans = cluster_plans(plan, clusters)
     try_rows(plan, tasks)
     for own in plans.values():
         check_price(own)
     if ledger is not None:
         _charge(plans, ledger, seed, engine.doubts)
-    of_task = [clusters[name] for name in names]
+    of_task = [clusters[name] for name in roster]
     runs = {
         name: run(
             own,
@@ -175,7 +177,7 @@ def run_clusters(
         )
         for name, own in plans.items()
     }
-    return ClusterRuns(runs, dict(clusters))
+    return ClusterRuns(runs, clusters)
 
 
 def _resized(plan: Plan, count: int) -> Plan:
@@ -186,20 +188,24 @@ def _resized(plan: Plan, count: int) -> Plan:
     return own if own.guarantee.epsilon <= promised else own.calibrate(promised)
 
 
-def _check_mapping(clusters: object) -> None:
+def _named(clusters: Clusters) -> dict[Hashable, Hashable]:
+    """Return the cluster of each task by the name that counts."""
     if not isinstance(clusters, Mapping):
         raise InputError(
             "clusters must map each task's name to its cluster, as a dict does. "
             f"Got a {type(clusters).__name__}; of a list in their order, dict(zip(tasks.ids, it))."
         )
+    nowhere = [name for name, cluster in clusters.items() if is_missing(cluster)]
+    if nowhere:
+        raise InputError(f"Every task must be in a cluster. Task {nowhere[0]!r} is in none; put it in one.")
+    return dict(zip(Roster(list(clusters)), clusters.values(), strict=True))  # type: ignore[arg-type]
 
 
-def _check_names(names: Sequence[Hashable], clusters: Clusters) -> None:
-    _check_mapping(clusters)
-    absent = [name for name in names if name not in clusters]
+def _check_names(roster: Roster, clusters: Clusters) -> None:
+    absent = [name for name in roster if name not in clusters]
     if absent:
         raise InputError(f"Every task must be in a cluster. Task {absent[0]!r} is in none; put it in one.")
-    strange = set(clusters) - set(names)
+    strange = set(clusters) - set(roster)
     if strange:
         raise InputError(f"There is no task {sorted(strange, key=str)[0]!r}, but the clusters name it.")
 

@@ -22,6 +22,7 @@ from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.participation import Participation
+from cloister.roster import task_name
 from cloister.tasks import Tasks
 
 __all__ = ["Run", "adapt", "replay", "run"]
@@ -65,7 +66,7 @@ class Run:
 
     def model(self, task: object) -> States:
         """Return one task's own model. Give it to that task alone."""
-        found = np.flatnonzero(self.private.ids == task)
+        found = np.flatnonzero(self.private.ids == task_name(task))
         if not len(found):
             raise InputError(f"There is no task {task!r} in this run.")
         return {name: array[found[0]] for name, array in self.private.models.items()}

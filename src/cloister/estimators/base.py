@@ -31,6 +31,7 @@ from cloister.learners.softmax import probabilities
 from cloister.plan import Plan
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.mechanisms import Gaussian, Silent
+from cloister.roster import task_name
 from cloister.tables.codebook import Codebook, Numeric
 from cloister.tables.columns import Columns, check_columns, read_codebook, refuse_missing, split_table
 from cloister.tables.model import TaskModel
@@ -261,7 +262,7 @@ class Face(BaseEstimator, ABC):  # type: ignore[misc]
             raise InputError("A model of one's own (task=None) is the estimator itself: pickle it.")
         if not isinstance(self._units, Codebook):
             raise InputError("A model's file holds its codebook, and there is none. Fit with bounds=.")
-        return TaskModel.of(str(task), self.codebook_, self._finished.model(task))
+        return TaskModel.of(str(task_name(task)), self.codebook_, self._finished.model(task))
 
     def save(self, folder: str | os.PathLike[str], force: bool = False) -> Path:
         """Write the public part to a folder: plan, billboard, codebook and guarantee; no task's model.

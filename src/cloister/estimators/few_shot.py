@@ -27,7 +27,7 @@ from cloister.plan import Plan
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.mechanisms import Gaussian, Silent
 from cloister.privacy.sampling import Everyone, Sampling
-from cloister.sharing import Overlap, overlap
+from cloister.sharing import Overlap
 from cloister.tasks import Tasks
 
 __all__ = ["FewShotClassifier", "FewShotModel"]
@@ -63,8 +63,9 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
     sampling : Sampling, optional
         Who takes part in a round; everyone by default.
     group_size : int, default=1
-        Most tasks that one row may sit in. Tasks that overlap more are refused; above 1 the guarantee says
-        what a row's epsilon is.
+        Most tasks that one row may sit in: a public statement about how tasks are cut. Above 1 the guarantee
+        says what a row's epsilon is. It is not checked, because whether some row is in a second task is an
+        answer about private data; an operator who holds all rows may count with `cloister.overlap`.
     device : str, default="cpu"
         Such as "cuda".
     ledger : Ledger, optional
@@ -143,20 +144,14 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
             delta=None if isinstance(self.delta, str) else float(self.delta),
         )
         plan = _paced(plan if silent else plan.calibrate(self.epsilon), algorithm)
-        return Overlap(self.group_size, self.group_size, 1).mark(plan)
+        return Overlap(self.group_size).mark(plan)
 
     def fit(self, tasks: Tasks) -> FewShotClassifier:
-        """Learn the public start from tasks whose targets are 0 to ways - 1; refuse tasks that share rows."""
+        """Learn the public start from tasks whose targets are 0 to ways - 1."""
         _check_count("ways", self.ways)
         _check_count("group_size", self.group_size)
         _check_targets(tasks, self.ways)
         tasks = replace(tasks, X=_pixels(tasks.X))
-        shared = overlap(tasks)
-        if shared.largest > self.group_size:
-            raise InputError(
-                f"Some row sits in {shared.largest} tasks, more than group_size={self.group_size}: a "
-                "guarantee for tasks would not protect it. Cut tasks that share no rows, or raise group_size."
-            )
         net = self.net if self.net is not None else _net_for(tasks.X, self.ways)
         plan, engine = self.plan(len(tasks), net), PublicOnly(self._engine)
         _check_width(plan.algorithm.learner, tasks, self.ways)  # type: ignore[attr-defined]

@@ -40,6 +40,8 @@ def named_columns(X: Any) -> tuple[dict[str, Array], bool]:
         frame = nw.from_native(X, eager_only=True)
         return {str(name): np.asarray(frame[name].to_numpy()) for name in frame.columns}, True
     values = np.asarray(X)
+    if values.dtype.kind == "U" and not hasattr(X, "__array__"):  # a list: text drops NUL at its end
+        values = np.asarray(X, dtype=object)
     if values.ndim != 2:
         raise InputError(f"X must be a table or a two-dimensional array. Got {values.ndim} dimension(s).")
     return {f"x{i}": values[:, i] for i in range(values.shape[1])}, False
@@ -61,10 +63,15 @@ def split_table(X: Any, task: str | int | None, tasks: ArrayLike | None) -> Colu
             "or pass one id a row with tasks=."
         )
     try:
-        ids = task_ids(columns[name])
+        ids = task_ids(_as_given(X, name, columns))
     except InputError as error:
         raise InputError(f"Column {task!r}: {error}") from None
     return Columns({k: v for k, v in columns.items() if k != name}, named, ids)
+
+
+def _as_given(X: Any, name: str, columns: dict[str, Array]) -> Any:
+    """Return the task column before NumPy has made one kind of its entries."""
+    return next((X[key] for key in X if str(key) == name), ()) if isinstance(X, Mapping) else columns[name]
 
 
 def read_codebook(bounds: Any, columns: Columns, target: str, y: Any, classify: bool) -> Codebook:

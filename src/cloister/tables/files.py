@@ -200,6 +200,17 @@ def _refuse_nul(file: Path, cells: list[str]) -> None:
         raise InputError(f"{file.name} must be text. Got the character NUL in a cell. Export the file again.")
 
 
+def _refuse_large(file: Path, column: Any) -> None:
+    """Refuse floats that may each stand for several whole numbers: several names would have become one."""
+    limit = 2.0 ** {16: 11, 32: 24, 64: 53}[column.type.bit_width]
+    large = [value for value in column.to_pylist() if value is not None and abs(value) >= limit]
+    if large:
+        raise InputError(
+            f"{file.name} must hold names as text or whole numbers. Got the float {large[0]!r}, which may "
+            "stand for several whole numbers. Export the column as whole numbers or text."
+        )
+
+
 def _read_parquet(file: Path, text: Collection[str], only: Collection[str] | None) -> dict[str, Array]:
     try:
         import pyarrow as pa
@@ -224,6 +235,7 @@ def _from_arrow(file: Path, pa: Any, column: Any, as_text: bool) -> Array:
     if not as_text and (number or pa.types.is_boolean(kind)):
         return np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
     if pa.types.is_floating(kind):  # ids that pandas turned into floats: 7.0 is task 7
+        _refuse_large(file, column)
         cells = [_cell(math.nan if value is None else value) for value in column.to_pylist()]
     else:
         cells = ["" if value is None else str(value) for value in column.to_pylist()]

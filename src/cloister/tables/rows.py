@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from cloister.arrays import Array
 from cloister.errors import InputError
+from cloister.roster import task_ids, task_name
 from cloister.tables.codebook import Categorical, Codebook, Numeric
 from cloister.tables.files import is_number, read_table
 
@@ -32,11 +33,11 @@ class Rows:
 
 
 def task_column(path: Path, column: str) -> Array:
-    """Return each row's task id as text, as it is written in the file; no other column is looked at."""
+    """Return each row's task as text, by the name that counts; no other column is looked at."""
     found = read_table(path, text=[column], only=[column])
     if column not in found:
         raise _no_column(path, column, "task column ")
-    return _complete_ids(path, column, found[column])
+    return _names(path, column, found[column])
 
 
 def read_rows(path: Path, codebook: Codebook, target: bool) -> Rows:
@@ -60,7 +61,7 @@ def read_rows(path: Path, codebook: Codebook, target: bool) -> Rows:
         _check_column(path, part, table[part.name])
     ids = None if codebook.task is None else table.get(codebook.task)
     if ids is not None and codebook.task is not None:
-        _complete_ids(path, codebook.task, ids)
+        ids = _names(path, codebook.task, ids)
     y = codebook.encode_target(table[codebook.target.name]) if target else None
     return Rows(table, ids, codebook.encode({name: table[name] for name in codebook.names}), y)
 
@@ -70,7 +71,7 @@ def own_rows(path: Path, codebook: Codebook, task: str) -> Rows:
     rows = read_rows(path, codebook, target=True)
     if rows.ids is None:
         return rows
-    own = rows.ids == task
+    own = rows.ids == task_name(task)
     if not own.any():
         raise InputError(
             f"Column {codebook.task!r} of {path.name} has no rows of task {task!r}. "
@@ -80,14 +81,17 @@ def own_rows(path: Path, codebook: Codebook, task: str) -> Rows:
     return Rows({k: v[own] for k, v in rows.table.items()}, rows.ids[own], rows.X[own], rows.y[own])
 
 
-def _complete_ids(path: Path, column: str, ids: Array) -> Array:
+def _names(path: Path, column: str, ids: Array) -> Array:
     empty = ids == ""
     if empty.any():
         raise InputError(
             f"Task column {column!r} of {path.name} must have an entry in every row. {_at(empty)} has none. "
             "Drop those rows, or name their task."
         )
-    return ids
+    try:
+        return task_ids(ids)
+    except InputError as error:
+        raise InputError(f"Task column {column!r} of {path.name}: {error}") from None
 
 
 def _check_column(path: Path, part: Numeric | Categorical, column: Array) -> None:
