@@ -88,7 +88,7 @@ _HOMES = {
     "plan": ["Plan"],
     "privacy.guarantee": ["Guarantee"],
     "privacy.laplace": ["Laplace"],
-    "privacy.ledger": ["Ledger"],
+    "ledger": ["Ledger"],
     "privacy.mechanisms": ["Gaussian", "Silent"],
     "privacy.prefix": ["BLT", "Toeplitz", "Tree"],
     "privacy.sampling": ["Epochs", "Everyone", "FixedSize", "OnePass", "Poisson"],

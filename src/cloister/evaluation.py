@@ -19,12 +19,12 @@ from cloister.arrays import Floats
 from cloister.channel import Absolute, Channel, Relation
 from cloister.engines.run import Run
 from cloister.errors import InputError, PlanError
+from cloister.ledger import Ledger
 from cloister.metrics import Metric, Spread, spread
 from cloister.privacy import accounting
 from cloister.privacy.doubts import Doubt, Grade, merged
 from cloister.privacy.events import Cost, GaussianEvent
 from cloister.privacy.guarantee import Guarantee, NoiseMade, guarantee_for
-from cloister.privacy.ledger import Ledger
 from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.noise import integer_deviation
 from cloister.privacy.randomness import Randomness, source_of

@@ -15,8 +15,8 @@ import traceback
 from collections.abc import Callable
 
 from cloister.errors import BudgetError
+from cloister.ledger import Ledger
 from cloister.privacy.events import Cost, GaussianEvent
-from cloister.privacy.ledger import Ledger
 from cloister.privacy.sampling import Everyone
 
 PROCESSES, TASKS = 64, 50

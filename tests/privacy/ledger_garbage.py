@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from cloister.errors import CloisterError
+from cloister.ledger import Charge, Ledger
 from cloister.privacy.events import Cost, GaussianEvent, PureEvent
-from cloister.privacy.ledger import Charge, Ledger
 from cloister.privacy.sampling import Everyone
 
 COST = Cost((GaussianEvent(0.01),) * 3 + (PureEvent(0.02),), Everyone(), 50)

@@ -35,7 +35,8 @@ from cloister import (
     Tasks,
     run,
 )
-from cloister.privacy import gaussian_dp, ledger_places
+from cloister.ledger import places
+from cloister.privacy import gaussian_dp
 from cloister.privacy.doubts import FLOATING_POINT, SEEDED
 from cloister.privacy.events import Cost, GaussianEvent
 
@@ -67,7 +68,7 @@ def unguarded(where: str, statement: str) -> None:
             f"ALTER TABLE {table} ENABLE TRIGGER ALL",
         )
     else:
-        triggers = ledger_places._SQLITE_TRIGGERS
+        triggers = places._SQLITE_TRIGGERS
         execute(where, *(f"DROP TRIGGER {name}" for name in triggers), statement, *triggers.values())
 
 
@@ -203,8 +204,8 @@ def test_passwords_are_never_told(new_database):
 def test_another_process_holding_the_lock_is_told(where, monkeypatch):
     ledger = Ledger.create(where, "schools", **BUDGET)
     other = Ledger.open(where)
-    monkeypatch.setattr(ledger_places, "PATIENCE", 0.2)
-    monkeypatch.setattr(ledger_places, "_POSTGRES_SETTINGS", ("SET LOCAL lock_timeout = '200ms'",))
+    monkeypatch.setattr(places, "PATIENCE", 0.2)
+    monkeypatch.setattr(places, "_POSTGRES_SETTINGS", ("SET LOCAL lock_timeout = '200ms'",))
 
     def meanwhile(past):
         with pytest.raises(LedgerError, match="locked by another process"):

@@ -18,8 +18,8 @@ from cloister.commands.shell import advance, emit, note, positive, say
 from cloister.errors import InputError
 
 if TYPE_CHECKING:
+    from cloister.ledger import Ledger
     from cloister.plan import Plan
-    from cloister.privacy.ledger import Ledger
     from cloister.tables.codebook import Codebook
 
 __all__ = ["fit"]
@@ -154,7 +154,7 @@ def _account(place: str | None, population: str | None) -> Ledger | None:
         if population is not None:
             raise InputError("--population names an account in a ledger. Add --ledger PLACE.")
         return None
-    from cloister.privacy.ledger import Ledger
+    from cloister.ledger import Ledger
 
     account: Ledger = Ledger.open(place, population)
     return account

@@ -14,9 +14,9 @@ from cloister.commands.shell import emit, note, positive, say, show_table
 from cloister.privacy.doubts import Doubt, Grade
 
 if TYPE_CHECKING:
-    from cloister.privacy.ledger import Ledger
-    from cloister.privacy.ledger_balance import Balance
-    from cloister.privacy.ledger_entries import Account, Charge
+    from cloister.ledger import Ledger
+    from cloister.ledger.balance import Balance
+    from cloister.ledger.charges import Account, Charge
 
 __all__ = ["ledger_family"]
 
@@ -51,8 +51,8 @@ def create(
       cloister ledger create exam.ledger --epsilon 4 --tasks 139
       cloister ledger create postgresql://ledger@db/privacy --population wards --epsilon 2 --tasks 320
     """
+    from cloister.ledger import Ledger
     from cloister.privacy.accounting import default_delta
-    from cloister.privacy.ledger import Ledger
 
     positive("--tasks", tasks)
     account = Ledger.create(
@@ -174,7 +174,7 @@ def _start() -> None:
 
 
 def _open(where: str, population: str | None) -> Ledger:
-    from cloister.privacy.ledger import Ledger
+    from cloister.ledger import Ledger
 
     return Ledger.open(where, population)
 

@@ -20,11 +20,11 @@ from cloister.engines.local import Local
 from cloister.engines.run import Run, run, seed_of, try_rows
 from cloister.engines.workers import Engine
 from cloister.errors import InputError, PlanError
+from cloister.ledger import Ledger
+from cloister.ledger.charges import exposure
 from cloister.plan import Plan
 from cloister.privacy.doubts import Doubt, merged
 from cloister.privacy.guarantee import Guarantee, guarantee_for
-from cloister.privacy.ledger import Ledger
-from cloister.privacy.ledger_entries import exposure
 from cloister.privacy.randomness import source_of
 from cloister.roster import Roster, is_missing, task_name
 from cloister.tasks import Tasks

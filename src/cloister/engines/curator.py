@@ -16,10 +16,10 @@ from cloister.channel import Relation
 from cloister.engines.journal import Journal
 from cloister.engines.workers import Workers
 from cloister.errors import AlgorithmError, PlanError
+from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.privacy.doubts import Doubt
 from cloister.privacy.events import Cost
-from cloister.privacy.ledger import Ledger
 from cloister.privacy.mechanisms import NoiseState
 from cloister.privacy.participation import Participation
 

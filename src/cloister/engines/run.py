@@ -18,9 +18,9 @@ from cloister.engines.journal import open_journal
 from cloister.engines.local import Local
 from cloister.engines.workers import Engine
 from cloister.errors import InputError, not_pickled
+from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
-from cloister.privacy.ledger import Ledger
 from cloister.privacy.participation import Participation
 from cloister.roster import task_name
 from cloister.tasks import Tasks

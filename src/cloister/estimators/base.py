@@ -28,8 +28,8 @@ from cloister.estimators.parameters import check_parameters
 from cloister.learners.classification import Classification
 from cloister.learners.regression import Regression
 from cloister.learners.softmax import probabilities
+from cloister.ledger import Ledger
 from cloister.plan import Plan
-from cloister.privacy.ledger import Ledger
 from cloister.privacy.mechanisms import Gaussian, Silent
 from cloister.roster import task_name
 from cloister.tables.codebook import Codebook, Numeric

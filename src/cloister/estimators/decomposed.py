@@ -14,7 +14,7 @@ from cloister.errors import InputError
 from cloister.estimators.base import ClassificationFace, RegressionFace
 from cloister.estimators.linear import LinearFace
 from cloister.learners.losses import Loss
-from cloister.privacy.ledger import Ledger
+from cloister.ledger import Ledger
 from cloister.tables.codebook import Codebook
 
 __all__ = ["DecomposedClassifier", "DecomposedRegressor"]

@@ -23,8 +23,8 @@ from cloister.estimators.parameters import check_parameters
 from cloister.learners.descent import Descent
 from cloister.learners.module import Module
 from cloister.learners.pixels import glyph_net
+from cloister.ledger import Ledger
 from cloister.plan import Plan
-from cloister.privacy.ledger import Ledger
 from cloister.privacy.mechanisms import Gaussian, Silent
 from cloister.privacy.sampling import Everyone, Sampling
 from cloister.sharing import Overlap

@@ -17,7 +17,7 @@ from cloister.arrays import States
 from cloister.errors import InputError
 from cloister.estimators.base import ClassificationFace, Face, RegressionFace
 from cloister.learners.losses import LeastSquares, Logistic, Loss, Softmax
-from cloister.privacy.ledger import Ledger
+from cloister.ledger import Ledger
 from cloister.tables.codebook import Codebook, Numeric
 
 __all__ = [

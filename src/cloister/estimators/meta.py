@@ -24,7 +24,7 @@ from cloister.estimators.linear import LinearFace
 from cloister.learners.convex import Convex, Exact
 from cloister.learners.losses import Loss
 from cloister.learners.quadratic import Quadratic
-from cloister.privacy.ledger import Ledger
+from cloister.ledger import Ledger
 from cloister.tables.codebook import Codebook, Numeric
 from cloister.tables.columns import check_columns, named_columns, refuse_missing, split_table
 from cloister.tables.model import TaskModel

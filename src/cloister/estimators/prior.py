@@ -9,7 +9,7 @@ from cloister.algorithms.structures import Joint, Mean, Structure, Subspace, Sup
 from cloister.arrays import States
 from cloister.errors import InputError
 from cloister.estimators.base import FROM_DATA, ClassificationFace, Face, RegressionFace
-from cloister.privacy.ledger import Ledger
+from cloister.ledger import Ledger
 from cloister.tables.codebook import Classes, Codebook
 
 __all__ = ["FROM_DATA", "SharedPriorClassifier", "SharedPriorRegressor"]

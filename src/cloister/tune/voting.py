@@ -19,10 +19,10 @@ from cloister.engines.run import run
 from cloister.errors import InputError
 from cloister.estimators.base import FROM_DATA, Face
 from cloister.learners.losses import LeastSquares, Loss, Softmax
+from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.privacy import accounting
 from cloister.privacy.events import Cost
-from cloister.privacy.ledger import Ledger
 from cloister.privacy.randomness import source_of
 from cloister.privacy.sampling import Everyone
 from cloister.tables.codebook import Codebook, Numeric

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 
 from cloister.errors import BudgetError, InputError, LedgerError, PlanError
+from cloister.ledger.charges import Account, Charge, exposure
 from cloister.privacy import gaussian_dp
 from cloister.privacy.accounting import check_delta
 from cloister.privacy.doubts import Doubt
 from cloister.privacy.events import Cost
-from cloister.privacy.ledger_entries import Account, Charge, exposure
 
 __all__ = ["Balance"]
 

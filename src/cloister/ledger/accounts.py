@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 from cloister.channel import Relation
 from cloister.errors import BudgetError, InputError, LedgerError
+from cloister.ledger.balance import Balance
+from cloister.ledger.charges import Account, Charge
 from cloister.privacy.doubts import Doubt
 from cloister.privacy.events import Cost
-from cloister.privacy.ledger_balance import Balance
-from cloister.privacy.ledger_entries import Account, Charge
 
 __all__ = ["Charge", "Ledger", "Store"]
 
@@ -135,7 +135,7 @@ class Ledger:
         relation : {"replace", "zero_out"}
             Who counts as a neighbour.
         """
-        from cloister.privacy.ledger_store import create_account
+        from cloister.ledger.stores import create_account
 
         account = Account(population, epsilon, delta, relation, n_tasks)
         return cls._over(create_account(where, account))
@@ -151,7 +151,7 @@ class Ledger:
         population : str, optional
             Whose account; needed if there are several.
         """
-        from cloister.privacy.ledger_store import open_account
+        from cloister.ledger.stores import open_account
 
         return cls._over(open_account(where, population))
 

@@ -15,8 +15,8 @@ from sqlalchemy import Connection, column, insert, select, table
 
 from cloister.channel import Relation
 from cloister.errors import LedgerError
-from cloister.privacy.ledger_entries import Account, Charge, check_chain, check_name
-from cloister.privacy.ledger_places import Place, locate, session
+from cloister.ledger.charges import Account, Charge, check_chain, check_name
+from cloister.ledger.places import Place, locate, session
 
 __all__ = ["DatabaseStore", "create_account", "open_account"]
 

@@ -1,0 +1,6 @@
+"""What a population of tasks has spent over all its runs: accounts, charges, and the stores that keep them."""
+
+from cloister.ledger.accounts import Ledger, Store
+from cloister.ledger.charges import Account, Charge
+
+__all__ = ["Account", "Charge", "Ledger", "Store"]
