@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cloister import Everyone, Ledger, LedgerError
-from cloister.ledger import places
+from cloister.ledger import stores
 from cloister.privacy.events import Cost, GaussianEvent
 
 COST = Cost((GaussianEvent(0.1),), Everyone(), 50)
@@ -60,7 +60,7 @@ HARMFUL = {
         "DROP TABLE cloister_charges",
         "CREATE TABLE cloister_charges (population, number, plan, run, mu, events, time, hash)",
     ),
-    "no triggers": (*(f"DROP TRIGGER {name}" for name in places._SQLITE_TRIGGERS),),
+    "no triggers": (*(f"DROP TRIGGER {name}" for name in stores._SQLITE_TRIGGERS),),
 }
 
 

@@ -35,7 +35,7 @@ from cloister import (
     Tasks,
     run,
 )
-from cloister.ledger import places
+from cloister.ledger import stores
 from cloister.privacy import gaussian_dp
 from cloister.privacy.doubts import FLOATING_POINT, SEEDED
 from cloister.privacy.events import Cost, GaussianEvent
@@ -68,7 +68,7 @@ def unguarded(where: str, statement: str) -> None:
             f"ALTER TABLE {table} ENABLE TRIGGER ALL",
         )
     else:
-        triggers = places._SQLITE_TRIGGERS
+        triggers = stores._SQLITE_TRIGGERS
         execute(where, *(f"DROP TRIGGER {name}" for name in triggers), statement, *triggers.values())
 
 
@@ -204,8 +204,8 @@ def test_passwords_are_never_told(new_database):
 def test_another_process_holding_the_lock_is_told(where, monkeypatch):
     ledger = Ledger.create(where, "schools", **BUDGET)
     other = Ledger.open(where)
-    monkeypatch.setattr(places, "PATIENCE", 0.2)
-    monkeypatch.setattr(places, "_POSTGRES_SETTINGS", ("SET LOCAL lock_timeout = '200ms'",))
+    monkeypatch.setattr(stores, "PATIENCE", 0.2)
+    monkeypatch.setattr(stores, "_POSTGRES_SETTINGS", ("SET LOCAL lock_timeout = '200ms'",))
 
     def meanwhile(past):
         with pytest.raises(LedgerError, match="locked by another process"):

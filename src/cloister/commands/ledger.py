@@ -15,7 +15,7 @@ from cloister.privacy.doubts import Doubt, Grade
 
 if TYPE_CHECKING:
     from cloister.ledger import Ledger
-    from cloister.ledger.balance import Balance
+    from cloister.ledger.accounts import Balance
     from cloister.ledger.charges import Account, Charge
 
 __all__ = ["ledger_family"]
