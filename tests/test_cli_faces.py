@@ -46,7 +46,7 @@ def test_verify_replay_predict_and_gain(name, classes, settings, tmp_path, monke
         ["verify", "run"],
         ["replay", "run", "s1.csv", "--task-name", "s1", "-o", "s1.json"],
         ["predict", "s1.csv", "--model", "s1.json"],
-        *([["predict", "run", "s1.csv"]] if hasattr(face.plan_.algorithm, "newcomer") else []),
+        ["predict", "run", "s1.csv"],
         ["gain", "run", "s1.csv", "--task-name", "s1"],
     ):
         result = CliRunner().invoke(app, command)

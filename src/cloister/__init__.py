@@ -13,7 +13,7 @@ __version__ = "0.2.0.dev0"
 
 #: Where each exported name lives; a module is imported when one of its names is first used.
 _HOMES = {
-    "algorithm": ["Algorithm"],
+    "algorithm": ["Algorithm", "Budget", "Wrapper"],
     "algorithms.adaptive": ["AdaptiveFedAvg"],
     "algorithms.allocation": ["Geometric", "Power"],
     "algorithms.averaging": ["Averaged"],
@@ -77,8 +77,8 @@ _HOMES = {
     "estimators.prior": ["SharedPriorClassifier", "SharedPriorRegressor"],
     "evaluation": ["Released", "evaluate"],
     "learners.classification": ["Classification"],
-    "learners.convex": ["Convex", "Exact"],
-    "learners.descent": ["Descent"],
+    "learners.convex": ["Convex"],
+    "learners.descent": ["Descent", "Exact"],
     "learners.losses": ["LeastSquares", "Logistic", "Softmax"],
     "learners.module": ["Module"],
     "learners.penalties": ["EWC", "SymmetrizedKL"],
@@ -93,6 +93,7 @@ _HOMES = {
     "privacy.prefix": ["BLT", "Toeplitz", "Tree"],
     "privacy.sampling": ["Epochs", "Everyone", "FixedSize", "OnePass", "Poisson"],
     "privacy.wishart": ["Wishart"],
+    "rows": ["Rows", "Target"],
     "sharing": ["Overlap", "overlap"],
     "tables.codebook": ["Codebook"],
     "tasks": ["Block", "Tasks"],

@@ -2,42 +2,181 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from numpy.typing import NDArray
+from cloister.errors import InputError, PlanError
 
-from cloister.arrays import Public, States
-from cloister.billboard import Billboard, Release
-from cloister.channel import Channel, Round
-from cloister.tasks import Block
+if TYPE_CHECKING:
+    from cloister.arrays import Array, Public, States
+    from cloister.billboard import Billboard, Release
+    from cloister.channel import Channel, Round
+    from cloister.rows import Rows
+    from cloister.tasks import Block
 
-__all__ = ["Algorithm"]
+__all__ = ["Algorithm", "Budget", "Network", "Wrapper"]
 
 
-class Algorithm(Protocol):
-    """An algorithm as a frozen dataclass of public numbers with seven pure methods.
+@dataclass(frozen=True)
+class Budget:
+    """What a schedule may know of the noise: public numbers, fixed before data is touched.
+
+    Parameters
+    ----------
+    mu : float
+        Level of the whole run; for Gaussian noise its Gaussian-DP parameter.
+    pure : bool
+        Whether every release is purely differentially private (delta is 0), so that the rounds' epsilons add
+        up; if not, it is their squares that do.
+    """
+
+    mu: float
+    pure: bool = False
+
+
+class Network(Protocol):
+    """A network and its loss, as an engine needs them to train it on another device.
+
+    Both are torch's, which is imported where networks are trained and nowhere else.
+    """
+
+    @property
+    def net(self) -> Any:
+        """The network, an `nn.Module`."""
+
+    @property
+    def loss(self) -> Callable[[Any, Any], Any]:
+        """From outputs and targets to one loss an example."""
+
+
+class Algorithm(ABC):
+    """An algorithm: a frozen dataclass of public numbers with seven pure methods.
 
     Every private array has a leading task axis and rows never mix: row i of what `init`, `send` and
     `finish` return depends on row i of their arguments and on the board alone. `check_algorithm` tests it.
+
+    What follows the seven has defaults. Whoever declares `rows` has wrong data refused before they cost
+    anything; `newcomer` and `predict` let boards and models be used by commands and evaluations; `network`
+    lets `Batched` train it.
     """
 
-    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
+    @abstractmethod
+    def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
         """Return the rounds, each one's share of the squared budget and the channels it may use."""
 
+    @abstractmethod
     def open(self) -> Public:
         """Return what the board says before anyone speaks."""
 
+    @abstractmethod
     def channel(self, board: Billboard) -> Channel:
         """Return what may leave a task in the coming round: one of the round's declared channels."""
 
+    @abstractmethod
     def init(self, block: Block, board: Billboard) -> States:
         """Return the tasks' private state."""
 
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
+    @abstractmethod
+    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
         """Take in the board, do this round's local work, return raw messages and new states."""
 
+    @abstractmethod
     def digest(self, release: Release, board: Billboard) -> Public:
         """Turn a release into the board's next public arrays."""
 
+    @abstractmethod
     def finish(self, states: States, block: Block, board: Billboard) -> States:
         """Return the tasks' models: private, local, free."""
+
+    @property
+    def rows(self) -> Rows | None:
+        """The rows it takes; None if it does not say."""
+        return None
+
+    def newcomer(self, board: Billboard) -> States:
+        """Return the model of a task without rows, from the board alone; arrays of one task."""
+        raise InputError(
+            f"A board of {type(self).__name__} has no model for a task without rows. Use replay (on the "
+            "command line `cloister replay`) with the task's own rows."
+        )
+
+    def predict(self, models: States, X: Array) -> Array:
+        """Return what each task's model says of its own rows X (k, n, ...).
+
+        Numbers, or probabilities of class 1, of shape (k, n); scores or probabilities of classes,
+        (k, n, classes).
+        """
+        raise InputError(
+            f"{type(self).__name__} does not say how its models predict. Give it a method predict(models, X)."
+        )
+
+    @property
+    def network(self) -> Network | None:
+        """The network that it trains, if a device could; its models are then that network's parameters."""
+        return None
+
+    def with_network(self, network: Network) -> Algorithm:
+        """Return the same algorithm with its network bound to a device."""
+        raise PlanError(f"{type(self).__name__} trains no network. Use the engine Local().")
+
+    @property
+    def local_batch(self) -> int | None:
+        """The most examples in one local step, which an engine reckons memory by; None for all rows."""
+        return None
+
+
+class Wrapper(Algorithm):
+    """An algorithm around another: all that it does not define itself is the inner one's."""
+
+    @property
+    @abstractmethod
+    def inner(self) -> Algorithm:
+        """The algorithm inside."""
+
+    @abstractmethod
+    def around(self, inner: Algorithm) -> Self:
+        """Return the same wrapper around another algorithm."""
+
+    def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
+        return self.inner.schedule(n_tasks, budget)
+
+    def open(self) -> Public:
+        return self.inner.open()
+
+    def channel(self, board: Billboard) -> Channel:
+        return self.inner.channel(board)
+
+    def init(self, block: Block, board: Billboard) -> States:
+        return self.inner.init(block, board)
+
+    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
+        return self.inner.send(states, block, board)
+
+    def digest(self, release: Release, board: Billboard) -> Public:
+        return self.inner.digest(release, board)
+
+    def finish(self, states: States, block: Block, board: Billboard) -> States:
+        return self.inner.finish(states, block, board)
+
+    @property
+    def rows(self) -> Rows | None:
+        return self.inner.rows
+
+    def newcomer(self, board: Billboard) -> States:
+        return self.inner.newcomer(board)
+
+    def predict(self, models: States, X: Array) -> Array:
+        return self.inner.predict(models, X)
+
+    @property
+    def network(self) -> Network | None:
+        return self.inner.network
+
+    def with_network(self, network: Network) -> Algorithm:
+        return self.around(self.inner.with_network(network))
+
+    @property
+    def local_batch(self) -> int | None:
+        return self.inner.local_batch

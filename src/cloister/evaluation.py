@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -92,7 +91,7 @@ def scores_of(finished: Run, test: Tasks, score: Metric = accuracy) -> Floats:
     -------
     Private, all of it: each number belongs to its task.
     """
-    predict, models = _predictor(finished.plan.algorithm), finished.private.models["coef"]
+    predict, models = finished.plan.algorithm.predict, finished.private.models
     position = {name: i for i, name in enumerate(finished.private.ids.tolist())}
     scores = np.full(len(position), np.nan)
     for name, start, stop in zip(test.ids.tolist(), test.offsets[:-1], test.offsets[1:], strict=True):
@@ -100,7 +99,8 @@ def scores_of(finished: Run, test: Tasks, score: Metric = accuracy) -> Floats:
             raise InputError(f"Task {name!r} of the test data was not in the run. Leave it out.")
         at = position[name]
         if stop > start:
-            outputs = np.asarray(predict(models[at : at + 1], test.X[None, start:stop]))[0]
+            own = {key: array[at : at + 1] for key, array in models.items()}
+            outputs = np.asarray(predict(own, test.X[None, start:stop]))[0]
             scores[at] = score(test.y[start:stop], outputs)
     return scores
 
@@ -143,7 +143,7 @@ def evaluate(
     Parameters
     ----------
     finished : Run
-        Of an algorithm whose learner or loss can predict.
+        Of an algorithm that says how its models predict.
     test : Tasks
         Rows that no task trained on, under the tasks' own names.
     score : callable
@@ -249,14 +249,3 @@ def _doubts(run: Guarantee) -> tuple[Doubt, ...]:
 def _source(random_state: int | None) -> Randomness:
     """Return the source of the noise; from a seed it is another one than that of a run of the same seed."""
     return source_of(None if random_state is None else int(local_key(int(random_state), "evaluation")))
-
-
-def _predictor(algorithm: Any) -> Callable[[Any, Any], Any]:
-    for part in ("learner", "loss"):
-        predict = getattr(getattr(algorithm, part, None), "predict", None)
-        if predict is not None:
-            return predict  # type: ignore[no-any-return]
-    raise InputError(
-        f"{type(algorithm).__name__} has no learner or loss that predicts from weights alone. Score its "
-        "scikit-learn face with cloister.metrics instead."
-    )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from cloister.algorithm import Algorithm
+from cloister.algorithm import Algorithm, Budget
 from cloister.billboard import Billboard
 from cloister.channel import Channel, Relation, Round
 from cloister.document import from_document, to_document, type_id
@@ -26,7 +26,6 @@ from cloister.privacy import accounting
 from cloister.privacy.doubts import Doubt, Grade
 from cloister.privacy.events import Cost
 from cloister.privacy.guarantee import Guarantee, NoiseMade, guarantee_for
-from cloister.privacy.laplace import Laplace
 from cloister.privacy.mechanisms import Gaussian, Mechanism
 from cloister.privacy.randomness import Origin, Randomness
 from cloister.privacy.sampling import Everyone, Sampling
@@ -81,13 +80,14 @@ class Plan:
     caveats: tuple[str, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        for part, kind, verb in (
-            ("algorithm", "an Algorithm", "schedule"),
-            ("mechanism", "a Mechanism", "scaled"),
-            ("sampling", "a Sampling", "draw"),
+        kinds = {"algorithm": Algorithm, "mechanism": Mechanism, "sampling": Sampling}
+        for (part, kind), given in zip(
+            kinds.items(), (self.algorithm, self.mechanism, self.sampling), strict=True
         ):
-            if not hasattr(getattr(self, part), verb):
-                raise PlanError(f"{part} must be {kind}. Got {type(getattr(self, part)).__name__}.")
+            if not isinstance(given, kind):
+                raise PlanError(
+                    f"{part} must be of a subclass of {kind.__name__}. Got {type(given).__name__}."
+                )
         _check_whole("n_tasks", self.n_tasks)
         object.__setattr__(self, "n_tasks", int(self.n_tasks))
         if self.relation not in list(Relation):
@@ -97,7 +97,7 @@ class Plan:
         _check_sentences("caveats", self.caveats)
         object.__setattr__(self, "caveats", tuple(self.caveats))
         delta = accounting.default_delta(self.n_tasks) if self.delta is None else float(self.delta)
-        if delta != 0 or not isinstance(self.mechanism, Laplace):  # pure noise needs no delta
+        if delta != 0 or not self.mechanism.pure:  # pure noise needs no delta
             accounting.check_delta(delta, self.n_tasks)
         object.__setattr__(self, "delta", delta)
 
@@ -119,14 +119,14 @@ class Plan:
     @property
     def speaks(self) -> bool:
         """Whether anything is ever sent; if not, no noise level is needed and epsilon is 0."""
-        return bool(self.algorithm.schedule(self.n_tasks, 1.0))
+        return bool(self.algorithm.schedule(self.n_tasks, Budget(1.0, self.mechanism.pure)))
 
     @cached_property
     def rounds(self) -> tuple[Round, ...]:
         """The schedule."""
         if not self.speaks:
             return ()
-        return self.algorithm.schedule(self.n_tasks, self.mechanism.budget)
+        return self.algorithm.schedule(self.n_tasks, Budget(self.mechanism.budget, self.mechanism.pure))
 
     @cached_property
     def schedule(self) -> Schedule:

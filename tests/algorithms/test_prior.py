@@ -23,6 +23,7 @@ from cloister import (
     Tasks,
     run,
 )
+from cloister.algorithm import Budget
 from cloister.algorithms.cleaning import compose, covariance_factors, leak, lifted, significant, spikes
 from cloister.channel import unsvec
 from cloister.learners.average import Candidate
@@ -179,7 +180,7 @@ def test_classification_at_home_matches_integration():
 def test_schedules_spend_exactly_the_budget(structure, learner):
     for n_tasks in (2, 100, 10**6):
         for mu in (1e-3, 1.0, 1e6, math.inf):
-            rounds = SharedPrior(learner, structure).schedule(n_tasks, mu)
+            rounds = SharedPrior(learner, structure).schedule(n_tasks, Budget(mu))
             assert math.fsum(r.share for r in rounds) == pytest.approx(1.0, rel=1e-12)
             assert all(r.share > 0 for r in rounds)
             assert len(rounds) == 1 or 5 <= len(rounds) <= 22

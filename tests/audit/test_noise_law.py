@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from cloister import Gaussian, Laplace, LeastSquares, LowRank, MeanRegularized, Plan, SharedPrior, Wishart
-from cloister.audit.laws import GaussianLaw, WishartLaw
 from cloister.audit.noise_law import check_noise, examine
 from cloister.channel import svec
 from cloister.learners.regression import Regression
+from cloister.privacy.laws import GaussianLaw, WishartLaw
 from cloister.privacy.mechanisms import grid_noise
 from cloister.privacy.randomness import SeededRandomness
 

@@ -45,6 +45,7 @@ from cloister import (
     replay,
     run,
 )
+from cloister.algorithm import Algorithm
 from cloister.engines.local import Local
 from cloister.privacy.doubts import FLOATING_POINT, SEEDED
 
@@ -200,12 +201,12 @@ def test_a_run_prints_nothing_private():
 
 
 @dataclass(frozen=True)
-class Toy:
+class Toy(Algorithm):
     """A right one: tasks say the mean of their rows, and keep it."""
 
     dim: int = 3
 
-    def schedule(self, n_tasks, mu):
+    def schedule(self, n_tasks, budget):
         return (Round(0.5, (Channel(self.dim, 1.0),)),) * 2
 
     def open(self):

@@ -29,6 +29,7 @@ from cloister import (
     replay,
     run,
 )
+from cloister.algorithm import Algorithm
 from cloister.billboard import END, MAGIC, synced_every
 from cloister.channel import equal_rounds
 from cloister.engines.local import Local
@@ -208,7 +209,7 @@ def test_blocks_without_a_coin_are_left_alone(monkeypatch):
 
     monkeypatch.setattr(FTMRL, "send", counted)
     run(plan, tasks, random_state=0)
-    assert asked == [1] * 30
+    assert asked[-30:] == [1] * 30  # those before were a trial, on made-up rows
 
 
 def test_states_of_some_rows_are_put_in_place(monkeypatch):
@@ -225,10 +226,10 @@ def test_states_of_some_rows_are_put_in_place(monkeypatch):
 
 
 @dataclass(frozen=True)
-class Borrows:
+class Borrows(Algorithm):
     """Its states are sometimes the tasks' own rows, not copies: a careless engine would change those."""
 
-    def schedule(self, n_tasks, mu):
+    def schedule(self, n_tasks, budget):
         return equal_rounds(12, [Channel(1)])
 
     def channel(self, board):

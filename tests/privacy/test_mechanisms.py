@@ -15,6 +15,7 @@ import pytest
 from scipy import stats
 
 from cloister import Everyone, Gaussian, Laplace, Plan, Poisson, Silent, Tasks, Wishart, run
+from cloister.algorithm import Algorithm
 from cloister.arrays import to_uniforms
 from cloister.channel import Absolute, Channel, MeanAndOuter, Outer, Plain, Relation, Round, unsvec
 from cloister.errors import PlanError
@@ -26,7 +27,7 @@ TASKS = Tasks.from_arrays(np.zeros((M, 1)), np.zeros(M), np.arange(M))
 
 
 @dataclass(frozen=True)
-class Constant:
+class Constant(Algorithm):
     """Every task says the same in every round, so that a release less a known sum is the noise."""
 
     dim: int
@@ -34,7 +35,7 @@ class Constant:
     lift: Any = field(default_factory=Plain)
     clip: float = 0.5
 
-    def schedule(self, n_tasks, mu):
+    def schedule(self, n_tasks, budget):
         shares = np.arange(1, self.rounds + 1) / sum(range(1, self.rounds + 1))  # unequal on purpose
         return tuple(Round(float(share), (self.channel(None),)) for share in shares)
 

@@ -35,14 +35,14 @@ both = pytest.mark.parametrize("exact", [True, False], ids=["exact", "float"])
 
 
 @dataclass(frozen=True)
-class Talk:
+class Talk(cl.Algorithm):
     """Every task says the same in every round; the digest is the running total."""
 
     dim: int
     rounds: int
     lift: object = field(default_factory=Plain)
 
-    def schedule(self, n_tasks, mu):
+    def schedule(self, n_tasks, budget):
         return equal_rounds(self.rounds, [self.channel(None)])
 
     def open(self):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.algorithm import Budget
+from cloister.algorithms.bases import LossAlgorithm
 from cloister.arrays import Floats, States
 from cloister.channel import Channel, Plain, Round
 from cloister.errors import PlanError
@@ -21,7 +23,7 @@ __all__ = ["Averaged"]
 
 
 @dataclass(frozen=True)
-class Averaged:
+class Averaged(LossAlgorithm):
     r"""Each task fits its own regularised model; all use the noisy average of them.
 
     .. math::
@@ -73,7 +75,7 @@ class Averaged:
                 f"lam must be > 0 and finite, steps at least 1. Got lam={self.lam}, steps={self.steps}."
             )
 
-    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
+    def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
         """Return the one round."""
         return (Round(1.0, (self._channel,)),)
 
@@ -117,3 +119,7 @@ class Averaged:
     def finish(self, states: States, block: Block, board: Billboard) -> States:
         """Take the mean for a model."""
         return {"coef": np.repeat(board["mean"][None, :], len(block), axis=0)}
+
+    def newcomer(self, board: Billboard) -> States:
+        """Return the mean, which is everyone's model."""
+        return {"coef": board["mean"][None, :]}

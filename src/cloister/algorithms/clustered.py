@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.algorithm import Budget
 from cloister.algorithms.finetuning import where
 from cloister.algorithms.meta import Meta, as_on, check_count
 from cloister.algorithms.server import Server, ServerAverage
@@ -117,7 +118,7 @@ class ClusteredMetaSGD(Meta):
         """Return how many models are in use after so many rounds."""
         return min(self.models, 1 + sum(split <= rounds for split in self._splits))
 
-    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
+    def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
         """Return equal rounds of one clipped block and vote."""
         return equal_rounds(self.rounds, (self._channel,))
 

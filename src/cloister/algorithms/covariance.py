@@ -20,14 +20,16 @@ with a public shift stands in its place, and less of it is needed.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.algorithm import Budget
 from cloister.algorithms.allocation import Allocation, Geometric, Power
+from cloister.algorithms.bases import LossAlgorithm
 from cloister.algorithms.mean import project
 from cloister.arrays import Floats, States
 from cloister.channel import Channel, Diagonal, Lift, Outer, Round, unsvec
@@ -46,7 +48,7 @@ SHIFT_FAILS = 1e-3
 
 
 @dataclass(frozen=True)
-class ModelProtected(ABC):
+class ModelProtected(LossAlgorithm):
     r"""The framework (Algorithm 1): which numbers of WW' are released, and how they become M, is left open.
 
     Its public half (`schedule`, `open`, `channel`, `digest`) knows nothing of what tasks do at home, so an
@@ -69,7 +71,8 @@ class ModelProtected(ABC):
     strong : float
         Adds ``strong/2 |w|^2`` to every task's loss and uses what strong convexity offers.
     allocation : Power or Geometric, optional
-        How the budget is shared over rounds; by default the paper's best (Theorem 6).
+        How the budget is shared over rounds; by default the paper's best (Theorem 6; under pure DP, as with
+        `Laplace`, Theorem 11).
     warmup : int
         Local steps of the single-task fit that tasks start from; free.
     averaged : bool
@@ -113,15 +116,20 @@ class ModelProtected(ABC):
 
     # Public: what is said, and what becomes of it.
 
-    def shares(self) -> tuple[float, ...]:
-        """Return each round's share of the squared budget (Step 1; Theorem 6)."""
+    def shares(self, pure: bool = False) -> tuple[float, ...]:
+        """Return each round's share of the squared budget (Step 1).
+
+        By Theorem 6; by Theorem 11 where releases are purely private, so that epsilons add up and not their
+        squares.
+        """
         if self.allocation is not None:
             return self.allocation.shares(self.rounds)
         ratio = self.strong * self.lr  # mu / L
         if ratio == 0:
-            return Power(0.4 if self.accelerated else 0.0).shares(self.rounds)
-        q = (1 - math.sqrt(ratio)) ** 0.2 if self.accelerated else (1 - ratio) ** 0.4
-        return Geometric(q).shares(self.rounds)
+            alpha = 2 / 3 if pure else 2 / 5
+            return Power(alpha if self.accelerated else 0.0).shares(self.rounds)
+        rate = 1 - math.sqrt(ratio) if self.accelerated else (1 - ratio) ** 2
+        return Geometric(rate ** (1 / 3 if pure else 1 / 5)).shares(self.rounds)
 
     def momentum(self, t: int) -> float:
         """Return beta_t of round t = 1, 2, ... (section 4.5)."""
@@ -132,9 +140,9 @@ class ModelProtected(ABC):
         root = math.sqrt(self.strong * self.lr)
         return (1 - root) / (1 + root)
 
-    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
+    def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
         """Return rounds on one channel, with the budget allocated over them."""
-        return tuple(Round(share, (self._channel,)) for share in self.shares())
+        return tuple(Round(share, (self._channel,)) for share in self.shares(budget.pure))
 
     @property
     def _channel(self) -> Channel:

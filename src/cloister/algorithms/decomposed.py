@@ -3,34 +3,36 @@ r"""Models in two parts: one that tasks share, and one that is a task's own and 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.algorithm import Algorithm, Wrapper
 from cloister.algorithms.covariance import ModelProtected
 from cloister.arrays import Floats, States
-from cloister.channel import Channel, Round
 from cloister.errors import PlanError
 
 if TYPE_CHECKING:
-    from cloister.billboard import Billboard, Release
+    from cloister.billboard import Billboard
     from cloister.tasks import Block
 
 __all__ = ["Decomposed", "EntrySparse", "OwnPenalty", "SquaredNorm", "TaskSparse"]
 
 
-class OwnPenalty(Protocol):
+class OwnPenalty(ABC):
     """A penalty on Q that is a sum over tasks, by its proximal operator: each task's is its own affair."""
 
+    @abstractmethod
     def shrink(self, rows: Floats, lr: float) -> Floats:
         """Return the rows q that minimise ``|q - row|^2 / (2 lr) + penalty(q)``."""
 
 
 @final
 @dataclass(frozen=True)
-class EntrySparse:
+class EntrySparse(OwnPenalty):
     r"""Few entries of a task's own: :math:`\lambda \|Q\|_1`.
 
     Examples
@@ -51,7 +53,7 @@ class EntrySparse:
 
 @final
 @dataclass(frozen=True)
-class TaskSparse:
+class TaskSparse(OwnPenalty):
     r"""Few tasks with anything of their own: :math:`\lambda \sum_i |q_i|`.
 
     Examples
@@ -74,7 +76,7 @@ class TaskSparse:
 
 @final
 @dataclass(frozen=True)
-class SquaredNorm:
+class SquaredNorm(OwnPenalty):
     r"""A little of its own for every task: :math:`\lambda \|Q\|_F^2`.
 
     Examples
@@ -95,7 +97,7 @@ class SquaredNorm:
 
 @final
 @dataclass(frozen=True)
-class Decomposed:
+class Decomposed(Wrapper):
     r"""Shared structure with exceptions (Algorithm 4): W = P + Q, and only P is ever spoken of.
 
     .. math:: \min_{P, Q} \sum_i f_i(p_i + q_i) + \lambda_1\,g(P) + \lambda_2\,h(Q)
@@ -140,26 +142,24 @@ class Decomposed:
     def __post_init__(self) -> None:
         if not isinstance(self.shared, ModelProtected):
             raise PlanError(f"shared must be LowRank or GroupSparse. Got {type(self.shared).__name__}.")
-        if not hasattr(self.own, "shrink"):
+        if not isinstance(self.own, OwnPenalty):
             raise PlanError(
                 f"own must be EntrySparse, TaskSparse or SquaredNorm. Got {type(self.own).__name__}."
             )
 
-    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
-        """Return the rounds of `shared`."""
-        return self.shared.schedule(n_tasks, mu)
+    @property
+    def inner(self) -> Algorithm:
+        """What is said, and what becomes of it."""
+        return self.shared
 
-    def open(self) -> dict[str, NDArray[Any]]:
-        """Start with nothing shared."""
-        return self.shared.open()
+    def around(self, inner: Algorithm) -> Decomposed:
+        """Refuse: what is inside is told apart by more than the seven functions."""
+        raise PlanError("Decomposed holds a LowRank or a GroupSparse. Build it anew.")
 
-    def channel(self, board: Billboard) -> Channel:
-        """Return the channel of `shared`."""
-        return self.shared.channel(board)
-
-    def digest(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
-        """Post the shared matrix."""
-        return self.shared.digest(release, board)
+    def newcomer(self, board: Billboard) -> States:
+        """Return the model of a task without data: zero, because only directions are shared."""
+        model = self.shared.newcomer(board)
+        return model | {"shared": model["coef"], "own": model["coef"]}
 
     def init(self, block: Block, board: Billboard) -> States:
         """Start from the single-task fit, all of it shared (Step 2)."""

@@ -24,21 +24,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.algorithms.finetuning import Choice, FineTuning
+from cloister.algorithm import Budget
+from cloister.algorithms.bases import ClientAlgorithm, WithoutRounds
+from cloister.algorithms.finetuning import Choice, FineTuning, variants_of
 from cloister.algorithms.messages import Increment, Offset, Position
 from cloister.algorithms.server import Server, ServerAverage
 from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
 from cloister.learners.descent import Descent
+from cloister.learners.learner import ClientLearner, require_learner
 from cloister.learners.quadratic import Quadratic
 
 if TYPE_CHECKING:
     from cloister.billboard import Billboard, Release
-    from cloister.learners.penalties import Penalty
     from cloister.tasks import Block
 
 __all__ = [
@@ -53,45 +55,8 @@ Array = Any  # of NumPy, or of torch on another device
 States = dict[str, Any]
 
 
-class ClientLearner(Protocol):
-    """What a network must be able to do: see `cloister.Module`."""
-
-    @property
-    def size(self) -> int:
-        """Number of parameters."""
-
-    def start(self) -> Array:
-        """Return the public start."""
-
-    def spread(self, mean: Array, block: Block) -> Array:
-        """Give every task of a block the same parameters."""
-
-    def descend(
-        self,
-        weights: Array,
-        block: Block,
-        solver: Descent,
-        round: int,
-        anchor: Array,
-        penalty: Penalty | None,
-    ) -> Array:
-        """Train each task on its own rows."""
-
-    def lengths(self, messages: Array) -> Array:
-        """Return the length of each message."""
-
-    def join(self, messages: Array, column: Array) -> Array:
-        """Return messages (k, p) with one number more each."""
-
-    def losses(self, weights: Array, block: Block) -> Array:
-        """Return each task's mean loss on its own rows."""
-
-    def folds(self, block: Block, count: int) -> list[tuple[Block, Block]]:
-        """Return, for each of `count` parts of each task's rows, the block without it and with it alone."""
-
-
 @dataclass(frozen=True)
-class _Federated:
+class _Federated(ClientAlgorithm):
     """What all share: the message's channel, the public model, and training at home at the end."""
 
     learner: ClientLearner
@@ -102,12 +67,21 @@ class _Federated:
     finetune: FineTuning | Choice | None = None
 
     def __post_init__(self) -> None:
+        require_learner(self.learner)
+        self.learner.check_solver(self.solver, self._pull)
+        for tuning in variants_of(self.finetune):
+            self.learner.check_solver(tuning.solver, tuning.penalty)
         if self.rounds < 1:
             raise PlanError(
                 f"rounds must be at least 1. Got {self.rounds}. Use LocalOnly() to share nothing."
             )
 
-    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
+    @property
+    def _pull(self) -> Quadratic | None:
+        """What holds a task near the public model while it trains."""
+        return None
+
+    def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
         """Return equal rounds of one clipped update."""
         return equal_rounds(self.rounds, (self._channel,))
 
@@ -159,6 +133,10 @@ class _Held(_Federated):
         super().__post_init__()
         if not 0 <= self.lam < math.inf:
             raise PlanError(f"lam must be >= 0 and finite. Got {self.lam}.")
+
+    @property
+    def _pull(self) -> Quadratic | None:
+        return quadratic(self.lam)
 
 
 @dataclass(frozen=True)
@@ -307,40 +285,32 @@ class Personalized(_Held):
 
 
 @dataclass(frozen=True)
-class LocalOnly:
+class LocalOnly(WithoutRounds, ClientAlgorithm):
     """Every task trains alone from the public start; nothing is said and nothing is spent."""
 
     learner: ClientLearner
     solver: Descent
 
-    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
-        """Return no rounds."""
-        return ()
+    def __post_init__(self) -> None:
+        require_learner(self.learner)
+        self.learner.check_solver(self.solver, None)
 
     def open(self) -> dict[str, Any]:
         """Start from the network's own public parameters."""
         return {"mean": self.learner.start()}
 
-    def channel(self, board: Billboard) -> Channel:
-        """Refuse: nothing is said."""
-        raise PlanError("LocalOnly says nothing, and has no channel.")
-
     def init(self, block: Block, board: Billboard) -> States:
         """Start every task at the public start."""
         return {"weights": self.learner.spread(board["mean"], block)}
-
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
-        """Refuse: nothing is said."""
-        raise PlanError("LocalOnly says nothing.")
-
-    def digest(self, release: Release, board: Billboard) -> dict[str, Any]:
-        """Refuse: nothing is released."""
-        raise PlanError("LocalOnly releases nothing.")
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
         """Train on one's own rows."""
         own = self.learner.descend(states["weights"], block, self.solver, 0, board["mean"], None)
         return {"coef": own}
+
+    def newcomer(self, board: Billboard) -> States:
+        """Return the public start."""
+        return {"coef": board["mean"][None, :]}
 
 
 def narrow(public: dict[str, Any]) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cloister.errors import PlanError
-from cloister.learners.descent import Descent
+from cloister.learners.descent import Solver
 
 if TYPE_CHECKING:
-    from cloister.algorithms.federated import ClientLearner
+    from cloister.learners.learner import ClientLearner
     from cloister.learners.penalties import Penalty
     from cloister.tasks import Block
 
@@ -26,14 +26,19 @@ class FineTuning:
 
     Parameters
     ----------
-    solver : Descent
+    solver : Descent or Exact
         How long and how fast.
     penalty : Quadratic, SymmetrizedKL or EWC, optional
         What holds a model near the public one meanwhile.
     """
 
-    solver: Descent
+    solver: Solver
     penalty: Penalty | None = None
+
+    @property
+    def variants(self) -> tuple[FineTuning, ...]:
+        """Itself: there is nothing to choose."""
+        return (self,)
 
     def tune(self, learner: ClientLearner, weights: Array, block: Block, round: int, anchor: Array) -> Array:
         """Train each task on its own rows, from its own weights."""
@@ -72,7 +77,7 @@ class Choice:
 
     Examples
     --------
-    >>> from cloister import Quadratic
+    >>> from cloister import Descent, Quadratic
     >>> stretch = Descent(lr=0.1, batch=5, steps=20)  # 20, 40, 60 or 80 steps, or none
     >>> choice = Choice((FineTuning(stretch), FineTuning(stretch, Quadratic(1.0))), checks=4)
     """
@@ -107,6 +112,11 @@ class Choice:
                 best = where(better[:, None], tuned, best)
                 smallest = where(better, loss, smallest)
         return best
+
+
+def variants_of(finetune: FineTuning | Choice | None) -> tuple[FineTuning, ...]:
+    """Return all that may happen at home after the last release."""
+    return () if finetune is None else finetune.variants
 
 
 def _left_out_loss(learner: ClientLearner, models: list[Array], parts: list[tuple[Block, Block]]) -> Array:

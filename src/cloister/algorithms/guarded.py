@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.algorithm import Algorithm, Budget, Wrapper
 from cloister.arrays import Floats, States
-from cloister.channel import Channel, Round
+from cloister.channel import Round
 from cloister.errors import PlanError
-from cloister.learners.classification import Classification
 from cloister.learners.learner import BayesianLearner
-from cloister.learners.losses import LeastSquares, Loss, Softmax
 
 if TYPE_CHECKING:
-    from cloister.algorithm import Algorithm
-    from cloister.billboard import Billboard, Release
+    from cloister.billboard import Billboard
     from cloister.tasks import Block
 
 __all__ = ["Guarded"]
@@ -30,7 +28,7 @@ FOLDS = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Guarded:
+class Guarded(Wrapper):
     """Any algorithm, with a choice at home: each task keeps what its own cross-validation finds best.
 
     After the last release every task replays the algorithm, and each of its variants, against the posted
@@ -94,31 +92,36 @@ class Guarded:
     def __post_init__(self) -> None:
         if self.folds < 2:
             raise PlanError(f"folds must be at least 2. Got {self.folds}.")
+        for one in (self.algorithm, *self.variants):
+            if one.rows is not None and one.rows != self.learner.rows:
+                raise PlanError(
+                    f"Guarded needs a learner for the rows of its algorithms, {one.rows}. "
+                    f"Got one for {self.learner.rows}."
+                )
 
     @property
-    def _loss(self) -> Loss:
-        if isinstance(self.learner, Classification):
-            return Softmax(self.learner.dim, self.learner.classes)
-        return LeastSquares(self.learner.dim)
+    def inner(self) -> Algorithm:
+        """The algorithm whose messages are sent."""
+        return self.algorithm
 
-    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
+    def around(self, inner: Algorithm) -> Guarded:
+        """Guard another algorithm."""
+        return replace(self, algorithm=inner)
+
+    @property
+    def network(self) -> None:
+        """None: the choice is made in NumPy, so what is inside is too."""
+
+    def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
         """Return the algorithm's rounds, which its variants must share."""
-        rounds = self.algorithm.schedule(n_tasks, mu)
+        rounds = self.algorithm.schedule(n_tasks, budget)
         for variant in self.variants:
-            if variant.schedule(n_tasks, mu) != rounds:
+            if variant.schedule(n_tasks, budget) != rounds:
                 raise PlanError(
                     "Variants must have the rounds and channels of the algorithm, whose releases they read. "
                     f"Got {variant} beside {self.algorithm}."
                 )
         return rounds
-
-    def open(self) -> dict[str, NDArray[Any]]:
-        """Return the algorithm's public start."""
-        return dict(self.algorithm.open())
-
-    def channel(self, board: Billboard) -> Channel:
-        """Return the algorithm's channel."""
-        return self.algorithm.channel(board)
 
     def init(self, block: Block, board: Billboard) -> States:
         """Start as the algorithm does; remember which rounds a task takes part in."""
@@ -132,10 +135,6 @@ class Guarded:
         took_part = took_part.copy()
         took_part[:, board.rounds] = True
         return messages, inner | {"guarded_rounds": took_part}
-
-    def digest(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
-        """Post what the algorithm posts."""
-        return dict(self.algorithm.digest(release, board))
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
         """Choose at home: what predicts one's own held-out rows best, the algorithm's model at a tie."""
@@ -185,7 +184,7 @@ class Guarded:
         """Return each task's summed error over the weighted rows."""
         with np.errstate(all="ignore"):  # data that overflow compare as equal, in their own task only
             return np.asarray(
-                weight.sum(axis=1) * self._loss.value(coef, block.X, block.y, weight), dtype=np.float64
+                weight.sum(axis=1) * self.learner.loss.value(coef, block.X, block.y, weight), dtype=np.float64
             )
 
 

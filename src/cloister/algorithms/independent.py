@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from numpy.typing import NDArray
-
-from cloister.arrays import States
-from cloister.channel import Channel, Round
-from cloister.errors import PlanError
+from cloister.algorithms.bases import BayesianAlgorithm, WithoutRounds
+from cloister.arrays import Public, States
 from cloister.learners.learner import BayesianLearner
 
 if TYPE_CHECKING:
-    from cloister.billboard import Billboard, Release
+    from cloister.billboard import Billboard
     from cloister.tasks import Block
 
 __all__ = ["Independent"]
 
 
 @dataclass(frozen=True)
-class Independent:
+class Independent(WithoutRounds, BayesianAlgorithm):
     """Single-task learning, averaged over prior scales by evidence.
 
     Privacy
@@ -30,29 +27,13 @@ class Independent:
 
     learner: BayesianLearner
 
-    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
-        """Return no rounds."""
-        return ()
-
-    def open(self) -> dict[str, NDArray[Any]]:
+    def open(self) -> Public:
         """Return nothing."""
         return {}
-
-    def channel(self, board: Billboard) -> Channel:
-        """Refuse: there is no round."""
-        raise PlanError("Independent has no rounds: its tasks say nothing.")
 
     def init(self, block: Block, board: Billboard) -> States:
         """Return what the task keeps of its data."""
         return self.learner.prepare(block)
-
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
-        """Refuse: there is no round."""
-        raise PlanError("Independent has no rounds: its tasks say nothing.")
-
-    def digest(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
-        """Refuse: there is no round."""
-        raise PlanError("Independent has no rounds: its tasks say nothing.")
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
         """Fit each task on its own data alone."""

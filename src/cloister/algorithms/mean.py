@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.algorithm import Budget
+from cloister.algorithms.bases import LossAlgorithm
 from cloister.arrays import Floats, States
 from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
@@ -21,7 +23,7 @@ __all__ = ["MeanRegularized"]
 
 
 @dataclass(frozen=True)
-class MeanRegularized:
+class MeanRegularized(LossAlgorithm):
     r"""Every task in every round: projected models, noisy mean, local steps towards it.
 
     .. math::
@@ -74,7 +76,7 @@ class MeanRegularized:
                 f"Got lam={self.lam} and lr={self.lr}."
             )
 
-    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
+    def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
         """Return equal rounds on one channel."""
         return equal_rounds(self.rounds, [self._channel])
 

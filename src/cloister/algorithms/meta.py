@@ -31,15 +31,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.algorithms.federated import ClientLearner, quadratic
-from cloister.algorithms.finetuning import Choice, FineTuning
+from cloister.algorithm import Budget
+from cloister.algorithms.bases import ClientAlgorithm
+from cloister.algorithms.federated import quadratic
+from cloister.algorithms.finetuning import Choice, FineTuning, variants_of
 from cloister.algorithms.server import Server, ServerAverage
 from cloister.arrays import Public
 from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
-from cloister.learners.convex import Convex, Exact
-from cloister.learners.descent import Descent
-from cloister.learners.quadratic import Quadratic
+from cloister.learners.descent import Solver
+from cloister.learners.learner import ClientLearner, require_learner
 
 if TYPE_CHECKING:
     from cloister.billboard import Billboard, Release
@@ -52,11 +53,11 @@ States = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Meta:
+class Meta(ClientAlgorithm):
     """What all share: the local problem, the iterates that are averaged, and the last solve at home."""
 
     learner: ClientLearner
-    solver: Descent | Exact
+    solver: Solver
     lam: float = 1.0
     clip: float = 1.0
     rounds: int = 100
@@ -65,7 +66,7 @@ class Meta:
     finetune: FineTuning | Choice | None = None
 
     def __post_init__(self) -> None:
-        _check_learner(self.learner)
+        require_learner(self.learner)
         check_count("rounds", self.rounds)
         if not 0 < self.lam < math.inf:
             raise PlanError(f"lam must be > 0 and finite: a slope is lam * (h - w). Got {self.lam}.")
@@ -73,9 +74,9 @@ class Meta:
             raise PlanError(f"radius must be > 0, or None for no limit. Got {self.radius}.")
         if not 0 <= self.tail <= 1:
             raise PlanError(f"tail must be a share of the rounds, in [0, 1]. Got {self.tail}.")
-        _check_home(self.learner, self.solver, quadratic(self.lam))
-        for tuning in _variants(self.finetune):
-            _check_home(self.learner, tuning.solver, tuning.penalty)
+        self.learner.check_solver(self.solver, quadratic(self.lam))
+        for tuning in variants_of(self.finetune):
+            self.learner.check_solver(tuning.solver, tuning.penalty)
 
     def init(self, block: Block, board: Billboard) -> States:
         """Keep nothing: a task starts every round at the public model."""
@@ -85,7 +86,7 @@ class Meta:
         """Solve each task's problem from a public model; return its solution and its way from the model."""
         start = self.learner.spread(model, block)
         pull = quadratic(self.lam)
-        ended = self.learner.descend(start, block, self.solver, board.rounds, model, pull)  # type: ignore[arg-type]
+        ended = self.learner.descend(start, block, self.solver, board.rounds, model, pull)
         return ended, ended - start
 
     def tune(self, solved: Array, model: Array, block: Block, board: Billboard) -> Array:
@@ -122,45 +123,17 @@ class Meta:
         return np.asarray(start + away * np.minimum(1.0, self.radius / np.maximum(length, 1e-300))).ravel()
 
 
-def _check_learner(learner: object) -> None:
-    """Refuse a loss or a network as it is: what learns is made of it."""
-    if hasattr(learner, "descend"):
-        return
-    kind = type(learner).__name__
-    wrapped = f"Convex({kind}(...))" if hasattr(learner, "gradient") else f"Module({kind}(...))"
-    raise PlanError(f"learner must be a Convex or a Module. Got a bare {kind}; wrap it: {wrapped}.")
-
-
 def check_count(name: str, count: object) -> None:
     """Refuse what is not a whole number of things."""
     if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
         raise PlanError(f"{name} must be a whole number, at least 1. Got {count!r}.")
 
 
-def _variants(finetune: FineTuning | Choice | None) -> tuple[FineTuning, ...]:
-    if finetune is None:
-        return ()
-    return finetune.variants if isinstance(finetune, Choice) else (finetune,)
-
-
-def _check_home(learner: object, solver: object, penalty: object) -> None:
-    """Refuse a solver that could not do its work at home: after the last round all would be spent."""
-    convex = isinstance(learner, Convex)
-    if isinstance(solver, Exact) and not convex:
-        raise PlanError("Exact solves the problems of Convex losses. Give a network a Descent.")
-    if isinstance(solver, Exact) and not (isinstance(penalty, Quadratic) and 0 < penalty.lam < math.inf):
-        raise PlanError(f"Exact needs a pull, Quadratic(lam) with lam > 0. Got {penalty}; or use Descent.")
-    if convex and not isinstance(penalty, Quadratic | None):
-        raise PlanError(f"Convex losses know the penalty Quadratic only. Got {type(penalty).__name__}.")
-    if convex and getattr(solver, "batch", None) is not None:
-        raise PlanError("Convex losses take all rows in every step. Leave the solver's batch out.")
-
-
 @dataclass(frozen=True)
 class _OneModel(Meta):
     """What those share that learn one meta-model."""
 
-    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
+    def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
         """Return equal rounds of one clipped slope."""
         return equal_rounds(self.rounds, (self._channel,))
 

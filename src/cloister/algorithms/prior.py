@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.algorithm import Budget
+from cloister.algorithms.bases import BayesianAlgorithm
 from cloister.algorithms.structures import Joint, Mean, Structure
 from cloister.arrays import States
 from cloister.channel import Channel, Round
@@ -32,7 +34,7 @@ SCALE_SHARE = 0.06
 
 
 @dataclass(frozen=True)
-class SharedPrior:
+class SharedPrior(BayesianAlgorithm):
     """Private empirical Bayes.
 
     Parameters
@@ -53,13 +55,13 @@ class SharedPrior:
                 "Use structure=Mean()."
             )
 
-    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
+    def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
         """Return the rounds; questions about the scale share 6 % of the squared budget."""
         channels, first, last = self.structure.channels(self.learner), *self._questions
         if not first + last:
             return (Round(1.0, channels),)
         rest, each = 1 - SCALE_SHARE, SCALE_SHARE / len(first + last)
-        count = self.structure.rounds(self.learner.size, n_tasks, math.sqrt(rest) * mu)
+        count = self.structure.rounds(self.learner.size, n_tasks, math.sqrt(rest) * budget.mu)
         before, after = ([Round(each, (question.channel,)) for question in asked] for asked in (first, last))
         return (*before, *(Round(rest / count, channels),) * count, *after)
 

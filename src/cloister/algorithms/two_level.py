@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Floats, Public, States, to_uniforms
-from cloister.channel import Channel, Plain, Round
+from cloister.algorithm import Algorithm, Wrapper
+from cloister.arrays import Floats, States, to_uniforms
+from cloister.channel import Channel, Plain
 from cloister.errors import PlanError
 
 if TYPE_CHECKING:
-    from cloister.algorithm import Algorithm
-    from cloister.billboard import Billboard, Release
+    from cloister.billboard import Billboard
     from cloister.tasks import Block
 
 __all__ = ["LocalNoise"]
@@ -28,7 +28,7 @@ __all__ = ["LocalNoise"]
 
 @final
 @dataclass(frozen=True)
-class LocalNoise:
+class LocalNoise(Wrapper):
     r"""Any algorithm, with messages that are noisy before they leave (Algorithm 5, corrected). A baseline.
 
     A message is clipped to K, gets a noise vector b with density
@@ -80,13 +80,26 @@ class LocalNoise:
     clip: float = 1.0
 
     def __post_init__(self) -> None:
-        if not hasattr(self.algorithm, "schedule"):
+        if not isinstance(self.inner, Algorithm):
             raise PlanError(f"algorithm must be an algorithm. Got {type(self.algorithm).__name__}.")
         if not (0 < self.epsilon < math.inf and 0 < self.clip < math.inf):
             raise PlanError(
                 "epsilon and clip must be > 0 and finite. "
                 f"Got {self.epsilon} and {self.clip}. Use the algorithm itself for no local noise."
             )
+
+    @property
+    def inner(self) -> Algorithm:
+        """The algorithm whose messages get noise."""
+        return self.algorithm
+
+    def around(self, inner: Algorithm) -> LocalNoise:
+        """Add the noise to another algorithm's messages."""
+        return replace(self, algorithm=inner)
+
+    @property
+    def network(self) -> None:
+        """None: noise at home is drawn by NumPy, so what is inside is computed by it."""
 
     @property
     def local_guarantee(self) -> str:
@@ -97,22 +110,6 @@ class LocalNoise:
             "and used for one run only. On one machine, which knows all keys, this is simulated."
         )
 
-    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
-        """Return the rounds of the algorithm."""
-        return self.algorithm.schedule(n_tasks, mu)
-
-    def open(self) -> Public:
-        """Open the board of the algorithm."""
-        return self.algorithm.open()
-
-    def channel(self, board: Billboard) -> Channel:
-        """Return the channel of the algorithm: it clips again, to K', before it lifts."""
-        return self.algorithm.channel(board)
-
-    def init(self, block: Block, board: Billboard) -> States:
-        """Start as the algorithm does."""
-        return self.algorithm.init(block, board)
-
     def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
         """Say what the algorithm says, clipped and noisy; what is not finite counts as zero, noisy too."""
         messages, states = self.algorithm.send(states, block, board)
@@ -120,14 +117,6 @@ class LocalNoise:
         clipped = self.clip * first.units(messages)
         scale = 2 * self.clip * board.capacity / self.epsilon
         return clipped + scale * unit_noise(block.keys, board.rounds, first.dim), states
-
-    def digest(self, release: Release, board: Billboard) -> Public:
-        """Digest as the algorithm does."""
-        return self.algorithm.digest(release, board)
-
-    def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Finish as the algorithm does."""
-        return self.algorithm.finish(states, block, board)
 
 
 def unit_noise(keys: NDArray[np.uint64], round: int, dim: int) -> Floats:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.algorithm import Algorithm, Budget
 from cloister.arrays import Public, States
 from cloister.audit.auditor import audit
 from cloister.audit.verdict import Audit
@@ -63,12 +64,12 @@ def audit_mechanism(
 
 
 @dataclass(frozen=True)
-class OneRelease:
+class OneRelease(Algorithm):
     """An algorithm of one round on one channel, in which nobody has anything to say or to learn."""
 
     only: Channel
 
-    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
+    def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
         """Return the one round, with all of the budget."""
         return (Round(1.0, (self.only,)),)
 

@@ -15,10 +15,9 @@ import numpy as np
 
 from cloister.arrays import Floats
 from cloister.audit import streams
+from cloister.audit.releases import fresh
 from cloister.channel import Channel
 from cloister.plan import Plan
-from cloister.privacy.correlated import Correlated
-from cloister.privacy.mechanisms import PerRound
 from cloister.privacy.randomness import Randomness, SystemRandomness
 
 __all__ = ["Freshness", "check_freshness"]
@@ -64,12 +63,11 @@ def check_freshness(plan: Plan, source: Randomness) -> Freshness:
 def _releases(plan: Plan, channel: Channel, source: Randomness) -> Floats:
     """Return releases of one sum in consecutive rounds, of shape (rounds, size); or what makes them up."""
     mechanism, noise = plan.mechanism, plan.noise(0, channel)
-    if isinstance(mechanism, Correlated):
+    if mechanism.correlated:
         return np.round(streams.noise(plan, source, _NUMBERS).reshape(streams.heard(plan), -1), 6)
-    assert isinstance(mechanism, PerRound)
     total = channel.total(channel.clip * np.eye(channel.dim)[:1], mechanism.exact)
     rounds = max(2, -(-_NUMBERS // channel.size))
-    return np.array([mechanism.perturb(total, channel, noise, source, t) for t in range(rounds)])
+    return np.array([fresh(mechanism).perturb(total, channel, noise, source, t) for t in range(rounds)])
 
 
 def _lagged(releases: Floats) -> Iterator[tuple[Floats, Floats]]:

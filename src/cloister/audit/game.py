@@ -32,17 +32,15 @@ from numpy.typing import NDArray
 
 from cloister.arrays import Floats
 from cloister.audit import streams
-from cloister.audit.laws import GaussianLaw, Law, claimed_law
-from cloister.audit.releases import Curator, in_release_units, independent
+from cloister.audit.releases import Curator, in_release_units
 from cloister.audit.sensitivity import narrow, worst_pair
 from cloister.channel import Channel, Relation
 from cloister.errors import PlanError
 from cloister.plan import Plan
-from cloister.privacy.correlated import Correlated
 from cloister.privacy.doubts import FLOATING_POINT
+from cloister.privacy.laws import GaussianLaw, Law
 from cloister.privacy.randomness import Randomness
 from cloister.privacy.sampling import Epochs, Everyone, OnePass, Poisson
-from cloister.privacy.wishart import Wishart
 
 __all__ = ["Scores", "affordable", "choices", "play"]
 
@@ -103,11 +101,11 @@ def affordable(plan: Plan, draws: int) -> int:
     taken = rounds * plan.sampling.probability(plan.n_tasks, rounds)
     if plan.sampling.hidden:
         taken = rounds
-    if isinstance(plan.mechanism, Correlated):
+    if plan.mechanism.correlated:
         return streams.affordable(plan, _narrowest(plan.schedule.channel, plan.relation).size, draws)
     if not isinstance(plan.sampling, Everyone):
         draws = int(min(draws, max(1000, _COINS / (2 * rounds))))
-    if independent(plan.mechanism):
+    if plan.mechanism.coordinatewise:
         size = max(_narrowed(plan, c).size for r in plan.rounds for c in r.channels)
         return int(min(draws, max(1000, _NUMBERS / (2 * taken * size))))
     return int(min(draws, max(1000, _CALLS / (2 * taken))))
@@ -143,7 +141,7 @@ def play(
     """
     if not (plan.rounds and math.isfinite(plan.mechanism.budget)):
         raise PlanError("Only a plan that speaks, with noise, can be attacked. This one says nothing or all.")
-    if isinstance(plan.mechanism, Correlated):
+    if plan.mechanism.correlated:
         narrow_channel = _narrowest(plan.schedule.channel, plan.relation)
         worlds = list(streams.scores(plan, source, narrow_channel, draws, progress))
         return _seen(plan, worlds)
@@ -205,15 +203,16 @@ def _stake(plan: Plan, curator: Curator, channel: Channel, noise: float) -> _Sta
     absent, speaking, silent = (
         curator.total(channel, np.vstack([others, row[None]])) for row in (np.zeros_like(one), one, other)
     )
-    law = claimed_law(plan.mechanism, channel, noise) or GaussianLaw(noise)
+    law = plan.mechanism.law(channel, noise) or GaussianLaw(noise)
     return _Stake(channel, noise, law, absent, (silent, speaking))
 
 
 def _narrowed(plan: Plan, channel: Channel) -> Channel:
     """Return the channel on which the game is played."""
-    if isinstance(plan.mechanism, Wishart):
-        return narrow(channel, 2)
-    return _narrowest(channel, plan.relation) if independent(plan.mechanism) else channel
+    dim = plan.mechanism.smallest_dim
+    if dim is None:
+        return channel
+    return _narrowest(channel, plan.relation) if dim == 1 else narrow(channel, dim)
 
 
 @lru_cache(maxsize=64)

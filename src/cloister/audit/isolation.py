@@ -8,17 +8,14 @@ last bit.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from cloister.arrays import States
-from cloister.channel import Channel
 from cloister.engines.check import GARBAGE
 from cloister.engines.run import Run, replay, run
 from cloister.errors import CloisterError
-from cloister.learners.losses import Logistic
 from cloister.plan import Plan
 from cloister.tasks import Tasks
 
@@ -69,26 +66,15 @@ def check_isolation(plan: Plan, seed: int = 0) -> Isolation:
 
 
 def invented_tasks(plan: Plan, size: int, seed: int) -> Tasks | None:
-    """Return small random tasks of the shape that a plan's learner takes; None if that is not known."""
-    learner = _learner(plan.algorithm)
-    if learner is None:
+    """Return small random tasks of the kind that a plan's algorithm takes; None if it does not say."""
+    due = plan.algorithm.rows
+    if due is None or due.features is None:
         return None
     rng = np.random.default_rng(seed)
     rows = rng.integers(4, 9, size)
-    X = rng.uniform(-1, 1, (int(rows.sum()), learner.dim)) / np.sqrt(learner.dim)
-    classes = getattr(learner, "classes", 2 if isinstance(learner, Logistic) else 0)
-    y = rng.integers(0, classes, len(X)) if classes else rng.uniform(-1, 1, len(X))
+    X = rng.uniform(-1, 1, (int(rows.sum()), *due.features)) / np.sqrt(np.prod(due.features))
+    y = rng.integers(0, due.classes, len(X)) if due.classes else rng.uniform(-1, 1, len(X))
     return Tasks.from_arrays(X, y, np.repeat(np.arange(size), rows))
-
-
-def _learner(part: Any) -> Any:
-    """Return the part of an algorithm that says how many columns data have."""
-    if isinstance(getattr(part, "dim", None), int) and not isinstance(part, Channel):
-        return part
-    if not is_dataclass(part):
-        return None
-    inner = (_learner(getattr(part, item.name)) for item in fields(part))
-    return next((found for found in inner if found is not None), None)
 
 
 def _changes(tasks: Tasks, victim: int) -> Iterator[Tasks]:

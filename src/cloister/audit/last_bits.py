@@ -19,7 +19,6 @@ from cloister.audit.museum.floating_point import floating_point_hits
 from cloister.audit.releases import Curator
 from cloister.channel import Channel
 from cloister.plan import Plan
-from cloister.privacy.correlated import Correlated
 from cloister.privacy.randomness import Randomness
 
 __all__ = ["LastBits", "check_last_bits"]
@@ -69,9 +68,9 @@ def check_last_bits(plan: Plan, source: Randomness, numbers: int = _NUMBERS) -> 
     >>> found.numbers, found.breach
     (40000, False)
     """
-    if not getattr(plan.mechanism, "exact", False):
+    if not plan.mechanism.exact:
         return None
-    if isinstance(plan.mechanism, Correlated):
+    if plan.mechanism.correlated:
         found = streams.between_steps(plan, source, numbers)
         return None if found is None else LastBits(*found, hits=0)
     curator = Curator(plan.mechanism, source)

@@ -20,11 +20,10 @@ from scipy.special import chdtr, chdtrc, kolmogorov, ndtr, ndtri
 
 from cloister.arrays import Floats
 from cloister.audit import streams
-from cloister.audit.laws import GaussianLaw, Law, claimed_law
-from cloister.audit.releases import Curator, in_release_units, independent
+from cloister.audit.releases import Curator, in_release_units
 from cloister.channel import Channel
 from cloister.plan import Plan
-from cloister.privacy.correlated import Correlated
+from cloister.privacy.laws import GaussianLaw, Law
 from cloister.privacy.randomness import Randomness, SystemRandomness
 
 __all__ = ["NoiseLaw", "check_noise", "examine"]
@@ -74,7 +73,7 @@ def check_noise(plan: Plan, source: Randomness, numbers: int = 200_000) -> Noise
     >>> found.numbers, found.p_value > 1e-3
     (20000, True)
     """
-    if isinstance(plan.mechanism, Correlated):
+    if plan.mechanism.correlated:
         return _check_streams(plan, source, numbers)
     curator = Curator(plan.mechanism, source)
     kinds = {(c, plan.noise(t, c)) for t, round in enumerate(plan.rounds) for c in round.channels}
@@ -82,7 +81,7 @@ def check_noise(plan: Plan, source: Randomness, numbers: int = 200_000) -> Noise
     p_values: dict[str, float] = {}
     count = 0
     for number, (channel, noise) in enumerate(chosen):
-        law = claimed_law(plan.mechanism, channel, noise)
+        law = plan.mechanism.law(channel, noise)
         if law is None:
             continue
         drawn = _noise(curator, channel, noise, numbers // len(chosen))
@@ -110,7 +109,7 @@ def examine(law: Law, one: Floats, two: Floats) -> dict[str, float]:
 
     Examples
     --------
-    >>> from cloister.audit.laws import GaussianLaw
+    >>> from cloister.privacy.laws import GaussianLaw
     >>> noise = np.random.default_rng(0).standard_normal((2, 5000, 2))
     >>> {name: p > 1e-3 for name, p in examine(GaussianLaw(1.0), *noise).items()}
     {'law': True, 'scale': True, 'neighbours': True, 'rounds': True}
@@ -129,7 +128,7 @@ def examine(law: Law, one: Floats, two: Floats) -> dict[str, float]:
 def _noise(curator: Curator, channel: Channel, noise: float, numbers: int) -> tuple[Floats, Floats]:
     """Return the noise of as many releases in one round, of something, and in another, of nothing."""
     draws = max(1, numbers // (2 * channel.size))
-    if not independent(curator.mechanism):
+    if not curator.mechanism.coordinatewise:
         draws = min(draws, _CALLS // 2)
     spoken = channel.clip * np.eye(channel.dim)[: min(3, channel.dim)]
     totals = [curator.total(channel, messages) for messages in (spoken, np.zeros_like(spoken))]

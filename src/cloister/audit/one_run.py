@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, bdtrc, expit, log_ndtr, ndtri
 
 from cloister.arrays import Floats
-from cloister.audit.releases import Curator, independent
+from cloister.audit.releases import Curator
 from cloister.channel import Channel, Plain, Relation
 from cloister.errors import InputError
 from cloister.plan import Plan
@@ -115,7 +115,7 @@ def one_run(plan: Plan, source: Randomness, confidence: float = 0.95) -> OneRun 
     assert plan.delta is not None
     canaries = _canaries(plan)
     rounds = list(_plain_rounds(plan, canaries))
-    if not rounds or not independent(plan.mechanism):
+    if not rounds or not plan.mechanism.coordinatewise:
         return None
     curator = Curator(plan.mechanism, source)
     heads = curator.uniforms(canaries) < 0.5
@@ -138,7 +138,7 @@ def _canaries(plan: Plan) -> int:
 def _plain_rounds(plan: Plan, canaries: int) -> Iterator[tuple[int, Channel, float]]:
     for t, round in enumerate(plan.rounds):
         for channel in round.channels:
-            if isinstance(channel.lift, Plain):
+            if channel.lift == Plain():
                 wide = Channel(canaries, channel.clip, channel.lift)
                 yield t, wide, plan.noise(t, wide)
                 break

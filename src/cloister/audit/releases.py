@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import A, Floats, namespace
 from cloister.channel import Channel, Lift, Relation
-from cloister.privacy.mechanisms import Gaussian, Mechanism, PerRound
+from cloister.privacy.mechanisms import Mechanism, PerRound
 from cloister.privacy.randomness import Randomness, Stream
 
-__all__ = ["Curator", "in_release_units", "independent", "released_total", "side_by_side"]
+__all__ = ["Curator", "fresh", "in_release_units", "released_total", "side_by_side"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Curator:
 
     def releases(self, total: NDArray[Any], channel: Channel, noise: float, draws: int) -> Floats:
         """Return independent releases of one sum, of shape (draws, size)."""
-        if independent(self.mechanism) and draws:
+        if self.mechanism.coordinatewise and draws:
             wide = replace(channel, lift=side_by_side(channel.lift, draws))
             flat = self._perturb(np.tile(total, draws), wide, noise)
             return flat.reshape(draws, -1)
@@ -48,13 +48,12 @@ class Curator:
         return np.array(rows).reshape(draws, channel.size)
 
     def _perturb(self, total: NDArray[Any], channel: Channel, noise: float) -> Floats:
-        assert isinstance(self.mechanism, PerRound)
-        return self.mechanism.perturb(total, channel, noise, self.source, next(self.turns))
+        return fresh(self.mechanism).perturb(total, channel, noise, self.source, next(self.turns))
 
 
-def independent(mechanism: Mechanism) -> bool:
-    """Say whether noise is drawn for each number by itself, so that many releases are one call."""
-    return isinstance(mechanism, Gaussian)
+def fresh(mechanism: Mechanism) -> PerRound:
+    """Return a mechanism that is not `correlated` as what it then is: noise that is fresh in every round."""
+    return cast("PerRound", mechanism)
 
 
 def in_release_units(channel: Channel, total: NDArray[Any]) -> Floats:

@@ -75,12 +75,13 @@ def account(
 
 def _priced(plan: Plan, epsilon: float | None, multiplier: float | None) -> Plan:
     """Return a plan of plain sums with the noise that was asked for, or that an epsilon needs."""
+    from cloister.algorithm import Budget
     from cloister.privacy.mechanisms import Gaussian
 
     if epsilon is not None:
         return plan.calibrate(positive("--epsilon", epsilon))
     assert multiplier is not None
-    rounds = plan.algorithm.schedule(plan.n_tasks, 1.0)
+    rounds = plan.algorithm.schedule(plan.n_tasks, Budget(1.0, plan.mechanism.pure))
     reach = rounds[0].channels[0].sensitivity(plan.relation)
     return replace(
         plan, mechanism=Gaussian(reach * len(rounds) ** 0.5 / positive("--noise-multiplier", multiplier))
@@ -97,7 +98,7 @@ def _from_file(path: Path, epsilon: float | None, delta: float | None, types: li
         plan = replace(plan, delta=delta)
     if epsilon is not None:
         return plan.calibrate(positive("--epsilon", epsilon))
-    if plan.speaks and getattr(plan.mechanism, "mu", 1.0) is None:
+    if plan.speaks and not plan.mechanism.calibrated:
         raise PlanError(f"{path} has no noise level yet. Add --epsilon to see what one would need.")
     return plan
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +89,8 @@ class Batched:
     @contextmanager
     def workers(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Workers]:
         """Bring the tasks to the device."""
-        learner = getattr(plan.algorithm, "learner", None)
-        if not isinstance(learner, Module):
+        network = plan.algorithm.network
+        if network is None:
             raise PlanError(
                 f"The batched engine trains networks. {type(plan.algorithm).__name__} has none; use Local()."
             )
@@ -99,11 +99,10 @@ class Batched:
             which = "" if device.index is None else f" {self.device}"
             raise PlanError(f'torch sees no graphics card{which} here. Use Batched("cpu") or Local().')
         device = torch.empty(0, device=device).device  # with its number, as tensors there have it
-        trainer = Trainer(learner.net, learner.loss, device, Precision(self.tf32, self.bf16), self.compiled)
-        bound = replace(plan.algorithm, learner=learner.on(trainer))  # type: ignore[type-var]
-        solver = getattr(plan.algorithm, "solver", None)
+        trainer = Trainer(network.net, network.loss, device, Precision(self.tf32, self.bf16), self.compiled)
+        bound = plan.algorithm.with_network(Module(network.net, network.loss, trainer))
         said = max((c.dim for r in plan.rounds[:1] for c in r.channels), default=0)  # may be several models
-        limit = self.block or _fitting(trainer, tasks, getattr(solver, "batch", None) or 2**31, said)
+        limit = self.block or _fitting(trainer, tasks, plan.algorithm.local_batch or 2**31, said)
         rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
         _keep_memory()
         yield _BatchedWorkers(plan, bound, trainer, _buckets(tasks, limit, rate, local_seed, trainer.device))

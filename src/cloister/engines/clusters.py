@@ -17,7 +17,8 @@ import numpy as np
 from cloister.arrays import States
 from cloister.engines.curator import Bill, charge, check_price
 from cloister.engines.local import Local
-from cloister.engines.run import Run, run, seed_of, try_rows
+from cloister.engines.run import Run, run, seed_of
+from cloister.engines.trial import try_plan
 from cloister.engines.workers import Engine
 from cloister.errors import InputError, PlanError
 from cloister.ledger import Ledger
@@ -162,7 +163,7 @@ def run_clusters(
     roster, seed, clusters = tasks.roster, seed_of(random_state), _named(clusters)
     _check_names(roster, clusters)
     plans = cluster_plans(plan, clusters)
-    try_rows(plan, tasks)
+    try_plan(plan, tasks)
     for own in plans.values():
         check_price(own)
     if ledger is not None:

@@ -16,6 +16,7 @@ from cloister.billboard import Billboard
 from cloister.engines.curator import Curator, Progress, check_price
 from cloister.engines.journal import open_journal
 from cloister.engines.local import Local
+from cloister.engines.trial import try_plan
 from cloister.engines.workers import Engine
 from cloister.errors import InputError, not_pickled
 from cloister.ledger import Ledger
@@ -120,7 +121,7 @@ def run(
         raise InputError(f"The plan is for {plan.n_tasks} tasks, the data has {len(roster)}.")
     seed = seed_of(random_state)
     check_price(plan)
-    try_rows(plan, tasks)
+    try_plan(plan, tasks)
     with open_journal(journal, plan, tasks, seed, ledger is not None, engine.doubts) as kept:
         if resumed is not None and not kept.fresh:
             resumed(kept.posted)
@@ -147,13 +148,6 @@ def seed_of(random_state: object) -> int | None:
         return operator.index(random_state)  # type: ignore[arg-type]
     except TypeError:
         raise InputError(f"random_state must be a whole number or None. Got {random_state!r}.") from None
-
-
-def try_rows(plan: Plan, tasks: Tasks) -> None:
-    """Refuse data that a plan's learner cannot take, by their shape and kind, before they cost anything."""
-    attempt = getattr(getattr(plan.algorithm, "learner", None), "try_rows", None)
-    if attempt is not None:
-        attempt(tasks.X[:0], tasks.y[:0])
 
 
 def replay(

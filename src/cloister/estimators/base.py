@@ -63,9 +63,9 @@ class Face(BaseEstimator, ABC):  # type: ignore[misc]
     def _algorithm(self, codebook: Codebook) -> Algorithm:
         """Return the algorithm for rows of this codebook."""
 
-    @abstractmethod
     def _stranger(self) -> States:
         """Return the model of a task that was not in `fit`, from the board alone."""
+        return self.plan_.algorithm.newcomer(self.billboard_)
 
     @abstractmethod
     def _check_target(self, codebook: Codebook) -> None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import numpy as np
-
 from cloister.algorithms.covariance import GroupSparse, LowRank
 from cloister.algorithms.decomposed import Decomposed, EntrySparse, OwnPenalty, SquaredNorm, TaskSparse
-from cloister.arrays import States
 from cloister.errors import InputError
 from cloister.estimators.base import ClassificationFace, RegressionFace
 from cloister.estimators.linear import LinearFace
@@ -79,10 +76,6 @@ class _Decomposed(LinearFace):
             warmup=self.warmup,
         )
         return Decomposed(shared, OWN[self.own](self.lam_own))
-
-    def _stranger(self) -> States:
-        zero = np.zeros((1, self._inner().shared.loss.size))
-        return {"coef": zero, "shared": zero, "own": zero}
 
 
 class DecomposedRegressor(RegressionFace, _Decomposed):

@@ -13,7 +13,6 @@ from cloister.algorithm import Algorithm
 from cloister.algorithms.covariance import GroupSparse, LowRank
 from cloister.algorithms.guarded import Guarded
 from cloister.algorithms.mean import MeanRegularized
-from cloister.arrays import States
 from cloister.errors import InputError
 from cloister.estimators.base import ClassificationFace, Face, RegressionFace
 from cloister.learners.losses import LeastSquares, Logistic, Loss, Softmax
@@ -91,13 +90,6 @@ class LinearFace(Face):
             return float(self.clip)
         _only_auto("clip", self.clip)
         return 1.0 if isinstance(codebook.target, Numeric) else 3.0
-
-    def _inner(self) -> Any:
-        algorithm = self.plan_.algorithm
-        return algorithm.algorithm if isinstance(algorithm, Guarded) else algorithm
-
-    def _stranger(self) -> States:
-        return {"coef": np.zeros((1, self._inner().loss.size))}
 
 
 class _Covariance(LinearFace):
@@ -284,9 +276,6 @@ class _MeanRegularized(LinearFace):
             lr=self._step(codebook),
             finetune=self.finetune,
         )
-
-    def _stranger(self) -> States:
-        return {"coef": self.billboard_["mean"][None, :]}
 
 
 class MeanRegularizedRegressor(RegressionFace, _MeanRegularized):

@@ -16,12 +16,12 @@ from cloister.algorithms.clustered import ClusteredMetaSGD
 from cloister.algorithms.finetuning import Choice, FineTuning
 from cloister.algorithms.meta import MetaSGD
 from cloister.algorithms.server import ServerAverage
-from cloister.arrays import States
 from cloister.engines.run import adapt
 from cloister.errors import InputError
 from cloister.estimators.base import ClassificationFace, RegressionFace
 from cloister.estimators.linear import LinearFace
-from cloister.learners.convex import Convex, Exact
+from cloister.learners.convex import Convex
+from cloister.learners.descent import Exact
 from cloister.learners.losses import Loss
 from cloister.learners.quadratic import Quadratic
 from cloister.ledger import Ledger
@@ -79,7 +79,7 @@ class _Meta(LinearFace):
         shared = self._shared(codebook, self._loss(codebook), first)
         if not others:
             return shared
-        variants = tuple(FineTuning(SOLVER, Quadratic(lam)) for lam in (first, *others))  # type: ignore[arg-type]
+        variants = tuple(FineTuning(SOLVER, Quadratic(lam)) for lam in (first, *others))
         return replace(shared, finetune=Choice(variants, checks=1))
 
     def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> MetaSGD | ClusteredMetaSGD:
@@ -115,11 +115,6 @@ class _Meta(LinearFace):
         if given != "auto":
             raise InputError(f"{name} must be a number or 'auto'. Got {given!r}.")
         return automatic
-
-    def _stranger(self) -> States:
-        algorithm = self.plan_.algorithm
-        assert isinstance(algorithm, MetaSGD | ClusteredMetaSGD)
-        return algorithm.newcomer(self.billboard_)
 
     def adapt(
         self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, task: object = "new"

@@ -6,7 +6,6 @@ from typing import Any
 
 from cloister.algorithms.prior import SharedPrior
 from cloister.algorithms.structures import Joint, Mean, Structure, Subspace, Support
-from cloister.arrays import States
 from cloister.errors import InputError
 from cloister.estimators.base import FROM_DATA, ClassificationFace, Face, RegressionFace
 from cloister.ledger import Ledger
@@ -59,11 +58,6 @@ class _SharedPrior(Face):
         if several and self.structure != "mean":
             raise InputError(f"More than two classes share a mean only. Got structure={self.structure!r}.")
         return STRUCTURES[self.structure]()
-
-    def _stranger(self) -> States:
-        algorithm = self.plan_.algorithm
-        assert isinstance(algorithm, SharedPrior)
-        return algorithm.newcomer(self.billboard_)
 
 
 class SharedPriorRegressor(RegressionFace, _SharedPrior):

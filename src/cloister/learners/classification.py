@@ -17,6 +17,8 @@ from cloister.learners.average import (
     normal_on_grid,
     own_candidates,
 )
+from cloister.learners.learner import BayesianLearner
+from cloister.learners.losses import Softmax
 from cloister.learners.question import Candidates, Question, Said, centred, tempered
 from cloister.learners.softmax import laplace, mode, posterior
 
@@ -31,7 +33,7 @@ VARIANCES = np.geomspace(1e-2, 1e2, 9)
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(BayesianLearner):
     """Logistic (two classes) or multinomial regression on `dim` features, rows of norm at most about 1.
 
     Parameters
@@ -67,6 +69,11 @@ class Classification:
     def size(self) -> int:
         """Number of weights."""
         return (self.classes - 1) * self.dim
+
+    @property
+    def loss(self) -> Softmax:
+        """The loss of its predictions."""
+        return Softmax(self.dim, self.classes)
 
     @property
     def own_candidates(self) -> list[Candidate]:

@@ -1,10 +1,11 @@
 r"""Convex losses as learners: what a network can do, done by NumPy for a block of linear models.
 
-So that one algorithm serves both: see `ClientLearner` in `cloister.algorithms.federated`.
+So that one algorithm serves both: see `ClientLearner`.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,40 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import Floats
-from cloister.errors import InputError
-from cloister.learners.descent import FOLDS, Descent
-from cloister.learners.losses import LeastSquares, Loss
+from cloister.errors import PlanError
+from cloister.learners.descent import FOLDS, Descent, Exact, Solver
+from cloister.learners.learner import ClientLearner
+from cloister.learners.losses import Loss
 from cloister.learners.quadratic import Quadratic
+from cloister.rows import Rows
 
 if TYPE_CHECKING:
     from cloister.learners.penalties import Penalty
     from cloister.tasks import Block
 
-__all__ = ["Convex", "Exact"]
+__all__ = ["Convex"]
 
 #: The weakest ridge of a closed form, relative to the trace: no matrix is singular then, whatever the data.
 SMALLEST = 1e-12
 
 
 @dataclass(frozen=True)
-class Exact:
-    """Solve the local problem to the end: by a formula for `LeastSquares`, by accelerated steps otherwise.
-
-    Parameters
-    ----------
-    steps : int
-        Of Nesterov's method, at each task's own pace; least squares takes none.
-    """
-
-    steps: int = 100
-
-    def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise InputError(f"steps must be at least 1. Got {self.steps}.")
-
-
-@dataclass(frozen=True)
-class Convex:
+class Convex(ClientLearner):
     """A loss of `cloister.learners.losses` as a learner; starts at zero.
 
     Parameters
@@ -59,7 +45,7 @@ class Convex:
 
     Examples
     --------
-    >>> from cloister import Tasks
+    >>> from cloister import LeastSquares, Tasks
     >>> block = next(Tasks.from_list([[[1.0]], [[1.0]]], [[2.0], [4.0]]).blocks())
     >>> learner, zero = Convex(LeastSquares(1)), np.zeros(1)
     >>> learner.descend(learner.spread(zero, block), block, Exact(), 0, zero, Quadratic(1.0)).tolist()
@@ -73,6 +59,11 @@ class Convex:
         """Number of parameters."""
         return self.loss.size
 
+    @property
+    def rows(self) -> Rows | None:
+        """The rows of the loss."""
+        return self.loss.rows
+
     def start(self) -> Floats:
         """Return zeros."""
         return np.zeros(self.size)
@@ -85,16 +76,17 @@ class Convex:
         self,
         weights: Floats,
         block: Block,
-        solver: Descent | Exact,
+        solver: Solver,
         round: int,
         anchor: Floats | None = None,
         penalty: Penalty | None = None,
     ) -> Floats:
         """Minimise each task's loss and its pull towards the anchor, from its own weights."""
+        self.check_solver(solver, penalty)
         lam = _strength(penalty)
         towards = np.zeros(self.size) if anchor is None else np.asarray(anchor, dtype=np.float64)
         with np.errstate(all="ignore"):  # data that overflow spoil their own task only
-            if isinstance(solver, Exact):
+            if solver.to_the_end:
                 return self._solve(weights, block, solver, towards, lam)
             return self._steps(weights, block, solver, round, towards, lam)
 
@@ -123,13 +115,14 @@ class Convex:
         """Return expected targets, or class probabilities."""
         return self.loss.predict(weights, X)
 
-    def try_rows(self, X: NDArray[Any], y: NDArray[Any]) -> None:
-        """Refuse rows of another width than the loss is for; looks at their shape alone."""
-        dim = getattr(self.loss, "dim", None)  # a loss of the user's own need not say
-        if dim is not None and (X.shape[1:] != (dim,) or y.ndim != 1):
-            raise InputError(
-                f"The loss is for rows of {dim} columns with one target each. Got rows of shape "
-                f"{X.shape[1:]} and targets of shape {y.shape[1:]}."
+    def check_solver(self, solver: Solver, penalty: Penalty | None) -> None:
+        """Refuse minibatches, penalties other than `Quadratic`, and `Exact` without a pull."""
+        lam = _strength(penalty)
+        if solver.batch is not None:
+            raise PlanError("Convex losses take all rows in every step. Leave the solver's batch out.")
+        if solver.to_the_end and not 0 < lam < math.inf:
+            raise PlanError(
+                f"Exact needs a pull, Quadratic(lam) with lam > 0. Got {penalty}; or use Descent."
             )
 
     def _slope(self, weights: Floats, block: Block, anchor: Floats, lam: float) -> Floats:
@@ -139,10 +132,6 @@ class Convex:
     def _steps(
         self, weights: Floats, block: Block, solver: Descent, round: int, anchor: Floats, lam: float
     ) -> Floats:
-        if solver.batch is not None:
-            raise InputError(
-                f"Convex losses take all rows in every step. Got batch={solver.batch}; leave it out."
-            )
         velocity = np.zeros_like(weights)
         for _ in range(solver.count(1)):
             slope = self._slope(weights, block, anchor, lam) + solver.weight_decay * weights
@@ -151,9 +140,7 @@ class Convex:
         return weights
 
     def _solve(self, weights: Floats, block: Block, solver: Exact, anchor: Floats, lam: float) -> Floats:
-        if lam == 0:
-            raise InputError("Exact solves a problem with a pull. Give Quadratic(lam), or use Descent.")
-        if isinstance(self.loss, LeastSquares):
+        if self.loss.squared:
             return self._ridge(block, anchor, lam)
         rate = (1 / (self.loss.smoothness(block.X, block.weight) + lam))[:, None]
         root = np.sqrt(lam * rate)
@@ -189,5 +176,5 @@ def _strength(penalty: Penalty | None) -> float:
     if penalty is None:
         return 0.0
     if not isinstance(penalty, Quadratic):
-        raise InputError(f"Convex losses know the penalty Quadratic only. Got {type(penalty).__name__}.")
+        raise PlanError(f"Convex losses know the penalty Quadratic only. Got {type(penalty).__name__}.")
     return penalty.lam

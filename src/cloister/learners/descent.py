@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
 
 from cloister.errors import InputError
 
-__all__ = ["Descent"]
+__all__ = ["Descent", "Exact", "Solver"]
 
 #: More passes over the data in one round than anyone makes; passes of different rounds never share a shuffle.
 MOST_EPOCHS = 4096
@@ -40,6 +41,9 @@ class Descent:
     (6, 7)
     """
 
+    #: Whether it solves a problem to its end, rather than for so many steps.
+    to_the_end: ClassVar[Literal[False]] = False
+
     lr: float
     batch: int | None = None
     epochs: int | None = None
@@ -72,3 +76,28 @@ class Descent:
     def rate(self, round: int) -> float:
         """Return the step size of a round."""
         return self.lr * self.decay**round
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Solve the local problem to the end: by a formula for `LeastSquares`, by accelerated steps otherwise.
+
+    Parameters
+    ----------
+    steps : int
+        Of Nesterov's method, at each task's own pace; least squares takes none.
+    """
+
+    to_the_end: ClassVar[Literal[True]] = True
+    #: It takes all rows.
+    batch: ClassVar[None] = None
+
+    steps: int = 100
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise InputError(f"steps must be at least 1. Got {self.steps}.")
+
+
+#: How a task trains at home.
+Solver: TypeAlias = Descent | Exact

@@ -11,8 +11,9 @@ task only, quietly, and it is for the channel to make them a zero message.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,35 +21,52 @@ from numpy.typing import NDArray
 from cloister.arrays import Floats
 from cloister.errors import InputError
 from cloister.learners.softmax import probabilities
+from cloister.rows import Rows, Target
 
 __all__ = ["LeastSquares", "Logistic", "Loss", "Softmax"]
 
 
-class Loss(Protocol):
+class Loss(ABC):
     """A mean loss of flat weights (k, p) over the rows X (k, n, d), y (k, n) with weight (k, n)."""
 
     @property
+    @abstractmethod
     def size(self) -> int:
         """Number of parameters, p."""
 
+    @property
+    def rows(self) -> Rows | None:
+        """The rows it is for; None if it does not say."""
+        return None
+
+    @property
+    def squared(self) -> bool:
+        """Whether it is half a squared error, so that a ridge has a formula."""
+        return False
+
+    @abstractmethod
     def value(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
         """Return the mean loss of every task, of shape (k,)."""
 
+    @abstractmethod
     def gradient(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
         """Return the gradient of the mean loss, of shape (k, p)."""
 
+    @abstractmethod
     def smoothness(self, X: Floats, weight: Floats) -> Floats:
         """Return a Lipschitz constant of the gradient, of shape (k,)."""
 
+    @abstractmethod
     def lipschitz(self, X: Floats, weight: Floats) -> Floats:
         """Return a Lipschitz constant of the value, of shape (k,); infinite where there is none."""
 
+    @abstractmethod
     def predict(self, weights: Floats, X: Floats) -> Floats:
         """Return expected targets, of shape (k, n), or class probabilities, of shape (k, n, classes)."""
 
 
 @dataclass(frozen=True)
-class LeastSquares:
+class LeastSquares(Loss):
     r"""Half the squared error, :math:`\frac12 (y - x^\top w)^2`.
 
     Examples
@@ -67,6 +85,16 @@ class LeastSquares:
     def size(self) -> int:
         """Number of parameters."""
         return self.dim
+
+    @property
+    def rows(self) -> Rows:
+        """Tables with numbers for targets."""
+        return Rows((self.dim,), Target.NUMBER)
+
+    @property
+    def squared(self) -> bool:
+        """It is."""
+        return True
 
     def value(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
         """Return the mean loss of every task."""
@@ -94,7 +122,7 @@ class LeastSquares:
 
 
 @dataclass(frozen=True)
-class Logistic:
+class Logistic(Loss):
     r"""Logistic loss of targets 0 and 1, :math:`\log(1 + e^s) - y s` with the score :math:`s = x^\top w`.
 
     Its slope in the score is at most 1 and its curvature at most 1/4.
@@ -115,6 +143,11 @@ class Logistic:
     def size(self) -> int:
         """Number of parameters."""
         return self.dim
+
+    @property
+    def rows(self) -> Rows:
+        """Tables with targets 0 and 1."""
+        return Rows((self.dim,), Target.CLASS, 2)
 
     def value(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
         """Return the mean loss of every task."""
@@ -144,7 +177,7 @@ class Logistic:
 
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(Loss):
     r"""Cross-entropy of class indexes, :math:`\log(1 + \sum_c e^{s_c}) - s_y` with :math:`s_c = x^\top w_c`.
 
     Class 0 is the reference, :math:`s_0 = 0`; the flat weights are those of classes 1, 2, ... one after
@@ -170,6 +203,11 @@ class Softmax:
     def size(self) -> int:
         """Number of parameters."""
         return self.dim * (self.classes - 1)
+
+    @property
+    def rows(self) -> Rows:
+        """Tables with class indexes for targets."""
+        return Rows((self.dim,), Target.CLASS, self.classes)
 
     def value(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
         """Return the mean loss of every task."""

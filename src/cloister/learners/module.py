@@ -15,13 +15,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cloister.document import type_id
-from cloister.errors import InputError
-from cloister.learners.descent import Descent
+from cloister.errors import InputError, PlanError
+from cloister.learners.descent import Solver
+from cloister.learners.learner import ClientLearner
 from cloister.learners.minibatches import folds
 from cloister.learners.penalties import Penalty
 from cloister.learners.recurrent import is_plain
 from cloister.learners.training import LossPerExample, Trainer
-from cloister.learners.trials import check_behaviour, check_loss, runs_stacked
+from cloister.learners.trials import check_behaviour, check_loss, outputs_of, runs_stacked
+from cloister.rows import Rows, Target
 
 if TYPE_CHECKING:
     from cloister.tasks import Block
@@ -43,7 +45,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Module:
+class Module(ClientLearner):
     """A network and its loss.
 
     Parameters
@@ -96,14 +98,20 @@ class Module:
         """What does the work: on the processor, unless bound to another device."""
         return self.bound or Trainer(self.net, self.loss)
 
-    def on(self, trainer: Trainer) -> Module:
-        """Return the same learner, bound to a device."""
-        return Module(self.net, self.loss, trainer)
-
     @cached_property
     def size(self) -> int:
         """Number of parameters."""
         return sum(self.trainer.sizes)
+
+    @property
+    def rows(self) -> NetworkRows:
+        """Whatever network and loss take when they are tried on made-up rows."""
+        return NetworkRows(target=Target.CLASS if self.loss is cross_entropy else Target.ANY, learner=self)
+
+    @property
+    def network(self) -> Module:
+        """Itself."""
+        return self
 
     def start(self) -> NDArray[np.float64]:
         """Return the public start."""
@@ -119,18 +127,25 @@ class Module:
         self,
         weights: Array,
         block: Block,
-        solver: Descent,
+        solver: Solver,
         round: int,
         anchor: Array | None = None,
         penalty: Penalty | None = None,
     ) -> Array:
         """Train each task on its own rows, from its own weights; see `Descent` for how long."""
+        if solver.to_the_end:
+            raise PlanError("Exact solves the problems of Convex losses. Give a network a Descent.")
         start, towards = (None if x is None else self._tensor(x) for x in (weights, anchor))
         assert start is not None
         ended = self.trainer.descend(
             start, *self._rows(block), self._keys(block), solver, round, towards, penalty
         )
         return ended if isinstance(weights, Tensor) else ended.cpu().numpy()
+
+    def check_solver(self, solver: Solver, penalty: Penalty | None) -> None:
+        """Refuse `Exact`; every penalty is known."""
+        if solver.to_the_end:
+            raise PlanError("Exact solves the problems of Convex losses. Give a network a Descent.")
 
     def lengths(self, messages: Array) -> Array:
         """Return the length of each message, in 64 bits, where squares of 32-bit numbers do not overflow."""
@@ -215,6 +230,25 @@ class Module:
             return array
         owned = array if array.flags.writeable else array.copy()  # torch has no read-only tensors
         return torch.as_tensor(owned, dtype=kind_of(array), device=self.trainer.device)
+
+
+@dataclass(frozen=True)
+class NetworkRows(Rows):
+    """What a network takes: known by trying it on made-up rows of the data's shape and kind."""
+
+    learner: Module = field(kw_only=True)
+
+    def check(self, X: NDArray[Any], y: NDArray[Any]) -> None:
+        """Refuse rows that the network or its loss cannot take; looks at their shape and kind alone."""
+        super().check(X, y)
+        self.learner.try_rows(X, y)
+
+    def _classes(self, X: NDArray[Any], y: NDArray[Any]) -> int | None:
+        """Return the number of scores that the network puts out for a row, where its loss takes classes."""
+        if self.target != Target.CLASS:
+            return None
+        rows = torch.zeros(1, *X.shape[1:], dtype=kind_of(X))
+        return outputs_of(self.learner.net, rows.shape[1:], rows.dtype).shape[-1]
 
 
 def kind_of(array: NDArray[Any]) -> torch.dtype:

@@ -11,6 +11,8 @@ import numpy as np
 from cloister.arrays import Floats, States
 from cloister.channel import Absolute, Channel, Plain
 from cloister.learners.average import Candidate, evidence_weights, normal_on_grid, own_candidates
+from cloister.learners.learner import BayesianLearner
+from cloister.learners.losses import LeastSquares
 from cloister.learners.question import Candidates, Question, Said, centred, tempered
 from cloister.learners.ridge import RidgeFit, ridge_fit
 from cloister.learners.summary import Summary, summary, summary_of
@@ -28,7 +30,7 @@ NOISE_SCALES = np.geomspace(*NOISE_RANGE, 8)
 
 
 @dataclass(frozen=True)
-class Regression:
+class Regression(BayesianLearner):
     r"""Linear regression on `dim` features, rows of norm at most about 1, targets in [-1, 1].
 
     .. math::
@@ -68,6 +70,11 @@ class Regression:
     def size(self) -> int:
         """Number of weights."""
         return self.dim
+
+    @property
+    def loss(self) -> LeastSquares:
+        """The loss of its predictions."""
+        return LeastSquares(self.dim)
 
     @property
     def own_candidates(self) -> list[Candidate]:

@@ -12,7 +12,7 @@ from torch.func import functional_call, vmap
 from cloister.errors import InputError
 from cloister.learners.clients import guard_layers, swap_layers
 
-__all__ = ["check_behaviour", "check_loss", "runs_stacked"]
+__all__ = ["check_behaviour", "check_loss", "outputs_of", "runs_stacked"]
 
 Kind = tuple[torch.Size, torch.dtype]
 #: What a row may hold if nobody looked: it must stop no other task.
@@ -65,10 +65,17 @@ def _beside_absurd_rows(net: nn.Module, rows: Tensor) -> list[Tensor]:
     return found
 
 
+def outputs_of(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Return what a network puts out for two made-up rows."""
+    with torch.no_grad():
+        outputs: Tensor = guard_layers(net).cpu().train()(_made_up(2, shape, dtype))
+    return outputs
+
+
 def check_loss(net: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], inputs: Kind, targets: Kind) -> None:
     """Refuse a loss that mixes examples, or fails on absurd targets."""
+    outputs = outputs_of(net, *inputs)
     with torch.no_grad():
-        outputs = guard_layers(net).cpu().train()(_made_up(2, *inputs))
         none = torch.zeros(2, *targets[0], dtype=targets[1])
         try:
             each = loss(outputs, none)

@@ -30,7 +30,8 @@ from cloister.algorithms.meta import FTMRL, MetaSGD
 from cloister.algorithms.server import ServerAverage
 from cloister.datasets.meta import Centres, around_centres
 from cloister.engines.run import Run, adapt, run
-from cloister.learners.convex import Convex, Exact
+from cloister.learners.convex import Convex
+from cloister.learners.descent import Exact
 from cloister.learners.losses import LeastSquares
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, Mechanism, Silent

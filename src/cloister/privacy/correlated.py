@@ -20,7 +20,7 @@ differential privacy*, arXiv:2210.17520.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Self
@@ -33,7 +33,7 @@ from cloister.channel import GRID, Channel, Relation
 from cloister.errors import PlanError
 from cloister.privacy.doubts import FLOATING_POINT, Doubt
 from cloister.privacy.events import Cost, GaussianEvent
-from cloister.privacy.mechanisms import FLOATING, NoiseState, calibrated, on_grid
+from cloister.privacy.mechanisms import FLOATING, Mechanism, NoiseState, level, on_grid
 from cloister.privacy.noise import integer_deviation
 from cloister.privacy.noise_states import Measure
 from cloister.privacy.randomness import Randomness, Stream, normals
@@ -51,7 +51,7 @@ MOST_BITS, QUIETEST_BITS = 20, 7
 
 
 @dataclass(frozen=True)
-class Correlated(ABC):
+class Correlated(Mechanism):
     """What all correlated noise has in common.
 
     Parameters
@@ -95,7 +95,17 @@ class Correlated(ABC):
     @property
     def budget(self) -> float:
         """The Gaussian-DP parameter of the whole run."""
-        return calibrated(self.mu)
+        return level(self.mu)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether mu is given."""
+        return self.mu is not None
+
+    @property
+    def correlated(self) -> bool:
+        """It is."""
+        return True
 
     @property
     def kind(self) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,11 @@ from cloister.channel import Channel, Relation, Round
 from cloister.errors import PlanError
 from cloister.privacy.doubts import FLOATING_POINT, Doubt
 from cloister.privacy.events import PureEvent
-from cloister.privacy.mechanisms import FLOATING, PerRound, calibrated, growth
+from cloister.privacy.mechanisms import FLOATING, PerRound, growth, level
 from cloister.privacy.randomness import Randomness, normals
+
+if TYPE_CHECKING:
+    from cloister.privacy.laws import Law
 
 __all__ = ["Laplace"]
 
@@ -63,7 +66,23 @@ class Laplace(PerRound):
     @property
     def budget(self) -> float:
         """The level: root of the sum of squares of the rounds' epsilons."""
-        return calibrated(self.mu)
+        return level(self.mu)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether mu is given."""
+        return self.mu is not None
+
+    @property
+    def pure(self) -> bool:
+        """It is."""
+        return True
+
+    def law(self, channel: Channel, noise: float) -> Law | None:
+        """Return the law of a Gamma length and a uniform direction."""
+        from cloister.privacy.laws import LaplaceLaw
+
+        return LaplaceLaw(noise / math.sqrt(channel.size + 1)) if noise > 0 else None
 
     def event(self, round: Round, planned: Relation, relation: Relation) -> PureEvent:
         """Return the price of a round."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,9 @@ from cloister.privacy.noise import discrete_gaussian, integer_deviation
 from cloister.privacy.noise_states import ReadRow
 from cloister.privacy.randomness import Randomness, Stream, normals
 from cloister.privacy.schedule import Schedule
+
+if TYPE_CHECKING:
+    from cloister.privacy.laws import Law
 
 __all__ = ["Gaussian", "Mechanism", "NoiseState", "PerRound", "Silent"]
 
@@ -58,56 +61,88 @@ class NoiseState(Protocol):
         """Fill the secret memory with rows as they were after the last round that was listened to."""
 
 
-class Mechanism(Protocol):
+class Mechanism(ABC):
     """Noise and its price."""
-
-    @property
-    def budget(self) -> float:
-        """The level of the noise: for Gaussian noise the total mu if everyone took part in every round."""
-
-    @property
-    def kind(self) -> str:
-        """What the guarantee says about the noise."""
-
-    @property
-    def doubts(self) -> tuple[Doubt, ...]:
-        """What speaks against a guarantee that rests on this noise."""
-
-    @property
-    def exact(self) -> bool:
-        """Whether noise is added to a sum of `Channel.rows`, which are whole, or of `Channel.units`."""
-
-    def cost(self, schedule: Schedule, relation: Relation) -> Cost:
-        """Return what a run costs one task under `relation`; the noise is set for the schedule's own."""
-
-    def deviation(self, schedule: Schedule, round: int, channel: Channel) -> float:
-        """Return the standard deviation of a release's noise on each coordinate, in units of the clip."""
-
-    def hearing(self, schedule: Schedule) -> float:
-        """Return the budget with which Gaussian noise, fresh in every round, would be as loud."""
-
-    def check(self, schedule: Schedule) -> None:
-        """Refuse a schedule for which the noise cannot be made; called before anything is spent."""
-
-    def begin(self, schedule: Schedule, source: Randomness) -> NoiseState:
-        """Return the state of the noise before the first round of a run."""
-
-    def scaled(self, budget: float) -> Mechanism:
-        """Return the same mechanism with another total budget."""
-
-
-class PerRound(ABC):
-    """Noise that is fresh in every round: the price of a run is made of the prices of its rounds."""
 
     @property
     @abstractmethod
     def budget(self) -> float:
-        """The level of the noise."""
+        """The level of the noise: for Gaussian noise the total mu if everyone took part in every round."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """What the guarantee says about the noise."""
+
+    @property
+    @abstractmethod
+    def doubts(self) -> tuple[Doubt, ...]:
+        """What speaks against a guarantee that rests on this noise."""
+
+    @abstractmethod
+    def cost(self, schedule: Schedule, relation: Relation) -> Cost:
+        """Return what a run costs one task under `relation`; the noise is set for the schedule's own."""
+
+    @abstractmethod
+    def deviation(self, schedule: Schedule, round: int, channel: Channel) -> float:
+        """Return the standard deviation of a release's noise on each coordinate, in units of the clip."""
+
+    @abstractmethod
+    def hearing(self, schedule: Schedule) -> float:
+        """Return the budget with which Gaussian noise, fresh in every round, would be as loud."""
+
+    @abstractmethod
+    def check(self, schedule: Schedule) -> None:
+        """Refuse a schedule for which the noise cannot be made; called before anything is spent."""
+
+    @abstractmethod
+    def begin(self, schedule: Schedule, source: Randomness) -> NoiseState:
+        """Return the state of the noise before the first round of a run."""
+
+    @abstractmethod
+    def scaled(self, budget: float) -> Mechanism:
+        """Return the same mechanism with another total budget."""
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the level is set."""
+        return True
+
+    @property
+    def pure(self) -> bool:
+        """Whether every release is purely differentially private, so that a delta of 0 can be had."""
+        return False
 
     @property
     def exact(self) -> bool:
-        """Whether noise is added to whole numbers."""
+        """Whether noise is added to a sum of `Channel.rows`, which are whole, or of `Channel.units`."""
         return False
+
+    @property
+    def correlated(self) -> bool:
+        """Whether the noise of one round depends on that of others; if so it is a `Correlated`."""
+        return False
+
+    @property
+    def coordinatewise(self) -> bool:
+        """Whether noise is drawn for each released number by itself, so that many releases are one call."""
+        return False
+
+    @property
+    def smallest_dim(self) -> int | None:
+        """The fewest numbers in a message on which this noise hides no more than on all of them.
+
+        None if what it hides depends on how many there are.
+        """
+        return None
+
+    def law(self, channel: Channel, noise: float) -> Law | None:
+        """Return the law of the noise of this deviation on a channel; None where none is claimed."""
+        return None
+
+
+class PerRound(Mechanism):
+    """Noise that is fresh in every round: the price of a run is made of the prices of its rounds."""
 
     @abstractmethod
     def event(self, round: Round, planned: Relation, relation: Relation) -> Event:
@@ -150,7 +185,7 @@ class PerRound(ABC):
         )
         return self.budget / round(louder, 12)  # 1 but for rounding where the noise is Gaussian
 
-    def check(self, schedule: Schedule) -> None:  # noqa: B027
+    def check(self, schedule: Schedule) -> None:
         """Refuse nothing."""
 
     def begin(self, schedule: Schedule, source: Randomness) -> NoiseState:
@@ -226,7 +261,29 @@ class Gaussian(PerRound):
     @property
     def budget(self) -> float:
         """The total Gaussian-DP parameter if everyone took part in every round."""
-        return calibrated(self.mu)
+        return level(self.mu)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether mu is given."""
+        return self.mu is not None
+
+    @property
+    def coordinatewise(self) -> bool:
+        """It is."""
+        return True
+
+    @property
+    def smallest_dim(self) -> int:
+        """One number: noise is alike in all directions."""
+        return 1
+
+    def law(self, channel: Channel, noise: float) -> Law | None:
+        """Return the normal law; None for integers of so few steps that they are visibly no normal ones."""
+        from cloister.privacy.laws import FINE, GaussianLaw
+
+        coarse = self.exact and noise < FINE * channel.steps.max()
+        return GaussianLaw(noise) if noise > 0 and not coarse else None
 
     def event(self, round: Round, planned: Relation, relation: Relation) -> GaussianEvent:
         """Return the price of a round, against neighbours and against silence."""
@@ -308,11 +365,11 @@ class Silent(PerRound):
         raise PlanError("Silent() adds no noise and cannot be calibrated. Use Gaussian().")
 
 
-def calibrated(level: float | None) -> float:
+def level(given: float | None) -> float:
     """Return a mechanism's level, or say that it has none yet."""
-    if level is None:
+    if given is None:
         raise PlanError("This plan has no noise level yet. Call plan.calibrate(epsilon) first.")
-    return level
+    return given
 
 
 def on_grid(total: NDArray[Any], noise: float, steps: Floats, stream: Stream) -> NDArray[np.int64]:

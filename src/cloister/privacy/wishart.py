@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,11 @@ from cloister.channel import Channel, Outer, Relation, Round, svec
 from cloister.errors import PlanError
 from cloister.privacy.doubts import FLOATING_POINT, Doubt
 from cloister.privacy.events import GammaEvent
-from cloister.privacy.mechanisms import FLOATING, PerRound, calibrated
+from cloister.privacy.mechanisms import FLOATING, PerRound, level
 from cloister.privacy.randomness import Randomness, normals
+
+if TYPE_CHECKING:
+    from cloister.privacy.laws import Law
 
 __all__ = ["Wishart", "wishart"]
 
@@ -86,7 +89,24 @@ class Wishart(PerRound):
     @property
     def budget(self) -> float:
         """The level, comparable with the total mu of Gaussian noise."""
-        return calibrated(self.mu)
+        return level(self.mu)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether mu is given."""
+        return self.mu is not None
+
+    @property
+    def smallest_dim(self) -> int:
+        """Two: the degrees of freedom to spare are those of every block of the matrix."""
+        return 2
+
+    def law(self, channel: Channel, noise: float) -> Law | None:
+        """Return the law of a Wishart matrix less its mean."""
+        from cloister.privacy.laws import WishartLaw
+
+        freedom = self._freedom(channel.dim)
+        return WishartLaw(noise / math.sqrt(2 * freedom), freedom, channel.dim) if noise > 0 else None
 
     def event(self, round: Round, planned: Relation, relation: Relation) -> GammaEvent:
         """Return the price of a round against silence, from which that of a replacement follows."""

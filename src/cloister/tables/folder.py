@@ -15,9 +15,6 @@ from urllib.parse import unquote
 from cloister.billboard import Billboard
 from cloister.engines.run import Run
 from cloister.errors import CloisterError, InputError, PlanError
-from cloister.learners.classification import Classification
-from cloister.learners.losses import LeastSquares, Logistic, Softmax
-from cloister.learners.regression import Regression
 from cloister.plan import Plan
 from cloister.storage import private_folder, sync_folder, sync_tree, told
 from cloister.tables.codebook import Categorical, Codebook
@@ -73,13 +70,7 @@ class PublicPart:
 
     def newcomer(self) -> TaskModel:
         """Return the model of a task without data, from the board alone."""
-        newcomer = getattr(self.plan.algorithm, "newcomer", None)
-        if newcomer is None:
-            raise InputError(
-                f"A board of {type(self.plan.algorithm).__name__} has no model for tasks without data. "
-                "Use `cloister replay` with the task's own rows."
-            )
-        models = newcomer(self.board)
+        models = self.plan.algorithm.newcomer(self.board)
         return TaskModel.of("", self.codebook, {name: array[0] for name, array in models.items()})
 
 
@@ -142,7 +133,8 @@ def read_public(folder: Path, types: Iterable[Any] = ()) -> PublicPart:
 def read_codebook(folder: Path, plan: Plan) -> Codebook:
     """Read a run's codebook; refuse one that gives other columns or classes than the plan is for."""
     book = Codebook.load(folder / "codebook.toml")
-    due = _due(plan.algorithm)
+    rows = plan.algorithm.rows
+    due = None if rows is None or rows.features is None else (*rows.features, rows.classes)
     found = (book.width, len(book.target.levels) if isinstance(book.target, Categorical) else None)
     if due is not None and found != due:
         raise InputError(
@@ -150,20 +142,6 @@ def read_codebook(folder: Path, plan: Plan) -> Codebook:
             "Take the codebook of this run."
         )
     return book
-
-
-def _due(algorithm: object) -> tuple[int, int | None] | None:
-    """Return the columns and classes that an algorithm is for; None if it does not say."""
-    inner = (getattr(algorithm, name, None) for name in ("learner", "loss", "shared"))
-    parts = [part for part in inner if part is not None]
-    for part in (*parts, *(getattr(part, "loss", None) for part in parts)):
-        if isinstance(part, Logistic):
-            return part.dim, 2
-        if isinstance(part, Classification | Softmax):
-            return part.dim, part.classes
-        if isinstance(part, LeastSquares | Regression):
-            return part.dim, None
-    return None
 
 
 def require_folder(folder: Path) -> None:

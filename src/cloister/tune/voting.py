@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cloister.algorithm import Algorithm, Budget
 from cloister.arrays import States
 from cloister.billboard import Billboard, Release
 from cloister.channel import Absolute, Channel, Relation, Round
@@ -33,7 +34,7 @@ __all__ = ["Ballot", "Vote", "fit_best", "vote"]
 
 
 @dataclass(frozen=True)
-class Ballot:
+class Ballot(Algorithm):
     r"""One vote a task, as an algorithm: its rows are the candidates' losses, its message is one-hot.
 
     Privacy
@@ -49,7 +50,7 @@ class Ballot:
     def _channel(self) -> Channel:
         return Channel(self.candidates, 1.0, Absolute())
 
-    def schedule(self, n_tasks: int, mu: float) -> tuple[Round, ...]:
+    def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
         """Return one round."""
         return (Round(1.0, (self._channel,)),)
 
@@ -128,7 +129,7 @@ class Vote(Grid):
         return self._plans(mu)
 
     def _plans(self, mu: float) -> tuple[Plan, ...]:
-        speaks = [bool(candidate.schedule(self.n_tasks, 1.0)) for candidate in self.candidates]
+        speaks = [bool(candidate.schedule(self.n_tasks, Budget(1.0))) for candidate in self.candidates]
         each = mu * math.sqrt((1 - self.share) / max(1, sum(speaks)))
         ballot = mu * (math.sqrt(self.share) if any(speaks) else 1.0)
         runs = tuple(self._plan(candidate, each) for candidate in self.candidates)

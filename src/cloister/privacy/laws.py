@@ -9,7 +9,6 @@ r"""The law that a mechanism claims for its noise: a density to attack with, and
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,16 +16,13 @@ import numpy as np
 from scipy.special import betainc, gammainc, ndtr
 
 from cloister.arrays import Floats
-from cloister.channel import Channel, unsvec
-from cloister.privacy.laplace import Laplace
-from cloister.privacy.mechanisms import Gaussian, Mechanism
-from cloister.privacy.wishart import Wishart
+from cloister.channel import unsvec
 
-__all__ = ["GaussianLaw", "LaplaceLaw", "Law", "WishartLaw", "claimed_law"]
+__all__ = ["GaussianLaw", "LaplaceLaw", "Law", "WishartLaw"]
 
 
 #: Steps of the grid below which integer noise is visibly not a Gaussian of the claimed deviation.
-_FINE = 4000
+FINE = 4000
 
 
 class Law(Protocol):
@@ -124,21 +120,3 @@ class WishartLaw:
 
     def _matrix(self, noise: Floats) -> Floats:
         return unsvec(noise, self.dim) / self.scale + self.freedom * np.eye(self.dim)
-
-
-def claimed_law(mechanism: Mechanism, channel: Channel, noise: float) -> Law | None:
-    """Return the law of a mechanism's noise on a channel; None for one that the auditor does not know.
-
-    Integer noise of few steps of the grid, at epsilons above some ten thousand, is such a one.
-    """
-    if not noise > 0:
-        return None
-    if isinstance(mechanism, Gaussian):
-        coarse = mechanism.exact and noise < _FINE * channel.steps.max()
-        return None if coarse else GaussianLaw(noise)
-    if isinstance(mechanism, Laplace):
-        return LaplaceLaw(noise / math.sqrt(channel.size + 1))
-    if isinstance(mechanism, Wishart):
-        freedom = mechanism.degrees + channel.dim - 1
-        return WishartLaw(noise / math.sqrt(2 * freedom), freedom, channel.dim)
-    return None

@@ -1,0 +1,93 @@
+"""What algorithms have in common that are built on a loss, on a learner, or that say nothing at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from cloister.algorithm import Algorithm, Budget, Network
+from cloister.errors import PlanError
+
+if TYPE_CHECKING:
+    from cloister.arrays import Array, Public, States
+    from cloister.billboard import Billboard, Release
+    from cloister.channel import Channel, Round
+    from cloister.learners.descent import Solver
+    from cloister.learners.learner import BayesianLearner, ClientLearner
+    from cloister.learners.losses import Loss
+    from cloister.rows import Rows
+    from cloister.tasks import Block
+
+__all__ = ["BayesianAlgorithm", "ClientAlgorithm", "LossAlgorithm", "WithoutRounds"]
+
+
+class LossAlgorithm(Algorithm):
+    """An algorithm whose models are weights of a loss: it takes the loss's rows and predicts by it."""
+
+    loss: Loss
+
+    @property
+    def rows(self) -> Rows | None:
+        return self.loss.rows
+
+    def predict(self, models: States, X: Array) -> Array:
+        return self.loss.predict(models["coef"], X)
+
+
+class BayesianAlgorithm(Algorithm):
+    """An algorithm whose models are posteriors: predictions are those of the mean weights."""
+
+    learner: BayesianLearner
+
+    @property
+    def rows(self) -> Rows | None:
+        return self.learner.rows
+
+    def predict(self, models: States, X: Array) -> Array:
+        return self.learner.predict(models["coef"], X)
+
+
+class ClientAlgorithm(Algorithm):
+    """An algorithm whose models are parameters of what trains by steps: a convex loss or a network."""
+
+    learner: ClientLearner
+    solver: Solver
+
+    @property
+    def rows(self) -> Rows | None:
+        return self.learner.rows
+
+    def predict(self, models: States, X: Array) -> Array:
+        outputs: Array = self.learner.predict(models["coef"], X)
+        return outputs
+
+    @property
+    def network(self) -> Network | None:
+        return self.learner.network
+
+    def with_network(self, network: Network) -> Self:
+        bound: dict[str, Any] = {"learner": network}
+        return replace(self, **bound)  # type: ignore[type-var]
+
+    @property
+    def local_batch(self) -> int | None:
+        return self.solver.batch
+
+
+class WithoutRounds(Algorithm):
+    """Nothing is said, and nothing is spent."""
+
+    def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
+        return ()
+
+    def channel(self, board: Billboard) -> Channel:
+        raise self._refusal()
+
+    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
+        raise self._refusal()
+
+    def digest(self, release: Release, board: Billboard) -> Public:
+        raise self._refusal()
+
+    def _refusal(self) -> PlanError:
+        return PlanError(f"{type(self).__name__} has no rounds: its tasks say nothing.")
