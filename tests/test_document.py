@@ -34,7 +34,18 @@ toeplitz/1 tree/1 wishart/1
 WORKING_VALUES = {
     "cloister.algorithms": {"Relationship"},  # a baseline that cannot be run under a plan
     "cloister.learners": {
-        *("Candidate", "Free", "LaplaceFit", "Loop", "Precision", "Question", "RidgeFit", "Rows", "Spectrum"),
+        *(
+            "Candidate",
+            "Free",
+            "LaplaceFit",
+            "Loop",
+            "NetworkRows",
+            "Precision",
+            "Question",
+            "RidgeFit",
+            "Rows",
+            "Spectrum",
+        ),
         *("Statistics", "Trainer"),
     },
 }

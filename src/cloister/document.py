@@ -68,7 +68,7 @@ TYPES = {
     "cloister/cross-entropy/1": "cloister.learners.module:cross_entropy",
     "cloister/descent/1": "cloister.learners.descent:Descent",
     "cloister/ewc/1": "cloister.learners.penalties:EWC",
-    "cloister/exact-solver/1": "cloister.learners.convex:Exact",
+    "cloister/exact-solver/1": "cloister.learners.descent:Exact",
     "cloister/least-squares/1": "cloister.learners.losses:LeastSquares",
     "cloister/logistic/1": "cloister.learners.losses:Logistic",
     "cloister/module/1": "cloister.learners.module:Module",
