@@ -106,6 +106,16 @@ def test_a_ledger_is_charged_once_for_the_dearest_run():
     assert clustered.spent == alone.spent
 
 
+def test_of_unequal_runs_the_dearest_is_charged():
+    """Nine of ten tasks are in more rounds than nine of twenty: the small cluster gets more noise."""
+    plan = replace(PLAN, mechanism=Gaussian(), sampling=FixedSize(9)).calibrate(1.0)
+    mus = {name: own.mechanism.mu for name, own in cluster_plans(plan, PLACES).items()}
+    assert mus["country"] < 0.9 * mus["town"]
+    ledger = Ledger(9.0, 1e-3, n_tasks=M)
+    run_clusters(plan, TASKS, PLACES, ledger=ledger)
+    assert ledger.history[0].mu == pytest.approx(mus["town"])
+
+
 def test_what_is_refused_is_not_charged():
     ledger = Ledger(3.0, 1e-3)
     fewer = {name: place for name, place in PLACES.items() if name != "t03"}

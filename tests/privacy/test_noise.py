@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 import inspect
 import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
@@ -16,7 +18,7 @@ from scipy import integrate, stats
 
 from cloister.errors import PlanError
 from cloister.privacy import gaussian_dp, noise
-from cloister.privacy.noise import DOUBT, ROUNDING, discrete_gaussian, integer_deviation
+from cloister.privacy.noise import ROUNDING, discrete_gaussian, integer_deviation
 from cloister.privacy.randomness import SeededRandomness
 
 
@@ -55,24 +57,63 @@ def test_a_wide_one_looks_like_a_gaussian(deviation):
         assert stats.kstest(draws / wrong, "norm").pvalue < 1e-12
 
 
-@pytest.mark.parametrize("deviation", [1, 3, 1000, 2**31 - 1, 2**31 + 7, 2**45 + 3, noise.LOUDEST])
-def test_where_32_bits_leave_no_doubt_they_decide_as_all_bits_do(deviation):
-    """On random candidates, and on ones laid just outside of what is left in doubt."""
-    rng = np.random.default_rng(deviation % 1000)
-    stream = SeededRandomness(0).stream("more")
-    first = rng.integers(0, 2**64, 2000, dtype=np.uint64)
-    j = rng.integers(0, deviation, 2000).astype(np.uint64)
-    j[:100] = deviation - 1
-    level = noise._coarse(first, j, deviation)[0]
-    for i in range(0, 2000, 2):  # every other one close to its bound
-        k, x = int(level[i]), int(j[i])
-        bound = noise._power(x * (2 * k * deviation + x), 2 * deviation**2, 32)[0]
-        near = bound + (1 if i % 4 else -1) * (int(DOUBT) + 10)
-        first[i] = (first[i] >> np.uint64(32) << np.uint64(32)) | np.uint64(min(max(near, 0), 2**32 - 1))
-    level, keep, doubt = noise._coarse(first, j, deviation)
-    assert doubt.mean() < 0.3  # the bound is 1, and nothing is above it, for some
-    for i in np.flatnonzero(~doubt):
-        assert noise._exact(int(first[i]), int(j[i]), deviation, stream) == (level[i], keep[i])
+class Words:
+    """A stream whose first words are given; all bits after them are zeros, or all are ones."""
+
+    def __init__(self, first, second, rest):
+        self.given, self.rest = np.concatenate([first, second]), rest
+
+    def words(self, count):
+        if self.given is None:
+            return np.full(count, self.rest, dtype=np.uint64)
+        given, self.given = self.given, None
+        assert count >= len(given)
+        return given[:count] if count == len(given) else np.r_[given, np.zeros(count - len(given), np.uint64)]
+
+
+def decided(first, j, deviation, rest):
+    """Decide about a candidate with 80 digits, the bits of both uniforms that are not given being known."""
+    tail = Fraction(1, 2**32) * (1 - Fraction(1, 2**150)) if rest else Fraction(0)
+    u, v = (Fraction(bits, 2**32) + tail for bits in (first >> 32, first & (2**32 - 1)))
+    with localcontext() as context:
+        context.prec = 80
+        weights = [(-Decimal(k * k) / 2).exp() for k in range(20)]
+        total, level = sum(weights), 0
+        while Decimal(u.numerator) / Decimal(u.denominator) >= sum(weights[: level + 1]) / total:
+            level += 1
+        accept = (-Decimal(j * (2 * level * deviation + j)) / Decimal(2 * deviation**2)).exp()
+        return level, Decimal(v.numerator) / Decimal(v.denominator) < accept
+
+
+def ties(deviation, rng, count=200):
+    """Candidates that lie on a boundary of 32 bits, or a few units beside it: of the level or of keeping."""
+    with localcontext() as context:
+        context.prec = 80
+        weights = [(-Decimal(k * k) / 2).exp() for k in range(20)]
+        floors = [int(2**32 * sum(weights[: k + 1]) / sum(weights)) for k in range(6)]
+        for i in range(count):
+            j = int(rng.integers(0, deviation))
+            if i % 2:  # the level is in question
+                u = floors[i % 6] + i // 12 % 3 - 1
+                yield (u << 32) | int(rng.integers(0, 2**32)), j
+            else:
+                u = int(rng.integers(0, 2**32))
+                level, _ = decided(u << 32, j, deviation, rest=0)
+                bound = int(
+                    2**32 * (-Decimal(j * (2 * level * deviation + j)) / Decimal(2 * deviation**2)).exp()
+                )
+                near = bound + (0, 1, -1, 3, -3, 20, -20, 70, -70)[i // 2 % 9]
+                yield (u << 32) | min(max(near, 0), 2**32 - 1), j
+
+
+@pytest.mark.parametrize("rest", [0, 2**64 - 1], ids=["zeros", "ones"])
+@pytest.mark.parametrize("deviation", [3, 1000, 2**31 - 1, 2**45 + 3, noise.LOUDEST])
+def test_ties_are_decided_as_all_their_bits_say(deviation, rest):
+    """One candidate a call, so that what is drawn tells what was decided about it."""
+    for first, j in ties(deviation, np.random.default_rng(deviation % 1000)):
+        level, keep = decided(first, j, deviation, rest)
+        made = noise._batch(deviation, 1, Words(*np.array([[first], [j << 1]], dtype=np.uint64), rest))
+        assert made.tolist() == ([level * deviation + j] if keep else [])
 
 
 def test_candidates_in_doubt_are_settled_with_the_right_law(monkeypatch):
@@ -86,8 +127,6 @@ def test_candidates_in_doubt_are_settled_with_the_right_law(monkeypatch):
 @pytest.mark.parametrize("bits", [8, 32, 200])
 @pytest.mark.parametrize(("p", "q"), [(0, 1), (1, 3), (1, 2**70), (7, 2), (123, 4), (10**6, 10**6 + 1)])
 def test_integer_bounds_of_a_power_hold_and_are_close(p, q, bits):
-    from decimal import Decimal, localcontext
-
     low, high = noise._power(p, q, bits)
     with localcontext() as context:
         context.prec = 120

@@ -354,3 +354,48 @@ def test_what_is_kept_is_as_little_as_can_be():
             most = max(most, len(door.waiting if isinstance(mechanism, cl.Tree) else door.secret))
         kept[mechanism] = most
     assert list(kept.values()) == [200, 7, 7, 5]
+
+
+# --- rounding, where few bits are left for weights --------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [cl.Toeplitz(1.0), cl.Toeplitz(1.0, bands=3), cl.Tree(1.0)], ids=repr)
+def test_a_sum_is_in_its_own_release_and_in_no_other(kind):
+    """With weights of few bits too: had they been decoded with others than they are encoded with, a message
+    would leave a trace in later releases that no sensitivity counts."""
+    frame = schedule_of(6, cl.Epochs(2), n_tasks=2**34)
+    assert kind.bits(frame) <= 8
+    quiet, loud = (kind.open(frame, SeededRandomness(0)) for _ in range(2))  # the same noise
+    said = kind.total(frame.channel, np.eye(3))
+    for turn in range(6):
+        told = said * (turn == 1)
+        difference = loud.release(told, frame.channel) - quiet.release(0 * said, frame.channel)
+        np.testing.assert_allclose(difference, told * frame.channel.steps, atol=1e-9 * turn)
+
+
+@pytest.mark.parametrize("rounds", [2, 4, 9])
+def test_rounding_of_buffers_stays_within_what_is_priced(rounds):
+    """Two runs of random sums: by how much whole-number buffers differ from real ones, apart, at worst."""
+    mechanism = cl.BLT(1.0)
+    frame = schedule_of(rounds, cl.OnePass(), dim=4000)
+    strategy, measured = mechanism.strategy(frame), [[], []]
+    real = np.array([np.r_[np.zeros(t), strategy.coefficients[: rounds - t]] for t in range(rounds)]).T
+    sums = np.random.default_rng(0).integers(-800, 800, (2, rounds, frame.channel.size))
+    for own, into in zip(sums, measured, strict=True):
+
+        def measure(encoded, channel, stream, into=into):
+            into.append(np.array(encoded))
+            return np.zeros(channel.size)
+
+        state = mechanism.door(frame, measure, SeededRandomness(0))
+        for one in own:
+            state.release(one, frame.channel)
+    unit = 2.0 ** mechanism.bits(frame)
+    errors = np.array(measured) - unit * np.einsum("st,rtn->rsn", real, sums)
+    worst = float(abs(errors[0] - errors[1]).max())
+    bound = strategy.buffers.drift(rounds)
+    assert 0.4 * bound < worst <= bound
+    assert (
+        mechanism.slack(frame)
+        >= bound / unit * math.sqrt(rounds * frame.channel.size) * frame.channel.steps.min()
+    )
