@@ -8,7 +8,7 @@ CORE = $$($(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3
 PYTEST = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 COVERAGE_CORE=$(CORE) \
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: help demo test test-slow check format clean
+.PHONY: help demo test test-slow mutants check format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -31,6 +31,9 @@ test: check  ## lint, types, layers, tests and doctests, coverage of the privacy
 
 test-slow: check  ## everything, including the slow tests
 	@$(PYTEST)
+
+mutants: $(READY)  ## break the code in small ways, one at a time: the tests must notice each
+	@$(BIN)/python -m mutants
 
 check: $(READY)
 	@echo "== style, types, layers"

@@ -25,6 +25,7 @@ from cloister import (
 )
 from cloister.algorithm import Budget
 from cloister.algorithms.cleaning import compose, covariance_factors, leak, lifted, significant, spikes
+from cloister.billboard import Billboard, Release
 from cloister.channel import unsvec
 from cloister.learners.average import Candidate
 from cloister.learners.classification import VARIANCES
@@ -328,3 +329,19 @@ def test_what_leaks_out_of_noisy_spikes():
         truths.append(1 - theta @ np.square(found.T @ basis).sum(axis=0) / theta.sum())
     assert np.mean(leaks) == pytest.approx(np.mean(truths), rel=0.05)
     assert leak(np.array([0.0, 0.0, 1.0]), 0.0) == 0
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["moving", "standing"])
+@pytest.mark.parametrize("spread", [0.0, 0.3])
+def test_either_mixture_of_mean_and_covariance_is_taken_apart_right(number, spread):
+    """Without noise the board has what tasks say: their covariance, whichever channel they use."""
+    structure, learner = Joint(), Regression(3)
+    channel = structure.channels(learner)[number]
+    centre = 0.2 * channel.clip * np.array([1.0, 2.0, -1.0]) / math.sqrt(6)
+    away = spread * channel.clip * np.array([1.0, 0.0, 1.0])
+    said = np.array([centre + away, centre - away])  # both within the clip: nothing is cut off
+    release = Release(channel.total(said), 0.0, 2.0, 1.0, number)
+    board = Billboard.open(structure.open(learner), "plan", 1)
+    moved = structure.digest(learner, release, board)
+    due = np.outer(away, away) / channel.clip**2
+    np.testing.assert_allclose(moved["moment"] / moved["moment_weight"], due, atol=1e-9)

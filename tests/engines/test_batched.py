@@ -276,3 +276,22 @@ def test_a_card_agrees_with_the_processor(compiled):
     two = run(plan, images, random_state=0, engine=Batched("cuda", compiled=compiled))
     np.testing.assert_allclose(two.private.models["coef"], one.private.models["coef"], atol=1e-4)
     np.testing.assert_allclose(two.board["mean"], one.board["mean"], atol=1e-4)
+
+
+def test_padded_places_of_a_block_say_nothing(monkeypatch):
+    """On a card the last block is filled up to the shape of the others. So filled, the board is the same."""
+
+    def padded(self, members):
+        for start in range(0, len(members), self.places):
+            part = members[start : start + self.places]
+            fill = np.full(self.places - len(part), members[0])
+            yield torch.from_numpy(np.concatenate([part, fill])), len(part)
+
+    says = Personalized(network(), SOLVER, clip=0.3, rounds=2, says=Position())  # without rows too, that is
+    plan = Plan(says, Gaussian(5.0), n_tasks=M)
+    plain = models_of(plan)
+    monkeypatch.setattr("cloister.engines.batched._Bucket.chunks", padded)
+    filled = models_of(plan)
+    for one, other in zip(plain.board.releases, filled.board.releases, strict=True):
+        np.testing.assert_allclose(other.value, one.value, atol=1e-5)
+    assert filled.private.rejected_messages == plain.private.rejected_messages == 0

@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
@@ -425,3 +426,21 @@ def test_a_ledger_in_memory_is_of_the_process_that_opened_it():
     os.close(write)
     ledger.charge("plan", cost(0.1))
     assert len(ledger.history) == 2
+
+
+def test_a_commit_on_a_server_is_durable_whatever_the_server_is_set_to(new_database):
+    """A database that answers before a charge is on disk could forget it, with what it paid for posted."""
+    where = new_database()
+    execute(where, f"ALTER DATABASE {where.split('/')[3].split('?')[0]} SET synchronous_commit = off")
+    ledger, found = Ledger.create(where, "tasks", **BUDGET), []
+
+    def ask(connection):
+        found.append(connection.exec_driver_sql("SHOW synchronous_commit").scalar())
+
+    event.listen(Engine, "commit", ask)
+    try:
+        ledger.charge("plan", cost(0.1))
+    finally:
+        event.remove(Engine, "commit", ask)
+    assert found
+    assert set(found) == {"on"}

@@ -359,18 +359,18 @@ def test_what_is_kept_is_as_little_as_can_be():
 # --- rounding, where few bits are left for weights --------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [cl.Toeplitz(1.0), cl.Toeplitz(1.0, bands=3), cl.Tree(1.0)], ids=repr)
+@pytest.mark.parametrize("kind", [cl.Toeplitz(1.0), cl.Toeplitz(1.0, bands=9), cl.Tree(1.0)], ids=repr)
 def test_a_sum_is_in_its_own_release_and_in_no_other(kind):
     """With weights of few bits too: had they been decoded with others than they are encoded with, a message
     would leave a trace in later releases that no sensitivity counts."""
-    frame = schedule_of(6, cl.Epochs(2), n_tasks=2**34)
+    frame = schedule_of(16, cl.Epochs(2), n_tasks=2**34)  # the first few weights need no rounding
     assert kind.bits(frame) <= 8
-    quiet, loud = (kind.open(frame, SeededRandomness(0)) for _ in range(2))  # the same noise
-    said = kind.total(frame.channel, np.eye(3))
-    for turn in range(6):
+    quiet, loud = (kind.begin(frame, SeededRandomness(0)) for _ in range(2))  # the same noise
+    said = frame.channel.total(np.eye(3), kind.exact)
+    for turn in range(16):
         told = said * (turn == 1)
         difference = loud.release(told, frame.channel) - quiet.release(0 * said, frame.channel)
-        np.testing.assert_allclose(difference, told * frame.channel.steps, atol=1e-9 * turn)
+        np.testing.assert_allclose(difference, told * frame.channel.steps, atol=1e-9)
 
 
 @pytest.mark.parametrize("rounds", [2, 4, 9])
@@ -387,7 +387,7 @@ def test_rounding_of_buffers_stays_within_what_is_priced(rounds):
             into.append(np.array(encoded))
             return np.zeros(channel.size)
 
-        state = mechanism.door(frame, measure, SeededRandomness(0))
+        state = mechanism.state(frame, measure, SeededRandomness(0))
         for one in own:
             state.release(one, frame.channel)
     unit = 2.0 ** mechanism.bits(frame)

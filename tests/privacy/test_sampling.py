@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def test_contract(sampling: Sampling) -> None:
     assert sampling.denominator(10, 5) == pytest.approx(10 * sampling.probability(10, 5))
     assert sampling.describe()
     assert "\n" not in sampling.describe()
-    assert hash(sampling) == hash(sampling)
+    assert hash(sampling) == hash(replace(sampling))  # equal ones are one key, in caches of prices
 
 
 @pytest.mark.parametrize("sampling", ALL, ids=str)

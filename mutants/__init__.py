@@ -1,0 +1,1 @@
+"""Small mistakes that the tests must notice."""
