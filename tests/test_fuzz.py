@@ -225,7 +225,7 @@ def test_mutated_secrets(tmp_path):
         for _ in range(2000):
             put(path, mutate(data, rng, [data]))
             signal.alarm(60)
-            with suppress(BillboardError):
+            with suppress(CloisterError):
                 assert isinstance(Secret.read(path), Secret)
 
 

@@ -7,6 +7,7 @@ draft of another that was killed.
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import sqlite3
@@ -21,6 +22,7 @@ import cloister as cl
 from cloister.cli import app
 from cloister.ledger import Ledger
 from cloister.privacy.doubts import Grade
+from cloister.tables.model import TaskModel
 
 HOME = Path(__file__).parent / "old_files" / "v0.1"
 HEAD = "a7b8a5c5fbf38cd769c6a57fe8e1c0d508c0b3aa7f2353fffe8a76f2c2c92f24"
@@ -140,10 +142,59 @@ def test_a_folder_of_0_1_is_refused_by_name_and_its_models_predict(old):
 def test_a_half_finished_journal_of_0_1_names_the_version_that_finishes_it(old, tasks):
     before = {path: path.read_bytes() for path in sorted((old / "journal").iterdir())}
     ledger = Ledger.open(old / "ledger.sqlite")
-    with pytest.raises(cl.PlanError, match=r"begun by cloister 0\.1.*[Ff]inish it with that version"):
+    with pytest.raises(cl.BillboardError, match=r"begun by cloister 0\.1, and that version alone can finish"):
         cl.run(plan(), tasks, ledger=ledger, journal=old / "journal")
     assert {path: path.read_bytes() for path in sorted((old / "journal").iterdir())} == before
     assert Ledger.open(old / "ledger.sqlite").head == HEAD
     code, said = told("fit", "rows.csv", "--codebook", "codebook.toml", "--epsilon", "5", "-o", "half")
     assert code == 1
     assert f"begun by {FINISHES}" in said
+
+
+# ------------------------------------------------------------------ files of versions to come
+
+
+def newer(path: Path, format: str) -> Path:
+    """Let a file say that it is of a later format."""
+    text = path.read_text(encoding="utf-8")
+    assert text.count(format) == 1, text
+    path.write_text(text.replace(format, format[:-1] + "7"), encoding="utf-8")
+    return path
+
+
+def test_every_file_says_its_format_and_a_later_one_is_refused_by_it(tasks, old, tmp_path):
+    begun = tmp_path / "begun"
+
+    def killed(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cl.run(plan(), tasks, journal=begun, progress=killed)
+    secret = json.loads((begun / "secret").read_text())
+    (begun / "secret").write_text(json.dumps(secret | {"version": "0.7"}))
+    with pytest.raises(
+        cl.BillboardError, match=r"begun by cloister 0\.7, and that version alone can finish it"
+    ):
+        cl.run(plan(), tasks, journal=begun)
+    assert (begun / "board").read_bytes().startswith(b"cloister billboard 1\n")
+    book = cl.Codebook.load(old / "codebook.toml")  # one without a format is of the first
+    book.save(old / "new.toml")
+    model = TaskModel.load(old / "run" / "models" / "s0.json")
+    model.save(old / "s0.json")
+    (old / "guarantee.json").write_text(plan().guarantee.to_json())
+    guarantee = lambda path: cl.Guarantee.from_dict(json.loads(path.read_text()))  # noqa: E731
+    for path, format, read in (
+        (old / "new.toml", "cloister codebook 1", cl.Codebook.load),
+        (old / "s0.json", "cloister task model 1", TaskModel.load),
+        (old / "guarantee.json", "cloister guarantee 2", guarantee),
+    ):
+        with pytest.raises(cl.InputError, match=f"says format = '{format[:-1]}7'.* reads '{format}'"):
+            read(newer(path, format))
+    plan().save(old / "plan.toml")
+    with pytest.raises(cl.PlanError, match=r"'cloister/plan/7'\. It reads cloister/plan/1"):
+        cl.Plan.load(newer(old / "plan.toml", "cloister/plan/1"))
+
+
+def test_a_guarantee_of_0_1_is_read(old):
+    said = cl.Guarantee.from_dict(json.loads((old / "run" / "guarantee.json").read_text()))
+    assert (said.epsilon, said.doubts, said.holds) == (pytest.approx(5.0, rel=1e-6), (), True)

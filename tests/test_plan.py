@@ -214,7 +214,7 @@ LOSS = 'type = "cloister/least-squares/1"'
         (LOSS, "kind = 3", "type = 'None' is no id"),
         (LOSS, f"{LOSS}\nsecret = 1", "unexpected keyword argument 'secret'"),
         ('type = "cloister/plan/1"', 'type = "Plan"', r"written by cloister 0\.1"),
-        ('type = "cloister/plan/1"', 'type = "cloister/plan/7"', "This is not a plan file"),
+        ('type = "cloister/plan/1"', 'type = "cloister/plan/7"', "It reads cloister/plan/1"),
         ('type = "cloister/plan/1"', 'type = "cloister/gaussian/1"', "This is not a plan file"),
         ("dim = 2", "dim = 2.0", r"dim of cloister/least-squares/1 must be a whole number\. Got 2\.0"),
         ("dim = 2", "dim = true", r"must be a whole number\. Got True"),

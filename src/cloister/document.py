@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -18,9 +19,17 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from cloister.errors import MissingExtraError, PlanError
+from cloister.errors import InputError, MissingExtraError, PlanError
 
-__all__ = ["TYPES", "SelfDescribed", "foreign_types", "from_document", "to_document", "type_id"]
+__all__ = [
+    "TYPES",
+    "SelfDescribed",
+    "check_format",
+    "foreign_types",
+    "from_document",
+    "to_document",
+    "type_id",
+]
 
 #: What a file may name without anybody's help. An id is never changed, nor given to something else.
 TYPES = {
@@ -112,6 +121,23 @@ class SelfDescribed(Protocol):
 
     def file_description(self) -> dict[str, Any]:
         """Return numbers and words that stand for this value and no other."""
+
+
+def check_format(found: object, known: str, where: str | os.PathLike[str]) -> None:
+    """Refuse a file of a format that this version does not read; what says nothing is of the first one.
+
+    Examples
+    --------
+    >>> check_format("cloister codebook 7", "cloister codebook 1", "book.toml")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    cloister.errors.InputError: book.toml says format = 'cloister codebook 7', and this version of...
+    """
+    if found not in (None, known):
+        raise InputError(
+            f"{where} says format = {found!r}, and this version of cloister reads {known!r}. "
+            "Use the version that wrote it."
+        )
 
 
 def type_id(kind: Any) -> str:

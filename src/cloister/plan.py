@@ -34,8 +34,6 @@ from cloister.storage import write_file
 
 __all__ = ["Plan"]
 
-#: How a plan file of cloister 0.1 begins.
-OLD_PLAN = b'type = "Plan"\n'
 #: No plan file may ask for more rounds, parameters or steps.
 LARGEST = 1_000_000
 
@@ -251,10 +249,10 @@ class Plan:
         kind = document.get("type")
         if kind == "Plan":
             raise PlanError(
-                "This plan was written by cloister 0.1, whose plans and boards that version alone reads. "
-                "Its ledger is read and charged as ever."
+                "This plan was written by cloister 0.1: use that version to check or replay its board. "
+                "Ledgers of 0.1 are read and charged as ever."
             )
-        if kind != type_id(cls):
+        if not str(kind).startswith(type_id(cls).rpartition("/")[0] + "/"):
             raise PlanError(
                 f"This is not a plan file: it does not begin with type = {type_id(cls)!r}. Name the "
                 "plan.toml of a run."

@@ -34,7 +34,7 @@ from cloister.billboard import END, MAGIC, Billboard, Scan, scan, synced_every
 from cloister.engines.kept_sums import KeptSums
 from cloister.errors import BillboardError, InputError, PlanError, StorageError
 from cloister.locking import try_lock
-from cloister.plan import OLD_PLAN, Plan
+from cloister.plan import Plan
 from cloister.privacy.doubts import Doubt
 from cloister.privacy.mechanisms import NoiseState
 from cloister.privacy.randomness import KEY_BYTES, Randomness, SeededRandomness, SystemRandomness, source_of
@@ -279,7 +279,6 @@ def open_journal(
         return
     home = Path(folder)
     plan.open()  # a plan that cannot be opened leaves nothing behind
-    _refuse_old(home / "plan.toml")
     if (home / "plan.toml").exists() and not (home / "board").exists():
         raise InputError(f"{home} is not a journal: it has a plan.toml but no board. Choose another folder.")
     make_folder(home)
@@ -307,13 +306,6 @@ def open_journal(
             yield FolderJournal(home, secret, posted, file, size, fresh, ended, sums)
         finally:
             sums.close()
-
-
-def _refuse_old(plan: Path) -> None:
-    if plan.is_file() and plan.read_bytes().startswith(OLD_PLAN):
-        raise PlanError(
-            f"The run in {plan.parent} was begun by cloister 0.1. Finish it with that version, {_GIVE_UP}."
-        )
 
 
 def digest_of(tasks: Tasks, key: bytes) -> str:

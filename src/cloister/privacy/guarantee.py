@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from decimal import ROUND_CEILING, Context
 from typing import Any, Protocol
 
+from cloister.document import check_format
 from cloister.errors import InputError
 from cloister.privacy.accounting import Prices
 from cloister.privacy.doubts import Doubt, Grade, doubts_in_old_words, merged
@@ -30,6 +31,8 @@ __all__ = [
     "rounded_up",
 ]
 
+#: The first had words for doubts, and did not say its format.
+FORMAT = "cloister guarantee 2"
 TRUSTED_CURATOR = (
     "a trusted curator sees each clipped message; nothing is claimed against the curator or network observers"
 )
@@ -222,7 +225,7 @@ class Guarantee:
         >>> g.to_dict()["epsilon"]
         'inf'
         """
-        out = {f.name: getattr(self, f.name) for f in fields(self)}
+        out: dict[str, Any] = {"format": FORMAT} | {f.name: getattr(self, f.name) for f in fields(self)}
         out["doubts"] = [doubt.to_dict() for doubt in self.doubts]
         for name in ("epsilon", "other_epsilon"):
             if out[name] is not None and math.isinf(out[name]):
@@ -236,14 +239,15 @@ class Guarantee:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Guarantee:
         """Read what :meth:`to_dict` wrote, here or in an older version."""
+        check_format(values.get("format"), FORMAT, "A guarantee")
         values = _without_old_words(values) if "caveats" in values else values
-        known = {f.name for f in fields(cls)}
+        known = {"format"} | {f.name for f in fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
             raise InputError(
                 f"A guarantee has no field {unknown[0]!r}. Got {unknown}. Remove what is unknown."
             )
-        given = dict(values)
+        given = {name: value for name, value in values.items() if name != "format"}
         for name in ("epsilon", "other_epsilon"):
             if given.get(name) is not None:
                 given[name] = float(given[name])

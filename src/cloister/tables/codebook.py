@@ -19,10 +19,12 @@ import numpy as np
 import tomli_w
 from numpy.typing import ArrayLike, NDArray
 
+from cloister.document import check_format
 from cloister.errors import InputError
 
 __all__ = ["Categorical", "Classes", "Codebook", "Feature", "Numeric", "Target"]
 
+FORMAT = "cloister codebook 1"
 _TEMPLATE_HEAD = """\
 # What is publicly known about each column. Write what is *possible*, from the questionnaire, the law or
 # common sense (age: [0, 120]), not what is in the file: a minimum, a maximum or a rare level read from
@@ -211,7 +213,8 @@ class Codebook:
     def from_dict(cls, data: Mapping[str, Any], source: str = "the codebook") -> Codebook:
         """Rebuild from `to_dict` or from the tables of a TOML file; ``source`` is named in errors."""
         goal, rows = data.get("target", {}), data.get("features")
-        known = set(data) <= {"features", "target", "task", "from_private_data"}
+        check_format(data.get("format"), FORMAT, source)
+        known = set(data) <= {"features", "target", "task", "from_private_data", "format"}
         _require(
             known and isinstance(goal, Mapping) and "name" in goal and isinstance(rows, Mapping | list),
             f"{source} must have [features.NAME] tables, a [target] table with a name, and optionally task. "
@@ -242,7 +245,11 @@ class Codebook:
 
     def save(self, path: str | Path) -> None:
         """Write a TOML file that `load` reads back to an equal codebook."""
-        data = self.to_dict() | {"features": {part.name: _entry(part) for part in self.features}}
+        data = (
+            {"format": FORMAT}
+            | self.to_dict()
+            | {"features": {part.name: _entry(part) for part in self.features}}
+        )
         Path(path).write_text(tomli_w.dumps(data), encoding="utf-8")
 
     @staticmethod

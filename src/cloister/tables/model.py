@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import Floats
+from cloister.document import check_format
 from cloister.errors import InputError
 from cloister.learners.softmax import probabilities
 from cloister.storage import write_private
@@ -20,6 +21,8 @@ from cloister.tables.codebook import Codebook, Numeric
 from cloister.tables.columns import check_columns, split_table
 
 __all__ = ["TaskModel", "no_posterior"]
+
+FORMAT = "cloister task model 1"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,7 +95,7 @@ class TaskModel:
     def save(self, path: str | os.PathLike[str], *, synced: bool = True) -> Path:
         """Write the model to a JSON file that its owner alone can read; one that is there is replaced."""
         document = {
-            "format": "cloister task model 1",
+            "format": FORMAT,
             "task": self.task,
             "columns": list(self.codebook.column_names),
             "coef": self.coef.tolist(),
@@ -109,6 +112,7 @@ class TaskModel:
         """Read a model from a JSON file."""
         try:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
+            check_format(document.get("format"), FORMAT, path)
             weights, covariance = np.array(document["weights"]), document["covariance"]
             return cls(
                 document["task"],
@@ -117,7 +121,9 @@ class TaskModel:
                 no_posterior(weights) if covariance is None else np.array(covariance),
                 document["noise"],
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except InputError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path} is not a cloister task model: {error}.") from None
 
 
