@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from cloister.errors import InputError, PlanError
 
@@ -59,8 +59,11 @@ class Algorithm(ABC):
 
     What follows the seven has defaults. Whoever declares `rows` has wrong data refused before they cost
     anything; `newcomer` and `predict` let boards and models be used by commands and evaluations; `network`
-    lets `Batched` train it.
+    lets `Batched` train it; `type_id` names it in files.
     """
+
+    #: Its name in files, "owner/name/number"; None for "module:Class/1". It is not inherited.
+    type_id: ClassVar[str | None] = None
 
     @abstractmethod
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:

@@ -171,9 +171,10 @@ def _guarantee_follows(seen: _Evidence) -> str:
     except (OSError, TypeError, ValueError) as error:
         raise InputError(f"guarantee.json cannot be read: {error}") from None
     due = seen.plan.guarantee_on(seen.board)
+    said = claimed.to_dict()
     for name, value in due.to_dict().items():
-        stated = getattr(claimed, name)
-        if not (_close(stated, value) if isinstance(value, float) else claimed.to_dict()[name] == value):
+        stated = said[name]
+        if not (_close(stated, value) if isinstance(value, float) else stated == value):
             raise InputError(f"it says {name} = {stated!r}, plan and board give {value!r}.")
     words = seen.folder / "guarantee.txt"
     if words.is_file() and words.read_text(encoding="utf-8").strip() != str(claimed):
