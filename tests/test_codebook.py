@@ -33,6 +33,9 @@ def labels() -> Codebook:
     return Codebook((Numeric("dose", -1, 3),), Classes("cured", ("no", "yes")))
 
 
+ALONE = "For the operator alone: this tells something about a task's rows."
+
+
 def refused(text: str) -> pytest.RaisesExc[InputError]:
     """Expect the whole sentence, not a part of it."""
     return pytest.raises(InputError, match=f"^{re.escape(text)}$")
@@ -287,7 +290,7 @@ def test_every_unknown_entry_is_named() -> None:
 def test_a_number_that_is_missing_or_infinite_is_counted_not_shown(book: Codebook, bad: float) -> None:
     with refused(
         "column 'age' must have a finite number in every row. Got 2 rows that are missing or infinite. "
-        "Drop or fill them by a public rule."
+        f"Drop or fill them by a public rule. {ALONE}"
     ):
         book.encode(ROWS | {"age": [bad, 1.0, bad, 2.0]})
 
@@ -295,7 +298,7 @@ def test_a_number_that_is_missing_or_infinite_is_counted_not_shown(book: Codeboo
 def test_text_in_a_numeric_column_is_refused(book: Codebook) -> None:
     with refused(
         "column 'age' must hold numbers. Got object with text or missing values. "
-        "Give it levels in the codebook, or drop the rows that miss it by a public rule."
+        f"Give it levels in the codebook, or drop the rows that miss it by a public rule. {ALONE}"
     ):
         book.encode(ROWS | {"age": np.array([1, "secret", 2, 3], dtype=object)})
 
@@ -311,7 +314,7 @@ def test_text_in_a_numeric_column_is_refused(book: Codebook) -> None:
 def test_an_unlisted_level_is_counted_not_shown(book: Codebook, values: object, rows: int, kind: str) -> None:
     with refused(
         f"column 'sex' must hold listed levels only, of the listed type. Got {rows} rows that do not "
-        f"({kind}). Add a level if it is publicly possible; write a range as a tuple."
+        f"({kind}). Add a level if it is publicly possible; write a range as a tuple. {ALONE}"
     ):
         book.encode(ROWS | {"sex": values})
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import cloister as cl
 from cloister.commands.fit import fit
+from cloister.engines.invalid import ZeroInvalid, complaints
 from cloister.errors import InputError
 from cloister.tables.files import write_csv
 from cloister.tables.folder import file_name, task_of
@@ -206,3 +207,78 @@ class TestSharedRows:
             model.fit(cl.Tasks.from_arrays(rows, y, np.repeat(np.arange(30), 4)))
             assert len(ledger.history) == 1
             assert model.guarantee_.holds
+
+
+BAD = {"nan": np.nan, "infinite": np.inf, "minus infinite": -np.inf}
+
+
+class TestBadData:
+    """What one task's rows can do to the others: stop the run before it costs anything, or nothing at all."""
+
+    @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+    @pytest.mark.parametrize("where", ["x", "y"])
+    def test_an_operator_is_told_alone_and_nothing_is_charged(self, where, bad, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        x, y, ids = table(["a"])
+        (x if where == "x" else y)[4] = bad
+        write_csv("t.csv", {"s": np.array(ids), "x": x, "y": y})
+        cl.Codebook.from_mapping(BOOK, ["x"], "y", task="s").save("book.toml")
+        cl.Ledger.create("l.sqlite", "schools", epsilon=9.0, delta=1e-2)
+        ledger = cl.Ledger(epsilon=9.0, delta=1e-2)
+        for go in (
+            lambda: fitted(ledger, {"x": x}, y, tasks=ids),
+            lambda: cl.run(plan(21), cl.Tasks.from_arrays(np.tile(x[:, None], 3), y, ids), ledger=ledger),
+            lambda: fit(Path("t.csv"), Path("book.toml"), ledger="l.sqlite", population="schools"),
+        ):
+            with pytest.raises(cl.PrivateDataError, match=r"For the operator alone"):
+                go()
+        assert not ledger.history
+        assert not cl.Ledger.open("l.sqlite", "schools").history
+
+    def test_an_unlisted_level_is_told_to_the_operator_alone(self):
+        book = cl.Codebook.from_mapping({"x": ["F", "M"], "y": (0, 1)}, ["x"], "y")
+        with pytest.raises(cl.PrivateDataError, match=r"listed levels only.*For the operator alone"):
+            book.encode({"x": ["F", "D"]})
+
+    @pytest.mark.parametrize("engine", [cl.Local(), cl.Several((cl.Local(), cl.Local()))], ids=["one", "two"])
+    @pytest.mark.parametrize(
+        "algorithm",
+        [cl.MeanRegularized(cl.LeastSquares(3), rounds=3), cl.SharedPrior(cl.Regression(3))],
+        ids=["mean", "prior"],
+    )
+    @pytest.mark.parametrize("sampling", [cl.Everyone(), cl.Poisson(0.5)], ids=repr)
+    def test_tasks_that_are_apart_do_not_notice_each_other_s_rows(self, algorithm, engine, sampling):
+        priced = cl.Plan(algorithm, sampling=sampling, n_tasks=N, delta=1e-3).calibrate(1.0)
+        heads, models = set(), []
+        for bad in (np.nan, np.inf, -np.inf):
+            tasks = data()
+            tasks.X[4:8] = bad  # of task 1, which shares a block with the others
+            done = cl.run(priced, tasks, random_state=0, engine=ZeroInvalid(engine))
+            heads.add(done.board.head)
+            models.append(done.private.models["coef"])
+            assert done.private.rejected_messages == 0
+            assert list(complaints(tasks)) == [1]
+        assert len(heads) == 1
+        assert all(np.isfinite(rows).all() for rows in models)
+        np.testing.assert_array_equal(models[0], models[1])
+        again = cl.replay(
+            priced,
+            done.board,
+            tasks,
+            coins=done.private.coins,
+            local_seed=done.private.local_seed,
+            engine=ZeroInvalid(engine),
+        )["coef"]
+        np.testing.assert_array_equal(again, models[2])
+
+    def test_an_invalid_task_sends_zeros_and_no_more(self):
+        """The sum is that of the others, over the public number of all."""
+        quiet = cl.Plan(cl.MeanRegularized(cl.LeastSquares(3), rounds=1), cl.Silent(), n_tasks=N)
+        tasks = data()
+        full = cl.run(quiet, tasks, engine=ZeroInvalid(cl.Local())).board.releases[0]
+        one = cl.run(replace(quiet, n_tasks=1), tasks.select([1])).board.releases[0]
+        tasks.weight[5] = -1.0
+        left = cl.run(quiet, tasks, engine=ZeroInvalid(cl.Local())).board.releases[0]
+        np.testing.assert_allclose(left.value, full.value - one.value, atol=1e-12)
+        assert left.denominator == full.denominator == N
+        assert complaints(tasks) == {1: "A row has a weight that is not finite or below 0."}

@@ -55,6 +55,7 @@ _HOMES = {
         "LedgerError",
         "MissingExtraError",
         "PlanError",
+        "PrivateDataError",
         "StorageError",
     ],
     "estimators.baselines": [

@@ -4,6 +4,7 @@
 
     CloisterError
     ├── InputError(ValueError)          data, bounds or parameters that cannot be used
+    │   └── PrivateDataError            rows outside what is publicly said of them; for the operator alone
     ├── PlanError(ValueError)           a plan that cannot be priced, run or read
     │   └── BudgetError                 the budget does not allow this release
     ├── BillboardError                  a board that is truncated, edited, or does not match its plan
@@ -26,6 +27,7 @@ __all__ = [
     "LedgerError",
     "MissingExtraError",
     "PlanError",
+    "PrivateDataError",
     "StorageError",
 ]
 
@@ -36,6 +38,17 @@ class CloisterError(Exception):
 
 class InputError(CloisterError, ValueError):
     """Data, bounds or parameters that cannot be used."""
+
+
+class PrivateDataError(InputError):
+    """Rows that do not fit what is publicly said about them.
+
+    Raised before anything is charged, where one operator holds all rows. It tells something about a task, so
+    that it is for the operator alone; where tasks are apart, it stays with the task (`engines.invalid`).
+    """
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(f"{sentence} For the operator alone: this tells something about a task's rows.")
 
 
 class PlanError(CloisterError, ValueError):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cloister.arrays import A, Array, Integers, namespace, shift_right, to_uniforms
-from cloister.errors import InputError
+from cloister.errors import InputError, PrivateDataError
 from cloister.roster import Roster, refuse_repeats, task_ids
 
 __all__ = ["Block", "Tasks"]
@@ -151,7 +151,7 @@ class Tasks:
         ids, inverse = np.unique(names, return_inverse=True)
         check_finite(X, y, names)
         if not np.isfinite(weights).all() or (weights < 0).any():
-            raise InputError("Row weights must be finite and >= 0. Drop the rows or mend the weights.")
+            raise PrivateDataError("Row weights must be finite and >= 0. Drop the rows or mend the weights.")
         sizes = np.bincount(inverse, minlength=len(ids))
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         if (np.diff(inverse) < 0).any():
@@ -215,6 +215,24 @@ class Tasks:
     def sizes(self) -> NDArray[np.int64]:
         """Rows of each task. Private: a count is data."""
         return np.diff(self.offsets)
+
+    @property
+    def invalid(self) -> NDArray[np.bool_]:
+        """Which tasks have a row that no algorithm takes: a number that is not finite, a weight below 0.
+
+        Private. `from_arrays` refuses such rows; tasks that were made in another way may hold them.
+        """
+        rows = np.isfinite(self.X.reshape(len(self.y), -1)).all(axis=1) & np.isfinite(self.weight)
+        rows &= np.isfinite(self.y.reshape(len(self.y), -1)).all(axis=1) & (self.weight >= 0)
+        owner = np.repeat(np.arange(len(self)), self.sizes)
+        return np.bincount(owner[~rows], minlength=len(self)) > 0
+
+    def blanked(self, which: NDArray[np.bool_]) -> Tasks:
+        """Return the same tasks, with zeros in all rows of some: these say nothing and break nothing."""
+        rows = np.repeat(which, self.sizes)
+        X, y, weight = (np.array(column) for column in self._columns())
+        X[rows], y[rows], weight[rows] = 0, 0, 1.0
+        return Tasks(self.ids, X, y, weight, self.offsets)
 
     def select(self, index: ArrayLike) -> Tasks:
         """Return the tasks at these positions, in this order, none twice; or those a mask is true for."""
@@ -334,7 +352,7 @@ def check_finite(X: Array, y: Array, names: Array) -> None:
             continue
         at = np.argwhere(~np.isfinite(values))[0]
         where = f"column {at[1]}" if label == "feature" and len(at) > 1 else "the target"
-        raise InputError(
+        raise PrivateDataError(
             f"Task {names[at[0] : at[0] + 1].tolist()[0]!r} has a missing or infinite value in {where}. "
             "Drop or impute it at home: cloister never fills in private values behind your back."
         )

@@ -18,7 +18,7 @@ from cloister.algorithms.server import ServerMomentum
 from cloister.engines.batched import Batched
 from cloister.engines.public_only import PublicOnly
 from cloister.engines.run import adapt, run
-from cloister.errors import InputError
+from cloister.errors import InputError, PrivateDataError
 from cloister.estimators.parameters import check_parameters
 from cloister.learners.descent import Descent
 from cloister.learners.module import Module
@@ -231,7 +231,7 @@ def _check_width(learner: Module, tasks: Tasks, ways: int) -> None:
 def _check_targets(tasks: Tasks, ways: int) -> None:
     found = tasks.y
     if found.dtype.kind not in "iu" or not np.isin(found, np.arange(ways)).all():
-        raise InputError(
+        raise PrivateDataError(
             f"Targets must be whole numbers from 0 to {ways - 1}: each task's own numbering of its classes. "
             "Recode them, or set ways= to the most classes of a task."
         )

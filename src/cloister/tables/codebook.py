@@ -20,7 +20,7 @@ import tomli_w
 from numpy.typing import ArrayLike, NDArray
 
 from cloister.document import check_format
-from cloister.errors import InputError
+from cloister.errors import InputError, PrivateDataError
 
 __all__ = ["Categorical", "Classes", "Codebook", "Feature", "Numeric", "Target"]
 
@@ -66,12 +66,12 @@ class Numeric:
         try:
             numbers = np.asarray(column, dtype=np.float64)
         except (TypeError, ValueError):
-            raise InputError(
+            raise PrivateDataError(
                 f"column {self.name!r} must hold numbers. Got {column.dtype} with text or missing values. "
                 "Give it levels in the codebook, or drop the rows that miss it by a public rule."
             ) from None
         bad = numbers.size - int(np.count_nonzero(np.isfinite(numbers)))
-        _require(
+        _fits(
             bad == 0,
             f"column {self.name!r} must have a finite number in every row. Got {bad} rows that are missing "
             "or infinite. Drop or fill them by a public rule.",
@@ -110,7 +110,7 @@ class Categorical:
         position = {level: i for i, level in enumerate(self.levels)}
         index = np.fromiter(map(position.get, column.tolist(), repeat(-1)), np.int64, count=len(column))
         bad = int(np.count_nonzero(index < 0))
-        _require(
+        _fits(
             bad == 0,
             f"column {self.name!r} must hold listed levels only, of the listed type. Got {bad} rows that do "
             f"not ({column.dtype}). Add a level if it is publicly possible; write a range as a tuple.",
@@ -339,6 +339,11 @@ class Codebook:
 def _require(holds: bool, sentence: str) -> None:
     if not holds:
         raise InputError(sentence)
+
+
+def _fits(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise PrivateDataError(sentence)
 
 
 def _real(value: object) -> bool:

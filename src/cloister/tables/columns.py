@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cloister.arrays import Array
-from cloister.errors import InputError
+from cloister.errors import InputError, PrivateDataError
 from cloister.roster import is_missing, task_ids
 from cloister.tables.codebook import Codebook
 
@@ -104,7 +104,7 @@ def refuse_missing(columns: Mapping[str, Array], ids: Array) -> None:
         else:
             continue
         if bad.any():
-            raise InputError(
+            raise PrivateDataError(
                 f"Task {ids[bad.argmax()]!s} has a missing or infinite value in column {name!r}. "
                 "Fill it in at home by a public rule, or drop the row: nothing is imputed behind your back."
             )

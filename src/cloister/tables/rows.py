@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import Array
-from cloister.errors import InputError
+from cloister.errors import InputError, PrivateDataError
 from cloister.roster import task_ids, task_name
 from cloister.tables.codebook import Categorical, Codebook, Numeric
 from cloister.tables.files import is_number, read_table
@@ -106,7 +106,7 @@ def _check_column(path: Path, part: Numeric | Categorical, column: Array) -> Non
         levels = ", ".join(map(repr, part.levels[:_SHOWN_LEVELS])) + ", ..." * (
             len(part.levels) > _SHOWN_LEVELS
         )
-        raise InputError(
+        raise PrivateDataError(
             f"Column {part.name!r} of {path.name} must hold levels that the codebook lists ({levels}). "
             f"{_at(strange)} does not. Mend it, or list the level if it is publicly possible."
         )
@@ -122,7 +122,7 @@ def _check_numbers(path: Path, name: str, column: Array) -> None:
         )
     missing = ~np.isfinite(column)
     if missing.any():
-        raise InputError(
+        raise PrivateDataError(
             f"Column {name!r} of {path.name} must have a number in every row. {_at(missing)} is empty or "
             "not finite. Fill or drop such rows by a public rule; cloister does not do it behind your back."
         )

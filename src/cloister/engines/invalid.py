@@ -1,0 +1,99 @@
+"""What a task with unusable rows does where tasks are apart: it sends zeros, and is told at home.
+
+Where one operator holds all rows, such rows are refused before anything is charged (`PrivateDataError`), to
+the operator alone. Between parties a refusal would be a release that nobody paid for: everybody would learn
+that this task has a missing value. So nobody else notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.billboard import Billboard
+from cloister.engines.several import SeveralWorkers
+from cloister.engines.workers import Coins, Engine, Workers
+from cloister.errors import PrivateDataError
+from cloister.plan import Plan
+from cloister.privacy.doubts import Doubt
+from cloister.roster import Name
+from cloister.tasks import Tasks, check_finite
+
+__all__ = ["ZeroInvalid", "complaints"]
+
+
+@dataclass(frozen=True)
+class ZeroInvalid:
+    """An engine for tasks that live apart: one with an invalid row sends zeros for the whole run.
+
+    No algorithm sees an invalid row, so that none can stop the others or change what is computed for them. A
+    task whose rows do not even fit the codebook takes part with one row of NaN.
+
+    Parameters
+    ----------
+    engine : Engine
+        Where and how tasks are computed on.
+
+    Privacy
+    -------
+    A message of zeros is one that every channel allows, so that such a task is as protected as any other, and
+    nothing public depends on how many there are. Its model is that of rows of zeros.
+
+    Examples
+    --------
+    >>> from cloister import LeastSquares, Local, MeanRegularized, Silent, run
+    >>> tasks = Tasks.from_list([[[1.0]], [[1.0]], [[1.0]]], [[2.0], [4.0], [6.0]])
+    >>> tasks.y[2] = np.nan
+    >>> plan = Plan(MeanRegularized(LeastSquares(1), rounds=1, clip=1e3), Silent(), n_tasks=3)
+    >>> board = run(plan, tasks, engine=ZeroInvalid(Local())).board
+    >>> tasks.y[2] = -np.inf  # whatever it is
+    >>> board.head == run(plan, tasks, engine=ZeroInvalid(Local())).board.head
+    True
+    >>> list(complaints(tasks))
+    [2]
+    """
+
+    engine: Engine
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Those of the engine."""
+        return self.engine.doubts
+
+    @contextmanager
+    def workers(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Workers]:
+        """Make the engine's own workers of valid rows; tasks with others are never asked."""
+        invalid = tasks.invalid
+        valid = tasks.blanked(invalid) if invalid.any() else tasks
+        with self.engine.workers(plan, valid, local_seed) as workers:
+            yield _Masked([workers], [np.arange(len(tasks))], ~invalid)
+
+
+@dataclass
+class _Masked(SeveralWorkers):
+    valid: NDArray[np.bool_]
+
+    def collect(self, board: Billboard, coins: Coins) -> Any:
+        return super().collect(board, coins & self.valid)
+
+    def listen(self, board: Billboard, coins: Coins) -> None:
+        super().listen(board, coins & self.valid)
+
+
+def complaints(tasks: Tasks) -> dict[Name, str]:
+    """Return what is wrong with the rows of each invalid task. Private: each sentence is for its own task."""
+    found: dict[Name, str] = {}
+    for task in np.flatnonzero(tasks.invalid):
+        own = tasks.select([task])
+        try:
+            check_finite(own.X, own.y, np.repeat(own.ids, own.sizes))
+            sentence = "A row has a weight that is not finite or below 0."
+        except PrivateDataError as error:
+            sentence = str(error)
+        found[own.ids.tolist()[0]] = sentence
+    return found
