@@ -84,7 +84,8 @@ def arguments(tests: Sequence[str], root: Path) -> Iterator[list[str]]:
 def passes(tests: Sequence[str], root: Path) -> bool:
     """Say whether all these tests pass on the tree in `root`."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    environment = {**os.environ, **threads, "PYTHONPATH": str(root / "src")}
+    paths = os.pathsep.join([str(root / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, **threads, "PYTHONPATH": paths}
     for each in arguments(tests, root):
         options = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider"]
         command = [sys.executable, "-m", "pytest", *options, *each]

@@ -44,6 +44,7 @@ def compare(shape, device, tolerance):
         torch.testing.assert_close(one, two, rtol=tolerance, atol=10 * tolerance)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="they are tried on the card itself")
 @needs_triton
 def test_kernels_are_convolutions_interpreted():
     """In a process of its own: Triton reads its switch when it is first imported."""
