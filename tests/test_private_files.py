@@ -13,7 +13,7 @@ import pytest
 from test_cli import BOOK, ok, pupils, refused
 
 from cloister import SharedPriorRegressor, StorageError
-from cloister.engines.journal import Journal
+from cloister.engines.journal import FolderJournal
 from cloister.storage import private_folder
 from cloister.tables.files import write_csv
 
@@ -83,8 +83,8 @@ def test_a_folder_that_somebody_made_beforehand_gets_no_model(
     if place == DRAFT:
         plant()
     else:  # while the run is under way
-        finish = Journal.finish
-        monkeypatch.setattr(Journal, "finish", lambda self: (plant(), finish(self))[1])
+        finish = FolderJournal.finish
+        monkeypatch.setattr(FolderJournal, "finish", lambda self: (plant(), finish(self))[1])
     assert "must be a folder of your own that nobody else can write to" in refused(*FIT)
     assert list(work.glob("**/models/*.json")) == []
     assert list(work.glob("seen by all/*")) == []

@@ -74,6 +74,7 @@ _HOMES = {
         "MeanRegularizedClassifier",
         "MeanRegularizedRegressor",
     ],
+    "estimators.loading": ["load"],
     "estimators.meta": ["MetaClassifier", "MetaRegressor"],
     "estimators.prior": ["SharedPriorClassifier", "SharedPriorRegressor"],
     "evaluation": ["Released", "evaluate"],

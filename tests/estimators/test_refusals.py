@@ -15,7 +15,9 @@ from cloister import (
     MeanRegularizedRegressor,
     Plan,
     PlanError,
+    PooledRegressor,
     SharedPriorRegressor,
+    SingleTaskRegressor,
     tune,
 )
 from cloister.errors import BudgetError
@@ -28,9 +30,18 @@ BOUNDS = {0: (0, 1), 1: (0, 1), "y": (0, 1)}
 
 
 def test_a_forgotten_task_is_not_taken_for_a_model_of_ones_own():
-    for face in (SharedPriorRegressor(bounds=BOUNDS), SharedPriorRegressor(ledger=Ledger(1.0, 1e-3))):
-        with pytest.raises(InputError, match="No task was named"):
-            face.fit(X, Y)
+    spent = Ledger(1.0, 1e-3)
+    for settings in ({}, {"bounds": BOUNDS}, {"ledger": spent}, {"epsilon": 1.0}):
+        for face in (SharedPriorRegressor, LowRankRegressor, PooledRegressor):
+            fitting = face(**{k: v for k, v in settings.items() if k in face().get_params()})
+            with pytest.raises(InputError, match=r"task=, or pass one id a row.*use SingleTaskRegressor"):
+                fitting.fit(X, Y)
+    assert not spent.history
+    model = SharedPriorRegressor(bounds=BOUNDS, random_state=0).fit(X, Y, tasks=IDS)
+    with pytest.raises(InputError, match="Got neither"):
+        model.predict(X)
+    with pytest.raises(InputError, match="for several tasks"):
+        SingleTaskRegressor(bounds=BOUNDS).fit(X, Y)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +61,7 @@ def test_missing_values_at_predict_name_the_task():
 def test_saving_never_overwrites_unless_forced(tmp_path):
     model = LowRankRegressor(bounds=BOUNDS, rounds=2, random_state=0).fit(X, Y, tasks=IDS)
     model.save(tmp_path / "run")
-    with pytest.raises(InputError, match="is not empty"):
+    with pytest.raises(InputError, match="is already there"):
         model.save(tmp_path / "run")
     model.save(tmp_path / "run", force=True)
 
@@ -85,7 +96,7 @@ def test_pure_noise_needs_no_delta_and_other_noise_does():
 def test_what_is_said_about_noise_is_true():
     loud = SharedPriorRegressor(bounds=BOUNDS, epsilon=float("inf")).fit(X, Y, tasks=IDS)
     assert "Noise: none" in str(loud.guarantee_)
-    assert "Noise" not in str(SharedPriorRegressor().fit(X, Y).guarantee_)
+    assert "Noise" not in str(SingleTaskRegressor().fit(X, Y).guarantee_)
 
 
 def test_a_tasks_seed_does_not_give_away_the_noise():

@@ -18,9 +18,13 @@ from cloister.commands.shell import advance, emit, note, positive, say
 from cloister.errors import InputError
 
 if TYPE_CHECKING:
+    from cloister.arrays import Array
+    from cloister.billboard import Billboard
+    from cloister.estimators.prior import SharedPriorClassifier, SharedPriorRegressor
     from cloister.ledger import Ledger
     from cloister.plan import Plan
     from cloister.tables.codebook import Codebook
+    from cloister.tasks import Tasks
 
 __all__ = ["fit"]
 
@@ -65,6 +69,8 @@ def fit(
       cloister fit exam.csv --codebook exam-codebook.toml --epsilon 0.5 -o exam-half
     """
     from cloister.tables import folder as folders
+    from cloister.tables.fitting import fit_in_folder
+    from cloister.tables.table_run import EstimatorSettings
 
     folder = Path(f"{data.stem}-run") if output is None else output
     folders.tidy(folder)
@@ -72,7 +78,9 @@ def fit(
     if epsilon != math.inf:  # infinity is the non-private run, and says so
         positive("--epsilon", epsilon)
     book = _codebook(codebook, task, target)
-    plan = _plan(book, _count(data, book), epsilon, delta, relation, structure)
+    model = _estimator(book, epsilon, delta, relation, structure)
+    ids = _ids(data, book)
+    plan: Plan = model.plan(len(ids), book)
     if not json:
         say(
             f"{data.name}: {plan.n_tasks} tasks by column {book.task!r}. "
@@ -81,10 +89,18 @@ def fit(
             f"Forecast, from public numbers alone: {plan.forecast()}",
         )
     account = _account(ledger, population)
-    draft = folders.unfinished_folder(folder)
-    if not _complete(draft, plan):
-        _run(data, book, plan, draft, account)
-    folders.put_in_place(draft, folder, force)
+    with advance("Rounds") as progress:
+        fit_in_folder(
+            folder,
+            plan,
+            partial(_tasks, data, book),
+            book,
+            EstimatorSettings.of(model, ids, named=True),
+            ledger=account,
+            force=force,
+            progress=progress,
+            resumed=_resumed,
+        )
     head = (folder / "head.txt").read_text(encoding="utf-8").strip()
     if json:
         return emit(_summary(folder, plan) | {"head": head})
@@ -117,36 +133,34 @@ def _codebook(path: Path, task: str | None, target: str | None) -> Codebook:
     return replace(book, task=book.task or task)
 
 
-def _count(data: Path, book: Codebook) -> int:
-    """Count the tasks; no other column is looked at."""
+def _ids(data: Path, book: Codebook) -> Array:
+    """Return the tasks' ids, each once; no other column is looked at."""
     from cloister.tables.rows import task_column
 
     assert book.task is not None
-    count = len(np.unique(task_column(data, book.task)))
-    if count < 2:
+    ids = np.unique(task_column(data, book.task))
+    if len(ids) < 2:
         raise InputError(
             f"Column {book.task!r} of {data.name} must hold at least 2 tasks. Got 1, with nobody to learn "
             "from. Name the column that tells schools, hospitals or persons apart."
         )
-    return count
+    return ids
 
 
-def _plan(
-    book: Codebook, tasks: int, epsilon: float, delta: float | None, relation: Relation, structure: Structure
-) -> Plan:
+def _estimator(
+    book: Codebook, epsilon: float, delta: float | None, relation: Relation, structure: Structure
+) -> SharedPriorRegressor | SharedPriorClassifier:
     from cloister.estimators.prior import SharedPriorClassifier, SharedPriorRegressor
     from cloister.tables.codebook import Numeric
 
-    face = SharedPriorRegressor if isinstance(book.target, Numeric) else SharedPriorClassifier
-    model = face(
+    kind = SharedPriorRegressor if isinstance(book.target, Numeric) else SharedPriorClassifier
+    return kind(
         book.task,
         epsilon=epsilon,
         delta="auto" if delta is None else delta,
         relation=relation.value,
         structure=structure.value,
     )
-    plan: Plan = model.plan(tasks, book)
-    return plan
 
 
 def _account(place: str | None, population: str | None) -> Ledger | None:
@@ -160,28 +174,14 @@ def _account(place: str | None, population: str | None) -> Ledger | None:
     return account
 
 
-def _complete(draft: Path, plan: Plan) -> bool:
-    """Say whether a run of this plan is complete there, and was killed before it was put in place."""
-    from cloister.billboard import Billboard
-    from cloister.storage import private_folder
-
-    if draft.is_symlink() or draft.exists():
-        private_folder(draft)
-    if (draft / "secret").exists() or not (draft / "models").is_dir():
-        return False
-    if Billboard.load(draft / "board").plan != plan.fingerprint:
-        raise InputError(
-            f"{draft} holds a run that is complete, and not this one. Give the command that began it again, "
-            "or remove that folder."
-        )
-    note("An earlier run of this command was complete, but not yet in place. It is now; nothing was run.")
-    return True
+def _resumed(board: Billboard) -> None:
+    if board.complete:
+        note("An earlier run of this command was complete, but not yet in place. It is now; nothing was run.")
+    else:
+        note(f"Going on with the unfinished run: {board.rounds} of {board.capacity} releases are posted.")
 
 
-def _run(data: Path, book: Codebook, plan: Plan, draft: Path, account: Ledger | None) -> None:
-    from cloister.engines.run import run
-    from cloister.storage import private_folder
-    from cloister.tables.folder import write_run
+def _tasks(data: Path, book: Codebook) -> Tasks:
     from cloister.tables.rows import read_rows
     from cloister.tasks import Tasks
 
@@ -192,20 +192,7 @@ def _run(data: Path, book: Codebook, plan: Plan, draft: Path, account: Ledger | 
         note(f"Columns that the codebook does not name are not used: {', '.join(unused)}.")
     assert rows.y is not None
     assert rows.ids is not None
-    tasks = Tasks.from_arrays(rows.X, rows.y, rows.ids)
-    private_folder(draft)
-    with advance("Rounds") as progress:
-        run(
-            plan,
-            tasks,
-            ledger=account,
-            progress=progress,
-            journal=draft,
-            save=partial(write_run, draft, book),
-            resumed=lambda begun: note(
-                f"Going on with the unfinished run: {begun.rounds} of {begun.capacity} releases are posted."
-            ),
-        )
+    return Tasks.from_arrays(rows.X, rows.y, rows.ids)
 
 
 def _summary(folder: Path, plan: Plan) -> dict[str, object]:

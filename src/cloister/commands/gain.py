@@ -16,8 +16,8 @@ from cloister.errors import InputError
 
 if TYPE_CHECKING:
     from cloister.tables.codebook import Codebook
-    from cloister.tables.folder import PublicPart
     from cloister.tables.rows import Rows
+    from cloister.tables.table_run import TableRun
 
 __all__ = ["Gain", "gain", "measure"]
 
@@ -114,7 +114,7 @@ def gain(
     say(found.verdict(name), f"{_OPTIMISTIC} This number is private to you.", apart=True)
 
 
-def measure(public: PublicPart, rows: Rows, splits: int, test: float) -> Gain:
+def measure(public: TableRun, rows: Rows, splits: int, test: float) -> Gain:
     """Fit a task's rows with the board, without it, and not at all; return errors on held-out rows."""
     if not 0 < test < 1:
         raise InputError(f"--test must be a share in (0, 1). Got {test}.")
@@ -136,7 +136,7 @@ def measure(public: PublicPart, rows: Rows, splits: int, test: float) -> Gain:
     return Gain({k: np.array(v) for k, v in errors.items()}, len(rows) - held, held)
 
 
-def _fits(public: PublicPart, X: Floats, y: NDArray[Any]) -> dict[str, Floats]:
+def _fits(public: TableRun, X: Floats, y: NDArray[Any]) -> dict[str, Floats]:
     """Return weights by method."""
     from cloister.algorithms.independent import Independent
     from cloister.engines.run import replay
@@ -155,7 +155,7 @@ def _fits(public: PublicPart, X: Floats, y: NDArray[Any]) -> dict[str, Floats]:
         "own": replay(alone, alone.open(), tasks)["coef"][0],
     }
     try:
-        return fits | {"board": public.newcomer().weights}
+        return fits | {"board": public.newcomer()["coef"][0]}
     except InputError:  # not every board has a model for a task without rows
         return fits
 

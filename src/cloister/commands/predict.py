@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 
 from cloister.arrays import Array
 from cloister.commands.options import Folder, Force, Json, Output, OwnData, TaskName, Types
@@ -15,7 +14,6 @@ from cloister.commands.shell import absent, emit, note, say, show_table
 from cloister.errors import InputError
 
 if TYPE_CHECKING:
-    from cloister.tables.codebook import Codebook
     from cloister.tables.model import TaskModel
     from cloister.tables.rows import Rows
 
@@ -58,8 +56,8 @@ def predict(
 
 def _by_folder(folder: Path, data: Path, types: list[str] | None) -> tuple[Rows, dict[str, Array], int]:
     from cloister.commands.own_types import own_types
-    from cloister.tables.folder import file_name, read_public
-    from cloister.tables.model import TaskModel
+    from cloister.tables.folder import read_public, with_models
+    from cloister.tables.prediction import predicted_columns
     from cloister.tables.rows import read_rows
 
     public = read_public(folder, own_types(types))
@@ -70,28 +68,16 @@ def _by_folder(folder: Path, data: Path, types: list[str] | None) -> tuple[Rows,
             + (f" {public.codebook.task!r}" if public.codebook.task else ", and the codebook names none")
             + ". Add it, or use --model FILE for the rows of one task."
         )
-    names, inverse = np.unique(rows.ids, return_inverse=True)
-    order = np.argsort(inverse, kind="stable")
-    groups = np.split(order, np.cumsum(np.bincount(inverse, minlength=len(names)))[:-1])
-    added, newcomer, unseen = _empty(public.codebook, len(rows)), None, 0
-    for task, at in zip(names.tolist(), groups, strict=True):
-        path = folder / "models" / file_name(task)
-        if path.is_file():
-            model = TaskModel.load(path)
-            if model.task != task:
-                raise InputError(
-                    f"{path} is the model of task {model.task!r}, not {task!r}. Restore the file."
-                )
-        else:
-            unseen += 1
-            newcomer = model = newcomer or public.newcomer()
-        for name, values in _columns(model, public.codebook, rows.X[at]).items():
-            added[name][at] = values
-    return rows, added, unseen
+    ids = public.settings.as_ids(rows.ids.tolist())
+    names = np.unique(ids).tolist()
+    run = with_models(folder, public, map(str, names))
+    added = predicted_columns(run.codebook, rows.X, *run.locate(ids))
+    return rows, added, len(names) - len(run.ids)
 
 
 def _by_model(path: Path, data: Path) -> tuple[Rows, dict[str, Array], int]:
     from cloister.tables.model import TaskModel
+    from cloister.tables.prediction import predicted_columns
     from cloister.tables.rows import read_rows
 
     model = TaskModel.load(path)
@@ -101,33 +87,8 @@ def _by_model(path: Path, data: Path) -> tuple[Rows, dict[str, Array], int]:
             f"{path} is the model of task {model.task!r}, but {data.name} has rows of other tasks. "
             "Keep this task's rows only."
         )
-    return rows, _columns(model, model.codebook, rows.X), 0
-
-
-def _empty(codebook: Codebook, rows: int) -> dict[str, Array]:
-    """Return columns of the right names and types, to be filled task by task."""
-    levels = getattr(codebook.target, "levels", None)
-    if levels is None:
-        return {"prediction": np.zeros(rows), "std": np.zeros(rows)}
-    return {"prediction": np.full(rows, levels[0], dtype=np.asarray(levels).dtype)} | {
-        f"p[{level}]": np.zeros(rows) for level in levels
-    }
-
-
-def _columns(model: TaskModel, codebook: Codebook, X: NDArray[np.float64]) -> dict[str, Array]:
-    """Predict encoded rows by one model."""
-    from cloister.learners.softmax import probabilities
-
-    if model.weights.size % codebook.width or model.codebook.to_dict() != codebook.to_dict():
-        raise InputError(f"The model of task {model.task!r} belongs to another codebook. Take this run's.")
-    levels = getattr(codebook.target, "levels", None)
-    if levels is None:
-        variance = np.einsum("nd,de,ne->n", X, model.covariance, X) + (model.noise or 0.0)
-        std = np.sqrt(np.maximum(variance, 0.0)) * codebook.target_scale
-        return {"prediction": codebook.decode_target(X @ model.weights), "std": std}
-    chances = probabilities(X @ model.weights.reshape(-1, codebook.width).T)
-    best = codebook.decode_target(chances.argmax(axis=1))
-    return {"prediction": best} | {f"p[{level}]": chances[:, i] for i, level in enumerate(levels)}
+    whose = np.zeros(len(rows), dtype=np.intp)
+    return rows, predicted_columns(model.codebook, rows.X, model.arrays, whose), 0
 
 
 def _deliver(
@@ -167,19 +128,16 @@ def replay(
       cloister replay exam-run my-pupils.csv --task-name "Elm Street" -o elm-street.json
     """
     from cloister.commands.own_types import own_types
-    from cloister.engines.run import replay as replayed
     from cloister.tables.folder import read_public
-    from cloister.tables.model import TaskModel
     from cloister.tables.rows import own_rows
     from cloister.tasks import Tasks
 
     file = None if output is None else absent(output, force)
-    public = read_public(folder, own_types(types))
-    rows = own_rows(data, public.codebook, task_name)
+    run = read_public(folder, own_types(types))
+    rows = own_rows(data, run.codebook, task_name)
     assert rows.y is not None
     own = Tasks.from_arrays(rows.X, rows.y, [task_name] * len(rows))
-    models = replayed(public.plan, public.board, own)
-    model = TaskModel.of(str(own.ids[0]), public.codebook, {name: array[0] for name, array in models.items()})
+    model = run.model_of(own, own.ids[0])
     if file is not None:
         model.save(file)
     if json:

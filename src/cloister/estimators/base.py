@@ -1,7 +1,7 @@
 """What all scikit-learn faces share: a table goes in, a plan runs, and every task gets its own model.
 
-A face adds an algorithm (`_algorithm`) and says what serves a task that was not there (`_stranger`); whether
-it predicts numbers or classes comes from `RegressionFace` or `ClassificationFace`.
+A face adds an algorithm (`_algorithm`); whether it predicts numbers or classes comes from `RegressionFace` or
+`ClassificationFace`. Encoding, the run, its folder and prediction are those of `cloister.tables`.
 """
 
 from __future__ import annotations
@@ -20,22 +20,28 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithm import Algorithm
-from cloister.algorithms.independent import Independent
-from cloister.arrays import Floats, States
-from cloister.engines.run import Run, run
+from cloister.arrays import Array, Floats, States
 from cloister.errors import InputError, not_pickled
 from cloister.estimators.parameters import check_parameters
 from cloister.learners.classification import Classification
 from cloister.learners.regression import Regression
-from cloister.learners.softmax import probabilities
 from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, Silent
-from cloister.roster import task_name
 from cloister.tables.codebook import Codebook, Numeric
-from cloister.tables.columns import Columns, check_columns, read_codebook, refuse_missing, split_table
+from cloister.tables.columns import (
+    Columns,
+    check_columns,
+    one_task,
+    read_codebook,
+    refuse_missing,
+    split_table,
+)
+from cloister.tables.fitting import fit_in_folder, fit_in_memory
+from cloister.tables.folder import save_run
 from cloister.tables.model import TaskModel
-from cloister.tables.scaling import OwnScaling
+from cloister.tables.prediction import Index, class_probabilities, deviations, numbers
+from cloister.tables.table_run import EstimatorSettings, TableRun
 from cloister.tasks import Tasks
 
 __all__ = ["FROM_DATA", "ClassificationFace", "Face", "RegressionFace"]
@@ -55,17 +61,11 @@ class Face(BaseEstimator, ABC):  # type: ignore[misc]
     random_state: int | None
 
     _classify: bool
-    _units: Codebook | OwnScaling
-    #: Whether this is one task's own model (task=None): all of it is that task's.
-    _alone: bool
+    _fitted: TableRun
 
     @abstractmethod
     def _algorithm(self, codebook: Codebook) -> Algorithm:
         """Return the algorithm for rows of this codebook."""
-
-    def _stranger(self) -> States:
-        """Return the model of a task that was not in `fit`, from the board alone."""
-        return self.plan_.algorithm.newcomer(self.billboard_)
 
     @abstractmethod
     def _check_target(self, codebook: Codebook) -> None:
@@ -75,14 +75,14 @@ class Face(BaseEstimator, ABC):  # type: ignore[misc]
     def _learner(self, codebook: Codebook) -> Regression | Classification:
         """Return what a task does on its own."""
 
-    @abstractmethod
-    def _own_scaling(
-        self, X: Floats, y: NDArray[Any], weight: Floats
-    ) -> tuple[OwnScaling, NDArray[Any], Regression | Classification]:
-        """Scale by one's own data; return the scaling, the target and the learner."""
-
     def fit(
-        self, X: Any, y: Any, tasks: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+        self,
+        X: Any,
+        y: Any,
+        tasks: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        journal: str | os.PathLike[str] | None = None,
     ) -> Any:
         """Fit every task's model.
 
@@ -96,22 +96,18 @@ class Face(BaseEstimator, ABC):  # type: ignore[misc]
             One task id a row, instead of a task column.
         sample_weight : array-like of shape (n_samples,), optional
             Row weights; they stay with the task.
+        journal : path, optional
+            A new folder where the run is left, as by `save`. Every release is on disk before it is used: if
+            this call is killed, the same call goes on, with the same releases, and is charged once.
 
         Returns
         -------
         self
         """
         self._check_parameters()
-        if self.task is None and tasks is None:
-            if getattr(self, "bounds", None) is not None or getattr(self, "ledger", None) is not None:
-                raise InputError(
-                    "No task was named, so all rows would count as one task's own. Pass task= or tasks= to "
-                    "share; leave out bounds= and ledger= for a model of one's own."
-                )
-            return self._fit_alone(X, y, sample_weight)
         columns, codebook, data = self._encode(X, y, tasks, sample_weight)
-        finished = self._run(codebook, data)
-        self._adopt(columns, codebook, finished)
+        settings = EstimatorSettings.of(self, data.ids, columns.named)
+        self._adopt(columns, self._run(codebook, data, settings, None if journal is None else Path(journal)))
         ledger = getattr(self, "ledger", None)
         if ledger is not None and len(ledger.history) > 1:
             warnings.warn(
@@ -141,7 +137,8 @@ class Face(BaseEstimator, ABC):  # type: ignore[misc]
         data = Tasks.from_arrays(rows, codebook.encode_target(y), columns.ids, sample_weight)
         if len(data) < 2:
             raise InputError(
-                "There is one task only, and nobody to learn from. Use task=None for a model of one's own."
+                "There is one task only, and nobody to learn from. For a model of one's own use "
+                "SingleTaskRegressor or SingleTaskClassifier."
             )
         return columns, codebook, data
 
@@ -156,9 +153,14 @@ class Face(BaseEstimator, ABC):  # type: ignore[misc]
         refuse_missing({**columns.features, target: np.asarray(y)}, columns.ids)
         return columns, target
 
-    def _run(self, codebook: Codebook, data: Tasks) -> Run:
+    def _run(
+        self, codebook: Codebook, data: Tasks, settings: EstimatorSettings, journal: Path | None
+    ) -> TableRun:
         plan = self._plan(codebook, len(data))
-        return run(plan, data, ledger=self.ledger, random_state=self.random_state)
+        paid: dict[str, Any] = {"ledger": self.ledger, "random_state": self.random_state}
+        if journal is None:
+            return fit_in_memory(plan, data, codebook, settings, **paid)
+        return fit_in_folder(journal, plan, lambda: data, codebook, settings, **paid)
 
     def plan(self, n_tasks: int, codebook: Codebook | None = None) -> Plan:
         """Return the plan that `fit` would run on so many tasks: read its guarantee before spending."""
@@ -184,114 +186,95 @@ class Face(BaseEstimator, ABC):  # type: ignore[misc]
         )
         return plan if silent else plan.calibrate(self.epsilon)
 
-    def _adopt(self, columns: Columns, codebook: Codebook, finished: Run) -> None:
+    def _adopt(self, columns: Columns, fitted: TableRun) -> None:
         """Keep a finished run over these columns."""
-        self.codebook_, self._units, self._alone = codebook, codebook, False
-        self._name_features(columns, list(codebook.names))
-        self._keep(finished)
+        own_order = isinstance(fitted.units, Codebook)
+        self._name_features(list(fitted.codebook.names if own_order else columns.features), columns.named)
+        self._keep(fitted)
 
-    def _name_features(self, columns: Columns, names: list[str]) -> None:
-        self.n_features_in_ = len(columns.features)
-        if columns.named:
+    def _name_features(self, names: list[str], named: bool) -> None:
+        self.n_features_in_ = len(names)
+        if named:
             self.feature_names_in_ = np.array(names, dtype=object)
         elif hasattr(self, "feature_names_in_"):  # of an earlier fit
             del self.feature_names_in_
 
-    def _keep(self, finished: Run) -> None:
-        self._finished = finished
-        self.plan_, self.billboard_, self.guarantee_ = finished.plan, finished.board, finished.guarantee
-        self.task_ids_ = finished.private.ids
-        weights = finished.private.models["coef"]
-        by_class = weights.reshape(len(weights), -1, self._units.width)
-        coef, intercept = self._units.to_user_units(by_class)
+    def _keep(self, fitted: TableRun) -> None:
+        self._fitted = fitted
+        if isinstance(fitted.units, Codebook):
+            self.codebook_ = fitted.units
+        self.plan_, self.billboard_, self.guarantee_ = fitted.plan, fitted.board, fitted.guarantee
+        self.task_ids_ = fitted.ids
+        weights = fitted.models["coef"]
+        by_class = weights.reshape(len(weights), weights.shape[1] // fitted.units.width, fitted.units.width)
+        coef, intercept = fitted.units.to_user_units(by_class)
         squeeze = by_class.shape[1] == 1
         self.coef_ = coef[:, 0] if squeeze else coef
         self.intercept_ = intercept[:, 0] if squeeze else intercept
 
-    def _models(self, X: Any, tasks: ArrayLike | None) -> tuple[Floats, States]:
-        """Return encoded rows, and each row's own task's model; `_stranger` for a task not seen before."""
+    def _rows(self, X: Any, tasks: ArrayLike | None) -> tuple[Floats, States, Index]:
+        """Return encoded rows, models, and which of these is each row's own task's."""
         check_is_fitted(self, "guarantee_")
-        models = self._finished.private.models
-        if self._alone:
-            rows = self._encode_alone(X)
-            return rows, {name: np.repeat(array, len(rows), axis=0) for name, array in models.items()}
         columns = split_table(X, self.task, tasks)
         refuse_missing(columns.features, columns.ids)
-        rows = self._encode_rows(columns)
-        if (self.task_ids_.dtype.kind == "U") != (columns.ids.dtype.kind == "U"):
-            kinds = ("numbers", "text") if columns.ids.dtype.kind == "U" else ("text", "numbers")
-            raise InputError(f"Task ids were {kinds[0]} in fit and are {kinds[1]} here. Pass them as in fit.")
-        at = np.minimum(np.searchsorted(self.task_ids_, columns.ids), len(self.task_ids_) - 1)
-        unseen = self.task_ids_[at] != columns.ids
-        chosen = {name: array[at] for name, array in models.items()}
-        if unseen.any():
-            stranger = self._stranger()
-            for name, array in chosen.items():
-                array[unseen] = stranger[name][0]
-        return rows, chosen
+        return self._encode_rows(columns), *self._locate(columns.ids)
+
+    def _locate(self, ids: Array) -> tuple[States, Index]:
+        return self._fitted.locate(ids)
 
     def _encode_rows(self, columns: Columns) -> Floats:
         return self.codebook_.encode(check_columns(self.codebook_, columns))
 
-    def _encode_alone(self, X: Any) -> Floats:
-        from sklearn.utils.validation import validate_data
+    def replay(
+        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, task: object = "new"
+    ) -> TaskModel:
+        """Return one task's own model, from its own rows and the board alone.
 
-        assert isinstance(self._units, OwnScaling)
-        return self._units.encode(np.asarray(validate_data(self, X, reset=False, dtype=np.float64)))
+        For a task that was in `fit` it is its model again, for one that comes later it is how to join. The
+        table may have the task column or not; `task` is what to call it.
 
-    def _fit_alone(self, X: Any, y: Any, sample_weight: ArrayLike | None) -> Any:
-        """Fit one's own single-task model: nothing leaves, so nothing need be public and epsilon is 0."""
-        from sklearn.utils.validation import _check_sample_weight, validate_data
-
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=not self._classify)
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        scaling, target, learner = self._own_scaling(X, y, weight)
-        self._units, self._alone = scaling, True
-        data = Tasks.from_arrays(scaling.encode(X), target, np.zeros(len(X), dtype=int), weight)
-        self._keep(run(Plan(Independent(learner), n_tasks=1), data))
-        return self
+        Privacy
+        -------
+        Free: nothing leaves the task, and nothing is spent.
+        """
+        check_is_fitted(self, "guarantee_")
+        own = one_task(self._fitted.codebook, X, y, self.task, sample_weight)
+        return self._fitted.model_of(own, task)
 
     def export(self, task: object, path: str | os.PathLike[str]) -> Path:
-        """Write one task's own model to a file, to be handed to that task alone."""
+        """Write one task's own model to a file that you alone can read, to be handed to that task alone."""
         return self.task_model(task).save(path)
 
     def task_model(self, task: object) -> TaskModel:
         """Return one task's own model."""
         check_is_fitted(self, "guarantee_")
-        if self._alone:
-            raise InputError("A model of one's own (task=None) is the estimator itself: pickle it.")
-        if not isinstance(self._units, Codebook):
-            raise InputError("A model's file holds its codebook, and there is none. Fit with bounds=.")
-        return TaskModel.of(str(task_name(task)), self.codebook_, self._finished.model(task))
+        return self._fitted.task_model(task)
 
-    def save(self, folder: str | os.PathLike[str], force: bool = False) -> Path:
-        """Write the public part to a folder: plan, billboard, codebook and guarantee; no task's model.
+    def save(self, folder: str | os.PathLike[str], *, models: bool = True, force: bool = False) -> Path:
+        """Write the run to a folder, as `cloister fit` does; `cloister.load` gives the estimator back.
 
-        A folder that holds anything is left as it is, unless forced.
+        Parameters
+        ----------
+        folder : path
+            A new folder, for you alone (mode 0700). One that is there is left as it is, unless forced.
+        models : bool, default=True
+            Whether to write each task's model to a file of its own, under ``models``. Give each of these to
+            its own task alone. Without them the folder holds the public part: plan, billboard, codebook,
+            settings and guarantee.
+        force : bool, default=False
+            Replace the folder of an older run.
         """
         check_is_fitted(self, "guarantee_")
-        if self._alone:
-            raise InputError("A model of one's own (task=None) has no public part: pickle the estimator.")
-        if not isinstance(self._units, Codebook):
-            raise InputError("The public part holds a codebook, and there is none. Fit with bounds=.")
-        if self.guarantee_.epsilon != self._finished.guarantee.epsilon:
+        if self.guarantee_.epsilon != self._fitted.guarantee.epsilon:
             raise InputError(
                 "This model was chosen among several, which cost more than its own plan says. Keep the "
                 "guarantee of the choice, and export models with export(task, path)."
             )
-        target = Path(folder)
-        if not force and target.exists() and any(target.iterdir()):
-            raise InputError(f"{target} is not empty and is left as it is. Choose another, or force=True.")
-        target.mkdir(parents=True, exist_ok=True)
-        self.plan_.save(target / "plan.toml")
-        self.codebook_.save(target / "codebook.toml")
-        self.billboard_.save(target / "board")
-        (target / "guarantee.json").write_text(self.guarantee_.to_json() + "\n", encoding="utf-8")
-        (target / "guarantee.txt").write_text(f"{self.guarantee_}\n", encoding="utf-8")
-        return target
+        save_run(Path(folder), self._fitted, models, force)
+        return Path(folder)
 
     def __getstate__(self) -> dict[str, Any]:
-        if not getattr(self, "_alone", True):
+        if len(getattr(self, "task_ids_", ())) > 1:
             raise not_pickled(
                 "A fitted estimator",
                 "Use save(folder) for the run, and export(task, path) for one task's own model.",
@@ -313,13 +296,6 @@ class RegressionFace(RegressorMixin, Face):  # type: ignore[misc]
     def _learner(self, codebook: Codebook) -> Regression:
         return Regression(codebook.width)
 
-    def _own_scaling(
-        self, X: Floats, y: NDArray[Any], weight: Floats
-    ) -> tuple[OwnScaling, Floats, Regression]:
-        numbers = np.asarray(y, dtype=np.float64)
-        scaling = OwnScaling.of(X, numbers, weight)
-        return scaling, scaling.encode_target(numbers), Regression(scaling.width)
-
     def predict(self, X: Any, tasks: ArrayLike | None = None, return_std: bool = False) -> Any:
         """Predict with each row's own task's model; a task not seen before is served from the board alone.
 
@@ -332,16 +308,9 @@ class RegressionFace(RegressorMixin, Face):  # type: ignore[misc]
         return_std : bool
             Also return the standard deviation of the prediction, noise included; for models that have one.
         """
-        rows, models = self._models(X, tasks)
-        mean = self._units.decode_target(np.einsum("nd,nd->n", rows, models["coef"]))
-        if not return_std:
-            return mean
-        if "covariance" not in models:
-            raise InputError(
-                f"{type(self).__name__} has no posterior, hence no return_std. Use SharedPriorRegressor."
-            )
-        spread = np.einsum("nd,nde,ne->n", rows, models["covariance"], rows) + models["noise"]
-        return mean, np.sqrt(np.maximum(spread, 0.0)) * self._units.target_scale
+        found = self._rows(X, tasks)
+        mean = numbers(self._fitted.units, *found)
+        return (mean, deviations(self._fitted.units, *found)) if return_std else mean
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: ArrayLike | None = None) -> float:
         """Return the coefficient of determination. Private: a score that leaves its tasks is a release."""
@@ -360,29 +329,17 @@ class ClassificationFace(ClassifierMixin, Face):  # type: ignore[misc]
             other = type(self).__name__.replace("Classifier", "Regressor")
             raise InputError(f"The codebook's target is a number. Use {other}, or list classes.")
 
-    def _keep(self, finished: Run) -> None:
-        if isinstance(self._units, Codebook):
-            self.classes_ = np.asarray(self._units.target.levels)  # type: ignore[union-attr]
-        super()._keep(finished)
+    def _keep(self, fitted: TableRun) -> None:
+        if isinstance(fitted.units, Codebook):
+            self.classes_ = np.asarray(fitted.units.target.levels)  # type: ignore[union-attr]
+        super()._keep(fitted)
 
     def _learner(self, codebook: Codebook) -> Classification:
         return Classification(codebook.width, len(codebook.target.levels))  # type: ignore[union-attr]
 
-    def _own_scaling(
-        self, X: Floats, y: NDArray[Any], weight: Floats
-    ) -> tuple[OwnScaling, NDArray[Any], Classification]:
-        from sklearn.utils.multiclass import check_classification_targets
-
-        check_classification_targets(y)
-        self.classes_, index = np.unique(y, return_inverse=True)
-        scaling = OwnScaling.of(X, None, weight)
-        return scaling, index, Classification(scaling.width, max(2, len(self.classes_)))
-
     def predict_proba(self, X: Any, tasks: ArrayLike | None = None) -> Floats:
         """Return class probabilities by each row's own task's model, in the order of `classes_`."""
-        rows, models = self._models(X, tasks)
-        weights = models["coef"].reshape(len(rows), -1, rows.shape[1])
-        chances = probabilities(np.einsum("nd,nqd->nq", rows, weights))[:, : len(self.classes_)]
+        chances = class_probabilities(*self._rows(X, tasks))[:, : len(self.classes_)]
         return np.asarray(chances / chances.sum(axis=1, keepdims=True))
 
     def predict(self, X: Any, tasks: ArrayLike | None = None) -> NDArray[Any]:

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithm import Algorithm
 from cloister.algorithms.independent import Independent
-from cloister.arrays import Floats, States
-from cloister.engines.run import Run, run
+from cloister.arrays import Array, Floats, States
+from cloister.engines.run import run
 from cloister.errors import InputError
 from cloister.estimators.base import FROM_DATA, ClassificationFace, Face, RegressionFace
 from cloister.learners.classification import Classification
@@ -24,7 +25,10 @@ from cloister.privacy.accounting import Price, Prices
 from cloister.privacy.guarantee import NoiseMade, guarantee_for
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import Columns
+from cloister.tables.fitting import fit_in_folder, fit_in_memory
+from cloister.tables.prediction import Index
 from cloister.tables.scaling import OwnScaling
+from cloister.tables.table_run import EstimatorSettings, TableRun
 from cloister.tasks import Tasks
 
 __all__ = ["PooledClassifier", "PooledRegressor", "SingleTaskClassifier", "SingleTaskRegressor"]
@@ -40,7 +44,13 @@ class _SingleTask(Face):
         self.bounds = bounds
 
     def fit(
-        self, X: Any, y: Any, tasks: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+        self,
+        X: Any,
+        y: Any,
+        tasks: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        journal: str | os.PathLike[str] | None = None,
     ) -> Any:
         """Fit every task's model to its own rows.
 
@@ -51,18 +61,46 @@ class _SingleTask(Face):
         y : array-like of shape (n_samples,)
             Numbers or classes.
         tasks : array-like of shape (n_samples,), optional
-            One task id a row, instead of a task column.
+            One task id a row, instead of a task column. Without either, all rows are one task's own.
         sample_weight : array-like of shape (n_samples,), optional
             Row weights.
+        journal : path, optional
+            A new folder where the run is left, as by `save`; needs bounds.
 
         Returns
         -------
         self
         """
-        if self.bounds is not None or (self.task is None and tasks is None):
-            return super().fit(X, y, tasks, sample_weight)
+        alone = self.task is None and tasks is None
+        if (self.bounds is None or alone) and journal is not None:
+            raise InputError("A journal holds a codebook and tasks. Pass bounds= and task= or tasks=.")
+        if alone:
+            return self._fit_alone(X, y, sample_weight)
+        if self.bounds is not None:
+            return super().fit(X, y, tasks, sample_weight, journal=journal)
         columns, _ = self._columns(X, y, tasks)
         self._fit_each(columns, np.asarray(y), sample_weight)
+        return self
+
+    def _fit_alone(self, X: Any, y: Any, sample_weight: ArrayLike | None) -> Any:
+        """Fit one's own single-task model: nothing leaves, so nothing need be public."""
+        from sklearn.utils.multiclass import check_classification_targets
+        from sklearn.utils.validation import _check_sample_weight, validate_data
+
+        if self.bounds is not None:
+            raise InputError(
+                "bounds= are for several tasks. Name these with task= or tasks=, or leave bounds= out for a "
+                "model of one's own."
+            )
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=not self._classify)
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        if self._classify:
+            check_classification_targets(y)
+            self.classes_, y = np.unique(y, return_inverse=True)
+        scaling, target = self._scaled(X, y, weight)
+        data = Tasks.from_arrays(scaling.encode(X), target, np.zeros(len(X), dtype=int), weight)
+        finished = run(Plan(Independent(self._own_learner(scaling.width)), n_tasks=1), data)
+        self._keep(TableRun.of(finished, scaling))
         return self
 
     def _fit_each(self, columns: Columns, goal: NDArray[Any], sample_weight: ArrayLike | None) -> None:
@@ -82,27 +120,44 @@ class _SingleTask(Face):
         learner = self._own_learner(1 + values.shape[1])
         caveats = (CLASSES_FROM_DATA,) if self._classify else ()
         finished = run(Plan(Independent(learner), n_tasks=len(data), caveats=caveats), stacked)
-        self._units, self._alone = _user_scaling(values.shape[1]), False
-        self._name_features(columns, list(columns.features))
         models = _to_user_units(finished.private.models, [scaling for scaling, _, _ in parts])
-        self._keep(replace(finished, private=replace(finished.private, models=models)))
+        fitted = TableRun.of(finished, _user_scaling(values.shape[1]))
+        self._adopt(columns, replace(fitted, models=models))
 
     def _own_rows(self, data: Tasks, goal: NDArray[Any], i: int) -> tuple[OwnScaling, Floats, NDArray[Any]]:
         """Return one task's scaling, its rows and its scaled targets."""
         at = slice(*data.offsets[i : i + 2])
-        target = goal[data.y[at]]
+        scaling, target = self._scaled(data.X[at], goal[data.y[at]], data.weight[at])
+        return scaling, data.X[at], target
+
+    def _scaled(self, X: Floats, y: NDArray[Any], weight: Floats) -> tuple[OwnScaling, NDArray[Any]]:
+        """Return a task's own scaling, and its scaled targets; classes stay as they are."""
         if self._classify:
-            return OwnScaling.of(data.X[at], None, data.weight[at]), data.X[at], target
-        scaling = OwnScaling.of(data.X[at], target.astype(np.float64), data.weight[at])
-        return scaling, data.X[at], scaling.encode_target(target.astype(np.float64))
+            return OwnScaling.of(X, None, weight), y
+        numbers = np.asarray(y, dtype=np.float64)
+        scaling = OwnScaling.of(X, numbers, weight)
+        return scaling, scaling.encode_target(numbers)
 
     def _own_learner(self, width: int) -> Regression | Classification:
         return Classification(width, max(2, len(self.classes_))) if self._classify else Regression(width)
 
+    def _rows(self, X: Any, tasks: ArrayLike | None) -> tuple[Floats, States, Index]:
+        check_is_fitted(self, "guarantee_")
+        scaling, named = self._fitted.units, self.task is not None or tasks is not None
+        if named or len(self.task_ids_) > 1 or not isinstance(scaling, OwnScaling):
+            return super()._rows(X, tasks)
+        from sklearn.utils.validation import validate_data
+
+        rows = scaling.encode(np.asarray(validate_data(self, X, reset=False, dtype=np.float64)))
+        return rows, self._fitted.models, np.zeros(len(rows), dtype=np.intp)
+
     def _encode_rows(self, columns: Columns) -> Floats:
-        if isinstance(self._units, Codebook):
-            return super()._encode_rows(columns)
-        return self._units.encode(_numbers(columns))
+        scaling = self._fitted.units
+        return (
+            super()._encode_rows(columns)
+            if isinstance(scaling, Codebook)
+            else scaling.encode(_numbers(columns))
+        )
 
     def _algorithm(self, codebook: Codebook) -> Algorithm:
         return Independent(self._learner(codebook))
@@ -111,14 +166,13 @@ class _SingleTask(Face):
         caveats = (FROM_DATA,) if codebook.from_private_data else ()
         return Plan(self._algorithm(codebook), n_tasks=n_tasks, caveats=caveats)
 
-    def _run(self, codebook: Codebook, data: Tasks) -> Run:
-        return run(self._plan(codebook, len(data)), data)
-
-    def _stranger(self) -> States:
-        raise InputError(
-            "Single tasks share nothing, so there is no model for a task that was not in fit. "
-            "Use SharedPrior estimators, or predict for the tasks of fit only."
-        )
+    def _run(
+        self, codebook: Codebook, data: Tasks, settings: EstimatorSettings, journal: Path | None
+    ) -> TableRun:
+        plan = self._plan(codebook, len(data))
+        if journal is None:
+            return fit_in_memory(plan, data, codebook, settings)
+        return fit_in_folder(journal, plan, lambda: data, codebook, settings)
 
 
 class SingleTaskRegressor(RegressionFace, _SingleTask):
@@ -171,35 +225,39 @@ class _Pooled(Face):
         """Refuse: rows are put together, and no plan prices that."""
         raise InputError("Pooling has no plan: all rows are put together, and nothing protects them.")
 
-    def save(self, folder: str | os.PathLike[str], force: bool = False) -> Path:
+    def save(self, folder: str | os.PathLike[str], *, models: bool = True, force: bool = False) -> Path:
         """Refuse: nothing about a pooled model is public."""
         raise InputError("A pooled model is not private, so it has no public part. Use export(task, path).")
 
-    def _run(self, codebook: Codebook, data: Tasks) -> Run:
+    def _run(
+        self, codebook: Codebook, data: Tasks, settings: EstimatorSettings, journal: Path | None
+    ) -> TableRun:
+        if journal is not None:
+            raise InputError("A pooled model is not private, so it has no journal. Leave journal= out.")
         everyone = np.array([0, len(data.y)])
         together = Tasks(np.zeros(1, dtype=np.int64), data.X, data.y, data.weight, everyone)
         finished = run(Plan(Independent(self._learner(codebook)), n_tasks=1), together)
         models = {
             name: np.repeat(array, len(data), axis=0) for name, array in finished.private.models.items()
         }
-        return replace(finished, private=replace(finished.private, ids=data.ids, models=models))
+        nothing = Price(math.inf, 1.0, "none")
+        guarantee = guarantee_for(
+            Prices(finished.plan.relation, nothing, nothing),
+            NoiseMade.none(),
+            finished.guarantee.doubts,
+            n_tasks=len(data),
+            participation="everyone, with all rows",
+            trust="whoever pools the rows sees them all",
+        )
+        fitted = TableRun.of(finished, codebook, settings)
+        return replace(fitted, guarantee=guarantee, ids=data.ids, models=models)
 
-    def _keep(self, finished: Run) -> None:
-        super()._keep(finished)
-        if not self._alone:
-            nothing = Price(math.inf, 1.0, "none")
-            self.guarantee_ = guarantee_for(
-                Prices(finished.plan.relation, nothing, nothing),
-                NoiseMade.none(),
-                finished.guarantee.doubts,
-                n_tasks=len(finished.private.ids),
-                participation="everyone, with all rows",
-                trust="whoever pools the rows sees them all",
-            )
-            del self.plan_, self.billboard_  # of the one task that all rows were taken for
+    def _keep(self, fitted: TableRun) -> None:
+        super()._keep(fitted)
+        del self.plan_, self.billboard_  # of the one task that all rows were taken for
 
-    def _stranger(self) -> States:
-        return {name: array[:1] for name, array in self._finished.private.models.items()}
+    def _locate(self, ids: Array) -> tuple[States, Index]:
+        return self._fitted.models, np.zeros(len(ids), dtype=np.intp)  # whatever the task
 
 
 class PooledRegressor(RegressionFace, _Pooled):
@@ -208,7 +266,7 @@ class PooledRegressor(RegressionFace, _Pooled):
     Parameters
     ----------
     task : str or int, optional
-        Name (or index) of the task column. None, and no `tasks` in `fit`, means one task, with its own model.
+        Name (or index) of the task column, unless `fit` is given `tasks`.
     bounds : mapping, path or Codebook
         Limits of the features and the target, as for `SharedPriorRegressor`.
 

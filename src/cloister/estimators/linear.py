@@ -154,8 +154,7 @@ class LowRankRegressor(RegressionFace, _Covariance):
     Parameters
     ----------
     task, epsilon, delta, relation, bounds, ledger, random_state
-        As for `SharedPriorRegressor`. Without a task (None, and no `tasks` in `fit`) it is one's own
-        single-task model: nothing leaves and epsilon is 0.
+        As for `SharedPriorRegressor`.
     lam : float or several
         Strength of the trace norm over all tasks' weights together; what it shrinks grows like the square
         root of the number of tasks, so more tasks want more of it. Of several, ``lam=(0.1, 1, 10)``, each

@@ -8,7 +8,6 @@ from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
@@ -26,9 +25,8 @@ from cloister.learners.losses import Loss
 from cloister.learners.quadratic import Quadratic
 from cloister.ledger import Ledger
 from cloister.tables.codebook import Codebook, Numeric
-from cloister.tables.columns import check_columns, named_columns, refuse_missing, split_table
+from cloister.tables.columns import one_task
 from cloister.tables.model import TaskModel
-from cloister.tasks import Tasks
 
 __all__ = ["MetaClassifier", "MetaRegressor"]
 
@@ -137,20 +135,8 @@ class _Meta(LinearFace):
         Free: nothing leaves the new task, and nothing is spent.
         """
         check_is_fitted(self, "guarantee_")
-        if self._alone:
-            raise InputError("A model of one's own (task=None) has nothing to adapt from. Fit with tasks.")
-        found, named = named_columns(X)
-        column = f"x{self.task}" if isinstance(self.task, int) and not named else str(self.task)
-        rows = len(next(iter(found.values()), ()))
-        columns = split_table(X, self.task, None if column in found else np.zeros(rows, dtype=int))
-        if len(np.unique(columns.ids)) != 1 or len(np.asarray(y)) != rows:
-            raise InputError("adapt takes the rows of one task, and one target for each.")
-        refuse_missing({**columns.features, "target": np.asarray(y)}, columns.ids)
-        book = self.codebook_
-        encoded = book.encode(check_columns(book, columns))
-        tasks = Tasks.from_arrays(encoded, book.encode_target(y), columns.ids, sample_weight)
-        model = adapt(self.plan_, self.billboard_, tasks)
-        return TaskModel.of(str(task), book, {name: array[0] for name, array in model.items()})
+        own = one_task(self._fitted.codebook, X, y, self.task, sample_weight)
+        return self._fitted.model_of(own, task, adapt)
 
 
 class MetaRegressor(RegressionFace, _Meta):
@@ -159,8 +145,7 @@ class MetaRegressor(RegressionFace, _Meta):
     Parameters
     ----------
     task, epsilon, delta, relation, bounds, ledger, random_state
-        As for `SharedPriorRegressor`. Without a task (None, and no `tasks` in `fit`) it is one's own
-        single-task model: nothing leaves and epsilon is 0.
+        As for `SharedPriorRegressor`.
     models : int
         How many meta-models; each task, new ones included, uses the best for itself. More than one pays where
         tasks come in groups, and needs more of them.
@@ -200,6 +185,7 @@ class MetaRegressor(RegressionFace, _Meta):
 
     Examples
     --------
+    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> school, x = np.repeat(np.arange(300), 5), rng.uniform(-1, 1, (1500, 2))
     >>> y = x[:, 0] + rng.normal(0, 0.1, 300)[school]
@@ -219,6 +205,7 @@ class MetaClassifier(ClassificationFace, _Meta):
 
     Examples
     --------
+    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> person, x = np.repeat(np.arange(300), 8), rng.uniform(-1, 1, (2400, 1))
     >>> yes = rng.random(2400) < 1 / (1 + np.exp(-4 * x[:, 0]))

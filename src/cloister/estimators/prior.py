@@ -69,8 +69,8 @@ class SharedPriorRegressor(RegressionFace, _SharedPrior):
     Parameters
     ----------
     task : str or int, optional
-        Name (or index) of the task column. None, and no `tasks` in `fit`, means one's own model: nothing
-        leaves and epsilon is 0.
+        Name (or index) of the task column, unless `fit` is given `tasks`. A model of one's own, which shares
+        nothing, is `SingleTaskRegressor`.
     epsilon : float
         Privacy budget of every task. ``float("inf")`` gives the non-private run, and says so.
     delta : float or "auto"

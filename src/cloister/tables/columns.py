@@ -14,6 +14,7 @@ from cloister.arrays import Array
 from cloister.errors import InputError, PrivateDataError
 from cloister.roster import is_missing, task_ids
 from cloister.tables.codebook import Codebook
+from cloister.tasks import Tasks
 
 __all__ = ["Columns", "read_codebook", "split_table"]
 
@@ -51,12 +52,18 @@ def split_table(X: Any, task: str | int | None, tasks: ArrayLike | None) -> Colu
     """Take the task ids out of a table, by the name of their column, or from beside it."""
     columns, named = named_columns(X)
     rows = len(next(iter(columns.values()), ()))
+    if task is None and tasks is None:
+        raise InputError(
+            "Whose rows these are must be said: name the task column with task=, or pass one id a row with "
+            "tasks=. Got neither. For a model of one's own, which shares nothing, use SingleTaskRegressor or "
+            "SingleTaskClassifier."
+        )
     if tasks is not None:
         ids = task_ids(tasks)
         if len(ids) != rows:
             raise InputError(f"tasks must name one task a row: X has {rows} rows, tasks has {len(ids)}.")
         return Columns({k: v for k, v in columns.items() if k != task}, named, ids)
-    name = f"x{task}" if isinstance(task, int) and not named else str(task)
+    name = _column_name(task, named)
     if name not in columns:
         raise InputError(
             f"X has no task column {task!r}. It has: {', '.join(columns)}. Name the column with task=, "
@@ -72,6 +79,30 @@ def split_table(X: Any, task: str | int | None, tasks: ArrayLike | None) -> Colu
 def _as_given(X: Any, name: str, columns: dict[str, Array]) -> Any:
     """Return the task column before NumPy has made one kind of its entries."""
     return next((X[key] for key in X if str(key) == name), ()) if isinstance(X, Mapping) else columns[name]
+
+
+def _column_name(task: str | int | None, named: bool) -> str:
+    return f"x{task}" if isinstance(task, int) and not named else str(task)
+
+
+def row_count(X: Any) -> int:
+    """Return how many rows a table has, whatever kind of table it is."""
+    return len(next(iter(X.values()), ())) if isinstance(X, Mapping) else len(X)
+
+
+def one_task(
+    codebook: Codebook, X: Any, y: Any, task: str | int | None, sample_weight: ArrayLike | None = None
+) -> Tasks:
+    """Encode the rows of one task, with or without the task column."""
+    found, named = named_columns(X)
+    rows = len(next(iter(found.values()), ()))
+    beside = None if _column_name(task, named) in found else np.zeros(rows, dtype=int)
+    columns = split_table(X, task, beside)
+    if len(np.unique(columns.ids)) != 1 or len(np.asarray(y)) != rows:
+        raise InputError("These must be the rows of one task, and one target for each.")
+    refuse_missing({**columns.features, codebook.target.name: np.asarray(y)}, columns.ids)
+    encoded = codebook.encode(check_columns(codebook, columns))
+    return Tasks.from_arrays(encoded, codebook.encode_target(y), columns.ids, sample_weight)
 
 
 def read_codebook(bounds: Any, columns: Columns, target: str, y: Any, classify: bool) -> Codebook:

@@ -5,33 +5,39 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
+
+from cloister.arrays import States
 from cloister.billboard import Billboard
-from cloister.engines.run import Run
 from cloister.errors import CloisterError, InputError, PlanError
 from cloister.plan import Plan
 from cloister.storage import private_folder, sync_folder, sync_tree, told
 from cloister.tables.codebook import Categorical, Codebook
 from cloister.tables.model import TaskModel
+from cloister.tables.table_run import EstimatorSettings, TableRun
 
 __all__ = [
-    "PublicPart",
     "check_free",
     "file_name",
     "put_in_place",
     "read_codebook",
     "read_plan",
     "read_public",
+    "read_run",
     "require_folder",
+    "save_run",
     "task_of",
     "tidy",
     "unfinished_folder",
+    "with_models",
     "write_run",
 ]
 
@@ -48,6 +54,7 @@ Public: anyone may see these files.
   board            the billboard: every noisy release, hash-chained
   head.txt         the hash that stands for the whole board: sign it, publish it or keep a copy of it
   codebook.toml    what was publicly known about the columns
+  estimator.toml   which estimator made the run, with which settings, if one did
   guarantee.txt    what the others can learn about one task, in words
   guarantee.json   the same for machines
 
@@ -55,23 +62,12 @@ Private: each file goes to its own task, and to nobody else.
   models/NAME.json one task's own model. NAME is the task's id, percent-encoded; a very long id is cut, with
                    a hash at its end. The file says under "task" whose it is.
 
+The folder is for its owner alone as it comes. To publish the public part, copy those files.
+
+Use it from Python:              cloister.load(FOLDER)
 Check the public part:           cloister verify FOLDER --head HEAD
 A task that comes later joins:   cloister replay FOLDER own-data.csv --task-name NAME
 """
-
-
-@dataclass(frozen=True)
-class PublicPart:
-    """What everyone may see of a finished run."""
-
-    plan: Plan
-    board: Billboard
-    codebook: Codebook
-
-    def newcomer(self) -> TaskModel:
-        """Return the model of a task without data, from the board alone."""
-        models = self.plan.algorithm.newcomer(self.board)
-        return TaskModel.of("", self.codebook, {name: array[0] for name, array in models.items()})
 
 
 def file_name(task: str) -> str:
@@ -117,7 +113,12 @@ def read_plan(path: Path, types: Iterable[Any] = ()) -> Plan:
     return plan
 
 
-def read_public(folder: Path, types: Iterable[Any] = ()) -> PublicPart:
+def read_run(folder: Path, types: Iterable[Any] = ()) -> TableRun:
+    """Read a finished run with all models that are there; of the public part alone, there are none."""
+    return with_models(folder, read_public(folder, types))
+
+
+def read_public(folder: Path, types: Iterable[Any] = ()) -> TableRun:
     """Read the public part of a finished run; refuse one that is not whole or not of its plan."""
     require_folder(folder)
     plan = read_plan(folder / "plan.toml", types)
@@ -127,7 +128,39 @@ def read_public(folder: Path, types: Iterable[Any] = ()) -> PublicPart:
         raise InputError(
             f"The board holds {board.rounds} of {board.capacity} releases. Finish the run first."
         )
-    return PublicPart(plan, board, read_codebook(folder, plan))
+    book, place = read_codebook(folder, plan), folder / "estimator.toml"
+    settings = EstimatorSettings.load(place) if place.exists() else EstimatorSettings()
+    nobody = settings.as_ids([])
+    return TableRun(plan, board, plan.guarantee_on(board), book, nobody, _stacked([], book), settings)
+
+
+def with_models(folder: Path, public: TableRun, tasks: Iterable[str] | None = None) -> TableRun:
+    """Add the models whose files are there, of all tasks or of some: each may have been given its own."""
+    models = _read_models(folder / "models", public.codebook, tasks)
+    ids = public.settings.as_ids([model.task for model in models])
+    order = np.argsort(ids)
+    stacked = _stacked([models[i].arrays for i in order], public.codebook)
+    return replace(public, ids=ids[order], models=stacked)
+
+
+def _read_models(folder: Path, codebook: Codebook, tasks: Iterable[str] | None) -> list[TaskModel]:
+    paths = sorted(folder.glob("*.json")) if tasks is None else [folder / file_name(task) for task in tasks]
+    models = [(path, TaskModel.load(path)) for path in paths if path.is_file()]
+    for path, model in models:
+        if file_name(model.task) != path.name:
+            raise InputError(f"{path} is the model of task {model.task!r}, and not its file. Restore it.")
+        if model.codebook.to_dict() != codebook.to_dict():
+            raise InputError(f"{path} belongs to another codebook. Take this run's model.")
+    return [model for _, model in models]
+
+
+def _stacked(models: list[States], codebook: Codebook) -> States:
+    """Put models together, one row a task; of what not all have, nothing."""
+    if not models:
+        classes = len(codebook.target.levels) if isinstance(codebook.target, Categorical) else 2
+        return {"coef": np.zeros((0, (classes - 1) * codebook.width))}
+    shared = set.intersection(*(set(model) for model in models))
+    return {name: np.concatenate([model[name] for model in models]) for name in models[0] if name in shared}
 
 
 def read_codebook(folder: Path, plan: Plan) -> Codebook:
@@ -153,10 +186,12 @@ def require_folder(folder: Path) -> None:
             raise InputError(f"{folder} is not the folder of a run: it has no {name}.")
 
 
-def write_run(folder: Path, codebook: Codebook, run: Run) -> None:
+def write_run(folder: Path, run: TableRun, models: bool = True) -> None:
     """Write everything but the plan and the board, which a run's journal has written; return when on disk."""
-    with told(folder, "then give the same command again: every release is posted, and models come again"):
-        codebook.save(folder / "codebook.toml")
+    with told(folder, "then do the same again: every release is posted, and models come again"):
+        run.codebook.save(folder / "codebook.toml")
+        if run.settings.name:
+            run.settings.save(folder / "estimator.toml")
         for name, text in {
             "guarantee.json": run.guarantee.to_json(),
             "guarantee.txt": str(run.guarantee),
@@ -164,11 +199,26 @@ def write_run(folder: Path, codebook: Codebook, run: Run) -> None:
             "README.txt": README.rstrip(),
         }.items():
             (folder / name).write_text(f"{text}\n", encoding="utf-8")
-        models = private_folder(folder / "models")
-        for i, task in enumerate(run.private.ids.tolist()):
-            own = {name: array[i] for name, array in run.private.models.items()}
-            TaskModel.of(task, codebook, own).save(models / file_name(task), synced=False)
+        if models:
+            home = private_folder(folder / "models")
+            for i, task in enumerate(map(str, run.ids.tolist())):
+                own = {name: array[i] for name, array in run.models.items()}
+                TaskModel.of(task, run.codebook, own).save(home / file_name(task), synced=False)
         sync_tree(folder)
+
+
+def save_run(folder: Path, run: TableRun, models: bool, force: bool) -> None:
+    """Write a finished run to its folder, all of it or nothing; on return it is on disk."""
+    check_free(folder, force)
+    whole = folder.resolve()
+    draft = private_folder(whole.with_name(f".{whole.name}.{secrets.token_hex(8)}.unfinished"))
+    try:
+        run.plan.save(draft / "plan.toml")
+        run.board.save(draft / "board")
+        write_run(draft, run, models)
+        put_in_place(draft, folder, force)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def check_free(folder: Path, force: bool) -> None:
@@ -179,11 +229,12 @@ def check_free(folder: Path, force: bool) -> None:
         return
     if not force:
         raise InputError(
-            f"{folder} is already there and is left as it is. Choose another folder with -o, or add --force."
+            f"{folder} is already there and is left as it is. Choose another folder, or force it (--force, "
+            "force=True)."
         )
     if not (folder / "plan.toml").is_file() or not (folder / "board").is_file():
         raise InputError(
-            f"{folder} is not the folder of a run, so --force does not replace it. Choose another."
+            f"{folder} is not the folder of a run, so force does not replace it. Choose another."
         )
 
 
@@ -205,7 +256,7 @@ def put_in_place(unfinished: Path, folder: Path, force: bool) -> None:
     check_free(folder, force)
     tidy(folder)
     old = _replaced(folder)
-    with told(folder, f"the run is complete in {unfinished}, and the same command puts it in place"):
+    with told(folder, f"the run is complete in {unfinished}, and the same again puts it in place"):
         if folder.exists():
             os.rename(folder, old)
         try:

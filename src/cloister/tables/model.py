@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Floats
+from cloister.arrays import Array, Floats, States
 from cloister.document import check_format
 from cloister.errors import InputError
-from cloister.learners.softmax import probabilities
 from cloister.storage import write_private
 from cloister.tables.codebook import Codebook, Numeric
-from cloister.tables.columns import check_columns, split_table
+from cloister.tables.columns import check_columns, row_count, split_table
+from cloister.tables.prediction import Index, class_probabilities, deviations, numbers
 
 __all__ = ["TaskModel", "no_posterior"]
 
@@ -63,34 +63,38 @@ class TaskModel:
         weights = self.weights.reshape(-1, self.codebook.width)
         return weights[0] if len(weights) == 1 else weights
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> Array:
         """Predict numbers or classes for a table of this task's rows; other columns are ignored."""
-        rows = self._rows(X)
+        rows, models, at = self._rows(X)
         if isinstance(self.codebook.target, Numeric):
-            return self.codebook.decode_target(rows @ self.weights)
-        return self.codebook.decode_target(self.predict_proba(X).argmax(axis=1))
+            return numbers(self.codebook, rows, models, at)
+        return self.codebook.decode_target(class_probabilities(rows, models, at).argmax(axis=1))
 
     def predict_proba(self, X: Any) -> Floats:
         """Return class probabilities."""
         if isinstance(self.codebook.target, Numeric):
             raise InputError("This model predicts numbers; it has no class probabilities.")
-        return probabilities(self._rows(X) @ self.weights.reshape(-1, self.codebook.width).T)
+        return class_probabilities(*self._rows(X))
 
     def predict_std(self, X: Any) -> Floats:
         """Return the standard deviation of a numeric prediction, noise included."""
         if not isinstance(self.codebook.target, Numeric):
             raise InputError("This model predicts classes; ask for predict_proba.")
-        if self.noise is None:
-            raise InputError("This model has no posterior, hence no standard deviation of its predictions.")
-        rows = self._rows(X)
-        variance = np.einsum("nd,de,ne->n", rows, self.covariance, rows) + self.noise
-        return np.asarray(np.sqrt(np.maximum(variance, 0.0)) * self.codebook.target_scale)
+        return deviations(self.codebook, *self._rows(X))
 
-    def _rows(self, X: Any) -> Floats:
-        columns = split_table(X, None, np.zeros(_length(X)))
+    @property
+    def arrays(self) -> States:
+        """The model as arrays of one task, without what an algorithm does not give."""
+        found = {"coef": self.weights[None]}
+        if np.isfinite(self.covariance).all():
+            found["covariance"] = self.covariance[None]
+        return found | ({} if self.noise is None else {"noise": np.array([self.noise])})
+
+    def _rows(self, X: Any) -> tuple[Floats, States, Index]:
+        columns = split_table(X, None, np.zeros(row_count(X), dtype=int))
         features = {k: v for k, v in columns.features.items() if k in self.codebook.names}
-        kept = type(columns)(features, columns.named, columns.ids)
-        return self.codebook.encode(check_columns(self.codebook, kept))
+        rows = self.codebook.encode(check_columns(self.codebook, replace(columns, features=features)))
+        return rows, self.arrays, np.zeros(len(rows), dtype=np.intp)
 
     def save(self, path: str | os.PathLike[str], *, synced: bool = True) -> Path:
         """Write the model to a JSON file that its owner alone can read; one that is there is replaced."""
@@ -130,9 +134,3 @@ class TaskModel:
 def no_posterior(weights: Floats) -> Floats:
     """Return the covariance of weights that come without a posterior: not a number."""
     return np.full((weights.size, weights.size), np.nan)
-
-
-def _length(X: Any) -> int:
-    if isinstance(X, dict):
-        return len(next(iter(X.values()), ()))
-    return len(X)

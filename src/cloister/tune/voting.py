@@ -27,6 +27,7 @@ from cloister.privacy.events import Cost
 from cloister.privacy.randomness import source_of
 from cloister.privacy.sampling import Everyone
 from cloister.tables.codebook import Codebook, Numeric
+from cloister.tables.table_run import TableRun
 from cloister.tasks import Block, Tasks
 from cloister.tune.grid import Choice, Grid, check_tasks, held_out_losses, on_all_rows, run_seed, split_seed
 
@@ -247,7 +248,7 @@ def fit_best(faces: Sequence[Face], X: Any, y: Any, tasks: ArrayLike | None = No
     )
     choice = vote(election, data, ledger=first.ledger, random_state=first.random_state)
     best: Face = clone(faces[choice.index])
-    best._adopt(columns, codebook, choice.run)
+    best._adopt(columns, TableRun.of(choice.run, codebook))
     best.guarantee_ = choice.guarantee
     return best, choice
 

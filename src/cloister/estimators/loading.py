@@ -1,0 +1,96 @@
+"""Reading a saved run back, as the estimator that made it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from cloister.errors import InputError
+from cloister.estimators.base import Face
+from cloister.estimators.baselines import SingleTaskClassifier, SingleTaskRegressor
+from cloister.estimators.decomposed import DecomposedClassifier, DecomposedRegressor
+from cloister.estimators.linear import (
+    GroupSparseClassifier,
+    GroupSparseRegressor,
+    LowRankClassifier,
+    LowRankRegressor,
+    MeanRegularizedClassifier,
+    MeanRegularizedRegressor,
+)
+from cloister.estimators.meta import MetaClassifier, MetaRegressor
+from cloister.estimators.prior import SharedPriorClassifier, SharedPriorRegressor
+from cloister.tables.folder import read_run
+from cloister.tables.table_run import TableRun
+
+__all__ = ["load"]
+
+#: The estimators that a folder may name; nothing else in a file is looked up.
+_ESTIMATORS: dict[str, type[Face]] = {
+    kind.__name__: kind
+    for kind in (
+        DecomposedClassifier,
+        DecomposedRegressor,
+        GroupSparseClassifier,
+        GroupSparseRegressor,
+        LowRankClassifier,
+        LowRankRegressor,
+        MeanRegularizedClassifier,
+        MeanRegularizedRegressor,
+        MetaClassifier,
+        MetaRegressor,
+        SharedPriorClassifier,
+        SharedPriorRegressor,
+        SingleTaskClassifier,
+        SingleTaskRegressor,
+    )
+}
+
+
+def load(folder: str | os.PathLike[str], types: Iterable[Any] = ()) -> Any:
+    """Read a run that `save`, ``fit(journal=)`` or ``cloister fit`` left in a folder.
+
+    Parameters
+    ----------
+    folder : path
+        Of a finished run. Of its tasks those have a model again whose files are there; the others are
+        served from the board, as tasks that were not in `fit`. So the public part alone can be loaded too.
+    types : iterable, optional
+        Classes of your own that the plan names.
+
+    Returns
+    -------
+    estimator or TableRun
+        The fitted estimator that made the run; for a run that none of this library's made, a `TableRun`,
+        which predicts, replays and exports.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> x, school = np.linspace(0, 1, 40), np.repeat(np.arange(10), 4)
+    >>> model = SharedPriorRegressor("school", bounds={"x": (0, 1), "y": (0, 1)}, random_state=0)
+    >>> model = model.fit({"school": school, "x": x}, x)
+    >>> with tempfile.TemporaryDirectory() as home:
+    ...     again = load(model.save(f"{home}/run"))
+    >>> again
+    SharedPriorRegressor(...)
+    >>> bool((again.predict({"school": school, "x": x}) == model.predict({"school": school, "x": x})).all())
+    True
+    """
+    found = read_run(Path(folder), types)
+    kind = _ESTIMATORS.get(found.settings.name)
+    return found if kind is None else _fitted(kind, found)
+
+
+def _fitted(kind: type[Face], found: TableRun) -> Face:
+    try:
+        estimator = kind(**found.settings.parameters, bounds=found.codebook)
+    except TypeError as error:
+        raise InputError(
+            f"estimator.toml has settings that {kind.__name__} does not take: {error}. Restore the file."
+        ) from None
+    estimator._name_features(list(found.codebook.names), found.settings.named)
+    estimator._check_target(found.codebook)
+    estimator._keep(found)
+    return estimator

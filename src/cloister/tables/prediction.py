@@ -1,0 +1,69 @@
+"""Predictions of encoded rows by their tasks' models: numbers, deviations, and probabilities of classes.
+
+Models are arrays with one row a model; `at` says of each encoded row which of these is its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.arrays import Array, Floats, States
+from cloister.errors import InputError
+from cloister.learners.softmax import probabilities
+from cloister.tables.codebook import Categorical, Codebook
+
+__all__ = ["Index", "Units", "class_probabilities", "deviations", "numbers", "predicted_columns"]
+
+Index = NDArray[np.intp]
+
+
+class Units(Protocol):
+    """How the target was encoded: a codebook, or a task's own scaling."""
+
+    @property
+    def target_scale(self) -> float:
+        """How many units of the target one encoded unit is."""
+
+    def decode_target(self, values: Any) -> Array:
+        """Return encoded numbers in the target's units."""
+
+
+def numbers(units: Units, rows: Floats, models: States, at: Index) -> Array:
+    """Return the predicted mean of each row, in the target's units."""
+    return units.decode_target(np.einsum("nd,nd->n", rows, models["coef"][at]))
+
+
+def deviations(units: Units, rows: Floats, models: States, at: Index) -> Floats:
+    """Return the standard deviation of each row's prediction, noise included, in the target's units."""
+    if "covariance" not in models or "noise" not in models:
+        raise InputError(
+            "These models have no posterior, hence no standard deviation of their predictions. Use a "
+            "SharedPrior estimator."
+        )
+    variance = np.empty(len(rows))
+    order = np.argsort(at, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(at[order])) + 1) if len(at) else []
+    for own in groups:  # a covariance for each row would take rows x columns^2 numbers
+        X, model = rows[own], at[own[0]]
+        variance[own] = np.einsum("nd,de,ne->n", X, models["covariance"][model], X) + models["noise"][model]
+    return np.sqrt(np.maximum(variance, 0.0)) * units.target_scale
+
+
+def class_probabilities(rows: Floats, models: States, at: Index) -> Floats:
+    """Return each row's probabilities of the classes."""
+    weights = models["coef"].reshape(len(models["coef"]), -1, rows.shape[1])[at]
+    return probabilities(np.einsum("nd,nqd->nq", rows, weights))
+
+
+def predicted_columns(codebook: Codebook, rows: Floats, models: States, at: Index) -> dict[str, Array]:
+    """Return predictions as columns to add to a table: with deviations (NaN if unknown), or probabilities."""
+    if not isinstance(codebook.target, Categorical):
+        known = "covariance" in models and "noise" in models
+        std = deviations(codebook, rows, models, at) if known else np.full(len(rows), np.nan)
+        return {"prediction": numbers(codebook, rows, models, at), "std": std}
+    chances = class_probabilities(rows, models, at)
+    columns = {f"p[{level}]": chances[:, i] for i, level in enumerate(codebook.target.levels)}
+    return {"prediction": codebook.decode_target(chances.argmax(axis=1)), **columns}

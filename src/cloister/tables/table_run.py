@@ -1,0 +1,206 @@
+"""A finished run over a table: what was run, in which columns, and the models of its tasks."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import tomli_w
+from numpy.typing import ArrayLike
+
+from cloister.arrays import Array, Floats, States
+from cloister.billboard import Billboard
+from cloister.document import check_format
+from cloister.engines.run import Run
+from cloister.engines.run import replay as replay_tasks
+from cloister.errors import InputError, not_pickled
+from cloister.plan import Plan
+from cloister.privacy.guarantee import Guarantee
+from cloister.roster import task_name
+from cloister.storage import write_file
+from cloister.tables.codebook import Codebook
+from cloister.tables.columns import check_columns, one_task, refuse_missing, split_table
+from cloister.tables.model import TaskModel
+from cloister.tables.prediction import Index, predicted_columns
+from cloister.tables.scaling import OwnScaling
+from cloister.tasks import Tasks
+
+__all__ = ["EstimatorSettings", "TableRun"]
+
+FORMAT = "cloister estimator 1"
+
+#: Parameters of estimators that are not written down: the codebook has its own file, an account is not the
+#: run's, and whoever knows a seed can take the noise off the board.
+_LEFT_OUT = ("bounds", "ledger", "random_state")
+
+
+class _Estimator(Protocol):
+    def get_params(self, deep: bool = ...) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class EstimatorSettings:
+    """Which estimator made a run, if one did, with which parameters, and what task ids are; public."""
+
+    name: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    ids: str = "text"
+    named: bool = True
+
+    @classmethod
+    def of(cls, estimator: _Estimator, ids: Array, named: bool) -> EstimatorSettings:
+        given = estimator.get_params(deep=False).items()
+        kept = {k: _plain(v) for k, v in given if k not in _LEFT_OUT and v is not None}
+        numeric = ids.dtype.kind in "iuf"
+        return cls(type(estimator).__name__, kept, ids.dtype.name if numeric else "text", named)
+
+    def save(self, path: Path) -> None:
+        document = {
+            "format": FORMAT,
+            "estimator": self.name,
+            "task_ids": self.ids,
+            "named_columns": self.named,
+            "parameters": dict(self.parameters),
+        }
+        write_file(path, tomli_w.dumps(document).encode())
+
+    @classmethod
+    def load(cls, path: Path) -> EstimatorSettings:
+        try:
+            found = tomllib.loads(path.read_text(encoding="utf-8"))
+            check_format(found.get("format"), FORMAT, path)
+            name, parameters, ids = found["estimator"], found["parameters"], found["task_ids"]
+            if isinstance(parameters, dict) and (ids == "text" or np.dtype(ids).kind in "iuf"):
+                return cls(str(name), parameters, ids, bool(found["named_columns"]))
+        except InputError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        raise InputError(f"{path} does not say which estimator made the run. Restore it, or remove it.")
+
+    def as_ids(self, names: list[str]) -> Array:
+        """Return task ids as they were in the table, from how model files write them."""
+        text = np.array(names, dtype=np.str_)
+        try:
+            return text if self.ids == "text" else text.astype(self.ids)
+        except ValueError:
+            raise InputError("Task ids were numbers in fit and are text here. Pass them as in fit.") from None
+
+
+def _plain(value: Any) -> Any:
+    return np.asarray(value).tolist() if isinstance(value, tuple | list | np.ndarray | np.generic) else value
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TableRun:
+    """A finished run over a table. Plan, board, guarantee and codebook are public; each model is its task's.
+
+    `cloister.load` returns one for a folder that no estimator of this library made.
+
+    Attributes
+    ----------
+    plan, board, guarantee : Plan, Billboard, Guarantee
+        The public part.
+    units : Codebook or OwnScaling
+        How rows are encoded.
+    ids : array
+        The tasks whose models are here, sorted.
+    models : dict of arrays
+        One row a task.
+    """
+
+    plan: Plan
+    board: Billboard
+    guarantee: Guarantee
+    units: Codebook | OwnScaling
+    ids: Array
+    models: States = field(repr=False)
+    settings: EstimatorSettings = EstimatorSettings()
+
+    @classmethod
+    def of(
+        cls,
+        run: Run,
+        units: Codebook | OwnScaling,
+        settings: EstimatorSettings = EstimatorSettings(),  # noqa: B008
+    ) -> TableRun:
+        private = run.private
+        return cls(run.plan, run.board, run.guarantee, units, private.ids, private.models, settings)
+
+    def __repr__(self) -> str:
+        return f"TableRun({type(self.plan.algorithm).__name__}, models of {len(self.ids)} tasks, private)"
+
+    def __getstate__(self) -> object:
+        if len(self.ids) <= 1:
+            return super().__getstate__()
+        raise not_pickled("A run", "Its folder holds it, and export(task, path) writes one task's own model.")
+
+    @property
+    def codebook(self) -> Codebook:
+        if isinstance(self.units, Codebook):
+            return self.units
+        raise InputError(
+            "A file of a model holds its codebook, and there is none: columns were scaled by the rows "
+            "themselves. Fit with bounds=, or pickle a model of one's own."
+        )
+
+    def locate(self, ids: Array) -> tuple[States, Index]:
+        """Return the models of the tasks that rows belong to, and which is whose.
+
+        A task whose model is not here gets the one that the board has for tasks without rows.
+        """
+        if (self.ids.dtype.kind == "U") != (ids.dtype.kind == "U"):
+            kinds = ("numbers", "text") if ids.dtype.kind == "U" else ("text", "numbers")
+            raise InputError(f"Task ids were {kinds[0]} in fit and are {kinds[1]} here. Pass them as in fit.")
+        known = np.isin(ids, self.ids)
+        used = np.unique(np.searchsorted(self.ids, ids[known]))
+        models = {name: array[used] for name, array in self.models.items()}
+        if not known.all():
+            board = self.newcomer()
+            models = {name: np.concatenate([array, board[name]]) for name, array in models.items()}
+        place = np.searchsorted(self.ids[used], ids)
+        return models, np.where(known, place, len(used)).astype(np.intp)
+
+    def newcomer(self) -> States:
+        """Return the model of a task without rows, from the board alone."""
+        return self.plan.algorithm.newcomer(self.board)
+
+    def predict(self, X: Any, tasks: ArrayLike | None = None) -> Array:
+        """Predict each row by its own task's model, or by the board's for a task without one."""
+        rows, ids = self._encode(X, tasks)
+        return predicted_columns(self.codebook, rows, *self.locate(ids))["prediction"]
+
+    def _encode(self, X: Any, tasks: ArrayLike | None) -> tuple[Floats, Array]:
+        columns = split_table(X, self.codebook.task, tasks)
+        refuse_missing(columns.features, columns.ids)
+        return self.codebook.encode(check_columns(self.codebook, columns)), columns.ids
+
+    def replay(
+        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, task: object = "new"
+    ) -> TaskModel:
+        """Return one task's model from its own rows and the board alone: nothing leaves, nothing is spent."""
+        return self.model_of(one_task(self.codebook, X, y, self.codebook.task, sample_weight), task)
+
+    def model_of(
+        self, own: Tasks, task: object, compute: Callable[[Plan, Billboard, Tasks], States] = replay_tasks
+    ) -> TaskModel:
+        """Return the model that one task computes at home from its encoded rows."""
+        models = compute(self.plan, self.board, own)
+        return TaskModel.of(str(task), self.codebook, {name: array[0] for name, array in models.items()})
+
+    def task_model(self, task: object) -> TaskModel:
+        """Return one task's own model."""
+        found = np.flatnonzero(self.ids == task_name(task))
+        if not len(found):
+            raise InputError(f"There is no model of task {task!r} here. Use replay with the task's own rows.")
+        own = {name: array[found[0]] for name, array in self.models.items()}
+        return TaskModel.of(str(task), self.codebook, own)
+
+    def export(self, task: object, path: str | os.PathLike[str]) -> Path:
+        """Write one task's own model to a file, to be handed to that task alone."""
+        return self.task_model(task).save(path)
