@@ -17,8 +17,9 @@ _HOMES = {
     "algorithms.adaptive": ["AdaptiveFedAvg"],
     "algorithms.allocation": ["Geometric", "Power"],
     "algorithms.averaging": ["Averaged"],
+    "algorithms.baselines": ["l1_logistic", "lasso", "pooled_ridge", "ridge"],
     "algorithms.clustered": ["ClusteredMetaSGD"],
-    "algorithms.covariance": ["GroupSparse", "LowRank"],
+    "algorithms.covariance": ["GroupSparse", "LowRank", "ModelProtected"],
     "algorithms.decomposed": ["Decomposed", "EntrySparse", "SquaredNorm", "TaskSparse"],
     "algorithms.federated": [
         "Ditto",
@@ -34,6 +35,7 @@ _HOMES = {
     "algorithms.messages": ["Increment", "Offset", "Position"],
     "algorithms.meta": ["FTMRL", "MetaSGD"],
     "algorithms.prior": ["SharedPrior"],
+    "algorithms.relationship": ["Relationship", "dp_mtrl", "mtrl"],
     "algorithms.server": ["ServerAdam", "ServerAverage", "ServerMomentum"],
     "algorithms.structures": ["Joint", "Subspace", "Mean", "Support"],
     "algorithms.two_level": ["LocalNoise"],

@@ -22,7 +22,7 @@ from cloister import (
     check_algorithm,
     run,
 )
-from cloister.algorithms.baselines import lasso, pooled_ridge, ridge
+from cloister.algorithms.baselines import l1_logistic, lasso, pooled_ridge, ridge
 from cloister.algorithms.relationship import Relationship, dp_mtrl, laplace_ball, mtrl
 from cloister.privacy.composition import composition_bound, group_privacy, published_group_privacy
 from cloister.privacy.instance_level import aggregation_scale, instance_budget, round_budgets
@@ -162,3 +162,34 @@ def test_penalties_are_chosen_by_held_out_rows():
         np.testing.assert_allclose(own[1], truth, rtol=0.02)
         np.testing.assert_allclose(method(both.select([1]), True, grid)[0], own[1])
         assert np.abs(method(both, False, grid)[0]).max() > 0.02  # the common choice suits the clean task
+
+
+def test_l1_logistic_is_that_of_scikit_learn():
+    from sklearn.linear_model import LogisticRegression
+
+    rng = np.random.default_rng(1)
+    X, task = rng.normal(size=(150, 4)), np.repeat(np.arange(3), [40, 50, 60])
+    y = (X[:, 0] - 0.5 * X[:, 1] + rng.logistic(size=150) > 0).astype(int)
+    tasks = Tasks.from_arrays(X, y, task)
+    for lam in (0.002, 0.05):
+        found = l1_logistic(tasks, lambdas=[lam])
+        for k in range(3):
+            own = task == k
+            exact = LogisticRegression(
+                C=1 / (lam * own.sum()),
+                l1_ratio=1.0,
+                solver="saga",
+                fit_intercept=False,
+                tol=1e-8,
+                max_iter=50_000,
+            ).fit(X[own], y[own])
+            np.testing.assert_allclose(found[k], exact.coef_[0], atol=2e-4)
+
+
+def test_l1_logistic_chooses_by_log_loss():
+    rng = np.random.default_rng(2)
+    X, task = rng.normal(size=(400, 3)), np.arange(400) % 4
+    tasks = Tasks.from_arrays(X, rng.uniform(size=400) < 1 / (1 + np.exp(-2 * X[:, 0])), task)
+    lambdas = [0.4, 0.01]  # the first leaves nothing
+    assert np.abs(l1_logistic(tasks, lambdas=lambdas)[:, 0]).min() > 1
+    assert not l1_logistic(tasks, lambdas=lambdas[:1]).any()

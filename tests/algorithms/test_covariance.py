@@ -14,6 +14,7 @@ from cloister import (
     Gaussian,
     Geometric,
     GroupSparse,
+    Laplace,
     LeastSquares,
     Logistic,
     LowRank,
@@ -371,3 +372,25 @@ def test_clipping_is_part_of_the_algorithm(data, family):
     assert (np.linalg.norm(done.private.models["coef"], axis=1) <= 0.5 + 1e-12).all()
     own = fit(Decomposed(LowRank(LeastSquares(D), clip=0.5, lr=safe_step(X) / 2), EntrySparse(0.0)), X, y)
     assert np.linalg.norm(own.private.models["coef"], axis=1).max() > 0.6  # Q is not clipped: it never leaves
+
+
+@pytest.mark.parametrize(
+    ("settings", "growth"),
+    [
+        # Theorem 11: epsilon_t like t^alpha with alpha = 2/3 or 0; like Q^-t with Q = Q0^(2/3) or Q0'^(1/3),
+        # where Q0 = 1 - mu/L and Q0' = 1 - sqrt(mu/L). Here mu/L = 1/4.
+        ({}, lambda t: t ** (2 / 3)),
+        ({"accelerated": False}, lambda t: 1.0),
+        ({"strong": 0.25, "accelerated": False}, lambda t: 0.75 ** (-2 * t / 3)),
+        ({"strong": 0.25}, lambda t: 0.5 ** (-t / 3)),
+    ],
+)
+def test_pure_noise_is_allocated_by_theorem_11(settings, growth):
+    algorithm = LowRank(LeastSquares(2), rounds=5, lr=1.0, **settings)
+    plan = Plan(algorithm, Laplace(), n_tasks=50, delta=0.0).calibrate(2.0)
+    epsilons = np.array([event.epsilon for event in plan.cost.events])
+    due = np.array([growth(t) for t in range(1, 6)])
+    np.testing.assert_allclose(epsilons, 2.0 * due / due.sum(), rtol=1e-4)  # they add up to 2, without delta
+    gaussian = Plan(algorithm, n_tasks=50).calibrate(2.0)
+    uneven = due[0] != due[-1]
+    assert (gaussian.rounds != plan.rounds) == uneven  # Theorem 6, which is flatter

@@ -42,8 +42,9 @@ class MeanRegularized(LossAlgorithm):
         Radius B of the ball all models live in; public.
     rounds, steps, lr : int, int, float
         Releases, local gradient steps between them, and their size.
-    finetune : int
-        Local steps after the last release; free.
+    finetune, finetune_lr : int, float
+        Local steps after the last release, and their size, by default `lr`; free. As printed (lines 10 to
+        12), they do not project: a model that is no longer told may leave the ball.
     batch : int, optional
         Rows in a local minibatch, drawn by the task's own counter-based randomness; all rows by default.
 
@@ -66,6 +67,7 @@ class MeanRegularized(LossAlgorithm):
     lr: float = 0.5
     finetune: int = 0
     batch: int | None = None
+    finetune_lr: float | None = None
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or self.steps < 1:
@@ -75,6 +77,15 @@ class MeanRegularized(LossAlgorithm):
                 f"lam must be >= 0, lr > 0 and lam * lr <= 1, lest steps overshoot the mean. "
                 f"Got lam={self.lam} and lr={self.lr}."
             )
+        if self.finetune < 0 or not 0 < self._last_lr < np.inf or self.lam * self._last_lr > 1:
+            raise PlanError(
+                "finetune must be >= 0, and finetune_lr > 0 with lam * finetune_lr <= 1. "
+                f"Got {self.finetune} and {self.finetune_lr}."
+            )
+
+    @property
+    def _last_lr(self) -> float:
+        return self.lr if self.finetune_lr is None else self.finetune_lr
 
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
         """Return equal rounds on one channel."""
@@ -98,7 +109,9 @@ class MeanRegularized(LossAlgorithm):
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
         """Take `steps` local steps towards the data and the mean; say where that ended."""
-        weights = self._descend(states["weights"], block, board, self.steps)
+        weights = states["weights"]
+        for step in range(self.steps):
+            weights = project(self._step(weights, block, board, step, self.lr), self.clip)
         return weights, {"weights": weights}
 
     def digest(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
@@ -107,19 +120,20 @@ class MeanRegularized(LossAlgorithm):
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
         """Fine-tune at home with the mean fixed."""
-        return {"coef": self._descend(states["weights"], block, board, self.finetune)}
+        weights = states["weights"]
+        for step in range(self.finetune):
+            weights = self._step(weights, block, board, step, self._last_lr)
+        return {"coef": weights}
 
     def newcomer(self, board: Billboard) -> States:
         """Return the model of a task without data: the public mean."""
         return {"coef": board["mean"][None, :]}
 
-    def _descend(self, weights: Floats, block: Block, board: Billboard, steps: int) -> Floats:
-        mean = board["mean"]
-        for step in range(steps):
-            slope = self.loss.gradient(weights, block.X, block.y, self._rows(block, board.rounds, step))
-            with np.errstate(over="ignore", invalid="ignore"):  # data that overflow spoil their own task only
-                weights = project(weights - self.lr * (slope + self.lam * (weights - mean)), self.clip)
-        return weights
+    def _step(self, weights: Floats, block: Block, board: Billboard, step: int, lr: float) -> Floats:
+        """Take one step against the slope of the loss and the pull of the mean."""
+        slope = self.loss.gradient(weights, block.X, block.y, self._rows(block, board.rounds, step))
+        with np.errstate(over="ignore", invalid="ignore"):  # data that overflow spoil their own task only
+            return np.asarray(weights - lr * (slope + self.lam * (weights - board["mean"])))
 
     def _rows(self, block: Block, round: int, step: int) -> Floats:
         """Return row weights: all rows, or a minibatch of the task's own choosing."""

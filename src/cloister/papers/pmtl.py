@@ -378,7 +378,7 @@ def tuned_run(done: Run, tasks: Tasks, way: FineTuning, engine: Engine) -> Run:
     algorithm: Any = replace(done.plan.algorithm, finetune=way)  # type: ignore[type-var]
     with engine.workers(replace(done.plan, algorithm=algorithm), tasks, done.private.local_seed) as workers:
         workers.start(done.board.before(0))
-        if not isinstance(algorithm, FedAvg | FedProx):  # they keep nothing: only the last board counts
+        if workers.save_state().states:  # where tasks keep nothing only the last board counts
             for t in range(done.board.rounds):
                 workers.listen(done.board.before(t), done.private.coins[t])
         return replace(done, private=replace(done.private, models=workers.finish(done.board)))
