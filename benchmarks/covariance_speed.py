@@ -17,7 +17,7 @@ import time
 import numpy as np
 
 from benchmarks import Figures, Table, Targets, data_file
-from cloister import LeastSquares, LowRank, Plan, Silent, Tasks
+from cloister import LeastSquares, Local, LowRank, Plan, Silent, Tasks
 from cloister import run as run_plan
 from cloister.datasets import synthetic
 
@@ -45,12 +45,12 @@ def objective(weights: np.ndarray, tasks: Tasks, lam: float) -> float:
 
 
 def solve(tasks: Tasks, rounds: int) -> tuple[float, float]:
-    """Run trace-norm multi-task learning without noise; return seconds and the objective reached."""
+    """Run trace-norm multi-task learning without noise; return CPU seconds on one core and the objective."""
     loss = LeastSquares(tasks.X.shape[1])
     algorithm = LowRank(loss, lam=SCHOOL_LAM, clip=1e3, rounds=rounds, warmup=0, lr=1.1)
-    start = time.perf_counter()
-    done = run_plan(Plan(algorithm, Silent(), n_tasks=len(tasks)), tasks)
-    return time.perf_counter() - start, objective(done.private.models["coef"], tasks, SCHOOL_LAM)
+    start = time.process_time()
+    done = run_plan(Plan(algorithm, Silent(), n_tasks=len(tasks)), tasks, engine=Local(threads=1))
+    return time.process_time() - start, objective(done.private.models["coef"], tasks, SCHOOL_LAM)
 
 
 def memory(n_tasks: int) -> float:
@@ -87,7 +87,7 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
         figures["school_trace_norm_s"], reached = solve(school(), SCHOOL_ROUNDS)
         best = min(reached, solve(school(), CONVERGED)[1])
         figures["school_gap"] = (reached - best) / best
-        targets |= {"school_trace_norm_s": ("<=", 0.6), "school_gap": ("<=", 1e-6)}
+        targets |= {"school_trace_norm_s": ("<=", 0.5), "school_gap": ("<=", 1e-6)}
     rows = [["figure", "measured"], *([name, f"{value:.4g}"] for name, value in figures.items())]
     return figures, targets, rows
 

@@ -229,7 +229,7 @@ class Channel:
         slack = 1 + (self.dim + 8) * 2.0**-52  # more than all the rounding around it
         with np.errstate(over="ignore"):
             inside = largest / self.clip * length * slack <= 1
-            return xp.where(inside, rows / self.clip, scaled / xp.where(inside, 1.0, length * slack))
+        return rows / xp.where(inside, 1.0, largest) / xp.where(inside, self.clip, length * slack)
 
     def rows(self, messages: A) -> A:
         """Return each task's message as it leaves: clipped, on the grid, whole numbers of norm at most GRID.

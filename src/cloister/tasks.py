@@ -19,6 +19,8 @@ __all__ = ["Block", "Tasks"]
 
 #: So many feature values are computed on as quickly as Python calls a dozen functions.
 QUICK_ELEMENTS = 1 << 18
+#: So many are computed on faster than that; tasks of up to SHARED_WIDTH rows share a width then.
+SMALL_ELEMENTS, SHARED_WIDTH = 1 << 16, 64
 #: A block holds at most this many feature values (8 MB), so that temporaries stay in bounds.
 BLOCK_ELEMENTS = 1 << 20
 
@@ -116,7 +118,7 @@ class Tasks:
     >>> tasks
     Tasks(2 tasks, 3 rows, 1 features, private)
     >>> [block.ids.tolist() for block in tasks.blocks()]
-    [['a'], ['b']]
+    [['a', 'b']]
     """
 
     ids: Array
@@ -273,7 +275,7 @@ class Tasks:
         that every bit that is computed for it, does not depend on the sizes of the others. A block's rows fit
         into the caches, and so do `dim` numbers of each of its tasks.
         """
-        features, padded = self._features, self._widths(self.sizes)
+        features, padded = self._features, self._widths(self.sizes, dim)
         groups = []
         for rows in np.unique(padded):
             index = np.flatnonzero(padded == rows)
@@ -281,15 +283,17 @@ class Tasks:
             groups += [index[start : start + most] for start in range(0, len(index), most)]
         return groups
 
-    def blocks(self, layout: Sequence[NDArray[np.int64]] | None = None, seed: int = 0) -> Iterator[Block]:
-        """Iterate over blocks; equal-sized neighbours are views, others are padded copies."""
-        for index in self.layout() if layout is None else layout:
+    def blocks(
+        self, layout: Sequence[NDArray[np.int64]] | None = None, seed: int = 0, dim: int = 1
+    ) -> Iterator[Block]:
+        """Iterate over the blocks of a layout for `dim`: views where nothing need be padded, else copies."""
+        for index in self.layout(dim) if layout is None else layout:
             keys = np.array([local_key(seed, name) for name in self.ids[index]], dtype=np.uint64)
-            yield Block(self.ids[index], *self._stack(index), keys)
+            yield Block(self.ids[index], *self._stack(index, dim), keys)
 
-    def _stack(self, index: NDArray[np.int64]) -> tuple[Array, Array, Array]:
+    def _stack(self, index: NDArray[np.int64], dim: int) -> tuple[Array, Array, Array]:
         sizes, first = self.sizes[index], self.offsets[index]
-        rows = int(self._widths(sizes).max(initial=0))
+        rows = int(self._widths(sizes, dim).max(initial=0))
         if len(index) and (sizes == rows).all() and (np.diff(index) == 1).all():
             span = slice(first[0], first[0] + rows * len(index))
             return tuple(a[span].reshape(len(index), rows, *a.shape[1:]) for a in self._columns())  # type: ignore[return-value]
@@ -306,8 +310,8 @@ class Tasks:
     def _features(self) -> int:
         return max(1, int(np.prod(self.X.shape[1:])))
 
-    def _widths(self, sizes: Integers) -> Integers:
-        return block_width(sizes, len(self) * self._features)
+    def _widths(self, sizes: Integers, dim: int) -> Integers:
+        return block_width(sizes, len(self) * max(self._features, dim))
 
     def _columns(self) -> tuple[Array, Array, Array]:
         return self.X, self.y, self.weight
@@ -317,16 +321,18 @@ def block_width(sizes: ArrayLike, numbers: int) -> Integers:
     """Return how many rows tasks are padded to: functions of each one's own size and of public numbers.
 
     `numbers` is how many numbers all tasks have if each has one row. As long as all of them would be quickly
-    computed on, fewer, larger blocks count for more than padding: a width is a power of two. Above that it is
-    a `padded_size`.
+    computed on, fewer, larger blocks count for more than padding: a width is a power of two, and small tasks
+    share one. Above that it is a `padded_size`.
 
     Examples
     --------
     >>> block_width([1, 7, 9, 30, 70], numbers=3000).tolist()
-    [1, 8, 16, 32, 80]
+    [16, 16, 16, 32, 80]
     """
     whole = np.asarray(sizes, dtype=np.int64)
+    least = min(SHARED_WIDTH, 1 << (max(1, SMALL_ELEMENTS // numbers).bit_length() - 1))
     doubled = 1 << np.frexp(np.maximum(whole - 1, 0).astype(np.float64))[1].astype(np.int64)
+    doubled = np.maximum(doubled, least)
     return np.where(doubled * numbers <= QUICK_ELEMENTS, doubled, padded_size(whole))
 
 

@@ -198,6 +198,7 @@ def test_nothing_is_written_behind_an_unsynced_last_record(cut, monkeypatch):
 
 def test_blocks_without_a_coin_are_left_alone(monkeypatch):
     monkeypatch.setattr("cloister.tasks.BLOCK_ELEMENTS", 20)
+    monkeypatch.setattr("cloister.tasks.QUICK_ELEMENTS", 0)
     plan, tasks = make_plan(30, 4, 30), make_tasks(30, 4)
     assert len(tasks.layout()) == 15
     asked = []
@@ -253,15 +254,15 @@ class Borrows(Algorithm):
 
 @pytest.mark.parametrize("rate", [0.3, 0.8])
 def test_states_that_are_not_ours_are_not_changed(rate):
-    tasks = make_tasks(3, 2)
+    tasks = make_tasks(3, 64)  # of a width, so that blocks are views
     plan = Plan(Borrows(), Silent(), Poisson(rate), n_tasks=3)
     before = tasks.y.copy()
     done = run(plan, tasks, random_state=0)
     np.testing.assert_array_equal(tasks.y, before)
-    coins, expected = np.asarray(done.private.coins), before.reshape(3, 2).copy()
+    coins, expected = np.asarray(done.private.coins), before.reshape(3, 64).copy()
     assert coins.all(axis=1).any() or rate < 0.5
     for t, row in enumerate(coins):
-        expected[row] = before.reshape(3, 2)[row] if t % 3 == 2 else expected[row] + 1.0
+        expected[row] = before.reshape(3, 64)[row] if t % 3 == 2 else expected[row] + 1.0
     np.testing.assert_array_equal(done.private.models["y"], expected)
 
 

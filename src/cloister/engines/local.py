@@ -52,8 +52,9 @@ class Local:
     @contextmanager
     def workers(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Workers]:
         """Put the tasks into blocks of similar size."""
-        layout = tasks.layout(_widest(plan))
-        blocks = list(tasks.blocks(layout, local_seed))
+        dim = _widest(plan)
+        layout = tasks.layout(dim)
+        blocks = list(tasks.blocks(layout, local_seed, dim))
         quick = 1 + tasks.X.size // QUICK_ELEMENTS  # more threads than that would wait for each other
         with _pool(min(len(blocks), quick), self.threads) as each:
             yield _LocalWorkers(plan, layout, blocks, each)
