@@ -60,7 +60,8 @@ def plan(mechanism=None, caveats=(LEAKY.reason,), algorithm=ALGORITHM):
 class Doubtful(Local):
     """An engine like Local, with a doubt of its own."""
 
-    doubts = (SHARED_DEVICE,)
+    def doubts_of(self, plan):
+        return (SHARED_DEVICE,)
 
 
 def accuracy(y, outputs):
@@ -152,13 +153,23 @@ def test_an_engines_doubts_reach_board_guarantee_and_ledger(wrap, tmp_path):
     assert alone.guarantee.doubts == (SHARED_DEVICE,)  # models of other tasks may tell, though nothing leaves
 
 
-def test_batched_tasks_share_kernels_unless_each_is_a_block_of_its_own_on_a_processor():
-    pytest.importorskip("torch")
-    from cloister import Batched
+def test_an_engines_doubts_are_charged_with_clusters():
+    ledger, places = Ledger(3.0, 1e-3), {school: school % 2 for school in range(M)}
+    done = run_clusters(plan(caveats=()), TASKS, places, ledger=ledger, engine=Doubtful())
+    assert done.guarantee.doubts == ledger.history[0].doubts == (SHARED_DEVICE,)
 
+
+def test_batched_tasks_share_kernels_unless_each_is_a_block_of_its_own_on_a_processor():
+    torch = pytest.importorskip("torch")
+    from cloister import Batched, Descent, FedAvg, Module
+
+    net = Module(torch.nn.Linear(2, 2), "cross_entropy")
+    network = Plan(FedAvg(net, Descent(0.1), clip=1.0, rounds=1), Gaussian(1.0), n_tasks=M)
     for engine in (Batched("cuda"), Batched("cuda:1", block=1), Batched("cpu"), Batched("cpu", block=2)):
-        assert engine.doubts == (SHARED_DEVICE,)
-    assert Batched("cpu", block=1).doubts == ()
+        assert engine.doubts_of(network) == (SHARED_DEVICE,)
+    assert Batched("cpu", block=1).doubts_of(network) == ()
+    assert Local().doubts_of(network) == (SHARED_DEVICE,)
+    assert Local().doubts_of(plan()) == ()
 
 
 def test_a_run_does_not_go_on_with_a_doubt_that_its_ledger_was_not_told(tmp_path):

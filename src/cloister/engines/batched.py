@@ -80,8 +80,7 @@ class Batched:
     block: int | None = None
     compiled: bool = True
 
-    @property
-    def doubts(self) -> tuple[Doubt, ...]:
+    def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
         """None on a processor where every task is a block of its own."""
         alone = self.block == 1 and torch.device(self.device).type == "cpu"
         return () if alone else (SHARED_DEVICE,)

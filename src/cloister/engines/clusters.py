@@ -167,7 +167,7 @@ def run_clusters(
     for own in plans.values():
         check_price(own)
     if ledger is not None:
-        _charge(plans, ledger, seed, engine.doubts)
+        _charge(plans, ledger, seed, engine.doubts_of(plan))
     of_task = [clusters[name] for name in roster]
     runs = {
         name: run(

@@ -21,7 +21,7 @@ from cloister.engines.models import Models
 from cloister.engines.workers import Coins, SavedState, Workers, check_messages
 from cloister.errors import AlgorithmError
 from cloister.plan import Plan
-from cloister.privacy.doubts import Doubt
+from cloister.privacy.doubts import SHARED_DEVICE, Doubt
 from cloister.tasks import QUICK_ELEMENTS, Block, Tasks
 
 __all__ = ["Local", "named"]
@@ -44,10 +44,9 @@ class Local:
 
     threads: int | None = None
 
-    @property
-    def doubts(self) -> tuple[Doubt, ...]:
-        """None: no number of a task depends on another's rows."""
-        return ()
+    def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
+        """None, but for networks: their tasks share matrix products, whose last bits depend on the block."""
+        return () if plan.algorithm.network is None else (SHARED_DEVICE,)
 
     @contextmanager
     def workers(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Workers]:

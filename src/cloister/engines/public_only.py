@@ -36,10 +36,9 @@ class PublicOnly:
 
     engine: Engine
 
-    @property
-    def doubts(self) -> tuple[Doubt, ...]:
+    def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
         """Those of the engine."""
-        return self.engine.doubts
+        return self.engine.doubts_of(plan)
 
     @contextmanager
     def workers(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Workers]:

@@ -122,7 +122,7 @@ def run(
     seed = seed_of(random_state)
     check_price(plan)
     try_plan(plan, tasks)
-    with open_journal(journal, plan, tasks, seed, ledger is not None, engine.doubts) as kept:
+    with open_journal(journal, plan, tasks, seed, ledger is not None, engine.doubts_of(plan)) as kept:
         if resumed is not None and not kept.fresh:
             resumed(kept.posted)
         curator, local_seed = Curator(plan, kept), kept.source.local_seed()

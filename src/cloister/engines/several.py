@@ -60,10 +60,9 @@ class Several:
         if not self.engines or not all(hasattr(engine, "workers") for engine in self.engines):
             raise PlanError(f"Several takes a tuple of engines, one at least. Got {self.engines!r}.")
 
-    @property
-    def doubts(self) -> tuple[Doubt, ...]:
+    def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
         """Those of any of the engines."""
-        return merged(*(engine.doubts for engine in self.engines))
+        return merged(*(engine.doubts_of(plan) for engine in self.engines))
 
     @contextmanager
     def workers(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Workers]:

@@ -82,9 +82,8 @@ class Workers(Protocol):
 class Engine(Protocol):
     """Where and how tasks are computed on; does not change what is released."""
 
-    @property
-    def doubts(self) -> tuple[Doubt, ...]:
-        """What computing there takes away from a guarantee."""
+    def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
+        """Return what computing a plan there takes away from its guarantee."""
 
     def workers(self, plan: Plan, tasks: Tasks, local_seed: int) -> AbstractContextManager[Workers]:
         """Make the workers of a run, and refuse a plan or tasks that they cannot compute on."""
