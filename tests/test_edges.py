@@ -257,7 +257,7 @@ class TestBadData:
             heads.add(done.board.head)
             models.append(done.private.models["coef"])
             assert done.private.rejected_messages == 0
-            assert list(complaints(tasks)) == [1]
+            assert list(complaints(priced, tasks)) == [1]
         assert len(heads) == 1
         assert all(np.isfinite(rows).all() for rows in models)
         np.testing.assert_array_equal(models[0], models[1])
@@ -281,4 +281,47 @@ class TestBadData:
         left = cl.run(quiet, tasks, engine=ZeroInvalid(cl.Local())).board.releases[0]
         np.testing.assert_allclose(left.value, full.value - one.value, atol=1e-12)
         assert left.denominator == full.denominator == N
-        assert complaints(tasks) == {1: "A row has a weight that is not finite or below 0."}
+        assert complaints(quiet, tasks) == {1: "A row has a weight that is not finite or below 0."}
+
+    @pytest.mark.parametrize("label", [9, -1, 0.5, -(2**62), np.nan])
+    def test_a_target_that_is_no_class_is_refused_or_silent(self, label):
+        tasks, ledger = data(), cl.Ledger(epsilon=9.0, delta=1e-2)
+        tasks = replace(tasks, y=(tasks.y > 0) * 1.0)
+        priced = replace(plan(), algorithm=cl.MeanRegularized(cl.Logistic(3), rounds=1, clip=1.0))
+        board, coins = cl.run(priced, tasks).board.before(0), np.ones(N, dtype=bool)
+        sums = []
+        for value in (label, 7.0):
+            tasks.y[5] = value
+            with ZeroInvalid(cl.Local()).workers(priced, tasks, 0) as workers:
+                workers.start(board)
+                sums.append(workers.collect(board, coins))
+            assert list(complaints(priced, tasks)) == [1]
+        np.testing.assert_array_equal(*sums)
+        tasks.y[5] = label
+        with pytest.raises(cl.PrivateDataError, match="class indexes from 0 to 1"):
+            cl.run(priced, tasks, ledger=ledger)
+        assert not ledger.history
+
+
+class TestOwnSeeds:
+    """The seed of all tasks' minibatches would let each follow the others'; a task needs its own alone."""
+
+    def test_a_task_replays_with_its_own_seed_and_with_no_other_s(self):
+        pytest.importorskip("torch")
+        from torch import nn
+
+        net, solver = nn.Linear(3, 2), cl.Descent(0.5, batch=2, epochs=1)
+        trained = cl.FedAvg(cl.Module(net), solver, rounds=2, finetune=cl.FineTuning(solver))
+        tasks = data(count=4)
+        tasks = replace(tasks, X=tasks.X.astype(np.float32), y=(tasks.y > 0).astype(np.int64))
+        done = cl.run(cl.Plan(trained, cl.Silent(), n_tasks=4), tasks)
+        own = done.own_seed(2)
+        assert repr(own) == "OwnSeed(of task 2, private)"
+        alone = cl.replay(done.plan, done.board, tasks.only(2), local_seed=own)["coef"][0]
+        np.testing.assert_allclose(alone, done.model(2)["coef"], rtol=1e-5, atol=1e-7)
+        other = replace(own, key=own.key ^ 1)
+        assert not np.allclose(
+            cl.replay(done.plan, done.board, tasks.only(2), local_seed=other)["coef"][0], alone
+        )
+        with pytest.raises(InputError, match=r"The seed is task 2's own\. Got task 3"):
+            cl.replay(done.plan, done.board, tasks.only(3), local_seed=own)

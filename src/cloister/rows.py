@@ -8,7 +8,7 @@ from enum import StrEnum
 import numpy as np
 
 from cloister.arrays import Array
-from cloister.errors import InputError
+from cloister.errors import InputError, PrivateDataError
 from cloister.tasks import Tasks
 
 __all__ = ["Rows", "Target"]
@@ -72,7 +72,7 @@ class Rows:
             return
         if not (np.isfinite(y) & (y == np.floor(y)) & (y >= 0)).all() or (classes and (y >= classes).any()):
             due = f"from 0 to {classes - 1}" if classes else "from 0 on"
-            raise InputError(
+            raise PrivateDataError(
                 f"Targets must be class indexes {due}. Some are not. Recode them, or plan for more classes."
             )
 

@@ -29,7 +29,7 @@ from cloister.learners.module import Module, kind_of
 from cloister.learners.training import Precision, Trainer
 from cloister.plan import Plan
 from cloister.privacy.doubts import SHARED_DEVICE, Doubt
-from cloister.tasks import Block, Tasks, padded_size
+from cloister.tasks import Block, OwnSeed, Tasks, padded_size
 
 __all__ = ["Batched"]
 
@@ -86,7 +86,7 @@ class Batched:
         return () if alone else (SHARED_DEVICE,)
 
     @contextmanager
-    def workers(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Workers]:
+    def workers(self, plan: Plan, tasks: Tasks, local_seed: int | OwnSeed) -> Iterator[Workers]:
         """Bring the tasks to the device."""
         network = plan.algorithm.network
         if network is None:
@@ -294,7 +294,9 @@ def _home(states: Tensor, like: Tensor) -> Tensor:
     return there.pin_memory() if like.is_pinned() else there.clone()
 
 
-def _buckets(tasks: Tasks, limit: int, rate: float, local_seed: int, device: torch.device) -> list[_Bucket]:
+def _buckets(
+    tasks: Tasks, limit: int, rate: float, local_seed: int | OwnSeed, device: torch.device
+) -> list[_Bucket]:
     """Group tasks of similar size; cut each group into as few blocks of one shape as the limit allows."""
     padded = padded_size(tasks.sizes)
     groups = [np.flatnonzero(padded == rows) for rows in np.unique(padded)[::-1]]
@@ -307,7 +309,7 @@ def _bucket(
     index: NDArray[np.int64],
     limit: int,
     rate: float,
-    local_seed: int,
+    local_seed: int | OwnSeed,
     device: torch.device,
     resident: bool,
 ) -> _Bucket:

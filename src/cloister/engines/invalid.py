@@ -22,9 +22,9 @@ from cloister.errors import PrivateDataError
 from cloister.plan import Plan
 from cloister.privacy.doubts import Doubt
 from cloister.roster import Name
-from cloister.tasks import Tasks, check_finite
+from cloister.tasks import OwnSeed, Tasks, check_finite
 
-__all__ = ["ZeroInvalid", "complaints"]
+__all__ = ["ZeroInvalid", "complaints", "invalid_tasks"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ZeroInvalid:
     >>> tasks.y[2] = -np.inf  # whatever it is
     >>> board.head == run(plan, tasks, engine=ZeroInvalid(Local())).board.head
     True
-    >>> list(complaints(tasks))
+    >>> list(complaints(plan, tasks))
     [2]
     """
 
@@ -65,9 +65,9 @@ class ZeroInvalid:
         return self.engine.doubts_of(plan)
 
     @contextmanager
-    def workers(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Workers]:
+    def workers(self, plan: Plan, tasks: Tasks, local_seed: int | OwnSeed) -> Iterator[Workers]:
         """Make the engine's own workers of valid rows; tasks with others are never asked."""
-        invalid = tasks.invalid
+        invalid = invalid_tasks(plan, tasks)
         valid = tasks.blanked(invalid) if invalid.any() else tasks
         with self.engine.workers(plan, valid, local_seed) as workers:
             yield _Masked([workers], [np.arange(len(tasks))], ~invalid)
@@ -84,14 +84,32 @@ class _Masked(SeveralWorkers):
         super().listen(board, coins & self.valid)
 
 
-def complaints(tasks: Tasks) -> dict[Name, str]:
+def invalid_tasks(plan: Plan, tasks: Tasks) -> NDArray[np.bool_]:
+    """Say which tasks have a row that is not finite, or a target that is no class of the plan. Private."""
+    invalid = tasks.invalid
+    if _mislabelled(plan, tasks):
+        invalid |= np.array([bool(_mislabelled(plan, tasks.select([i]))) for i in range(len(tasks))])
+    return invalid
+
+
+def _mislabelled(plan: Plan, tasks: Tasks) -> str:
+    rows = plan.algorithm.rows
+    try:
+        if rows is not None:
+            rows.check_labels(tasks.X, tasks.y)
+    except PrivateDataError as error:
+        return str(error)
+    return ""
+
+
+def complaints(plan: Plan, tasks: Tasks) -> dict[Name, str]:
     """Return what is wrong with the rows of each invalid task. Private: each sentence is for its own task."""
     found: dict[Name, str] = {}
-    for task in np.flatnonzero(tasks.invalid):
+    for task in np.flatnonzero(invalid_tasks(plan, tasks)):
         own = tasks.select([task])
         try:
             check_finite(own.X, own.y, np.repeat(own.ids, own.sizes))
-            sentence = "A row has a weight that is not finite or below 0."
+            sentence = _mislabelled(plan, own) or "A row has a weight that is not finite or below 0."
         except PrivateDataError as error:
             sentence = str(error)
         found[own.ids.tolist()[0]] = sentence

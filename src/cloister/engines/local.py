@@ -22,7 +22,7 @@ from cloister.engines.workers import Coins, SavedState, Workers, check_messages
 from cloister.errors import AlgorithmError
 from cloister.plan import Plan
 from cloister.privacy.doubts import SHARED_DEVICE, Doubt
-from cloister.tasks import QUICK_ELEMENTS, Block, Tasks
+from cloister.tasks import QUICK_ELEMENTS, Block, OwnSeed, Tasks
 
 __all__ = ["Local", "named"]
 
@@ -49,7 +49,7 @@ class Local:
         return () if plan.algorithm.network is None else (SHARED_DEVICE,)
 
     @contextmanager
-    def workers(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Workers]:
+    def workers(self, plan: Plan, tasks: Tasks, local_seed: int | OwnSeed) -> Iterator[Workers]:
         """Put the tasks into blocks of similar size."""
         dim = _widest(plan)
         layout = tasks.layout(dim)

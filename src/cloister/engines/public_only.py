@@ -15,7 +15,7 @@ from cloister.engines.several import SeveralWorkers
 from cloister.engines.workers import Engine, Workers
 from cloister.plan import Plan
 from cloister.privacy.doubts import Doubt
-from cloister.tasks import Tasks
+from cloister.tasks import OwnSeed, Tasks
 
 __all__ = ["PublicOnly"]
 
@@ -41,7 +41,7 @@ class PublicOnly:
         return self.engine.doubts_of(plan)
 
     @contextmanager
-    def workers(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Workers]:
+    def workers(self, plan: Plan, tasks: Tasks, local_seed: int | OwnSeed) -> Iterator[Workers]:
         """Make the engine's own workers, which finish with nothing."""
         with self.engine.workers(plan, tasks, local_seed) as workers:
             yield _Unfinished([workers], [np.arange(len(tasks))])

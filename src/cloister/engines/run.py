@@ -23,8 +23,8 @@ from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.participation import Participation
-from cloister.roster import task_name
-from cloister.tasks import Tasks
+from cloister.roster import Name, Roster, task_name
+from cloister.tasks import OwnSeed, Tasks, local_key
 
 __all__ = ["Run", "adapt", "replay", "run"]
 
@@ -71,6 +71,12 @@ class Run:
         if not len(found):
             raise InputError(f"There is no task {task!r} in this run.")
         return {name: array[found[0]] for name, array in self.private.models.items()}
+
+    def own_seed(self, task: object) -> OwnSeed:
+        """Return the seed of one task's local randomness, for its `replay` at home. Give it to it alone."""
+        name = Roster(self.private.ids.tolist()).position(task)
+        own: Name = self.private.ids.tolist()[name]
+        return OwnSeed(own, int(local_key(self.private.local_seed, own)))
 
 
 def run(
@@ -156,7 +162,7 @@ def replay(
     tasks: Tasks,
     *,
     coins: Participation | NDArray[np.bool_] | None = None,
-    local_seed: int = 0,
+    local_seed: int | OwnSeed = 0,
     engine: Engine = Local(),  # noqa: B008
 ) -> States:
     """Compute tasks' models from their own data and the billboard alone: nothing leaves, nothing is spent.
@@ -173,8 +179,8 @@ def replay(
     coins : Participation or bool array of shape (rounds, tasks), optional
         Which rounds each task took part in (of some tasks of a run, ``private.coins[:, where]``); by default
         all.
-    local_seed : int
-        The seed of the tasks' local randomness.
+    local_seed : int or OwnSeed
+        The seed of the tasks' local randomness; of one task alone, ``run.own_seed(task)``.
     engine : Local or Batched
         Where and how tasks are computed on.
     """
@@ -197,7 +203,7 @@ def adapt(
     board: Billboard,
     tasks: Tasks,
     *,
-    local_seed: int = 0,
+    local_seed: int | OwnSeed = 0,
     engine: Engine = Local(),  # noqa: B008
 ) -> States:
     """Return the models of new tasks, which never spoke, from their own rows and a finished board.
@@ -212,8 +218,8 @@ def adapt(
         The public part of a finished run.
     tasks : Tasks
         One new task or many.
-    local_seed : int
-        The seed of the tasks' local randomness.
+    local_seed : int or OwnSeed
+        The seed of the tasks' local randomness; of one task alone, ``run.own_seed(task)``.
     engine : Local or Batched
         Where and how tasks are computed on.
 

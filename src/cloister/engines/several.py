@@ -18,7 +18,7 @@ from cloister.engines.workers import Coins, Engine, SavedState, Workers
 from cloister.errors import PlanError
 from cloister.plan import Plan
 from cloister.privacy.doubts import Doubt, merged
-from cloister.tasks import Tasks
+from cloister.tasks import OwnSeed, Tasks
 
 __all__ = ["Several"]
 
@@ -65,7 +65,7 @@ class Several:
         return merged(*(engine.doubts_of(plan) for engine in self.engines))
 
     @contextmanager
-    def workers(self, plan: Plan, tasks: Tasks, local_seed: int) -> Iterator[Workers]:
+    def workers(self, plan: Plan, tasks: Tasks, local_seed: int | OwnSeed) -> Iterator[Workers]:
         """Give each engine its share of the tasks."""
         shares = deal(len(tasks), min(len(self.engines), len(tasks)))
         with ExitStack() as stack:

@@ -20,7 +20,7 @@ from cloister.billboard import Billboard
 from cloister.errors import AlgorithmError
 from cloister.plan import Plan
 from cloister.privacy.doubts import Doubt
-from cloister.tasks import Tasks
+from cloister.tasks import OwnSeed, Tasks
 
 __all__ = ["Coins", "Engine", "SavedState", "Workers", "check_messages"]
 
@@ -85,7 +85,7 @@ class Engine(Protocol):
     def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
         """Return what computing a plan there takes away from its guarantee."""
 
-    def workers(self, plan: Plan, tasks: Tasks, local_seed: int) -> AbstractContextManager[Workers]:
+    def workers(self, plan: Plan, tasks: Tasks, local_seed: int | OwnSeed) -> AbstractContextManager[Workers]:
         """Make the workers of a run, and refuse a plan or tasks that they cannot compute on."""
 
 
