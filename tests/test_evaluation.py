@@ -14,6 +14,7 @@ from scipy import stats
 from torch import nn
 
 from cloister import (
+    Channel,
     Descent,
     FedAvg,
     Gaussian,
@@ -26,13 +27,12 @@ from cloister import (
     Personalized,
     Plan,
     PlanError,
-    Regression,
     Relation,
-    SharedPrior,
     Silent,
     Tasks,
     run,
 )
+from cloister.audit.bare import OneRelease
 from cloister.errors import BudgetError
 from cloister.evaluation import SCORES, Released, accuracy, evaluate, release_sum, scores_of
 from cloister.metrics import Spread, nmse
@@ -111,9 +111,9 @@ def test_what_cannot_be_scored_is_refused(done, halves):
         evaluate(done, Tasks.from_arrays(test.X[:1], test.y[:1], ["stranger"]))
     with pytest.raises(InputError, match="Pass an epsilon"):
         evaluate(done, test, ledger=Ledger(1.0, 1e-3))
-    prior = run(Plan(SharedPrior(Regression(3)), Silent(), n_tasks=M), train)
-    with pytest.raises(InputError, match="SharedPrior has no learner or loss that predicts"):
-        evaluate(prior, test)
+    nothing = run(Plan(OneRelease(Channel(1)), Silent(), n_tasks=M), train)
+    with pytest.raises(InputError, match="OneRelease does not say how its models predict"):
+        evaluate(nothing, test)
     for epsilon in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(PlanError, match="epsilon must be > 0 and finite"):
             evaluate(done, test, epsilon=epsilon)
