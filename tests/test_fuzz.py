@@ -29,7 +29,7 @@ from cloister import (
     SharedPrior,
 )
 from cloister.billboard import END, MAGIC
-from cloister.engines.journal import Secret
+from cloister.engines.journal import VERSION, Secret
 from cloister.records import chained
 from cloister.tables.folder import read_plan
 
@@ -219,7 +219,7 @@ def test_mutated_plans(cases, tmp_path):
 
 def test_mutated_secrets(tmp_path):
     rng, path = random.Random(4), tmp_path / "secret"
-    Secret("00" * 32, "11" * 32, "run", None, False).write(path)
+    Secret("00" * 32, "11" * 32, "run", None, False, VERSION).write(path)
     data = path.read_bytes()
     with guarded():
         for _ in range(2000):

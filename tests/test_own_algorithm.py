@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import os
@@ -116,6 +117,30 @@ def test_from_the_command_line(desk, finished):
     audited = command(desk, "audit", "run/plan.toml", *by_file, "--draws", 2000)
     assert audited.returncode == 0
     assert "no contradiction found" in audited.stdout.lower()
+
+
+def test_fit_from_the_command_line(desk, finished):
+    """From a plan without a noise level: it gets it by --epsilon, and each school gets its model."""
+    dataclasses.replace(finished.plan, mechanism=cl.Gaussian()).save(desk / "draft.toml")
+    own = ["--types", "shrunken.py:ShrunkenRidge"]
+    fit = [
+        "fit",
+        "rows.csv",
+        "--codebook",
+        "codebook.toml",
+        "--plan",
+        "draft.toml",
+        "--epsilon",
+        2,
+        "-o",
+        "fitted",
+    ]
+    assert "not one of cloister's own types" in command(desk, *fit).stderr
+    done = command(desk, *fit, *own)
+    assert done.returncode == 0, done.stderr
+    assert (desk / "fitted" / "plan.toml").read_bytes() == (desk / "run" / "plan.toml").read_bytes()
+    assert len(list((desk / "fitted" / "models").iterdir())) == 30
+    assert command(desk, "verify", "fitted", *own).returncode == 0
 
 
 def test_every_other_command_that_reads_a_plan(desk, finished):

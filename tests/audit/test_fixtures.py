@@ -88,7 +88,7 @@ def test_no_plan_can_use_them():
     algorithm = LowRank(LeastSquares(3), rounds=2)
     for fixture in (PublishedWishart(1.0), PublishedLaplace(1.0), TaskRelationship()):
         assert not hasattr(fixture, "event")
-        with pytest.raises(PlanError, match="mechanism must be a"):
+        with pytest.raises(PlanError, match="mechanism must be of a subclass of Mechanism"):
             Plan(algorithm, fixture, n_tasks=20)
     text = Plan(algorithm, Gaussian(1.0), n_tasks=20).to_toml()
     name = "cloister.audit.fixtures:PublishedWishart/1"

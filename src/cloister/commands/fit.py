@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 from cloister.channel import Relation
-from cloister.commands.options import Data, Delta, Force, Json, Neighbours
+from cloister.commands.options import Data, Delta, Force, Json, Neighbours, Types
 from cloister.commands.shell import advance, emit, note, positive, say
 from cloister.errors import InputError
 
@@ -48,6 +48,15 @@ def fit(
     delta: Delta = None,
     relation: Neighbours = Relation.REPLACE,
     structure: Annotated[Structure, typer.Option(help="What tasks tell each other.")] = Structure.auto,
+    plan_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--plan",
+            metavar="PLAN.toml",
+            help="Run this plan; one without a noise level gets it by --epsilon.",
+        ),
+    ] = None,
+    types: Types = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Default: DATA-run here.")] = None,
     ledger: Annotated[
         str | None, typer.Option(metavar="PLACE", help="Charge this ledger: a file, or a database URL.")
@@ -67,6 +76,7 @@ def fit(
     For example:
       cloister fit exam.csv --codebook exam-codebook.toml
       cloister fit exam.csv --codebook exam-codebook.toml --epsilon 0.5 -o exam-half
+      cloister fit exam.csv --codebook exam-codebook.toml --plan plan.toml --types mine.py:Mine
     """
     from cloister.tables import folder as folders
     from cloister.tables.fitting import fit_in_folder
@@ -78,9 +88,14 @@ def fit(
     if epsilon != math.inf:  # infinity is the non-private run, and says so
         positive("--epsilon", epsilon)
     book = _codebook(codebook, task, target)
-    model = _estimator(book, epsilon, delta, relation, structure)
     ids = _ids(data, book)
-    plan: Plan = model.plan(len(ids), book)
+    if plan_file is None:
+        model = _estimator(book, epsilon, delta, relation, structure)
+        plan: Plan = model.plan(len(ids), book)
+        settings = EstimatorSettings.of(model, ids, named=True)
+    else:
+        plan = _plan(plan_file, types, book, len(ids), epsilon)
+        settings = EstimatorSettings()
     if not json:
         say(
             f"{data.name}: {plan.n_tasks} tasks by column {book.task!r}. "
@@ -95,7 +110,7 @@ def fit(
             plan,
             partial(_tasks, data, book),
             book,
-            EstimatorSettings.of(model, ids, named=True),
+            settings,
             ledger=account,
             force=force,
             progress=progress,
@@ -161,6 +176,20 @@ def _estimator(
         relation=relation.value,
         structure=structure.value,
     )
+
+
+def _plan(path: Path, types: list[str] | None, book: Codebook, tasks: int, epsilon: float) -> Plan:
+    """Read a plan for this table; of the other options only --epsilon counts, if it has no noise level."""
+    from cloister.commands.own_types import own_types
+    from cloister.estimators.base import FROM_DATA
+    from cloister.tables.folder import read_plan
+
+    plan = read_plan(path, own_types(types))
+    if plan.n_tasks != tasks:
+        raise InputError(f"{path} is a plan for {plan.n_tasks} tasks. Got {tasks} in the table.")
+    if book.from_private_data and FROM_DATA not in plan.caveats:
+        plan = replace(plan, caveats=(*plan.caveats, FROM_DATA))
+    return plan.calibrate(epsilon) if plan.speaks and not plan.mechanism.calibrated else plan
 
 
 def _account(place: str | None, population: str | None) -> Ledger | None:

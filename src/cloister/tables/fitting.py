@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cloister.billboard import Billboard
+from cloister.document import foreign_types
 from cloister.engines.run import run
 from cloister.errors import InputError
 from cloister.ledger import Ledger
@@ -89,7 +90,7 @@ def fit_in_folder(
         if resumed is not None:
             resumed(complete)
         put_in_place(draft, folder, force)
-        return read_run(folder)
+        return read_run(folder, foreign_types(plan))
     data = tasks()
     private_folder(draft)
     try:
