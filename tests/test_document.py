@@ -281,3 +281,12 @@ def test_numbers_of_fields_are_checked_in_anyones_class():
             from_document(document | wrong, [kind])
     with pytest.raises(cl.PlanError, match=r"must be a list, each a whole number or left out\. Got tuple"):
         to_document(kind((0.5,)))
+
+
+def test_a_network_that_is_not_the_described_one_is_not_taken_for_it():
+    """Same class and shape, other weights: a plan read with it would claim another run's fingerprint."""
+    plan = cl.Plan(cl.FedAvg(NET, SOLVER, clip=0.5, rounds=3), cl.Gaussian(1.0), n_tasks=9)
+    other = cl.Module(torch.nn.Linear(2, 2))
+    assert cl.Plan.from_toml(plan.to_toml(), types=[other, NET]).fingerprint == plan.fingerprint
+    with pytest.raises(cl.PlanError, match="Hand over the very same"):
+        cl.Plan.from_toml(plan.to_toml(), types=[other])

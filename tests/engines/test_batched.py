@@ -288,7 +288,7 @@ def test_padded_places_of_a_block_say_nothing(monkeypatch):
             yield torch.from_numpy(np.concatenate([part, fill])), len(part)
 
     says = Personalized(network(), SOLVER, clip=0.3, rounds=2, says=Position())  # without rows too, that is
-    plan = Plan(says, Gaussian(5.0), n_tasks=M)
+    plan = Plan(says, Gaussian(5.0), Poisson(0.5), n_tasks=M)  # blocks are seldom full
     plain = models_of(plan)
     monkeypatch.setattr("cloister.engines.batched._Bucket.chunks", padded)
     filled = models_of(plan)

@@ -65,3 +65,33 @@ def test_a_refusal_leaves_nothing_of_a_run_that_had_not_begun(tmp_path, why):
     with pytest.raises(cl.CloisterError):
         cl.run(plan, tasks, journal=tmp_path / "run", ledger=ledger, **options)
     assert not (tmp_path / "run").exists()
+
+
+class Drifting(cl.MeanRegularized):
+    """Declares one clip, and uses another once the board says anything: no trial beforehand shows it."""
+
+    def channel(self, board):
+        declared, heard = super().channel(board), board is not None and board["mean"].any()
+        return replace(declared, clip=2 * declared.clip) if heard else declared
+
+
+def test_a_channel_that_was_not_priced_is_refused_in_any_round(tmp_path):
+    """Before the round's release: what is posted by then was declared and paid for."""
+    plan = cl.Plan(Drifting(cl.LeastSquares(2), rounds=4), n_tasks=M).calibrate(1.0)
+    with pytest.raises(cl.AlgorithmError, match="did not declare"):
+        cl.run(plan, TASKS, journal=tmp_path / "run")
+    assert cl.Billboard.recover(tmp_path / "run" / "board").rounds == 1
+
+
+def test_saved_states_stay_as_they_were_saved():
+    """Whoever goes on does not change what another may go on from."""
+    plan = cl.Plan(cl.MeanRegularized(cl.LeastSquares(2), rounds=4), cl.Silent(), n_tasks=M)
+    board, some = plan.open(), np.arange(M) % 2 == 0
+    with cl.Local().workers(plan, TASKS, 0) as workers:
+        workers.start(board)
+        saved = workers.save_state()
+        before = {name: array.copy() for name, array in saved.states.items()}
+        for _ in range(2):
+            workers.collect(board, some)
+    for name, array in saved.states.items():
+        np.testing.assert_array_equal(array, before[name])
