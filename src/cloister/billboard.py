@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 from cloister.arrays import Array
 from cloister.errors import BillboardError, InputError
@@ -35,7 +35,7 @@ from cloister.records import (
 from cloister.shelf import FileText, MemoryText, Shelf, Text, text_of
 from cloister.storage import write_file
 
-__all__ = ["Billboard", "Release"]
+__all__ = ["Billboard", "BoardView", "Release"]
 
 MAGIC, END = b"cloister billboard 1\n", b"end of billboard\n"
 #: A run's journal is synced so many times at most: a power cut costs a thousandth of the rounds.
@@ -65,6 +65,38 @@ class Releases(Sequence[Release]):
         found = self._records[numbers + 1].release
         assert found is not None
         return found
+
+
+class BoardView(Protocol):
+    """The board as an algorithm sees it, with arrays where tasks are computed on: NumPy's, or a device's.
+
+    A `Billboard` is one. Releases are the public record itself, NumPy arrays everywhere.
+    """
+
+    @property
+    def plan(self) -> str:
+        """The fingerprint of the plan."""
+
+    @property
+    def capacity(self) -> int:
+        """How many releases the plan allows."""
+
+    @property
+    def rounds(self) -> int:
+        """How many releases are posted."""
+
+    @property
+    def releases(self) -> Sequence[Release]:
+        """Every release so far, in order."""
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the latest public array of this name."""
+
+    def __contains__(self, name: str) -> bool:
+        """Say whether there is a public array of this name."""
+
+    def before(self, round: int) -> BoardView:
+        """Return the board as it was when round number `round` (from 0) began."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

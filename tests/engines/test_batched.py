@@ -37,6 +37,8 @@ from cloister import (
     replay,
     run,
 )
+from cloister.billboard import BoardView
+from cloister.engines.batched import _DeviceBoard
 
 CPU = Batched("cpu", block=4)
 SIZES = [1, 2, 2, 3, 3, 4, 5, 6, 9, 9, 14, 20, 30, 30, 31]
@@ -210,6 +212,16 @@ def test_a_run_may_go_on_where_sums_come_out_in_other_last_bits(tmp_path):
     private = done.private
     tape = replay(plan, done.board, TASKS, coins=private.coins, local_seed=private.local_seed, engine=CPU)
     np.testing.assert_allclose(tape["coef"], private.models["coef"], atol=1e-5)
+
+
+def test_a_device_sees_all_of_the_board_that_algorithms_use():
+    board = models_of(Plan(PERSONAL, Gaussian(1.0), n_tasks=M)).board
+    here: BoardView = _DeviceBoard(board, torch.device("cpu"))
+    assert (here.plan, here.capacity, here.rounds) == (board.plan, board.capacity, board.rounds)
+    assert ("mean" in here, "median" in here) == (True, False)
+    np.testing.assert_allclose(here["mean"].numpy(), board["mean"], rtol=1e-6)
+    np.testing.assert_allclose(here.before(1)["mean"].numpy(), board.before(1)["mean"], rtol=1e-6)
+    np.testing.assert_array_equal(here.releases[-1].value, board.releases[-1].value)
 
 
 # --- what leaves a task is bounded: the channel's own arithmetic (tests/test_channel.py), on the device -----

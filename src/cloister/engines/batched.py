@@ -8,7 +8,7 @@ fit on the device stay in pinned memory and pass through it block by block.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cloister.arrays import States
-from cloister.billboard import Billboard
+from cloister.billboard import Billboard, BoardView, Release
 from cloister.channel import finite_rows
 from cloister.engines.models import Models
 from cloister.engines.workers import Coins, SavedState, Workers, check_messages
@@ -164,16 +164,35 @@ class _Bucket:
         return home[at.to(home.device)].to(self.device, non_blocking=True)
 
 
+@dataclass
 class _DeviceBoard:
     """The board as a device sees it: its arrays are tensors there."""
 
-    def __init__(self, board: Billboard, device: torch.device) -> None:
-        self.board, self.device = board, device
-        self.arrays: dict[str, Tensor] = {}
+    board: BoardView
+    device: torch.device
+    arrays: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def plan(self) -> str:
+        return self.board.plan
+
+    @property
+    def capacity(self) -> int:
+        return self.board.capacity
 
     @property
     def rounds(self) -> int:
         return self.board.rounds
+
+    @property
+    def releases(self) -> Sequence[Release]:
+        return self.board.releases
+
+    def before(self, round: int) -> _DeviceBoard:
+        return _DeviceBoard(self.board.before(round), self.device)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.board
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.arrays:
