@@ -271,6 +271,20 @@ class TestBadData:
         )["coef"]
         np.testing.assert_array_equal(again, models[2])
 
+    def test_no_algorithm_sees_an_invalid_row(self, monkeypatch):
+        seen, tasks = [], data()
+        init = cl.MeanRegularized.init
+        monkeypatch.setattr(
+            cl.MeanRegularized,
+            "init",
+            lambda self, block, board: seen.append(block) or init(self, block, board),
+        )
+        tasks.X[4] = np.nan
+        with ZeroInvalid(cl.Local()).workers(plan(), tasks, 0) as workers:
+            workers.start(cl.run(plan(), data()).board.before(0))
+        assert all(np.isfinite(block.X).all() for block in seen)
+        assert 1 in seen[-1].ids
+
     def test_an_invalid_task_sends_zeros_and_no_more(self):
         """The sum is that of the others, over the public number of all."""
         quiet = cl.Plan(cl.MeanRegularized(cl.LeastSquares(3), rounds=1), cl.Silent(), n_tasks=N)
