@@ -103,7 +103,7 @@ def fit(folder: Path, n_tasks: int) -> Figures:
     def keep(done: Run) -> None:
         some = np.linspace(0, n_tasks - 1, REPLAYED).astype(int)
         models = np.array(done.private.models["coef"][some])
-        private = (some, done.private.coins[:, some], done.private.local_seed, models)
+        private = (some, done.private.coins[:, some], done.private.seeds[some], models)
         (folder / "private").write_bytes(pickle.dumps(private))
 
     run_plan(plan, tasks, journal=folder / "journal", progress=logged(start), save=keep)
@@ -124,10 +124,10 @@ def verify(folder: Path, n_tasks: int) -> Figures:
 
 def recompute(folder: Path, n_tasks: int) -> Figures:
     """Compute some tasks' models from the board and their own rows; return how far off they are."""
-    some, coins, local_seed, models = pickle.loads((folder / "private").read_bytes())
+    some, coins, seeds, models = pickle.loads((folder / "private").read_bytes())
     plan, tasks, start = make_plan(n_tasks), make(n_tasks).select(some), time.perf_counter()
     board = Billboard.load(folder / "journal" / "board")
-    found = replay(plan, board, tasks, coins=coins, local_seed=local_seed)["coef"]
+    found = replay(plan, board, tasks, coins=coins, seeds=seeds)["coef"]
     gap = float(np.abs(found - models).max())
     minutes = (time.perf_counter() - start) / 60
     return {"replay_minutes": minutes, "replay_memory_mb": memory(), "replay_largest_difference": gap}

@@ -19,6 +19,7 @@ from cloister.errors import InputError
 from cloister.tables.files import write_csv
 from cloister.tables.folder import file_name, task_of
 from cloister.tables.rows import task_column
+from cloister.tasks import public_seeds
 
 N = 40
 
@@ -266,7 +267,7 @@ class TestBadData:
             done.board,
             tasks,
             coins=done.private.coins,
-            local_seed=done.private.local_seed,
+            seeds=done.private.seeds,
             engine=ZeroInvalid(engine),
         )["coef"]
         np.testing.assert_array_equal(again, models[2])
@@ -306,7 +307,7 @@ class TestBadData:
         sums = []
         for value in (label, 7.0):
             tasks.y[5] = value
-            with ZeroInvalid(cl.Local()).workers(priced, tasks, 0) as workers:
+            with ZeroInvalid(cl.Local()).workers(priced, tasks, public_seeds(tasks.ids)) as workers:
                 workers.start(board)
                 sums.append(workers.collect(board, coins))
             assert list(complaints(priced, tasks)) == [1]
@@ -330,12 +331,8 @@ class TestOwnSeeds:
         tasks = replace(tasks, X=tasks.X.astype(np.float32), y=(tasks.y > 0).astype(np.int64))
         done = cl.run(cl.Plan(trained, cl.Silent(), n_tasks=4), tasks)
         own = done.own_seed(2)
-        assert repr(own) == "OwnSeed(of task 2, private)"
-        alone = cl.replay(done.plan, done.board, tasks.only(2), local_seed=own)["coef"][0]
+        alone = cl.replay(done.plan, done.board, tasks.only(2), seeds=own)["coef"][0]
         np.testing.assert_allclose(alone, done.model(2)["coef"], rtol=1e-5, atol=1e-7)
-        other = replace(own, key=own.key ^ 1)
-        assert not np.allclose(
-            cl.replay(done.plan, done.board, tasks.only(2), local_seed=other)["coef"][0], alone
-        )
-        with pytest.raises(InputError, match=r"The seed is task 2's own\. Got task 3"):
-            cl.replay(done.plan, done.board, tasks.only(3), local_seed=own)
+        other = own ^ np.uint64(1)
+        assert not np.allclose(cl.replay(done.plan, done.board, tasks.only(2), seeds=other)["coef"][0], alone)
+        assert own[0] not in done.own_seed(3)

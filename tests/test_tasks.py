@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from cloister import InputError, Tasks
-from cloister.tasks import local_key, local_uniforms
+from cloister.tasks import local_key, local_uniforms, public_seeds
 
 NAMES = ["b", "a", "b", "c", "a", "b"]
 X = np.array([[1.0, -1.0], [2.0, -2.0], [3.0, -3.0], [4.0, -4.0], [5.0, -5.0], [6.0, -6.0]])
@@ -184,13 +184,13 @@ def test_local_uniforms_are_uniform_and_independent():
 def test_local_uniforms_know_neither_order_nor_company():
     tasks = make([4, 2, 4, 3])
     together = {}
-    for block in tasks.blocks(seed=9):
+    for block in tasks.blocks(seeds=public_seeds(tasks.ids, 9)):
         together |= dict(zip(block.ids.tolist(), block.uniforms(5), strict=True))
     for name in tasks.ids.tolist():
-        (block,) = tasks.only(name).blocks(seed=9)
+        (block,) = tasks.only(name).blocks(seeds=public_seeds(np.array([name]), 9))
         alone = block.uniforms(5)[0]
         np.testing.assert_array_equal(alone, together[name][: len(alone)])
-        (other,) = tasks.only(name).blocks(seed=8)
+        (other,) = tasks.only(name).blocks(seeds=public_seeds(np.array([name]), 8))
         assert not np.intersect1d(other.uniforms(5), alone).size
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from cloister.arrays import Floats
 from cloister.channel import Absolute, Channel, Relation
+from cloister.engines.curator import Bill, OneRelease, charge
 from cloister.engines.run import Run
 from cloister.errors import InputError, PlanError
 from cloister.ledger import Ledger
@@ -25,7 +26,6 @@ from cloister.privacy.doubts import Doubt, Grade, merged
 from cloister.privacy.events import Cost, GaussianEvent
 from cloister.privacy.guarantee import Guarantee, NoiseMade, guarantee_for
 from cloister.privacy.mechanisms import Gaussian
-from cloister.privacy.noise import integer_deviation
 from cloister.privacy.randomness import Randomness, source_of
 from cloister.privacy.sampling import Everyone
 from cloister.tasks import Tasks, local_key
@@ -190,27 +190,30 @@ def evaluate(
     guarantee = _guarantee(finished, mu, delta, relation, source)
     if ledger is not None:
         made = hashlib.sha256(f"evaluation of {finished.plan.fingerprint}".encode()).hexdigest()
-        ledger.charge(made, _cost(mu, n_tasks, ledger.relation), doubts=guarantee.doubts)
+        charge(ledger, Bill(made, lambda r: _cost(mu, n_tasks, r), guarantee.doubts))
     value = release_sum(told, mu, source)
     return Released(value / n_tasks, 1 / (mu * n_tasks), guarantee)
 
 
-def release_sum(scores: Floats, mu: float, source: Randomness, number: int = 0) -> float:
+def release_sum(scores: Floats, mu: float, source: Randomness) -> float:
     """Return the noisy sum of scores, each clipped to [0, 1]; those that are not finite say 0.
 
     Privacy
     -------
-    It is mu-GDP for every task, under both relations. Releases of one source need numbers of their own.
+    It is mu-GDP for every task, under both relations. Every release needs a source of its own.
 
     Examples
     --------
     >>> 1.99 < release_sum(np.array([7.0, 1.0, -3.0, np.nan]), 1e4, source_of(None)) < 2.01
     True
     """
-    noise = Gaussian(mu)
     bounded = np.where(np.isfinite(scores), scores, 0.0).clip(0.0, 1.0)
-    total = SCORES.total(bounded[:, None], noise.exact)
-    return float(noise.perturb(total, SCORES, 1 / mu, source, number)[0])
+    return float(_release(mu, len(scores)).make(bounded[:, None], source)[0])
+
+
+def _release(mu: float, n_tasks: int) -> OneRelease:
+    """Return the release: a score in [0, 1] moves by at most 1, as much as when it falls silent."""
+    return OneRelease(SCORES, Gaussian(mu), n_tasks, Relation.ZERO_OUT)
 
 
 def _cost(mu: float, n_tasks: int, relation: Relation) -> Cost:
@@ -222,7 +225,7 @@ def _budget(n_tasks: int, epsilon: float, delta: float) -> float:
     if not 0 < epsilon < math.inf:
         raise PlanError(f"epsilon must be > 0 and finite. Got {epsilon}. Leave it out to stay at home.")
     mu = accounting.calibrate(lambda mu: _cost(mu, n_tasks, Relation.REPLACE), epsilon, delta)
-    integer_deviation(1 / (mu * float(SCORES.steps[0])))
+    _release(mu, n_tasks).check()
     return mu
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cloister.arrays import A, Array, Integers, namespace, shift_right, to_uniforms
+from cloister.arrays import A, Array, Integers, Words, namespace, shift_right, to_uniforms
 from cloister.errors import InputError, PrivateDataError
-from cloister.roster import Name, Roster, refuse_repeats, task_ids
+from cloister.roster import Roster, refuse_repeats, task_ids
 
-__all__ = ["Block", "OwnSeed", "Tasks"]
+__all__ = ["Block", "Tasks"]
 
 
 #: So many feature values are computed on as quickly as Python calls a dozen functions.
@@ -65,29 +65,15 @@ class Block:
         return Block(self.ids[at], self.X[at], self.y[at], self.weight[at], self.keys[at])
 
 
-@dataclass(frozen=True, repr=False)
-class OwnSeed:
-    """One task's own seed: it gives this task's local randomness again, and nothing of any other's.
-
-    A run has one seed for all tasks; who has it can follow the minibatches of each. A task that is to replay
-    its part at home is given this instead (`Run.own_seed`). To find the run's seed from it takes 2^63 hashes.
-    """
-
-    task: Name
-    key: int
-
-    def __repr__(self) -> str:
-        return f"OwnSeed(of task {self.task!r}, private)"
-
-
-def local_key(seed: int | OwnSeed, task: object) -> np.uint64:
+def local_key(seed: int, task: object) -> np.uint64:
     """Return a task's own key, a function of the seed and the task's name only."""
-    if isinstance(seed, OwnSeed):
-        if seed.task != task:
-            raise InputError(f"The seed is task {seed.task!r}'s own. Got task {task!s}. Replay it alone.")
-        return np.uint64(seed.key)
     digest = hashlib.blake2b(f"{seed}|{task}".encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest, "little"))
+
+
+def public_seeds(names: Array, seed: int = 0) -> Words:
+    """Return seeds that everybody can compute: where nothing needs to be kept from anybody."""
+    return np.array([local_key(seed, name) for name in names], dtype=np.uint64)
 
 
 def local_uniforms(keys: A, round: int | A, count: int) -> A:
@@ -303,12 +289,20 @@ class Tasks:
         return groups
 
     def blocks(
-        self, layout: Sequence[NDArray[np.int64]] | None = None, seed: int | OwnSeed = 0, dim: int = 1
+        self,
+        layout: Sequence[NDArray[np.int64]] | None = None,
+        seeds: Words | None = None,
+        dim: int = 1,
     ) -> Iterator[Block]:
-        """Iterate over the blocks of a layout for `dim`: views where nothing need be padded, else copies."""
+        """Iterate over the blocks of a layout for `dim`: views where nothing need be padded, else copies.
+
+        `seeds` has each task's own seed, in their order; by default one that follows from its name.
+        """
+        own = public_seeds(self.ids) if seeds is None else np.asarray(seeds, dtype=np.uint64)
+        if own.shape != self.ids.shape:
+            raise InputError(f"There must be one seed a task, for {len(self)} tasks. Got {own.shape}.")
         for index in self.layout(dim) if layout is None else layout:
-            keys = np.array([local_key(seed, name) for name in self.ids[index]], dtype=np.uint64)
-            yield Block(self.ids[index], *self._stack(index, dim), keys)
+            yield Block(self.ids[index], *self._stack(index, dim), own[index])
 
     def _stack(self, index: NDArray[np.int64], dim: int) -> tuple[Array, Array, Array]:
         sizes, first = self.sizes[index], self.offsets[index]

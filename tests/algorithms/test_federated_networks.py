@@ -149,7 +149,7 @@ def test_a_pull_of_one_step_restarts_every_task_from_the_mean():
 def test_without_a_pull_nothing_is_taken_from_the_board():
     """At lam = 0 models are those of local training, whatever is posted; in full batches, LocalOnly's."""
     tasks, learner = make_tasks(), network()
-    block = next(tasks.blocks([np.arange(M)], seed=0))
+    block = next(tasks.blocks([np.arange(M)]))
     solver = Descent(0.2, epochs=2, momentum=0.4)
     loud = Plan(Personalized(learner, solver, rounds=3, lam=0.0), Gaussian(0.01), n_tasks=M)
     models = [run(loud, tasks, random_state=seed).private.models["coef"] for seed in (0, 1)]

@@ -32,6 +32,7 @@ from cloister import (
     run,
 )
 from cloister.algorithms.finetuning import _left_out_loss
+from cloister.tasks import public_seeds
 
 STEPS = Descent(0.1, batch=2, momentum=0.5, decay=0.9)
 SHORT, STRONG = FineTuning(Descent(0.3, batch=3, steps=2)), FineTuning(Descent(0.3, epochs=2), Quadratic(1.0))
@@ -108,7 +109,7 @@ def test_the_choice_is_that_of_each_task_by_hand():
     start = done.board["mean"][None].astype(np.float32)
     winners = set()
     for i in range(M):
-        block = next(tasks.blocks([np.array([i])], done.private.local_seed))
+        block = next(tasks.blocks([np.array([i])], done.private.seeds))
         winner, model = by_hand(network(), start, block, first_round=2)
         winners.add(winner)
         np.testing.assert_allclose(done.private.models["coef"][i], model[0], rtol=1e-5, atol=1e-6)
@@ -122,14 +123,14 @@ def test_one_way_of_tuning_leaves_no_rows_out(engine):
     done = run(
         Plan(FedAvg(learner, STEPS, rounds=2, finetune=STRONG), Silent(), n_tasks=M), tasks, engine=engine
     )
-    block = next(tasks.blocks([np.arange(M)], done.private.local_seed))
+    block = next(tasks.blocks([np.arange(M)], done.private.seeds))
     start, mean = learner.spread(done.board["mean"], block), done.board["mean"]
     tuned = learner.descend(start, block, STRONG.solver, 2, mean, STRONG.penalty)
     np.testing.assert_allclose(done.private.models["coef"], tuned, rtol=1e-5, atol=1e-6)
 
 
 def test_folds_part_each_tasks_own_rows():
-    learner, block = network(), next(make_tasks().blocks([np.arange(M)], seed=5))
+    learner, block = network(), next(make_tasks().blocks([np.arange(M)], public_seeds(np.arange(M), 5)))
     parts = learner.folds(block, 4)
     np.testing.assert_array_equal(sum(out.weight for _, out in parts), block.weight)
     for i, (rest, out) in enumerate(parts):
@@ -141,7 +142,7 @@ def test_folds_part_each_tasks_own_rows():
 
 
 def test_every_row_counts_the_same_whatever_its_fold():
-    learner, block = network(), next(make_tasks().blocks([np.arange(M)], seed=5))
+    learner, block = network(), next(make_tasks().blocks([np.arange(M)], public_seeds(np.arange(M), 5)))
     weights = learner.spread(learner.start(), block)
     summed = _left_out_loss(learner, [weights] * 3, learner.folds(block, 3))
     np.testing.assert_allclose(summed, SIZES * learner.losses(weights, block), rtol=1e-5)
@@ -153,9 +154,7 @@ def test_engines_agree_and_replay_is_exact():
     engine = Batched("cpu", block=3)
     one, two = run(plan, tasks, random_state=0), run(plan, tasks, random_state=0, engine=engine)
     np.testing.assert_allclose(two.private.models["coef"], one.private.models["coef"], rtol=1e-5, atol=1e-5)
-    again = replay(
-        plan, two.board, tasks, coins=two.private.coins, local_seed=two.private.local_seed, engine=engine
-    )
+    again = replay(plan, two.board, tasks, coins=two.private.coins, seeds=two.private.seeds, engine=engine)
     np.testing.assert_array_equal(again["coef"], two.private.models["coef"])
 
 

@@ -29,7 +29,7 @@ from cloister import (
     check_algorithm,
     run,
 )
-from cloister.tasks import local_key, local_uniforms
+from cloister.tasks import local_uniforms
 
 D = 3
 LOSS = LeastSquares(D)
@@ -92,7 +92,7 @@ def test_the_choice_is_cross_validation_by_hand(tasks, sampling):
     for i in range(10):
         at = slice(*tasks.offsets[i : i + 2])
         X, y = tasks.X[at], tasks.y[at]
-        draws = local_uniforms(np.array([local_key(done.private.local_seed, i)]), 2**31 - 1, len(y))[0]
+        draws = local_uniforms(done.private.seeds[[i]], 2**31 - 1, len(y))[0]
         fold = np.argsort(np.argsort(draws)) % 3
         score = np.zeros(2)
         for f in range(3):

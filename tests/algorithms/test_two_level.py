@@ -36,7 +36,7 @@ def spoken():
     inner = LowRank(LeastSquares(D), lam=0.1, clip=50.0, rounds=ROUNDS, lr=0.1, warmup=5)
     noisy = LocalNoise(inner, EPSILON, clip=K)
     done = run(Plan(noisy, Silent(), n_tasks=M), tasks, random_state=1)
-    block = next(tasks.blocks([np.arange(M)], seed=done.private.local_seed))
+    block = next(tasks.blocks([np.arange(M)], seeds=done.private.seeds))
     states, pairs = noisy.init(block, done.board.before(0)), []
     for t in range(ROUNDS):
         board = done.board.before(t)

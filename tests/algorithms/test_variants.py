@@ -26,7 +26,7 @@ from cloister import (
     replay,
     run,
 )
-from cloister.tasks import local_key, local_uniforms
+from cloister.tasks import local_uniforms
 
 D = 4
 LOSS = LeastSquares(D)
@@ -107,7 +107,7 @@ def test_the_choice_is_cross_validation_by_hand(tasks):
     for i in range(12):
         rows = slice(*tasks.offsets[i : i + 2])
         X, y = tasks.X[rows], tasks.y[rows]
-        draws = local_uniforms(np.array([local_key(done.private.local_seed, i)]), 2**31 - 1, len(y))[0]
+        draws = local_uniforms(done.private.seeds[[i]], 2**31 - 1, len(y))[0]
         fold = np.argsort(np.argsort(draws)) % 4
         error = np.zeros(len(LAMS))
         for out in (fold == k for k in range(4)):
@@ -140,7 +140,7 @@ def test_a_plan_file_tells_a_latecomer_what_to_choose_from(tasks, tmp_path):
     done = run(plan, tasks, random_state=0)
     board = Billboard.load(done.board.save(tmp_path / "board"))
     plan = Plan.load(plan.save(tmp_path / "plan.toml"))
-    again = replay(plan, board, tasks, local_seed=done.private.local_seed)
+    again = replay(plan, board, tasks, seeds=done.private.seeds)
     np.testing.assert_array_equal(again["coef"], done.private.models["coef"])
 
 

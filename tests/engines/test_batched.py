@@ -146,12 +146,12 @@ def test_a_network_that_vmap_runs():
 def test_replay_gives_every_model_again(sampling):
     done = models_of(Plan(PERSONAL, Gaussian(1.0), sampling, n_tasks=M))
     private = done.private
-    again = {"coins": private.coins, "local_seed": private.local_seed}
+    again = {"coins": private.coins, "seeds": private.seeds}
     tape = replay(done.plan, done.board, TASKS, **again, engine=CPU)
     np.testing.assert_array_equal(tape["coef"], private.models["coef"])
     np.testing.assert_allclose(replay(done.plan, done.board, TASKS, **again)["coef"], tape["coef"], atol=1e-5)
     alone = replay(done.plan, done.board, TASKS.select([3]), coins=private.coins[:, [3]],
-                   local_seed=private.local_seed, engine=CPU)  # fmt: skip
+                   seeds=private.seeds, engine=CPU)  # fmt: skip
     np.testing.assert_allclose(alone["coef"][0], private.models["coef"][3], atol=1e-5)
 
 
@@ -164,7 +164,7 @@ def test_garbage_of_one_task_leaves_all_others_to_the_bit(garbage):
     X[slice(*TASKS.offsets[6:8])] = garbage
     changed = replace(TASKS, X=X)
     private = done.private
-    tape = replay(plan, done.board, changed, coins=private.coins, local_seed=private.local_seed, engine=CPU)
+    tape = replay(plan, done.board, changed, coins=private.coins, seeds=private.seeds, engine=CPU)
     others = np.arange(M) != 6
     np.testing.assert_array_equal(tape["coef"][others], private.models["coef"][others])
     loud = run(replace(plan, mechanism=Silent()), changed, random_state=0, engine=CPU)
@@ -210,7 +210,7 @@ def test_a_run_may_go_on_where_sums_come_out_in_other_last_bits(tmp_path):
     plan.check(done.board)
     np.testing.assert_allclose(done.board["mean"], whole.board["mean"], atol=1e-5)
     private = done.private
-    tape = replay(plan, done.board, TASKS, coins=private.coins, local_seed=private.local_seed, engine=CPU)
+    tape = replay(plan, done.board, TASKS, coins=private.coins, seeds=private.seeds, engine=CPU)
     np.testing.assert_allclose(tape["coef"], private.models["coef"], atol=1e-5)
 
 

@@ -50,7 +50,7 @@ def test_a_cluster_is_a_run_of_its_own_tasks():
         own = done.runs[name]
         members = TASKS.select(np.array([PLACES[task] == name for task in TASKS.ids.tolist()]))
         assert own.plan.n_tasks == len(members) == count
-        tape = replay(own.plan, own.board, members, local_seed=own.private.local_seed)
+        tape = replay(own.plan, own.board, members, seeds=own.private.seeds)
         np.testing.assert_array_equal(tape["coef"], own.private.models["coef"])
     np.testing.assert_array_equal(done.model("t25")["coef"], done.runs["country"].model("t25")["coef"])
     with pytest.raises(InputError, match="There is no task 'nobody' in these runs"):

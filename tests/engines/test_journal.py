@@ -269,8 +269,8 @@ class Counting(Local):
     asked: list = field(default_factory=list)
 
     @contextmanager
-    def workers(self, plan, tasks, local_seed):
-        with super().workers(plan, tasks, local_seed) as found:
+    def workers(self, plan, tasks, seeds):
+        with super().workers(plan, tasks, seeds) as found:
             collect, listen = found.collect, found.listen
             found.collect = lambda board, coins: (
                 self.asked.append(("collect", board.rounds)) or collect(board, coins)
@@ -380,8 +380,8 @@ class OneUnitOff(Local):
     """Another device: every sum comes out larger, by one unit of the grid in its first number."""
 
     @contextmanager
-    def workers(self, plan, tasks, local_seed):
-        with super().workers(plan, tasks, local_seed) as found:
+    def workers(self, plan, tasks, seeds):
+        with super().workers(plan, tasks, seeds) as found:
             collect = found.collect
             found.collect = lambda board, coins: collect(board, coins) + np.eye(1, 3, dtype=np.int64)[0]
             yield found

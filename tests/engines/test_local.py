@@ -98,18 +98,16 @@ def test_replay_gives_every_model_again(sampling, algorithm, seed, tmp_path):
     private = done.private
     board = Billboard.load(done.board.save(tmp_path / "board"))
     plan = Plan.load(plan.save(tmp_path / "plan.toml"))
-    again = replay(plan, board, tasks, coins=private.coins, local_seed=private.local_seed)
+    again = replay(plan, board, tasks, coins=private.coins, seeds=private.seeds)
     for name, array in private.models.items():
         np.testing.assert_array_equal(again[name], array)
     shuffled = np.random.default_rng(1).permutation(M)
     for at in (shuffled, shuffled[:1], shuffled[3:7]):
-        some = replay(
-            plan, board, tasks.select(at), coins=private.coins[:, at], local_seed=private.local_seed
-        )
+        some = replay(plan, board, tasks.select(at), coins=private.coins[:, at], seeds=private.seeds[at])
         for name, array in private.models.items():
             np.testing.assert_allclose(some[name], array[at], rtol=1e-10, atol=1e-10)
     if not isinstance(sampling, Everyone) and algorithm is STATEFUL:  # coins are part of the state
-        other = replay(plan, board, tasks, local_seed=private.local_seed)
+        other = replay(plan, board, tasks, seeds=private.seeds)
         assert not np.allclose(other["coef"], private.models["coef"])
 
 
@@ -136,8 +134,8 @@ def test_no_task_hears_of_another_but_through_the_board():
         X, y = tasks.X.copy(), tasks.y.copy()
         X[mine], y[mine] = rng.normal(size=X[mine].shape), 0.9
         changed = replace(tasks, X=X, y=y)
-        coins, seed = done.private.coins, done.private.local_seed
-        tape = replay(plan, done.board, changed, coins=coins, local_seed=seed)
+        coins, seed = done.private.coins, done.private.seeds
+        tape = replay(plan, done.board, changed, coins=coins, seeds=seed)
         others = np.arange(M) != 6
         for name, array in done.private.models.items():
             np.testing.assert_array_equal(tape[name][others], array[others])

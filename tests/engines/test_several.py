@@ -68,7 +68,7 @@ def test_several_engines_are_one(engine, mechanism):
     one, two = (run(plan, RAGGED, random_state=0, engine=e) for e in (CPU, engine))
     np.testing.assert_allclose(two.board["mean"], one.board["mean"], atol=1e-5)
     np.testing.assert_allclose(two.private.models["coef"], one.private.models["coef"], rtol=1e-5, atol=1e-5)
-    tape = replay(plan, two.board, RAGGED, coins=two.private.coins, local_seed=two.private.local_seed,
+    tape = replay(plan, two.board, RAGGED, coins=two.private.coins, seeds=two.private.seeds,
                   engine=engine)  # fmt: skip
     np.testing.assert_array_equal(tape["coef"], two.private.models["coef"])
 

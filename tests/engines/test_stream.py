@@ -78,7 +78,7 @@ def test_a_long_stream_holds_a_few_records_and_syncs_now_and_then(tmp_path, monk
     private = done.private
     coins = private.coins[:, [1717]]
     assert np.sum(coins) == 1
-    model = replay(plan, board, tasks.select([1717]), coins=coins, local_seed=private.local_seed)
+    model = replay(plan, board, tasks.select([1717]), coins=coins, seeds=private.seeds[[1717]])
     np.testing.assert_allclose(model["coef"][0], done.model(1717)["coef"], rtol=1e-12)
 
 

@@ -15,6 +15,7 @@ from cloister import EWC, Batched, Descent, FedAvg, Gaussian, InputError, Local,
 from cloister.learners.clients import swap_layers
 from cloister.learners.module import cross_entropy
 from cloister.learners.training import Trainer
+from cloister.tasks import public_seeds
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 EVERY = pytest.mark.parametrize("name", NETWORKS)
@@ -124,7 +125,7 @@ def test_a_code_beyond_the_table_stops_nobody(make, code, engine):
     assert all(board.complete for board in boards)
     states = []
     for tasks in (words_of(), words_of(code)):
-        with engine.workers(plan, tasks, 0) as workers:
+        with engine.workers(plan, tasks, public_seeds(tasks.ids)) as workers:
             workers.start(boards[0].before(0))
             workers.listen(boards[0].before(0), np.ones(8, dtype=bool))
             states.append(workers.finish(boards[0])["coef"])

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from cloister import EWC, Descent, Module, Quadratic, SymmetrizedKL, Tasks
 from cloister.learners.descent import MOST_EPOCHS
 from cloister.learners.minibatches import minibatches
-from cloister.tasks import local_uniforms
+from cloister.tasks import local_uniforms, public_seeds
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 SIZES = [7, 3, 1, 5]
@@ -26,7 +26,9 @@ def make_block(name, sizes=SIZES, seed=2):
     X = [inputs(name, n, seed=seed + n).numpy() for n in sizes]
     rng = np.random.default_rng(seed)
     classes = [rng.integers(0, 3, n) for n in sizes]
-    return next(Tasks.from_list(X, classes).blocks([np.arange(len(sizes))], seed=11))
+    return next(
+        Tasks.from_list(X, classes).blocks([np.arange(len(sizes))], public_seeds(np.arange(len(sizes)), 11))
+    )
 
 
 def own_starts(learner, count):

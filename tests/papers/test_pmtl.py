@@ -114,7 +114,7 @@ def test_figure_2_shows_the_loss_that_models_had(halves, engine):
     np.testing.assert_array_equal(shown.rounds, [0, 2, 4])
     assert (shown.delta, set(map(len, shown.epsilon.values()))) == (plan.delta, {3})
     done = run(plan, halves[0], random_state=0, engine=engine)
-    block = next(halves[0].blocks([np.arange(M)], done.private.local_seed))
+    block = next(halves[0].blocks([np.arange(M)], done.private.seeds))
     weights = [algorithm.init(block, done.board.before(0))["weights"]]
     for t, coins in enumerate(done.private.coins):
         moved = algorithm.send({"weights": weights[-1]}, block, done.board.before(t))[1]["weights"]

@@ -159,7 +159,7 @@ def test_a_run_and_its_replay():
     plan = Plan(MeanRegularized(LeastSquares(3), rounds=3), Laplace(), n_tasks=20).calibrate(2.0)
     done = run(plan, tasks, random_state=0)
     plan.check(done.board)
-    again = replay(plan, done.board, tasks, local_seed=done.private.local_seed)
+    again = replay(plan, done.board, tasks, seeds=done.private.seeds)
     np.testing.assert_array_equal(again["coef"], done.private.models["coef"])
     with pytest.raises(BudgetError, match="Nothing has left any task"):
         run(plan, tasks, ledger=Ledger(0.1, 1e-3))

@@ -312,7 +312,7 @@ def test_a_run_with_low_rank_models():
     plan = Plan(LowRank(LeastSquares(5), rounds=3), Wishart(200), n_tasks=40).calibrate(4.0)
     done = run(plan, tasks, random_state=1)
     plan.check(done.board)
-    again = replay(plan, done.board, tasks, local_seed=done.private.local_seed)
+    again = replay(plan, done.board, tasks, seeds=done.private.seeds)
     np.testing.assert_array_equal(again["coef"], done.private.models["coef"])
     quiet = run(Plan(plan.algorithm, Wishart(200, 1e9), n_tasks=40), tasks, random_state=1)
     exact = run(Plan(plan.algorithm, Gaussian(1e9, exact=False), n_tasks=40), tasks, random_state=1)

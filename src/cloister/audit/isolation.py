@@ -99,7 +99,7 @@ def _reached(finished: Run, changed: Tasks, others: np.ndarray) -> str | None:
     try:
         with np.errstate(all="ignore"):
             models: States = replay(
-                finished.plan, finished.board, changed, coins=private.coins, local_seed=private.local_seed
+                finished.plan, finished.board, changed, coins=private.coins, seeds=private.seeds
             )
     except CloisterError as error:
         return f"one task's data stopped everybody: {error}"

@@ -116,13 +116,15 @@ def charge(
       cloister ledger charge exam.ledger exam-run/plan.toml --run 2025-07-night
     """
     from cloister.commands.own_types import own_types
+    from cloister.engines.curator import Bill
+    from cloister.engines.curator import charge as book
     from cloister.tables.folder import read_plan
 
     account = _open(ledger, population)
     todo = read_plan(plan, own_types(types))
     before = len(account.history)
     doubts = todo.guarantee.doubts
-    booked = account.charge(todo.fingerprint, todo.cost_under(account.relation), run, doubts=doubts)
+    booked = book(account, Bill(todo.fingerprint, todo.cost_under, doubts), run)
     again = booked.number < before
     for doubt in doubts:
         what = "does not hold" if doubt.grade == Grade.VOID else f"is {doubt.grade}"

@@ -19,17 +19,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cloister.arrays import States
+from cloister.arrays import States, Words
 from cloister.billboard import Billboard, BoardView, Release
 from cloister.channel import finite_rows
 from cloister.engines.models import Models
-from cloister.engines.workers import Coins, SavedState, Workers, check_messages
+from cloister.engines.workers import Coins, SavedState, Workers, check_messages, rows_of
 from cloister.errors import PlanError
 from cloister.learners.module import Module, kind_of
 from cloister.learners.training import Precision, Trainer
 from cloister.plan import Plan
 from cloister.privacy.doubts import SHARED_DEVICE, Doubt
-from cloister.tasks import Block, OwnSeed, Tasks, padded_size
+from cloister.roster import Roster
+from cloister.tasks import Block, Tasks, padded_size
 
 __all__ = ["Batched"]
 
@@ -86,8 +87,9 @@ class Batched:
         return () if alone else (SHARED_DEVICE,)
 
     @contextmanager
-    def workers(self, plan: Plan, tasks: Tasks, local_seed: int | OwnSeed) -> Iterator[Workers]:
+    def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> Iterator[Workers]:
         """Bring the tasks to the device."""
+        rows = rows_of(tasks, self)
         network = plan.algorithm.network
         if network is None:
             raise PlanError(
@@ -101,10 +103,10 @@ class Batched:
         trainer = Trainer(network.net, network.loss, device, Precision(self.tf32, self.bf16), self.compiled)
         bound = plan.algorithm.with_network(Module(network.net, network.loss, trainer))
         said = max((c.dim for r in plan.rounds[:1] for c in r.channels), default=0)  # may be several models
-        limit = self.block or _fitting(trainer, tasks, plan.algorithm.local_batch or 2**31, said)
+        limit = self.block or _fitting(trainer, rows, plan.algorithm.local_batch or 2**31, said)
         rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
         _keep_memory()
-        yield _BatchedWorkers(plan, bound, trainer, _buckets(tasks, limit, rate, local_seed, trainer.device))
+        yield _BatchedWorkers(plan, bound, trainer, _buckets(rows, limit, rate, seeds, trainer.device))
 
 
 @dataclass
@@ -313,14 +315,12 @@ def _home(states: Tensor, like: Tensor) -> Tensor:
     return there.pin_memory() if like.is_pinned() else there.clone()
 
 
-def _buckets(
-    tasks: Tasks, limit: int, rate: float, local_seed: int | OwnSeed, device: torch.device
-) -> list[_Bucket]:
+def _buckets(tasks: Tasks, limit: int, rate: float, seeds: Words, device: torch.device) -> list[_Bucket]:
     """Group tasks of similar size; cut each group into as few blocks of one shape as the limit allows."""
     padded = padded_size(tasks.sizes)
     groups = [np.flatnonzero(padded == rows) for rows in np.unique(padded)[::-1]]
     resident = tasks.X.nbytes * WASTE < _free(device) * 0.4
-    return [_bucket(tasks, group, limit, rate, local_seed, device, resident) for group in groups]
+    return [_bucket(tasks, group, limit, rate, seeds, device, resident) for group in groups]
 
 
 def _bucket(
@@ -328,14 +328,14 @@ def _bucket(
     index: NDArray[np.int64],
     limit: int,
     rate: float,
-    local_seed: int | OwnSeed,
+    seeds: Words,
     device: torch.device,
     resident: bool,
 ) -> _Bucket:
     expected = rate * len(index)
     most = min(len(index), math.ceil(expected + 3 * math.sqrt(expected * (1 - rate))))  # more: a block more
     places = math.ceil(most / math.ceil(most / limit))
-    block, width = next(tasks.blocks([index], local_seed)), int(tasks.sizes[index].max())
+    block, width = next(tasks.blocks([index], seeds)), int(tasks.sizes[index].max())
     columns = [
         torch.as_tensor(np.ascontiguousarray(column)).to(kind)
         for column, kind in (

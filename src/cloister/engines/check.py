@@ -119,7 +119,7 @@ def _check_replay(finished: Run, tasks: Tasks) -> None:
 
     def again(part: Tasks, at: np.ndarray) -> States:
         return replay(
-            finished.plan, finished.board, part, coins=private.coins[:, at], local_seed=private.local_seed
+            finished.plan, finished.board, part, coins=private.coins[:, at], seeds=private.seeds[at]
         )
 
     everyone = np.arange(len(tasks))

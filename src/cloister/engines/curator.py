@@ -11,19 +11,25 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from cloister.arrays import Floats
 from cloister.billboard import Billboard, Release
-from cloister.channel import Relation
+from cloister.channel import GRID, Channel, Relation, Round
 from cloister.engines.journal import Journal
-from cloister.engines.workers import Workers
-from cloister.errors import AlgorithmError, PlanError
-from cloister.ledger import Ledger
+from cloister.engines.workers import Coins, GridRows, Workers
+from cloister.errors import AlgorithmError, InputError, PlanError
+from cloister.ledger import Charge, Ledger
 from cloister.plan import Plan
 from cloister.privacy.doubts import Doubt
 from cloister.privacy.events import Cost
-from cloister.privacy.mechanisms import NoiseState
+from cloister.privacy.mechanisms import Mechanism, NoiseState
 from cloister.privacy.participation import Participation
+from cloister.privacy.randomness import Randomness
+from cloister.privacy.sampling import Everyone
+from cloister.privacy.schedule import Schedule
 
-__all__ = ["Bill", "Curator", "Progress", "charge", "check_price"]
+__all__ = ["Bill", "Curator", "OneRelease", "Progress", "charge", "check_price"]
 
 #: Called with (rounds done, rounds in all).
 Progress = Callable[[int, int], None]
@@ -54,9 +60,9 @@ def check_price(plan: Plan) -> None:
     plan.open()
 
 
-def charge(ledger: Ledger, bill: Bill, run: str | None = None) -> None:
+def charge(ledger: Ledger, bill: Bill, run: str | None = None) -> Charge:
     """Charge a ledger, under the key of a run so that going on with that run costs nothing more."""
-    ledger.charge(bill.plan, bill.cost_under(ledger.relation), run=run, doubts=bill.doubts)
+    return ledger.charge(bill.plan, bill.cost_under(ledger.relation), run=run, doubts=bill.doubts)
 
 
 @dataclass
@@ -65,11 +71,14 @@ class Curator:
 
     plan: Plan
     journal: Journal
+    apart: bool = False
 
     @cached_property
     def coins(self) -> Participation:
-        """Who takes part in which round: drawn from a stream of its own."""
+        """Who takes part in which round, from a stream of its own; of nobody if tasks draw their own."""
         rounds, n_tasks = len(self.plan.rounds), self.plan.n_tasks
+        if self.apart and self.plan.sampling.independent:
+            return Participation.always(0, rounds)
         if not rounds:
             return Participation.always(n_tasks, 0)
         return self.plan.sampling.draw(self.journal.source.stream("coins").numbered, n_tasks, rounds)
@@ -100,7 +109,8 @@ class Curator:
                 if remembers and t + 1 == kept:
                     self.journal.restore(state)
             else:
-                total = workers.collect(board, self.coins[t])
+                coins = self.coins[t]
+                total = _summed(plan, board, workers.collect(board, coins), coins)
                 _ = board.head  # hashed while a device may still be computing the sum
                 if t < posted.rounds:
                     state.recall(total, posted.releases[t].value)
@@ -113,13 +123,69 @@ class Curator:
         return board
 
 
+def _summed(plan: Plan, board: Billboard, collected: Any, coins: Coins) -> Any:
+    """Return the sum of what was collected; of rows that come from elsewhere, after checking each."""
+    if not isinstance(collected, GridRows):
+        return collected
+    channel, at = plan.algorithm.channel(board), np.asarray(collected.tasks, dtype=np.int64)
+    sampled = coins if len(coins) else np.full(plan.n_tasks, True)
+    known = (at >= 0) & (at < plan.n_tasks)
+    if len(at) != len(collected.values) or not known.all() or not sampled[at].all():
+        raise InputError("Every message must be of one task on the roster that takes part in the round.")
+    if len(np.unique(at)) < len(at):
+        raise InputError("A task sent two messages in one round: the price is for one of each.")
+    channel.check_rows(collected.values)
+    rows = collected.values if plan.mechanism.exact else collected.values / GRID
+    return channel.lifted_sum(rows)
+
+
+@dataclass(frozen=True)
+class OneRelease:
+    """One noisy sum over all tasks, with nothing before or after it; priced and charged by who asks for it.
+
+    Attributes
+    ----------
+    channel : Channel
+        What a task says.
+    mechanism : Mechanism
+        The noise; all of its budget is for this release.
+    n_tasks : int
+        Public number of tasks.
+    relation : Relation
+        The one whose sensitivity the noise is set for.
+    """
+
+    channel: Channel
+    mechanism: Mechanism
+    n_tasks: int
+    relation: Relation
+
+    @property
+    def _schedule(self) -> Schedule:
+        return Schedule((Round(1.0, (self.channel,)),), Everyone(), self.n_tasks, self.relation)
+
+    def check(self) -> None:
+        """Refuse noise that cannot be made; before anything is charged."""
+        self.mechanism.check(self._schedule)
+
+    def make(self, messages: Floats, source: Randomness) -> Floats:
+        """Return the noisy sum; every one needs a source of its own."""
+        state = self.mechanism.begin(self._schedule, source)
+        return _perturbed(state, self.channel.total(messages, self.mechanism.exact), self.channel)
+
+
+def _perturbed(state: NoiseState, total: Any, channel: Channel) -> Floats:
+    """Add noise: the only step from private to public."""
+    return state.release(total, channel)
+
+
 def _post(plan: Plan, board: Billboard, total: Any, state: NoiseState) -> Billboard:
     t, channel = board.rounds, plan.algorithm.channel(board)
     declared = plan.rounds[t].channels
     if channel not in declared:
         raise AlgorithmError(f"Round {t} uses a channel that its schedule did not declare: {channel}.")
     release = Release(
-        value=state.release(total, channel),
+        value=_perturbed(state, total, channel),
         noise=plan.noise(t, channel),
         denominator=plan.sampling.denominator(plan.n_tasks, len(plan.rounds)),
         share=plan.rounds[t].share,

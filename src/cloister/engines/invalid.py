@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Words
 from cloister.billboard import Billboard
 from cloister.engines.several import SeveralWorkers
-from cloister.engines.workers import Coins, Engine, Workers
+from cloister.engines.workers import Coins, Engine, Workers, rows_of
 from cloister.errors import PrivateDataError
 from cloister.plan import Plan
 from cloister.privacy.doubts import Doubt
-from cloister.roster import Name
-from cloister.tasks import OwnSeed, Tasks, check_finite
+from cloister.roster import Name, Roster
+from cloister.tasks import Tasks, check_finite
 
 __all__ = ["ZeroInvalid", "complaints", "invalid_tasks"]
 
@@ -65,11 +66,12 @@ class ZeroInvalid:
         return self.engine.doubts_of(plan)
 
     @contextmanager
-    def workers(self, plan: Plan, tasks: Tasks, local_seed: int | OwnSeed) -> Iterator[Workers]:
+    def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> Iterator[Workers]:
         """Make the engine's own workers of valid rows; tasks with others are never asked."""
-        invalid = invalid_tasks(plan, tasks)
-        valid = tasks.blanked(invalid) if invalid.any() else tasks
-        with self.engine.workers(plan, valid, local_seed) as workers:
+        rows = rows_of(tasks, self)
+        invalid = invalid_tasks(plan, rows)
+        valid = rows.blanked(invalid) if invalid.any() else rows
+        with self.engine.workers(plan, valid, seeds) as workers:
             yield _Masked([workers], [np.arange(len(tasks))], ~invalid)
 
 

@@ -38,6 +38,7 @@ from cloister.plan import Plan
 from cloister.privacy.doubts import Doubt
 from cloister.privacy.mechanisms import NoiseState
 from cloister.privacy.randomness import KEY_BYTES, Randomness, SeededRandomness, SystemRandomness, source_of
+from cloister.roster import Roster
 from cloister.shelf import text_of
 from cloister.storage import (
     BINARY,
@@ -140,7 +141,7 @@ class Secret:
     version: str
 
     @classmethod
-    def new(cls, tasks: Tasks, seed: int | None, charged: bool) -> Secret:
+    def new(cls, tasks: Tasks | Roster, seed: int | None, charged: bool) -> Secret:
         """Draw a key, or take the one of a seed; tie it to the data."""
         source = source_of(seed)
         return cls(
@@ -196,11 +197,12 @@ class FolderJournal:
     fresh: bool
     ended: bool
     sums: KeptSums
+    every: int
 
     @property
     def kept(self) -> int:
         """The last round after which the board was synced."""
-        return self.posted.rounds - self.posted.rounds % synced_every(self.posted.capacity)
+        return self.posted.rounds - self.posted.rounds % self.every
 
     def restore(self, state: NoiseState) -> None:
         """Read the rows back that were on disk before the release of that round was."""
@@ -225,7 +227,7 @@ class FolderJournal:
         """
         number = len(board.records) - 1
         data = board.record_bytes(number)
-        due = board.complete or number % synced_every(board.capacity) == 0
+        due = board.complete or number % self.every == 0
         if due and not board.complete:
             self.sums.write(state.changed(), number)
         with told(self.folder / "board", _AGAIN):
@@ -263,15 +265,17 @@ class FolderJournal:
 def open_journal(
     folder: str | os.PathLike[str] | None,
     plan: Plan,
-    tasks: Tasks,
+    tasks: Tasks | Roster,
     seed: int | None,
     charged: bool,
     doubts: tuple[Doubt, ...] = (),
+    apart: bool = False,
 ) -> Iterator[Journal]:
     """Open a journal, a new one or the one that is there, to go on; without a folder, a board in memory.
 
     `charged` says whether a ledger is charged for the run: one that was begun so does not go on without.
-    `doubts` are the engine's; a run that was begun without one of them does not go on with it.
+    `doubts` are the engine's; a run that was begun without one of them does not go on with it. Where tasks
+    are `apart`, in other processes, every release is synced before it is used.
     """
     if folder is None:
         source = source_of(seed)
@@ -303,14 +307,17 @@ def open_journal(
         size = os.fstat(file).st_size
         sums, ended = KeptSums(home / "sums", secret.source.key), found.problem is None
         try:
-            yield FolderJournal(home, secret, posted, file, size, fresh, ended, sums)
+            every = 1 if apart else synced_every(posted.capacity)
+            yield FolderJournal(home, secret, posted, file, size, fresh, ended, sums, every)
         finally:
             sums.close()
 
 
-def digest_of(tasks: Tasks, key: bytes) -> str:
+def digest_of(tasks: Tasks | Roster, key: bytes) -> str:
     """Return a digest of all data, under a key: who does not have the key cannot try data out on it."""
     digest = hashlib.blake2b(key=key, digest_size=32, person=b"cloister data")
+    if isinstance(tasks, Roster):  # rows are elsewhere: who holds them answers for them
+        return hashlib.blake2b(tasks.fingerprint.encode(), key=key, digest_size=32).hexdigest()
     for array in (tasks.ids, tasks.X, tasks.y, tasks.weight, tasks.offsets):
         plain = np.ascontiguousarray(array)
         digest.update(f"{plain.dtype.str} {plain.shape};".encode())
@@ -374,7 +381,7 @@ def _remove(folder: Path) -> None:
         folder.rmdir()
 
 
-def _check_same(folder: Path, secret: Secret, plan: Plan, tasks: Tasks, seed: int | None) -> None:
+def _check_same(folder: Path, secret: Secret, plan: Plan, tasks: Tasks | Roster, seed: int | None) -> None:
     """Refuse to go on with anything else than what was begun."""
     path = folder / "plan.toml"
     if not path.exists() or path.read_bytes() != plan.to_toml().encode():

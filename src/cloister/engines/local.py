@@ -14,15 +14,16 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Array, States
+from cloister.arrays import Array, States, Words
 from cloister.billboard import Billboard
 from cloister.channel import Channel, finite_rows
 from cloister.engines.models import Models
-from cloister.engines.workers import Coins, SavedState, Workers, check_messages
+from cloister.engines.workers import Coins, SavedState, Workers, check_messages, rows_of
 from cloister.errors import AlgorithmError
 from cloister.plan import Plan
 from cloister.privacy.doubts import SHARED_DEVICE, Doubt
-from cloister.tasks import QUICK_ELEMENTS, Block, OwnSeed, Tasks
+from cloister.roster import Roster
+from cloister.tasks import QUICK_ELEMENTS, Block, Tasks
 
 __all__ = ["Local", "named"]
 
@@ -49,12 +50,12 @@ class Local:
         return () if plan.algorithm.network is None else (SHARED_DEVICE,)
 
     @contextmanager
-    def workers(self, plan: Plan, tasks: Tasks, local_seed: int | OwnSeed) -> Iterator[Workers]:
+    def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> Iterator[Workers]:
         """Put the tasks into blocks of similar size."""
-        dim = _widest(plan)
-        layout = tasks.layout(dim)
-        blocks = list(tasks.blocks(layout, local_seed, dim))
-        quick = 1 + tasks.X.size // QUICK_ELEMENTS  # more threads than that would wait for each other
+        rows, dim = rows_of(tasks, self), _widest(plan)
+        layout = rows.layout(dim)
+        blocks = list(rows.blocks(layout, seeds, dim))
+        quick = 1 + rows.X.size // QUICK_ELEMENTS  # more threads than that would wait for each other
         with _pool(min(len(blocks), quick), self.threads) as each:
             yield _LocalWorkers(plan, layout, blocks, each)
 

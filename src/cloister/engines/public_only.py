@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from cloister.arrays import States
+from cloister.arrays import States, Words
 from cloister.billboard import Billboard
 from cloister.engines.several import SeveralWorkers
 from cloister.engines.workers import Engine, Workers
 from cloister.plan import Plan
 from cloister.privacy.doubts import Doubt
-from cloister.tasks import OwnSeed, Tasks
+from cloister.roster import Roster
+from cloister.tasks import Tasks
 
 __all__ = ["PublicOnly"]
 
@@ -41,9 +42,9 @@ class PublicOnly:
         return self.engine.doubts_of(plan)
 
     @contextmanager
-    def workers(self, plan: Plan, tasks: Tasks, local_seed: int | OwnSeed) -> Iterator[Workers]:
+    def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> Iterator[Workers]:
         """Make the engine's own workers, which finish with nothing."""
-        with self.engine.workers(plan, tasks, local_seed) as workers:
+        with self.engine.workers(plan, tasks, seeds) as workers:
             yield _Unfinished([workers], [np.arange(len(tasks))])
 
 

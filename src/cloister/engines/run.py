@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import States
+from cloister.arrays import States, Words
 from cloister.billboard import Billboard
 from cloister.engines.curator import Curator, Progress, check_price
 from cloister.engines.journal import open_journal
@@ -23,8 +23,8 @@ from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.participation import Participation
-from cloister.roster import Name, Roster, task_name
-from cloister.tasks import OwnSeed, Tasks, local_key
+from cloister.roster import Roster, task_name
+from cloister.tasks import Tasks, public_seeds
 
 __all__ = ["Run", "adapt", "replay", "run"]
 
@@ -36,7 +36,7 @@ class PrivateRun:
     ids: NDArray[Any]
     models: States
     coins: Participation
-    local_seed: int
+    seeds: Words
     rejected_messages: int
 
     def __repr__(self) -> str:
@@ -70,18 +70,21 @@ class Run:
         found = np.flatnonzero(self.private.ids == task_name(task))
         if not len(found):
             raise InputError(f"There is no task {task!r} in this run.")
+        if not self.private.models:
+            raise InputError(
+                "This run holds no models: they stayed with the tasks, or nobody asked for them. Each task "
+                "gets its own by replay, from the board and its own rows."
+            )
         return {name: array[found[0]] for name, array in self.private.models.items()}
 
-    def own_seed(self, task: object) -> OwnSeed:
+    def own_seed(self, task: object) -> Words:
         """Return the seed of one task's local randomness, for its `replay` at home. Give it to it alone."""
-        name = Roster(self.private.ids.tolist()).position(task)
-        own: Name = self.private.ids.tolist()[name]
-        return OwnSeed(own, int(local_key(self.private.local_seed, own)))
+        return self.private.seeds[[Roster(self.private.ids.tolist()).position(task)]]
 
 
 def run(
     plan: Plan,
-    tasks: Tasks,
+    tasks: Tasks | Roster,
     *,
     random_state: int | None = None,
     ledger: Ledger | None = None,
@@ -91,14 +94,15 @@ def run(
     save: Callable[[Run], None] | None = None,
     resumed: Callable[[Billboard], None] | None = None,
 ) -> Run:
-    """Run a plan over tasks that all live on this machine.
+    """Run a plan over tasks: on this machine, or wherever the engine's workers are.
 
     Parameters
     ----------
     plan : Plan
         Calibrated, or with `Silent()`.
-    tasks : Tasks
-        As many as the plan says.
+    tasks : Tasks or Roster
+        As many as the plan says. A roster, names without rows, is for engines whose tasks are elsewhere: they
+        keep rows, seeds, models and, where tasks are sampled independently, their coins.
     random_state : int, optional
         Makes the run reproducible and INSECURE: whoever knows the seed can subtract the noise.
     ledger : Ledger, optional
@@ -122,23 +126,27 @@ def run(
     The only thing that crosses from private to public is the noisy sum that the plan's mechanism makes of
     clipped messages. Everything else on the board is computed from the board.
     """
-    roster = tasks.roster
+    apart = isinstance(tasks, Roster)
+    roster = tasks if isinstance(tasks, Roster) else tasks.roster
     if len(roster) != plan.n_tasks:
         raise InputError(f"The plan is for {plan.n_tasks} tasks, the data has {len(roster)}.")
     seed = seed_of(random_state)
     check_price(plan)
-    try_plan(plan, tasks)
-    with open_journal(journal, plan, tasks, seed, ledger is not None, engine.doubts_of(plan)) as kept:
+    if isinstance(tasks, Tasks):
+        try_plan(plan, tasks)
+    doubts = engine.doubts_of(plan)
+    with open_journal(journal, plan, tasks, seed, ledger is not None, doubts, apart) as kept:
         if resumed is not None and not kept.fresh:
             resumed(kept.posted)
-        curator, local_seed = Curator(plan, kept), kept.source.local_seed()
-        with engine.workers(plan, tasks, local_seed) as workers:
+        curator = Curator(plan, kept, apart)
+        seeds = kept.source.task_seeds(() if apart else roster)
+        with engine.workers(plan, tasks, seeds) as workers:
             if ledger is not None:
                 curator.charge(ledger)
             workers.start(kept.posted.before(0))
             board = curator.rounds(workers, progress)
             models = workers.finish(board, kept.folder)
-            private = PrivateRun(tasks.ids, models, curator.coins, local_seed, workers.rejected())
+            private = PrivateRun(np.array(roster.names), models, curator.coins, seeds, workers.rejected())
         finished = Run(plan, board, private)
         kept.finish()
         if save is not None:
@@ -162,7 +170,7 @@ def replay(
     tasks: Tasks,
     *,
     coins: Participation | NDArray[np.bool_] | None = None,
-    local_seed: int | OwnSeed = 0,
+    seeds: Words | None = None,
     engine: Engine = Local(),  # noqa: B008
 ) -> States:
     """Compute tasks' models from their own data and the billboard alone: nothing leaves, nothing is spent.
@@ -179,8 +187,9 @@ def replay(
     coins : Participation or bool array of shape (rounds, tasks), optional
         Which rounds each task took part in (of some tasks of a run, ``private.coins[:, where]``); by default
         all.
-    local_seed : int or OwnSeed
-        The seed of the tasks' local randomness; of one task alone, ``run.own_seed(task)``.
+    seeds : uint64 array of shape (tasks,), optional
+        Each task's own seed for its local randomness (of some tasks of a run, ``private.seeds[where]``); by
+        default one that follows from its name.
     engine : Local or Batched
         Where and how tasks are computed on.
     """
@@ -191,7 +200,8 @@ def replay(
         )
     count = len(tasks.roster)
     took_part = Participation.always(count, len(plan.rounds)) if coins is None else coins
-    with engine.workers(plan, tasks, local_seed) as workers:
+    own = public_seeds(tasks.ids) if seeds is None else seeds
+    with engine.workers(plan, tasks, own) as workers:
         workers.start(board.before(0))
         for t in range(len(plan.rounds)):
             workers.listen(board.before(t), took_part[t])
@@ -203,7 +213,7 @@ def adapt(
     board: Billboard,
     tasks: Tasks,
     *,
-    local_seed: int | OwnSeed = 0,
+    seeds: Words | None = None,
     engine: Engine = Local(),  # noqa: B008
 ) -> States:
     """Return the models of new tasks, which never spoke, from their own rows and a finished board.
@@ -218,8 +228,9 @@ def adapt(
         The public part of a finished run.
     tasks : Tasks
         One new task or many.
-    local_seed : int or OwnSeed
-        The seed of the tasks' local randomness; of one task alone, ``run.own_seed(task)``.
+    seeds : uint64 array of shape (tasks,), optional
+        Each task's own seed for its local randomness (of some tasks of a run, ``private.seeds[where]``); by
+        default one that follows from its name.
     engine : Local or Batched
         Where and how tasks are computed on.
 
@@ -239,4 +250,4 @@ def adapt(
     one = next(tasks.select([0]).blocks())
     keeps = plan.algorithm.init(one, board.before(0))
     coins = None if keeps else Participation.never(len(tasks), len(plan.rounds))
-    return replay(plan, board, tasks, coins=coins, local_seed=local_seed, engine=engine)
+    return replay(plan, board, tasks, coins=coins, seeds=seeds, engine=engine)

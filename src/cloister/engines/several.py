@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import States
+from cloister.arrays import States, Words
 from cloister.billboard import Billboard
 from cloister.engines.models import Models
-from cloister.engines.workers import Coins, Engine, SavedState, Workers
+from cloister.engines.workers import Coins, Engine, SavedState, Workers, rows_of
 from cloister.errors import PlanError
 from cloister.plan import Plan
 from cloister.privacy.doubts import Doubt, merged
-from cloister.tasks import OwnSeed, Tasks
+from cloister.roster import Roster
+from cloister.tasks import Tasks
 
 __all__ = ["Several"]
 
@@ -65,12 +66,13 @@ class Several:
         return merged(*(engine.doubts_of(plan) for engine in self.engines))
 
     @contextmanager
-    def workers(self, plan: Plan, tasks: Tasks, local_seed: int | OwnSeed) -> Iterator[Workers]:
+    def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> Iterator[Workers]:
         """Give each engine its share of the tasks."""
+        rows = rows_of(tasks, self)
         shares = deal(len(tasks), min(len(self.engines), len(tasks)))
         with ExitStack() as stack:
             parts = [
-                stack.enter_context(engine.workers(plan, tasks.select(share), local_seed))
+                stack.enter_context(engine.workers(plan, rows.select(share), seeds[share]))
                 for engine, share in zip(self.engines, shares, strict=False)
             ]
             yield SeveralWorkers(parts, shares)

@@ -2,11 +2,12 @@
 
 An engine answers one question: where do tasks live, and who computes on them? It gives the curator `Workers`.
 The curator's side (`cloister.engines.curator`) is the same for all engines and sees nothing but what
-`Workers.collect` returns. Rows, states and models stay with the workers.
+`Workers.collect` returns. GridRows, states and models stay with the workers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +16,15 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import States
+from cloister.arrays import Integers, States, Words
 from cloister.billboard import Billboard
-from cloister.errors import AlgorithmError
+from cloister.errors import AlgorithmError, InputError
 from cloister.plan import Plan
 from cloister.privacy.doubts import Doubt
-from cloister.tasks import OwnSeed, Tasks
+from cloister.roster import Roster
+from cloister.tasks import Tasks
 
-__all__ = ["Coins", "Engine", "SavedState", "Workers", "check_messages"]
+__all__ = ["Coins", "Engine", "GridRows", "SavedState", "Workers", "check_messages", "rows_of"]
 
 #: Which tasks take part in a round.
 Coins: TypeAlias = NDArray[np.bool_]
@@ -47,6 +49,27 @@ class SavedState:
         return "SavedState(private)"
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class GridRows:
+    """Messages as they left their tasks: on the channel's grid, not summed. Private.
+
+    The curator checks each exactly, refuses a second one of a task, and lifts and sums them itself.
+
+    Attributes
+    ----------
+    values : int64 array of shape (messages, dim)
+        Made by `Channel.rows`.
+    tasks : sequence of int
+        The position on the roster of each one's task.
+    """
+
+    values: Integers
+    tasks: Sequence[int]
+
+    def __repr__(self) -> str:
+        return f"GridRows({len(self.tasks)} messages, private)"
+
+
 class Workers(Protocol):
     """All tasks of a run, each with its own data and state."""
 
@@ -54,9 +77,10 @@ class Workers(Protocol):
         """Let every task make its first state."""
 
     def collect(self, board: Billboard, coins: Coins) -> Any:
-        """Let the sampled tasks do a round's work; return the sum of their bounded messages.
+        """Let the sampled tasks do a round's work; return the sum of what they say, or their `GridRows`.
 
-        The sum is what the plan's mechanism takes; it may be an array that is still being computed.
+        The sum is what the plan's mechanism takes; it may be an array that is still being computed. Where
+        `coins` is empty, each task draws and keeps its own.
         """
 
     def listen(self, board: Billboard, coins: Coins) -> None:
@@ -85,8 +109,22 @@ class Engine(Protocol):
     def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
         """Return what computing a plan there takes away from its guarantee."""
 
-    def workers(self, plan: Plan, tasks: Tasks, local_seed: int | OwnSeed) -> AbstractContextManager[Workers]:
-        """Make the workers of a run, and refuse a plan or tasks that they cannot compute on."""
+    def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> AbstractContextManager[Workers]:
+        """Make the workers of a run, and refuse a plan or tasks that they cannot compute on.
+
+        Engines in this process get rows, and each task's seed for its local randomness. Engines whose tasks
+        are elsewhere get a roster and an empty array: each task has a seed of its own.
+        """
+
+
+def rows_of(tasks: Tasks | Roster, engine: object) -> Tasks:
+    """Return the tasks with their rows; refuse a roster, which has none."""
+    if isinstance(tasks, Tasks):
+        return tasks
+    raise InputError(
+        f"{type(engine).__name__} computes on the rows of tasks, and a roster has none. Pass Tasks, or an "
+        "engine whose tasks are elsewhere."
+    )
 
 
 def check_messages(shape: tuple[int, ...], count: int, dim: int) -> None:

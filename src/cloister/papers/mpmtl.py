@@ -294,7 +294,7 @@ def noise_to_signal(done: Run, tasks: Tasks) -> Floats:
     None: it subtracts the noise. For simulations, by whoever holds everybody's data.
     """
     algorithm, board = done.plan.algorithm, done.board
-    blocks = list(tasks.blocks(seed=done.private.local_seed))
+    blocks = list(tasks.blocks(seeds=done.private.seeds))
     states = [algorithm.init(block, board.before(0)) for block in blocks]
     norms = []
     for t, release in enumerate(board.releases):

@@ -245,7 +245,7 @@ def loss_over_rounds(done: Run, tasks: Tasks, rounds: Sequence[int], engine: Eng
     """
     learner: Any = done.plan.algorithm.learner  # type: ignore[attr-defined]
     losses = dict.fromkeys(rounds, math.nan)
-    with engine.workers(done.plan, tasks, done.private.local_seed) as workers:
+    with engine.workers(done.plan, tasks, done.private.seeds) as workers:
         workers.start(done.board.before(0))
         for t in range(max(rounds) + 1):
             if t in losses:
@@ -376,7 +376,7 @@ def tuned_run(done: Run, tasks: Tasks, way: FineTuning, engine: Engine) -> Run:
     if done.plan.algorithm.finetune is not None:  # type: ignore[attr-defined]
         raise InputError("These models were tuned already. Run the algorithm with finetune=None.")
     algorithm: Any = replace(done.plan.algorithm, finetune=way)  # type: ignore[type-var]
-    with engine.workers(replace(done.plan, algorithm=algorithm), tasks, done.private.local_seed) as workers:
+    with engine.workers(replace(done.plan, algorithm=algorithm), tasks, done.private.seeds) as workers:
         workers.start(done.board.before(0))
         if workers.save_state().states:  # where tasks keep nothing only the last board counts
             for t in range(done.board.rounds):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar
@@ -123,9 +124,21 @@ class Randomness(ABC):
         """Return the stream of this name, from its beginning."""
         return Stream(_shake(self.key, name.encode(), str(round).encode()), binds=self.binds)
 
-    def local_seed(self) -> int:
-        """Return a seed for the tasks' own local randomness, which does not give away the other streams."""
-        return int(self.stream("local").words(1)[0]) >> 1
+    def task_seeds(self, names: Iterable[object]) -> Words:
+        """Return a seed for each task's own local randomness, by its name.
+
+        It is a hash of the name under a key of its own: a task that knows its seed learns nothing of
+        another's, nor of noise and coins.
+
+        Examples
+        --------
+        >>> one, two = SeededRandomness(7).task_seeds(["Elm", "Oak"])
+        >>> bool(one != two), bool(SeededRandomness(7).task_seeds(["Oak"])[0] == two)
+        (True, True)
+        """
+        key = self.stream("local").words(4).tobytes()
+        found = (hashlib.blake2b(str(name).encode(), key=key, digest_size=8).digest() for name in names)
+        return np.frombuffer(b"".join(found), dtype="<u8").astype(np.uint64, copy=False)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,10 @@ class Sampling(Protocol):
     def hidden(self) -> bool:
         """Whether a task's coins are asserted to be known to the curator alone."""
 
+    @property
+    def independent(self) -> bool:
+        """Whether a task can draw its own coins, because they do not depend on those of others."""
+
     def probability(self, n_tasks: int, rounds: int) -> float:
         """Probability that one given task takes part in one given round."""
 
@@ -62,6 +66,8 @@ class Everyone:
     >>> Everyone().describe()
     'every task takes part in every round'
     """
+
+    independent: ClassVar[bool] = True
 
     @property
     def hidden(self) -> bool:
@@ -106,6 +112,8 @@ class Poisson:
     >>> Poisson(0.25).describe()
     'each task takes part in each round with probability 0.25, independently; who did may be seen by all'
     """
+
+    independent: ClassVar[bool] = True
 
     rate: float
     hidden: bool = False
@@ -155,6 +163,8 @@ class FixedSize:
     >>> FixedSize(20).probability(n_tasks=100, rounds=10)
     0.2
     """
+
+    independent: ClassVar[bool] = False
 
     size: int
     hidden: bool = False
@@ -206,6 +216,8 @@ class OnePass:
     'each task takes part in exactly one round; which one may be seen by all'
     """
 
+    independent: ClassVar[bool] = False
+
     @property
     def hidden(self) -> bool:
         """Nothing to hide: always False."""
@@ -251,6 +263,8 @@ class Epochs:
     >>> Epochs(4).describe()
     'each task takes part in 4 rounds, equally far apart; which ones may be seen by all'
     """
+
+    independent: ClassVar[bool] = False
 
     passes: int
 

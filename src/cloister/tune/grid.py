@@ -126,7 +126,7 @@ def held_out_losses(done: Run, test: Tasks, loss: Loss) -> Floats:
 
 def on_all_rows(done: Run, tasks: Tasks) -> Run:
     """Replay a run on all of its tasks' rows: own data and the board, hence free."""
-    models = replay(done.plan, done.board, tasks, local_seed=done.private.local_seed)
+    models = replay(done.plan, done.board, tasks, seeds=done.private.seeds)
     return replace(done, private=replace(done.private, models=models))
 
 
@@ -141,6 +141,6 @@ def split_seed(random_state: int | None) -> int:
     return secrets.randbits(63) if random_state is None else int(random_state)
 
 
-def run_seed(random_state: int | None, number: int) -> int | None:
+def run_seed(random_state: int | None, number: int | str) -> int | None:
     """Return another seed for every run, so that no two have the same noise."""
     return None if random_state is None else int(local_key(int(random_state), f"run {number}"))

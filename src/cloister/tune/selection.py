@@ -157,7 +157,7 @@ def repeat_and_select(selection: RepeatAndSelect, tasks: Tasks, *, random_state:
         drawn = int(source.stream("candidate", k).uniforms(1)[0] * len(plans))
         done = run(plans[drawn], train, random_state=run_seed(random_state, k))
         scores = 1 - held_out_losses(done, test, selection.loss) / selection.worst
-        mean = release_sum(scores, score_mu, source, k) / len(tasks)
+        mean = release_sum(scores, score_mu, source_of(run_seed(random_state, f"score of {k}"))) / len(tasks)
         if best is None or mean > best[0]:
             best = (mean, drawn, done)
     if best is None:

@@ -16,6 +16,7 @@ from cloister.algorithm import Algorithm, Budget
 from cloister.arrays import States
 from cloister.billboard import Billboard, Release
 from cloister.channel import Absolute, Channel, Relation, Round
+from cloister.engines.curator import Bill, charge
 from cloister.engines.run import run
 from cloister.errors import InputError
 from cloister.estimators.base import FROM_DATA, Face
@@ -189,8 +190,7 @@ def vote(
     plans = election.plans
     guarantee = election.guarantee_from(source_of(random_state).origin)
     if ledger is not None:
-        cost = election.cost_under(ledger.relation)
-        ledger.charge(election.fingerprint, cost, doubts=guarantee.doubts)
+        charge(ledger, Bill(election.fingerprint, election.cost_under, guarantee.doubts))
     train, test = tasks.split(election.holdout, split_seed(random_state))
     runs = [run(plan, train, random_state=run_seed(random_state, i)) for i, plan in enumerate(plans[:-1])]
     losses = np.column_stack([held_out_losses(done, test, election.loss) for done in runs])
