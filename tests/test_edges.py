@@ -281,7 +281,7 @@ class TestBadData:
             lambda self, block, board: seen.append(block) or init(self, block, board),
         )
         tasks.X[4] = np.nan
-        with ZeroInvalid(cl.Local()).workers(plan(), tasks, 0) as workers:
+        with ZeroInvalid(cl.Local()).workers(plan(), tasks, public_seeds(tasks.ids)) as workers:
             workers.start(cl.run(plan(), data()).board.before(0))
         assert all(np.isfinite(block.X).all() for block in seen)
         assert 1 in seen[-1].ids

@@ -39,6 +39,7 @@ from cloister import (
 )
 from cloister.billboard import BoardView
 from cloister.engines.batched import _DeviceBoard
+from cloister.tasks import public_seeds
 
 CPU = Batched("cpu", block=4)
 SIZES = [1, 2, 2, 3, 3, 4, 5, 6, 9, 9, 14, 20, 30, 30, 31]
@@ -246,7 +247,7 @@ def test_sums_are_those_of_the_channel(mechanism, monkeypatch):
     algorithm = Spying(network(), SOLVER, clip=0.3, rounds=1)
     plan = replace(plan, algorithm=algorithm)
     board = Billboard.open(algorithm.open(), plan.fingerprint, 1)
-    with CPU.workers(plan, TASKS, 0) as workers:
+    with CPU.workers(plan, TASKS, public_seeds(TASKS.ids)) as workers:
         workers.start(board)
         total = np.asarray(workers.collect(board, np.ones(M, dtype=bool)))
         assert workers.rejected() == len(said) > 1

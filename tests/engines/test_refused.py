@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import cloister as cl
+from cloister.tasks import public_seeds
 
 M = 20
 RNG = np.random.default_rng(0)
@@ -87,7 +88,7 @@ def test_saved_states_stay_as_they_were_saved():
     """Whoever goes on does not change what another may go on from."""
     plan = cl.Plan(cl.MeanRegularized(cl.LeastSquares(2), rounds=4), cl.Silent(), n_tasks=M)
     board, some = plan.open(), np.arange(M) % 2 == 0
-    with cl.Local().workers(plan, TASKS, 0) as workers:
+    with cl.Local().workers(plan, TASKS, public_seeds(TASKS.ids)) as workers:
         workers.start(board)
         saved = workers.save_state()
         before = {name: array.copy() for name, array in saved.states.items()}
