@@ -22,7 +22,7 @@ from cloister import run as run_plan
 from cloister.algorithms.federated import FedAvg
 from cloister.engines.batched import Batched
 from cloister.learners.descent import Descent
-from cloister.learners.module import Module
+from cloister.learners.network.module import Module
 
 NAME = "clients"
 LR = 0.05

@@ -19,8 +19,8 @@ import numpy as np
 from benchmarks import Figures, Table, Targets
 from cloister import Convex, Exact, Gaussian, LeastSquares, Quadratic, Toeplitz, Tree
 from cloister.datasets import Centres, around_centres
-from cloister.papers.meta import SETTING, Risk, transfer_risk
-from cloister.papers.meta_streams import stream_against_rounds, stream_rates
+from papers.meta import SETTING, Risk, transfer_risk
+from papers.meta_streams import stream_against_rounds, stream_rates
 
 NAME = "meta"
 SEEDS = range(5)

@@ -57,7 +57,7 @@ from cloister.datasets import (
     episodes,
     load_omniglot,
 )
-from cloister.learners.training import Precision, Trainer
+from cloister.learners.network.training import Precision, Trainer
 
 NAME = "omniglot"
 TASKS, WAYS, SHOTS, SUPPORT = 50_000, 5, 10, 5

@@ -37,7 +37,7 @@ from cloister import (
 )
 from cloister import run as run_plan
 from cloister.datasets.images import femnist, mnist_by_writer
-from cloister.learners.training import Precision, Trainer
+from cloister.learners.network.training import Precision, Trainer
 from cloister.privacy.sampling import Sampling
 
 NAME = "personal"

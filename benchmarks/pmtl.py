@@ -21,8 +21,8 @@ from benchmarks import Figures, Table, Targets
 from benchmarks.clients import cnn
 from benchmarks.personal import load
 from cloister import Batched, Descent, Module, Tasks
-from cloister.learners.training import Precision, Trainer
-from cloister.papers.pmtl import Published, Setting, figure_2, figure_3, table_1, tunings
+from cloister.learners.network.training import Precision, Trainer
+from papers.pmtl import Published, Setting, figure_2, figure_3, table_1, tunings
 
 NAME = "pmtl"
 SEEDS = range(5)

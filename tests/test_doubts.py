@@ -35,10 +35,10 @@ from cloister import (
     run_clusters,
 )
 from cloister.cli import app
+from cloister.doubts import FLOATING_POINT, SEEDED, SHARED_DEVICE, Doubt, Grade
+from cloister.engines.devices import Several
 from cloister.engines.public_only import PublicOnly
-from cloister.engines.several import Several
 from cloister.estimators.base import FROM_DATA
-from cloister.privacy.doubts import FLOATING_POINT, SEEDED, SHARED_DEVICE, Doubt, Grade
 from cloister.privacy.events import Cost, GaussianEvent
 from cloister.privacy.sampling import Everyone
 from cloister.tune import RepeatAndSelect, Vote, fit_best, repeat_and_select, vote

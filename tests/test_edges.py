@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cloister as cl
-from cloister.commands.fit import fit
+from cloister.cli.fit import fit
 from cloister.engines.invalid import ZeroInvalid, complaints
 from cloister.errors import InputError
 from cloister.tables.files import write_csv

@@ -28,9 +28,9 @@ from cloister import (
     Release,
     SharedPrior,
 )
-from cloister.billboard import END, MAGIC
+from cloister.board.billboard import END, MAGIC
+from cloister.board.records import chained
 from cloister.engines.journal import VERSION, Secret
-from cloister.records import chained
 from cloister.tables.folder import read_plan
 
 FORBIDDEN = {

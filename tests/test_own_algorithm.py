@@ -17,7 +17,7 @@ import pytest
 
 import cloister as cl
 from cloister.audit import audit
-from cloister.commands.own_types import own_types
+from cloister.cli.own_types import own_types
 
 OWN = Path(__file__).parent / "own" / "shrunken.py"
 BOOK = """

@@ -11,7 +11,7 @@ from cloister.errors import InputError, PlanError
 
 if TYPE_CHECKING:
     from cloister.arrays import Array, Public, States
-    from cloister.billboard import Billboard, Release
+    from cloister.board.billboard import Billboard, Release
     from cloister.channel import Channel, Round
     from cloister.rows import Rows
     from cloister.tasks import Block

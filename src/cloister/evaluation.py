@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from cloister.arrays import Floats
 from cloister.channel import Absolute, Channel, Relation
+from cloister.doubts import Doubt, Grade, merged
 from cloister.engines.curator import Bill, OneRelease, charge
 from cloister.engines.run import Run
 from cloister.errors import InputError, PlanError
 from cloister.ledger import Ledger
 from cloister.metrics import Metric, Spread, spread
 from cloister.privacy import accounting
-from cloister.privacy.doubts import Doubt, Grade, merged
 from cloister.privacy.events import Cost, GaussianEvent
 from cloister.privacy.guarantee import Guarantee, NoiseMade, guarantee_for
 from cloister.privacy.mechanisms import Gaussian

@@ -17,20 +17,20 @@ import numpy as np
 import tomli_w
 
 from cloister.algorithm import Algorithm, Budget
-from cloister.billboard import Billboard
+from cloister.board.billboard import Billboard
+from cloister.board.storage import write_file
 from cloister.channel import Channel, Relation, Round
 from cloister.document import from_document, to_document, type_id
+from cloister.doubts import Doubt, Grade
 from cloister.errors import BillboardError, CloisterError, PlanError
 from cloister.forecast import Forecast, forecast
 from cloister.privacy import accounting
-from cloister.privacy.doubts import Doubt, Grade
 from cloister.privacy.events import Cost
 from cloister.privacy.guarantee import Guarantee, NoiseMade, guarantee_for
 from cloister.privacy.mechanisms import Gaussian, Mechanism
 from cloister.privacy.randomness import Origin, Randomness
 from cloister.privacy.sampling import Everyone, Sampling
 from cloister.privacy.schedule import Schedule
-from cloister.storage import write_file
 
 __all__ = ["Plan"]
 

@@ -25,11 +25,11 @@ from cloister import (
 )
 from cloister.algorithm import Budget
 from cloister.algorithms.cleaning import compose, covariance_factors, leak, lifted, significant, spikes
-from cloister.billboard import Billboard, Release
+from cloister.board.billboard import Billboard, Release
 from cloister.channel import unsvec
-from cloister.learners.average import Candidate
-from cloister.learners.classification import VARIANCES
-from cloister.learners.regression import LAMBDAS, NOISE_SCALES
+from cloister.learners.linear.average import Candidate
+from cloister.learners.linear.classification import VARIANCES
+from cloister.learners.linear.regression import LAMBDAS, NOISE_SCALES
 
 STRUCTURES = [Joint(), Mean(), Subspace(), Support()]
 

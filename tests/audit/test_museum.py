@@ -30,7 +30,7 @@ from cloister.audit.museum.wishart import (
     directions,
 )
 from cloister.cli import app
-from cloister.learners.regression import Regression
+from cloister.learners.linear.regression import Regression
 from cloister.privacy import gaussian_dp
 
 EXHIBITS = museum()

@@ -10,7 +10,7 @@ import pytest
 from cloister import Gaussian, Laplace, LeastSquares, LowRank, MeanRegularized, Plan, SharedPrior, Wishart
 from cloister.audit.noise_law import check_noise, examine
 from cloister.channel import svec
-from cloister.learners.regression import Regression
+from cloister.learners.linear.regression import Regression
 from cloister.privacy.laws import GaussianLaw, WishartLaw
 from cloister.privacy.mechanisms import grid_noise
 from cloister.privacy.randomness import SeededRandomness

@@ -37,7 +37,7 @@ from cloister import (
     replay,
     run,
 )
-from cloister.billboard import BoardView
+from cloister.board.billboard import BoardView
 from cloister.engines.batched import _DeviceBoard
 from cloister.tasks import public_seeds
 

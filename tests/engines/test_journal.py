@@ -39,7 +39,7 @@ from cloister import (
     Tree,
     run,
 )
-from cloister.billboard import END, HEADER
+from cloister.board.billboard import END, HEADER
 from cloister.engines.journal import Secret, digest_of
 from cloister.engines.local import Local
 from cloister.privacy.randomness import SeededRandomness

@@ -46,8 +46,8 @@ from cloister import (
     run,
 )
 from cloister.algorithm import Algorithm
+from cloister.doubts import FLOATING_POINT, SEEDED
 from cloister.engines.local import Local
-from cloister.privacy.doubts import FLOATING_POINT, SEEDED
 
 SIZES = [1, 2, 3, 4, 5, 6, 7, 3, 5, 1, 4, 2, 9, 6]
 M = len(SIZES)

@@ -29,7 +29,7 @@ from cloister import (
     replay,
     run,
 )
-from cloister.engines.several import _Sum, deal
+from cloister.engines.devices import _Sum, deal
 
 M = 14
 CPU = Batched("cpu", block=3)

@@ -30,10 +30,10 @@ from cloister import (
     run,
 )
 from cloister.algorithm import Algorithm
-from cloister.billboard import END, MAGIC, synced_every
+from cloister.board.billboard import END, MAGIC, synced_every
+from cloister.board.records import HEADER, Record
 from cloister.channel import equal_rounds
 from cloister.engines.local import Local
-from cloister.records import HEADER, Record
 
 
 class Stopped(Exception):
@@ -61,7 +61,7 @@ def stop_after(rounds):
 
 def test_a_long_stream_holds_a_few_records_and_syncs_now_and_then(tmp_path, monkeypatch):
     """3,000 rounds over 3,000 tasks, 50 numbers each; and a task that replays has its model."""
-    monkeypatch.setattr("cloister.shelf.ROOM", 1 << 17)
+    monkeypatch.setattr("cloister.board.record_store.ROOM", 1 << 17)
     plan, tasks = make_plan(3000, 50, 3000), make_tasks(3000, 50)
     syncs, alive, sync = [], [], os.fsync
     monkeypatch.setattr(os, "fsync", lambda file: syncs.append(file) or sync(file))
@@ -85,8 +85,8 @@ def test_a_long_stream_holds_a_few_records_and_syncs_now_and_then(tmp_path, monk
 def test_a_long_stream_is_the_same_without_a_journal(tmp_path, monkeypatch):
     plan, tasks = make_plan(60, 4, 30), make_tasks(60, 4)
     plain = run(plan, tasks, random_state=1)
-    monkeypatch.setattr("cloister.shelf.ROOM", 0)
-    monkeypatch.setattr("cloister.billboard.SYNCS", 4)
+    monkeypatch.setattr("cloister.board.record_store.ROOM", 0)
+    monkeypatch.setattr("cloister.board.billboard.SYNCS", 4)
     monkeypatch.setattr("cloister.engines.models.LARGE", 0)
     kept = run(plan, tasks, random_state=1, journal=tmp_path)
     assert kept.board.records.settled == 31
@@ -107,7 +107,7 @@ def test_short_runs_are_synced_after_every_release():
 @pytest.fixture
 def cut(tmp_path, monkeypatch):
     """A journal that was stopped after 13 of 22 records, of which 10 are synced; and how it would end."""
-    monkeypatch.setattr("cloister.billboard.SYNCS", 5)
+    monkeypatch.setattr("cloister.board.billboard.SYNCS", 5)
     plan, tasks = make_plan(22, 3, 22), make_tasks(22, 3)
     assert synced_every(22) == 5
     with pytest.raises(Stopped):

@@ -29,7 +29,7 @@ from cloister import (
 from cloister.datasets import pack
 from cloister.errors import InputError
 from cloister.estimators.few_shot import ADAPTING, FewShotModel
-from cloister.learners.pixels import Unpack
+from cloister.learners.network.pixels import Unpack
 
 SIDE = 8
 

@@ -25,8 +25,8 @@ from pathlib import Path
 
 import numpy as np
 
-import cloister.billboard
-import cloister.shelf
+import cloister.board.billboard
+import cloister.board.record_store
 from cloister import (
     BLT,
     Billboard,
@@ -41,10 +41,10 @@ from cloister import (
     Toeplitz,
     run,
 )
+from cloister.board.storage import write_file
 from cloister.cli import app
 from cloister.engines.local import Local
 from cloister.engines.workers import Engine
-from cloister.storage import write_file
 from cloister.tables.files import write_csv
 
 EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "fcntl.flock"}
@@ -163,7 +163,7 @@ class StreamRun(EngineRun):
 
     def __init__(self, seed: int | None) -> None:
         super().__init__(seed)
-        cloister.billboard.SYNCS, cloister.shelf.ROOM = 4, 1000
+        cloister.board.billboard.SYNCS, cloister.board.record_store.ROOM = 4, 1000
         algorithm = replace(self.plan.algorithm, rounds=12)
         self.plan = Plan(algorithm, Toeplitz(), Epochs(2), n_tasks=12).calibrate(1.0)
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cloister import EWC, Batched, Descent, FedAvg, Gaussian, InputError, Local, Module, Plan, Tasks, run
-from cloister.learners.clients import swap_layers
-from cloister.learners.module import cross_entropy
-from cloister.learners.training import Trainer
+from cloister.learners.network.clients import swap_layers
+from cloister.learners.network.module import cross_entropy
+from cloister.learners.network.training import Trainer
 from cloister.tasks import public_seeds
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")

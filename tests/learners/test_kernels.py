@@ -21,7 +21,7 @@ SHAPES = [(1, 1, 1, 5, 5, 2, 5, 5), (3, 2, 3, 9, 8, 5, 3, 2), (2, 3, 17, 6, 7, 3
 
 def compare(shape, device, tolerance):
     """Check output and all three slopes against one plain convolution a client."""
-    from cloister.learners.kernels import client_conv2d
+    from cloister.learners.network.kernels import client_conv2d
 
     clients, each, channels, height, width, features, high, wide = shape
     draw = torch.Generator().manual_seed(0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax
 
 from cloister.errors import InputError
-from cloister.learners.losses import LeastSquares, Logistic, Loss, Softmax
+from cloister.learners.linear.losses import LeastSquares, Logistic, Loss, Softmax
 
 DIM = 3
 LOSSES = [LeastSquares(DIM), Logistic(DIM), Softmax(DIM, 2), Softmax(DIM, 4)]

@@ -23,7 +23,7 @@ from cloister import (
     run,
 )
 from cloister.datasets.leaf import SHAKESPEARE_ALPHABET, leaf_shakespeare
-from cloister.learners.clients import guard_layers, swap_layers
+from cloister.learners.network.clients import guard_layers, swap_layers
 
 CLIENTS, EACH, STEPS = 3, 4, 6
 LAYERS = {

@@ -13,7 +13,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 from sklearn.linear_model import LogisticRegression
 
 from cloister.errors import InputError
-from cloister.learners.softmax import laplace, mode, posterior, probabilities
+from cloister.learners.linear.softmax import laplace, mode, posterior, probabilities
 
 VARIANCES = np.array([1.0, 0.01, 30.0, 0.2])
 

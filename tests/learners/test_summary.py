@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from cloister import Joint, Regression, SharedPrior, Subspace, Tasks, check_algorithm
-from cloister.learners.average import Candidate, loose_intercept
-from cloister.learners.ridge import ridge_fit
-from cloister.learners.summary import Rows, Statistics, statistics, summary, summary_of
+from cloister.learners.linear.average import Candidate, loose_intercept
+from cloister.learners.linear.ridge import ridge_fit
+from cloister.learners.linear.summary import Rows, Statistics, statistics, summary, summary_of
 from cloister.tasks import Block
 
 D, N = 7, 4

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from cloister import EWC, Descent, Module, Quadratic, SymmetrizedKL, Tasks
 from cloister.learners.descent import MOST_EPOCHS
-from cloister.learners.minibatches import minibatches
+from cloister.learners.network.minibatches import minibatches
 from cloister.tasks import local_uniforms, public_seeds
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")

@@ -10,8 +10,8 @@ import pytest
 
 from cloister import InputError, Relation, Silent
 from cloister.datasets import around_centres
-from cloister.papers.meta import SETTING, Setting, fresh_error, recovery, trained, transfer_risk
-from cloister.papers.meta_streams import Envelopes, Rate, stream_against_rounds, stream_rates
+from papers.meta import SETTING, Setting, fresh_error, recovery, trained, transfer_risk
+from papers.meta_streams import Envelopes, Rate, stream_against_rounds, stream_rates
 
 small = partial(around_centres, fresh=60)
 

@@ -10,10 +10,10 @@ import pytest
 
 from cloister.channel import unsvec
 from cloister.engines.run import run
-from cloister.papers import mpmtl
-from cloister.papers.mpmtl import PAPER, QUICK, figure_2, figure_4, figure_5, figure_8, noise_to_signal
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Silent
+from papers import mpmtl
+from papers.mpmtl import PAPER, QUICK, figure_2, figure_4, figure_5, figure_8, noise_to_signal
 
 RUNS = 6
 

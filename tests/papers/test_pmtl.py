@@ -27,8 +27,8 @@ from cloister import (
 )
 from cloister.datasets import fedprox
 from cloister.evaluation import evaluate
-from cloister.papers import pmtl
-from cloister.papers.pmtl import (
+from papers import pmtl
+from papers.pmtl import (
     CELEBA,
     FEMNIST,
     STACK_OVERFLOW,

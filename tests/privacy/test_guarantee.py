@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloister.doubts import FLOATING_POINT, SEEDED, Doubt, Grade
 from cloister.errors import InputError
 from cloister.privacy import gaussian_dp
-from cloister.privacy.doubts import FLOATING_POINT, SEEDED, Doubt, Grade
 from cloister.privacy.guarantee import Guarantee, detection_bound
 
 PLAIN = Guarantee(

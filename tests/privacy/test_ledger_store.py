@@ -36,9 +36,9 @@ from cloister import (
     Tasks,
     run,
 )
+from cloister.doubts import FLOATING_POINT, SEEDED
 from cloister.ledger import stores
 from cloister.privacy import gaussian_dp
-from cloister.privacy.doubts import FLOATING_POINT, SEEDED
 from cloister.privacy.events import Cost, GaussianEvent
 
 TASKS, DELTA = 50, 1e-3

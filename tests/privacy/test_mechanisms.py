@@ -18,8 +18,8 @@ from cloister import Everyone, Gaussian, Laplace, Plan, Poisson, Silent, Tasks, 
 from cloister.algorithm import Algorithm
 from cloister.arrays import to_uniforms
 from cloister.channel import Absolute, Channel, MeanAndOuter, Outer, Plain, Relation, Round, unsvec
+from cloister.doubts import SEEDED
 from cloister.errors import PlanError
-from cloister.privacy.doubts import SEEDED
 from cloister.privacy.randomness import SeededRandomness, SystemRandomness, normals
 
 M = 5

@@ -23,7 +23,7 @@ from cloister.channel import Channel, Plain
 from cloister.errors import PlanError
 
 if TYPE_CHECKING:
-    from cloister.billboard import Billboard, Release
+    from cloister.board.billboard import Billboard, Release
     from cloister.tasks import Block
 
 __all__ = ["AdaptiveFedAvg"]

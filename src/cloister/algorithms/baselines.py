@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cloister.arrays import Array, Floats
-from cloister.learners.losses import Logistic
-from cloister.learners.ridge import ridge_fit
-from cloister.learners.summary import summary
+from cloister.learners.linear.losses import Logistic
+from cloister.learners.linear.ridge import ridge_fit
+from cloister.learners.linear.summary import summary
 from cloister.tasks import Block, Tasks
 
 __all__ = ["l1_logistic", "lasso", "pooled_ridge", "ridge"]

@@ -10,11 +10,11 @@ from cloister.errors import PlanError
 
 if TYPE_CHECKING:
     from cloister.arrays import Array, Public, States
-    from cloister.billboard import Billboard, Release
+    from cloister.board.billboard import Billboard, Release
     from cloister.channel import Channel, Round
     from cloister.learners.descent import Solver
     from cloister.learners.learner import BayesianLearner, ClientLearner
-    from cloister.learners.losses import Loss
+    from cloister.learners.linear.losses import Loss
     from cloister.rows import Rows
     from cloister.tasks import Block
 

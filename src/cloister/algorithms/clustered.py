@@ -29,7 +29,7 @@ from cloister.errors import PlanError
 from cloister.tasks import local_key, local_uniforms
 
 if TYPE_CHECKING:
-    from cloister.billboard import Billboard, Release
+    from cloister.board.billboard import Billboard, Release
     from cloister.tasks import Block
 
 __all__ = ["ClusteredMetaSGD"]

@@ -34,10 +34,10 @@ from cloister.algorithms.mean import project
 from cloister.arrays import Floats, States
 from cloister.channel import Channel, Diagonal, Lift, Outer, Round, unsvec
 from cloister.errors import PlanError
-from cloister.learners.losses import Loss
+from cloister.learners.linear.losses import Loss
 
 if TYPE_CHECKING:
-    from cloister.billboard import Billboard, Release
+    from cloister.board.billboard import Billboard, Release
     from cloister.tasks import Block
 
 __all__ = ["GroupSparse", "LowRank", "ModelProtected"]

@@ -16,7 +16,7 @@ from cloister.arrays import Floats, States
 from cloister.errors import PlanError
 
 if TYPE_CHECKING:
-    from cloister.billboard import Billboard
+    from cloister.board.billboard import Billboard
     from cloister.tasks import Block
 
 __all__ = ["Decomposed", "EntrySparse", "OwnPenalty", "SquaredNorm", "TaskSparse"]

@@ -40,7 +40,7 @@ from cloister.learners.learner import ClientLearner, require_learner
 from cloister.learners.quadratic import Quadratic
 
 if TYPE_CHECKING:
-    from cloister.billboard import Billboard, Release
+    from cloister.board.billboard import Billboard, Release
     from cloister.tasks import Block
 
 __all__ = [

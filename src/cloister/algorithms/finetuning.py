@@ -12,7 +12,7 @@ from cloister.learners.descent import Solver
 
 if TYPE_CHECKING:
     from cloister.learners.learner import ClientLearner
-    from cloister.learners.penalties import Penalty
+    from cloister.learners.network.penalties import Penalty
     from cloister.tasks import Block
 
 __all__ = ["Choice", "FineTuning"]

@@ -13,10 +13,10 @@ from cloister.algorithms.bases import LossAlgorithm
 from cloister.arrays import Floats, States
 from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
-from cloister.learners.losses import Loss
+from cloister.learners.linear.losses import Loss
 
 if TYPE_CHECKING:
-    from cloister.billboard import Billboard, Release
+    from cloister.board.billboard import Billboard, Release
     from cloister.tasks import Block
 
 __all__ = ["MeanRegularized"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from cloister.errors import PlanError
 
 if TYPE_CHECKING:
-    from cloister.billboard import Billboard
+    from cloister.board.billboard import Billboard
 
 __all__ = ["Increment", "Offset", "Position"]
 

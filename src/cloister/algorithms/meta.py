@@ -43,7 +43,7 @@ from cloister.learners.descent import Solver
 from cloister.learners.learner import ClientLearner, require_learner
 
 if TYPE_CHECKING:
-    from cloister.billboard import Billboard, Release
+    from cloister.board.billboard import Billboard, Release
     from cloister.tasks import Block
 
 __all__ = ["FTMRL", "Meta", "MetaSGD"]

@@ -21,11 +21,11 @@ from cloister.arrays import States
 from cloister.channel import Channel, Round
 from cloister.errors import PlanError
 from cloister.learners.learner import BayesianLearner
-from cloister.learners.question import Question
+from cloister.learners.linear.question import Question
 from cloister.tasks import Block
 
 if TYPE_CHECKING:
-    from cloister.billboard import Billboard, Release
+    from cloister.board.billboard import Billboard, Release
 
 __all__ = ["SharedPrior"]
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from cloister.arrays import Floats
 from cloister.errors import InputError
-from cloister.learners.summary import statistics
+from cloister.learners.linear.summary import statistics
 from cloister.tasks import Tasks
 
 __all__ = ["Relationship", "dp_mtrl", "laplace_ball", "mtrl"]

@@ -13,7 +13,7 @@ from cloister.arrays import Floats, Public
 from cloister.errors import PlanError
 
 if TYPE_CHECKING:
-    from cloister.billboard import Billboard
+    from cloister.board.billboard import Billboard
 
 __all__ = ["Server", "ServerAdam", "ServerAverage", "ServerMomentum"]
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from cloister.algorithms.cleaning import compose, covariance_factors, edge, factor_of, lifted, spikes
 from cloister.arrays import Floats, Public, States
 from cloister.channel import Absolute, Channel, MeanAndOuter, Outer, Plain, unsvec
-from cloister.learners.average import Candidate, every_class, loose_intercept, own_candidates
 from cloister.learners.learner import BayesianLearner
+from cloister.learners.linear.average import Candidate, every_class, loose_intercept, own_candidates
 
 if TYPE_CHECKING:
-    from cloister.billboard import Billboard, Release
+    from cloister.board.billboard import Billboard, Release
     from cloister.tasks import Block
 
 __all__ = ["Joint", "Mean", "Structure", "Subspace", "Support"]

@@ -13,7 +13,7 @@ from cloister.algorithm import Algorithm, Budget
 from cloister.arrays import Public, States
 from cloister.audit.auditor import audit
 from cloister.audit.verdict import Audit
-from cloister.billboard import Billboard, Release
+from cloister.board.billboard import Billboard, Release
 from cloister.channel import Channel, Relation, Round
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Mechanism

@@ -35,9 +35,9 @@ from cloister.audit import streams
 from cloister.audit.releases import Curator, in_release_units
 from cloister.audit.sensitivity import narrow, worst_pair
 from cloister.channel import Channel, Relation
+from cloister.doubts import FLOATING_POINT
 from cloister.errors import PlanError
 from cloister.plan import Plan
-from cloister.privacy.doubts import FLOATING_POINT
 from cloister.privacy.laws import GaussianLaw, Law
 from cloister.privacy.randomness import Randomness
 from cloister.privacy.sampling import Epochs, Everyone, OnePass, Poisson

@@ -22,7 +22,7 @@ from cloister.audit.last_bits import LastBits
 from cloister.audit.noise_law import NoiseLaw
 from cloister.audit.one_run import OneRun
 from cloister.audit.sensitivity import Furthest
-from cloister.privacy.doubts import FLOATING_POINT
+from cloister.doubts import FLOATING_POINT
 from cloister.privacy.guarantee import Guarantee
 
 __all__ = ["Audit", "Measured"]

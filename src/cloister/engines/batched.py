@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cloister.arrays import States, Words
-from cloister.billboard import Billboard, BoardView, Release
+from cloister.board.billboard import Billboard, BoardView, Release
 from cloister.channel import finite_rows
+from cloister.doubts import SHARED_DEVICE, Doubt
 from cloister.engines.models import Models
 from cloister.engines.workers import Coins, SavedState, Workers, check_messages, rows_of
 from cloister.errors import PlanError
-from cloister.learners.module import Module, kind_of
-from cloister.learners.training import Precision, Trainer
+from cloister.learners.network.module import Module, kind_of
+from cloister.learners.network.training import Precision, Trainer
 from cloister.plan import Plan
-from cloister.privacy.doubts import SHARED_DEVICE, Doubt
 from cloister.roster import Roster
 from cloister.tasks import Block, Tasks, padded_size
 

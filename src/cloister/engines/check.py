@@ -13,7 +13,7 @@ import numpy as np
 
 from cloister.algorithm import Algorithm
 from cloister.arrays import States
-from cloister.billboard import Billboard
+from cloister.board.billboard import Billboard
 from cloister.document import foreign_types
 from cloister.engines.local import named
 from cloister.engines.run import Run, replay, run

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cloister.arrays import States
+from cloister.doubts import Doubt, merged
 from cloister.engines.curator import Bill, charge, check_price
 from cloister.engines.local import Local
 from cloister.engines.run import Run, run, seed_of
@@ -24,7 +25,6 @@ from cloister.errors import InputError, PlanError
 from cloister.ledger import Ledger
 from cloister.ledger.charges import exposure
 from cloister.plan import Plan
-from cloister.privacy.doubts import Doubt, merged
 from cloister.privacy.guarantee import Guarantee, guarantee_for
 from cloister.privacy.randomness import source_of
 from cloister.roster import Roster, is_missing, task_name

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from cloister.arrays import Floats
-from cloister.billboard import Billboard, Release
+from cloister.board.billboard import Billboard, Release
 from cloister.channel import GRID, Channel, Relation, Round
+from cloister.doubts import Doubt
 from cloister.engines.journal import Journal
 from cloister.engines.workers import Coins, GridRows, Workers
 from cloister.errors import AlgorithmError, InputError, PlanError
 from cloister.ledger import Charge, Ledger
 from cloister.plan import Plan
-from cloister.privacy.doubts import Doubt
 from cloister.privacy.events import Cost
 from cloister.privacy.mechanisms import Mechanism, NoiseState
 from cloister.privacy.participation import Participation

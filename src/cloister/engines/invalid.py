@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import Words
-from cloister.billboard import Billboard
-from cloister.engines.several import SeveralWorkers
+from cloister.board.billboard import Billboard
+from cloister.doubts import Doubt
+from cloister.engines.devices import SeveralWorkers
 from cloister.engines.workers import Coins, Engine, Workers, rows_of
 from cloister.errors import PrivateDataError
 from cloister.plan import Plan
-from cloister.privacy.doubts import Doubt
 from cloister.roster import Name, Roster
 from cloister.tasks import Tasks, check_finite
 

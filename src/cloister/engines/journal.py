@@ -29,27 +29,27 @@ from typing import Protocol
 
 import numpy as np
 
-from cloister import shelf
-from cloister.billboard import END, MAGIC, Billboard, Scan, scan, synced_every
-from cloister.engines.kept_sums import KeptSums
-from cloister.errors import BillboardError, InputError, PlanError, StorageError
-from cloister.locking import try_lock
-from cloister.plan import Plan
-from cloister.privacy.doubts import Doubt
-from cloister.privacy.mechanisms import NoiseState
-from cloister.privacy.randomness import KEY_BYTES, Randomness, SeededRandomness, SystemRandomness, source_of
-from cloister.roster import Roster
-from cloister.shelf import text_of
-from cloister.storage import (
+from cloister.board import record_store as shelf
+from cloister.board.billboard import END, MAGIC, Billboard, Scan, scan, synced_every
+from cloister.board.record_store import text_of
+from cloister.board.storage import (
     BINARY,
     append,
     make_folder,
     remove_drafts,
     sync_folder,
     told,
+    try_lock,
     write_all,
     write_file,
 )
+from cloister.doubts import Doubt
+from cloister.engines.kept_sums import KeptSums
+from cloister.errors import BillboardError, InputError, PlanError, StorageError
+from cloister.plan import Plan
+from cloister.privacy.mechanisms import NoiseState
+from cloister.privacy.randomness import KEY_BYTES, Randomness, SeededRandomness, SystemRandomness, source_of
+from cloister.roster import Roster
 from cloister.tasks import Tasks
 
 __all__ = ["FolderJournal", "Journal", "MemoryJournal", "open_journal"]

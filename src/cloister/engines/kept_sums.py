@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cloister.arrays import Array
+from cloister.board.storage import BINARY, read_at, told, write_at
 from cloister.errors import BillboardError
-from cloister.storage import BINARY, read_at, told, write_at
 
 __all__ = ["KeptSums"]
 

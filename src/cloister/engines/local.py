@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import Array, States, Words
-from cloister.billboard import Billboard
+from cloister.board.billboard import Billboard
 from cloister.channel import Channel, finite_rows
+from cloister.doubts import SHARED_DEVICE, Doubt
 from cloister.engines.models import Models
 from cloister.engines.workers import Coins, SavedState, Workers, check_messages, rows_of
 from cloister.errors import AlgorithmError
 from cloister.plan import Plan
-from cloister.privacy.doubts import SHARED_DEVICE, Doubt
 from cloister.roster import Roster
 from cloister.tasks import QUICK_ELEMENTS, Block, Tasks
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import States
-from cloister.storage import told, write_at
+from cloister.board.storage import told, write_at
 
 __all__ = ["Models"]
 

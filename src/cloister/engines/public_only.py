@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from cloister.arrays import States, Words
-from cloister.billboard import Billboard
-from cloister.engines.several import SeveralWorkers
+from cloister.board.billboard import Billboard
+from cloister.doubts import Doubt
+from cloister.engines.devices import SeveralWorkers
 from cloister.engines.workers import Engine, Workers
 from cloister.plan import Plan
-from cloister.privacy.doubts import Doubt
 from cloister.roster import Roster
 from cloister.tasks import Tasks
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import States, Words
-from cloister.billboard import Billboard
+from cloister.board.billboard import Billboard
 from cloister.engines.curator import Curator, Progress, check_price
 from cloister.engines.journal import open_journal
 from cloister.engines.local import Local

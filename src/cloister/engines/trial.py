@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cloister.billboard import Billboard, Release
+from cloister.board.billboard import Billboard, Release
 from cloister.engines.local import named
 from cloister.engines.workers import check_messages
 from cloister.errors import AlgorithmError

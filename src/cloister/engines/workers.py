@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import Integers, States, Words
-from cloister.billboard import Billboard
+from cloister.board.billboard import Billboard
+from cloister.doubts import Doubt
 from cloister.errors import AlgorithmError, InputError
 from cloister.plan import Plan
-from cloister.privacy.doubts import Doubt
 from cloister.roster import Roster
 from cloister.tasks import Tasks
 

@@ -23,8 +23,8 @@ from cloister.algorithm import Algorithm
 from cloister.arrays import Array, Floats, States
 from cloister.errors import InputError, not_pickled
 from cloister.estimators.parameters import check_parameters
-from cloister.learners.classification import Classification
-from cloister.learners.regression import Regression
+from cloister.learners.linear.classification import Classification
+from cloister.learners.linear.regression import Regression
 from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, Silent

@@ -18,8 +18,8 @@ from cloister.arrays import Array, Floats, States
 from cloister.engines.run import run
 from cloister.errors import InputError
 from cloister.estimators.base import FROM_DATA, ClassificationFace, Face, RegressionFace
-from cloister.learners.classification import Classification
-from cloister.learners.regression import Regression
+from cloister.learners.linear.classification import Classification
+from cloister.learners.linear.regression import Regression
 from cloister.plan import Plan
 from cloister.privacy.accounting import Price, Prices
 from cloister.privacy.guarantee import NoiseMade, guarantee_for

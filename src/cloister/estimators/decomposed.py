@@ -10,7 +10,7 @@ from cloister.algorithms.decomposed import Decomposed, EntrySparse, OwnPenalty, 
 from cloister.errors import InputError
 from cloister.estimators.base import ClassificationFace, RegressionFace
 from cloister.estimators.linear import LinearFace
-from cloister.learners.losses import Loss
+from cloister.learners.linear.losses import Loss
 from cloister.ledger import Ledger
 from cloister.tables.codebook import Codebook
 

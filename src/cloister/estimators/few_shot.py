@@ -21,8 +21,8 @@ from cloister.engines.run import adapt, run
 from cloister.errors import InputError, PrivateDataError
 from cloister.estimators.parameters import check_parameters
 from cloister.learners.descent import Descent
-from cloister.learners.module import Module
-from cloister.learners.pixels import glyph_net
+from cloister.learners.network.module import Module
+from cloister.learners.network.pixels import glyph_net
 from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, Silent
@@ -47,7 +47,7 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
     ----------
     net : nn.Module, optional
         Takes the rows of the tasks and puts out one score a class; its parameters are the public start. By
-        default a small convolutional network (`cloister.learners.pixels.glyph_net`) for images of shape
+        default a small convolutional network (`cloister.learners.glyph_net`) for images of shape
         (1, height, width), or packed ones of 28 by 28 (`cloister.datasets.pack`). Images of bytes (uint8, of
         shape (channels, height, width)) become floats in [0, 1] first.
     epsilon : float, default=3.0

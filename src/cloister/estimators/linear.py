@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from cloister.algorithm import Algorithm
+from cloister.algorithms.choose_at_home import Guarded
 from cloister.algorithms.covariance import GroupSparse, LowRank
-from cloister.algorithms.guarded import Guarded
 from cloister.algorithms.mean import MeanRegularized
 from cloister.errors import InputError
 from cloister.estimators.base import ClassificationFace, Face, RegressionFace
-from cloister.learners.losses import LeastSquares, Logistic, Loss, Softmax
+from cloister.learners.linear.losses import LeastSquares, Logistic, Loss, Softmax
 from cloister.ledger import Ledger
 from cloister.tables.codebook import Codebook, Numeric
 

@@ -19,9 +19,9 @@ from cloister.engines.run import adapt
 from cloister.errors import InputError
 from cloister.estimators.base import ClassificationFace, RegressionFace
 from cloister.estimators.linear import LinearFace
-from cloister.learners.convex import Convex
 from cloister.learners.descent import Exact
-from cloister.learners.losses import Loss
+from cloister.learners.linear.convex import Convex
+from cloister.learners.linear.losses import Loss
 from cloister.learners.quadratic import Quadratic
 from cloister.ledger import Ledger
 from cloister.tables.codebook import Codebook, Numeric

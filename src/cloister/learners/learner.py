@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from cloister.arrays import Floats, States
 from cloister.errors import PlanError
-from cloister.learners.average import Candidate
 from cloister.learners.descent import Solver
-from cloister.learners.losses import Loss
-from cloister.learners.question import Candidates, Question, Said
+from cloister.learners.linear.average import Candidate
+from cloister.learners.linear.losses import Loss
+from cloister.learners.linear.question import Candidates, Question, Said
 from cloister.rows import Rows
 
 if TYPE_CHECKING:
     from cloister.algorithm import Network
-    from cloister.learners.penalties import Penalty
+    from cloister.learners.network.penalties import Penalty
     from cloister.tasks import Block
 
 __all__ = ["BayesianLearner", "ClientLearner", "require_learner"]

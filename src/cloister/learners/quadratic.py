@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cloister.learners.penalties import Stacked
+    from cloister.learners.network.penalties import Stacked
 
 __all__ = ["NoPull", "Quadratic"]
 

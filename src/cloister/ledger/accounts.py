@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cloister.channel import Relation
+from cloister.doubts import Doubt
 from cloister.errors import BudgetError, InputError, LedgerError, PlanError
 from cloister.ledger.charges import Account, Charge, exposure
 from cloister.privacy import gaussian_dp
 from cloister.privacy.accounting import check_delta
-from cloister.privacy.doubts import Doubt
 from cloister.privacy.events import Cost
 
 __all__ = ["Balance", "Ledger", "Store"]

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cloister.channel import Relation
+from cloister.doubts import Doubt, Grade, doubts_in_old_words
 from cloister.errors import BudgetError, InputError, LedgerError, PlanError
 from cloister.privacy import gaussian_dp
 from cloister.privacy.accounting import check_delta
-from cloister.privacy.doubts import Doubt, Grade, doubts_in_old_words
 from cloister.privacy.events import Cost, Event, GaussianEvent, PureEvent
 from cloister.privacy.sampling import Epochs, OnePass
 

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 
 from cloister.arrays import Floats
 from cloister.channel import GRID, Channel, Relation
+from cloister.doubts import FLOATING_POINT, Doubt
 from cloister.errors import PlanError
-from cloister.privacy.doubts import FLOATING_POINT, Doubt
 from cloister.privacy.events import Cost, GaussianEvent
 from cloister.privacy.mechanisms import FLOATING, Mechanism, NoiseState, level, on_grid
 from cloister.privacy.noise import integer_deviation

@@ -15,9 +15,9 @@ from decimal import ROUND_CEILING, Context
 from typing import Any, Protocol
 
 from cloister.document import check_format
+from cloister.doubts import Doubt, Grade, doubts_in_old_words, merged
 from cloister.errors import InputError
 from cloister.privacy.accounting import Prices
-from cloister.privacy.doubts import Doubt, Grade, doubts_in_old_words, merged
 from cloister.privacy.events import RelationName
 from cloister.privacy.randomness import Origin
 

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from cloister.arrays import Floats
 from cloister.channel import Channel, Relation, Round
+from cloister.doubts import FLOATING_POINT, Doubt
 from cloister.errors import PlanError
-from cloister.privacy.doubts import FLOATING_POINT, Doubt
 from cloister.privacy.events import PureEvent
 from cloister.privacy.mechanisms import FLOATING, PerRound, growth, level
 from cloister.privacy.randomness import Randomness, normals

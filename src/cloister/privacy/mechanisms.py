@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from cloister.arrays import Floats
 from cloister.channel import Channel, Relation, Round
+from cloister.doubts import FLOATING_POINT, Doubt
 from cloister.errors import PlanError
-from cloister.privacy.doubts import FLOATING_POINT, Doubt
 from cloister.privacy.events import Cost, Event, GaussianEvent
 from cloister.privacy.noise import discrete_gaussian, integer_deviation
 from cloister.privacy.noise_states import ReadRow

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cloister.arrays import Floats, Words, to_uniforms
-from cloister.privacy.doubts import SEEDED, Doubt
+from cloister.doubts import SEEDED, Doubt
 
 __all__ = ["Origin", "Randomness", "SeededRandomness", "Stream", "SystemRandomness", "source_of"]
 

@@ -17,8 +17,8 @@ from typing import Any, TextIO
 import numpy as np
 
 from cloister.arrays import Array
+from cloister.board.storage import write_private
 from cloister.errors import InputError, MissingExtraError
-from cloister.storage import write_private
 
 __all__ = ["csv_text", "is_number", "read_table", "write_csv"]
 

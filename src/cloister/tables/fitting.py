@@ -6,13 +6,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from cloister.billboard import Billboard
+from cloister.board.billboard import Billboard
+from cloister.board.storage import private_folder
 from cloister.document import foreign_types
 from cloister.engines.run import run
 from cloister.errors import InputError
 from cloister.ledger import Ledger
 from cloister.plan import Plan
-from cloister.storage import private_folder
 from cloister.tables.codebook import Codebook
 from cloister.tables.folder import (
     check_free,

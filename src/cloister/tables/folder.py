@@ -16,10 +16,10 @@ from urllib.parse import unquote
 import numpy as np
 
 from cloister.arrays import States
-from cloister.billboard import Billboard
+from cloister.board.billboard import Billboard
+from cloister.board.storage import private_folder, sync_folder, sync_tree, told
 from cloister.errors import CloisterError, InputError, PlanError
 from cloister.plan import Plan
-from cloister.storage import private_folder, sync_folder, sync_tree, told
 from cloister.tables.codebook import Categorical, Codebook
 from cloister.tables.model import TaskModel
 from cloister.tables.table_run import EstimatorSettings, TableRun

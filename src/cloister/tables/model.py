@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import Array, Floats, States
+from cloister.board.storage import write_private
 from cloister.document import check_format
 from cloister.errors import InputError
-from cloister.storage import write_private
 from cloister.tables.codebook import Codebook, Numeric
 from cloister.tables.columns import check_columns, row_count, split_table
 from cloister.tables.prediction import Index, class_probabilities, deviations, numbers

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cloister.arrays import Array, Floats, States
 from cloister.errors import InputError
-from cloister.learners.softmax import probabilities
+from cloister.learners.linear.softmax import probabilities
 from cloister.tables.codebook import Categorical, Codebook
 
 __all__ = ["Index", "Units", "class_probabilities", "deviations", "numbers", "predicted_columns"]

@@ -14,7 +14,8 @@ import tomli_w
 from numpy.typing import ArrayLike
 
 from cloister.arrays import Array, Floats, States
-from cloister.billboard import Billboard
+from cloister.board.billboard import Billboard
+from cloister.board.storage import write_file
 from cloister.document import check_format
 from cloister.engines.run import Run
 from cloister.engines.run import replay as replay_tasks
@@ -22,7 +23,6 @@ from cloister.errors import InputError, not_pickled
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.roster import task_name
-from cloister.storage import write_file
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import check_columns, one_task, refuse_missing, split_table
 from cloister.tables.model import TaskModel

@@ -14,12 +14,12 @@ import numpy as np
 from cloister.algorithm import Algorithm
 from cloister.arrays import Floats
 from cloister.channel import Relation
+from cloister.doubts import Doubt, Grade
 from cloister.engines.run import Run, replay
 from cloister.errors import InputError, PlanError
-from cloister.learners.losses import Loss
+from cloister.learners.linear.losses import Loss
 from cloister.plan import Plan
 from cloister.privacy import accounting
-from cloister.privacy.doubts import Doubt, Grade
 from cloister.privacy.guarantee import TRUSTED_CURATOR, Guarantee, NoiseMade, guarantee_for
 from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.randomness import Origin

@@ -14,13 +14,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from cloister.algorithm import Algorithm, Budget
 from cloister.arrays import States
-from cloister.billboard import Billboard, Release
+from cloister.board.billboard import Billboard, Release
 from cloister.channel import Absolute, Channel, Relation, Round
 from cloister.engines.curator import Bill, charge
 from cloister.engines.run import run
 from cloister.errors import InputError
 from cloister.estimators.base import FROM_DATA, Face
-from cloister.learners.losses import LeastSquares, Loss, Softmax
+from cloister.learners.linear.losses import LeastSquares, Loss, Softmax
 from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.privacy import accounting

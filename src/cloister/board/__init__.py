@@ -1,0 +1,1 @@
+"""What is public and durable: the billboard, its records, and the files they stand in."""

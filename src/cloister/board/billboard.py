@@ -1,0 +1,462 @@
+"""The billboard: an append-only, hash-chained public record of releases and what was digested from them.
+
+On disk it is one file: a first line, records, and a last line that is written when no record will follow.
+Each record is the length of its header (8 bytes, little-endian), a JSON header, raw little-endian arrays, and
+a SHA-256 over the previous record's hash, the header and the arrays; no pickle anywhere. A changed byte, a
+missing piece or a record out of order is found on loading and named. What is whole can always be read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol, overload
+
+from cloister.arrays import Array
+from cloister.board.record_store import FileText, MemoryText, Shelf, Text, text_of
+from cloister.board.records import (
+    HASH,
+    HEADER,
+    LONGEST_HEADER,
+    UNREADABLE,
+    Record,
+    Release,
+    chained,
+    contents,
+    encode,
+    frozen,
+    known_record,
+    read_header,
+)
+from cloister.board.storage import write_file
+from cloister.doubts import Doubt
+from cloister.errors import BillboardError, InputError
+
+__all__ = ["Billboard", "BoardView", "Release"]
+
+MAGIC, END = b"cloister billboard 1\n", b"end of billboard\n"
+#: A run's journal is synced so many times at most: a power cut costs a thousandth of the rounds.
+SYNCS = 1000
+CHUNK = 1 << 16
+
+
+class Releases(Sequence[Release]):
+    """A board's releases, in order; those of a large file are read when they are asked for."""
+
+    __slots__ = ("_records",)
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._records = records
+
+    def __len__(self) -> int:
+        return max(0, len(self._records) - 1)
+
+    @overload
+    def __getitem__(self, at: int) -> Release: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Release]: ...
+    def __getitem__(self, at: int | slice) -> Release | Sequence[Release]:
+        numbers = range(len(self))[at]
+        if isinstance(numbers, range):
+            return tuple(self[number] for number in numbers)
+        found = self._records[numbers + 1].release
+        assert found is not None
+        return found
+
+
+class BoardView(Protocol):
+    """The board as an algorithm sees it, with arrays where tasks are computed on: NumPy's, or a device's.
+
+    A `Billboard` is one. Releases are the public record itself, NumPy arrays everywhere.
+    """
+
+    @property
+    def plan(self) -> str:
+        """The fingerprint of the plan."""
+
+    @property
+    def capacity(self) -> int:
+        """How many releases the plan allows."""
+
+    @property
+    def rounds(self) -> int:
+        """How many releases are posted."""
+
+    @property
+    def releases(self) -> Sequence[Release]:
+        """Every release so far, in order."""
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the latest public array of this name."""
+
+    def __contains__(self, name: str) -> bool:
+        """Say whether there is a public array of this name."""
+
+    def before(self, round: int) -> BoardView:
+        """Return the board as it was when round number `round` (from 0) began."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Billboard:
+    """What everyone may see: how it opened, every release so far, and the digest after each.
+
+    ``board[name]`` reads the latest digest. `post` returns a new board and leaves the old one as it was,
+    so any prefix is at hand for replay.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> board = Billboard.open({"mean": np.zeros(2)}, plan="p", capacity=1)
+    >>> board = board.post(Release(np.ones(2), noise=0.1, denominator=2.0), {"mean": np.full(2, 0.5)})
+    >>> board.rounds, board["mean"].tolist()
+    (1, [0.5, 0.5])
+    >>> board.post(Release(np.ones(2), noise=0.1, denominator=2.0), {})
+    Traceback (most recent call last):
+    ...
+    cloister.errors.BillboardError: The plan allows 1 release(s) and all are posted: nothing more may leave.
+    """
+
+    plan: str
+    capacity: int
+    records: Sequence[Record] = ()
+    noise: str = ""
+    doubts: tuple[Doubt, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.records, Shelf):
+            object.__setattr__(self, "records", Shelf.of(self.records))
+
+    @classmethod
+    def open(
+        cls,
+        digest: Mapping[str, Array],
+        plan: str,
+        capacity: int,
+        noise: str = "",
+        doubts: tuple[Doubt, ...] = (),
+    ) -> Billboard:
+        """Open a board for a plan (its fingerprint) that allows `capacity` releases, with such noise.
+
+        `doubts` are those of the engine: what plan and noise do not say.
+        """
+        return cls(plan, capacity, noise=noise, doubts=doubts)._append(None, digest)
+
+    def post(self, release: Release, digest: Mapping[str, Array]) -> Billboard:
+        """Return the board with one more release on it."""
+        if self.rounds >= self.capacity:
+            raise BillboardError(
+                f"The plan allows {self.capacity} release(s) and all are posted: nothing more may leave."
+            )
+        return self._append(release, digest)
+
+    def _append(self, release: Release | None, digest: Mapping[str, Array]) -> Billboard:
+        arrays = {name: frozen(array) for name, array in digest.items()}
+        if release is not None:
+            release = Release(frozen(release.value), **release.facts())
+        header, payload = encode(self._head, len(self.records), release, arrays)
+        chain = lambda: chained(self.head, header, *payload)  # noqa: E731
+        return self._with(Record(release, MappingProxyType(arrays), chain))
+
+    def _with(self, record: Record) -> Billboard:
+        return replace(self, records=self._shelf.append(record))
+
+    @property
+    def _shelf(self) -> Shelf:
+        assert isinstance(self.records, Shelf)
+        return self.records
+
+    @property
+    def _head(self) -> dict[str, Any]:
+        """What the header of each record says."""
+        noise = {"noise": self.noise} if self.noise else {}
+        doubts = {"doubts": [doubt.to_dict() for doubt in self.doubts]} if self.doubts else {}
+        return {"plan": self.plan, "capacity": self.capacity, **noise, **doubts}
+
+    def __getitem__(self, name: str) -> Array:
+        return self.records[-1].digest[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.records[-1].digest
+
+    def __repr__(self) -> str:
+        return f"Billboard({self.rounds} of {self.capacity} releases, head {self.head.hex()[:12] or 'empty'})"
+
+    @property
+    def rounds(self) -> int:
+        """How many releases are posted."""
+        return max(0, len(self.records) - 1)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the plan's every release is posted."""
+        return self.rounds == self.capacity
+
+    @property
+    def releases(self) -> Sequence[Release]:
+        """Every release so far, in order."""
+        return Releases(self.records)
+
+    @property
+    def head(self) -> bytes:
+        """The hash that stands for the whole board."""
+        return self._shelf.head
+
+    def before(self, round: int) -> Billboard:
+        """Return the board as it was when round number `round` (from 0) began."""
+        return replace(self, records=self.records[: round + 1])
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the board to one file, atomically: either the old file or the whole new one is there."""
+        return write_file(Path(path), self._parts())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], head: str | bytes | None = None) -> Billboard:
+        """Read a board and verify every record; a truncated or edited one is refused by number.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+        head : str or bytes, optional
+            The head as it was published or signed (`board.head`, or its 64 hexadecimal digits). Whoever
+            edits a board can compute its hashes anew, but not to the same head.
+        """
+        board = _parse(text_of(path), path)
+        if head is not None:
+            board.expect(head, path)
+        return board
+
+    def expect(self, head: str | bytes, where: str | os.PathLike[str] = "The board") -> None:
+        """Refuse a board that has another head than the one that was published or signed."""
+        if _head(head) != self.head:
+            raise BillboardError(
+                f"{where} is whole, but its head is {self.head.hex()}, not the one that was kept: it is "
+                "another board, or was edited and its hashes computed anew."
+            )
+
+    @classmethod
+    def recover(cls, path: str | os.PathLike[str]) -> Billboard:
+        """Read what is whole of a board that `load` refuses: every record before the first bad one."""
+        found = scan(text_of(path), path)
+        if found.board is None:
+            assert found.problem is not None
+            raise found.problem
+        return found.board
+
+    def record_bytes(self, number: int) -> bytes:
+        """Return one record (0 is how the board opened) as it stands in a file."""
+        record = self.records[number]
+        header, payload = encode(self._head, number, record.release, record.digest)
+        return b"".join(
+            [len(header).to_bytes(8, "little"), header, *(a.tobytes() for a in payload), record.hash]
+        )
+
+    @classmethod
+    def from_bytes(cls, record: bytes) -> Billboard:
+        """Return the board that a first record opens, verified; see `append_bytes`."""
+        return _received(None, record)
+
+    def append_bytes(self, record: bytes) -> Billboard:
+        """Return the board with one record more, as `record_bytes` gave it elsewhere; refuse any other.
+
+        The record must be of this board's plan, be the next one, be allowed by the plan, and have the hash
+        that follows from everything before it: so who has a board can be sent what it has not seen yet.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> one = Billboard.open({"mean": np.zeros(2)}, plan="p", capacity=1)
+        >>> two = one.post(Release(np.ones(2), noise=0.1, denominator=2.0), {"mean": np.full(2, 0.5)})
+        >>> elsewhere = Billboard.from_bytes(one.record_bytes(0)).append_bytes(two.record_bytes(1))
+        >>> elsewhere.head == two.head
+        True
+        """
+        return _received(self, record)
+
+    def settle(self, path: str | os.PathLike[str], size: int) -> None:
+        """Say that every record stands in a file, of this size: old ones need not be held any more."""
+        shelf = self._shelf
+        waiting = range(shelf.settled, len(shelf))
+        earlier = [len(self.record_bytes(number)) for number in waiting[:-1]]
+        shelf.settle(path, len(MAGIC), earlier, size)
+
+    def _parts(self) -> Iterator[bytes]:
+        yield MAGIC
+        yield from map(self.record_bytes, range(len(self.records)))
+        yield END
+
+    def _bytes(self) -> bytes:
+        return b"".join(self._parts())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _from_bytes, (self._bytes(), "This pickle")  # a copy is verified, and read-only, as a file is
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What was found in a file: the board as far as it is whole, where that ends, and what is wrong then.
+
+    `torn` says that the rest is what a write that was cut short leaves, and not an edit.
+    """
+
+    board: Billboard | None
+    size: int
+    problem: BillboardError | None = None
+    torn: bool = False
+
+
+def scan(text: Text, path: str | os.PathLike[str]) -> Scan:
+    """Read a board's bytes as far as they are whole, one record at a time."""
+    start = text.read(0, len(MAGIC))
+    if start != MAGIC:
+        problem = BillboardError(f"{path} is not a cloister billboard (or its first bytes were changed).")
+        return Scan(None, 0, problem, torn=MAGIC.startswith(start) or _is_blank(text))
+    board: Billboard | None = None
+    at, size = len(MAGIC), text.size
+    while board is None or not (size - at == len(END) and text.read(at, len(END)) == END):
+        try:
+            board, at = _read_record(text, at, size, board, path)
+        except BillboardError as problem:
+            return Scan(board, at, problem, _is_torn(text, at, board, problem))
+    return Scan(board, at)
+
+
+def _parse(text: Text, path: str | os.PathLike[str]) -> Billboard:
+    found = scan(text, path)
+    if found.problem is not None:
+        raise found.problem
+    assert found.board is not None
+    return found.board
+
+
+def _received(board: Billboard | None, record: bytes) -> Billboard:
+    """Verify one record that was sent by somebody else."""
+    number = 0 if board is None else len(board.records)
+    if board is not None and board.complete:
+        raise BillboardError(f"The plan allows {board.capacity} release(s) and all are posted.")
+    try:
+        found, end = _read_record(MemoryText(record), 0, len(record), board, "This record")
+    except BillboardError:
+        end = -1
+    if end != len(record):
+        raise BillboardError(
+            f"These bytes are not record {number} of this board: they were changed on the way, are out of "
+            "order, or are of another board. Ask for the record again."
+        ) from None
+    return found
+
+
+def _from_bytes(data: bytes, path: str) -> Billboard:
+    return _parse(MemoryText(data), path)
+
+
+def synced_every(capacity: int) -> int:
+    """Return after how many records a journal is synced: after each one, up to a thousand."""
+    return max(1, -(-capacity // SYNCS))
+
+
+def _is_torn(text: Text, at: int, board: Billboard | None, problem: BillboardError) -> bool:
+    """Say whether the rest of a file can be what is left of records that were not synced yet.
+
+    Some file systems leave zeros where bytes did not arrive, and of several records any part may be missing.
+    If the last line follows, or more records than are synced together, then this one was whole once.
+    """
+    number = 0 if board is None else len(board.records)
+    every = 1 if board is None or board.complete else synced_every(board.capacity)
+    left = -number % every + 1  # this record and those after it that are synced with it
+    if every == 1:
+        short = isinstance(problem, _TruncatedError)
+        if not short and text.read(text.size - HASH, HASH) != bytes(HASH) and not _is_blank(text, at):
+            return False
+    headers = 0
+    for window, seen in _windows(text, at, len(END) - 1):
+        headers += window.count(HEADER, max(0, seen - len(HEADER) + 1))
+        if headers > left or END in window:
+            return False
+    return True
+
+
+def _is_blank(text: Text, at: int = 0) -> bool:
+    return all(not window.strip(b"\0") for window, _ in _windows(text, at, 0))
+
+
+def _windows(text: Text, at: int, overlap: int) -> Iterator[tuple[bytes, int]]:
+    """Pass through the rest of a text: pieces that begin with the end of the last, and how much of it."""
+    kept = b""
+    while piece := text.read(at, CHUNK):
+        yield kept + piece, len(kept)
+        kept = (kept + piece)[-overlap:] if overlap else b""
+        at += len(piece)
+
+
+def _head(head: str | bytes) -> bytes:
+    try:
+        wanted = bytes.fromhex(head) if isinstance(head, str) else bytes(head)
+    except ValueError:
+        wanted = b""
+    if len(wanted) != HASH:
+        raise InputError(f"head must be 64 hexadecimal digits (or 32 bytes). Got {head!r}.")
+    return wanted
+
+
+class _TruncatedError(BillboardError):
+    """The file ends where something should follow."""
+
+
+def _truncated(path: str | os.PathLike[str], number: int, empty: bool) -> BillboardError:
+    what = "has no last line: its run is unfinished" if empty else f"is truncated in record {number}"
+    return _TruncatedError(
+        f"{path} {what}. {number} record(s) are whole, and Billboard.recover reads them. "
+        "Go on with the run that writes it, or restore the file from a copy."
+    )
+
+
+def _read_record(
+    text: Text, at: int, size: int, board: Billboard | None, path: str | os.PathLike[str]
+) -> tuple[Billboard, int]:
+    number = 0 if board is None else len(board.records)
+    stop = at + 8 + int.from_bytes(text.read(at, 8), "little")
+    if at + 8 > size or stop > size:
+        raise _truncated(path, number, empty=at == size)
+    try:
+        if stop - at > LONGEST_HEADER:
+            raise ValueError(stop - at)
+        raw = text.read(at + 8, stop - at - 8)
+        header, length = read_header(raw)
+        end = stop + length + HASH
+        if end > size:
+            raise EOFError
+        payload, kept = text.read(stop, length), text.read(end - HASH, HASH)
+        start = _start(header) if board is None else board
+        release, digest = contents(header, payload)
+        written, _ = encode(start._head, number, release, digest)
+    except EOFError:
+        raise _truncated(path, number, empty=False) from None
+    except (BillboardError, *UNREADABLE):
+        raise _edited(path, number) from None
+    if written != raw or kept != chained(start.head, raw, payload):
+        raise _edited(path, number)
+    if number > start.capacity:
+        raise BillboardError(f"{path} holds more releases than its plan allows ({start.capacity}).")
+    posted = start._with(known_record(release, digest, kept))
+    if isinstance(text, FileText):
+        posted._shelf.settle(text, len(MAGIC), [], end)
+    return posted, end
+
+
+def _edited(path: str | os.PathLike[str], number: int) -> BillboardError:
+    return BillboardError(
+        f"{path} was edited: record {number} does not match its hash. Nothing from it on can be trusted; "
+        f"{number} record(s) before it are whole, and Billboard.recover reads them."
+    )
+
+
+def _start(header: dict[str, Any]) -> Billboard:
+    plan, capacity, noise = header["plan"], header["capacity"], header.get("noise", "")
+    if type(plan) is not str or type(noise) is not str or type(capacity) is not int or capacity < 0:
+        raise ValueError(plan, noise, capacity)
+    doubts = tuple(map(Doubt.from_dict, header.get("doubts", ())))
+    return Billboard(plan, capacity, noise=noise, doubts=doubts)

@@ -1,0 +1,61 @@
+"""The command line: ``cloister --help``."""
+
+from __future__ import annotations
+
+from inspect import cleandoc
+from typing import Annotated
+
+import typer
+
+from cloister import __version__
+from cloister.cli.account import account
+from cloister.cli.audit import audit
+from cloister.cli.codebook import codebook
+from cloister.cli.demo import demo
+from cloister.cli.fit import fit
+from cloister.cli.gain import gain
+from cloister.cli.ledger import ledger_family
+from cloister.cli.museum import museum
+from cloister.cli.predict import predict, replay
+from cloister.cli.shell import Family
+from cloister.cli.verify import verify
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    cls=Family,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (codebook, account, audit, fit, verify, predict, replay, gain, demo, museum):
+    app.command(help=cleandoc(command.__doc__ or "").replace(r"\b", "\b"))(command)  # keeps line breaks
+app.add_typer(ledger_family, name="ledger")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"cloister {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def start(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Private multi-task learning: many tasks learn together, and each keeps its data and its model.
+
+    Start with `codebook`, then `fit`. Anyone can `verify` what was published. A task uses its own model
+    with `predict`, gets it again or joins late with `replay`, and asks `gain` whether it pays. `account`
+    prices a plan, `ledger` keeps account over all runs, `audit` attacks a plan's own releases, `museum`
+    refutes guarantees that are false, `demo` shows it all on 2410 real schools.
+    """
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

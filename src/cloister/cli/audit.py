@@ -1,0 +1,68 @@
+"""``cloister audit``: attack a plan's own releases, and say whether its claim stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cloister.cli.options import Force, Json, Output, Types
+from cloister.cli.shell import absent, advance, emit, note, say
+
+__all__ = ["audit"]
+
+
+def audit(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="A plan file, or the folder of a run.")],
+    draws: Annotated[int, typer.Option(min=1000, help="Games in each of the two worlds.")] = 1_000_000,
+    confidence: Annotated[float, typer.Option(help="An honest plan is acquitted at least so often.")] = 0.95,
+    types: Types = None,
+    output: Output = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    r"""Attack a plan's own releases: epsilon is at least so much, against what is claimed.
+
+    No data are needed. The adversary chooses all messages but one and sees the billboard; the plan's own
+    code clips, sums and adds noise. Also tested: one run with many canaries, the law of the noise, that it is
+    fresh and, where it says so, exact, the sensitivity of every channel, and that no task's data reach
+    another's model past the billboard.
+
+    Exit code 0: no contradiction found, which proves nothing. Exit code 1: convicted, or refused. A plan
+    whose guarantee does not hold to begin with (bounds read from the data, say) is attacked all the same, and
+    the verdict says so.
+
+    \b
+    For example:
+      cloister audit exam-run/plan.toml
+      cloister audit exam-run/plan.toml --draws 5000000 -o audit.html
+    """
+    from cloister.audit import audit as attack
+    from cloister.audit.auditor import check_auditable
+    from cloister.cli.own_types import own_types
+    from cloister.errors import InputError
+    from cloister.report.comparison import load_template
+    from cloister.tables.folder import read_plan
+
+    if not 0 < confidence < 1:
+        raise InputError(f"--confidence must be above 0 and below 1. Got {confidence:g}. Use 0.95.")
+    if output is not None:
+        load_template("audit.html")  # what is missing is said before the work, not after
+        absent(output, force)
+    path = plan / "plan.toml" if plan.is_dir() else plan
+    read = read_plan(path, own_types(types))
+    check_auditable(read)
+    with advance("Attacking") as progress:
+        found = attack(read, draws=draws, confidence=confidence, progress=progress)
+    if output is not None:
+        from cloister.report.audit import save
+
+        save(read, found, output)
+        note(f"Written: {output}")
+    if json:
+        emit(found.to_dict())
+    else:
+        say(found)
+    if found.convicted:
+        raise typer.Exit(1)

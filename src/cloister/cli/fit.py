@@ -1,0 +1,235 @@
+"""``cloister fit``: a private run over a table, from its price to one model file for each task."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+
+from cloister.channel import Relation
+from cloister.cli.options import Data, Delta, Force, Json, Neighbours, Types
+from cloister.cli.shell import advance, emit, note, positive, say
+from cloister.errors import InputError
+
+if TYPE_CHECKING:
+    from cloister.arrays import Array
+    from cloister.board.billboard import Billboard
+    from cloister.estimators.prior import SharedPriorClassifier, SharedPriorRegressor
+    from cloister.ledger import Ledger
+    from cloister.plan import Plan
+    from cloister.tables.codebook import Codebook
+    from cloister.tasks import Tasks
+
+__all__ = ["fit"]
+
+
+class Structure(StrEnum):
+    """What tasks tell each other."""
+
+    auto = "auto"
+    joint = "joint"
+    mean = "mean"
+    lowrank = "lowrank"
+    sparse = "sparse"
+
+
+def fit(
+    data: Data,
+    codebook: Annotated[Path, typer.Option(help="Filled-in codebook file: what is public.")],
+    task: Annotated[str | None, typer.Option(help="Task column. Default: the codebook's.")] = None,
+    target: Annotated[str | None, typer.Option(help="Column to predict. Default: the codebook's.")] = None,
+    epsilon: Annotated[float, typer.Option(help="Privacy budget of every task; smaller is stricter.")] = 1.0,
+    delta: Delta = None,
+    relation: Neighbours = Relation.REPLACE,
+    structure: Annotated[Structure, typer.Option(help="What tasks tell each other.")] = Structure.auto,
+    plan_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--plan",
+            metavar="PLAN.toml",
+            help="Run this plan; one without a noise level gets it by --epsilon.",
+        ),
+    ] = None,
+    types: Types = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Default: DATA-run here.")] = None,
+    ledger: Annotated[
+        str | None, typer.Option(metavar="PLACE", help="Charge this ledger: a file, or a database URL.")
+    ] = None,
+    population: Annotated[str | None, typer.Option(help="Whose account in that ledger.")] = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    r"""Fit every task's own model under a proven privacy bound.
+
+    First prints what the run promises and what it can be expected to bring, from public numbers alone.
+    Then runs it and writes a folder: a public part, and one model file for each task, for that task alone.
+    Whether numbers or classes are predicted follows from the codebook. A run that was killed goes on when
+    the same command is given again: nothing is posted or spent twice.
+
+    \b
+    For example:
+      cloister fit exam.csv --codebook exam-codebook.toml
+      cloister fit exam.csv --codebook exam-codebook.toml --epsilon 0.5 -o exam-half
+      cloister fit exam.csv --codebook exam-codebook.toml --plan plan.toml --types mine.py:Mine
+    """
+    from cloister.tables import folder as folders
+    from cloister.tables.fitting import fit_in_folder
+    from cloister.tables.table_run import EstimatorSettings
+
+    folder = Path(f"{data.stem}-run") if output is None else output
+    folders.tidy(folder)
+    folders.check_free(folder, force)
+    if epsilon != math.inf:  # infinity is the non-private run, and says so
+        positive("--epsilon", epsilon)
+    book = _codebook(codebook, task, target)
+    ids = _ids(data, book)
+    if plan_file is None:
+        model = _estimator(book, epsilon, delta, relation, structure)
+        plan: Plan = model.plan(len(ids), book)
+        settings = EstimatorSettings.of(model, ids, named=True)
+    else:
+        plan = _plan(plan_file, types, book, len(ids), epsilon)
+        settings = EstimatorSettings()
+    if not json:
+        say(
+            f"{data.name}: {plan.n_tasks} tasks by column {book.task!r}. "
+            "The number of tasks is taken to be public.",
+            plan.guarantee,
+            f"Forecast, from public numbers alone: {plan.forecast()}",
+        )
+    account = _account(ledger, population)
+    with advance("Rounds") as progress:
+        fit_in_folder(
+            folder,
+            plan,
+            partial(_tasks, data, book),
+            book,
+            settings,
+            ledger=account,
+            force=force,
+            progress=progress,
+            resumed=_resumed,
+        )
+    head = (folder / "head.txt").read_text(encoding="utf-8").strip()
+    if json:
+        return emit(_summary(folder, plan) | {"head": head})
+    say(
+        f"Wrote {folder}: the public part, and one file for each task in {folder / 'models'}. "
+        "Give each of these to its own task alone; README.txt says more.",
+        f"The board's head, to sign, publish or keep:\n{head}",
+        f"Check the public part with:  cloister verify {folder} --head HEAD",
+        apart=True,
+    )
+
+
+def _codebook(path: Path, task: str | None, target: str | None) -> Codebook:
+    """Read the codebook; the columns named on the command line must be its own."""
+    from cloister.tables.codebook import Codebook
+
+    book = Codebook.load(path)
+    if target is not None and target != book.target.name:
+        raise InputError(
+            f"--target must be the codebook's target, {book.target.name!r}. Got {target!r}. "
+            "Leave the option out, or write another codebook."
+        )
+    if book.task is not None and task not in (None, book.task):
+        raise InputError(
+            f"--task must be the codebook's task column, {book.task!r}. Got {task!r}. "
+            "Leave the option out, or change the line `task` in the codebook."
+        )
+    if book.task is None and task is None:
+        raise InputError("The codebook names no task column. Add --task COLUMN.")
+    return replace(book, task=book.task or task)
+
+
+def _ids(data: Path, book: Codebook) -> Array:
+    """Return the tasks' ids, each once; no other column is looked at."""
+    from cloister.tables.rows import task_column
+
+    assert book.task is not None
+    ids = np.unique(task_column(data, book.task))
+    if len(ids) < 2:
+        raise InputError(
+            f"Column {book.task!r} of {data.name} must hold at least 2 tasks. Got 1, with nobody to learn "
+            "from. Name the column that tells schools, hospitals or persons apart."
+        )
+    return ids
+
+
+def _estimator(
+    book: Codebook, epsilon: float, delta: float | None, relation: Relation, structure: Structure
+) -> SharedPriorRegressor | SharedPriorClassifier:
+    from cloister.estimators.prior import SharedPriorClassifier, SharedPriorRegressor
+    from cloister.tables.codebook import Numeric
+
+    kind = SharedPriorRegressor if isinstance(book.target, Numeric) else SharedPriorClassifier
+    return kind(
+        book.task,
+        epsilon=epsilon,
+        delta="auto" if delta is None else delta,
+        relation=relation.value,
+        structure=structure.value,
+    )
+
+
+def _plan(path: Path, types: list[str] | None, book: Codebook, tasks: int, epsilon: float) -> Plan:
+    """Read a plan for this table; of the other options only --epsilon counts, if it has no noise level."""
+    from cloister.cli.own_types import own_types
+    from cloister.estimators.base import FROM_DATA
+    from cloister.tables.folder import read_plan
+
+    plan = read_plan(path, own_types(types))
+    if plan.n_tasks != tasks:
+        raise InputError(f"{path} is a plan for {plan.n_tasks} tasks. Got {tasks} in the table.")
+    if book.from_private_data and FROM_DATA not in plan.caveats:
+        plan = replace(plan, caveats=(*plan.caveats, FROM_DATA))
+    return plan.calibrate(epsilon) if plan.speaks and not plan.mechanism.calibrated else plan
+
+
+def _account(place: str | None, population: str | None) -> Ledger | None:
+    if place is None:
+        if population is not None:
+            raise InputError("--population names an account in a ledger. Add --ledger PLACE.")
+        return None
+    from cloister.ledger import Ledger
+
+    account: Ledger = Ledger.open(place, population)
+    return account
+
+
+def _resumed(board: Billboard) -> None:
+    if board.complete:
+        note("An earlier run of this command was complete, but not yet in place. It is now; nothing was run.")
+    else:
+        note(f"Going on with the unfinished run: {board.rounds} of {board.capacity} releases are posted.")
+
+
+def _tasks(data: Path, book: Codebook) -> Tasks:
+    from cloister.tables.rows import read_rows
+    from cloister.tasks import Tasks
+
+    rows = read_rows(data, book, target=True)
+    used = {*book.names, book.target.name, book.task}
+    unused = [name for name in rows.table if name not in used]
+    if unused:
+        note(f"Columns that the codebook does not name are not used: {', '.join(unused)}.")
+    assert rows.y is not None
+    assert rows.ids is not None
+    return Tasks.from_arrays(rows.X, rows.y, rows.ids)
+
+
+def _summary(folder: Path, plan: Plan) -> dict[str, object]:
+    forecast = plan.forecast()
+    return {
+        "folder": folder,
+        "tasks": plan.n_tasks,
+        "guarantee": plan.guarantee.to_dict(),
+        "statement": str(plan.guarantee),
+        "forecast": {"low": forecast.low, "high": forecast.high, "rho": forecast.rho},
+    }

@@ -1,0 +1,170 @@
+"""``cloister predict`` and ``cloister replay``: what tasks do with a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from cloister.arrays import Array
+from cloister.cli.options import Folder, Force, Json, Output, OwnData, TaskName, Types
+from cloister.cli.shell import absent, emit, note, say, show_table
+from cloister.errors import InputError
+
+if TYPE_CHECKING:
+    from cloister.tables.model import TaskModel
+    from cloister.tables.rows import Rows
+
+__all__ = ["predict", "replay"]
+
+
+def predict(
+    paths: Annotated[list[Path], typer.Argument(metavar="[FOLDER] DATA", help="Run folder, and data file.")],
+    model: Annotated[
+        Path | None, typer.Option(help="One task's own model file, instead of a folder.")
+    ] = None,
+    types: Types = None,
+    output: Output = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    r"""Predict each row with its own task's model.
+
+    A task without a model file in the folder is served from the public board alone. Columns are added to
+    those of the data: `prediction`, and `std` for numbers or one probability for each class. Without -o
+    the table goes to stdout.
+
+    \b
+    For example:
+      cloister predict exam-run new-pupils.csv -o predicted.csv
+      cloister predict new-pupils.csv --model my-school.json      (at one school)
+    """
+    if len(paths) != (2 if model is None else 1):
+        raise typer.BadParameter("Give FOLDER and DATA, or DATA and --model FILE.")
+    file = None if output is None else absent(output, force)
+    data = paths[-1]
+    rows, added, unseen = _by_folder(paths[0], data, types) if model is None else _by_model(model, data)
+    clash = [name for name in added if name in rows.table]
+    if clash:
+        raise InputError(f"{data.name} already has a column {clash[0]!r}. Rename it first.")
+    if unseen:
+        note(f"{unseen} task(s) without a model file: predicted from the board alone.")
+    _deliver(rows.table | added, added, file, json, unseen)
+
+
+def _by_folder(folder: Path, data: Path, types: list[str] | None) -> tuple[Rows, dict[str, Array], int]:
+    from cloister.cli.own_types import own_types
+    from cloister.tables.folder import read_public, with_models
+    from cloister.tables.prediction import predicted_columns
+    from cloister.tables.rows import read_rows
+
+    public = read_public(folder, own_types(types))
+    rows = read_rows(data, public.codebook, target=False)
+    if rows.ids is None:
+        raise InputError(
+            f"{data.name} has no task column"
+            + (f" {public.codebook.task!r}" if public.codebook.task else ", and the codebook names none")
+            + ". Add it, or use --model FILE for the rows of one task."
+        )
+    ids = public.settings.as_ids(rows.ids.tolist())
+    names = np.unique(ids).tolist()
+    run = with_models(folder, public, map(str, names))
+    added = predicted_columns(run.codebook, rows.X, *run.locate(ids))
+    return rows, added, len(names) - len(run.ids)
+
+
+def _by_model(path: Path, data: Path) -> tuple[Rows, dict[str, Array], int]:
+    from cloister.tables.model import TaskModel
+    from cloister.tables.prediction import predicted_columns
+    from cloister.tables.rows import read_rows
+
+    model = TaskModel.load(path)
+    rows = read_rows(data, model.codebook, target=False)
+    if rows.ids is not None and (rows.ids != model.task).any():
+        raise InputError(
+            f"{path} is the model of task {model.task!r}, but {data.name} has rows of other tasks. "
+            "Keep this task's rows only."
+        )
+    whose = np.zeros(len(rows), dtype=np.intp)
+    return rows, predicted_columns(model.codebook, rows.X, model.arrays, whose), 0
+
+
+def _deliver(
+    table: dict[str, Array], added: dict[str, Array], file: Path | None, json: bool, unseen: int
+) -> None:
+    from cloister.tables.files import csv_text, write_csv
+
+    rows = len(table["prediction"])
+    if file is not None:
+        write_csv(file, table)
+    if json:
+        where = {"file": file} if file is not None else {k: v.tolist() for k, v in added.items()}
+        return emit({"rows": rows, "tasks_from_board": unseen} | where)
+    if file is None:
+        return typer.echo(csv_text(table), nl=False)
+    say(f"Wrote {file}: {rows} rows. Each prediction is private to its task.")
+    return None
+
+
+def replay(
+    folder: Folder,
+    data: OwnData,
+    task_name: TaskName,
+    types: Types = None,
+    output: Output = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    r"""Compute one task's own model at home.
+
+    Uses the public board and the task's own rows. A task that comes late joins so; a task of the run gets
+    its model again. Nothing leaves and nothing is spent. The file may have a task column, or hold this
+    task's rows only.
+
+    \b
+    For example:
+      cloister replay exam-run my-pupils.csv --task-name "Elm Street" -o elm-street.json
+    """
+    from cloister.cli.own_types import own_types
+    from cloister.tables.folder import read_public
+    from cloister.tables.rows import own_rows
+    from cloister.tasks import Tasks
+
+    file = None if output is None else absent(output, force)
+    run = read_public(folder, own_types(types))
+    rows = own_rows(data, run.codebook, task_name)
+    assert rows.y is not None
+    own = Tasks.from_arrays(rows.X, rows.y, [task_name] * len(rows))
+    model = run.model_of(own, own.ids[0])
+    if file is not None:
+        model.save(file)
+    if json:
+        return emit(_document(model) | ({} if file is None else {"file": file}))
+    _show(model)
+    say(
+        "Computed here, from the public board and these rows alone: nothing left and nothing was spent.",
+        apart=True,
+    )
+    if file is not None:
+        say(f"Wrote {file}. It is private to task {model.task!r}.")
+
+
+def _document(model: TaskModel) -> dict[str, Any]:
+    return {
+        "task": model.task,
+        "columns": list(model.codebook.column_names),
+        "coef": model.coef.tolist(),
+        "intercept": np.asarray(model.intercept).tolist(),
+    }
+
+
+def _show(model: TaskModel) -> None:
+    goal = model.codebook.target
+    levels = getattr(goal, "levels", None)
+    heads = [goal.name] if levels is None else [f"log-odds of {level}" for level in levels[1:]]
+    names = ["intercept", *model.codebook.column_names]
+    values = np.column_stack([np.atleast_1d(model.intercept), np.atleast_2d(model.coef)])
+    rows = ([name, *(f"{value:.4g}" for value in row)] for name, row in zip(names, values.T, strict=True))
+    show_table(["", *heads], rows)

@@ -1,0 +1,223 @@
+"""``cloister verify``: whether the public part of a run is what it says it is."""
+
+from __future__ import annotations
+
+import json as json_
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cloister.cli.options import Folder, Json, Types
+from cloister.cli.shell import emit, say
+from cloister.errors import BillboardError, CloisterError, InputError
+
+if TYPE_CHECKING:
+    from cloister.board.billboard import Billboard
+    from cloister.plan import Plan
+    from cloister.privacy.guarantee import Guarantee
+
+__all__ = ["verify"]
+
+#: What arrays and numbers that were tampered with can raise.
+_BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_MARKS = {True: "ok", False: "NO", None: "--"}
+
+
+@dataclass
+class _Evidence:
+    """What the checks have read so far."""
+
+    folder: Path
+    head: str | None
+    types: list[Any]
+    passed: set[str] = field(default_factory=set)
+    plan: Plan = field(init=False)
+    board: Billboard = field(init=False)
+    guarantee: Guarantee | None = None
+
+
+@dataclass(frozen=True)
+class _Check:
+    """One line of the list: passed, failed, or not reached (None)."""
+
+    name: str
+    ok: bool | None
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{_MARKS[self.ok]}  {self.name}" + (f": {self.detail}" if self.detail else "")
+
+
+def verify(
+    folder: Folder,
+    head: Annotated[str | None, typer.Option(help="The board's head as you kept it.")] = None,
+    types: Types = None,
+    json: Json = False,
+) -> None:
+    r"""Check a run's public part by computing it again.
+
+    Is the board whole, does it belong to the plan, has every release the noise that was paid for, and is
+    the guarantee what the plan gives? Exit code 1 if not. The board's hashes show damage and edits; with the
+    head that was printed, signed or published, also whether somebody computed them anew. That the noise was
+    drawn at random cannot be seen from outside: for this the curator is trusted.
+
+    \b
+    For example:
+      cloister verify exam-run
+      cloister verify exam-run --head 5f3a...
+    """
+    from cloister.cli.own_types import own_types
+    from cloister.tables.folder import require_folder
+
+    require_folder(folder)
+    seen = _Evidence(folder, head, own_types(types))
+    checks = [_try(key, seen) for key in _CHECKS]
+    good = all(check.ok for check in checks)
+    if json:
+        emit(_document(seen, checks, good))
+    else:
+        say("\n".join(map(str, checks)), _verdict(seen, good))
+    if not good:
+        raise typer.Exit(1)
+
+
+def _try(key: str, seen: _Evidence) -> _Check:
+    name, needs, test = _CHECKS[key]
+    if not seen.passed.issuperset(needs):
+        return _Check(name, None, "not reached")
+    try:
+        detail = test(seen)
+    except CloisterError as error:
+        return _Check(name, False, str(error))
+    except _BROKEN as error:
+        return _Check(name, False, f"what is there cannot be read ({type(error).__name__}).")
+    seen.passed.add(key)
+    return _Check(name, True, detail)
+
+
+def _plan_reads(seen: _Evidence) -> str:
+    from cloister.tables.folder import read_plan
+
+    seen.plan = read_plan(seen.folder / "plan.toml", seen.types)
+    return (
+        f"{type(seen.plan.algorithm).__name__}, {seen.plan.n_tasks} tasks, {len(seen.plan.rounds)} releases"
+    )
+
+
+def _board_whole(seen: _Evidence) -> str:
+    from cloister.board.billboard import Billboard
+
+    seen.board = Billboard.load(seen.folder / "board")
+    return f"{len(seen.board.records)} records match their hashes"
+
+
+def _head_kept(seen: _Evidence) -> str:
+    beside = seen.folder / "head.txt"
+    if beside.is_file():
+        seen.board.expect(beside.read_text(encoding="utf-8").strip(), seen.folder / "board")
+    if seen.head is None:
+        return "none was given to compare with" if beside.is_file() else "there is none to compare with"
+    seen.board.expect(seen.head, seen.folder / "board")
+    return "it is the one that was given"
+
+
+def _board_of_plan(seen: _Evidence) -> str:
+    if seen.board.plan != seen.plan.fingerprint or seen.board.capacity != len(seen.plan.rounds):
+        raise BillboardError("it was opened with another plan, or the plan was changed since.")
+    return ""
+
+
+def _noise_as_priced(seen: _Evidence) -> str:
+    plan, board = seen.plan, seen.board
+    denominator = plan.sampling.denominator(plan.n_tasks, len(plan.rounds))
+    for t, (part, release) in enumerate(zip(plan.rounds, board.releases, strict=False)):
+        due = (plan.noise(t, part.channels[release.channel]), denominator, part.share)
+        if not all(map(_close, (release.noise, release.denominator, release.share), due)):
+            raise BillboardError(f"release {t} has another noise, denominator or share.")
+    return ""
+
+
+def _complete(seen: _Evidence) -> str:
+    if not seen.board.complete:
+        raise BillboardError(f"{seen.board.rounds} of {seen.board.capacity} releases are posted.")
+    return f"{seen.board.rounds} of {seen.board.capacity} releases"
+
+
+def _digests_follow(seen: _Evidence) -> str:
+    seen.plan.check(seen.board)
+    return ""
+
+
+def _codebook_fits(seen: _Evidence) -> str:
+    from cloister.estimators.prior import FROM_DATA
+    from cloister.tables.folder import read_codebook
+
+    book = read_codebook(seen.folder, seen.plan)
+    if book.from_private_data and FROM_DATA not in seen.plan.caveats:
+        raise InputError("its bounds were read from the data, and the plan does not say so.")
+    return ""
+
+
+def _guarantee_follows(seen: _Evidence) -> str:
+    from cloister.privacy.guarantee import Guarantee
+
+    path = seen.folder / "guarantee.json"
+    try:
+        claimed = Guarantee.from_dict(json_.loads(path.read_text(encoding="utf-8")))
+    except (OSError, TypeError, ValueError) as error:
+        raise InputError(f"guarantee.json cannot be read: {error}") from None
+    due = seen.plan.guarantee_on(seen.board)
+    said = claimed.to_dict()
+    for name, value in due.to_dict().items():
+        stated = said[name]
+        if not (_close(stated, value) if isinstance(value, float) else stated == value):
+            raise InputError(f"it says {name} = {stated!r}, plan and board give {value!r}.")
+    words = seen.folder / "guarantee.txt"
+    if words.is_file() and words.read_text(encoding="utf-8").strip() != str(claimed):
+        raise InputError("guarantee.txt does not say what guarantee.json says.")
+    seen.guarantee = claimed
+    return f"epsilon {claimed.epsilon:.6g}, delta {claimed.delta:.3g}, {claimed.relation}"
+
+
+def _close(said: Any, value: float) -> bool:
+    return isinstance(said, float) and math.isclose(said, value, rel_tol=1e-9)
+
+
+#: Key, what is checked, which checks must have passed before, and how.
+_CHECKS: dict[str, tuple[str, tuple[str, ...], Callable[[_Evidence], str]]] = {
+    "plan": ("the plan can be read", (), _plan_reads),
+    "board": ("the board is whole", (), _board_whole),
+    "head": ("the head is the one that was kept", ("board",), _head_kept),
+    "match": ("the board belongs to the plan", ("plan", "board"), _board_of_plan),
+    "noise": ("every release has the noise that the plan prices", ("match",), _noise_as_priced),
+    "complete": ("the run is complete", ("match",), _complete),
+    "digests": ("what is posted follows from the releases", ("noise",), _digests_follow),
+    "codebook": ("the codebook fits the plan", ("plan",), _codebook_fits),
+    "guarantee": ("the guarantee is what plan and board give", ("match",), _guarantee_follows),
+}
+
+
+def _verdict(seen: _Evidence, good: bool) -> str:
+    if not good:
+        return f"{seen.folder} does NOT pass. Do not rely on its guarantee; restore it from a copy."
+    if seen.guarantee is not None and not seen.guarantee.holds:
+        reasons = "; ".join(seen.guarantee.reasons) or "there is no noise"
+        return f"{seen.folder} is consistent, but its guarantee does NOT hold: {reasons}."
+    head = f"The board's head, to compare with a copy:\n{seen.board.head.hex()}"
+    return f"{seen.folder} passes. Its guarantee is in guarantee.txt.\n{head}"
+
+
+def _document(seen: _Evidence, checks: list[_Check], good: bool) -> dict[str, Any]:
+    claimed = seen.guarantee
+    return {
+        "folder": seen.folder,
+        "ok": good,
+        "holds": good and claimed is not None and claimed.holds,
+        "head": seen.board.head.hex() if "board" in seen.passed else None,
+        "checks": [{"check": c.name, "ok": c.ok, "detail": c.detail} for c in checks],
+        "guarantee": None if claimed is None else claimed.to_dict(),
+    }

@@ -1,1 +1,0 @@
-"""The commands of the command line, one family a file; `cloister.cli` puts them together."""

@@ -1,0 +1,180 @@
+r"""Convex losses as learners: what a network can do, done by NumPy for a block of linear models.
+
+So that one algorithm serves both: see `ClientLearner`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.arrays import Floats
+from cloister.errors import PlanError
+from cloister.learners.descent import FOLDS, Descent, Exact, Solver
+from cloister.learners.learner import ClientLearner
+from cloister.learners.linear.losses import Loss
+from cloister.learners.quadratic import Quadratic
+from cloister.rows import Rows
+
+if TYPE_CHECKING:
+    from cloister.learners.network.penalties import Penalty
+    from cloister.tasks import Block
+
+__all__ = ["Convex"]
+
+#: The weakest ridge of a closed form, relative to the trace: no matrix is singular then, whatever the data.
+SMALLEST = 1e-12
+
+
+@dataclass(frozen=True)
+class Convex(ClientLearner):
+    """A loss of `cloister.learners.linear.losses` as a learner; starts at zero.
+
+    Parameters
+    ----------
+    loss : LeastSquares, Logistic or Softmax
+        The mean loss of a task.
+
+    Notes
+    -----
+    It takes `Exact` solvers, and `Descent` without minibatches; the only penalty it knows is `Quadratic`.
+
+    Examples
+    --------
+    >>> from cloister import LeastSquares, Tasks
+    >>> block = next(Tasks.from_list([[[1.0]], [[1.0]]], [[2.0], [4.0]]).blocks())
+    >>> learner, zero = Convex(LeastSquares(1)), np.zeros(1)
+    >>> learner.descend(learner.spread(zero, block), block, Exact(), 0, zero, Quadratic(1.0)).tolist()
+    [[1.0], [2.0]]
+    """
+
+    loss: Loss
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return self.loss.size
+
+    @property
+    def rows(self) -> Rows | None:
+        """The rows of the loss."""
+        return self.loss.rows
+
+    def start(self) -> Floats:
+        """Return zeros."""
+        return np.zeros(self.size)
+
+    def spread(self, mean: Floats, block: Block) -> Floats:
+        """Give every task of a block the same parameters."""
+        return np.repeat(np.asarray(mean, dtype=np.float64)[None, :], len(block), axis=0)
+
+    def descend(
+        self,
+        weights: Floats,
+        block: Block,
+        solver: Solver,
+        round: int,
+        anchor: Floats | None = None,
+        penalty: Penalty | None = None,
+    ) -> Floats:
+        """Minimise each task's loss and its pull towards the anchor, from its own weights."""
+        self.check_solver(solver, penalty)
+        lam = _strength(penalty)
+        towards = np.zeros(self.size) if anchor is None else np.asarray(anchor, dtype=np.float64)
+        with np.errstate(all="ignore"):  # data that overflow spoil their own task only
+            if solver.to_the_end:
+                return self._solve(weights, block, solver, towards, lam)
+            return self._steps(weights, block, solver, round, towards, lam)
+
+    def lengths(self, messages: Floats) -> Floats:
+        """Return the length of each message."""
+        return np.asarray(np.linalg.norm(messages, axis=1))
+
+    def join(self, messages: Floats, column: Floats) -> Floats:
+        """Return messages (k, p) with one number more each."""
+        return np.concatenate([messages, column[:, None]], axis=1)
+
+    def losses(self, weights: Floats, block: Block) -> Floats:
+        """Return each task's mean loss on its own rows."""
+        return self.loss.value(weights, block.X, block.y, block.weight)
+
+    def folds(self, block: Block, count: int) -> list[tuple[Block, Block]]:
+        """Return, for each of `count` parts of each task's rows, the block without it and with it alone."""
+        draws = np.where(block.weight > 0, block.uniforms(FOLDS), 2.0)
+        part = draws.argsort(axis=1).argsort(axis=1) % count
+        return [
+            tuple(replace(block, weight=block.weight * keep) for keep in (part != i, part == i))  # type: ignore[misc]
+            for i in range(count)
+        ]
+
+    def predict(self, weights: Floats, X: NDArray[Any]) -> Floats:
+        """Return expected targets, or class probabilities."""
+        return self.loss.predict(weights, X)
+
+    def check_solver(self, solver: Solver, penalty: Penalty | None) -> None:
+        """Refuse minibatches, penalties other than `Quadratic`, and `Exact` without a pull."""
+        lam = _strength(penalty)
+        if solver.batch is not None:
+            raise PlanError("Convex losses take all rows in every step. Leave the solver's batch out.")
+        if solver.to_the_end and not 0 < lam < math.inf:
+            raise PlanError(
+                f"Exact needs a pull, Quadratic(lam) with lam > 0. Got {penalty}; or use Descent."
+            )
+
+    def _slope(self, weights: Floats, block: Block, anchor: Floats, lam: float) -> Floats:
+        slope = self.loss.gradient(weights, block.X, block.y, block.weight)
+        return np.asarray(slope + lam * (weights - anchor))
+
+    def _steps(
+        self, weights: Floats, block: Block, solver: Descent, round: int, anchor: Floats, lam: float
+    ) -> Floats:
+        velocity = np.zeros_like(weights)
+        for _ in range(solver.count(1)):
+            slope = self._slope(weights, block, anchor, lam) + solver.weight_decay * weights
+            velocity = solver.momentum * velocity + slope
+            weights = weights - solver.rate(round) * velocity
+        return weights
+
+    def _solve(self, weights: Floats, block: Block, solver: Exact, anchor: Floats, lam: float) -> Floats:
+        if self.loss.squared:
+            return self._ridge(block, anchor, lam)
+        rate = (1 / (self.loss.smoothness(block.X, block.weight) + lam))[:, None]
+        root = np.sqrt(lam * rate)
+        momentum = (1 - root) / (1 + root)
+        previous = weights
+        for _ in range(solver.steps):
+            ahead = weights + momentum * (weights - previous)
+            previous, weights = weights, ahead - rate * self._slope(ahead, block, anchor, lam)
+        return np.asarray(weights)
+
+    def _ridge(self, block: Block, anchor: Floats, lam: float) -> Floats:
+        """Return anchor - (S'S + lam)^-1 S'e, and NaN for data that are not finite.
+
+        S and e are rows and errors at the anchor, times the roots of their shares. Where rows are fewer than
+        columns it is S'(SS' + lam)^-1 e.
+        """
+        total = block.weight.sum(axis=1, keepdims=True)
+        roots = np.sqrt(block.weight / np.where(total == 0, 1.0, total))
+        S = block.X * roots[..., None]
+        e = (block.X @ anchor - block.y) * roots
+        S_t = S.swapaxes(1, 2)
+        dual = S.shape[1] < self.size
+        gram, right = (S @ S_t, e[..., None]) if dual else (S_t @ S, S_t @ e[..., None])
+        finite = np.asarray(np.isfinite(gram).all(axis=(1, 2)) & np.isfinite(right).all(axis=(1, 2)))
+        gram, right = (np.where(finite[:, None, None], array, 0.0) for array in (gram, right))
+        ridge = np.maximum(lam, SMALLEST * np.trace(gram, axis1=1, axis2=2))[:, None, None]
+        way = np.linalg.solve(gram + ridge * np.eye(gram.shape[1]), right)
+        return np.where(finite[:, None], anchor - (S_t @ way if dual else way)[..., 0], np.nan)
+
+
+def _strength(penalty: Penalty | None) -> float:
+    """Return the strength of a quadratic pull, 0 for none; refuse any other."""
+    if penalty is None:
+        return 0.0
+    if not isinstance(penalty, Quadratic):
+        raise PlanError(f"Convex losses know the penalty Quadratic only. Got {type(penalty).__name__}.")
+    return penalty.lam

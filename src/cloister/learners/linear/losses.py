@@ -1,0 +1,273 @@
+r"""Losses for algorithms that follow gradients, on flat weights and for a whole block of tasks at once.
+
+The loss of a task is the mean over its rows, by weight,
+
+.. math:: \ell(w) = \frac{\sum_n a_n\, \ell(w; x_n, y_n)}{\sum_n a_n},
+
+and 0 where it has none. Rows of a block never mix: data that are not finite spoil the numbers of their own
+task only, quietly, and it is for the channel to make them a zero message.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.arrays import Floats
+from cloister.errors import InputError
+from cloister.learners.linear.softmax import probabilities
+from cloister.rows import Rows, Target
+
+__all__ = ["LeastSquares", "Logistic", "Loss", "Softmax"]
+
+
+class Loss(ABC):
+    """A mean loss of flat weights (k, p) over the rows X (k, n, d), y (k, n) with weight (k, n)."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Number of parameters, p."""
+
+    @property
+    def rows(self) -> Rows | None:
+        """The rows it is for; None if it does not say."""
+        return None
+
+    @property
+    def squared(self) -> bool:
+        """Whether it is half a squared error, so that a ridge has a formula."""
+        return False
+
+    @abstractmethod
+    def value(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
+        """Return the mean loss of every task, of shape (k,)."""
+
+    @abstractmethod
+    def gradient(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
+        """Return the gradient of the mean loss, of shape (k, p)."""
+
+    @abstractmethod
+    def smoothness(self, X: Floats, weight: Floats) -> Floats:
+        """Return a Lipschitz constant of the gradient, of shape (k,)."""
+
+    @abstractmethod
+    def lipschitz(self, X: Floats, weight: Floats) -> Floats:
+        """Return a Lipschitz constant of the value, of shape (k,); infinite where there is none."""
+
+    @abstractmethod
+    def predict(self, weights: Floats, X: Floats) -> Floats:
+        """Return expected targets, of shape (k, n), or class probabilities, of shape (k, n, classes)."""
+
+
+@dataclass(frozen=True)
+class LeastSquares(Loss):
+    r"""Half the squared error, :math:`\frac12 (y - x^\top w)^2`.
+
+    Examples
+    --------
+    >>> X, y, weight = np.array([[[1.0], [2.0]]]), np.array([[1.0, 4.0]]), np.ones((1, 2))
+    >>> loss = LeastSquares(dim=1)
+    >>> loss.value(np.array([[1.0]]), X, y, weight), loss.gradient(np.array([[1.0]]), X, y, weight)
+    (array([1.]), array([[-2.]]))
+    >>> loss.smoothness(X, weight)
+    array([2.5])
+    """
+
+    dim: int
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return self.dim
+
+    @property
+    def rows(self) -> Rows:
+        """Tables with numbers for targets."""
+        return Rows((self.dim,), Target.NUMBER)
+
+    @property
+    def squared(self) -> bool:
+        """It is."""
+        return True
+
+    def value(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
+        """Return the mean loss of every task."""
+        with np.errstate(all="ignore"):
+            return _mean(np.square(y - self.predict(weights, X)) / 2, weight)
+
+    def gradient(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
+        """Return the gradient of the mean loss."""
+        with np.errstate(all="ignore"):
+            residual = _shares(weight) * (self.predict(weights, X) - y)
+            return np.asarray((residual[:, None, :] @ X)[:, 0])
+
+    def smoothness(self, X: Floats, weight: Floats) -> Floats:
+        """Return the largest eigenvalue of the mean of :math:`x x^T`."""
+        return _top_eigenvalue(X, weight)
+
+    def lipschitz(self, X: Floats, weight: Floats) -> Floats:
+        """Return infinity: a square has no Lipschitz constant, except for a task without features."""
+        return np.where(_longest(X, weight) == 0, 0.0, np.inf)
+
+    def predict(self, weights: Floats, X: Floats) -> Floats:
+        """Return expected targets, of shape (k, n)."""
+        with np.errstate(all="ignore"):
+            return np.asarray((X @ weights[:, :, None])[..., 0])
+
+
+@dataclass(frozen=True)
+class Logistic(Loss):
+    r"""Logistic loss of targets 0 and 1, :math:`\log(1 + e^s) - y s` with the score :math:`s = x^\top w`.
+
+    Its slope in the score is at most 1 and its curvature at most 1/4.
+
+    Examples
+    --------
+    >>> X, y, weight = np.array([[[1.0], [2.0]]]), np.array([[1.0, 0.0]]), np.ones((1, 2))
+    >>> loss = Logistic(dim=1)
+    >>> loss.value(np.zeros((1, 1)), X, y, weight).round(3), loss.gradient(np.zeros((1, 1)), X, y, weight)
+    (array([0.693]), array([[0.25]]))
+    >>> loss.smoothness(X, weight), loss.lipschitz(X, weight)
+    (array([0.625]), array([2.]))
+    """
+
+    dim: int
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return self.dim
+
+    @property
+    def rows(self) -> Rows:
+        """Tables with targets 0 and 1."""
+        return Rows((self.dim,), Target.CLASS, 2)
+
+    def value(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
+        """Return the mean loss of every task."""
+        with np.errstate(all="ignore"):
+            scores = (X @ weights[:, :, None])[..., 0]
+            return _mean(np.logaddexp(0.0, scores) - y * scores, weight)
+
+    def gradient(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
+        """Return the gradient of the mean loss."""
+        with np.errstate(all="ignore"):
+            residual = _shares(weight) * (self.predict(weights, X) - y)
+            return np.asarray((residual[:, None, :] @ X)[:, 0])
+
+    def smoothness(self, X: Floats, weight: Floats) -> Floats:
+        """Return a quarter of the largest eigenvalue of the mean of :math:`x x^T`."""
+        return _top_eigenvalue(X, weight) / 4
+
+    def lipschitz(self, X: Floats, weight: Floats) -> Floats:
+        """Return the length of the longest row."""
+        return _longest(X, weight)
+
+    def predict(self, weights: Floats, X: Floats) -> Floats:
+        """Return the probability of target 1, of shape (k, n)."""
+        with np.errstate(all="ignore"):
+            scores = (X @ weights[:, :, None])[..., 0]
+            return np.asarray(np.exp(-np.logaddexp(0.0, -scores)))
+
+
+@dataclass(frozen=True)
+class Softmax(Loss):
+    r"""Cross-entropy of class indexes, :math:`\log(1 + \sum_c e^{s_c}) - s_y` with :math:`s_c = x^\top w_c`.
+
+    Class 0 is the reference, :math:`s_0 = 0`; the flat weights are those of classes 1, 2, ... one after
+    the other. Two classes are `Logistic`. With more, the slope in the scores is at most
+    :math:`\sqrt 2` and the curvature at most 1/2.
+
+    Examples
+    --------
+    >>> X, y, weight = np.ones((1, 1, 1)), np.array([[1]]), np.ones((1, 1))
+    >>> loss = Softmax(dim=1, classes=3)
+    >>> loss.gradient(np.zeros((1, loss.size)), X, y, weight).round(3)
+    array([[-0.667,  0.333]])
+    """
+
+    dim: int
+    classes: int
+
+    def __post_init__(self) -> None:
+        if self.classes < 2:
+            raise InputError(f"classes must be at least 2. Got {self.classes}.")
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return self.dim * (self.classes - 1)
+
+    @property
+    def rows(self) -> Rows:
+        """Tables with class indexes for targets."""
+        return Rows((self.dim,), Target.CLASS, self.classes)
+
+    def value(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
+        """Return the mean loss of every task."""
+        with np.errstate(all="ignore"):
+            scores = self._scores(weights, X)
+            top = np.maximum(scores.max(axis=-1), 0.0)
+            total = np.exp(-top) + np.exp(scores - top[..., None]).sum(axis=-1)
+            chosen = np.where(self._one_hot(y), scores, 0.0).sum(axis=-1)
+            return _mean(top + np.log(total) - chosen, weight)
+
+    def gradient(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
+        """Return the gradient of the mean loss."""
+        with np.errstate(all="ignore"):
+            residual = self.predict(weights, X)[..., 1:] - self._one_hot(y)
+            residual *= _shares(weight)[..., None]
+            return np.asarray((residual.swapaxes(1, 2) @ X).reshape(len(X), self.size))
+
+    def smoothness(self, X: Floats, weight: Floats) -> Floats:
+        """Return half (with two classes a quarter) of the largest eigenvalue of the mean of :math:`x x^T`."""
+        return _top_eigenvalue(X, weight) / (4 if self.classes == 2 else 2)
+
+    def lipschitz(self, X: Floats, weight: Floats) -> Floats:
+        r"""Return the length of the longest row, times :math:`\sqrt 2` with more than two classes."""
+        return _longest(X, weight) * (1 if self.classes == 2 else math.sqrt(2))
+
+    def predict(self, weights: Floats, X: Floats) -> Floats:
+        """Return class probabilities, of shape (k, n, classes)."""
+        with np.errstate(all="ignore"):
+            return probabilities(self._scores(weights, X))
+
+    def _scores(self, weights: Floats, X: Floats) -> Floats:
+        return np.asarray(X @ weights.reshape(len(X), self.classes - 1, self.dim).swapaxes(1, 2))
+
+    def _one_hot(self, y: NDArray[Any]) -> NDArray[np.bool_]:
+        return np.asarray(y[..., None] == np.arange(1, self.classes))
+
+
+def _shares(weight: Floats) -> Floats:
+    """Return weights that sum to 1 over the rows of a task, or are all 0."""
+    total = weight.sum(axis=1, keepdims=True)
+    return weight / np.where(total == 0, 1.0, total)
+
+
+def _mean(losses: Floats, weight: Floats) -> Floats:
+    return np.asarray((_shares(weight) * losses).sum(axis=1))
+
+
+def _longest(X: Floats, weight: Floats) -> Floats:
+    """Return the length of the longest row of each task; infinite for data that are not finite."""
+    with np.errstate(all="ignore"):
+        lengths = np.sqrt(np.square(X).sum(axis=2))
+        longest = np.where(weight == 0, 0.0, lengths).max(axis=1, initial=0.0)
+    return np.where(np.isnan(longest), np.inf, longest)
+
+
+def _top_eigenvalue(X: Floats, weight: Floats) -> Floats:
+    """Return the largest eigenvalue of the mean of ``x x'``; infinite for data that are not finite."""
+    with np.errstate(all="ignore"):
+        gram = (X * _shares(weight)[..., None]).swapaxes(1, 2) @ X
+    finite = np.asarray(np.isfinite(gram).all(axis=(1, 2)))
+    # One matrix that is not finite would fail the decomposition of all.
+    values = np.linalg.eigvalsh(np.where(finite[:, None, None], gram, 0.0))
+    return np.where(finite, np.maximum(values[:, -1], 0.0), np.inf)

@@ -1,0 +1,1 @@
+"""Networks in torch: any `torch.nn.Module`, trained for a block of tasks at once."""

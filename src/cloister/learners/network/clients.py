@@ -1,0 +1,228 @@
+"""Layers whose parameters have a leading client axis, so that one program trains many clients at once.
+
+A network that treats the first axis of its input as examples can be given the examples of all clients, one
+client after another. Only layers that own parameters need to know where one client ends: they are swapped for
+the ones below, which take parameters of shape ``(clients, ...)``. Everything else runs as it was written.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import math
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cloister.learners.network.recurrent import is_plain, unrolled
+
+__all__ = ["guard_layers", "swap_layers"]
+
+
+class _Linear(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        rows = input.reshape(self.weight.shape[0], -1, self.in_features)
+        if rows.is_cuda:  # in this order: the other one is slower there in one of the two slopes
+            out = (self.weight @ rows.transpose(1, 2)).transpose(1, 2)
+        else:
+            out = _Product.apply(rows, self.weight)
+        if self.bias is not None:
+            out = out + self.bias[:, None]
+        return out.reshape(*input.shape[:-1], self.out_features)
+
+
+class _Product(torch.autograd.Function):
+    """Rows times weights, client by client; its slopes are laid out in memory as rows and weights are.
+
+    Left to itself, torch computes one of the two slopes transposed: several times more slowly on a processor.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
+        out = rows @ weight.transpose(1, 2)
+        ctx.save_for_backward(rows.to(out.dtype), weight.to(out.dtype))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        (slope,), (rows, weight) = slopes, ctx.saved_tensors
+        rows_back = slope @ weight if ctx.needs_input_grad[0] else None
+        return rows_back, slope.transpose(1, 2) @ rows if ctx.needs_input_grad[1] else None
+
+
+class _Conv2d(nn.Conv2d):
+    def forward(self, input: Tensor) -> Tensor:
+        sides = _both_sides(self.padding, self.kernel_size, self.dilation)
+        padded = F.pad(input, sides) if any(sides) else input
+        if padded.is_cuda and self.stride == (1, 1) and self.dilation == (1, 1) and _has_triton():
+            from cloister.learners.network.kernels import client_conv2d
+
+            return client_conv2d(padded, self.weight, self.bias)
+        if padded.is_cuda:
+            return _conv2d_by_products(padded, self.weight, self.bias, self.stride, self.dilation)
+        return _conv2d_one_by_one(padded, self.weight, self.bias, self.stride, self.dilation)
+
+
+class _Embedding(nn.Embedding):
+    def forward(self, input: Tensor) -> Tensor:
+        clients = self.weight.shape[0]
+        # A code beyond the table would read the next client's: it counts as the nearest there is.
+        rows = input.reshape(clients, -1).clamp(0, self.num_embeddings - 1)
+        shift = torch.arange(clients, device=input.device)[:, None] * self.num_embeddings
+        out = F.embedding(rows + shift, self.weight.reshape(-1, self.embedding_dim))
+        return out.reshape(*input.shape, self.embedding_dim)
+
+
+class _Guarded(nn.Embedding):
+    """One client's embedding in which a code beyond the table is the nearest there is, and stops nobody."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.clamp(0, self.num_embeddings - 1))
+
+
+class _LayerNorm(nn.LayerNorm):
+    def forward(self, input: Tensor) -> Tensor:
+        return _affine(
+            F.layer_norm(input, self.normalized_shape, None, None, self.eps), self.weight, self.bias
+        )
+
+
+class _GroupNorm(nn.GroupNorm):
+    def forward(self, input: Tensor) -> Tensor:
+        out = F.group_norm(input, self.num_groups, None, None, self.eps)
+        return _affine(out.movedim(1, -1), self.weight, self.bias).movedim(-1, 1)
+
+
+class _MaxPool2d(nn.MaxPool2d):
+    """On a graphics card, windows that tile the image are a maximum that compilers fuse with others."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        high, wide = _pair(self.kernel_size)
+        count, channels, height, width = input.shape
+        if not input.is_cuda or height % high or width % wide:
+            return super().forward(_channels_last(input))
+        tiles = input.reshape(count, channels, height // high, high, width // wide, wide)
+        return tiles.amax(dim=(3, 5))
+
+
+_SWAPS: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: _Linear,
+    nn.Conv2d: _Conv2d,
+    nn.Embedding: _Embedding,
+    nn.LayerNorm: _LayerNorm,
+    nn.GroupNorm: _GroupNorm,
+    nn.MaxPool2d: _MaxPool2d,
+}
+
+
+def swap_layers(net: nn.Module) -> nn.Module | None:
+    """Return a copy of a network with layers for stacked parameters, or None where it has others.
+
+    Parameter names stay as they are: call it with `torch.func.functional_call` and stacked tensors.
+    """
+    swapped = copy.deepcopy(net)
+    for layer in swapped.modules():
+        if is_plain(layer):
+            layer.__class__ = unrolled(layer)
+        elif type(layer) in _SWAPS and _plain(layer):
+            layer.__class__ = _SWAPS[type(layer)]
+        elif any(True for _ in layer.parameters(recurse=False)):
+            return None
+    return swapped
+
+
+def guard_layers(net: nn.Module) -> nn.Module:
+    """Return a copy of a network for one client, to run under `torch.vmap`, that no whole number can stop.
+
+    Recurrent layers are written out, because torch's own cannot run so. Parameters stay as they are.
+    """
+    guarded = copy.deepcopy(net)
+    for layer in guarded.modules():
+        if is_plain(layer):
+            layer.__class__ = unrolled(layer)
+        elif type(layer) is nn.Embedding:
+            layer.__class__ = _Guarded
+    return guarded
+
+
+def _plain(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.Conv2d):
+        return layer.groups == 1 and layer.padding_mode == "zeros"
+    if isinstance(layer, nn.Embedding):
+        return layer.max_norm is None and layer.padding_idx is None and not layer.scale_grad_by_freq
+    if isinstance(layer, nn.MaxPool2d):
+        tiling = _pair(layer.kernel_size) == _pair(layer.stride or layer.kernel_size)
+        return tiling and _pair(layer.padding) == (0, 0) and _pair(layer.dilation) == (1, 1)
+    return True
+
+
+@lru_cache(maxsize=1)
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def _both_sides(
+    padding: str | tuple[int, ...], kernel: tuple[int, ...], dilation: tuple[int, ...]
+) -> tuple[int, int, int, int]:
+    """Return what `F.pad` takes: left, right, top, bottom."""
+    if padding == "valid":
+        return 0, 0, 0, 0
+    if padding == "same":
+        total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+        return total[1] // 2, total[1] - total[1] // 2, total[0] // 2, total[0] - total[0] // 2
+    assert not isinstance(padding, str)
+    return padding[1], padding[1], padding[0], padding[0]
+
+
+def _affine(out: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Scale and shift each client's normalised examples by its own parameters, on the last axes."""
+    if weight is None:
+        return out
+    clients = weight.shape[0]
+    rows = out.reshape(clients, out.shape[0] // clients, -1, math.prod(weight.shape[1:]))
+    scaled = rows * weight.reshape(clients, 1, 1, -1)
+    if bias is not None:
+        scaled = scaled + bias.reshape(clients, 1, 1, -1)
+    return scaled.reshape(out.shape)
+
+
+def _conv2d_one_by_one(
+    input: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], dilation: tuple[int, ...]
+) -> Tensor:
+    """Convolve client by client: processors keep a client's images in their caches meanwhile."""
+    each = _channels_last(input).chunk(weight.shape[0])
+    shifts = [None] * len(each) if bias is None else bias.unbind()
+    parts = zip(each, weight.unbind(), shifts, strict=True)
+    return torch.cat([F.conv2d(x, w, b, stride=stride, dilation=dilation) for x, w, b in parts])
+
+
+def _channels_last(images: Tensor) -> Tensor:
+    """Lay images out in memory pixel by pixel, which convolution does not mind and pooling is faster on.
+
+    A single channel is said to be the last one too: what comes out of a convolution follows its input.
+    """
+    count, channels, height, width = images.shape
+    pixels = images.permute(0, 2, 3, 1).flatten()
+    return pixels.view(count, height, width, channels).permute(0, 3, 1, 2)
+
+
+def _conv2d_by_products(
+    input: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], dilation: tuple[int, ...]
+) -> Tensor:
+    """Convolve as matrix products of image patches, a batch entry a client: what graphics cards do best."""
+    clients, out = weight.shape[:2]
+    kernel = weight.shape[3:]
+    patches = F.unfold(input, kernel, dilation=dilation, stride=stride)  # (examples, patch entries, places)
+    size = [(input.shape[2 + i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in range(2)]
+    rows = patches.transpose(1, 2).reshape(clients, -1, patches.shape[1])
+    done = rows @ weight.flatten(2).transpose(1, 2)
+    if bias is not None:
+        done = done + bias[:, None]
+    return done.reshape(input.shape[0], size[0], size[1], out).permute(0, 3, 1, 2)

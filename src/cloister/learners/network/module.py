@@ -1,0 +1,295 @@
+"""Any `torch.nn.Module` as a learner over blocks of tasks: its parameters, flat, one row a task."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from inspect import isfunction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cloister.document import type_id
+from cloister.errors import InputError, PlanError
+from cloister.learners.descent import Solver
+from cloister.learners.learner import ClientLearner
+from cloister.learners.network.minibatches import folds
+from cloister.learners.network.penalties import Penalty
+from cloister.learners.network.recurrent import is_plain
+from cloister.learners.network.training import LossPerExample, Trainer
+from cloister.learners.network.trials import check_behaviour, check_loss, outputs_of, runs_stacked
+from cloister.rows import Rows, Target
+
+if TYPE_CHECKING:
+    from cloister.tasks import Block
+
+__all__ = ["Module", "cross_entropy"]
+
+Array = Any  # of NumPy, or of torch: what comes in goes out
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return one cross-entropy an example: outputs are scores of classes, targets their indexes.
+
+    A target that is no class counts as the nearest one: absurd data spoil their own task and stop nobody.
+    """
+    classes = outputs.shape[-1]
+    index = targets if not targets.is_floating_point() else targets.nan_to_num()
+    logs = outputs.log_softmax(-1)  # over the first axis bits would depend on an example's place
+    return F.nll_loss(logs, index.clamp(0, classes - 1).long(), reduction="none")
+
+
+@dataclass(frozen=True, eq=False)
+class Module(ClientLearner):
+    """A network and its loss.
+
+    Parameters
+    ----------
+    net : nn.Module
+        Treats the first axis of its input as examples and does not mix them. Its parameters as they are now
+        are the public start of all tasks: initialise it at random, or train it on public data. Its buffers
+        are public constants, the same for all.
+    loss : callable
+        ``loss(outputs, targets)`` returns one loss an example; cross-entropy by default.
+
+    Notes
+    -----
+    Inputs and targets that are whole numbers stay so (for embeddings and classes); all others become 32-bit
+    floats. Networks of linear, convolutional, recurrent, embedding and normalising layers run as one program
+    for a whole block of tasks; any other goes through `torch.vmap`. A plan file cannot hold a network: it
+    names it, by its layers and a hash of its numbers, and is read by whoever hands over the same `Module`
+    (``Plan.load(path, types=[module])``).
+
+    Examples
+    --------
+    >>> learner = Module(nn.Linear(2, 3))
+    >>> learner.size, learner.start().shape
+    (9, (9,))
+    >>> Module(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    cloister.errors.InputError: Layer '1' is a BatchNorm1d, which averages over examples and remembers them...
+    """
+
+    net: nn.Module
+    loss: LossPerExample = cross_entropy
+    bound: Trainer | None = field(default=None, repr=False)
+    #: Shapes of rows (and targets) that it was seen to take, and whether swapped layers do too.
+    tried: dict[object, bool] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, layer in self.net.named_modules():
+            _check_layer(name, layer)
+        _check_parameters(self.net)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Module) and self.file_description() == other.file_description()
+
+    def __hash__(self) -> int:
+        return hash(str(self.file_description()))
+
+    @cached_property
+    def trainer(self) -> Trainer:
+        """What does the work: on the processor, unless bound to another device."""
+        return self.bound or Trainer(self.net, self.loss)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of parameters."""
+        return sum(self.trainer.sizes)
+
+    @property
+    def rows(self) -> NetworkRows:
+        """Whatever network and loss take when they are tried on made-up rows."""
+        return NetworkRows(target=Target.CLASS if self.loss is cross_entropy else Target.ANY, learner=self)
+
+    @property
+    def network(self) -> Module:
+        """Itself."""
+        return self
+
+    def start(self) -> NDArray[np.float64]:
+        """Return the public start."""
+        return self.trainer.start.cpu().numpy()
+
+    def spread(self, mean: Array, block: Block) -> Array:
+        """Give every task of a block the same parameters."""
+        if isinstance(mean, Tensor):
+            return mean.expand(len(block), -1)
+        return np.repeat(mean.astype(np.float32)[None, :], len(block), axis=0)
+
+    def descend(
+        self,
+        weights: Array,
+        block: Block,
+        solver: Solver,
+        round: int,
+        anchor: Array | None = None,
+        penalty: Penalty | None = None,
+    ) -> Array:
+        """Train each task on its own rows, from its own weights; see `Descent` for how long."""
+        if solver.to_the_end:
+            raise PlanError("Exact solves the problems of Convex losses. Give a network a Descent.")
+        start, towards = (None if x is None else self._tensor(x) for x in (weights, anchor))
+        assert start is not None
+        ended = self.trainer.descend(
+            start, *self._rows(block), self._keys(block), solver, round, towards, penalty
+        )
+        return ended if isinstance(weights, Tensor) else ended.cpu().numpy()
+
+    def check_solver(self, solver: Solver, penalty: Penalty | None) -> None:
+        """Refuse `Exact`; every penalty is known."""
+        if solver.to_the_end:
+            raise PlanError("Exact solves the problems of Convex losses. Give a network a Descent.")
+
+    def lengths(self, messages: Array) -> Array:
+        """Return the length of each message, in 64 bits, where squares of 32-bit numbers do not overflow."""
+        if isinstance(messages, Tensor):
+            return torch.linalg.vector_norm(messages.double(), dim=1)
+        return np.linalg.norm(messages.astype(np.float64), axis=1)
+
+    def join(self, messages: Array, column: Array) -> Array:
+        """Return messages (k, p) with one number more each."""
+        if isinstance(messages, Tensor):
+            return torch.cat([messages, column[:, None].to(messages.dtype)], dim=1)
+        return np.concatenate([messages, column[:, None].astype(messages.dtype)], axis=1)
+
+    def losses(self, weights: Array, block: Block) -> Array:
+        """Return each task's mean loss on its own rows."""
+        X, y, weight = self._rows(block)
+        with torch.no_grad():
+            each = self.trainer.losses(self.trainer.stack(self._tensor(weights)), X, y)
+            total = torch.where(weight > 0, weight * each, 0.0).sum(1) / weight.sum(1).clamp(min=1e-12)
+        return total if isinstance(weights, Tensor) else total.cpu().numpy()
+
+    def folds(self, block: Block, count: int) -> list[tuple[Block, Block]]:
+        """Return, for each of `count` parts of each task's rows, the block without it and with it alone."""
+        weight: Any = block.weight
+        dealt: Any = folds(self._keys(block), self._tensor(weight), count)
+        part = dealt if isinstance(weight, Tensor) else dealt.cpu().numpy()
+        return [
+            (replace(block, weight=weight * (part != i)), replace(block, weight=weight * (part == i)))
+            for i in range(count)
+        ]
+
+    def predict(self, weights: Array, X: Array) -> Array:
+        """Return outputs, (k, n, ...), of each task's own network on its own inputs."""
+        rows = self._tensor(X)
+        self._try(rows)
+        with torch.no_grad():
+            out = self.trainer.outputs(self.trainer.stack(self._tensor(weights)), rows).float()
+        return out if isinstance(weights, Tensor) else out.cpu().numpy()
+
+    def try_rows(self, X: NDArray[Any], y: NDArray[Any]) -> None:
+        """Refuse rows that the network or its loss cannot take; looks at their shape and kind alone."""
+        inputs, targets = (self._tensor(array[None, :0]) for array in (X, y))
+        self._try(inputs)
+        check_loss(self.net, self.loss, *((x.shape[2:], x.dtype) for x in (inputs, targets)))
+
+    def file_description(self) -> dict[str, object]:
+        """Return what a plan file says about a network: enough to tell it from others, not to build it."""
+        numbers = [*self.net.parameters(), *self.net.buffers()]
+        raw = (number.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes() for number in numbers)
+        digest = hashlib.sha256(b"".join(raw)).hexdigest()
+        return {
+            "network": str(self.net),
+            "parameters": self.size,
+            "start": digest,
+            "loss": type_id(self.loss) if isfunction(self.loss) else repr(self.loss),
+        }
+
+    def _rows(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
+        X, y, weight = (self._tensor(x) for x in (block.X, block.y, block.weight))
+        self._try(X)
+        kinds = (X.shape[2:], X.dtype), (y.shape[2:], y.dtype)
+        if kinds not in self.tried:
+            check_loss(self.net, self.loss, *kinds)
+            self.tried[kinds] = True
+        return X, y, weight
+
+    def _try(self, X: Tensor) -> None:
+        """When inputs of a shape are first seen, check how the network takes such, on rows of nobody."""
+        kind = (X.shape[2:], X.dtype)
+        if kind not in self.tried:
+            check_behaviour(self.net, *kind)
+            self.tried[kind] = runs_stacked(self.net, *kind)
+        if not self.tried[kind]:
+            self.trainer.swapped = None
+
+    def _keys(self, block: Block) -> Tensor:
+        keys: Any = block.keys
+        return keys if isinstance(keys, Tensor) else torch.from_numpy(keys.view(np.int64))
+
+    def _tensor(self, array: Array) -> Tensor:
+        if isinstance(array, Tensor):
+            return array
+        owned = array if array.flags.writeable else array.copy()  # torch has no read-only tensors
+        return torch.as_tensor(owned, dtype=kind_of(array), device=self.trainer.device)
+
+
+@dataclass(frozen=True)
+class NetworkRows(Rows):
+    """What a network takes: known by trying it on made-up rows of the data's shape and kind."""
+
+    learner: Module = field(kw_only=True)
+
+    def check(self, X: NDArray[Any], y: NDArray[Any]) -> None:
+        """Refuse rows that the network or its loss cannot take; looks at their shape and kind alone."""
+        super().check(X, y)
+        self.learner.try_rows(X, y)
+
+    def _classes(self, X: NDArray[Any], y: NDArray[Any]) -> int | None:
+        """Return the number of scores that the network puts out for a row, where its loss takes classes."""
+        if self.target != Target.CLASS:
+            return None
+        rows = torch.zeros(1, *X.shape[1:], dtype=kind_of(X))
+        return outputs_of(self.learner.net, rows.shape[1:], rows.dtype).shape[-1]
+
+
+def kind_of(array: NDArray[Any]) -> torch.dtype:
+    """Return what an array becomes in torch: whole numbers stay so, others are 32-bit floats."""
+    return torch.int64 if array.dtype.kind in "biu" else torch.float32
+
+
+def _check_layer(name: str, layer: nn.Module) -> None:
+    """Refuse a layer that mixes examples, keeps statistics or tosses coins, and say what to use instead."""
+    what = f"Layer {name!r} is a {type(layer).__name__}"
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        raise InputError(
+            f"{what}, which averages over examples and remembers them: one row would reach all others. "
+            "Use nn.GroupNorm."
+        )
+    dropout = layer.p if isinstance(layer, nn.modules.dropout._DropoutNd) else getattr(layer, "dropout", 0.0)
+    if isinstance(dropout, float) and dropout > 0:
+        raise InputError(
+            f"{what} with dropout, whose coins nobody could replay. Set it to 0 and use weight_decay."
+        )
+    if getattr(layer, "track_running_stats", False):
+        raise InputError(f"{what} that keeps statistics of examples. Set track_running_stats=False.")
+    if isinstance(layer, nn.RNNBase) and not is_plain(layer):
+        raise InputError(
+            f"{what}, which can run for many tasks side by side only as torch has it, with batch_first=True "
+            "and proj_size=0. Build it so."
+        )
+    if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
+        raise InputError(f"{what} that has no shape yet. Run the network on one input first.")
+
+
+def _check_parameters(net: nn.Module) -> None:
+    kinds = {parameter.dtype for parameter in net.parameters()}
+    if kinds != {torch.float32}:
+        raise InputError(
+            f"A network must have parameters, all of 32-bit floats. Got {sorted(map(str, kinds))}. "
+            "Call net.float() first."
+        )
+    frozen = [name for name, parameter in net.named_parameters() if not parameter.requires_grad]
+    if frozen:
+        raise InputError(
+            f"Parameter {frozen[0]!r} is frozen, but every parameter here is trained and told. Make it a "
+            "buffer, or compute its features beforehand and give the part that is trained."
+        )

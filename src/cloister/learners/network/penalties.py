@@ -1,0 +1,90 @@
+r"""What holds a model near a public one while it trains at home.
+
+Each is added to the local loss with the public model :math:`\tilde w` fixed: free, as it happens at home.
+
+References
+----------
+Paper "Private multi-task learning: formulation and applications to federated learning" (PMTL), section 5.4
+and Table 1 (fine-tuning). Kirkpatrick et al., *Overcoming catastrophic forgetting in neural networks*, 2017.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from cloister.learners.quadratic import NoPull, Quadratic
+
+if TYPE_CHECKING:
+    from cloister.learners.network.training import Trainer
+
+__all__ = ["EWC", "Free", "Penalty", "Quadratic", "SymmetrizedKL"]
+
+Stacked = tuple[Tensor, ...]
+
+
+class Penalty(Protocol):
+    """A pull towards a public model, as a slope, as a term of the loss, or both."""
+
+    def memory(self, trainer: Trainer, anchor: Stacked, X: Tensor, y: Tensor, weight: Tensor) -> Stacked:
+        """Return what is computed once, before the first step."""
+
+    def term(self, trainer: Trainer, anchor: Stacked, outputs: Tensor, x: Tensor) -> Tensor | None:
+        """Return each example's term of the loss, (k, batch), or None."""
+
+    def slope(self, params: Stacked, anchor: Stacked, memory: Stacked) -> Stacked | None:
+        """Return what is added to the gradient, or None."""
+
+
+@dataclass(frozen=True)
+class Free(NoPull):
+    """No pull: plain training."""
+
+
+@dataclass(frozen=True)
+class SymmetrizedKL(NoPull):
+    r"""A pull between class probabilities: :math:`\frac\beta2` (KL(p||q) + KL(q||p)).
+
+    p and q are what the task's own model and the public one say of each of the task's own examples.
+
+    Parameters
+    ----------
+    beta : float
+        Strength.
+    """
+
+    beta: float
+
+    def term(self, trainer: Trainer, anchor: Stacked, outputs: Tensor, x: Tensor) -> Tensor | None:
+        """Return beta / 2 times the sum over classes of (p - q)(log p - log q)."""
+        ours = outputs.log_softmax(-1)
+        with torch.no_grad():
+            theirs = trainer.outputs(trainer.spread(anchor, len(x)), x).log_softmax(-1)
+        return self.beta / 2 * ((ours.exp() - theirs.exp()) * (ours - theirs)).sum(-1)
+
+
+@dataclass(frozen=True)
+class EWC(NoPull):
+    r"""Elastic weight consolidation: :math:`\frac\lambda2 \sum_i F_i (w_i - \tilde w_i)^2`.
+
+    F is the diagonal of the empirical Fisher information, the mean over the task's own rows of the squared
+    slope at the public model.
+
+    Parameters
+    ----------
+    lam : float
+        Strength.
+    """
+
+    lam: float
+
+    def memory(self, trainer: Trainer, anchor: Stacked, X: Tensor, y: Tensor, weight: Tensor) -> Stacked:
+        """Return the diagonal of the Fisher information."""
+        return trainer.squared_slopes(anchor, X, y, weight)
+
+    def slope(self, params: Stacked, anchor: Stacked, memory: Stacked) -> Stacked | None:
+        """Return lambda F (w - anchor)."""
+        return tuple(self.lam * f * (w - a) for w, a, f in zip(params, anchor, memory, strict=True))

@@ -1,0 +1,279 @@
+"""Training many copies of one network at once, each on its own rows: parameters are ``(clients, p)``."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from cloister.learners.descent import Descent
+from cloister.learners.network.clients import guard_layers, swap_layers
+from cloister.learners.network.minibatches import minibatches
+from cloister.learners.network.penalties import Free, Penalty, Stacked
+
+__all__ = ["Precision", "Trainer"]
+
+#: `functional_call` puts parameters into the network itself for a while: one block at a time may do so, or
+#: blocks that threads compute side by side would run with each other's parameters.
+_BORROWED = threading.RLock()
+
+LossPerExample = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How products of 32-bit numbers are computed on a graphics card."""
+
+    tf32: bool = False
+    bf16: bool = False
+
+
+@dataclass(eq=False)
+class Trainer:
+    """One network on one device.
+
+    Parameters
+    ----------
+    net : nn.Module
+        The network; its parameters are the public start and are never changed.
+    loss : callable
+        Takes outputs and targets, returns one loss an example.
+    device : torch.device
+        Where everything happens.
+    precision : Precision
+        Full 32-bit products unless told otherwise.
+    compiled : bool
+        Compile the steps on a graphics card.
+    """
+
+    net: nn.Module
+    loss: LossPerExample
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    precision: Precision = field(default_factory=Precision)
+    compiled: bool = True
+    _programs: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        net = copy.deepcopy(self.net).to(self.device).train()
+        self.net, self.swapped = guard_layers(net), swap_layers(net)
+        self.shapes = {name: parameter.shape for name, parameter in self.net.named_parameters()}
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Numbers in each parameter."""
+        return [shape.numel() for shape in self.shapes.values()]
+
+    @property
+    def start(self) -> Tensor:
+        """The network's own parameters, flat."""
+        return torch.cat([p.detach().reshape(-1) for _, p in self.net.named_parameters()])
+
+    def stack(self, flat: Tensor) -> Stacked:
+        """Cut flat parameters (k, p) into one tensor (k, ...) for each parameter of the network."""
+        parts = flat.to(self.device, torch.float32).split(self.sizes, dim=-1)
+        return tuple(
+            _in_memory(part.reshape(*flat.shape[:-1], *shape))
+            for part, shape in zip(parts, self.shapes.values(), strict=True)
+        )
+
+    def flatten(self, params: Stacked) -> Tensor:
+        """Undo `stack`."""
+        return torch.cat([w.reshape(len(w), -1) for w in params], dim=1)
+
+    def spread(self, params: Stacked, clients: int) -> Stacked:
+        """Give every client the same parameters."""
+        return tuple(w.expand(clients, *w.shape[1:]) for w in params)
+
+    def outputs(self, params: Stacked, x: Tensor) -> Tensor:
+        """Return outputs (k, n, ...) of k copies on inputs (k, n, ...)."""
+        named = dict(zip(self.shapes, params, strict=True))
+        with _BORROWED, torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision.bf16):
+            if self.swapped is None:
+                one = lambda own, rows: functional_call(self.net, own, (rows,))  # noqa: E731
+                return vmap(one, randomness="error")(named, x)
+            return functional_call(self.swapped, named, (x.flatten(0, 1),)).unflatten(0, x.shape[:2])
+
+    def losses(self, params: Stacked, x: Tensor, y: Tensor) -> Tensor:
+        """Return every example's loss, (k, n)."""
+        outputs = self.outputs(params, x).float()
+        return self.loss(outputs.flatten(0, 1), y.flatten(0, 1)).unflatten(0, y.shape[:2])
+
+    def activations(self, example: Tensor) -> int:
+        """Return how many numbers the network's layers put out for one example."""
+        counts: list[int] = []
+        leaves = [layer for layer in self.net.modules() if not any(layer.children())]
+
+        def note(layer: nn.Module, inputs: Any, out: Any) -> None:
+            first = out[0] if isinstance(out, tuple) else out  # recurrent layers return their last state too
+            counts.append(first.numel() if isinstance(first, Tensor) else 0)
+
+        hooks = [layer.register_forward_hook(note) for layer in leaves]
+        try:
+            with torch.no_grad():
+                self.net(example)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return max(1, sum(counts))
+
+    def squared_slopes(self, anchor: Stacked, X: Tensor, y: Tensor, weight: Tensor) -> Stacked:
+        """Return each client's mean squared gradient at the anchor, one example at a time."""
+        clients, rows = y.shape[:2]
+        shares = weight / weight.sum(1, keepdim=True).clamp(min=1e-12)
+        total = tuple(torch.zeros(clients, *w.shape[1:], device=self.device) for w in anchor)
+        for row in range(rows):
+            slopes = self._slopes(self.spread(anchor, clients), X[:, row : row + 1], y[:, row : row + 1])
+            each = [shares[:, row].reshape(-1, *[1] * (s.ndim - 1)) for s in slopes]
+            total = tuple(  # a row without weight must not spoil a sum by being not finite
+                t + torch.where(share > 0, share * s**2, 0.0)
+                for t, share, s in zip(total, each, slopes, strict=True)
+            )
+        return total
+
+    def _slopes(self, params: Stacked, x: Tensor, y: Tensor) -> Stacked:
+        leaves = tuple(w.detach().requires_grad_() for w in params)
+        with torch.enable_grad():
+            return torch.autograd.grad(self.losses(leaves, x, y).sum(), leaves)
+
+    def descend(
+        self,
+        start: Tensor,
+        X: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        keys: Tensor,
+        solver: Descent,
+        round: int,
+        anchor: Tensor | None = None,
+        penalty: Penalty | None = None,
+    ) -> Tensor:
+        """Train every client from its own start, (k, p), on its own rows; return where that ends."""
+        loop = Loop(self, solver, Free() if penalty is None else penalty)
+        number = torch.full((), round, dtype=torch.int64, device=self.device)
+        rate = torch.full((), solver.rate(round), dtype=torch.float32, device=self.device)
+        towards = start[0] if anchor is None else anchor
+        inputs = (start, towards, X, y, weight, keys, number, rate)
+        with matmul_precision(self.precision):
+            return self._program(loop, inputs)(*inputs)
+
+    def _program(self, loop: Loop, inputs: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+        if self.device.type != "cuda":
+            return loop
+        from cloister.learners.network.graphs import Recorded
+
+        key = (replace(loop.solver, lr=1.0, decay=1.0), loop.pull, *((x.shape, x.dtype) for x in inputs))
+        if key not in self._programs:
+            self._programs[key] = Recorded(loop, inputs, self.compiled)
+        return self._programs[key]
+
+
+@dataclass
+class Loop:
+    """The steps of one round, for all clients of a block."""
+
+    trainer: Trainer
+    solver: Descent
+    pull: Penalty
+
+    def __call__(
+        self,
+        start: Tensor,
+        anchor: Tensor,
+        X: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        keys: Tensor,
+        round: Tensor,
+        rate: Tensor,
+    ) -> Tensor:
+        """Take all steps of a round and return the flat parameters, (k, p)."""
+        params, towards = self.trainer.stack(start), self.trainer.stack(anchor[None])
+        memory = self.pull.memory(self.trainer, towards, X, y, weight)
+        velocity: Stacked = tuple(torch.zeros_like(w) for w in params) if self.solver.momentum else ()
+        at, weights = minibatches(keys, weight, self.solver, round)
+        places = at + torch.arange(len(y), device=at.device)[:, None] * y.shape[1]  # among all clients' rows
+        rows, targets = X.flatten(0, 1), y.flatten(0, 1)
+        sums = weights.sum(2, keepdim=True)
+        shares = weights / sums.clamp(min=1e-12)
+        rates = rate * (sums[..., 0] > 0)  # clients without rows in a step stay where they are
+        for chosen in zip(places, shares, rates, strict=True):
+            params, velocity = self.step(params, velocity, towards, memory, rows, targets, *chosen)
+        return self.trainer.flatten(params)
+
+    def step(
+        self,
+        params: Stacked,
+        velocity: Stacked,
+        anchor: Stacked,
+        memory: Stacked,
+        X: Tensor,
+        y: Tensor,
+        at: Tensor,
+        shares: Tensor,
+        rates: Tensor,
+    ) -> tuple[Stacked, Stacked]:
+        """Take one step on the rows `at`, (k, batch), of all clients' rows, each client at its own rate."""
+        x, targets = (rows.index_select(0, at.flatten()).unflatten(0, at.shape) for rows in (X, y))
+        leaves = tuple(w.detach().requires_grad_() for w in params)
+        with torch.enable_grad():
+            total = self.objective(leaves, anchor, x, targets, shares)
+        slopes = torch.autograd.grad(total, leaves)
+        return self.update(params, velocity, anchor, memory, slopes, rates)
+
+    def objective(self, params: Stacked, anchor: Stacked, x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
+        """Return the sum over clients of the mean loss of a minibatch."""
+        outputs = self.trainer.outputs(params, x).float()
+        each = self.trainer.loss(outputs.flatten(0, 1), y.flatten(0, 1)).unflatten(0, y.shape[:2])
+        extra = self.pull.term(self.trainer, anchor, outputs, x)
+        # A row without weight must not spoil a sum by being not finite.
+        return torch.where(shares > 0, shares * (each if extra is None else each + extra), 0.0).sum()
+
+    def update(
+        self,
+        params: Stacked,
+        velocity: Stacked,
+        anchor: Stacked,
+        memory: Stacked,
+        slopes: Stacked,
+        rates: Tensor,
+    ) -> tuple[Stacked, Stacked]:
+        """Take one step down the slopes and towards the anchor."""
+        pulls = self.pull.slope(params, anchor, memory)
+        new, moved = [], []
+        for i, (w, slope) in enumerate(zip(params, slopes, strict=True)):
+            total = slope + self.solver.weight_decay * w if self.solver.weight_decay else slope
+            total = total if pulls is None else total + pulls[i]
+            if self.solver.momentum:
+                total = self.solver.momentum * velocity[i] + total
+                moved.append(total)
+            rate = rates.reshape(-1, *[1] * (w.ndim - 1))
+            new.append(torch.where(rate > 0, torch.addcmul(w, rate, total, value=-1), w))  # 0 * inf is not 0
+        return tuple(new), tuple(moved)
+
+
+class matmul_precision:
+    """Set how 32-bit products are computed, and set it back."""
+
+    def __init__(self, precision: Precision) -> None:
+        self.wanted = "high" if precision.tf32 or precision.bf16 else "highest"
+
+    def __enter__(self) -> None:
+        self.before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(self.wanted)
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_float32_matmul_precision(self.before)
+
+
+def _in_memory(stacked: Tensor) -> Tensor:
+    """Lay parameters out in memory as kernels read them: filters with their channels last."""
+    if stacked.ndim == 5:  # clients, features, channels, height, width
+        return stacked.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
+    return stacked.contiguous()

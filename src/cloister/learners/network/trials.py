@@ -1,0 +1,144 @@
+"""How a network and its loss behave, tried on rows of nobody: no task's data has a say in what is refused."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from cloister.errors import InputError
+from cloister.learners.network.clients import guard_layers, swap_layers
+
+__all__ = ["check_behaviour", "check_loss", "outputs_of", "runs_stacked"]
+
+Kind = tuple[torch.Size, torch.dtype]
+#: What a row may hold if nobody looked: it must stop no other task.
+ABSURD_FLOATS = (torch.nan, torch.inf, -torch.inf, 1e30)
+ABSURD_CODES = (-(2**62), -1, 2**62)
+
+
+def check_behaviour(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> None:
+    """Refuse a network that mixes examples, draws at random, changes its buffers or fails on absurd rows."""
+    twin, rows = guard_layers(net).cpu().train(), _made_up(2, shape, dtype)
+    others = [rows.clone(), rows.clone()]
+    for i in (0, 1):
+        others[i][i] += 1
+    drawn, kept = torch.get_rng_state(), [buffer.clone() for buffer in twin.buffers()]
+    try:
+        with torch.no_grad():
+            both, first, second = (twin(x) for x in (rows, *others))
+    except Exception as error:
+        raise InputError(f"The network cannot take {dtype} of shape {tuple(shape)}: {error}.") from error
+    if not isinstance(both, Tensor) or both.shape[:1] != (2,):
+        raise InputError("A network must return one tensor, with one row an example.")
+    if not torch.equal(drawn, torch.get_rng_state()):
+        raise InputError("The network draws at random, and nobody could replay that. Set its dropout to 0.")
+    if not all(map(torch.equal, kept, twin.buffers())):
+        raise InputError("The network changes its buffers as it runs. They must be public constants.")
+    beside = _beside_absurd_rows(twin, rows)
+    if not (
+        _near(both[1], first[1]) and _near(both[0], second[0]) and all(_near(both[1], x) for x in beside)
+    ):
+        raise InputError(
+            "The network mixes examples: what it says of one row changed with another. Its first axis must "
+            "be examples (batch_first=True for sequences), and nothing may average over them."
+        )
+
+
+def _beside_absurd_rows(net: nn.Module, rows: Tensor) -> list[Tensor]:
+    """Return what a network says of the second row while the first is absurd; refuse one that fails."""
+    found = []
+    for value in _absurd(rows.dtype):
+        spoilt = rows.clone()
+        spoilt[0] = value
+        try:
+            with torch.no_grad():
+                found.append(net(spoilt)[1])
+        except Exception as error:
+            raise InputError(
+                f"The network fails on a row of {value}: {error}. A task with such a row would stop all "
+                "others, so clamp or mask what it looks up."
+            ) from error
+    return found
+
+
+def outputs_of(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Return what a network puts out for two made-up rows."""
+    with torch.no_grad():
+        outputs: Tensor = guard_layers(net).cpu().train()(_made_up(2, shape, dtype))
+    return outputs
+
+
+def check_loss(net: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], inputs: Kind, targets: Kind) -> None:
+    """Refuse a loss that mixes examples, or fails on absurd targets."""
+    outputs = outputs_of(net, *inputs)
+    with torch.no_grad():
+        none = torch.zeros(2, *targets[0], dtype=targets[1])
+        try:
+            each = loss(outputs, none)
+        except Exception as error:
+            raise InputError(
+                f"The loss cannot take targets of {targets[1]} and shape {tuple(targets[0])}, tried on the "
+                f"processor with made-up ones: {error}."
+            ) from error
+        if each.shape != (2,):
+            raise InputError(
+                f"A loss must return one number an example. Got shape {tuple(each.shape)} for 2. "
+                "Use reduction='none'."
+            )
+        moved = outputs.clone()
+        moved[0] += torch.arange(moved[0].numel(), dtype=moved.dtype).reshape(moved[0].shape)
+        if not _near(loss(moved, none)[1], each[1]):
+            raise InputError("The loss mixes examples: one row's changed with another. Nothing may average.")
+        for value in _absurd(targets[1]):
+            try:
+                loss(outputs, torch.full_like(none, value))
+            except Exception as error:
+                raise InputError(
+                    f"The loss fails on a target of {value}: {error}. A task with such a target would stop "
+                    "all others, so clamp it; cloister.learners.network.module.cross_entropy does."
+                ) from error
+
+
+def runs_stacked(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> bool:
+    """Say whether swapped layers do what the network does: not if it reaches into a layer's parameters."""
+    twin = copy.deepcopy(net).cpu().train()
+    rows = _made_up(3, shape, dtype)
+    copies = [{name: factor * w.detach() for name, w in twin.named_parameters()} for factor in (1.0, 1.5)]
+    stacked = {name: torch.stack([own[name] for own in copies]) for name in copies[0]}
+    with torch.no_grad():
+        apart = torch.cat([functional_call(twin, own, (rows,)) for own in copies])
+        try:
+            swapped = swap_layers(twin)
+            if swapped is not None:
+                together = functional_call(swapped, stacked, (torch.cat([rows, rows]),))
+                if together.shape == apart.shape and _near(together, apart):
+                    return True
+        except (RuntimeError, ValueError, IndexError):
+            pass  # it reaches in and finds stacked parameters there
+        _check_side_by_side(guard_layers(twin), stacked, rows)
+    return False
+
+
+def _check_side_by_side(net: nn.Module, stacked: dict[str, Tensor], rows: Tensor) -> None:
+    try:
+        vmap(lambda own: functional_call(net, own, (rows,)), randomness="error")(stacked)
+    except Exception as error:
+        raise InputError(f"Copies of this network cannot run side by side: {error}") from error
+
+
+def _made_up(count: int, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Return rows of nobody: zeros where whole numbers are wanted."""
+    rows = torch.zeros(count, *shape, dtype=dtype)
+    return rows.normal_(generator=torch.Generator().manual_seed(0)) if rows.is_floating_point() else rows
+
+
+def _absurd(dtype: torch.dtype) -> tuple[float, ...]:
+    return ABSURD_FLOATS if dtype.is_floating_point else ABSURD_CODES
+
+
+def _near(one: Tensor, two: Tensor) -> bool:
+    return torch.allclose(one, two, rtol=1e-4, atol=1e-5, equal_nan=True)
