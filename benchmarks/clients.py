@@ -17,12 +17,13 @@ import torch
 from torch import nn
 
 from benchmarks.peers import one_after_another, pfl_research
-from cloister import Gaussian, Plan, Tasks
+from cloister import Plan, Tasks
 from cloister import run as run_plan
 from cloister.algorithms.federated import FedAvg
 from cloister.engines.batched import Batched
 from cloister.learners.descent import Descent
 from cloister.learners.network.module import Module
+from cloister.mechanisms import Gaussian
 
 NAME = "clients"
 LR = 0.05

@@ -12,31 +12,26 @@ from typing import Any
 import numpy as np
 
 from benchmarks import data_file
-from cloister import (
+from cloister import Plan, Tasks, datasets
+from cloister import run as run_plan
+from cloister.algorithms import (
     Averaged,
-    Gaussian,
     GroupSparse,
     Independent,
     Joint,
-    LeastSquares,
     LowRank,
     Mean,
-    Plan,
-    Regression,
-    Relation,
     SharedPrior,
-    Silent,
     Subspace,
     Support,
-    Tasks,
-    datasets,
 )
-from cloister import run as run_plan
 from cloister.algorithms.baselines import lasso, pooled_ridge, ridge
 from cloister.algorithms.relationship import Relationship, dp_mtrl, laplace_ball, mtrl
 from cloister.arrays import Floats
-from cloister.channel import Channel, svec
+from cloister.channel import Channel, Relation, svec
 from cloister.engines.local import Local
+from cloister.learners import LeastSquares, Regression
+from cloister.mechanisms import Gaussian, Silent
 from cloister.privacy.instance_level import aggregation_scale, instance_budget, round_budgets
 from cloister.privacy.randomness import Randomness, normals
 

@@ -17,9 +17,13 @@ import time
 import numpy as np
 
 from benchmarks import Figures, Table, Targets, data_file
-from cloister import LeastSquares, Local, LowRank, Plan, Silent, Tasks
+from cloister import Plan, Tasks
 from cloister import run as run_plan
+from cloister.algorithms import LowRank
 from cloister.datasets import synthetic
+from cloister.engines import Local
+from cloister.learners import LeastSquares
+from cloister.mechanisms import Silent
 
 NAME = "covariance-speed"
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from benchmarks import Figures, Table, Targets, data_file, track
 from benchmarks.prior_accuracy import FILES, TABLES, Learner, losses, plan_for, synthetic, table
-from cloister import Regression
 from cloister.forecast import BAND, band_at
+from cloister.learners import Regression
 
 NAME = "forecast"
 

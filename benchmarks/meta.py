@@ -17,8 +17,9 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks import Figures, Table, Targets
-from cloister import Convex, Exact, Gaussian, LeastSquares, Quadratic, Toeplitz, Tree
 from cloister.datasets import Centres, around_centres
+from cloister.learners import Convex, Exact, LeastSquares, Quadratic
+from cloister.mechanisms import Gaussian, Toeplitz, Tree
 from papers.meta import SETTING, Risk, transfer_risk
 from papers.meta_streams import stream_against_rounds, stream_rates
 

@@ -12,20 +12,11 @@ import numpy as np
 from benchmarks import Figures, Table, Targets, data_file
 from benchmarks.prior_accuracy import FILES, Learner
 from benchmarks.prior_accuracy import table as load
-from cloister import (
-    Algorithm,
-    Classification,
-    Independent,
-    Joint,
-    MetaClassifier,
-    MetaRegressor,
-    Plan,
-    SharedPrior,
-    Tasks,
-    adapt,
-    datasets,
-)
+from cloister import Plan, Tasks, adapt, datasets
 from cloister import run as run_plan
+from cloister.algorithms import Algorithm, Independent, Joint, SharedPrior
+from cloister.estimators import MetaClassifier, MetaRegressor
+from cloister.learners import Classification
 
 NAME = "meta-tables"
 TABLES = ("school", "exam", "hsb82", "chem97", "landmine", "contraception")

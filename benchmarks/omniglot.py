@@ -21,34 +21,18 @@ import numpy as np
 import torch
 
 from benchmarks import Figures, Table, Targets, data_file
-from cloister import (
+from cloister import Plan, adapt
+from cloister import run as run_plan
+from cloister.algorithms import (
     FTMRL,
-    Batched,
     ClusteredMetaSGD,
-    Descent,
-    Everyone,
     FineTuning,
-    Gaussian,
     LocalOnly,
     MetaSGD,
-    Module,
-    OnePass,
-    Overlap,
-    Plan,
-    Poisson,
-    PublicOnly,
-    Relation,
-    Run,
     ServerAverage,
     ServerMomentum,
-    Silent,
-    Toeplitz,
-    Tree,
-    adapt,
-    glyph_net,
-    overlap,
 )
-from cloister import run as run_plan
+from cloister.channel import Relation
 from cloister.datasets import (
     Episodes,
     Omniglot,
@@ -57,7 +41,12 @@ from cloister.datasets import (
     episodes,
     load_omniglot,
 )
+from cloister.engines import Batched, PublicOnly, Run
+from cloister.learners import Descent, Module, glyph_net
 from cloister.learners.network.training import Precision, Trainer
+from cloister.mechanisms import Gaussian, Silent, Toeplitz, Tree
+from cloister.sampling import Everyone, OnePass, Poisson
+from cloister.sharing import Overlap, overlap
 
 NAME = "omniglot"
 TASKS, WAYS, SHOTS, SUPPORT = 50_000, 5, 10, 5

@@ -18,27 +18,17 @@ import torch
 
 from benchmarks import data_file
 from benchmarks.clients import cnn
-from cloister import (
-    Batched,
-    Descent,
-    Everyone,
-    FedAvg,
-    FineTuning,
-    Gaussian,
-    Module,
-    Personalized,
-    Plan,
-    Poisson,
-    Quadratic,
-    Relation,
-    ServerAverage,
-    Silent,
-    Tasks,
-)
+from cloister import Plan, Tasks
 from cloister import run as run_plan
+from cloister.algorithms import FedAvg, FineTuning, Personalized, ServerAverage
+from cloister.channel import Relation
 from cloister.datasets.images import femnist, mnist_by_writer
+from cloister.engines import Batched
+from cloister.learners import Descent, Module, Quadratic
 from cloister.learners.network.training import Precision, Trainer
+from cloister.mechanisms import Gaussian, Silent
 from cloister.privacy.sampling import Sampling
+from cloister.sampling import Everyone, Poisson
 
 NAME = "personal"
 SEEDS = range(5)

@@ -20,7 +20,9 @@ import torch
 from benchmarks import Figures, Table, Targets
 from benchmarks.clients import cnn
 from benchmarks.personal import load
-from cloister import Batched, Descent, Module, Tasks
+from cloister import Tasks
+from cloister.engines import Batched
+from cloister.learners import Descent, Module
 from cloister.learners.network.training import Precision, Trainer
 from papers.pmtl import Published, Setting, figure_2, figure_3, table_1, tunings
 

@@ -12,12 +12,13 @@ import time
 
 import numpy as np
 
-from cloister import BLT, Channel, Epochs, Everyone, OnePass, Toeplitz, Tree
-from cloister.channel import Relation, equal_rounds
+from cloister.channel import Channel, Relation, equal_rounds
+from cloister.mechanisms import BLT, Toeplitz, Tree
 from cloister.privacy.correlated import Correlated
 from cloister.privacy.mechanisms import NoiseState
 from cloister.privacy.randomness import SystemRandomness
 from cloister.privacy.schedule import Schedule
+from cloister.sampling import Epochs, Everyone, OnePass
 
 NAME = "prefix"
 Figures = dict[str, float]

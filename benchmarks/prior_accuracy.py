@@ -19,22 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import Figures, Table, Targets, data_file, track
-from cloister import (
-    Classification,
-    Independent,
-    Joint,
-    Plan,
-    Regression,
-    SharedPrior,
-    Silent,
-    Subspace,
-    Support,
-    Tasks,
-    datasets,
-)
+from cloister import Plan, Tasks, datasets
 from cloister import run as run_plan
+from cloister.algorithms import Independent, Joint, SharedPrior, Subspace, Support
 from cloister.algorithms.structures import Structure
 from cloister.engines.local import Local
+from cloister.learners import Classification, Regression
+from cloister.mechanisms import Silent
 from cloister.tables.codebook import Numeric
 
 NAME = "prior-accuracy"

@@ -18,8 +18,10 @@ import time
 import numpy as np
 
 from benchmarks import Figures, Table, Targets, track
-from cloister import Plan, Regression, SharedPrior, Tasks
+from cloister import Plan, Tasks
 from cloister import run as run_plan
+from cloister.algorithms import SharedPrior
+from cloister.learners import Regression
 
 NAME = "prior-scale"
 

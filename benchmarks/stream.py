@@ -27,8 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import Figures, Table, Targets
-from cloister import BLT, FTMRL, Billboard, Convex, Descent, OnePass, Plan, Run, Softmax, Tasks, replay
+from cloister import Billboard, Plan, Tasks, replay
 from cloister import run as run_plan
+from cloister.algorithms import FTMRL
+from cloister.engines import Run
+from cloister.learners import Convex, Descent, Softmax
+from cloister.mechanisms import BLT
+from cloister.sampling import OnePass
 
 NAME = "stream"
 

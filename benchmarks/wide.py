@@ -14,9 +14,12 @@ from statistics import fmean, stdev
 import numpy as np
 
 from benchmarks import Figures, Table, Targets, track
-from cloister import Independent, Joint, Plan, Regression, SharedPrior, Silent, Subspace, Tasks
+from cloister import Plan, Tasks
 from cloister import run as run_plan
+from cloister.algorithms import Independent, Joint, SharedPrior, Subspace
 from cloister.arrays import Floats
+from cloister.learners import Regression
+from cloister.mechanisms import Silent
 
 NAME = "wide"
 

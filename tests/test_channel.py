@@ -12,7 +12,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cloister import Classification, Regression
 from cloister.channel import (
     EXACT_ROWS,
     GRID,
@@ -28,6 +27,7 @@ from cloister.channel import (
     unsvec,
 )
 from cloister.errors import InputError, PlanError
+from cloister.learners import Classification, Regression
 from cloister.tasks import Block
 
 SHARES = (0.05, 0.15, 0.3, 1 / 3, 0.4, 0.6, 0.66, 2 / 3, 0.67, 0.8, 0.95)

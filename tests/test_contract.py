@@ -11,16 +11,20 @@ import cloister as cl
 from cloister.errors import CloisterError, InputError, PlanError
 
 M, DIM = 12, 3
-SQUARES, LOGISTIC, SOFTMAX = cl.LeastSquares(DIM), cl.Logistic(DIM), cl.Softmax(DIM, 3)
-STEPS = cl.Descent(lr=0.1, steps=2)
-CPU = cl.Batched("cpu")
+SQUARES, LOGISTIC, SOFTMAX = (
+    cl.learners.LeastSquares(DIM),
+    cl.learners.Logistic(DIM),
+    cl.learners.Softmax(DIM, 3),
+)
+STEPS = cl.learners.Descent(lr=0.1, steps=2)
+CPU = cl.engines.Batched("cpu")
 
 
-def network(outputs: int = 3) -> cl.Module:
+def network(outputs: int = 3) -> cl.learners.Module:
     import torch
 
     torch.manual_seed(0)
-    return cl.Module(torch.nn.Linear(DIM, outputs))
+    return cl.learners.Module(torch.nn.Linear(DIM, outputs))
 
 
 def data(X: object = None, y: object = None) -> cl.Tasks:
@@ -36,38 +40,40 @@ def labels(bad: float) -> np.ndarray:
     return y
 
 
-MEAN = cl.MeanRegularized(LOGISTIC, rounds=2, steps=1)
-LOWRANK = cl.LowRank(LOGISTIC, rounds=2, warmup=2)
-CONVEX = cl.FedAvg(cl.Convex(LOGISTIC), STEPS, rounds=2)
+MEAN = cl.algorithms.MeanRegularized(LOGISTIC, rounds=2, steps=1)
+LOWRANK = cl.algorithms.LowRank(LOGISTIC, rounds=2, warmup=2)
+CONVEX = cl.algorithms.FedAvg(cl.learners.Convex(LOGISTIC), STEPS, rounds=2)
 
 #: Algorithms for three columns; classes, where they have some, are 0 and 1, or 0 to 2.
 LINEAR = {
     "mean": MEAN,
-    "mean, squares": cl.MeanRegularized(SQUARES, rounds=2),
-    "mean, softmax": cl.MeanRegularized(SOFTMAX, rounds=2),
-    "averaged": cl.Averaged(LOGISTIC, steps=2),
+    "mean, squares": cl.algorithms.MeanRegularized(SQUARES, rounds=2),
+    "mean, softmax": cl.algorithms.MeanRegularized(SOFTMAX, rounds=2),
+    "averaged": cl.algorithms.Averaged(LOGISTIC, steps=2),
     "low rank": LOWRANK,
-    "group sparse": cl.GroupSparse(LOGISTIC, rounds=2, warmup=2),
-    "shared prior": cl.SharedPrior(cl.Classification(DIM), cl.Mean()),
-    "shared prior, squares": cl.SharedPrior(cl.Regression(DIM)),
+    "group sparse": cl.algorithms.GroupSparse(LOGISTIC, rounds=2, warmup=2),
+    "shared prior": cl.algorithms.SharedPrior(cl.learners.Classification(DIM), cl.algorithms.Mean()),
+    "shared prior, squares": cl.algorithms.SharedPrior(cl.learners.Regression(DIM)),
     "fed avg": CONVEX,
-    "fed prox": cl.FedProx(cl.Convex(LOGISTIC), STEPS, rounds=2),
-    "ditto": cl.Ditto(cl.Convex(LOGISTIC), STEPS, rounds=2),
-    "personalized": cl.Personalized(cl.Convex(LOGISTIC), STEPS, rounds=2),
-    "adaptive": cl.AdaptiveFedAvg(cl.Convex(LOGISTIC), STEPS, rounds=2),
-    "meta": cl.MetaSGD(cl.Convex(LOGISTIC), cl.Exact(5), rounds=2),
-    "stream": cl.FTMRL(cl.Convex(LOGISTIC), cl.Exact(5), rounds=2),
-    "clustered": cl.ClusteredMetaSGD(cl.Convex(LOGISTIC), cl.Exact(5), rounds=8),
-    "decomposed": cl.Decomposed(LOWRANK, cl.EntrySparse(0.1)),
-    "guarded": cl.Guarded(MEAN, cl.Classification(DIM), folds=2),
-    "local noise": cl.LocalNoise(MEAN, epsilon=5.0),
-    "local noise around a guard": cl.LocalNoise(
-        cl.Guarded(MEAN, cl.Classification(DIM), folds=2), epsilon=5.0
+    "fed prox": cl.algorithms.FedProx(cl.learners.Convex(LOGISTIC), STEPS, rounds=2),
+    "ditto": cl.algorithms.Ditto(cl.learners.Convex(LOGISTIC), STEPS, rounds=2),
+    "personalized": cl.algorithms.Personalized(cl.learners.Convex(LOGISTIC), STEPS, rounds=2),
+    "adaptive": cl.algorithms.AdaptiveFedAvg(cl.learners.Convex(LOGISTIC), STEPS, rounds=2),
+    "meta": cl.algorithms.MetaSGD(cl.learners.Convex(LOGISTIC), cl.learners.Exact(5), rounds=2),
+    "stream": cl.algorithms.FTMRL(cl.learners.Convex(LOGISTIC), cl.learners.Exact(5), rounds=2),
+    "clustered": cl.algorithms.ClusteredMetaSGD(cl.learners.Convex(LOGISTIC), cl.learners.Exact(5), rounds=8),
+    "decomposed": cl.algorithms.Decomposed(LOWRANK, cl.algorithms.EntrySparse(0.1)),
+    "guarded": cl.algorithms.Guarded(MEAN, cl.learners.Classification(DIM), folds=2),
+    "local noise": cl.algorithms.LocalNoise(MEAN, epsilon=5.0),
+    "local noise around a guard": cl.algorithms.LocalNoise(
+        cl.algorithms.Guarded(MEAN, cl.learners.Classification(DIM), folds=2), epsilon=5.0
     ),
-    "guard around two parts": cl.Guarded(
-        cl.Decomposed(LOWRANK, cl.EntrySparse(0.1)), cl.Classification(DIM), folds=2
+    "guard around two parts": cl.algorithms.Guarded(
+        cl.algorithms.Decomposed(LOWRANK, cl.algorithms.EntrySparse(0.1)),
+        cl.learners.Classification(DIM),
+        folds=2,
     ),
-    "local noise around clients": cl.LocalNoise(CONVEX, epsilon=5.0),
+    "local noise around clients": cl.algorithms.LocalNoise(CONVEX, epsilon=5.0),
 }
 SHAPES = {
     "wider": data(np.zeros((4 * M, DIM + 1))),
@@ -85,12 +91,12 @@ def refused(plan: cl.Plan, tasks: cl.Tasks, engine: object = None, error: type =
     ledger = cl.Ledger(epsilon=100.0, delta=0.05)
     for _ in range(2):
         with pytest.raises(error):
-            cl.run(plan, tasks, ledger=ledger, random_state=0, engine=engine or cl.Local())
+            cl.run(plan, tasks, ledger=ledger, random_state=0, engine=engine or cl.engines.Local())
     assert len(ledger.history) == 0
 
 
-def planned(algorithm: cl.Algorithm) -> cl.Plan:
-    return cl.Plan(algorithm, cl.Gaussian(1.0), n_tasks=M)
+def planned(algorithm: cl.algorithms.Algorithm) -> cl.Plan:
+    return cl.Plan(algorithm, cl.mechanisms.Gaussian(1.0), n_tasks=M)
 
 
 @pytest.mark.parametrize("name", LINEAR)
@@ -101,7 +107,7 @@ def test_wrong_data_cost_nothing(name):
     if plan.algorithm.rows.classes:
         for y in LABELS.values():
             refused(plan, data(y=y))
-    refused(plan, data(), cl.Batched("cpu"), PlanError)  # there is no network for it
+    refused(plan, data(), cl.engines.Batched("cpu"), PlanError)  # there is no network for it
     ledger = cl.Ledger(epsilon=100.0, delta=0.05)
     done = cl.run(plan, data(), ledger=ledger, random_state=0)  # right data are taken, and charged once
     assert len(ledger.history) == 1
@@ -113,11 +119,17 @@ def test_wrong_data_cost_nothing(name):
 
 
 @pytest.mark.parametrize(
-    "engine", [cl.Local(), cl.Batched("cpu"), cl.Several((cl.Batched("cpu"),) * 2)], ids=repr
+    "engine",
+    [cl.engines.Local(), cl.engines.Batched("cpu"), cl.engines.Several((cl.engines.Batched("cpu"),) * 2)],
+    ids=repr,
 )
-@pytest.mark.parametrize("kind", [cl.FedAvg, cl.Personalized, cl.MetaSGD, cl.LocalOnly])
+@pytest.mark.parametrize(
+    "kind", [cl.algorithms.FedAvg, cl.algorithms.Personalized, cl.algorithms.MetaSGD, cl.algorithms.LocalOnly]
+)
 def test_wrong_data_cost_a_network_nothing(engine, kind):
-    algorithm = kind(network(), STEPS) if kind is cl.LocalOnly else kind(network(), STEPS, rounds=2)
+    algorithm = (
+        kind(network(), STEPS) if kind is cl.algorithms.LocalOnly else kind(network(), STEPS, rounds=2)
+    )
     for name in ("wider", "narrower", "two targets", "complex", "text"):
         refused(planned(algorithm), SHAPES[name], engine)
     for y in (labels(3), labels(-1), labels(0.5)):  # it tells three classes apart
@@ -125,16 +137,21 @@ def test_wrong_data_cost_a_network_nothing(engine, kind):
 
 
 def test_a_solver_that_cannot_run_is_refused_when_it_is_named():
-    batches, tuned = cl.Descent(0.1, batch=2), cl.FineTuning(cl.Descent(0.1, batch=2))
+    batches, tuned = (
+        cl.learners.Descent(0.1, batch=2),
+        cl.algorithms.FineTuning(cl.learners.Descent(0.1, batch=2)),
+    )
     for make in (
-        lambda: cl.FedAvg(cl.Convex(SQUARES), batches),
-        lambda: cl.Ditto(cl.Convex(SQUARES), STEPS, finetune=tuned),
-        lambda: cl.FedAvg(cl.Convex(SQUARES), cl.Exact()),  # nothing pulls
-        lambda: cl.LocalOnly(cl.Convex(SQUARES), batches),
-        lambda: cl.Personalized(network(), cl.Exact()),
-        lambda: cl.FedAvg(SQUARES, STEPS),
-        lambda: cl.FedAvg(network().net, STEPS),
-        lambda: cl.Guarded(cl.MeanRegularized(SQUARES), cl.Classification(DIM)),
+        lambda: cl.algorithms.FedAvg(cl.learners.Convex(SQUARES), batches),
+        lambda: cl.algorithms.Ditto(cl.learners.Convex(SQUARES), STEPS, finetune=tuned),
+        lambda: cl.algorithms.FedAvg(cl.learners.Convex(SQUARES), cl.learners.Exact()),  # nothing pulls
+        lambda: cl.algorithms.LocalOnly(cl.learners.Convex(SQUARES), batches),
+        lambda: cl.algorithms.Personalized(network(), cl.learners.Exact()),
+        lambda: cl.algorithms.FedAvg(SQUARES, STEPS),
+        lambda: cl.algorithms.FedAvg(network().net, STEPS),
+        lambda: cl.algorithms.Guarded(
+            cl.algorithms.MeanRegularized(SQUARES), cl.learners.Classification(DIM)
+        ),
         lambda: cl.Plan(object(), n_tasks=M),
     ):
         with pytest.raises(PlanError):
@@ -142,7 +159,7 @@ def test_a_solver_that_cannot_run_is_refused_when_it_is_named():
 
 
 @dataclass(frozen=True)
-class Own(cl.Algorithm):
+class Own(cl.algorithms.Algorithm):
     """Says nothing of the rows it takes; breaks in one of its functions, whatever the data."""
 
     broken: str
@@ -152,13 +169,13 @@ class Own(cl.Algorithm):
             raise ZeroDivisionError(where)
 
     def schedule(self, n_tasks, budget):
-        return (cl.Round(0.5, (cl.Channel(1),)),) * 2
+        return (cl.channel.Round(0.5, (cl.channel.Channel(1),)),) * 2
 
     def open(self):
         return {"sum": np.zeros(1)}
 
     def channel(self, board):
-        return cl.Channel(2 if self.broken == "channel" else 1)
+        return cl.channel.Channel(2 if self.broken == "channel" else 1)
 
     def init(self, block, board):
         self._break("init")
@@ -181,7 +198,9 @@ class Own(cl.Algorithm):
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_an_algorithm_that_fails_on_any_data_costs_nothing(broken, wrapped):
     own = Own(broken)
-    refused(planned(cl.LocalNoise(own, epsilon=1.0) if wrapped else own), data(), error=CloisterError)
+    refused(
+        planned(cl.algorithms.LocalNoise(own, epsilon=1.0) if wrapped else own), data(), error=CloisterError
+    )
 
 
 def test_what_is_not_declared_is_refused_by_a_sentence():

@@ -90,67 +90,109 @@ def test_ids_are_for_ever():
     assert set(TYPES) == {f"cloister/{name}" for name in FROZEN}, "a new id: add it to FROZEN"
 
 
-NET = cl.Module(torch.nn.Linear(2, 2))
-SOLVER = cl.Descent(0.5, batch=3, steps=7, momentum=0.25, weight_decay=0.125, decay=0.5)
-TUNED = cl.FineTuning(SOLVER, cl.Quadratic(0.25))
-LOSS = cl.Softmax(2, 3)
+NET = cl.learners.Module(torch.nn.Linear(2, 2))
+SOLVER = cl.learners.Descent(0.5, batch=3, steps=7, momentum=0.25, weight_decay=0.125, decay=0.5)
+TUNED = cl.algorithms.FineTuning(SOLVER, cl.learners.Quadratic(0.25))
+LOSS = cl.learners.Softmax(2, 3)
 VALUES = [  # with as few defaults as possible: a field that is lost on the way would not be seen
-    cl.AdaptiveFedAvg(
-        NET, SOLVER, clip=0.5, rounds=3, server=cl.ServerAdam(0.5, 0.25, 0.5, 0.125), quantile=0.25
+    cl.algorithms.AdaptiveFedAvg(
+        NET, SOLVER, clip=0.5, rounds=3, server=cl.algorithms.ServerAdam(0.5, 0.25, 0.5, 0.125), quantile=0.25
     ),
-    cl.Guarded(
-        cl.MeanRegularized(LOSS, lam=0.5),
-        cl.Classification(2, 3),
+    cl.algorithms.Guarded(
+        cl.algorithms.MeanRegularized(LOSS, lam=0.5),
+        cl.learners.Classification(2, 3),
         folds=3,
-        variants=(cl.MeanRegularized(LOSS, lam=2.0),),
+        variants=(cl.algorithms.MeanRegularized(LOSS, lam=2.0),),
     ),
-    cl.ClusteredMetaSGD(cl.Convex(LOSS), cl.Exact(7), lam=0.5, clip=0.5, rounds=20, radius=2.0, models=3),
-    cl.Decomposed(cl.LowRank(LOSS, lam=0.5, rounds=3), cl.EntrySparse(0.25)),
-    cl.Decomposed(cl.GroupSparse(LOSS, lam=0.5, rounds=3), cl.TaskSparse(0.25)),
-    cl.Decomposed(cl.LowRank(LOSS, rounds=3, allocation=cl.Power(0.5)), cl.SquaredNorm(0.25)),
-    cl.LowRank(cl.Logistic(2), rounds=3, accelerated=True, allocation=cl.Geometric(0.5)),
-    cl.Ditto(NET, SOLVER, clip=0.5, rounds=3, server=cl.ServerMomentum(0.5, 0.25), lam=0.25),
-    cl.FedAvg(
-        NET, SOLVER, clip=0.5, rounds=3, finetune=cl.Choice((TUNED, cl.FineTuning(SOLVER)), checks=3, folds=4)
+    cl.algorithms.ClusteredMetaSGD(
+        cl.learners.Convex(LOSS), cl.learners.Exact(7), lam=0.5, clip=0.5, rounds=20, radius=2.0, models=3
     ),
-    cl.FedProx(NET, SOLVER, clip=0.5, rounds=3, server=cl.ServerAverage(0.5), lam=0.25),
-    cl.FTMRL(
-        cl.Convex(cl.LeastSquares(2)),
-        cl.Descent(0.5, steps=7),
+    cl.algorithms.Decomposed(cl.algorithms.LowRank(LOSS, lam=0.5, rounds=3), cl.algorithms.EntrySparse(0.25)),
+    cl.algorithms.Decomposed(
+        cl.algorithms.GroupSparse(LOSS, lam=0.5, rounds=3), cl.algorithms.TaskSparse(0.25)
+    ),
+    cl.algorithms.Decomposed(
+        cl.algorithms.LowRank(LOSS, rounds=3, allocation=cl.algorithms.Power(0.5)),
+        cl.algorithms.SquaredNorm(0.25),
+    ),
+    cl.algorithms.LowRank(
+        cl.learners.Logistic(2), rounds=3, accelerated=True, allocation=cl.algorithms.Geometric(0.5)
+    ),
+    cl.algorithms.Ditto(
+        NET, SOLVER, clip=0.5, rounds=3, server=cl.algorithms.ServerMomentum(0.5, 0.25), lam=0.25
+    ),
+    cl.algorithms.FedAvg(
+        NET,
+        SOLVER,
+        clip=0.5,
+        rounds=3,
+        finetune=cl.algorithms.Choice((TUNED, cl.algorithms.FineTuning(SOLVER)), checks=3, folds=4),
+    ),
+    cl.algorithms.FedProx(NET, SOLVER, clip=0.5, rounds=3, server=cl.algorithms.ServerAverage(0.5), lam=0.25),
+    cl.algorithms.FTMRL(
+        cl.learners.Convex(cl.learners.LeastSquares(2)),
+        cl.learners.Descent(0.5, steps=7),
         lam=0.5,
         clip=0.5,
         rounds=3,
         tail=0.5,
         lam_meta=0.25,
     ),
-    cl.MetaSGD(NET, SOLVER, lam=0.5, clip=0.5, rounds=3, finetune=cl.FineTuning(SOLVER, cl.EWC(0.5))),
-    cl.Independent(cl.Regression(2, intercept=False)),
-    cl.LocalNoise(cl.MeanRegularized(cl.LeastSquares(2), rounds=3), 0.5, 0.25),
-    cl.LocalOnly(NET, SOLVER),
-    cl.Averaged(cl.Logistic(2), lam=0.5, clip=0.5, steps=7),
+    cl.algorithms.MetaSGD(
+        NET,
+        SOLVER,
+        lam=0.5,
+        clip=0.5,
+        rounds=3,
+        finetune=cl.algorithms.FineTuning(SOLVER, cl.learners.EWC(0.5)),
+    ),
+    cl.algorithms.Independent(cl.learners.Regression(2, intercept=False)),
+    cl.algorithms.LocalNoise(cl.algorithms.MeanRegularized(cl.learners.LeastSquares(2), rounds=3), 0.5, 0.25),
+    cl.algorithms.LocalOnly(NET, SOLVER),
+    cl.algorithms.Averaged(cl.learners.Logistic(2), lam=0.5, clip=0.5, steps=7),
     *(
-        cl.Personalized(
+        cl.algorithms.Personalized(
             NET,
             SOLVER,
             clip=0.5,
             rounds=3,
             lam=0.25,
             says=says,
-            finetune=cl.FineTuning(SOLVER, cl.SymmetrizedKL(0.5)),
+            finetune=cl.algorithms.FineTuning(SOLVER, cl.learners.SymmetrizedKL(0.5)),
         )
-        for says in (cl.Offset(), cl.Increment(0.25), cl.Position())
+        for says in (cl.algorithms.Offset(), cl.algorithms.Increment(0.25), cl.algorithms.Position())
     ),
     *(
-        cl.SharedPrior(cl.Regression(2), structure)
-        for structure in (cl.Joint(), cl.Mean(), cl.Subspace(), cl.Support())
+        cl.algorithms.SharedPrior(cl.learners.Regression(2), structure)
+        for structure in (
+            cl.algorithms.Joint(),
+            cl.algorithms.Mean(),
+            cl.algorithms.Subspace(),
+            cl.algorithms.Support(),
+        )
     ),
-    *(cl.Gaussian(0.5, exact=False), cl.Silent(), cl.Laplace(0.5), cl.Wishart(9.0, 0.5)),
-    *(cl.Toeplitz(0.5, exact=False, bands=3), cl.Tree(0.5, honaker=True), cl.BLT(0.5, buffers=2)),
-    *(cl.Everyone(), cl.Poisson(0.25, hidden=True), cl.FixedSize(7), cl.OnePass(), cl.Epochs(3)),
+    *(
+        cl.mechanisms.Gaussian(0.5, exact=False),
+        cl.mechanisms.Silent(),
+        cl.mechanisms.Laplace(0.5),
+        cl.mechanisms.Wishart(9.0, 0.5),
+    ),
+    *(
+        cl.mechanisms.Toeplitz(0.5, exact=False, bands=3),
+        cl.mechanisms.Tree(0.5, honaker=True),
+        cl.mechanisms.BLT(0.5, buffers=2),
+    ),
+    *(
+        cl.sampling.Everyone(),
+        cl.sampling.Poisson(0.25, hidden=True),
+        cl.sampling.FixedSize(7),
+        cl.sampling.OnePass(),
+        cl.sampling.Epochs(3),
+    ),
     cl.Plan(
-        cl.Independent(cl.Regression(2)),
-        cl.Gaussian(0.5),
-        cl.Poisson(0.5),
+        cl.algorithms.Independent(cl.learners.Regression(2)),
+        cl.mechanisms.Gaussian(0.5),
+        cl.sampling.Poisson(0.5),
         n_tasks=9,
         relation="zero_out",
         delta=0.05,
@@ -188,7 +230,7 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
-class Pretender(cl.MeanRegularized):
+class Pretender(cl.algorithms.MeanRegularized):
     """A subclass that speaks otherwise."""
 
     type_id = "ward-7/pretender/2"
@@ -202,28 +244,32 @@ class Heir(Pretender):
 def test_a_class_that_merely_has_a_library_name_is_not_it():
     assert type_id(Gaussian) == f"{__name__}:Gaussian/1"
     forged = dataclasses.make_dataclass("Gaussian", ["mu"], frozen=True)
-    forged.__module__ = cl.Gaussian.__module__
-    assert type_id(forged) != type_id(cl.Gaussian) == "cloister/gaussian/1"
+    forged.__module__ = cl.mechanisms.Gaussian.__module__
+    assert type_id(forged) != type_id(cl.mechanisms.Gaussian) == "cloister/gaussian/1"
     for kind in (Gaussian, forged):
         document = to_document(kind(1.0))
         with pytest.raises(
-            cl.PlanError, match=r"not one of cloister's own .*types=\[\.\.\.\].*--types module:Class"
+            cl.errors.PlanError, match=r"not one of cloister's own .*types=\[\.\.\.\].*--types module:Class"
         ):
             from_document(document)
         assert type(from_document(document, [kind])) is kind
-    assert type(from_document(to_document(cl.Gaussian(1.0)), [Gaussian, forged])) is cl.Gaussian
+    assert (
+        type(from_document(to_document(cl.mechanisms.Gaussian(1.0)), [Gaussian, forged]))
+        is cl.mechanisms.Gaussian
+    )
 
 
 def test_a_class_says_its_own_id_and_does_not_inherit_one():
-    loss = cl.LeastSquares(2)
+    loss = cl.learners.LeastSquares(2)
     assert [type_id(kind) for kind in (Pretender, Heir)] == ["ward-7/pretender/2", f"{__name__}:Heir/1"]
     plans = [
-        cl.Plan(kind(loss), cl.Gaussian(1.0), n_tasks=9) for kind in (cl.MeanRegularized, Pretender, Heir)
+        cl.Plan(kind(loss), cl.mechanisms.Gaussian(1.0), n_tasks=9)
+        for kind in (cl.algorithms.MeanRegularized, Pretender, Heir)
     ]
     assert len({plan.fingerprint for plan in plans}) == 3
     for plan in plans[1:]:
         assert cl.Plan.from_toml(plan.to_toml(), types=[Heir, Pretender]) == plan
-        with pytest.raises(cl.PlanError, match="hand it over"):
+        with pytest.raises(cl.errors.PlanError, match="hand it over"):
             cl.Plan.from_toml(plan.to_toml())
 
 
@@ -241,19 +287,23 @@ def test_a_class_says_its_own_id_and_does_not_inherit_one():
 def test_an_id_of_ones_own_that_is_refused(own, sentence):
     kind = dataclass(frozen=True)(type("Mine", (), {"type_id": own}))
     for use in (lambda: to_document(kind()), lambda: from_document({"type": "x"}, [kind])):
-        with pytest.raises(cl.PlanError, match=sentence):
+        with pytest.raises(cl.errors.PlanError, match=sentence):
             use()
 
 
 def test_what_cannot_be_handed_over():
     for wrong in (Path, np, 7):
-        with pytest.raises(cl.PlanError, match="What is handed over must be a dataclass, or a value of one"):
+        with pytest.raises(
+            cl.errors.PlanError, match="What is handed over must be a dataclass, or a value of one"
+        ):
             from_document({"type": "x"}, [wrong])
     twin = dataclasses.make_dataclass("Twin", [], namespace={"type_id": "ward-7/pretender/2"})
-    with pytest.raises(cl.PlanError, match="Two types that are handed over have the id 'ward-7/pretender/2'"):
+    with pytest.raises(
+        cl.errors.PlanError, match="Two types that are handed over have the id 'ward-7/pretender/2'"
+    ):
         from_document({"type": "x"}, [Pretender, twin])
     assert from_document(
-        to_document(Pretender(LOSS)), [Pretender, Pretender, cl.MeanRegularized]
+        to_document(Pretender(LOSS)), [Pretender, Pretender, cl.algorithms.MeanRegularized]
     ) == Pretender(LOSS)
 
 
@@ -277,16 +327,20 @@ def test_numbers_of_fields_are_checked_in_anyones_class():
     assert document == {"type": type_id(kind), "sizes": [1, 2], "rate": 1.0}
     assert from_document(document, [kind]) == kind((1, 2), 1.0)
     for wrong in ({"sizes": [1, 2.5]}, {"sizes": 3}, {"sizes": [True]}, {"rate": "0.5"}, {"rate": [1.0]}):
-        with pytest.raises(cl.PlanError, match=r"(sizes|rate) of .*Mine/1 must be a "):
+        with pytest.raises(cl.errors.PlanError, match=r"(sizes|rate) of .*Mine/1 must be a "):
             from_document(document | wrong, [kind])
-    with pytest.raises(cl.PlanError, match=r"must be a list, each a whole number or left out\. Got tuple"):
+    with pytest.raises(
+        cl.errors.PlanError, match=r"must be a list, each a whole number or left out\. Got tuple"
+    ):
         to_document(kind((0.5,)))
 
 
 def test_a_network_that_is_not_the_described_one_is_not_taken_for_it():
     """Same class and shape, other weights: a plan read with it would claim another run's fingerprint."""
-    plan = cl.Plan(cl.FedAvg(NET, SOLVER, clip=0.5, rounds=3), cl.Gaussian(1.0), n_tasks=9)
-    other = cl.Module(torch.nn.Linear(2, 2))
+    plan = cl.Plan(
+        cl.algorithms.FedAvg(NET, SOLVER, clip=0.5, rounds=3), cl.mechanisms.Gaussian(1.0), n_tasks=9
+    )
+    other = cl.learners.Module(torch.nn.Linear(2, 2))
     assert cl.Plan.from_toml(plan.to_toml(), types=[other, NET]).fingerprint == plan.fingerprint
-    with pytest.raises(cl.PlanError, match="Hand over the very same"):
+    with pytest.raises(cl.errors.PlanError, match="Hand over the very same"):
         cl.Plan.from_toml(plan.to_toml(), types=[other])

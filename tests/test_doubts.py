@@ -10,35 +10,18 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from cloister import (
-    BillboardError,
-    Gaussian,
-    Guarantee,
-    Independent,
-    InputError,
-    Laplace,
-    LeastSquares,
-    Ledger,
-    LedgerError,
-    Local,
-    LowRankRegressor,
-    MeanRegularized,
-    Plan,
-    Regression,
-    SharedPriorRegressor,
-    SingleTaskRegressor,
-    Tasks,
-    Toeplitz,
-    Wishart,
-    evaluate,
-    run,
-    run_clusters,
-)
+from cloister import Guarantee, Ledger, Plan, SharedPriorRegressor, Tasks, evaluate, run
+from cloister.algorithms import Independent, MeanRegularized
 from cloister.cli import app
 from cloister.doubts import FLOATING_POINT, SEEDED, SHARED_DEVICE, Doubt, Grade
+from cloister.engines import Local, run_clusters
 from cloister.engines.devices import Several
 from cloister.engines.public_only import PublicOnly
+from cloister.errors import BillboardError, InputError, LedgerError
+from cloister.estimators import LowRankRegressor, SingleTaskRegressor
 from cloister.estimators.base import FROM_DATA
+from cloister.learners import LeastSquares, Regression
+from cloister.mechanisms import Gaussian, Laplace, Toeplitz, Wishart
 from cloister.privacy.events import Cost, GaussianEvent
 from cloister.privacy.sampling import Everyone
 from cloister.tune import RepeatAndSelect, Vote, fit_best, repeat_and_select, vote
@@ -161,7 +144,9 @@ def test_an_engines_doubts_are_charged_with_clusters():
 
 def test_batched_tasks_share_kernels_unless_each_is_a_block_of_its_own_on_a_processor():
     torch = pytest.importorskip("torch")
-    from cloister import Batched, Descent, FedAvg, Module
+    from cloister.algorithms import FedAvg
+    from cloister.engines import Batched
+    from cloister.learners import Descent, Module
 
     net = Module(torch.nn.Linear(2, 2), "cross_entropy")
     network = Plan(FedAvg(net, Descent(0.1), clip=1.0, rounds=1), Gaussian(1.0), n_tasks=M)
@@ -242,7 +227,7 @@ def test_no_board_claims_noise_or_doubts_that_it_has_not(tmp_path):
 
 
 def test_a_score_of_models_without_privacy_does_not_hold():
-    from cloister import Silent
+    from cloister.mechanisms import Silent
 
     done = run(Plan(ALGORITHM, Silent(), n_tasks=M), TASKS)
     told = evaluate(done, TASKS, accuracy, epsilon=0.2).guarantee

@@ -33,7 +33,9 @@ def data(ids=None, count=N, rows=4, seed=0):
 
 def plan(count=N):
     return cl.Plan(
-        cl.MeanRegularized(cl.LeastSquares(3), rounds=1, clip=1.0), n_tasks=count, delta=1e-3
+        cl.algorithms.MeanRegularized(cl.learners.LeastSquares(3), rounds=1, clip=1.0),
+        n_tasks=count,
+        delta=1e-3,
     ).calibrate(1.0)
 
 
@@ -65,7 +67,7 @@ class TestATaskIsInARunOnce:
         "go",
         [
             lambda tasks, board, ledger: cl.run(plan(), tasks, ledger=ledger),
-            lambda tasks, board, ledger: cl.run_clusters(
+            lambda tasks, board, ledger: cl.engines.run_clusters(
                 plan(), tasks, {i: i % 2 for i in range(N)}, ledger=ledger
             ),
             lambda tasks, board, ledger: cl.replay(plan(), board, tasks),
@@ -122,7 +124,9 @@ ROUTES = {
     "from_list": lambda x, y, ids, ledger: cl.Tasks.from_list(
         np.split(x[:, None], len(x))[::3], np.split(y, len(y))[::3], ids[::3]
     ),
-    "clusters": lambda x, y, ids, ledger: cl.cluster_plans(plan(len(set(ids))), dict.fromkeys(ids, "all")),
+    "clusters": lambda x, y, ids, ledger: cl.engines.cluster_plans(
+        plan(len(set(ids))), dict.fromkeys(ids, "all")
+    ),
 }
 
 
@@ -152,7 +156,7 @@ class TestNames:
         np.testing.assert_array_equal(done.model(spelt)["coef"], done.model(name)["coef"])
         places = dict.fromkeys(tasks.ids.tolist(), "here") | {str(name): "here"}
         del places[str(name)]
-        both = cl.run_clusters(plan(), tasks, places | {spelt: "here"})
+        both = cl.engines.run_clusters(plan(), tasks, places | {spelt: "here"})
         assert both.model(spelt)["coef"].shape == (3,)
 
     @settings(max_examples=25, deadline=None)
@@ -163,7 +167,11 @@ class TestNames:
         except InputError:
             return
         with tempfile.TemporaryDirectory() as home:
-            quiet = cl.Plan(cl.MeanRegularized(cl.LeastSquares(3), rounds=1), cl.Silent(), n_tasks=3)
+            quiet = cl.Plan(
+                cl.algorithms.MeanRegularized(cl.learners.LeastSquares(3), rounds=1),
+                cl.mechanisms.Silent(),
+                n_tasks=3,
+            )
             done = cl.run(quiet, tasks, journal=Path(home) / "run")
             files = {file_name(name) for name in done.private.ids.tolist()}
             for file in files:
@@ -204,7 +212,7 @@ class TestSharedRows:
         alike[119] = alike[0]
         for rows in (X, alike):
             ledger = cl.Ledger(epsilon=1.0, delta=1e-4)
-            model = cl.FewShotClassifier(epsilon=0.01, ways=2, rounds=1, delta=1e-4, ledger=ledger)
+            model = cl.estimators.FewShotClassifier(epsilon=0.01, ways=2, rounds=1, delta=1e-4, ledger=ledger)
             model.fit(cl.Tasks.from_arrays(rows, y, np.repeat(np.arange(30), 4)))
             assert len(ledger.history) == 1
             assert model.guarantee_.holds
@@ -231,23 +239,30 @@ class TestBadData:
             lambda: cl.run(plan(21), cl.Tasks.from_arrays(np.tile(x[:, None], 3), y, ids), ledger=ledger),
             lambda: fit(Path("t.csv"), Path("book.toml"), ledger="l.sqlite", population="schools"),
         ):
-            with pytest.raises(cl.PrivateDataError, match=r"For the operator alone"):
+            with pytest.raises(cl.errors.PrivateDataError, match=r"For the operator alone"):
                 go()
         assert not ledger.history
         assert not cl.Ledger.open("l.sqlite", "schools").history
 
     def test_an_unlisted_level_is_told_to_the_operator_alone(self):
         book = cl.Codebook.from_mapping({"x": ["F", "M"], "y": (0, 1)}, ["x"], "y")
-        with pytest.raises(cl.PrivateDataError, match=r"listed levels only.*For the operator alone"):
+        with pytest.raises(cl.errors.PrivateDataError, match=r"listed levels only.*For the operator alone"):
             book.encode({"x": ["F", "D"]})
 
-    @pytest.mark.parametrize("engine", [cl.Local(), cl.Several((cl.Local(), cl.Local()))], ids=["one", "two"])
+    @pytest.mark.parametrize(
+        "engine",
+        [cl.engines.Local(), cl.engines.Several((cl.engines.Local(), cl.engines.Local()))],
+        ids=["one", "two"],
+    )
     @pytest.mark.parametrize(
         "algorithm",
-        [cl.MeanRegularized(cl.LeastSquares(3), rounds=3), cl.SharedPrior(cl.Regression(3))],
+        [
+            cl.algorithms.MeanRegularized(cl.learners.LeastSquares(3), rounds=3),
+            cl.algorithms.SharedPrior(cl.learners.Regression(3)),
+        ],
         ids=["mean", "prior"],
     )
-    @pytest.mark.parametrize("sampling", [cl.Everyone(), cl.Poisson(0.5)], ids=repr)
+    @pytest.mark.parametrize("sampling", [cl.sampling.Everyone(), cl.sampling.Poisson(0.5)], ids=repr)
     def test_tasks_that_are_apart_do_not_notice_each_other_s_rows(self, algorithm, engine, sampling):
         priced = cl.Plan(algorithm, sampling=sampling, n_tasks=N, delta=1e-3).calibrate(1.0)
         heads, models = set(), []
@@ -274,26 +289,30 @@ class TestBadData:
 
     def test_no_algorithm_sees_an_invalid_row(self, monkeypatch):
         seen, tasks = [], data()
-        init = cl.MeanRegularized.init
+        init = cl.algorithms.MeanRegularized.init
         monkeypatch.setattr(
-            cl.MeanRegularized,
+            cl.algorithms.MeanRegularized,
             "init",
             lambda self, block, board: seen.append(block) or init(self, block, board),
         )
         tasks.X[4] = np.nan
-        with ZeroInvalid(cl.Local()).workers(plan(), tasks, public_seeds(tasks.ids)) as workers:
+        with ZeroInvalid(cl.engines.Local()).workers(plan(), tasks, public_seeds(tasks.ids)) as workers:
             workers.start(cl.run(plan(), data()).board.before(0))
         assert all(np.isfinite(block.X).all() for block in seen)
         assert 1 in seen[-1].ids
 
     def test_an_invalid_task_sends_zeros_and_no_more(self):
         """The sum is that of the others, over the public number of all."""
-        quiet = cl.Plan(cl.MeanRegularized(cl.LeastSquares(3), rounds=1), cl.Silent(), n_tasks=N)
+        quiet = cl.Plan(
+            cl.algorithms.MeanRegularized(cl.learners.LeastSquares(3), rounds=1),
+            cl.mechanisms.Silent(),
+            n_tasks=N,
+        )
         tasks = data()
-        full = cl.run(quiet, tasks, engine=ZeroInvalid(cl.Local())).board.releases[0]
+        full = cl.run(quiet, tasks, engine=ZeroInvalid(cl.engines.Local())).board.releases[0]
         one = cl.run(replace(quiet, n_tasks=1), tasks.select([1])).board.releases[0]
         tasks.weight[5] = -1.0
-        left = cl.run(quiet, tasks, engine=ZeroInvalid(cl.Local())).board.releases[0]
+        left = cl.run(quiet, tasks, engine=ZeroInvalid(cl.engines.Local())).board.releases[0]
         np.testing.assert_allclose(left.value, full.value - one.value, atol=1e-12)
         assert left.denominator == full.denominator == N
         assert complaints(quiet, tasks) == {1: "A row has a weight that is not finite or below 0."}
@@ -302,18 +321,20 @@ class TestBadData:
     def test_a_target_that_is_no_class_is_refused_or_silent(self, label):
         tasks, ledger = data(), cl.Ledger(epsilon=9.0, delta=1e-2)
         tasks = replace(tasks, y=(tasks.y > 0) * 1.0)
-        priced = replace(plan(), algorithm=cl.MeanRegularized(cl.Logistic(3), rounds=1, clip=1.0))
+        priced = replace(
+            plan(), algorithm=cl.algorithms.MeanRegularized(cl.learners.Logistic(3), rounds=1, clip=1.0)
+        )
         board, coins = cl.run(priced, tasks).board.before(0), np.ones(N, dtype=bool)
         sums = []
         for value in (label, 7.0):
             tasks.y[5] = value
-            with ZeroInvalid(cl.Local()).workers(priced, tasks, public_seeds(tasks.ids)) as workers:
+            with ZeroInvalid(cl.engines.Local()).workers(priced, tasks, public_seeds(tasks.ids)) as workers:
                 workers.start(board)
                 sums.append(workers.collect(board, coins))
             assert list(complaints(priced, tasks)) == [1]
         np.testing.assert_array_equal(*sums)
         tasks.y[5] = label
-        with pytest.raises(cl.PrivateDataError, match="class indexes from 0 to 1"):
+        with pytest.raises(cl.errors.PrivateDataError, match="class indexes from 0 to 1"):
             cl.run(priced, tasks, ledger=ledger)
         assert not ledger.history
 
@@ -325,11 +346,13 @@ class TestOwnSeeds:
         pytest.importorskip("torch")
         from torch import nn
 
-        net, solver = nn.Linear(3, 2), cl.Descent(0.5, batch=2, epochs=1)
-        trained = cl.FedAvg(cl.Module(net), solver, rounds=2, finetune=cl.FineTuning(solver))
+        net, solver = nn.Linear(3, 2), cl.learners.Descent(0.5, batch=2, epochs=1)
+        trained = cl.algorithms.FedAvg(
+            cl.learners.Module(net), solver, rounds=2, finetune=cl.algorithms.FineTuning(solver)
+        )
         tasks = data(count=4)
         tasks = replace(tasks, X=tasks.X.astype(np.float32), y=(tasks.y > 0).astype(np.int64))
-        done = cl.run(cl.Plan(trained, cl.Silent(), n_tasks=4), tasks)
+        done = cl.run(cl.Plan(trained, cl.mechanisms.Silent(), n_tasks=4), tasks)
         own = done.own_seed(2)
         alone = cl.replay(done.plan, done.board, tasks.only(2), seeds=own)["coef"][0]
         np.testing.assert_allclose(alone, done.model(2)["coef"], rtol=1e-5, atol=1e-7)

@@ -13,28 +13,14 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import nn
 
-from cloister import (
-    Channel,
-    Descent,
-    FedAvg,
-    Gaussian,
-    InputError,
-    LeastSquares,
-    Ledger,
-    Logistic,
-    MeanRegularized,
-    Module,
-    Personalized,
-    Plan,
-    PlanError,
-    Relation,
-    Silent,
-    Tasks,
-    run,
-)
+from cloister import Ledger, Plan, Tasks, run
+from cloister.algorithms import FedAvg, MeanRegularized, Personalized
 from cloister.audit.bare import OneRelease
-from cloister.errors import BudgetError
+from cloister.channel import Channel, Relation
+from cloister.errors import BudgetError, InputError, PlanError
 from cloister.evaluation import SCORES, Released, accuracy, evaluate, release_sum, scores_of
+from cloister.learners import Descent, LeastSquares, Logistic, Module
+from cloister.mechanisms import Gaussian, Silent
 from cloister.metrics import Spread, nmse
 from cloister.privacy import gaussian_dp
 from cloister.privacy.randomness import SeededRandomness

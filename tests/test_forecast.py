@@ -5,8 +5,11 @@ import math
 
 import pytest
 
-from cloister import Independent, Joint, Plan, Regression, SharedPrior, Silent
+from cloister import Plan
+from cloister.algorithms import Independent, Joint, SharedPrior
 from cloister.forecast import BAND, DEPENDABLE, Forecast, forecast
+from cloister.learners import Regression
+from cloister.mechanisms import Silent
 
 
 def test_band_is_ordered_and_grows_with_rho():

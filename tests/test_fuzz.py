@@ -13,24 +13,16 @@ import numpy as np
 import pytest
 
 import cloister
-from cloister import (
-    Billboard,
-    BillboardError,
-    Classification,
-    CloisterError,
-    Laplace,
-    LeastSquares,
-    Mean,
-    MeanRegularized,
-    Plan,
-    Poisson,
-    Regression,
-    Release,
-    SharedPrior,
-)
+from cloister import Billboard, CloisterError, Plan
+from cloister.algorithms import Mean, MeanRegularized, SharedPrior
+from cloister.board import Release
 from cloister.board.billboard import END, MAGIC
 from cloister.board.records import chained
 from cloister.engines.journal import VERSION, Secret
+from cloister.errors import BillboardError
+from cloister.learners import Classification, LeastSquares, Regression
+from cloister.mechanisms import Laplace
+from cloister.sampling import Poisson
 from cloister.tables.folder import read_plan
 
 FORBIDDEN = {

@@ -38,76 +38,106 @@ def classes(count: int) -> cl.Tasks:
 
 
 def linear(algorithm: object, mechanism: object = None, sampling: object = None, **more: object) -> cl.Plan:
-    plan = cl.Plan(algorithm, mechanism or cl.Gaussian(), sampling or cl.Everyone(), n_tasks=TASKS, **more)
-    return plan if isinstance(mechanism, cl.Silent) else plan.calibrate(5.0)
+    plan = cl.Plan(
+        algorithm,
+        mechanism or cl.mechanisms.Gaussian(),
+        sampling or cl.sampling.Everyone(),
+        n_tasks=TASKS,
+        **more,
+    )
+    return plan if isinstance(mechanism, cl.mechanisms.Silent) else plan.calibrate(5.0)
 
 
-def network() -> cl.Module:
+def network() -> cl.learners.Module:
     import torch
 
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(DIM, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
-    return cl.Module(net)
+    return cl.learners.Module(net)
 
 
-SQUARES, LOGISTIC = cl.LeastSquares(DIM), cl.Logistic(DIM)
-MEAN = cl.MeanRegularized(SQUARES, rounds=4)
-LOWRANK = cl.LowRank(SQUARES, rounds=4, warmup=5)
-CONVEX, STEPS = cl.Convex(SQUARES), cl.Descent(lr=0.2, batch=2, steps=3)
+SQUARES, LOGISTIC = cl.learners.LeastSquares(DIM), cl.learners.Logistic(DIM)
+MEAN = cl.algorithms.MeanRegularized(SQUARES, rounds=4)
+LOWRANK = cl.algorithms.LowRank(SQUARES, rounds=4, warmup=5)
+CONVEX, STEPS = cl.learners.Convex(SQUARES), cl.learners.Descent(lr=0.2, batch=2, steps=3)
 
 #: Cases whose tasks have numbers as targets.
 NUMBERS: dict[str, Callable[[], cl.Plan]] = {
-    "independent": lambda: linear(cl.Independent(cl.Regression(DIM))),
+    "independent": lambda: linear(cl.algorithms.Independent(cl.learners.Regression(DIM))),
     "mean": lambda: linear(MEAN),
     "mean, minibatches and fine-tuning": lambda: linear(
-        cl.MeanRegularized(SQUARES, rounds=3, batch=2, finetune=2)
+        cl.algorithms.MeanRegularized(SQUARES, rounds=3, batch=2, finetune=2)
     ),
-    "mean, no noise": lambda: linear(MEAN, cl.Silent()),
+    "mean, no noise": lambda: linear(MEAN, cl.mechanisms.Silent()),
     "mean, zero-out": lambda: linear(MEAN, relation="zero_out"),
-    "mean, floating point": lambda: linear(MEAN, cl.Gaussian(exact=False)),
-    "mean, Laplace": lambda: linear(MEAN, cl.Laplace()),
-    "mean, Toeplitz": lambda: linear(MEAN, cl.Toeplitz()),
-    "mean, Tree": lambda: linear(MEAN, cl.Tree()),
-    "mean, BLT": lambda: linear(MEAN, cl.BLT()),
-    "mean, Poisson": lambda: linear(MEAN, None, cl.Poisson(0.5)),
-    "mean, fixed size": lambda: linear(MEAN, None, cl.FixedSize(6)),
-    "mean, one pass": lambda: linear(MEAN, None, cl.OnePass()),
-    "mean, epochs": lambda: linear(MEAN, None, cl.Epochs(2)),
-    "averaged": lambda: linear(cl.Averaged(SQUARES)),
+    "mean, floating point": lambda: linear(MEAN, cl.mechanisms.Gaussian(exact=False)),
+    "mean, Laplace": lambda: linear(MEAN, cl.mechanisms.Laplace()),
+    "mean, Toeplitz": lambda: linear(MEAN, cl.mechanisms.Toeplitz()),
+    "mean, Tree": lambda: linear(MEAN, cl.mechanisms.Tree()),
+    "mean, BLT": lambda: linear(MEAN, cl.mechanisms.BLT()),
+    "mean, Poisson": lambda: linear(MEAN, None, cl.sampling.Poisson(0.5)),
+    "mean, fixed size": lambda: linear(MEAN, None, cl.sampling.FixedSize(6)),
+    "mean, one pass": lambda: linear(MEAN, None, cl.sampling.OnePass()),
+    "mean, epochs": lambda: linear(MEAN, None, cl.sampling.Epochs(2)),
+    "averaged": lambda: linear(cl.algorithms.Averaged(SQUARES)),
     "low rank": lambda: linear(LOWRANK),
-    "low rank, Wishart": lambda: linear(LOWRANK, cl.Wishart()),
-    "group sparse": lambda: linear(cl.GroupSparse(SQUARES, rounds=4, warmup=5, allocation=cl.Power(0.5))),
-    "decomposed": lambda: linear(cl.Decomposed(LOWRANK, cl.EntrySparse(0.1))),
-    "guarded": lambda: linear(cl.Guarded(MEAN, cl.Regression(DIM))),
-    "local noise": lambda: linear(cl.LocalNoise(MEAN, epsilon=5.0)),
-    "prior, joint": lambda: linear(cl.SharedPrior(cl.Regression(DIM))),
-    "prior, mean": lambda: linear(cl.SharedPrior(cl.Regression(DIM), cl.Mean())),
-    "prior, subspace": lambda: linear(cl.SharedPrior(cl.Regression(DIM), cl.Subspace())),
-    "prior, support": lambda: linear(cl.SharedPrior(cl.Regression(DIM), cl.Support())),
-    "meta": lambda: linear(cl.MetaSGD(CONVEX, cl.Exact(), rounds=4)),
-    "meta, several models": lambda: linear(cl.ClusteredMetaSGD(CONVEX, cl.Exact(), rounds=8)),
-    "meta, stream": lambda: linear(cl.FTMRL(CONVEX, cl.Exact(), rounds=4), cl.Toeplitz(), cl.OnePass()),
-    "federated averaging, convex": lambda: linear(cl.FedAvg(CONVEX, cl.Descent(lr=0.2, steps=3), rounds=3)),
+    "low rank, Wishart": lambda: linear(LOWRANK, cl.mechanisms.Wishart()),
+    "group sparse": lambda: linear(
+        cl.algorithms.GroupSparse(SQUARES, rounds=4, warmup=5, allocation=cl.algorithms.Power(0.5))
+    ),
+    "decomposed": lambda: linear(cl.algorithms.Decomposed(LOWRANK, cl.algorithms.EntrySparse(0.1))),
+    "guarded": lambda: linear(cl.algorithms.Guarded(MEAN, cl.learners.Regression(DIM))),
+    "local noise": lambda: linear(cl.algorithms.LocalNoise(MEAN, epsilon=5.0)),
+    "prior, joint": lambda: linear(cl.algorithms.SharedPrior(cl.learners.Regression(DIM))),
+    "prior, mean": lambda: linear(
+        cl.algorithms.SharedPrior(cl.learners.Regression(DIM), cl.algorithms.Mean())
+    ),
+    "prior, subspace": lambda: linear(
+        cl.algorithms.SharedPrior(cl.learners.Regression(DIM), cl.algorithms.Subspace())
+    ),
+    "prior, support": lambda: linear(
+        cl.algorithms.SharedPrior(cl.learners.Regression(DIM), cl.algorithms.Support())
+    ),
+    "meta": lambda: linear(cl.algorithms.MetaSGD(CONVEX, cl.learners.Exact(), rounds=4)),
+    "meta, several models": lambda: linear(
+        cl.algorithms.ClusteredMetaSGD(CONVEX, cl.learners.Exact(), rounds=8)
+    ),
+    "meta, stream": lambda: linear(
+        cl.algorithms.FTMRL(CONVEX, cl.learners.Exact(), rounds=4),
+        cl.mechanisms.Toeplitz(),
+        cl.sampling.OnePass(),
+    ),
+    "federated averaging, convex": lambda: linear(
+        cl.algorithms.FedAvg(CONVEX, cl.learners.Descent(lr=0.2, steps=3), rounds=3)
+    ),
 }
 #: Cases whose tasks have two classes.
 TWO: dict[str, Callable[[], cl.Plan]] = {
-    "mean, logistic": lambda: linear(cl.MeanRegularized(LOGISTIC, rounds=4)),
-    "prior, two classes": lambda: linear(cl.SharedPrior(cl.Classification(DIM, classes=2))),
+    "mean, logistic": lambda: linear(cl.algorithms.MeanRegularized(LOGISTIC, rounds=4)),
+    "prior, two classes": lambda: linear(
+        cl.algorithms.SharedPrior(cl.learners.Classification(DIM, classes=2))
+    ),
 }
 #: Cases whose tasks have three classes.
 THREE: dict[str, Callable[[], cl.Plan]] = {
-    "mean, softmax": lambda: linear(cl.MeanRegularized(cl.Softmax(DIM, 3), rounds=4)),
-    "prior, three classes": lambda: linear(cl.SharedPrior(cl.Classification(DIM, classes=3), cl.Mean())),
+    "mean, softmax": lambda: linear(cl.algorithms.MeanRegularized(cl.learners.Softmax(DIM, 3), rounds=4)),
+    "prior, three classes": lambda: linear(
+        cl.algorithms.SharedPrior(cl.learners.Classification(DIM, classes=3), cl.algorithms.Mean())
+    ),
 }
 #: Cases of small networks.
 NETWORKS: dict[str, Callable[[], cl.Plan]] = {
-    "federated averaging": lambda: linear(cl.FedAvg(network(), STEPS, rounds=3)),
-    "adaptive clip": lambda: linear(cl.AdaptiveFedAvg(network(), STEPS, rounds=3)),
-    "proximal": lambda: linear(cl.FedProx(network(), STEPS, rounds=3, server=cl.ServerMomentum())),
-    "ditto": lambda: linear(cl.Ditto(network(), STEPS, rounds=3, server=cl.ServerAdam())),
-    "personalized": lambda: linear(cl.Personalized(network(), STEPS, rounds=3)),
-    "local only": lambda: linear(cl.LocalOnly(network(), STEPS)),
-    "meta, network": lambda: linear(cl.MetaSGD(network(), STEPS, rounds=3)),
+    "federated averaging": lambda: linear(cl.algorithms.FedAvg(network(), STEPS, rounds=3)),
+    "adaptive clip": lambda: linear(cl.algorithms.AdaptiveFedAvg(network(), STEPS, rounds=3)),
+    "proximal": lambda: linear(
+        cl.algorithms.FedProx(network(), STEPS, rounds=3, server=cl.algorithms.ServerMomentum())
+    ),
+    "ditto": lambda: linear(
+        cl.algorithms.Ditto(network(), STEPS, rounds=3, server=cl.algorithms.ServerAdam())
+    ),
+    "personalized": lambda: linear(cl.algorithms.Personalized(network(), STEPS, rounds=3)),
+    "local only": lambda: linear(cl.algorithms.LocalOnly(network(), STEPS)),
+    "meta, network": lambda: linear(cl.algorithms.MetaSGD(network(), STEPS, rounds=3)),
 }
 CASES = [
     *((name, make, lambda: regression()) for name, make in NUMBERS.items()),
@@ -118,7 +148,7 @@ CASES = [
 
 def summary(name: str, make: Callable[[], cl.Plan], data: Callable[[], cl.Tasks]) -> dict[str, list[float]]:
     """Return, of the last release and of each array of the models, five numbers that any change moves."""
-    engine = cl.Batched("cpu") if name in NETWORKS else cl.Local()
+    engine = cl.engines.Batched("cpu") if name in NETWORKS else cl.engines.Local()
     done = cl.run(make(), data(), random_state=7, engine=engine)
     arrays = {f"model {key}": value for key, value in done.private.models.items()}
     if done.board.rounds:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import mean_absolute_error, r2_score, roc_auc_score
 
-from cloister import InputError
+from cloister.errors import InputError
 from cloister.metrics import average_auc, nmse, per_task, spread
 
 RNG = np.random.default_rng(0)

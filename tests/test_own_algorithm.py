@@ -121,7 +121,7 @@ def test_from_the_command_line(desk, finished):
 
 def test_fit_from_the_command_line(desk, finished):
     """From a plan without a noise level: it gets it by --epsilon, and each school gets its model."""
-    dataclasses.replace(finished.plan, mechanism=cl.Gaussian()).save(desk / "draft.toml")
+    dataclasses.replace(finished.plan, mechanism=cl.mechanisms.Gaussian()).save(desk / "draft.toml")
     own = ["--types", "shrunken.py:ShrunkenRidge"]
     fit = [
         "fit",
@@ -201,7 +201,7 @@ def test_what_cannot_be_handed_over_gets_a_sentence(desk, types, sentence, monke
     (desk / "json.py").write_text("Mine = 1\n")
     monkeypatch.chdir(desk)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    with pytest.raises(cl.InputError, match=re.escape(sentence)):
+    with pytest.raises(cl.errors.InputError, match=re.escape(sentence)):
         own_types([types])
 
 

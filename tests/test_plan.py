@@ -15,34 +15,14 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 import cloister
-from cloister import (
-    Billboard,
-    BillboardError,
-    Classification,
-    Everyone,
-    FixedSize,
-    Gaussian,
-    Independent,
-    Joint,
-    LeastSquares,
-    Logistic,
-    Mean,
-    MeanRegularized,
-    OnePass,
-    Plan,
-    PlanError,
-    Poisson,
-    Regression,
-    Release,
-    SharedPrior,
-    Silent,
-    Softmax,
-    Subspace,
-    Support,
-    Tasks,
-    run,
-)
+from cloister import Billboard, Plan, Tasks, run
+from cloister.algorithms import Independent, Joint, Mean, MeanRegularized, SharedPrior, Subspace, Support
+from cloister.board import Release
 from cloister.document import TYPES
+from cloister.errors import BillboardError, PlanError
+from cloister.learners import Classification, LeastSquares, Logistic, Regression, Softmax
+from cloister.mechanisms import Gaussian, Silent
+from cloister.sampling import Everyone, FixedSize, OnePass, Poisson
 
 ALGORITHMS = [
     Independent(Regression(3)),
@@ -144,7 +124,7 @@ def test_the_other_relation_is_priced_by_the_worst_channel():
         gdp_epsilon(lambda e: gdp_delta(mu, e), back.delta), rel=1e-6
     )
     assert 4 <= rounds <= 20
-    assert plan.cost_under("zero_out") == plan.cost_under(cloister.Relation.ZERO_OUT)
+    assert plan.cost_under("zero_out") == plan.cost_under(cloister.channel.Relation.ZERO_OUT)
 
 
 def test_delta_has_a_default_and_a_limit():

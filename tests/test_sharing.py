@@ -8,9 +8,14 @@ import re
 import numpy as np
 import pytest
 
-from cloister import LeastSquares, MeanRegularized, Overlap, Plan, Poisson, Relation, Tasks, overlap
+from cloister import Plan, Tasks
+from cloister.algorithms import MeanRegularized
+from cloister.channel import Relation
 from cloister.errors import InputError
+from cloister.learners import LeastSquares
 from cloister.privacy import gaussian_dp
+from cloister.sampling import Poisson
+from cloister.sharing import Overlap, overlap
 
 ROWS = [[[1.0, 2.0], [3.0, 4.0]], [[3.0, 4.0], [3.0, 4.0], [0.0, 9.0]], [[1.0, 4.0], [3.0, 4.0], [-0.0, 9.0]]]
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from cloister import InputError, Tasks
+from cloister import Tasks
+from cloister.errors import InputError
 from cloister.tasks import local_key, local_uniforms, public_seeds
 
 NAMES = ["b", "a", "b", "c", "a", "b"]

@@ -10,34 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from cloister import (
-    Ballot,
-    Classification,
-    Gaussian,
-    Independent,
-    InputError,
-    LeastSquares,
-    Ledger,
-    Logistic,
+from cloister import Ledger, Plan, Tasks, check_algorithm, replay, run
+from cloister.algorithms import Independent, MeanRegularized, SharedPrior
+from cloister.channel import Relation
+from cloister.errors import AlgorithmError, BudgetError, InputError, PlanError
+from cloister.estimators import (
     LowRankRegressor,
-    MeanRegularized,
     MeanRegularizedRegressor,
-    Plan,
-    PlanError,
     PooledRegressor,
-    Regression,
-    Relation,
-    SharedPrior,
     SingleTaskRegressor,
-    Tasks,
-    check_algorithm,
-    replay,
-    run,
 )
-from cloister.errors import AlgorithmError, BudgetError
+from cloister.learners import Classification, LeastSquares, Logistic, Regression
+from cloister.mechanisms import Gaussian
 from cloister.privacy import gaussian_dp
 from cloister.privacy.randomness import SeededRandomness
-from cloister.tune import RepeatAndSelect, Vote, fit_best, repeat_and_select, selection_epsilon, vote
+from cloister.tune import Ballot, RepeatAndSelect, Vote, fit_best, repeat_and_select, selection_epsilon, vote
 from cloister.tune.selection import _number_of_runs
 
 M, D = 120, 3

@@ -224,7 +224,8 @@ def foreign_types(value: Any) -> list[Any]:
 
     Examples
     --------
-    >>> from cloister import LeastSquares, MeanRegularized
+    >>> from cloister.algorithms import MeanRegularized
+    >>> from cloister.learners import LeastSquares
     >>> foreign_types(MeanRegularized(LeastSquares(2)))
     []
     """

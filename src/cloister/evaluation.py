@@ -168,7 +168,9 @@ def evaluate(
 
     Examples
     --------
-    >>> from cloister import Logistic, MeanRegularized, Plan, run
+    >>> from cloister import Plan, run
+    >>> from cloister.algorithms import MeanRegularized
+    >>> from cloister.learners import Logistic
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(3000, 2))
     >>> train, test = Tasks.from_arrays(X, X[:, 0] > 0, np.arange(3000) % 300).split(0.5)

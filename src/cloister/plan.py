@@ -61,7 +61,8 @@ class Plan:
 
     Examples
     --------
-    >>> from cloister import LeastSquares, MeanRegularized
+    >>> from cloister.algorithms import MeanRegularized
+    >>> from cloister.learners import LeastSquares
     >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=5), n_tasks=200).calibrate(epsilon=1.0)
     >>> round(plan.guarantee.epsilon, 3), plan.guarantee.relation
     (1.0, 'replace')

@@ -9,22 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from cloister import (
-    AdaptiveFedAvg,
-    Batched,
-    Descent,
-    FedAvg,
-    Gaussian,
-    Module,
-    Plan,
-    PlanError,
-    Poisson,
-    Relation,
-    Silent,
-    Tasks,
-    check_algorithm,
-    run,
-)
+from cloister import Plan, Tasks, check_algorithm, run
+from cloister.algorithms import AdaptiveFedAvg, FedAvg
+from cloister.channel import Relation
+from cloister.engines import Batched
+from cloister.errors import PlanError
+from cloister.learners import Descent, Module
+from cloister.mechanisms import Gaussian, Silent
+from cloister.sampling import Poisson
 
 M = 40
 

@@ -9,21 +9,13 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.linear_model import Ridge
 
-from cloister import (
-    Averaged,
-    Gaussian,
-    InputError,
-    LeastSquares,
-    Logistic,
-    Plan,
-    PlanError,
-    Silent,
-    Tasks,
-    check_algorithm,
-    run,
-)
+from cloister import Plan, Tasks, check_algorithm, run
+from cloister.algorithms import Averaged
 from cloister.algorithms.baselines import l1_logistic, lasso, pooled_ridge, ridge
 from cloister.algorithms.relationship import Relationship, dp_mtrl, laplace_ball, mtrl
+from cloister.errors import InputError, PlanError
+from cloister.learners import LeastSquares, Logistic
+from cloister.mechanisms import Gaussian, Silent
 from cloister.privacy.composition import composition_bound, group_privacy, published_group_privacy
 from cloister.privacy.instance_level import aggregation_scale, instance_budget, round_budgets
 

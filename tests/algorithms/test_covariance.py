@@ -8,28 +8,14 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from cloister import (
-    Decomposed,
-    EntrySparse,
-    Gaussian,
-    Geometric,
-    GroupSparse,
-    Laplace,
-    LeastSquares,
-    Logistic,
-    LowRank,
-    Plan,
-    PlanError,
-    Poisson,
-    Power,
-    Silent,
-    Tasks,
-    check_algorithm,
-    replay,
-    run,
-)
+from cloister import Plan, Tasks, check_algorithm, replay, run
+from cloister.algorithms import Decomposed, EntrySparse, Geometric, GroupSparse, LowRank, Power
 from cloister.algorithms.covariance import ModelProtected
 from cloister.channel import unsvec
+from cloister.errors import PlanError
+from cloister.learners import LeastSquares, Logistic
+from cloister.mechanisms import Gaussian, Laplace, Silent
+from cloister.sampling import Poisson
 
 M, N, D = 16, 12, 6
 BOTH = pytest.mark.parametrize("family", [LowRank, GroupSparse])

@@ -7,22 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from cloister import (
-    Decomposed,
-    EntrySparse,
-    Gaussian,
-    GroupSparse,
-    LeastSquares,
-    LowRank,
-    Plan,
-    PlanError,
-    Silent,
-    SquaredNorm,
-    Tasks,
-    TaskSparse,
-    check_algorithm,
-    run,
-)
+from cloister import Plan, Tasks, check_algorithm, run
+from cloister.algorithms import Decomposed, EntrySparse, GroupSparse, LowRank, SquaredNorm, TaskSparse
+from cloister.errors import PlanError
+from cloister.learners import LeastSquares
+from cloister.mechanisms import Gaussian, Silent
 
 M, N, D = 15, 14, 5
 SHARED = pytest.mark.parametrize("family", [LowRank, GroupSparse])

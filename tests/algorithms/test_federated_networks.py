@@ -9,34 +9,25 @@ import pytest
 import torch
 from torch import nn
 
-from cloister import (
-    EWC,
-    Descent,
+from cloister import Plan, Tasks, check_algorithm, run
+from cloister.algorithms import (
     Ditto,
     FedAvg,
     FedProx,
     FineTuning,
-    FixedSize,
-    Gaussian,
     Increment,
     LocalOnly,
-    Module,
     Offset,
     Personalized,
-    Plan,
-    PlanError,
-    Poisson,
     Position,
-    Quadratic,
     ServerAdam,
     ServerAverage,
     ServerMomentum,
-    Silent,
-    SymmetrizedKL,
-    Tasks,
-    check_algorithm,
-    run,
 )
+from cloister.errors import PlanError
+from cloister.learners import EWC, Descent, Module, Quadratic, SymmetrizedKL
+from cloister.mechanisms import Gaussian, Silent
+from cloister.sampling import FixedSize, Poisson
 
 M = 9
 FAR = 1e6  # a clip that nothing reaches

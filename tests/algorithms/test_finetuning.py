@@ -9,29 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from cloister import (
-    EWC,
-    Batched,
-    Choice,
-    Descent,
-    Ditto,
-    FedAvg,
-    FineTuning,
-    Gaussian,
-    Local,
-    Module,
-    Personalized,
-    Plan,
-    PlanError,
-    Quadratic,
-    Silent,
-    SymmetrizedKL,
-    Tasks,
-    check_algorithm,
-    replay,
-    run,
-)
+from cloister import Plan, Tasks, check_algorithm, replay, run
+from cloister.algorithms import Choice, Ditto, FedAvg, FineTuning, Personalized
 from cloister.algorithms.finetuning import _left_out_loss
+from cloister.engines import Batched, Local
+from cloister.errors import PlanError
+from cloister.learners import EWC, Descent, Module, Quadratic, SymmetrizedKL
+from cloister.mechanisms import Gaussian, Silent
 from cloister.tasks import public_seeds
 
 STEPS = Descent(0.1, batch=2, momentum=0.5, decay=0.9)

@@ -7,28 +7,20 @@ import math
 import numpy as np
 import pytest
 
-from cloister import (
-    Classification,
+from cloister import Plan, Tasks, check_algorithm, run
+from cloister.algorithms import (
     Decomposed,
     EntrySparse,
-    Everyone,
     Guarded,
     Independent,
-    LeastSquares,
-    Logistic,
     LowRank,
     MeanRegularized,
-    Plan,
-    PlanError,
-    Poisson,
-    Regression,
     SharedPrior,
-    Silent,
-    Softmax,
-    Tasks,
-    check_algorithm,
-    run,
 )
+from cloister.errors import PlanError
+from cloister.learners import Classification, LeastSquares, Logistic, Regression, Softmax
+from cloister.mechanisms import Silent
+from cloister.sampling import Everyone, Poisson
 from cloister.tasks import local_uniforms
 
 D = 3

@@ -7,18 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from cloister import (
-    Gaussian,
-    LeastSquares,
-    Logistic,
-    MeanRegularized,
-    Plan,
-    PlanError,
-    Silent,
-    Tasks,
-    run,
-)
+from cloister import Plan, Tasks, run
+from cloister.algorithms import MeanRegularized
 from cloister.algorithms.mean import project
+from cloister.errors import PlanError
+from cloister.learners import LeastSquares, Logistic
+from cloister.mechanisms import Gaussian, Silent
 
 M, N, D = 12, 8, 3
 

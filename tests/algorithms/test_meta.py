@@ -7,37 +7,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cloister import (
+from cloister import Plan, Tasks, adapt, check_algorithm, replay, run
+from cloister.algorithms import (
     FTMRL,
     Choice,
     ClusteredMetaSGD,
-    Convex,
-    Descent,
-    Exact,
     FineTuning,
-    Gaussian,
-    LeastSquares,
-    Logistic,
     MeanRegularized,
     MetaSGD,
-    OnePass,
-    Plan,
-    PlanError,
-    Poisson,
-    Quadratic,
-    Relation,
     ServerAdam,
     ServerAverage,
     ServerMomentum,
-    Silent,
-    Softmax,
-    Tasks,
-    adapt,
-    check_algorithm,
-    replay,
-    run,
 )
+from cloister.channel import Relation
 from cloister.datasets.meta import around_centres
+from cloister.errors import PlanError
+from cloister.learners import Convex, Descent, Exact, LeastSquares, Logistic, Quadratic, Softmax
+from cloister.mechanisms import Gaussian, Silent
+from cloister.sampling import OnePass, Poisson
 
 D = 4
 FAR = 1e6  # a clip that nothing reaches
@@ -89,7 +76,7 @@ def test_contract(fields, local):
 
 def envelope(learner, h, block, lam):
     """Return the least of loss and pull, found by plain descent."""
-    from cloister import Quadratic
+    from cloister.learners import Quadratic
 
     spread = learner.spread(h, block)
     w = learner.descend(spread, block, Descent(0.05, steps=4000), 0, h, Quadratic(lam))

@@ -7,33 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from cloister import (
-    FTMRL,
-    Batched,
-    Choice,
-    ClusteredMetaSGD,
-    Convex,
-    Descent,
-    Exact,
-    FineTuning,
-    Gaussian,
-    InputError,
-    LeastSquares,
-    Ledger,
-    MetaSGD,
-    Module,
-    OnePass,
-    Plan,
-    PlanError,
-    Poisson,
-    Quadratic,
-    ServerAverage,
-    Tasks,
-    adapt,
-    check_algorithm,
-    run,
-    run_clusters,
-)
+from cloister import Ledger, Plan, Tasks, adapt, check_algorithm, run
+from cloister.algorithms import FTMRL, Choice, ClusteredMetaSGD, FineTuning, MetaSGD, ServerAverage
+from cloister.engines import Batched, run_clusters
+from cloister.errors import InputError, PlanError
+from cloister.learners import Convex, Descent, Exact, LeastSquares, Module, Quadratic
+from cloister.mechanisms import Gaussian
+from cloister.sampling import OnePass, Poisson
 
 D, M = 3, 30
 KINDS = [

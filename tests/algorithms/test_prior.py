@@ -8,28 +8,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cloister import (
-    Classification,
-    Gaussian,
-    Independent,
-    Joint,
-    Mean,
-    Plan,
-    Regression,
-    SharedPrior,
-    Silent,
-    Subspace,
-    Support,
-    Tasks,
-    run,
-)
+from cloister import Plan, Tasks, run
 from cloister.algorithm import Budget
+from cloister.algorithms import Independent, Joint, Mean, SharedPrior, Subspace, Support
 from cloister.algorithms.cleaning import compose, covariance_factors, leak, lifted, significant, spikes
 from cloister.board.billboard import Billboard, Release
 from cloister.channel import unsvec
+from cloister.learners import Classification, Regression
 from cloister.learners.linear.average import Candidate
 from cloister.learners.linear.classification import VARIANCES
 from cloister.learners.linear.regression import LAMBDAS, NOISE_SCALES
+from cloister.mechanisms import Gaussian, Silent
 
 STRUCTURES = [Joint(), Mean(), Subspace(), Support()]
 

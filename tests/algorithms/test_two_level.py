@@ -8,21 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cloister import (
-    Decomposed,
-    EntrySparse,
-    GroupSparse,
-    LeastSquares,
-    LocalNoise,
-    LowRank,
-    MeanRegularized,
-    Plan,
-    PlanError,
-    Silent,
-    Tasks,
-    check_algorithm,
-    run,
-)
+from cloister import Plan, Tasks, check_algorithm, run
+from cloister.algorithms import Decomposed, EntrySparse, GroupSparse, LocalNoise, LowRank, MeanRegularized
+from cloister.errors import PlanError
+from cloister.learners import LeastSquares
+from cloister.mechanisms import Silent
 from cloister.tasks import local_uniforms
 
 M, D, K, EPSILON, ROUNDS = 4000, 5, 0.8, 6.0, 3

@@ -7,25 +7,19 @@ import math
 import numpy as np
 import pytest
 
-from cloister import (
-    Billboard,
+from cloister import Billboard, Plan, Tasks, check_algorithm, replay, run
+from cloister.algorithms import (
     Decomposed,
     EntrySparse,
     GroupSparse,
     Guarded,
-    LeastSquares,
     LowRank,
     MeanRegularized,
-    Plan,
-    PlanError,
-    Regression,
-    Silent,
     SquaredNorm,
-    Tasks,
-    check_algorithm,
-    replay,
-    run,
 )
+from cloister.errors import PlanError
+from cloister.learners import LeastSquares, Regression
+from cloister.mechanisms import Silent
 from cloister.tasks import local_uniforms
 
 D = 4

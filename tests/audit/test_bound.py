@@ -7,10 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from cloister import Gaussian, InputError, LeastSquares, MeanRegularized, Plan
+from cloister import Plan
+from cloister.algorithms import MeanRegularized
 from cloister.audit.bound import clopper_pearson, lower_bound
 from cloister.audit.fixtures import PublishedWishart
 from cloister.audit.game import play
+from cloister.errors import InputError
+from cloister.learners import LeastSquares
+from cloister.mechanisms import Gaussian
 from cloister.privacy import gaussian_dp
 from cloister.privacy.randomness import SeededRandomness
 

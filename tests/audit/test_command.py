@@ -9,9 +9,12 @@ from dataclasses import dataclass, replace
 import pytest
 from typer.testing import CliRunner
 
-from cloister import Gaussian, Independent, LeastSquares, MeanRegularized, Plan, Regression, Silent
+from cloister import Plan
+from cloister.algorithms import Independent, MeanRegularized
 from cloister.audit import audit
 from cloister.cli import app
+from cloister.learners import LeastSquares, Regression
+from cloister.mechanisms import Gaussian, Silent
 from cloister.report.audit import render
 
 

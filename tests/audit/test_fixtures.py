@@ -9,10 +9,14 @@ import pytest
 from scipy.special import ndtr, ndtri
 
 import cloister
-from cloister import Gaussian, LeastSquares, LowRank, Plan, PlanError, Relation
+from cloister import Plan
+from cloister.algorithms import LowRank
 from cloister.audit.fixtures import PublishedLaplace, PublishedWishart, TaskRelationship
 from cloister.audit.releases import Curator
-from cloister.channel import unsvec
+from cloister.channel import Relation, unsvec
+from cloister.errors import PlanError
+from cloister.learners import LeastSquares
+from cloister.mechanisms import Gaussian
 from cloister.privacy.randomness import SeededRandomness
 
 DRAWS = 40_000

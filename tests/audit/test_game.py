@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 import cloister as cl
-from cloister import Everyone, FixedSize, Gaussian, Laplace, LeastSquares, OnePass, Plan, Poisson, Wishart
+from cloister import Plan
 from cloister.audit import audit, lower_bound
 from cloister.audit.auditor import check_auditable
 from cloister.audit.claim import claimed_epsilon, claimed_missed
 from cloister.audit.game import affordable, play
+from cloister.learners import LeastSquares
+from cloister.mechanisms import Gaussian, Laplace, Wishart
 from cloister.privacy.randomness import SeededRandomness
+from cloister.sampling import Everyone, FixedSize, OnePass, Poisson
 from cloister.tune.voting import Ballot
 
 LOSS = LeastSquares(3)
@@ -21,14 +24,14 @@ HIDDEN = Poisson(0.3, hidden=True)
 
 
 def mean(rounds=2):
-    return cl.MeanRegularized(LOSS, rounds=rounds)
+    return cl.algorithms.MeanRegularized(LOSS, rounds=rounds)
 
 
 def low_rank(rounds=2):
-    return cl.LowRank(LOSS, rounds=rounds)
+    return cl.algorithms.LowRank(LOSS, rounds=rounds)
 
 
-ONE, TASKS = cl.LeastSquares(1), {"n_tasks": 100}
+ONE, TASKS = cl.learners.LeastSquares(1), {"n_tasks": 100}
 SHIPPED = {
     "exact": Plan(mean(), **TASKS),
     "floating": Plan(mean(), Gaussian(exact=False), **TASKS),
@@ -36,32 +39,43 @@ SHIPPED = {
     "visible": Plan(mean(4), Gaussian(), Poisson(0.3), **TASKS),
     "fixed size": Plan(mean(4), Gaussian(), FixedSize(30), **TASKS),
     "one pass": Plan(mean(4), Gaussian(), OnePass(), **TASKS),
-    "passes": Plan(mean(4), Gaussian(), cl.Epochs(2), **TASKS),
-    "toeplitz": Plan(mean(8), cl.Toeplitz(), OnePass(), **TASKS),
-    "toeplitz, floating": Plan(mean(8), cl.Toeplitz(exact=False), OnePass(), **TASKS),
-    "banded": Plan(mean(8), cl.Toeplitz(bands=4), cl.Epochs(2), relation="zero_out", **TASKS),
-    "tree": Plan(mean(8), cl.Tree(), OnePass(), **TASKS),
-    "honaker": Plan(mean(8), cl.Tree(honaker=True), cl.Epochs(4), **TASKS),
-    "buffered": Plan(cl.Averaged(LOSS), cl.BLT(), **TASKS),
-    "hidden toeplitz": Plan(mean(4), cl.Toeplitz(), HIDDEN, **TASKS),
+    "passes": Plan(mean(4), Gaussian(), cl.sampling.Epochs(2), **TASKS),
+    "toeplitz": Plan(mean(8), cl.mechanisms.Toeplitz(), OnePass(), **TASKS),
+    "toeplitz, floating": Plan(mean(8), cl.mechanisms.Toeplitz(exact=False), OnePass(), **TASKS),
+    "banded": Plan(
+        mean(8), cl.mechanisms.Toeplitz(bands=4), cl.sampling.Epochs(2), relation="zero_out", **TASKS
+    ),
+    "tree": Plan(mean(8), cl.mechanisms.Tree(), OnePass(), **TASKS),
+    "honaker": Plan(mean(8), cl.mechanisms.Tree(honaker=True), cl.sampling.Epochs(4), **TASKS),
+    "buffered": Plan(cl.algorithms.Averaged(LOSS), cl.mechanisms.BLT(), **TASKS),
+    "hidden toeplitz": Plan(mean(4), cl.mechanisms.Toeplitz(), HIDDEN, **TASKS),
     "hidden": Plan(mean(4), Gaussian(), HIDDEN, **TASKS),
     "hidden silence": Plan(mean(4), Gaussian(), HIDDEN, relation="zero_out", **TASKS),
-    "averaged": Plan(cl.Averaged(LOSS), **TASKS),
-    "prior": Plan(cl.SharedPrior(cl.Regression(3)), **TASKS),
-    "prior of classes": Plan(cl.SharedPrior(cl.Classification(2, classes=4), cl.Mean()), **TASKS),
-    "guarded": Plan(cl.Guarded(cl.SharedPrior(cl.Regression(3)), cl.Regression(3)), **TASKS),
+    "averaged": Plan(cl.algorithms.Averaged(LOSS), **TASKS),
+    "prior": Plan(cl.algorithms.SharedPrior(cl.learners.Regression(3)), **TASKS),
+    "prior of classes": Plan(
+        cl.algorithms.SharedPrior(cl.learners.Classification(2, classes=4), cl.algorithms.Mean()), **TASKS
+    ),
+    "guarded": Plan(
+        cl.algorithms.Guarded(
+            cl.algorithms.SharedPrior(cl.learners.Regression(3)), cl.learners.Regression(3)
+        ),
+        **TASKS,
+    ),
     "low rank": Plan(low_rank(), **TASKS),
     "low rank, floating": Plan(low_rank(), Gaussian(exact=False), **TASKS),
-    "group sparse": Plan(cl.GroupSparse(LOSS, rounds=2), **TASKS),
-    "decomposed": Plan(cl.Decomposed(low_rank(), cl.EntrySparse(0.1)), **TASKS),
-    "local noise": Plan(cl.LocalNoise(low_rank(), epsilon=1.0), **TASKS),
+    "group sparse": Plan(cl.algorithms.GroupSparse(LOSS, rounds=2), **TASKS),
+    "decomposed": Plan(cl.algorithms.Decomposed(low_rank(), cl.algorithms.EntrySparse(0.1)), **TASKS),
+    "local noise": Plan(cl.algorithms.LocalNoise(low_rank(), epsilon=1.0), **TASKS),
     "ballot": Plan(Ballot(3), **TASKS),
     "wishart": Plan(low_rank(1), Wishart(), **TASKS),
     "wishart silence": Plan(low_rank(1), Wishart(), relation="zero_out", **TASKS),
-    "wishart decomposed": Plan(cl.Decomposed(low_rank(1), cl.EntrySparse(0.1)), Wishart(), **TASKS),
+    "wishart decomposed": Plan(
+        cl.algorithms.Decomposed(low_rank(1), cl.algorithms.EntrySparse(0.1)), Wishart(), **TASKS
+    ),
     "laplace": Plan(mean(1), Laplace(), **TASKS),
-    "laplace averaged": Plan(cl.Averaged(LOSS), Laplace(), **TASKS),
-    "pure": Plan(cl.MeanRegularized(ONE, rounds=1), Laplace(), n_tasks=100, delta=0.0),
+    "laplace averaged": Plan(cl.algorithms.Averaged(LOSS), Laplace(), **TASKS),
+    "pure": Plan(cl.algorithms.MeanRegularized(ONE, rounds=1), Laplace(), n_tasks=100, delta=0.0),
 }
 
 
@@ -174,14 +188,14 @@ def test_the_claimed_curve_follows_the_claimed_epsilons():
 
 def test_what_cannot_be_attacked_is_refused():
     for plan, reason in (
-        (Plan(cl.Independent(cl.Regression(3)), n_tasks=10), "says nothing"),
-        (Plan(mean(), cl.Silent(), n_tasks=10), "no noise"),
+        (Plan(cl.algorithms.Independent(cl.learners.Regression(3)), n_tasks=10), "says nothing"),
+        (Plan(mean(), cl.mechanisms.Silent(), n_tasks=10), "no noise"),
         (Plan(mean(), n_tasks=10), "no noise level yet"),
     ):
-        with pytest.raises(cl.PlanError, match=reason):
+        with pytest.raises(cl.errors.PlanError, match=reason):
             check_auditable(plan)
-    with pytest.raises(cl.PlanError, match="says nothing or all"):
-        play(Plan(mean(), cl.Silent(), n_tasks=10), SeededRandomness(0), 1000)
+    with pytest.raises(cl.errors.PlanError, match="says nothing or all"):
+        play(Plan(mean(), cl.mechanisms.Silent(), n_tasks=10), SeededRandomness(0), 1000)
 
 
 def test_games_stay_affordable():

@@ -7,25 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from cloister import (
-    Channel,
-    Gaussian,
-    Laplace,
-    LeastSquares,
-    LowRank,
-    MeanAndOuter,
-    MeanRegularized,
-    Outer,
-    Plain,
-    Plan,
-    Regression,
-    SharedPrior,
-    Wishart,
-)
+from cloister import Plan
+from cloister.algorithms import LowRank, MeanRegularized, SharedPrior
 from cloister.audit import audit, audit_mechanism
 from cloister.audit.freshness import check_freshness
 from cloister.audit.last_bits import check_last_bits
 from cloister.audit.noise_law import check_noise
+from cloister.channel import Channel, MeanAndOuter, Outer, Plain
+from cloister.learners import LeastSquares, Regression
+from cloister.mechanisms import Gaussian, Laplace, Wishart
 from cloister.privacy.randomness import SeededRandomness, normals
 
 SOURCE = SeededRandomness(0)

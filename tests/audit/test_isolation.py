@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 
 import cloister as cl
-from cloister import LeastSquares, MeanRegularized, Plan
+from cloister import Plan
+from cloister.algorithms import MeanRegularized
 from cloister.audit.isolation import check_isolation
+from cloister.learners import LeastSquares
 
 ALGORITHMS = [
     MeanRegularized(LeastSquares(3), rounds=3),
-    MeanRegularized(cl.Softmax(2, classes=3), rounds=2),
-    cl.SharedPrior(cl.Regression(3)),
-    cl.SharedPrior(cl.Classification(3)),
-    cl.LowRank(cl.Logistic(3), rounds=2),
-    cl.LocalNoise(cl.GroupSparse(LeastSquares(3), rounds=2), epsilon=10.0),
+    MeanRegularized(cl.learners.Softmax(2, classes=3), rounds=2),
+    cl.algorithms.SharedPrior(cl.learners.Regression(3)),
+    cl.algorithms.SharedPrior(cl.learners.Classification(3)),
+    cl.algorithms.LowRank(cl.learners.Logistic(3), rounds=2),
+    cl.algorithms.LocalNoise(cl.algorithms.GroupSparse(LeastSquares(3), rounds=2), epsilon=10.0),
 ]
 
 
@@ -28,7 +30,7 @@ def test_shipped_algorithms_isolate(algorithm):
 
 
 def test_it_works_with_sampling():
-    for sampling in (cl.Poisson(0.5), cl.FixedSize(40), cl.OnePass()):
+    for sampling in (cl.sampling.Poisson(0.5), cl.sampling.FixedSize(40), cl.sampling.OnePass()):
         plan = Plan(MeanRegularized(LeastSquares(2), rounds=3), sampling=sampling, n_tasks=60).calibrate(1.0)
         assert check_isolation(plan).holds
 
@@ -74,7 +76,7 @@ def test_an_algorithm_that_stops_on_bad_data_is_convicted():
 def test_what_is_not_known_is_not_tested():
     from cloister.audit.bare import OneRelease
 
-    own = OneRelease(cl.Channel(2))  # does not say what rows it takes
+    own = OneRelease(cl.channel.Channel(2))  # does not say what rows it takes
     found = check_isolation(Plan(own, n_tasks=10).calibrate(1.0))
     assert found.holds is None
     assert "not tested" in found.detail

@@ -14,7 +14,8 @@ from scipy.special import ndtr, ndtri
 from typer.testing import CliRunner
 
 import cloister
-from cloister import Everyone, Plan, PlanError, SharedPrior
+from cloister import Plan
+from cloister.algorithms import SharedPrior
 from cloister.audit.bound import lower_bound
 from cloister.audit.museum import convict, convict_repaired, each, museum
 from cloister.audit.museum.floating_point import SpreadMessage, floating_point_hits, hit_probability
@@ -30,8 +31,10 @@ from cloister.audit.museum.wishart import (
     directions,
 )
 from cloister.cli import app
+from cloister.errors import PlanError
 from cloister.learners.linear.regression import Regression
 from cloister.privacy import gaussian_dp
+from cloister.sampling import Everyone
 
 EXHIBITS = museum()
 NAMES = [exhibit.name for exhibit in EXHIBITS]

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from cloister import Gaussian, Laplace, LeastSquares, LowRank, MeanRegularized, Plan, SharedPrior, Wishart
+from cloister import Plan
+from cloister.algorithms import LowRank, MeanRegularized, SharedPrior
 from cloister.audit.noise_law import check_noise, examine
 from cloister.channel import svec
+from cloister.learners import LeastSquares
 from cloister.learners.linear.regression import Regression
+from cloister.mechanisms import Gaussian, Laplace, Wishart
 from cloister.privacy.laws import GaussianLaw, WishartLaw
 from cloister.privacy.mechanisms import grid_noise
 from cloister.privacy.randomness import SeededRandomness

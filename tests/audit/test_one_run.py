@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from cloister import Gaussian, InputError, LeastSquares, LowRank, MeanRegularized, Plan, Poisson
+from cloister import Plan
+from cloister.algorithms import LowRank, MeanRegularized
 from cloister.audit.one_run import one_run, one_run_epsilon, one_run_p_value
+from cloister.errors import InputError
+from cloister.learners import LeastSquares
+from cloister.mechanisms import Gaussian
 from cloister.privacy.randomness import SeededRandomness
+from cloister.sampling import Poisson
 
 
 def plan_of(mu=None, **changes):

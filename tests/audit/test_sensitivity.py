@@ -8,9 +8,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from cloister import Absolute, Channel, Diagonal, Gaussian, MeanAndOuter, Outer, Plain, Relation
 from cloister.audit.releases import released_total
 from cloister.audit.sensitivity import furthest, furthest_on
+from cloister.channel import Absolute, Channel, Diagonal, MeanAndOuter, Outer, Plain, Relation
+from cloister.mechanisms import Gaussian
 
 LIFTS = [Plain(), Absolute(), Outer(), Diagonal(), MeanAndOuter(0.3), MeanAndOuter(0.9)]
 

@@ -18,9 +18,15 @@ from cloister.audit.one_run import one_run
 from cloister.privacy.mechanisms import grid_noise
 from cloister.privacy.randomness import SeededRandomness, normals
 
-ALGORITHM = cl.MeanRegularized(cl.LeastSquares(3), rounds=12)
-KINDS = [cl.Toeplitz(0.7), cl.Toeplitz(0.7, bands=3), cl.Tree(0.7), cl.Tree(0.7, honaker=True), cl.BLT(0.7)]
-SAMPLINGS = [cl.OnePass(), cl.Epochs(4), cl.Everyone()]
+ALGORITHM = cl.algorithms.MeanRegularized(cl.learners.LeastSquares(3), rounds=12)
+KINDS = [
+    cl.mechanisms.Toeplitz(0.7),
+    cl.mechanisms.Toeplitz(0.7, bands=3),
+    cl.mechanisms.Tree(0.7),
+    cl.mechanisms.Tree(0.7, honaker=True),
+    cl.mechanisms.BLT(0.7),
+]
+SAMPLINGS = [cl.sampling.OnePass(), cl.sampling.Epochs(4), cl.sampling.Everyone()]
 
 
 def plan_of(mechanism, sampling=SAMPLINGS[1], **keywords):
@@ -28,7 +34,7 @@ def plan_of(mechanism, sampling=SAMPLINGS[1], **keywords):
 
 
 @dataclass(frozen=True)
-class Faint(cl.Toeplitz):
+class Faint(cl.mechanisms.Toeplitz):
     """Two thirds of the noise that it claims."""
 
     def perturb(self, encoded, steps, noise, stream):
@@ -36,7 +42,7 @@ class Faint(cl.Toeplitz):
 
 
 @dataclass(frozen=True)
-class Public(cl.Toeplitz):
+class Public(cl.mechanisms.Toeplitz):
     """The same noise whatever the key, and in every round."""
 
     def perturb(self, encoded, steps, noise, stream):
@@ -44,11 +50,11 @@ class Public(cl.Toeplitz):
 
 
 @dataclass(frozen=True)
-class Undone(cl.Toeplitz):
+class Undone(cl.mechanisms.Toeplitz):
     """Noise that is fresh in every round and of the right size at first, but not correlated as it claims."""
 
     def state(self, schedule, measure, source):
-        return cl.Toeplitz(self.mu, bands=1).state(schedule, measure, source)
+        return cl.mechanisms.Toeplitz(self.mu, bands=1).state(schedule, measure, source)
 
 
 @pytest.mark.parametrize("relation", ["replace", "zero_out"])
@@ -71,7 +77,7 @@ def test_the_transcript_gives_away_what_is_claimed_and_no_more(mechanism, sampli
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=repr)
 def test_two_thirds_of_the_noise_are_convicted(sampling):
     """By the game as well as by the law of the noise."""
-    mu = plan_of(cl.Toeplitz(), sampling).calibrate(1.0).mechanism.mu
+    mu = plan_of(cl.mechanisms.Toeplitz(), sampling).calibrate(1.0).mechanism.mu
     found = audit(plan_of(Faint(mu), sampling), draws=60_000, random_state=0)
     assert any(m.breach for m in found.measured)
     assert "the noise is not what it is said to be" in found.verdict
@@ -80,7 +86,7 @@ def test_two_thirds_of_the_noise_are_convicted(sampling):
 def test_noise_that_comes_again_is_convicted():
     found = check_freshness(plan_of(Public(0.7)), SeededRandomness(0))
     assert (found.keys, found.rounds) == (False, False)
-    assert check_freshness(plan_of(cl.Toeplitz(0.7)), SeededRandomness(0)).breach is False
+    assert check_freshness(plan_of(cl.mechanisms.Toeplitz(0.7)), SeededRandomness(0)).breach is False
 
 
 def test_noise_with_another_correlation_is_convicted():
@@ -103,7 +109,7 @@ def test_last_bits_are_those_of_whole_measurements(mechanism):
 
 def test_what_says_nothing_about_correlated_noise_is_left_out_and_told():
     """Honaker's releases do not say what was measured, and canaries have no number of their own."""
-    plan = plan_of(cl.Tree(honaker=True)).calibrate(1.0)
+    plan = plan_of(cl.mechanisms.Tree(honaker=True)).calibrate(1.0)
     source = SeededRandomness(0)
     assert check_last_bits(plan, source) is None
     assert one_run(plan, source) is None
@@ -115,7 +121,10 @@ def test_what_says_nothing_about_correlated_noise_is_left_out_and_told():
 
 def test_a_long_run_is_attacked_in_its_first_rounds():
     long = cl.Plan(
-        cl.MeanRegularized(cl.LeastSquares(1), rounds=600), cl.BLT(1.0), cl.OnePass(), n_tasks=1000
+        cl.algorithms.MeanRegularized(cl.learners.LeastSquares(1), rounds=600),
+        cl.mechanisms.BLT(1.0),
+        cl.sampling.OnePass(),
+        n_tasks=1000,
     )
     scores = play(long, SeededRandomness(0), 1000)
     assert np.std(scores.silent) <= 1 + 5 / math.sqrt(2000)

@@ -14,7 +14,9 @@ from cloister.audit import audit, auditor
 from cloister.audit.bound import lower_bound
 from cloister.audit.noise_law import NoiseLaw
 
-PLAN = cl.Plan(cl.MeanRegularized(cl.LeastSquares(3), rounds=2), n_tasks=100).calibrate(1.0)
+PLAN = cl.Plan(cl.algorithms.MeanRegularized(cl.learners.LeastSquares(3), rounds=2), n_tasks=100).calibrate(
+    1.0
+)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +112,9 @@ def test_errors_of_all_tests_add_up_to_no_more_than_is_stated(monkeypatch, found
         monkeypatch.setattr(auditor, name, lambda *args, value=value: value)
     monkeypatch.setattr(auditor, "lower_bound", bound)
     monkeypatch.setattr(auditor, "one_run", one_run)
-    several = cl.Plan(cl.SharedPrior(cl.Regression(2)), n_tasks=200).calibrate(1.0)  # more than one channel
+    several = cl.Plan(cl.algorithms.SharedPrior(cl.learners.Regression(2)), n_tasks=200).calibrate(
+        1.0
+    )  # more than one channel
     for plan in (PLAN, several):
         games.clear(), runs.clear()
         made = audit(plan, draws=1000, confidence=confidence, random_state=0)

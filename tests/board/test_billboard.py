@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import cloister.board.billboard as module
-from cloister import Billboard, BillboardError, InputError, Release
+from cloister import Billboard
+from cloister.board import Release
+from cloister.errors import BillboardError, InputError
 
 
 def small_board(rounds=2):

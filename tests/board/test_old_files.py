@@ -47,7 +47,7 @@ def tasks(old):
 
 
 def plan(rounds: int = 4) -> cl.Plan:
-    algorithm = cl.MeanRegularized(cl.LeastSquares(2), rounds=rounds)
+    algorithm = cl.algorithms.MeanRegularized(cl.learners.LeastSquares(2), rounds=rounds)
     return cl.Plan(algorithm, n_tasks=6, delta=0.01).calibrate(1.0)
 
 
@@ -84,7 +84,7 @@ def test_what_0_1_knew_of_doubts_is_still_known(old):
 def test_a_ledger_of_0_1_still_says_no(old, tasks):
     """Refusing to read it would reset a budget; so would reading it as empty."""
     ledger = Ledger.open(old / "ledger.sqlite")
-    with pytest.raises(cl.BudgetError, match="the budget is 8"):
+    with pytest.raises(cl.errors.BudgetError, match="the budget is 8"):
         cl.run(cl.Plan(plan().algorithm, n_tasks=6, delta=0.01).calibrate(7.9), tasks, ledger=ledger)
     assert Ledger.open(old / "ledger.sqlite").head == HEAD
 
@@ -96,7 +96,7 @@ def test_the_chain_of_0_1_is_verified(old):
         for trigger in database.execute("select name from sqlite_master where type = 'trigger'").fetchall():
             database.execute(f"drop trigger {trigger[0]}")
         database.execute(f"update {charges} set mu = 0.1 where number = 1")
-    with pytest.raises(cl.LedgerError):
+    with pytest.raises(cl.errors.LedgerError):
         _ = Ledger.open(old / "ledger.sqlite").spent
 
 
@@ -116,7 +116,7 @@ def test_a_board_of_0_1_is_read(old):
 
 def test_a_plan_of_0_1_is_refused_by_name(old):
     for path in ("run/plan.toml", "journal/plan.toml"):
-        with pytest.raises(cl.PlanError, match=r"written by cloister 0\.1"):
+        with pytest.raises(cl.errors.PlanError, match=r"written by cloister 0\.1"):
             cl.Plan.load(old / path)
         for command in ("account", "audit"):
             code, said = told(command, path)
@@ -142,7 +142,9 @@ def test_a_folder_of_0_1_is_refused_by_name_and_its_models_predict(old):
 def test_a_half_finished_journal_of_0_1_names_the_version_that_finishes_it(old, tasks):
     before = {path: path.read_bytes() for path in sorted((old / "journal").iterdir())}
     ledger = Ledger.open(old / "ledger.sqlite")
-    with pytest.raises(cl.BillboardError, match=r"begun by cloister 0\.1, and that version alone can finish"):
+    with pytest.raises(
+        cl.errors.BillboardError, match=r"begun by cloister 0\.1, and that version alone can finish"
+    ):
         cl.run(plan(), tasks, ledger=ledger, journal=old / "journal")
     assert {path: path.read_bytes() for path in sorted((old / "journal").iterdir())} == before
     assert Ledger.open(old / "ledger.sqlite").head == HEAD
@@ -173,7 +175,7 @@ def test_every_file_says_its_format_and_a_later_one_is_refused_by_it(tasks, old,
     secret = json.loads((begun / "secret").read_text())
     (begun / "secret").write_text(json.dumps(secret | {"version": "0.7"}))
     with pytest.raises(
-        cl.BillboardError, match=r"begun by cloister 0\.7, and that version alone can finish it"
+        cl.errors.BillboardError, match=r"begun by cloister 0\.7, and that version alone can finish it"
     ):
         cl.run(plan(), tasks, journal=begun)
     assert (begun / "board").read_bytes().startswith(b"cloister billboard 1\n")
@@ -188,10 +190,10 @@ def test_every_file_says_its_format_and_a_later_one_is_refused_by_it(tasks, old,
         (old / "s0.json", "cloister task model 1", TaskModel.load),
         (old / "guarantee.json", "cloister guarantee 2", guarantee),
     ):
-        with pytest.raises(cl.InputError, match=f"says format = '{format[:-1]}7'.* reads '{format}'"):
+        with pytest.raises(cl.errors.InputError, match=f"says format = '{format[:-1]}7'.* reads '{format}'"):
             read(newer(path, format))
     plan().save(old / "plan.toml")
-    with pytest.raises(cl.PlanError, match=r"'cloister/plan/7'\. It reads cloister/plan/1"):
+    with pytest.raises(cl.errors.PlanError, match=r"'cloister/plan/7'\. It reads cloister/plan/1"):
         cl.Plan.load(newer(old / "plan.toml", "cloister/plan/1"))
 
 

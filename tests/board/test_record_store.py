@@ -8,9 +8,11 @@ import threading
 import numpy as np
 import pytest
 
-from cloister import Billboard, BillboardError, Release
+from cloister import Billboard
+from cloister.board import Release
 from cloister.board import billboard as module
 from cloister.board.records import Record, chained, encode
+from cloister.errors import BillboardError
 
 ROUNDS = 40
 

@@ -60,7 +60,9 @@ def test_a_tree_is_synced_whole(tmp_path, events):
 def test_the_key_of_a_finished_run_is_gone_from_disk(tmp_path, events):
     """A key that came back with the power could take the noise off the board."""
     tasks = cl.Tasks.from_list([np.ones((3, 1))] * 20, [np.ones(3)] * 20)
-    plan = cl.Plan(cl.MeanRegularized(cl.LeastSquares(1), rounds=3), n_tasks=20).calibrate(1.0)
+    plan = cl.Plan(
+        cl.algorithms.MeanRegularized(cl.learners.LeastSquares(1), rounds=3), n_tasks=20
+    ).calibrate(1.0)
     cl.run(plan, tasks, journal=tmp_path / "run")
     removed = events.index(("unlink", str(tmp_path / "run" / "secret")))
     assert ("sync", (tmp_path / "run").stat().st_ino) in events[removed:]

@@ -16,10 +16,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from cloister import Billboard, Codebook, FixedSize, Gaussian, Guarantee, Plan, Release, SharedPrior
+from cloister import Billboard, Codebook, Guarantee, Plan
+from cloister.algorithms import SharedPrior
+from cloister.board import Release
 from cloister.cli import app
 from cloister.cli.gain import Gain
 from cloister.learners.linear.regression import Regression
+from cloister.mechanisms import Gaussian
+from cloister.sampling import FixedSize
 from cloister.tables.files import read_table, write_csv
 from cloister.tables.folder import file_name, task_of
 from cloister.tables.model import TaskModel

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from test_cli_commands import BOOK, cloister, contents, ok, pupils, rebuild, refused
 
-from cloister import Billboard, Ledger, Release
+from cloister import Billboard, Ledger
+from cloister.board import Release
 from cloister.board.storage import try_lock
 from cloister.tables.files import write_csv
 

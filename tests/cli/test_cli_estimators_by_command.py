@@ -66,8 +66,10 @@ def widen(folder: Path) -> None:
 
 @pytest.mark.parametrize("command", ["account", "audit"])
 def test_a_plan_file_with_a_network_says_what_to_do_instead(command, tmp_path):
-    learner = cl.Module(torch.nn.Linear(2, 1))
-    plan = cl.Plan(cl.FedAvg(learner, cl.Descent(0.1), rounds=2), n_tasks=10).calibrate(1.0)
+    learner = cl.learners.Module(torch.nn.Linear(2, 1))
+    plan = cl.Plan(cl.algorithms.FedAvg(learner, cl.learners.Descent(0.1), rounds=2), n_tasks=10).calibrate(
+        1.0
+    )
     plan.save(tmp_path / "plan.toml")
     result = CliRunner().invoke(app, [command, str(tmp_path / "plan.toml")])
     assert result.exit_code != 0

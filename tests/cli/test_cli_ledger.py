@@ -8,8 +8,12 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from cloister import Gaussian, LeastSquares, Ledger, MeanRegularized, OnePass, Plan
+from cloister import Ledger, Plan
+from cloister.algorithms import MeanRegularized
 from cloister.cli import app
+from cloister.learners import LeastSquares
+from cloister.mechanisms import Gaussian
+from cloister.sampling import OnePass
 
 
 def cloister(*arguments: object):

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from test_cli_commands import BOOK, ok, pupils, refused
 
-from cloister import SharedPriorRegressor, StorageError
+from cloister import SharedPriorRegressor
 from cloister.board.storage import private_folder
 from cloister.engines.journal import FolderJournal
+from cloister.errors import StorageError
 from cloister.tables.files import write_csv
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes and owners are those of POSIX")

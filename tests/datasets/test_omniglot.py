@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister import overlap
 from cloister.datasets import Omniglot, disjoint_episodes, drawer_episodes, episodes, load_omniglot, pack
 from cloister.errors import InputError
+from cloister.sharing import overlap
 
 
 def made_up(characters: int = 12, drawers: int = 6) -> Omniglot:

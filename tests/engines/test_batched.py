@@ -9,36 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from cloister import (
-    EWC,
-    Batched,
-    Billboard,
-    Descent,
-    Ditto,
-    Everyone,
-    FedAvg,
-    FineTuning,
-    FixedSize,
-    Gaussian,
-    Independent,
-    Laplace,
-    LocalOnly,
-    Module,
-    Personalized,
-    Plan,
-    PlanError,
-    Poisson,
-    Position,
-    Regression,
-    Silent,
-    SymmetrizedKL,
-    Tasks,
-    Toeplitz,
-    replay,
-    run,
-)
+from cloister import Billboard, Plan, Tasks, replay, run
+from cloister.algorithms import Ditto, FedAvg, FineTuning, Independent, LocalOnly, Personalized, Position
 from cloister.board.billboard import BoardView
+from cloister.engines import Batched
 from cloister.engines.batched import _DeviceBoard
+from cloister.errors import PlanError
+from cloister.learners import EWC, Descent, Module, Regression, SymmetrizedKL
+from cloister.mechanisms import Gaussian, Laplace, Silent, Toeplitz
+from cloister.sampling import Everyone, FixedSize, Poisson
 from cloister.tasks import public_seeds
 
 CPU = Batched("cpu", block=4)

@@ -7,24 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cloister import (
-    BudgetError,
-    FixedSize,
-    Gaussian,
-    InputError,
-    LeastSquares,
-    Ledger,
-    MeanRegularized,
-    Plan,
-    PlanError,
-    Poisson,
-    Silent,
-    Tasks,
-    cluster_plans,
-    replay,
-    run,
-    run_clusters,
-)
+from cloister import Ledger, Plan, Tasks, replay, run
+from cloister.algorithms import MeanRegularized
+from cloister.engines import cluster_plans, run_clusters
+from cloister.errors import BudgetError, InputError, PlanError
+from cloister.learners import LeastSquares
+from cloister.mechanisms import Gaussian, Silent
+from cloister.sampling import FixedSize, Poisson
 
 M = 30
 PLAN = Plan(MeanRegularized(LeastSquares(2), rounds=3, steps=2), n_tasks=M, delta=1e-3).calibrate(2.0)

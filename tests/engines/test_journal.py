@@ -18,31 +18,16 @@ import numpy as np
 import pytest
 
 import cloister.engines.journal
-from cloister import (
-    BLT,
-    Billboard,
-    BillboardError,
-    BudgetError,
-    Gaussian,
-    Independent,
-    InputError,
-    LeastSquares,
-    Ledger,
-    MeanRegularized,
-    Plan,
-    PlanError,
-    Poisson,
-    Regression,
-    StorageError,
-    Tasks,
-    Toeplitz,
-    Tree,
-    run,
-)
+from cloister import Billboard, Ledger, Plan, Tasks, run
+from cloister.algorithms import Independent, MeanRegularized
 from cloister.board.billboard import END, HEADER
 from cloister.engines.journal import Secret, digest_of
 from cloister.engines.local import Local
+from cloister.errors import BillboardError, BudgetError, InputError, PlanError, StorageError
+from cloister.learners import LeastSquares, Regression
+from cloister.mechanisms import BLT, Gaussian, Toeplitz, Tree
 from cloister.privacy.randomness import SeededRandomness
+from cloister.sampling import Poisson
 
 M = 12
 PLAN = Plan(

@@ -10,44 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister import (
-    AlgorithmError,
-    Billboard,
-    BillboardError,
-    Channel,
-    Classification,
-    Everyone,
-    FixedSize,
-    Gaussian,
+from cloister import Billboard, Ledger, Plan, Tasks, check_algorithm, replay, run
+from cloister.algorithm import Algorithm
+from cloister.algorithms import (
     Independent,
-    InputError,
     Joint,
-    LeastSquares,
-    Ledger,
-    Logistic,
     LowRank,
     Mean,
     MeanRegularized,
-    OnePass,
-    Plain,
-    Plan,
-    PlanError,
-    Poisson,
-    Regression,
-    Round,
     SharedPrior,
-    Silent,
-    Softmax,
     Subspace,
     Support,
-    Tasks,
-    check_algorithm,
-    replay,
-    run,
 )
-from cloister.algorithm import Algorithm
+from cloister.channel import Channel, Plain, Round
 from cloister.doubts import FLOATING_POINT, SEEDED
 from cloister.engines.local import Local
+from cloister.errors import AlgorithmError, BillboardError, InputError, PlanError
+from cloister.learners import Classification, LeastSquares, Logistic, Regression, Softmax
+from cloister.mechanisms import Gaussian, Silent
+from cloister.sampling import Everyone, FixedSize, OnePass, Poisson
 
 SIZES = [1, 2, 3, 4, 5, 6, 7, 3, 5, 1, 4, 2, 9, 6]
 M = len(SIZES)

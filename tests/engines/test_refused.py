@@ -14,7 +14,7 @@ M = 20
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-0.5, 0.5, (3 * M, 2))
 TASKS = cl.Tasks.from_arrays(X, X.sum(axis=1), np.repeat(np.arange(M), 3))
-PLAN = cl.Plan(cl.MeanRegularized(cl.LeastSquares(2), rounds=4), n_tasks=M).calibrate(1.0)
+PLAN = cl.Plan(cl.algorithms.MeanRegularized(cl.learners.LeastSquares(2), rounds=4), n_tasks=M).calibrate(1.0)
 
 
 class Stop(Exception):
@@ -68,7 +68,7 @@ def test_a_refusal_leaves_nothing_of_a_run_that_had_not_begun(tmp_path, why):
     assert not (tmp_path / "run").exists()
 
 
-class Drifting(cl.MeanRegularized):
+class Drifting(cl.algorithms.MeanRegularized):
     """Declares one clip, and uses another once the board says anything: no trial beforehand shows it."""
 
     def channel(self, board):
@@ -78,17 +78,21 @@ class Drifting(cl.MeanRegularized):
 
 def test_a_channel_that_was_not_priced_is_refused_in_any_round(tmp_path):
     """Before the round's release: what is posted by then was declared and paid for."""
-    plan = cl.Plan(Drifting(cl.LeastSquares(2), rounds=4), n_tasks=M).calibrate(1.0)
-    with pytest.raises(cl.AlgorithmError, match="did not declare"):
+    plan = cl.Plan(Drifting(cl.learners.LeastSquares(2), rounds=4), n_tasks=M).calibrate(1.0)
+    with pytest.raises(cl.errors.AlgorithmError, match="did not declare"):
         cl.run(plan, TASKS, journal=tmp_path / "run")
     assert cl.Billboard.recover(tmp_path / "run" / "board").rounds == 1
 
 
 def test_saved_states_stay_as_they_were_saved():
     """Whoever goes on does not change what another may go on from."""
-    plan = cl.Plan(cl.MeanRegularized(cl.LeastSquares(2), rounds=4), cl.Silent(), n_tasks=M)
+    plan = cl.Plan(
+        cl.algorithms.MeanRegularized(cl.learners.LeastSquares(2), rounds=4),
+        cl.mechanisms.Silent(),
+        n_tasks=M,
+    )
     board, some = plan.open(), np.arange(M) % 2 == 0
-    with cl.Local().workers(plan, TASKS, public_seeds(TASKS.ids)) as workers:
+    with cl.engines.Local().workers(plan, TASKS, public_seeds(TASKS.ids)) as workers:
         workers.start(board)
         saved = workers.save_state()
         before = {name: array.copy() for name, array in saved.states.items()}

@@ -7,29 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from cloister import (
-    EWC,
-    Batched,
-    Descent,
-    FedAvg,
-    FineTuning,
-    Gaussian,
-    Laplace,
-    LeastSquares,
-    Local,
-    MeanRegularized,
-    Module,
-    Personalized,
-    Plan,
-    PlanError,
-    Poisson,
-    Several,
-    Silent,
-    Tasks,
-    replay,
-    run,
-)
+from cloister import Plan, Tasks, replay, run
+from cloister.algorithms import FedAvg, FineTuning, MeanRegularized, Personalized
+from cloister.engines import Batched, Local, Several
 from cloister.engines.devices import _Sum, deal
+from cloister.errors import PlanError
+from cloister.learners import EWC, Descent, LeastSquares, Module
+from cloister.mechanisms import Gaussian, Laplace, Silent
+from cloister.sampling import Poisson
 
 M = 14
 CPU = Batched("cpu", block=3)

@@ -3,30 +3,18 @@
 import numpy as np
 import pytest
 
-from cloister import (
-    Classification,
-    Convex,
-    Exact,
-    LeastSquares,
-    Local,
-    LowRank,
-    Mean,
-    MeanRegularized,
-    MetaSGD,
-    Plan,
-    Regression,
-    SharedPrior,
-    Silent,
-    Subspace,
-    Tasks,
-    replay,
-    run,
-)
+from cloister import Plan, Tasks, replay, run
+from cloister.algorithms import LowRank, Mean, MeanRegularized, MetaSGD, SharedPrior, Subspace
+from cloister.engines import Local
+from cloister.learners import Classification, Convex, Exact, LeastSquares, Regression
+from cloister.mechanisms import Silent
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from cloister import Batched, Descent, Ditto, FedAvg, FineTuning, Module, Personalized  # noqa: E402
+from cloister.algorithms import Ditto, FedAvg, FineTuning, Personalized  # noqa: E402
+from cloister.engines import Batched  # noqa: E402
+from cloister.learners import Descent, Module  # noqa: E402
 
 M, VICTIM = 30, 11
 OTHERS = np.arange(M) != VICTIM

@@ -10,30 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from cloister import (
-    FTMRL,
-    Billboard,
-    BillboardError,
-    Channel,
-    Convex,
-    Descent,
-    Exact,
-    Gaussian,
-    LeastSquares,
-    MeanRegularized,
-    OnePass,
-    Plan,
-    Poisson,
-    Silent,
-    Tasks,
-    replay,
-    run,
-)
+from cloister import Billboard, Plan, Tasks, replay, run
 from cloister.algorithm import Algorithm
+from cloister.algorithms import FTMRL, MeanRegularized
 from cloister.board.billboard import END, MAGIC, synced_every
 from cloister.board.records import HEADER, Record
-from cloister.channel import equal_rounds
+from cloister.channel import Channel, equal_rounds
 from cloister.engines.local import Local
+from cloister.errors import BillboardError
+from cloister.learners import Convex, Descent, Exact, LeastSquares
+from cloister.mechanisms import Gaussian, Silent
+from cloister.sampling import OnePass, Poisson
 
 
 class Stopped(Exception):

@@ -14,11 +14,18 @@ M = 40
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-0.5, 0.5, (5 * M, 2))
 TASKS = cl.Tasks.from_arrays(X, X.sum(axis=1), np.repeat(np.arange(M), 5))
-MECHANISMS = [cl.Gaussian(), cl.Gaussian(exact=False), cl.Laplace(), cl.Toeplitz(), cl.Tree(), cl.BLT()]
+MECHANISMS = [
+    cl.mechanisms.Gaussian(),
+    cl.mechanisms.Gaussian(exact=False),
+    cl.mechanisms.Laplace(),
+    cl.mechanisms.Toeplitz(),
+    cl.mechanisms.Tree(),
+    cl.mechanisms.BLT(),
+]
 
 
-def plan_of(mechanism, sampling=cl.Everyone(), lam=1.0):  # noqa: B008
-    algorithm = cl.MeanRegularized(cl.LeastSquares(2), rounds=4, lam=lam)
+def plan_of(mechanism, sampling=cl.sampling.Everyone(), lam=1.0):  # noqa: B008
+    algorithm = cl.algorithms.MeanRegularized(cl.learners.LeastSquares(2), rounds=4, lam=lam)
     return cl.Plan(algorithm, mechanism, sampling, n_tasks=M, delta=1e-3).calibrate(5.0)
 
 
@@ -41,31 +48,37 @@ def assert_apart(opened, noisy):
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-@pytest.mark.parametrize("sampling", [cl.Poisson(0.5), cl.FixedSize(9), cl.OnePass(), cl.Epochs(2)], ids=repr)
+@pytest.mark.parametrize(
+    "sampling",
+    [cl.sampling.Poisson(0.5), cl.sampling.FixedSize(9), cl.sampling.OnePass(), cl.sampling.Epochs(2)],
+    ids=repr,
+)
 def test_in_a_run_under_every_sampling(opened, sampling, seed):
-    cl.run(plan_of(cl.Gaussian(), sampling), TASKS, random_state=seed)
+    cl.run(plan_of(cl.mechanisms.Gaussian(), sampling), TASKS, random_state=seed)
     assert_apart(opened, noisy=4)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)
 def test_in_a_run_with_every_noise(opened, mechanism):
-    cl.run(plan_of(mechanism, cl.Epochs(2)), TASKS)
+    cl.run(plan_of(mechanism, cl.sampling.Epochs(2)), TASKS)
     assert_apart(opened, noisy=4)
 
 
 @pytest.mark.parametrize("seed", [None, 3])
 def test_in_clusters(opened, seed):
-    cl.run_clusters(plan_of(cl.Gaussian()), TASKS, {i: i % 2 for i in range(M)}, random_state=seed)
+    cl.engines.run_clusters(
+        plan_of(cl.mechanisms.Gaussian()), TASKS, {i: i % 2 for i in range(M)}, random_state=seed
+    )
     assert_apart(opened, noisy=8)
 
 
 def test_in_choices_among_candidates_that_score_alike(opened):
     """The same candidate, run again and again: noise that followed from its score alone would be the same."""
-    same = (cl.MeanRegularized(cl.LeastSquares(2), rounds=2),) * 3
+    same = (cl.algorithms.MeanRegularized(cl.learners.LeastSquares(2), rounds=2),) * 3
     frame = {"n_tasks": M, "epsilon": 5.0, "delta": 1e-3}
-    many = cl.tune.RepeatAndSelect(same, cl.LeastSquares(2), runs=6.0, **frame)
+    many = cl.tune.RepeatAndSelect(same, cl.learners.LeastSquares(2), runs=6.0, **frame)
     cl.tune.repeat_and_select(many, TASKS, random_state=3)
     assert_apart(opened, noisy=6)  # two runs, each of two rounds and a score
     opened.clear()
-    cl.tune.vote(cl.tune.Vote(same, cl.LeastSquares(2), **frame), TASKS, random_state=3)
+    cl.tune.vote(cl.tune.Vote(same, cl.learners.LeastSquares(2), **frame), TASKS, random_state=3)
     assert_apart(opened, noisy=7)

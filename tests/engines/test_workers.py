@@ -8,29 +8,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from cloister import (
-    Billboard,
-    BillboardError,
-    Epochs,
-    FixedSize,
-    Gaussian,
-    InputError,
-    LeastSquares,
-    Ledger,
-    Local,
-    MeanRegularized,
-    Plan,
-    Poisson,
-    PublicOnly,
-    Several,
-    Tasks,
-    Toeplitz,
-    replay,
-    run,
-)
+from cloister import Billboard, Ledger, Plan, Tasks, replay, run
+from cloister.algorithms import MeanRegularized
+from cloister.engines import Local, PublicOnly, Several
 from cloister.engines.workers import GridRows, Workers
+from cloister.errors import BillboardError, InputError
+from cloister.learners import LeastSquares
+from cloister.mechanisms import Gaussian, Toeplitz
 from cloister.privacy.randomness import SeededRandomness, SystemRandomness
 from cloister.roster import Roster
+from cloister.sampling import Epochs, FixedSize, Poisson
 
 M = 9
 PLAN = Plan(

@@ -9,27 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from cloister import (
-    Batched,
-    Descent,
-    FewShotClassifier,
-    Ledger,
-    Local,
-    MetaSGD,
-    Module,
-    Plan,
-    PlanError,
-    PublicOnly,
-    Silent,
-    Tasks,
-    adapt,
-    glyph_net,
-    run,
-)
+from cloister import Ledger, Plan, Tasks, adapt, run
+from cloister.algorithms import MetaSGD
 from cloister.datasets import pack
-from cloister.errors import InputError
+from cloister.engines import Batched, Local, PublicOnly
+from cloister.errors import InputError, PlanError
+from cloister.estimators import FewShotClassifier
 from cloister.estimators.few_shot import ADAPTING, FewShotModel
+from cloister.learners import Descent, Module, glyph_net
 from cloister.learners.network.pixels import Unpack
+from cloister.mechanisms import Silent
 
 SIDE = 8
 

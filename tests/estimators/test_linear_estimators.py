@@ -16,40 +16,26 @@ from sklearn.utils.estimator_checks import (
     parametrize_with_checks,
 )
 
-from cloister import (
-    Billboard,
-    Codebook,
-    Decomposed,
+from cloister import Billboard, Codebook, Ledger, Plan, Tasks, replay
+from cloister.algorithms import Decomposed, EntrySparse, GroupSparse, Guarded, LowRank, MeanRegularized
+from cloister.errors import BudgetError, InputError, PlanError
+from cloister.estimators import (
     DecomposedClassifier,
     DecomposedRegressor,
-    EntrySparse,
-    GroupSparse,
     GroupSparseClassifier,
     GroupSparseRegressor,
-    Guarded,
-    InputError,
-    LeastSquares,
-    Ledger,
-    Logistic,
-    LowRank,
     LowRankClassifier,
     LowRankRegressor,
-    MeanRegularized,
     MeanRegularizedClassifier,
     MeanRegularizedRegressor,
     MetaClassifier,
     MetaRegressor,
-    Plan,
-    PlanError,
     PooledClassifier,
     PooledRegressor,
     SingleTaskClassifier,
     SingleTaskRegressor,
-    Softmax,
-    Tasks,
-    replay,
 )
-from cloister.errors import BudgetError
+from cloister.learners import LeastSquares, Logistic, Softmax
 from cloister.tables.model import TaskModel
 
 M, N = 40, 12

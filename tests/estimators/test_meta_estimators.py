@@ -7,7 +7,9 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from cloister import InputError, MetaClassifier, MetaRegressor, Tasks, replay
+from cloister import Tasks, replay
+from cloister.errors import InputError
+from cloister.estimators import MetaClassifier, MetaRegressor
 from cloister.tables.model import TaskModel
 
 M, N = 200, 6

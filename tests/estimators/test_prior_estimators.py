@@ -20,19 +20,17 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from cloister import (
     Billboard,
     Codebook,
-    InputError,
     Ledger,
     Plan,
-    PlanError,
     SharedPriorClassifier,
     SharedPriorRegressor,
-    SingleTaskRegressor,
     Tasks,
     load,
     replay,
 )
 from cloister.engines.journal import FolderJournal
-from cloister.errors import BudgetError
+from cloister.errors import BudgetError, InputError, PlanError
+from cloister.estimators import SingleTaskRegressor
 from cloister.tables.model import TaskModel
 from cloister.tables.table_run import TableRun
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cloister import (
-    InputError,
-    Laplace,
-    LeastSquares,
-    Ledger,
-    LowRank,
+from cloister import Ledger, Plan, SharedPriorRegressor, tune
+from cloister.algorithms import LowRank
+from cloister.errors import BudgetError, InputError, PlanError
+from cloister.estimators import (
     LowRankRegressor,
     MeanRegularizedRegressor,
-    Plan,
-    PlanError,
     PooledRegressor,
-    SharedPriorRegressor,
     SingleTaskRegressor,
-    tune,
 )
-from cloister.errors import BudgetError
+from cloister.learners import LeastSquares
+from cloister.mechanisms import Laplace
 from cloister.privacy.randomness import SeededRandomness
 
 RNG = np.random.default_rng(0)

@@ -27,24 +27,15 @@ import numpy as np
 
 import cloister.board.billboard
 import cloister.board.record_store
-from cloister import (
-    BLT,
-    Billboard,
-    Epochs,
-    Gaussian,
-    LeastSquares,
-    Ledger,
-    MeanRegularized,
-    Plan,
-    Poisson,
-    Tasks,
-    Toeplitz,
-    run,
-)
+from cloister import Billboard, Ledger, Plan, Tasks, run
+from cloister.algorithms import MeanRegularized
 from cloister.board.storage import write_file
 from cloister.cli import app
 from cloister.engines.local import Local
 from cloister.engines.workers import Engine
+from cloister.learners import LeastSquares
+from cloister.mechanisms import BLT, Gaussian, Toeplitz
+from cloister.sampling import Epochs, Poisson
 from cloister.tables.files import write_csv
 
 EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "fcntl.flock"}
@@ -184,7 +175,9 @@ class NetworkRun(EngineRun):
         import torch
         from torch import nn
 
-        from cloister import Batched, Descent, FineTuning, Module, Personalized
+        from cloister.algorithms import FineTuning, Personalized
+        from cloister.engines import Batched
+        from cloister.learners import Descent, Module
 
         super().__init__(seed)
         torch.set_num_threads(1)

@@ -5,19 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cloister import (
-    EWC,
-    Convex,
-    Descent,
-    Exact,
-    InputError,
-    LeastSquares,
-    Logistic,
-    PlanError,
-    Quadratic,
-    Softmax,
-    Tasks,
-)
+from cloister import Tasks
+from cloister.errors import InputError, PlanError
+from cloister.learners import EWC, Convex, Descent, Exact, LeastSquares, Logistic, Quadratic, Softmax
 
 D = 5
 

@@ -11,10 +11,15 @@ from networks import NETWORKS, build, inputs
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cloister import EWC, Batched, Descent, FedAvg, Gaussian, InputError, Local, Module, Plan, Tasks, run
+from cloister import Plan, Tasks, run
+from cloister.algorithms import FedAvg
+from cloister.engines import Batched, Local
+from cloister.errors import InputError
+from cloister.learners import EWC, Descent, Module
 from cloister.learners.network.clients import swap_layers
 from cloister.learners.network.module import cross_entropy
 from cloister.learners.network.training import Trainer
+from cloister.mechanisms import Gaussian
 from cloister.tasks import public_seeds
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")

@@ -11,7 +11,10 @@ from networks import NETWORKS, Centres, Counts, Drops, Own, build, inputs
 from torch import nn
 from torch.func import functional_call
 
-from cloister import Descent, FedAvg, InputError, Module, Plan, PlanError, Tasks
+from cloister import Plan, Tasks
+from cloister.algorithms import FedAvg
+from cloister.errors import InputError, PlanError
+from cloister.learners import Descent, Module
 from cloister.learners.network.training import Trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")

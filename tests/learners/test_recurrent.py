@@ -10,20 +10,13 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from cloister import (
-    Batched,
-    Descent,
-    FedAvg,
-    FineTuning,
-    Gaussian,
-    Module,
-    Personalized,
-    Plan,
-    Quadratic,
-    run,
-)
+from cloister import Plan, run
+from cloister.algorithms import FedAvg, FineTuning, Personalized
 from cloister.datasets.leaf import SHAKESPEARE_ALPHABET, leaf_shakespeare
+from cloister.engines import Batched
+from cloister.learners import Descent, Module, Quadratic
 from cloister.learners.network.clients import guard_layers, swap_layers
+from cloister.mechanisms import Gaussian
 
 CLIENTS, EACH, STEPS = 3, 4, 6
 LAYERS = {

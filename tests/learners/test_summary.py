@@ -7,7 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from cloister import Joint, Regression, SharedPrior, Subspace, Tasks, check_algorithm
+from cloister import Tasks, check_algorithm
+from cloister.algorithms import Joint, SharedPrior, Subspace
+from cloister.learners import Regression
 from cloister.learners.linear.average import Candidate, loose_intercept
 from cloister.learners.linear.ridge import ridge_fit
 from cloister.learners.linear.summary import Rows, Statistics, statistics, summary, summary_of

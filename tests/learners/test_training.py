@@ -12,7 +12,8 @@ from networks import NETWORKS, build, inputs
 from torch import nn
 from torch.nn import functional as F
 
-from cloister import EWC, Descent, Module, Quadratic, SymmetrizedKL, Tasks
+from cloister import Tasks
+from cloister.learners import EWC, Descent, Module, Quadratic, SymmetrizedKL
 from cloister.learners.descent import MOST_EPOCHS
 from cloister.learners.network.minibatches import minibatches
 from cloister.tasks import local_uniforms, public_seeds

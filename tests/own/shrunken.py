@@ -10,7 +10,7 @@ import cloister as cl
 
 
 @dataclass(frozen=True)
-class ShrunkenRidge(cl.Algorithm):
+class ShrunkenRidge(cl.algorithms.Algorithm):
     """Each task tells its own ridge weights, clipped, once; then it solves again around their noisy mean."""
 
     dim: int
@@ -20,13 +20,13 @@ class ShrunkenRidge(cl.Algorithm):
     type_id = "ward-7/shrunken-ridge/1"
 
     def schedule(self, n_tasks, budget):
-        return (cl.Round(1.0, (cl.Channel(self.dim, self.clip),)),)
+        return (cl.channel.Round(1.0, (cl.channel.Channel(self.dim, self.clip),)),)
 
     def open(self):
         return {"mean": np.zeros(self.dim)}
 
     def channel(self, board):
-        return cl.Channel(self.dim, self.clip)
+        return cl.channel.Channel(self.dim, self.clip)
 
     def init(self, block, board):
         return {"coef": self._solved(block, np.zeros(self.dim))}

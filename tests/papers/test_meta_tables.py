@@ -8,8 +8,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from cloister import InputError, Relation, Silent
+from cloister.channel import Relation
 from cloister.datasets import around_centres
+from cloister.errors import InputError
+from cloister.mechanisms import Silent
 from papers.meta import SETTING, Setting, fresh_error, recovery, trained, transfer_risk
 from papers.meta_streams import Envelopes, Rate, stream_against_rounds, stream_rates
 

@@ -10,23 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from cloister import (
-    EWC,
-    Batched,
-    Descent,
-    FineTuning,
-    InputError,
-    Local,
-    Module,
-    Personalized,
-    Plan,
-    Poisson,
-    Quadratic,
-    Tasks,
-    run,
-)
+from cloister import Plan, Tasks, run
+from cloister.algorithms import FineTuning, Personalized
 from cloister.datasets import fedprox
+from cloister.engines import Batched, Local
+from cloister.errors import InputError
 from cloister.evaluation import evaluate
+from cloister.learners import EWC, Descent, Module, Quadratic
+from cloister.sampling import Poisson
 from papers import pmtl
 from papers.pmtl import (
     CELEBA,

@@ -20,17 +20,17 @@ from cloister.privacy.accounting import group_epsilon
 from cloister.privacy.randomness import SeededRandomness
 
 ROUNDS, TASKS = 8, 24
-SURE = [cl.Everyone(), cl.OnePass(), cl.Epochs(2), cl.Epochs(4)]
-COINS = [cl.Poisson(0.3), cl.FixedSize(7)]
+SURE = [cl.sampling.Everyone(), cl.sampling.OnePass(), cl.sampling.Epochs(2), cl.sampling.Epochs(4)]
+COINS = [cl.sampling.Poisson(0.3), cl.sampling.FixedSize(7)]
 SHARES = {
-    "growing": cl.Power(0.7),
-    "shrinking": cl.Geometric(1.3),
-    "even": cl.Power(0.0),
+    "growing": cl.algorithms.Power(0.7),
+    "shrinking": cl.algorithms.Geometric(1.3),
+    "even": cl.algorithms.Power(0.0),
 }
 
 
 def plan_of(mechanism, sampling, shares="growing", relation="replace", rounds=ROUNDS, **more):
-    algorithm = cl.LowRank(cl.LeastSquares(3), rounds=rounds, allocation=SHARES[shares])
+    algorithm = cl.algorithms.LowRank(cl.learners.LeastSquares(3), rounds=rounds, allocation=SHARES[shares])
     return cl.Plan(algorithm, mechanism, sampling, n_tasks=TASKS, relation=relation, **more)
 
 
@@ -76,7 +76,7 @@ def assert_tight(law, epsilon, delta):
 
 def coin_law(sampling, mus, owned):
     """Every way the coins of an owner's tasks can fall, round by round: its chance and its mu."""
-    if isinstance(sampling, cl.Poisson):
+    if isinstance(sampling, cl.sampling.Poisson):
         q = sampling.rate
         chance = [math.comb(owned, k) * q**k * (1 - q) ** (owned - k) for k in range(owned + 1)]
     else:
@@ -95,7 +95,7 @@ def coin_law(sampling, mus, owned):
 @pytest.mark.parametrize("shares", SHARES)
 @pytest.mark.parametrize("sampling", SURE, ids=repr)
 def test_gaussian_noise_without_coins(sampling, shares, relation):
-    plan = plan_of(cl.Gaussian(1.3), sampling, shares, relation)
+    plan = plan_of(cl.mechanisms.Gaussian(1.3), sampling, shares, relation)
     matrix = takes_part(plan)
     for under, claimed in [
         (relation, plan.guarantee.epsilon),
@@ -112,7 +112,7 @@ def test_gaussian_noise_without_coins(sampling, shares, relation):
 @pytest.mark.parametrize("shares", ["growing", "shrinking"])
 @pytest.mark.parametrize("sampling", COINS, ids=repr)
 def test_gaussian_noise_with_visible_coins(sampling, shares, relation):
-    plan = plan_of(cl.Gaussian(1.3), sampling, shares, relation, rounds=5)
+    plan = plan_of(cl.mechanisms.Gaussian(1.3), sampling, shares, relation, rounds=5)
     for under, claimed in [
         (relation, plan.guarantee.epsilon),
         (plan.relation.other, plan.guarantee.other_epsilon),
@@ -136,12 +136,14 @@ def nodes(rounds):
 
 
 @pytest.mark.parametrize("relation", ["replace", "zero_out"])
-@pytest.mark.parametrize("sampling", [*SURE, cl.Poisson(0.3)], ids=repr)
-@pytest.mark.parametrize(("mechanism", "measured"), [(cl.Toeplitz(1.3), toeplitz), (cl.Tree(1.3), nodes)])
+@pytest.mark.parametrize("sampling", [*SURE, cl.sampling.Poisson(0.3)], ids=repr)
+@pytest.mark.parametrize(
+    ("mechanism", "measured"), [(cl.mechanisms.Toeplitz(1.3), toeplitz), (cl.mechanisms.Tree(1.3), nodes)]
+)
 def test_correlated_noise(mechanism, measured, sampling, relation):
     """No gain from coins is claimed: whoever might take part in a round is priced as if it did."""
     plan = plan_of(mechanism, sampling, "even", relation)
-    matrix = np.ones((ROUNDS, 1), int) if isinstance(sampling, cl.Poisson) else takes_part(plan)
+    matrix = np.ones((ROUNDS, 1), int) if isinstance(sampling, cl.sampling.Poisson) else takes_part(plan)
     (channel,) = {channel for part in plan.rounds for channel in part.channels}
     first = plan.noise(0, channel)  # the first measurement is of the first round alone
     for under, claimed in [
@@ -160,7 +162,7 @@ def test_correlated_noise(mechanism, measured, sampling, relation):
 @pytest.mark.parametrize("sampling", [*SURE, *COINS], ids=repr)
 def test_pure_noise(sampling, shares):
     """At delta 0 epsilons add up over the rounds a task may be in; a little delta never costs more."""
-    plan = plan_of(cl.Laplace(1.3), sampling, shares, delta=0.0)
+    plan = plan_of(cl.mechanisms.Laplace(1.3), sampling, shares, delta=0.0)
     (channel,) = {channel for part in plan.rounds for channel in part.channels}
     each = moved(plan, "replace") * math.sqrt(
         channel.size + 1
@@ -168,7 +170,7 @@ def test_pure_noise(sampling, shares):
     matrix = np.ones((ROUNDS, 1), int) if sampling in COINS else takes_part(plan)
     due, all_rounds = float((each @ matrix).max()), float(each.sum())
     assert due * (1 - 1e-9) <= plan.guarantee.epsilon <= all_rounds * (1 + 1e-9)
-    if not isinstance(sampling, cl.Epochs):
+    if not isinstance(sampling, cl.sampling.Epochs):
         assert plan.guarantee.epsilon == pytest.approx(due)
     covering = 2 * ndtri(1 / (1 + np.exp(-each)))  # the Gaussian that is as bad at telling two worlds apart
     assert ledger_mu(plan, "replace") == pytest.approx(
@@ -189,9 +191,9 @@ def ledger_mu(plan, relation):
 @pytest.mark.parametrize("relation", ["replace", "zero_out"])
 @pytest.mark.parametrize("planned", ["replace", "zero_out"])
 @pytest.mark.parametrize("shares", SHARES)
-@pytest.mark.parametrize("sampling", [*SURE, *COINS, cl.Poisson(0.3, hidden=True)], ids=repr)
+@pytest.mark.parametrize("sampling", [*SURE, *COINS, cl.sampling.Poisson(0.3, hidden=True)], ids=repr)
 def test_a_ledger_books_the_worst_task_and_counts_on_no_coin(sampling, shares, planned, relation):
-    plan = plan_of(cl.Gaussian(0.4), sampling, shares, planned)
+    plan = plan_of(cl.mechanisms.Gaussian(0.4), sampling, shares, planned)
     matrix = takes_part(plan) if sampling in SURE else np.ones((ROUNDS, 1), int)
     assert ledger_mu(plan, relation) == pytest.approx(worst_norm(moved(plan, relation), matrix, 1))
 
@@ -200,7 +202,7 @@ def test_a_ledger_books_the_worst_task_and_counts_on_no_coin(sampling, shares, p
 @pytest.mark.parametrize("owned", [1, 2])
 def test_hidden_coins_never_cost_more_than_visible_ones(owned, relation):
     hidden, seen = (
-        plan_of(cl.Gaussian(1.3), cl.Poisson(0.3, hidden=secret), "growing", relation)
+        plan_of(cl.mechanisms.Gaussian(1.3), cl.sampling.Poisson(0.3, hidden=secret), "growing", relation)
         for secret in (True, False)
     )
     cheap, dear = (group_epsilon(plan.cost, plan.delta, owned) for plan in (hidden, seen))

@@ -12,30 +12,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cloister import (
-    BudgetError,
-    Everyone,
-    FixedSize,
-    Gaussian,
-    Laplace,
-    LeastSquares,
-    Ledger,
-    LowRank,
-    MeanRegularized,
-    OnePass,
-    Plan,
-    PlanError,
-    Poisson,
-    Relation,
-    Tasks,
-    replay,
-    run,
-)
-from cloister.channel import Absolute, Channel, Outer, Plain
-from cloister.errors import InputError
+from cloister import Ledger, Plan, Tasks, replay, run
+from cloister.algorithms import LowRank, MeanRegularized
+from cloister.channel import Absolute, Channel, Outer, Plain, Relation
+from cloister.errors import BudgetError, InputError, PlanError
+from cloister.learners import LeastSquares
+from cloister.mechanisms import Gaussian, Laplace
 from cloister.privacy.accounting import PureDP, price
 from cloister.privacy.events import Cost, PureEvent
 from cloister.privacy.randomness import SeededRandomness
+from cloister.sampling import Everyone, FixedSize, OnePass, Poisson
 
 
 @pytest.fixture(scope="module", params=[1, 2, 7])

@@ -11,27 +11,15 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from cloister import (
-    BudgetError,
-    Everyone,
-    Gaussian,
-    InputError,
-    Laplace,
-    LeastSquares,
-    Ledger,
-    LedgerError,
-    MeanRegularized,
-    OnePass,
-    Plan,
-    PlanError,
-    Poisson,
-    Relation,
-    Silent,
-    Tasks,
-    run,
-)
+from cloister import Ledger, Plan, Tasks, run
+from cloister.algorithms import MeanRegularized
+from cloister.channel import Relation
+from cloister.errors import BudgetError, InputError, LedgerError, PlanError
+from cloister.learners import LeastSquares
+from cloister.mechanisms import Gaussian, Laplace, Silent
 from cloister.privacy import accounting, gaussian_dp
 from cloister.privacy.events import Cost, GammaEvent, GaussianEvent, PureEvent
+from cloister.sampling import Everyone, OnePass, Poisson
 
 TASKS, DELTA = 50, 1e-3
 

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from cloister import BudgetError, Everyone, Ledger, LedgerError
+from cloister import Ledger
+from cloister.errors import BudgetError, LedgerError
 from cloister.privacy import gaussian_dp
 from cloister.privacy.events import Cost, GaussianEvent
+from cloister.sampling import Everyone
 
 DELTA, TASKS = 1e-3, 50
 MU = gaussian_dp.mu(1.0, DELTA)

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cloister import Everyone, Ledger, LedgerError
+from cloister import Ledger
+from cloister.errors import LedgerError
 from cloister.ledger import stores
 from cloister.privacy.events import Cost, GaussianEvent
+from cloister.sampling import Everyone
 
 COST = Cost((GaussianEvent(0.1),), Everyone(), 50)
 

@@ -21,25 +21,16 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from cloister import (
-    BudgetError,
-    Everyone,
-    InputError,
-    LeastSquares,
-    Ledger,
-    LedgerError,
-    MeanRegularized,
-    MissingExtraError,
-    Plan,
-    Relation,
-    SharedPriorRegressor,
-    Tasks,
-    run,
-)
+from cloister import Ledger, Plan, SharedPriorRegressor, Tasks, run
+from cloister.algorithms import MeanRegularized
+from cloister.channel import Relation
 from cloister.doubts import FLOATING_POINT, SEEDED
+from cloister.errors import BudgetError, InputError, LedgerError, MissingExtraError
+from cloister.learners import LeastSquares
 from cloister.ledger import stores
 from cloister.privacy import gaussian_dp
 from cloister.privacy.events import Cost, GaussianEvent
+from cloister.sampling import Everyone
 
 TASKS, DELTA = 50, 1e-3
 BUDGET = {"epsilon": 1.0, "delta": DELTA, "n_tasks": TASKS}

@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cloister import Everyone, Gaussian, Laplace, Plan, Poisson, Silent, Tasks, Wishart, run
+from cloister import Plan, Tasks, run
 from cloister.algorithm import Algorithm
 from cloister.arrays import to_uniforms
 from cloister.channel import Absolute, Channel, MeanAndOuter, Outer, Plain, Relation, Round, unsvec
 from cloister.doubts import SEEDED
 from cloister.errors import PlanError
+from cloister.mechanisms import Gaussian, Laplace, Silent, Wishart
 from cloister.privacy.randomness import SeededRandomness, SystemRandomness, normals
+from cloister.sampling import Everyone, Poisson
 
 M = 5
 TASKS = Tasks.from_arrays(np.zeros((M, 1)), np.zeros(M), np.arange(M))

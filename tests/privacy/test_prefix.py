@@ -23,19 +23,19 @@ from cloister.privacy.randomness import SeededRandomness, SystemRandomness
 from cloister.privacy.schedule import Schedule
 
 KINDS = {
-    "toeplitz": cl.Toeplitz(),
-    "banded": cl.Toeplitz(bands=4),
-    "tree": cl.Tree(),
-    "honaker": cl.Tree(honaker=True),
-    "buffered": cl.BLT(),
+    "toeplitz": cl.mechanisms.Toeplitz(),
+    "banded": cl.mechanisms.Toeplitz(bands=4),
+    "tree": cl.mechanisms.Tree(),
+    "honaker": cl.mechanisms.Tree(honaker=True),
+    "buffered": cl.mechanisms.BLT(),
 }
-SAMPLINGS = [cl.OnePass(), cl.Epochs(4), cl.Everyone()]
+SAMPLINGS = [cl.sampling.OnePass(), cl.sampling.Epochs(4), cl.sampling.Everyone()]
 each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 both = pytest.mark.parametrize("exact", [True, False], ids=["exact", "float"])
 
 
 @dataclass(frozen=True)
-class Talk(cl.Algorithm):
+class Talk(cl.algorithms.Algorithm):
     """Every task says the same in every round; the digest is the running total."""
 
     dim: int
@@ -92,7 +92,7 @@ def noise_of(plan, seed=0):
 def test_the_law_of_the_noise_through_the_engine(kind, exact):
     """Taken apart by C it is standard normal: KS at 1e-5; 2/3 and 3/2 of it are not. Covariances: 6 sd."""
     mechanism = replace(kind, mu=0.8, exact=exact)
-    plan = cl.Plan(Talk(2000, 12), mechanism, cl.Epochs(3), n_tasks=8)
+    plan = cl.Plan(Talk(2000, 12), mechanism, cl.sampling.Epochs(3), n_tasks=8)
     noise, done = noise_of(plan)
     decoder = mechanism.strategy(plan.schedule).decoder()
     claimed = mechanism.level(plan.schedule) ** 2 * decoder @ decoder.T
@@ -113,8 +113,10 @@ def test_the_law_of_the_noise_through_the_engine(kind, exact):
 def test_noise_on_a_matrix_has_one_scale(kind, exact):
     """Numbers of both degrees of a joint message have the claimed deviation: 5 sd."""
     mechanism = replace(kind, mu=0.5, exact=exact)
-    noise, _ = noise_of(cl.Plan(Talk(60, 4, MeanAndOuter(0.3)), mechanism, cl.OnePass(), n_tasks=9), seed=1)
-    plan = cl.Plan(Talk(60, 4, MeanAndOuter(0.3)), mechanism, cl.OnePass(), n_tasks=9)
+    noise, _ = noise_of(
+        cl.Plan(Talk(60, 4, MeanAndOuter(0.3)), mechanism, cl.sampling.OnePass(), n_tasks=9), seed=1
+    )
+    plan = cl.Plan(Talk(60, 4, MeanAndOuter(0.3)), mechanism, cl.sampling.OnePass(), n_tasks=9)
     for t in range(4):
         z = noise[t] / plan.noise(t, plan.schedule.channel)
         for part in (z[:60], z[60:]):
@@ -124,19 +126,19 @@ def test_noise_on_a_matrix_has_one_scale(kind, exact):
 @pytest.mark.parametrize(
     ("kind", "rounds", "theory"),
     [
-        (cl.Toeplitz(1.0), 1024, 3.27),
-        (cl.BLT(1.0), 1024, 3.27),
-        (cl.Toeplitz(1.0, bands=64), 1024, 5.85),
-        (cl.Tree(1.0), 1024, 10.49),
-        (cl.Tree(1.0, honaker=True), 256, 6.57),
-        (cl.Tree(1.0), 256, 8.49),
-        (cl.Toeplitz(1.0, bands=1), 1024, 32.0),
+        (cl.mechanisms.Toeplitz(1.0), 1024, 3.27),
+        (cl.mechanisms.BLT(1.0), 1024, 3.27),
+        (cl.mechanisms.Toeplitz(1.0, bands=64), 1024, 5.85),
+        (cl.mechanisms.Tree(1.0), 1024, 10.49),
+        (cl.mechanisms.Tree(1.0, honaker=True), 256, 6.57),
+        (cl.mechanisms.Tree(1.0), 256, 8.49),
+        (cl.mechanisms.Toeplitz(1.0, bands=1), 1024, 32.0),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
 def test_running_totals_are_as_loud_as_theory_says(kind, rounds, theory):
     """The loudest total, in 400 numbers, at mu = 1: within 5 sd; so says the mechanism, to 1 %."""
-    schedule, door_source = schedule_of(rounds, cl.OnePass(), dim=400), SeededRandomness(2)
+    schedule, door_source = schedule_of(rounds, cl.sampling.OnePass(), dim=400), SeededRandomness(2)
     door, zero = kind.begin(schedule, door_source), np.zeros(400, dtype=np.int64)
     totals = np.cumsum([door.release(zero, schedule.channel) for _ in range(rounds)], axis=0)
     claimed = kind.level(schedule) * kind.strategy(schedule).prefix_deviations
@@ -210,7 +212,12 @@ def test_the_sensitivity_is_reached(kind, sampling, relation):
 @each_kind
 def test_a_run_costs_mu_whatever_the_sampling(kind):
     mechanism = replace(kind, mu=0.7)
-    for sampling in (*SAMPLINGS, cl.Poisson(0.25), cl.Poisson(0.25, hidden=True), cl.FixedSize(5)):
+    for sampling in (
+        *SAMPLINGS,
+        cl.sampling.Poisson(0.25),
+        cl.sampling.Poisson(0.25, hidden=True),
+        cl.sampling.FixedSize(5),
+    ):
         plan = cl.Plan(Talk(3, 12), mechanism, sampling, n_tasks=50)
         assert plan.guarantee.epsilon == pytest.approx(gaussian_dp.epsilon(0.7, plan.delta), rel=1e-9)
         assert plan.guarantee.other_epsilon == pytest.approx(gaussian_dp.epsilon(0.35, plan.delta), rel=1e-6)
@@ -218,45 +225,51 @@ def test_a_run_costs_mu_whatever_the_sampling(kind):
         assert plan.forecast().rho > 0
         found = plan.calibrate(1.0)
         assert 0.9998 < found.guarantee.epsilon <= 1.0
-        named = replace(found, algorithm=cl.MeanRegularized(cl.LeastSquares(3), rounds=12))
+        named = replace(
+            found, algorithm=cl.algorithms.MeanRegularized(cl.learners.LeastSquares(3), rounds=12)
+        )
         assert cl.Plan.from_toml(named.to_toml()) == named
     everyone, poisson = (
-        cl.Plan(Talk(3, 12), mechanism, s, n_tasks=50).noise(0, Channel(3)) for s in (cl.Everyone(), sampling)
+        cl.Plan(Talk(3, 12), mechanism, s, n_tasks=50).noise(0, Channel(3))
+        for s in (cl.sampling.Everyone(), sampling)
     )
     assert everyone == poisson  # any pattern may happen: the noise is that of all rounds
 
 
 def test_a_ledger_is_charged_for_the_whole_run():
-    plan = cl.Plan(Talk(3, 12), cl.Toeplitz(0.7), cl.Epochs(3), n_tasks=50)
+    plan = cl.Plan(Talk(3, 12), cl.mechanisms.Toeplitz(0.7), cl.sampling.Epochs(3), n_tasks=50)
     ledger = cl.Ledger(epsilon=9.0, delta=plan.delta)
     cl.run(plan, tasks_of(50), random_state=0, ledger=ledger)
     assert ledger.spent == pytest.approx(gaussian_dp.epsilon(0.7, plan.delta), rel=1e-6)
-    independent = cl.Plan(Talk(3, 12), cl.Gaussian(0.8), cl.Epochs(3), n_tasks=50)
+    independent = cl.Plan(Talk(3, 12), cl.mechanisms.Gaussian(0.8), cl.sampling.Epochs(3), n_tasks=50)
     assert ledger.charge("next", independent.cost).mu == pytest.approx(0.4)
 
 
 def test_passes_cost_the_root_of_their_number_with_independent_noise():
     for passes, mu in ((1, 0.4), (4, 0.8)):
-        plan = cl.Plan(Talk(3, 16), cl.Gaussian(1.6), cl.Epochs(passes), n_tasks=50)
+        plan = cl.Plan(Talk(3, 16), cl.mechanisms.Gaussian(1.6), cl.sampling.Epochs(passes), n_tasks=50)
         assert plan.guarantee.epsilon == pytest.approx(gaussian_dp.epsilon(mu, plan.delta), rel=1e-9)
-    coins = np.asarray(cl.Epochs(4).draw(SeededRandomness(0).stream("coins").numbered, 10, 16))
+    coins = np.asarray(cl.sampling.Epochs(4).draw(SeededRandomness(0).stream("coins").numbered, 10, 16))
     assert (coins.sum(axis=0) == 4).all()
     np.testing.assert_array_equal(coins[:4], coins[12:])
     with pytest.raises(PlanError, match="a multiple of 3"):
-        _ = cl.Plan(Talk(3, 16), cl.Gaussian(1.6), cl.Epochs(3), n_tasks=50).guarantee
+        _ = cl.Plan(Talk(3, 16), cl.mechanisms.Gaussian(1.6), cl.sampling.Epochs(3), n_tasks=50).guarantee
 
 
-UNEQUAL = cl.LowRank(cl.LeastSquares(3), rounds=4, allocation=cl.Power(1.0))
+UNEQUAL = cl.algorithms.LowRank(cl.learners.LeastSquares(3), rounds=4, allocation=cl.algorithms.Power(1.0))
 
 
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        (cl.Plan(UNEQUAL, cl.Tree(1.0), n_tasks=9), "equal shares"),
-        (cl.Plan(Talk(3, 4, Outer()), cl.Toeplitz(1.0), n_tasks=10**7), "Use Tree"),
-        (cl.Plan(Talk(3, 4, Outer()), cl.Tree(1.0), n_tasks=10**9), "do not fit"),
-        (cl.Plan(Talk(3, 4), cl.Toeplitz(1e-9), n_tasks=9), "Ask for a larger epsilon"),
-        (cl.Plan(Talk(10**6, 2**14), cl.BLT(1.0), cl.OnePass(), n_tasks=10**11), "Rounding would cost"),
+        (cl.Plan(UNEQUAL, cl.mechanisms.Tree(1.0), n_tasks=9), "equal shares"),
+        (cl.Plan(Talk(3, 4, Outer()), cl.mechanisms.Toeplitz(1.0), n_tasks=10**7), "Use Tree"),
+        (cl.Plan(Talk(3, 4, Outer()), cl.mechanisms.Tree(1.0), n_tasks=10**9), "do not fit"),
+        (cl.Plan(Talk(3, 4), cl.mechanisms.Toeplitz(1e-9), n_tasks=9), "Ask for a larger epsilon"),
+        (
+            cl.Plan(Talk(10**6, 2**14), cl.mechanisms.BLT(1.0), cl.sampling.OnePass(), n_tasks=10**11),
+            "Rounding would cost",
+        ),
     ],
 )
 def test_what_cannot_be_made_is_refused_in_a_sentence(plan, message):
@@ -265,7 +278,11 @@ def test_what_cannot_be_made_is_refused_in_a_sentence(plan, message):
 
 
 def test_wrong_numbers_are_refused():
-    for kind, wrong in ((cl.Toeplitz, {"mu": 0.0}), (cl.Toeplitz, {"bands": 0}), (cl.BLT, {"buffers": 1})):
+    for kind, wrong in (
+        (cl.mechanisms.Toeplitz, {"mu": 0.0}),
+        (cl.mechanisms.Toeplitz, {"bands": 0}),
+        (cl.mechanisms.BLT, {"buffers": 1}),
+    ):
         with pytest.raises(PlanError, match="must be"):
             kind(**wrong)
 
@@ -284,7 +301,7 @@ def test_a_stopped_run_goes_on_to_the_same_board(kind, exact, tmp_path):
         if done == 7:
             raise Stopped
 
-    plan = cl.Plan(Talk(5, 12), replace(kind, mu=0.5, exact=exact), cl.Epochs(2), n_tasks=10)
+    plan = cl.Plan(Talk(5, 12), replace(kind, mu=0.5, exact=exact), cl.sampling.Epochs(2), n_tasks=10)
     whole = cl.run(plan, tasks_of(10), random_state=3)
     with pytest.raises(Stopped):
         cl.run(plan, tasks_of(10), random_state=3, journal=tmp_path, progress=stop)
@@ -308,7 +325,7 @@ def test_sums_that_differ_when_a_run_goes_on_reuse_no_noise(kind):
         def perturb(self, encoded, steps, noise, stream):
             return encoded + grid_noise(noise, steps, stream)
 
-    mechanism, schedule = Unbound(**vars(kind) | {"mu": 1.0}), schedule_of(8, cl.Everyone(), dim=4)
+    mechanism, schedule = Unbound(**vars(kind) | {"mu": 1.0}), schedule_of(8, cl.sampling.Everyone(), dim=4)
     channel, rng = schedule.channel, np.random.default_rng(0)
     sums = rng.integers(-(2**18), 2**18, (8, 4))
     change = rng.integers(-1000, 1000, (8, 4)) * (np.arange(8) < 5)[:, None]
@@ -319,7 +336,7 @@ def test_sums_that_differ_when_a_run_goes_on_reuse_no_noise(kind):
     later = np.array([second.release(sums[t], channel) for t in range(5, 8)])
     encoder, decoder = mechanism.strategy(schedule).encoder(), mechanism.strategy(schedule).decoder()
     measured = encoder @ (change * channel.steps)
-    if isinstance(mechanism, cl.Tree):
+    if isinstance(mechanism, cl.mechanisms.Tree):
         late = np.array([last >= 5 for last, _ in mechanism.strategy(schedule).measured()])
     else:
         late = np.arange(8) >= 5
@@ -330,7 +347,7 @@ def test_sums_that_differ_when_a_run_goes_on_reuse_no_noise(kind):
 @each_kind
 def test_a_round_made_again_from_another_sum_gets_independent_noise(kind):
     """One unit apart in the third round, where every kind measures once: KS at 1e-5."""
-    mechanism, schedule = replace(kind, mu=1.0), schedule_of(4, cl.Everyone(), dim=2000)
+    mechanism, schedule = replace(kind, mu=1.0), schedule_of(4, cl.sampling.Everyone(), dim=2000)
     channel, sums = schedule.channel, np.random.default_rng(0).integers(-999, 999, (3, 2000))
     made = []
     for units in (0, 0, 1):
@@ -344,14 +361,19 @@ def test_a_round_made_again_from_another_sum_gets_independent_noise(kind):
 
 
 def test_what_is_kept_is_as_little_as_can_be():
-    schedule, zero = schedule_of(200, cl.OnePass(), dim=5), np.zeros(5, dtype=np.int64)
+    schedule, zero = schedule_of(200, cl.sampling.OnePass(), dim=5), np.zeros(5, dtype=np.int64)
     kept = {}
-    for mechanism in (cl.Toeplitz(1.0), cl.Toeplitz(1.0, bands=7), cl.Tree(1.0), cl.BLT(1.0)):
+    for mechanism in (
+        cl.mechanisms.Toeplitz(1.0),
+        cl.mechanisms.Toeplitz(1.0, bands=7),
+        cl.mechanisms.Tree(1.0),
+        cl.mechanisms.BLT(1.0),
+    ):
         door = mechanism.begin(schedule, SeededRandomness(0))
         most = 0
         for _ in range(200):
             door.release(zero, schedule.channel)
-            most = max(most, len(door.waiting if isinstance(mechanism, cl.Tree) else door.secret))
+            most = max(most, len(door.waiting if isinstance(mechanism, cl.mechanisms.Tree) else door.secret))
         kept[mechanism] = most
     assert list(kept.values()) == [200, 7, 7, 5]
 
@@ -359,11 +381,15 @@ def test_what_is_kept_is_as_little_as_can_be():
 # --- rounding, where few bits are left for weights --------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [cl.Toeplitz(1.0), cl.Toeplitz(1.0, bands=9), cl.Tree(1.0)], ids=repr)
+@pytest.mark.parametrize(
+    "kind",
+    [cl.mechanisms.Toeplitz(1.0), cl.mechanisms.Toeplitz(1.0, bands=9), cl.mechanisms.Tree(1.0)],
+    ids=repr,
+)
 def test_a_sum_is_in_its_own_release_and_in_no_other(kind):
     """With weights of few bits too: had they been decoded with others than they are encoded with, a message
     would leave a trace in later releases that no sensitivity counts."""
-    frame = schedule_of(16, cl.Epochs(2), n_tasks=2**34)  # the first few weights need no rounding
+    frame = schedule_of(16, cl.sampling.Epochs(2), n_tasks=2**34)  # the first few weights need no rounding
     assert kind.bits(frame) <= 8
     quiet, loud = (kind.begin(frame, SeededRandomness(0)) for _ in range(2))  # the same noise
     said = frame.channel.total(np.eye(3), kind.exact)
@@ -376,8 +402,8 @@ def test_a_sum_is_in_its_own_release_and_in_no_other(kind):
 @pytest.mark.parametrize("rounds", [2, 4, 9])
 def test_rounding_of_buffers_stays_within_what_is_priced(rounds):
     """Two runs of random sums: by how much whole-number buffers differ from real ones, apart, at worst."""
-    mechanism = cl.BLT(1.0)
-    frame = schedule_of(rounds, cl.OnePass(), dim=4000)
+    mechanism = cl.mechanisms.BLT(1.0)
+    frame = schedule_of(rounds, cl.sampling.OnePass(), dim=4000)
     strategy, measured = mechanism.strategy(frame), [[], []]
     real = np.array([np.r_[np.zeros(t), strategy.coefficients[: rounds - t]] for t in range(rounds)]).T
     sums = np.random.default_rng(0).integers(-800, 800, (2, rounds, frame.channel.size))

@@ -12,33 +12,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cloister import (
-    Everyone,
-    FixedSize,
-    Gaussian,
-    GroupSparse,
-    LeastSquares,
-    Ledger,
-    LowRank,
-    MeanRegularized,
-    OnePass,
-    Plan,
-    PlanError,
-    Poisson,
-    Relation,
-    Round,
-    Tasks,
-    Wishart,
-    replay,
-    run,
-)
-from cloister.channel import Channel, Outer, Plain, unsvec
-from cloister.errors import InputError
+from cloister import Ledger, Plan, Tasks, replay, run
+from cloister.algorithms import GroupSparse, LowRank, MeanRegularized
+from cloister.channel import Channel, Outer, Plain, Relation, Round, unsvec
+from cloister.errors import InputError, PlanError
+from cloister.learners import LeastSquares
+from cloister.mechanisms import Gaussian, Wishart
 from cloister.privacy import gamma, gaussian_dp
 from cloister.privacy.accounting import WishartPLD, calibrate, group_epsilon, price
 from cloister.privacy.events import Cost, GammaEvent, GaussianEvent
 from cloister.privacy.randomness import SeededRandomness
 from cloister.privacy.wishart import wishart
+from cloister.sampling import Everyone, FixedSize, OnePass, Poisson
 
 DELTA = 5.4e-4
 SHIFTS = [(4.0, 0.5), (4.0, 3.0), (30.0, 2.0), (300.0, 12.0)]

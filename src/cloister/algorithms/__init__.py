@@ -1,1 +1,73 @@
-"""Algorithms: one family a file, each reading like its paper."""
+"""What tasks say and do: one family of algorithms a module."""
+
+from __future__ import annotations
+
+from cloister.algorithm import Algorithm, Budget, Wrapper
+from cloister.algorithms.adaptive import AdaptiveFedAvg
+from cloister.algorithms.allocation import Geometric, Power
+from cloister.algorithms.averaging import Averaged
+from cloister.algorithms.baselines import l1_logistic, lasso, pooled_ridge, ridge
+from cloister.algorithms.choose_at_home import Guarded
+from cloister.algorithms.clustered import ClusteredMetaSGD
+from cloister.algorithms.covariance import GroupSparse, LowRank, ModelProtected
+from cloister.algorithms.decomposed import Decomposed, EntrySparse, SquaredNorm, TaskSparse
+from cloister.algorithms.federated import Ditto, FedAvg, FedProx, LocalOnly, Personalized
+from cloister.algorithms.finetuning import Choice, FineTuning
+from cloister.algorithms.independent import Independent
+from cloister.algorithms.local_noise import LocalNoise
+from cloister.algorithms.mean import MeanRegularized
+from cloister.algorithms.messages import Increment, Offset, Position
+from cloister.algorithms.meta import FTMRL, MetaSGD
+from cloister.algorithms.prior import SharedPrior
+from cloister.algorithms.relationship import Relationship, dp_mtrl, mtrl
+from cloister.algorithms.server import ServerAdam, ServerAverage, ServerMomentum
+from cloister.algorithms.structures import Joint, Mean, Subspace, Support
+
+__all__ = [
+    "FTMRL",
+    "AdaptiveFedAvg",
+    "Algorithm",
+    "Averaged",
+    "Budget",
+    "Choice",
+    "ClusteredMetaSGD",
+    "Decomposed",
+    "Ditto",
+    "EntrySparse",
+    "FedAvg",
+    "FedProx",
+    "FineTuning",
+    "Geometric",
+    "GroupSparse",
+    "Guarded",
+    "Increment",
+    "Independent",
+    "Joint",
+    "LocalNoise",
+    "LocalOnly",
+    "LowRank",
+    "Mean",
+    "MeanRegularized",
+    "MetaSGD",
+    "ModelProtected",
+    "Offset",
+    "Personalized",
+    "Position",
+    "Power",
+    "Relationship",
+    "ServerAdam",
+    "ServerAverage",
+    "ServerMomentum",
+    "SharedPrior",
+    "SquaredNorm",
+    "Subspace",
+    "Support",
+    "TaskSparse",
+    "Wrapper",
+    "dp_mtrl",
+    "l1_logistic",
+    "lasso",
+    "mtrl",
+    "pooled_ridge",
+    "ridge",
+]

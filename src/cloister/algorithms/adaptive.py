@@ -60,7 +60,7 @@ class AdaptiveFedAvg(FedAvg):
     Examples
     --------
     >>> from torch import nn
-    >>> from cloister import Descent, Module
+    >>> from cloister.learners import Descent, Module
     >>> algorithm = AdaptiveFedAvg(Module(nn.Linear(4, 3)), Descent(lr=0.1), clip=0.1, rounds=20)
     >>> algorithm.channel(None).dim, round(algorithm.channel(None).clip, 2)
     (16, 1.01)

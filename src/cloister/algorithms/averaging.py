@@ -57,7 +57,9 @@ class Averaged(LossAlgorithm):
 
     Examples
     --------
-    >>> from cloister import LeastSquares, Plan, Silent, Tasks, run
+    >>> from cloister import Plan, Tasks, run
+    >>> from cloister.learners import LeastSquares
+    >>> from cloister.mechanisms import Silent
     >>> tasks = Tasks.from_list([[[1.0]], [[1.0]]], [[2.0], [4.0]])
     >>> plan = Plan(Averaged(LeastSquares(1), lam=1.0, clip=5.0), Silent(), n_tasks=2)
     >>> run(plan, tasks).private.models["coef"].round(6).tolist()

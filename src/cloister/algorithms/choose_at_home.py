@@ -66,7 +66,10 @@ class Guarded(Wrapper):
 
     Examples
     --------
-    >>> from cloister import LeastSquares, MeanRegularized, Plan, Regression, Silent, Tasks, run
+    >>> from cloister import Plan, Tasks, run
+    >>> from cloister.algorithms import MeanRegularized
+    >>> from cloister.learners import LeastSquares, Regression
+    >>> from cloister.mechanisms import Silent
     >>> X = [np.linspace(-1, 1, 9)[:, None]] * 4
     >>> y = [0.5 * x[:, 0] for x in X[:3]] + [-X[3][:, 0]]  # three tasks agree, one does not
     >>> shared = MeanRegularized(LeastSquares(1), lam=2.0, rounds=3)

@@ -79,7 +79,9 @@ class ClusteredMetaSGD(Meta):
 
     Examples
     --------
-    >>> from cloister import Convex, Exact, LeastSquares, Plan, Silent, Tasks, run
+    >>> from cloister import Plan, Tasks, run
+    >>> from cloister.learners import Convex, Exact, LeastSquares
+    >>> from cloister.mechanisms import Silent
     >>> tasks = Tasks.from_list([[[1.0]]] * 4, [[1.0], [1.2], [7.0], [7.2]])
     >>> algorithm = ClusteredMetaSGD(Convex(LeastSquares(1)), Exact(), clip=9.0, rounds=60, models=2)
     >>> done = run(Plan(algorithm, Silent(), n_tasks=4), tasks)

@@ -251,7 +251,9 @@ class LowRank(ModelProtected):
 
     Examples
     --------
-    >>> from cloister import LeastSquares, Plan, Silent, Tasks, run
+    >>> from cloister import Plan, Tasks, run
+    >>> from cloister.learners import LeastSquares
+    >>> from cloister.mechanisms import Silent
     >>> targets = np.array([[3.0, 0.0], [2.0, 0.1], [1.0, -0.1]])  # nearly along one direction
     >>> tasks = Tasks.from_list([np.sqrt(2) * np.eye(2)] * 3, list(np.sqrt(2) * targets))
     >>> plan = Plan(LowRank(LeastSquares(2), lam=0.5, clip=10.0, rounds=30), Silent(), n_tasks=3)
@@ -297,7 +299,9 @@ class GroupSparse(ModelProtected):
 
     Examples
     --------
-    >>> from cloister import LeastSquares, Plan, Silent, Tasks, run
+    >>> from cloister import Plan, Tasks, run
+    >>> from cloister.learners import LeastSquares
+    >>> from cloister.mechanisms import Silent
     >>> targets = np.array([[3.0, 0.2], [-2.0, 0.1], [1.0, -0.1]])  # the first feature matters
     >>> tasks = Tasks.from_list([np.sqrt(2) * np.eye(2)] * 3, list(np.sqrt(2) * targets))
     >>> plan = Plan(GroupSparse(LeastSquares(2), lam=0.5, clip=10.0, rounds=30), Silent(), n_tasks=3)

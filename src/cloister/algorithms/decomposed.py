@@ -127,7 +127,10 @@ class Decomposed(Wrapper):
 
     Examples
     --------
-    >>> from cloister import LeastSquares, LowRank, Plan, Silent, Tasks, run
+    >>> from cloister import Plan, Tasks, run
+    >>> from cloister.algorithms import LowRank
+    >>> from cloister.learners import LeastSquares
+    >>> from cloister.mechanisms import Silent
     >>> targets = np.array([[3.0, 0.0], [2.0, 0.0], [1.0, 4.0]])  # the last has an entry of its own
     >>> tasks = Tasks.from_list([np.sqrt(2) * np.eye(2)] * 3, list(np.sqrt(2) * targets))
     >>> shared = LowRank(LeastSquares(2), lam=1.0, clip=10.0, rounds=60, lr=0.5)

@@ -250,7 +250,8 @@ class Personalized(_Held):
     Examples
     --------
     >>> from torch import nn
-    >>> from cloister import Module, Plan
+    >>> from cloister import Plan
+    >>> from cloister.learners import Module
     >>> algorithm = Personalized(Module(nn.Linear(4, 3)), Descent(lr=0.1, batch=10), clip=0.5, rounds=20)
     >>> Plan(algorithm, n_tasks=500).calibrate(epsilon=2.0).guarantee.epsilon <= 2.0
     True

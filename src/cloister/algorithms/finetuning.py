@@ -77,7 +77,7 @@ class Choice:
 
     Examples
     --------
-    >>> from cloister import Descent, Quadratic
+    >>> from cloister.learners import Descent, Quadratic
     >>> stretch = Descent(lr=0.1, batch=5, steps=20)  # 20, 40, 60 or 80 steps, or none
     >>> choice = Choice((FineTuning(stretch), FineTuning(stretch, Quadratic(1.0))), checks=4)
     """

@@ -68,7 +68,9 @@ class LocalNoise(Wrapper):
 
     Examples
     --------
-    >>> from cloister import LeastSquares, LowRank, Plan
+    >>> from cloister import Plan
+    >>> from cloister.algorithms import LowRank
+    >>> from cloister.learners import LeastSquares
     >>> quiet = LowRank(LeastSquares(3), clip=2.0, rounds=5)
     >>> plan = Plan(LocalNoise(quiet, epsilon=50.0, clip=1.0), n_tasks=100).calibrate(1.0)
     >>> plan.mechanism == Plan(quiet, n_tasks=100).calibrate(1.0).mechanism

@@ -203,7 +203,9 @@ class MetaSGD(_OneModel):
 
     Examples
     --------
-    >>> from cloister import Convex, Exact, LeastSquares, Plan, Silent, Tasks, run
+    >>> from cloister import Plan, Tasks, run
+    >>> from cloister.learners import Convex, Exact, LeastSquares
+    >>> from cloister.mechanisms import Silent
     >>> tasks = Tasks.from_list([[[1.0]], [[1.0]]], [[2.0], [4.0]])
     >>> algorithm = MetaSGD(Convex(LeastSquares(1)), Exact(), clip=9.0, rounds=20, tail=0.0)
     >>> done = run(Plan(algorithm, Silent(), n_tasks=2), tasks)
@@ -255,7 +257,9 @@ class FTMRL(_OneModel):
 
     Examples
     --------
-    >>> from cloister import Convex, Exact, LeastSquares, OnePass, Plan
+    >>> from cloister import Plan
+    >>> from cloister.learners import Convex, Exact, LeastSquares
+    >>> from cloister.sampling import OnePass
     >>> stream = FTMRL(Convex(LeastSquares(3)), Exact(), rounds=50, lam_meta=20.0)
     >>> plan = Plan(stream, sampling=OnePass(), n_tasks=500).calibrate(epsilon=2.0)
     >>> plan.guarantee.epsilon <= 2.0

@@ -59,7 +59,8 @@ def audit(
 
     Examples
     --------
-    >>> from cloister import LeastSquares, MeanRegularized
+    >>> from cloister.algorithms import MeanRegularized
+    >>> from cloister.learners import LeastSquares
     >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=2), n_tasks=100).calibrate(epsilon=1.0)
     >>> found = audit(plan, draws=20_000, random_state=0)
     >>> found.verdict, 0.4 < found.bound.epsilon < 1

@@ -53,7 +53,8 @@ def audit_mechanism(
 
     Examples
     --------
-    >>> from cloister import Channel, Gaussian, Outer
+    >>> from cloister.channel import Channel, Outer
+    >>> from cloister.mechanisms import Gaussian
     >>> channel = Channel(3, lift=Outer())
     >>> found = audit_mechanism(Gaussian(mu=0.5), channel, n_tasks=100, draws=20_000, random_state=0)
     >>> found.verdict, found.bound.epsilon < found.guarantee.epsilon

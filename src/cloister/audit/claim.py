@@ -38,7 +38,8 @@ def claimed_missed(plan: Plan, false_alarms: Floats) -> Floats:
 
     Examples
     --------
-    >>> from cloister import LeastSquares, MeanRegularized
+    >>> from cloister.algorithms import MeanRegularized
+    >>> from cloister.learners import LeastSquares
     >>> plan = Plan(MeanRegularized(LeastSquares(3)), n_tasks=100).calibrate(epsilon=1.0)
     >>> claimed_missed(plan, np.array([0.0, 0.05, 1.0])).round(3).tolist()
     [1.0, 0.896, 0.0]

@@ -46,7 +46,8 @@ def check_freshness(plan: Plan, source: Randomness) -> Freshness:
 
     Examples
     --------
-    >>> from cloister import LeastSquares, MeanRegularized
+    >>> from cloister.algorithms import MeanRegularized
+    >>> from cloister.learners import LeastSquares
     >>> from cloister.privacy.randomness import SeededRandomness
     >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=2), n_tasks=100).calibrate(epsilon=1.0)
     >>> check_freshness(plan, SeededRandomness(0))

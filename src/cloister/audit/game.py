@@ -131,7 +131,8 @@ def play(
 
     Examples
     --------
-    >>> from cloister import LeastSquares, MeanRegularized
+    >>> from cloister.algorithms import MeanRegularized
+    >>> from cloister.learners import LeastSquares
     >>> from cloister.privacy.randomness import SeededRandomness
     >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=4), n_tasks=200).calibrate(epsilon=1.0)
     >>> scores = play(plan, SeededRandomness(0), 20_000)

@@ -39,7 +39,8 @@ def check_isolation(plan: Plan, seed: int = 0) -> Isolation:
 
     Examples
     --------
-    >>> from cloister import LeastSquares, MeanRegularized
+    >>> from cloister.algorithms import MeanRegularized
+    >>> from cloister.learners import LeastSquares
     >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=2), n_tasks=100).calibrate(epsilon=1.0)
     >>> check_isolation(plan).holds
     True

@@ -61,7 +61,8 @@ def check_last_bits(plan: Plan, source: Randomness, numbers: int = _NUMBERS) -> 
 
     Examples
     --------
-    >>> from cloister import LeastSquares, LowRank
+    >>> from cloister.algorithms import LowRank
+    >>> from cloister.learners import LeastSquares
     >>> from cloister.privacy.randomness import SeededRandomness
     >>> plan = Plan(LowRank(LeastSquares(4), rounds=2), n_tasks=100).calibrate(epsilon=1.0)
     >>> found = check_last_bits(plan, SeededRandomness(0))

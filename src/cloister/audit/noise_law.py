@@ -66,7 +66,8 @@ def check_noise(plan: Plan, source: Randomness, numbers: int = 200_000) -> Noise
 
     Examples
     --------
-    >>> from cloister import LeastSquares, LowRank
+    >>> from cloister.algorithms import LowRank
+    >>> from cloister.learners import LeastSquares
     >>> from cloister.privacy.randomness import SeededRandomness
     >>> plan = Plan(LowRank(LeastSquares(4), rounds=2), n_tasks=100).calibrate(epsilon=1.0)
     >>> found = check_noise(plan, SeededRandomness(0), numbers=20_000)

@@ -106,7 +106,8 @@ def one_run(plan: Plan, source: Randomness, confidence: float = 0.95) -> OneRun 
 
     Examples
     --------
-    >>> from cloister import LeastSquares, MeanRegularized
+    >>> from cloister.algorithms import MeanRegularized
+    >>> from cloister.learners import LeastSquares
     >>> from cloister.privacy.randomness import SeededRandomness
     >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=4), n_tasks=1000).calibrate(epsilon=2.0)
     >>> one_run(plan, SeededRandomness(0)).epsilon <= 2.0

@@ -13,7 +13,7 @@ cut                  a task                                            what one 
                                                                        of a person's images in that task
 ==================== ================================================= ===================================
 
-`cloister.overlap` counts what is shared, and `cloister.Overlap` prices it.
+`cloister.sharing.overlap` counts what is shared, and `cloister.sharing.Overlap` prices it.
 
 References
 ----------
@@ -109,7 +109,7 @@ class Episodes:
     queries : Tasks or None
         Other images of the same characters, with the same labels, to test on.
     images : int array of shape (rows,)
-        For each row of `tasks`, the position of its image in the data set: for `cloister.overlap`.
+        For each row of `tasks`, the position of its image in the data set: for `cloister.sharing.overlap`.
     """
 
     tasks: Tasks
@@ -199,7 +199,7 @@ def episodes(
     **Privacy.** Every task draws from the same images, so that one image sits in many tasks: with 50,000
     tasks of 5 ways and 10 shots from 1461 characters, in 86 on average. A task-level guarantee protects a
     task, as if each were somebody's own data. It does not protect an image, a character or a drawer as well
-    as it says: ask `cloister.overlap`.
+    as it says: ask `cloister.sharing.overlap`.
     """
     table = data.table
     _check_sizes(table, ways, shots + queries)

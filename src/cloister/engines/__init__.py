@@ -1,1 +1,24 @@
-"""Engines: where an algorithm runs."""
+"""Where tasks are computed on, and the functions that run a plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cloister._lazy import imported
+from cloister.engines.clusters import ClusterRuns, cluster_plans, run_clusters
+from cloister.engines.devices import Several
+from cloister.engines.local import Local
+from cloister.engines.public_only import PublicOnly
+from cloister.engines.run import Run
+
+if TYPE_CHECKING:
+    from cloister.engines.batched import Batched
+
+__all__ = ["Batched", "ClusterRuns", "Local", "PublicOnly", "Run", "Several", "cluster_plans", "run_clusters"]
+
+#: Imported when first used: they need packages that not everybody has.
+_HOMES = {"Batched": "cloister.engines.batched"}
+
+
+def __getattr__(name: str) -> Any:
+    return imported(__name__, _HOMES, name)

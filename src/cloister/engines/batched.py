@@ -46,7 +46,7 @@ LARGEST_PIECE = (1 << 25) - (1 << 16)
 
 @dataclass(frozen=True)
 class Batched:
-    """The engine for networks (`cloister.Module`).
+    """The engine for networks (`cloister.learners.Module`).
 
     Parameters
     ----------

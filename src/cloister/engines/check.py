@@ -41,7 +41,9 @@ def check_algorithm(algorithm: Algorithm, tasks: Tasks, *, epsilon: float = 5.0,
 
     Examples
     --------
-    >>> from cloister import Independent, Regression, Tasks
+    >>> from cloister import Tasks
+    >>> from cloister.algorithms import Independent
+    >>> from cloister.learners import Regression
     >>> rng = np.random.default_rng(0)
     >>> tasks = Tasks.from_arrays(rng.normal(size=(30, 2)), rng.normal(size=30), np.arange(30) % 5)
     >>> check_algorithm(Independent(Regression(2)), tasks)

@@ -86,7 +86,8 @@ def cluster_plans(plan: Plan, clusters: Clusters) -> dict[Hashable, Plan]:
 
     Examples
     --------
-    >>> from cloister import LeastSquares, MeanRegularized
+    >>> from cloister.algorithms import MeanRegularized
+    >>> from cloister.learners import LeastSquares
     >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=5), n_tasks=60).calibrate(epsilon=1.0)
     >>> plans = cluster_plans(plan, {school: "town" if school < 40 else "country" for school in range(60)})
     >>> {name: own.n_tasks for name, own in plans.items()}
@@ -149,7 +150,8 @@ def run_clusters(
 
     Examples
     --------
-    >>> from cloister import LeastSquares, MeanRegularized
+    >>> from cloister.algorithms import MeanRegularized
+    >>> from cloister.learners import LeastSquares
     >>> rng = np.random.default_rng(0)
     >>> schools = Tasks.from_arrays(rng.uniform(size=(240, 3)), rng.uniform(size=240), np.arange(240) % 60)
     >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=5), n_tasks=60).calibrate(epsilon=1.0)

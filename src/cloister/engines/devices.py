@@ -45,7 +45,11 @@ class Several:
 
     Examples
     --------
-    >>> from cloister import Gaussian, LeastSquares, Local, MeanRegularized, run
+    >>> from cloister import run
+    >>> from cloister.algorithms import MeanRegularized
+    >>> from cloister.engines import Local
+    >>> from cloister.learners import LeastSquares
+    >>> from cloister.mechanisms import Gaussian
     >>> rng = np.random.default_rng(0)
     >>> tasks = Tasks.from_arrays(rng.uniform(size=(90, 3)), rng.uniform(size=90), np.arange(90) % 30)
     >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=2), Gaussian(1.0), n_tasks=30)

@@ -47,7 +47,11 @@ class ZeroInvalid:
 
     Examples
     --------
-    >>> from cloister import LeastSquares, Local, MeanRegularized, Silent, run
+    >>> from cloister import run
+    >>> from cloister.algorithms import MeanRegularized
+    >>> from cloister.engines import Local
+    >>> from cloister.learners import LeastSquares
+    >>> from cloister.mechanisms import Silent
     >>> tasks = Tasks.from_list([[[1.0]], [[1.0]], [[1.0]]], [[2.0], [4.0], [6.0]])
     >>> tasks.y[2] = np.nan
     >>> plan = Plan(MeanRegularized(LeastSquares(1), rounds=1, clip=1e3), Silent(), n_tasks=3)

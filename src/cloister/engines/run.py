@@ -240,7 +240,10 @@ def adapt(
 
     Examples
     --------
-    >>> from cloister import Convex, Exact, LeastSquares, MetaSGD, Plan, Silent, Tasks, run
+    >>> from cloister import Plan, Tasks, run
+    >>> from cloister.algorithms import MetaSGD
+    >>> from cloister.learners import Convex, Exact, LeastSquares
+    >>> from cloister.mechanisms import Silent
     >>> tasks = Tasks.from_list([[[1.0]], [[1.0]]], [[2.0], [4.0]])
     >>> plan = Plan(MetaSGD(Convex(LeastSquares(1)), Exact(), clip=9.0, rounds=20), Silent(), n_tasks=2)
     >>> board = run(plan, tasks).board

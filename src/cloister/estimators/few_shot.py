@@ -65,7 +65,7 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
     group_size : int, default=1
         Most tasks that one row may sit in: a public statement about how tasks are cut. Above 1 the guarantee
         says what a row's epsilon is. It is not checked, because whether some row is in a second task is an
-        answer about private data; an operator who holds all rows may count with `cloister.overlap`.
+        answer about private data; an operator who holds all rows may count with `cloister.sharing.overlap`.
     device : str, default="cpu"
         Such as "cuda".
     ledger : Ledger, optional

@@ -57,7 +57,10 @@ class Toeplitz(Correlated):
 
     Examples
     --------
-    >>> from cloister import Epochs, LeastSquares, MeanRegularized, OnePass, Plan
+    >>> from cloister import Plan
+    >>> from cloister.algorithms import MeanRegularized
+    >>> from cloister.learners import LeastSquares
+    >>> from cloister.sampling import Epochs, OnePass
     >>> algorithm = MeanRegularized(LeastSquares(3), rounds=16)
     >>> plan = Plan(algorithm, Toeplitz(), OnePass(), n_tasks=200).calibrate(epsilon=1.0)
     >>> round(plan.guarantee.epsilon, 3), plan.noise(0, plan.rounds[0].channels[0]) > 0
@@ -168,7 +171,10 @@ class BLT(Correlated):
 
     Examples
     --------
-    >>> from cloister import LeastSquares, MeanRegularized, OnePass, Plan
+    >>> from cloister import Plan
+    >>> from cloister.algorithms import MeanRegularized
+    >>> from cloister.learners import LeastSquares
+    >>> from cloister.sampling import OnePass
     >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=64), BLT(), OnePass(), n_tasks=200)
     >>> round(plan.calibrate(epsilon=1.0).guarantee.epsilon, 3)
     1.0

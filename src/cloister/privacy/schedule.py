@@ -30,7 +30,8 @@ class Schedule:
 
     Examples
     --------
-    >>> from cloister import Channel, Everyone
+    >>> from cloister.channel import Channel
+    >>> from cloister.sampling import Everyone
     >>> from cloister.channel import equal_rounds
     >>> len(Schedule(equal_rounds(4, [Channel(3)]), Everyone(), 100, Relation.REPLACE))
     4

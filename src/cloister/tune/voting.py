@@ -114,7 +114,8 @@ class Vote(Grid):
 
     Examples
     --------
-    >>> from cloister import Independent, LeastSquares, MeanRegularized, Regression
+    >>> from cloister.algorithms import Independent, MeanRegularized
+    >>> from cloister.learners import LeastSquares, Regression
     >>> loss = LeastSquares(3)
     >>> election = Vote((MeanRegularized(loss), Independent(Regression(3))), loss, n_tasks=200, epsilon=1.0)
     >>> 0.999 < election.guarantee.epsilon <= 1.0
@@ -175,7 +176,8 @@ def vote(
 
     Examples
     --------
-    >>> from cloister import Independent, LeastSquares, MeanRegularized, Regression
+    >>> from cloister.algorithms import Independent, MeanRegularized
+    >>> from cloister.learners import LeastSquares, Regression
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-0.5, 0.5, (300, 8, 3))
     >>> y = X @ [0.9, -0.9, 0.5] + 0.2 * rng.normal(size=(300, 8))  # all alike, few rows: sharing pays
@@ -216,7 +218,7 @@ def fit_best(faces: Sequence[Face], X: Any, y: Any, tasks: ArrayLike | None = No
 
     Examples
     --------
-    >>> from cloister import LowRankRegressor
+    >>> from cloister.estimators import LowRankRegressor
     >>> rng = np.random.default_rng(0)
     >>> x, school = rng.uniform(-1, 1, (600, 2)), np.repeat(np.arange(60), 10)
     >>> bounds = {0: (-1, 1), 1: (-1, 1), "y": (-1, 1)}

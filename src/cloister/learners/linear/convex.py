@@ -45,7 +45,8 @@ class Convex(ClientLearner):
 
     Examples
     --------
-    >>> from cloister import LeastSquares, Tasks
+    >>> from cloister import Tasks
+    >>> from cloister.learners import LeastSquares
     >>> block = next(Tasks.from_list([[[1.0]], [[1.0]]], [[2.0], [4.0]]).blocks())
     >>> learner, zero = Convex(LeastSquares(1)), np.zeros(1)
     >>> learner.descend(learner.spread(zero, block), block, Exact(), 0, zero, Quadratic(1.0)).tolist()

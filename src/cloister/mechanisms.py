@@ -1,0 +1,10 @@
+"""How a sum of messages becomes a release: noise and its price."""
+
+from __future__ import annotations
+
+from cloister.privacy.laplace import Laplace
+from cloister.privacy.mechanisms import Gaussian, Silent
+from cloister.privacy.prefix import BLT, Toeplitz, Tree
+from cloister.privacy.wishart import Wishart
+
+__all__ = ["BLT", "Gaussian", "Laplace", "Silent", "Toeplitz", "Tree", "Wishart"]
