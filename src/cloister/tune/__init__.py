@@ -20,14 +20,14 @@ Papernot and Steinke, "Hyperparameter tuning with Rényi differential privacy", 
 and 6.
 """
 
-from cloister.tune.grid import Choice
+from cloister.tune.grid import TuningResult
 from cloister.tune.selection import RepeatAndSelect, repeat_and_select, selection_epsilon
 from cloister.tune.voting import Ballot, Vote, fit_best, vote
 
 __all__ = [
     "Ballot",
-    "Choice",
     "RepeatAndSelect",
+    "TuningResult",
     "Vote",
     "fit_best",
     "repeat_and_select",

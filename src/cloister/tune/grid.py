@@ -26,11 +26,11 @@ from cloister.privacy.randomness import Origin
 from cloister.privacy.sampling import Everyone
 from cloister.tasks import Tasks, local_key
 
-__all__ = ["Choice", "Grid", "check_tasks", "held_out_losses", "on_all_rows", "run_seed", "split_seed"]
+__all__ = ["Grid", "TuningResult", "check_tasks", "held_out_losses", "on_all_rows", "run_seed", "split_seed"]
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class TuningResult:
     """What was chosen, and what the choice and everything before it cost.
 
     Attributes

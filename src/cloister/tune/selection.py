@@ -17,7 +17,15 @@ from cloister.plan import Plan
 from cloister.privacy import accounting, gaussian_dp
 from cloister.privacy.randomness import source_of
 from cloister.tasks import Tasks
-from cloister.tune.grid import Choice, Grid, check_tasks, held_out_losses, on_all_rows, run_seed, split_seed
+from cloister.tune.grid import (
+    Grid,
+    TuningResult,
+    check_tasks,
+    held_out_losses,
+    on_all_rows,
+    run_seed,
+    split_seed,
+)
 
 __all__ = ["RepeatAndSelect", "repeat_and_select", "selection_epsilon"]
 
@@ -134,7 +142,9 @@ class RepeatAndSelect(Grid):
         return accounting.Prices(self.relation, own, other)
 
 
-def repeat_and_select(selection: RepeatAndSelect, tasks: Tasks, *, random_state: int | None = None) -> Choice:
+def repeat_and_select(
+    selection: RepeatAndSelect, tasks: Tasks, *, random_state: int | None = None
+) -> TuningResult:
     """Run random candidates a random number of times, and return the run with the best noisy score.
 
     There is no ledger to charge: a ledger composes Gaussian DP, and this is not.
@@ -167,7 +177,7 @@ def repeat_and_select(selection: RepeatAndSelect, tasks: Tasks, *, random_state:
         )
     guarantee = selection.guarantee_from(source.origin)
     found = on_all_rows(best[2], tasks)
-    return Choice(best[1], selection.candidates[best[1]], found, np.array(best[:1]), guarantee)
+    return TuningResult(best[1], selection.candidates[best[1]], found, np.array(best[:1]), guarantee)
 
 
 def _number_of_runs(selection: RepeatAndSelect, uniform: float) -> int:

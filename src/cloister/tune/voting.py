@@ -30,7 +30,15 @@ from cloister.privacy.sampling import Everyone
 from cloister.tables.codebook import Codebook, Numeric
 from cloister.tables.table_run import TableRun
 from cloister.tasks import Block, Tasks
-from cloister.tune.grid import Choice, Grid, check_tasks, held_out_losses, on_all_rows, run_seed, split_seed
+from cloister.tune.grid import (
+    Grid,
+    TuningResult,
+    check_tasks,
+    held_out_losses,
+    on_all_rows,
+    run_seed,
+    split_seed,
+)
 
 __all__ = ["Ballot", "Vote", "fit_best", "vote"]
 
@@ -158,7 +166,7 @@ class Vote(Grid):
 
 def vote(
     election: Vote, tasks: Tasks, *, ledger: Ledger | None = None, random_state: int | None = None
-) -> Choice:
+) -> TuningResult:
     """Run all candidates, let tasks vote by their own held-out rows, and return the winner.
 
     The winner's models are replayed against its board on all of each task's rows, which is free.
@@ -206,10 +214,12 @@ def vote(
     count = run(plans[-1], slips, random_state=run_seed(random_state, len(runs)))
     votes = np.asarray(count.board["votes"])
     best = int(votes.argmax())
-    return Choice(best, election.candidates[best], on_all_rows(runs[best], tasks), votes, guarantee)
+    return TuningResult(best, election.candidates[best], on_all_rows(runs[best], tasks), votes, guarantee)
 
 
-def fit_best(faces: Sequence[Face], X: Any, y: Any, tasks: ArrayLike | None = None) -> tuple[Face, Choice]:
+def fit_best(
+    faces: Sequence[Face], X: Any, y: Any, tasks: ArrayLike | None = None
+) -> tuple[Face, TuningResult]:
     """Choose among scikit-learn faces by `vote`; return the winner, fitted, and the choice.
 
     Codebook, epsilon, delta, relation, ledger and random state are those of the first face that has them, for
