@@ -126,7 +126,9 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
         SOLVER,
         clip=0.5,
         rounds=3,
-        finetune=cl.algorithms.Choice((TUNED, cl.algorithms.FineTuning(SOLVER)), checks=3, folds=4),
+        finetune=cl.algorithms.CrossValidatedTuning(
+            (TUNED, cl.algorithms.FineTuning(SOLVER)), checks=3, folds=4
+        ),
     ),
     cl.algorithms.FedProx(NET, SOLVER, clip=0.5, rounds=3, server=cl.algorithms.ServerAverage(0.5), lam=0.25),
     cl.algorithms.FTMRL(

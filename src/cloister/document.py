@@ -54,7 +54,7 @@ TYPES = {
     "cloister/personalized/1": "cloister.algorithms.federated:Personalized",
     "cloister/shared-prior/1": "cloister.algorithms.prior:SharedPrior",
     # parts of algorithms
-    "cloister/cross-validated-tuning/1": "cloister.algorithms.finetuning:Choice",
+    "cloister/cross-validated-tuning/1": "cloister.algorithms.finetuning:CrossValidatedTuning",
     "cloister/entry-sparse/1": "cloister.algorithms.decomposed:EntrySparse",
     "cloister/fine-tuning/1": "cloister.algorithms.finetuning:FineTuning",
     "cloister/geometric-budget/1": "cloister.algorithms.allocation:Geometric",

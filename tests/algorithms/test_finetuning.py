@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from cloister import Plan, Tasks, check_algorithm, replay, run
-from cloister.algorithms import Choice, Ditto, FedAvg, FineTuning, Personalized
+from cloister.algorithms import CrossValidatedTuning, Ditto, FedAvg, FineTuning, Personalized
 from cloister.algorithms.finetuning import _left_out_loss
 from cloister.engines import Batched, Local
 from cloister.errors import PlanError
@@ -20,7 +20,7 @@ from cloister.tasks import public_seeds
 
 STEPS = Descent(0.1, batch=2, momentum=0.5, decay=0.9)
 SHORT, STRONG = FineTuning(Descent(0.3, batch=3, steps=2)), FineTuning(Descent(0.3, epochs=2), Quadratic(1.0))
-CHOICE = Choice((SHORT, STRONG), checks=2, folds=3)
+CHOICE = CrossValidatedTuning((SHORT, STRONG), checks=2, folds=3)
 SIZES = [1, 2, 2, 3, 5, 8, 9, 14, 20, 30]
 M = len(SIZES)
 
@@ -44,9 +44,14 @@ def make_tasks(seed=0):
     [
         FedAvg(network(), STEPS, rounds=2, finetune=CHOICE),
         Ditto(
-            network(), STEPS, rounds=2, finetune=Choice((FineTuning(Descent(0.1), SymmetrizedKL(1.0)),), 2)
+            network(),
+            STEPS,
+            rounds=2,
+            finetune=CrossValidatedTuning((FineTuning(Descent(0.1), SymmetrizedKL(1.0)),), 2),
         ),
-        Personalized(network(), STEPS, rounds=2, finetune=Choice((FineTuning(STEPS, EWC(1.0)),), 1)),
+        Personalized(
+            network(), STEPS, rounds=2, finetune=CrossValidatedTuning((FineTuning(STEPS, EWC(1.0)),), 1)
+        ),
     ],
     ids=lambda a: type(a).__name__,
 )
@@ -164,7 +169,7 @@ def test_tasks_that_are_contradicted_train_long_and_random_labels_seldom_train_a
         algorithm = FedAvg(Module(net), Descent(0.1), clip=1e-30, rounds=1, finetune=finetune)
         return run(Plan(algorithm, Silent(), n_tasks=60), tasks).private.models["coef"]
 
-    chosen = models(Choice((FineTuning(Descent(0.2, steps=5)),), checks=4))
+    chosen = models(CrossValidatedTuning((FineTuning(Descent(0.2, steps=5)),), checks=4))
     public, longest = models(None), models(FineTuning(Descent(0.2, steps=20)))
     np.testing.assert_allclose(chosen[:30], longest[:30], rtol=1e-5)
     assert (chosen[30:] != public[30:]).any(axis=1).sum() < 24
@@ -173,8 +178,8 @@ def test_tasks_that_are_contradicted_train_long_and_random_labels_seldom_train_a
 
 def test_refused_settings():
     with pytest.raises(PlanError, match=r"at least one variant and one check\. Got 0 and 4"):
-        Choice(())
+        CrossValidatedTuning(())
     with pytest.raises(PlanError, match=r"at least one variant and one check\. Got 1 and 0"):
-        Choice((SHORT,), checks=0)
+        CrossValidatedTuning((SHORT,), checks=0)
     with pytest.raises(PlanError, match=r"folds must be at least 2\. Got 1"):
-        Choice((SHORT,), folds=1)
+        CrossValidatedTuning((SHORT,), folds=1)

@@ -10,8 +10,8 @@ import pytest
 from cloister import Plan, Tasks, adapt, check_algorithm, replay, run
 from cloister.algorithms import (
     FTMRL,
-    Choice,
     ClusteredMetaSGD,
+    CrossValidatedTuning,
     FineTuning,
     MeanRegularized,
     MetaSGD,
@@ -299,7 +299,7 @@ def test_refusals(fields):
 
 @pytest.mark.parametrize("finetune", [FineTuning(Exact()), FineTuning(Exact(), Quadratic(0.0))])
 def test_a_last_solve_that_cannot_be_done_is_refused_before_the_first(finetune):
-    for tuning in (finetune, Choice((FineTuning(Descent(0.1)), finetune))):
+    for tuning in (finetune, CrossValidatedTuning((FineTuning(Descent(0.1)), finetune))):
         with pytest.raises(PlanError, match="Exact needs a pull"):
             linear(MetaSGD, finetune=tuning)
     with pytest.raises(PlanError, match="batch out"):

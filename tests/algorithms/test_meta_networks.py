@@ -8,7 +8,14 @@ import torch
 from torch import nn
 
 from cloister import Ledger, Plan, Tasks, adapt, check_algorithm, run
-from cloister.algorithms import FTMRL, Choice, ClusteredMetaSGD, FineTuning, MetaSGD, ServerAverage
+from cloister.algorithms import (
+    FTMRL,
+    ClusteredMetaSGD,
+    CrossValidatedTuning,
+    FineTuning,
+    MetaSGD,
+    ServerAverage,
+)
 from cloister.engines import Batched, run_clusters
 from cloister.errors import InputError, PlanError
 from cloister.learners import Convex, Descent, Exact, LeastSquares, Module, Quadratic
@@ -103,7 +110,9 @@ def test_losses_deal_folds_as_networks_do_and_tasks_choose():
     for one, two in zip(convex.folds(block, 3), network().folds(block, 3), strict=True):
         assert all(np.array_equal(a.weight, b.weight) for a, b in zip(one, two, strict=True))
     # Told apart by folds: a pull that is far too strong, and none to speak of.
-    choice = Choice((FineTuning(Exact(), Quadratic(1e6)), FineTuning(Exact(), Quadratic(1e-6))), checks=1)
+    choice = CrossValidatedTuning(
+        (FineTuning(Exact(), Quadratic(1e6)), FineTuning(Exact(), Quadratic(1e-6))), checks=1
+    )
     rng = np.random.default_rng(0)
     X = rng.normal(size=(M, 20, D))
     rich = Tasks.from_list(list(X), list(X @ np.arange(1.0, D + 1)))

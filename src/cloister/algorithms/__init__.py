@@ -12,7 +12,7 @@ from cloister.algorithms.clustered import ClusteredMetaSGD
 from cloister.algorithms.covariance import GroupSparse, LowRank, ModelProtected
 from cloister.algorithms.decomposed import Decomposed, EntrySparse, SquaredNorm, TaskSparse
 from cloister.algorithms.federated import Ditto, FedAvg, FedProx, LocalOnly, Personalized
-from cloister.algorithms.finetuning import Choice, FineTuning
+from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning
 from cloister.algorithms.independent import Independent
 from cloister.algorithms.local_noise import LocalNoise
 from cloister.algorithms.mean import MeanRegularized
@@ -29,8 +29,8 @@ __all__ = [
     "Algorithm",
     "Averaged",
     "Budget",
-    "Choice",
     "ClusteredMetaSGD",
+    "CrossValidatedTuning",
     "Decomposed",
     "Ditto",
     "EntrySparse",

@@ -30,7 +30,7 @@ import numpy as np
 
 from cloister.algorithm import Budget
 from cloister.algorithms.bases import ClientAlgorithm, WithoutRounds
-from cloister.algorithms.finetuning import Choice, FineTuning, variants_of
+from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning, variants_of
 from cloister.algorithms.messages import Increment, Offset, Position
 from cloister.algorithms.server import Server, ServerAverage
 from cloister.channel import Channel, Plain, Round, equal_rounds
@@ -64,7 +64,7 @@ class _Federated(ClientAlgorithm):
     clip: float = 1.0
     rounds: int = 100
     server: Server = field(default_factory=ServerAverage)
-    finetune: FineTuning | Choice | None = None
+    finetune: FineTuning | CrossValidatedTuning | None = None
 
     def __post_init__(self) -> None:
         require_learner(self.learner)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cloister.learners.network.penalties import Penalty
     from cloister.tasks import Block
 
-__all__ = ["Choice", "FineTuning"]
+__all__ = ["CrossValidatedTuning", "FineTuning"]
 
 Array = Any  # of NumPy, or of torch on another device
 
@@ -46,7 +46,7 @@ class FineTuning:
 
 
 @dataclass(frozen=True)
-class Choice:
+class CrossValidatedTuning:
     """Fine-tuning of each task's own choosing: which variant, how long, or none at all.
 
     A task deals its rows into folds, trains every variant without each of them, one run of its solver after
@@ -79,7 +79,7 @@ class Choice:
     --------
     >>> from cloister.learners import Descent, Quadratic
     >>> stretch = Descent(lr=0.1, batch=5, steps=20)  # 20, 40, 60 or 80 steps, or none
-    >>> choice = Choice((FineTuning(stretch), FineTuning(stretch, Quadratic(1.0))), checks=4)
+    >>> choice = CrossValidatedTuning((FineTuning(stretch), FineTuning(stretch, Quadratic(1.0))), checks=4)
     """
 
     variants: tuple[FineTuning, ...]
@@ -114,7 +114,7 @@ class Choice:
         return best
 
 
-def variants_of(finetune: FineTuning | Choice | None) -> tuple[FineTuning, ...]:
+def variants_of(finetune: FineTuning | CrossValidatedTuning | None) -> tuple[FineTuning, ...]:
     """Return all that may happen at home after the last release."""
     return () if finetune is None else finetune.variants
 

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from cloister.algorithm import Budget
 from cloister.algorithms.bases import ClientAlgorithm
 from cloister.algorithms.federated import quadratic
-from cloister.algorithms.finetuning import Choice, FineTuning, variants_of
+from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning, variants_of
 from cloister.algorithms.server import Server, ServerAverage
 from cloister.arrays import Public
 from cloister.channel import Channel, Plain, Round, equal_rounds
@@ -63,7 +63,7 @@ class Meta(ClientAlgorithm):
     rounds: int = 100
     radius: float | None = None
     tail: float = 0.5
-    finetune: FineTuning | Choice | None = None
+    finetune: FineTuning | CrossValidatedTuning | None = None
 
     def __post_init__(self) -> None:
         require_learner(self.learner)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithms.clustered import ClusteredMetaSGD
-from cloister.algorithms.finetuning import Choice, FineTuning
+from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning
 from cloister.algorithms.meta import MetaSGD
 from cloister.algorithms.server import ServerAverage
 from cloister.engines.run import adapt
@@ -78,7 +78,7 @@ class _Meta(LinearFace):
         if not others:
             return shared
         variants = tuple(FineTuning(SOLVER, Quadratic(lam)) for lam in (first, *others))
-        return replace(shared, finetune=Choice(variants, checks=1))
+        return replace(shared, finetune=CrossValidatedTuning(variants, checks=1))
 
     def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> MetaSGD | ClusteredMetaSGD:
         step = self._number("lr", self.models / lam)
