@@ -31,7 +31,7 @@ from cloister.arrays import Floats
 from cloister.channel import Channel, Relation, svec
 from cloister.engines.local import Local
 from cloister.learners import LeastSquares, Regression
-from cloister.mechanisms import Gaussian, Silent
+from cloister.mechanisms import Gaussian, NoNoise
 from cloister.privacy.instance_level import aggregation_scale, instance_budget, round_budgets
 from cloister.privacy.randomness import Randomness, normals
 
@@ -96,7 +96,7 @@ def load(name: str, seed: int) -> Problem:
 
 
 @dataclass(frozen=True)
-class PublishedWishart(Silent):
+class PublishedWishart(NoNoise):
     """The noise that the paper publishes, in units of the clip: W_d(d + 1, I / (2 epsilon_t)). NOT PRIVATE.
 
     A neighbour cannot make what it makes with chance 1 - exp(-epsilon_t), so its price is infinite, as the
@@ -172,7 +172,7 @@ def validated(problem: Problem, grid: Sequence[float], fit: Callable[[Problem, f
 
 def _silent(kind: type[LowRank] | type[GroupSparse], problem: Problem, lam: float) -> Floats:
     algorithm = kind(LeastSquares(problem.dim), lam=lam, clip=1e3, rounds=200, lr=problem.lr, warmup=0)
-    return problem.run(problem.plan(algorithm, Silent()))
+    return problem.run(problem.plan(algorithm, NoNoise()))
 
 
 PENALTIES = (0.001, 0.003, 0.01, 0.02, 0.05, 0.1)

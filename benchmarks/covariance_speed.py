@@ -23,7 +23,7 @@ from cloister.algorithms import LowRank
 from cloister.datasets import synthetic
 from cloister.engines import Local
 from cloister.learners import LeastSquares
-from cloister.mechanisms import Silent
+from cloister.mechanisms import NoNoise
 
 NAME = "covariance-speed"
 
@@ -53,7 +53,7 @@ def solve(tasks: Tasks, rounds: int) -> tuple[float, float]:
     loss = LeastSquares(tasks.X.shape[1])
     algorithm = LowRank(loss, lam=SCHOOL_LAM, clip=1e3, rounds=rounds, warmup=0, lr=1.1)
     start = time.process_time()
-    done = run_plan(Plan(algorithm, Silent(), n_tasks=len(tasks)), tasks, engine=Local(threads=1))
+    done = run_plan(Plan(algorithm, NoNoise(), n_tasks=len(tasks)), tasks, engine=Local(threads=1))
     return time.process_time() - start, objective(done.private.models["coef"], tasks, SCHOOL_LAM)
 
 

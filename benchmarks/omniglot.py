@@ -44,7 +44,7 @@ from cloister.datasets import (
 from cloister.engines import Batched, PublicOnly, Run
 from cloister.learners import Descent, Module, glyph_net
 from cloister.learners.network.training import Precision, Trainer
-from cloister.mechanisms import Gaussian, Silent, Toeplitz, Tree
+from cloister.mechanisms import Gaussian, NoNoise, Toeplitz, Tree
 from cloister.sampling import Everyone, OnePass, Poisson
 from cloister.sharing import Overlap, overlap
 
@@ -125,7 +125,7 @@ def algorithm(setting: Setting) -> MetaSGD | ClusteredMetaSGD:
 def plan_of(setting: Setting, n_tasks: int) -> Plan:
     """Return the plan, with no more noise than the setting's epsilon asks for."""
     sampling = Everyone() if setting.rate == 1 else Poisson(setting.rate, hidden=True)
-    mechanism = Silent() if math.isinf(setting.epsilon) else Gaussian()
+    mechanism = NoNoise() if math.isinf(setting.epsilon) else Gaussian()
     delta = min(DELTA, 1 / n_tasks)
     plan = Plan(
         algorithm(setting), mechanism, sampling, n_tasks=n_tasks, relation=Relation.ZERO_OUT, delta=delta

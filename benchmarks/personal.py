@@ -26,7 +26,7 @@ from cloister.datasets.images import femnist, mnist_by_writer
 from cloister.engines import Batched
 from cloister.learners import Descent, Module, Quadratic
 from cloister.learners.network.training import Precision, Trainer
-from cloister.mechanisms import Gaussian, Silent
+from cloister.mechanisms import Gaussian, NoNoise
 from cloister.privacy.sampling import Sampling
 from cloister.sampling import Everyone, Poisson
 
@@ -141,13 +141,13 @@ def accuracies(setting: Setting, seed: int, device: str) -> Iterator[tuple[str, 
     score = partial(mean_accuracy, learner, test, device)
     # Without a pull a task trains alone; in rounds, so that a card records a hundred steps and not all.
     apart = Personalized(learner, setting.alone, rounds=setting.alone_rounds, lam=0.0)
-    plan = Plan(apart, Silent(), n_tasks=len(train))
+    plan = Plan(apart, NoNoise(), n_tasks=len(train))
     yield "alone", score(run_plan(plan, train, random_state=seed, engine=engine).private.models["coef"])
     server = ServerAverage(setting.server)
     shared = FedAvg(learner, setting.local, setting.clip, setting.rounds, server, setting.tuning)
     plans = {budget.name: budget.plan(shared, len(train)) for budget in setting.budgets}
     if setting.noiseless:
-        plans["no_noise"] = Plan(shared, Silent(), n_tasks=len(train))
+        plans["no_noise"] = Plan(shared, NoNoise(), n_tasks=len(train))
     for name, plan in plans.items():
         yield name, score(run_plan(plan, train, random_state=seed, engine=engine).private.models["coef"])
 

@@ -25,7 +25,7 @@ from cloister.algorithms import Independent, Joint, SharedPrior, Subspace, Suppo
 from cloister.algorithms.structures import Structure
 from cloister.engines.local import Local
 from cloister.learners import Classification, Regression
-from cloister.mechanisms import Silent
+from cloister.mechanisms import NoNoise
 from cloister.tables.codebook import Numeric
 
 NAME = "prior-accuracy"
@@ -109,7 +109,7 @@ def plan_for(learner: Learner, n_tasks: int, epsilon: float, structure: str = "j
         return Plan(Independent(learner), n_tasks=n_tasks)
     algorithm = SharedPrior(learner, STRUCTURES[structure]())
     if math.isinf(epsilon):
-        return Plan(algorithm, Silent(), n_tasks=n_tasks)
+        return Plan(algorithm, NoNoise(), n_tasks=n_tasks)
     return Plan(algorithm, n_tasks=n_tasks).calibrate(epsilon)
 
 

@@ -19,7 +19,7 @@ from cloister import run as run_plan
 from cloister.algorithms import Independent, Joint, SharedPrior, Subspace
 from cloister.arrays import Floats
 from cloister.learners import Regression
-from cloister.mechanisms import Silent
+from cloister.mechanisms import NoNoise
 
 NAME = "wide"
 
@@ -57,7 +57,7 @@ def plan_for(dim: int, n_tasks: int, structure: type[Joint] | type[Subspace] | N
         return Plan(Independent(learner), n_tasks=n_tasks)
     algorithm = SharedPrior(learner, structure())
     if math.isinf(epsilon):
-        return Plan(algorithm, Silent(), n_tasks=n_tasks)
+        return Plan(algorithm, NoNoise(), n_tasks=n_tasks)
     return Plan(algorithm, n_tasks=n_tasks).calibrate(epsilon)
 
 

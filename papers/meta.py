@@ -34,7 +34,7 @@ from cloister.learners.descent import Exact
 from cloister.learners.linear.convex import Convex
 from cloister.learners.linear.losses import LeastSquares
 from cloister.plan import Plan
-from cloister.privacy.mechanisms import Gaussian, Mechanism, Silent
+from cloister.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from cloister.privacy.sampling import Everyone, Sampling
 from cloister.tasks import Tasks
 
@@ -121,7 +121,7 @@ def trained(
     """Run an algorithm at an epsilon, by default with everyone in every round; infinity is without noise."""
     who = Everyone() if sampling is None else sampling
     silent = math.isinf(epsilon)
-    plan = Plan(algorithm, Silent() if silent else mechanism, who, n_tasks=len(tasks))
+    plan = Plan(algorithm, NoNoise() if silent else mechanism, who, n_tasks=len(tasks))
     return run(plan if silent else plan.calibrate(epsilon), tasks, random_state=seed)
 
 

@@ -27,7 +27,7 @@ from cloister.datasets import Simulation, low_rank
 from cloister.engines.run import Run, run
 from cloister.learners.linear.losses import LeastSquares
 from cloister.plan import Plan
-from cloister.privacy.mechanisms import Silent
+from cloister.privacy.mechanisms import NoNoise
 from cloister.tasks import Tasks
 
 __all__ = ["PAPER", "QUICK", "Setting", "figure_2", "figure_4", "figure_5", "figure_8", "noise_to_signal"]
@@ -128,7 +128,10 @@ def figure_2(epsilon: float = 0.1, *, replications: int = 1, seed: int = 0) -> F
     """
     dim, tasks = 5, 10
     algorithm = LowRank(LeastSquares(dim), lam=50.0, clip=100 * math.sqrt(dim), rounds=1, lr=1.0, warmup=1)
-    quiet, noisy = Plan(algorithm, Silent(), n_tasks=tasks), Plan(algorithm, n_tasks=tasks).calibrate(epsilon)
+    quiet, noisy = (
+        Plan(algorithm, NoNoise(), n_tasks=tasks),
+        Plan(algorithm, n_tasks=tasks).calibrate(epsilon),
+    )
     shown: dict[str, list[Floats]] = {"start": [], "leaked": [], "protected": []}
     for s in range(seed, seed + replications):
         weights = np.random.default_rng(s).uniform(size=(tasks, dim))
@@ -319,7 +322,7 @@ def _priced(algorithm: LowRank, n_tasks: int, epsilon: float) -> Plan:
 
 def _references(algorithm: LowRank, n_tasks: int) -> list[Plan]:
     """Return single-task learning by the same steps, and multi-task learning without noise."""
-    return [Plan(a, Silent(), n_tasks=n_tasks) for a in (replace(algorithm, lam=0.0), algorithm)]
+    return [Plan(a, NoNoise(), n_tasks=n_tasks) for a in (replace(algorithm, lam=0.0), algorithm)]
 
 
 def _ends(setting: Setting, algorithms: Sequence[LowRank], seed: int) -> tuple[list[float], list[float]]:

@@ -39,7 +39,7 @@ from cloister.learners.network.penalties import EWC, Quadratic, SymmetrizedKL
 from cloister.metrics import Spread
 from cloister.plan import Plan
 from cloister.privacy import accounting
-from cloister.privacy.mechanisms import Gaussian, Silent
+from cloister.privacy.mechanisms import Gaussian, NoNoise
 from cloister.privacy.sampling import Everyone, Poisson, Sampling
 from cloister.tasks import Tasks
 
@@ -149,7 +149,7 @@ class Setting:
 
     def plan(self, algorithm: Algorithm, n_tasks: int, epsilon: float) -> Plan:
         """Return a plan at an epsilon; infinity is without noise (updates are clipped all the same)."""
-        plan = Plan(algorithm, Silent(), self.sampling, n_tasks=n_tasks, relation=self.relation)
+        plan = Plan(algorithm, NoNoise(), self.sampling, n_tasks=n_tasks, relation=self.relation)
         return plan if math.isinf(epsilon) else replace(plan, mechanism=Gaussian()).calibrate(epsilon)
 
 

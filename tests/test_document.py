@@ -175,7 +175,7 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
     ),
     *(
         cl.mechanisms.Gaussian(0.5, exact=False),
-        cl.mechanisms.Silent(),
+        cl.mechanisms.NoNoise(),
         cl.mechanisms.Laplace(0.5),
         cl.mechanisms.Wishart(9.0, 0.5),
     ),

@@ -227,9 +227,9 @@ def test_no_board_claims_noise_or_doubts_that_it_has_not(tmp_path):
 
 
 def test_a_score_of_models_without_privacy_does_not_hold():
-    from cloister.mechanisms import Silent
+    from cloister.mechanisms import NoNoise
 
-    done = run(Plan(ALGORITHM, Silent(), n_tasks=M), TASKS)
+    done = run(Plan(ALGORITHM, NoNoise(), n_tasks=M), TASKS)
     told = evaluate(done, TASKS, accuracy, epsilon=0.2).guarantee
     assert math.isfinite(told.epsilon)
     assert told.reasons == ("of the run that made the models: its releases have no noise",)

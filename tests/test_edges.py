@@ -169,7 +169,7 @@ class TestNames:
         with tempfile.TemporaryDirectory() as home:
             quiet = cl.Plan(
                 cl.algorithms.MeanRegularized(cl.learners.LeastSquares(3), rounds=1),
-                cl.mechanisms.Silent(),
+                cl.mechanisms.NoNoise(),
                 n_tasks=3,
             )
             done = cl.run(quiet, tasks, journal=Path(home) / "run")
@@ -305,7 +305,7 @@ class TestBadData:
         """The sum is that of the others, over the public number of all."""
         quiet = cl.Plan(
             cl.algorithms.MeanRegularized(cl.learners.LeastSquares(3), rounds=1),
-            cl.mechanisms.Silent(),
+            cl.mechanisms.NoNoise(),
             n_tasks=N,
         )
         tasks = data()
@@ -352,7 +352,7 @@ class TestOwnSeeds:
         )
         tasks = data(count=4)
         tasks = replace(tasks, X=tasks.X.astype(np.float32), y=(tasks.y > 0).astype(np.int64))
-        done = cl.run(cl.Plan(trained, cl.mechanisms.Silent(), n_tasks=4), tasks)
+        done = cl.run(cl.Plan(trained, cl.mechanisms.NoNoise(), n_tasks=4), tasks)
         own = done.own_seed(2)
         alone = cl.replay(done.plan, done.board, tasks.only(2), seeds=own)["coef"][0]
         np.testing.assert_allclose(alone, done.model(2)["coef"], rtol=1e-5, atol=1e-7)

@@ -20,7 +20,7 @@ from cloister.channel import Channel, Relation
 from cloister.errors import BudgetError, InputError, PlanError
 from cloister.evaluation import SCORES, Released, accuracy, evaluate, release_sum, scores_of
 from cloister.learners import Descent, LeastSquares, Logistic, Module
-from cloister.mechanisms import Gaussian, Silent
+from cloister.mechanisms import Gaussian, NoNoise
 from cloister.metrics import Spread, nmse
 from cloister.privacy import gaussian_dp
 from cloister.privacy.randomness import SeededRandomness
@@ -64,13 +64,13 @@ def test_networks_and_other_scores(halves):
         torch.manual_seed(0)
         learner = Module(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
     algorithm = Personalized(learner, Descent(lr=0.5), rounds=3)
-    finished = run(Plan(algorithm, Silent(), n_tasks=M), train)
+    finished = run(Plan(algorithm, NoNoise(), n_tasks=M), train)
     one = test.only("t03")
     outputs = learner.predict(finished.model("t03")["coef"][None], one.X[None])[0]
     assert scores_of(finished, test)[3] == (outputs.argmax(1) == one.y).mean()
     error = scores_of(finished, test, lambda y, outputs: -float(np.square(outputs[:, 1] - y).mean()))
     assert error[3] == pytest.approx(-np.square(outputs[:, 1] - one.y).mean())
-    line = run(Plan(MeanRegularized(LeastSquares(3)), Silent(), n_tasks=M), train)
+    line = run(Plan(MeanRegularized(LeastSquares(3)), NoNoise(), n_tasks=M), train)
     assert evaluate(line, test, nmse).n_tasks == M
 
 
@@ -97,7 +97,7 @@ def test_what_cannot_be_scored_is_refused(done, halves):
         evaluate(done, Tasks.from_arrays(test.X[:1], test.y[:1], ["stranger"]))
     with pytest.raises(InputError, match="Pass an epsilon"):
         evaluate(done, test, ledger=Ledger(1.0, 1e-3))
-    nothing = run(Plan(OneRelease(Channel(1)), Silent(), n_tasks=M), train)
+    nothing = run(Plan(OneRelease(Channel(1)), NoNoise(), n_tasks=M), train)
     with pytest.raises(InputError, match="OneRelease does not say how its models predict"):
         evaluate(nothing, test)
     for epsilon in (0.0, -1.0, math.inf, math.nan):
@@ -184,7 +184,7 @@ def test_the_guarantee_is_the_releases_own(done, halves, relation):
 def test_a_run_that_is_not_private_leaves_no_guarantee_for_its_scores(done, halves):
     """Without noise, or with noise from a seed, other tasks' models know too much of each task."""
     for plan, seed, reason in (
-        (replace(done.plan, mechanism=Silent()), None, "no noise"),
+        (replace(done.plan, mechanism=NoNoise()), None, "no noise"),
         (done.plan, 0, "drawn from a seed"),
     ):
         leaky = run(plan, halves[0], random_state=seed)
@@ -228,7 +228,7 @@ def test_the_charge_is_booked_before_the_noise_is_drawn(done, halves, monkeypatc
 def test_fedavg_scores_its_public_model_on_every_task(halves):
     train, test = halves
     algorithm = FedAvg(Module(nn.Linear(3, 2)), Descent(lr=0.5), rounds=2)
-    finished = run(Plan(algorithm, Silent(), n_tasks=M), train)
+    finished = run(Plan(algorithm, NoNoise(), n_tasks=M), train)
     public = np.asarray(finished.board["mean"])[None]
     outputs = algorithm.learner.predict(public, test.X[None])[0]
     assert evaluate(finished, test).mean == pytest.approx((outputs.argmax(1) == test.y).mean())

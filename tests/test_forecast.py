@@ -9,7 +9,7 @@ from cloister import Plan
 from cloister.algorithms import Independent, Joint, SharedPrior
 from cloister.forecast import BAND, DEPENDABLE, Forecast, forecast
 from cloister.learners import Regression
-from cloister.mechanisms import Silent
+from cloister.mechanisms import NoNoise
 
 
 def test_band_is_ordered_and_grows_with_rho():
@@ -58,7 +58,7 @@ def test_no_noise_and_nothing_shared():
 def test_plans_forecast_themselves():
     learner = Regression(4)
     assert Plan(Independent(learner), n_tasks=50).forecast() == forecast(50, 0.0, 4)
-    assert math.isinf(Plan(SharedPrior(learner, Joint()), Silent(), n_tasks=50).forecast().rho)
+    assert math.isinf(Plan(SharedPrior(learner, Joint()), NoNoise(), n_tasks=50).forecast().rho)
     plan = Plan(SharedPrior(learner, Joint()), n_tasks=50).calibrate(1.0)
     assert plan.forecast() == forecast(50, plan.mechanism.budget, 4)
 

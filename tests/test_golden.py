@@ -45,7 +45,7 @@ def linear(algorithm: object, mechanism: object = None, sampling: object = None,
         n_tasks=TASKS,
         **more,
     )
-    return plan if isinstance(mechanism, cl.mechanisms.Silent) else plan.calibrate(5.0)
+    return plan if isinstance(mechanism, cl.mechanisms.NoNoise) else plan.calibrate(5.0)
 
 
 def network() -> cl.learners.Module:
@@ -68,7 +68,7 @@ NUMBERS: dict[str, Callable[[], cl.Plan]] = {
     "mean, minibatches and fine-tuning": lambda: linear(
         cl.algorithms.MeanRegularized(SQUARES, rounds=3, batch=2, finetune=2)
     ),
-    "mean, no noise": lambda: linear(MEAN, cl.mechanisms.Silent()),
+    "mean, no noise": lambda: linear(MEAN, cl.mechanisms.NoNoise()),
     "mean, zero-out": lambda: linear(MEAN, relation="zero_out"),
     "mean, floating point": lambda: linear(MEAN, cl.mechanisms.Gaussian(exact=False)),
     "mean, Laplace": lambda: linear(MEAN, cl.mechanisms.Laplace()),

@@ -21,7 +21,7 @@ from cloister.board import Release
 from cloister.document import TYPES
 from cloister.errors import BillboardError, PlanError
 from cloister.learners import Classification, LeastSquares, Logistic, Regression, Softmax
-from cloister.mechanisms import Gaussian, Silent
+from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import Everyone, FixedSize, OnePass, Poisson
 
 ALGORITHMS = [
@@ -69,7 +69,7 @@ def test_the_fingerprint_stands_for_the_whole_plan():
         replace(base, relation="zero_out"),
         replace(base, delta=1e-5),
         replace(base, mechanism=Gaussian(math.nextafter(1.0, 2.0))),
-        replace(base, mechanism=Silent()),
+        replace(base, mechanism=NoNoise()),
         replace(base, sampling=Poisson(0.5)),
         replace(base, sampling=Poisson(0.5, hidden=True)),
         replace(base, algorithm=MeanRegularized(LeastSquares(3), lam=0.1000001)),
@@ -173,7 +173,7 @@ def test_a_plan_that_says_nothing_costs_nothing():
 
 
 def test_the_non_private_run_says_so():
-    plan = Plan(MeanRegularized(LeastSquares(2)), Silent(), n_tasks=9)
+    plan = Plan(MeanRegularized(LeastSquares(2)), NoNoise(), n_tasks=9)
     assert plan.guarantee.epsilon == math.inf
     assert not plan.guarantee.holds
     assert "NOT PRIVATE" in str(plan)

@@ -92,7 +92,7 @@ TYPES = {
     "cloister/fixed-size/1": "cloister.privacy.sampling:FixedSize",
     "cloister/gaussian/1": "cloister.privacy.mechanisms:Gaussian",
     "cloister/l2-laplace/1": "cloister.privacy.laplace:Laplace",
-    "cloister/no-noise/1": "cloister.privacy.mechanisms:Silent",
+    "cloister/no-noise/1": "cloister.privacy.mechanisms:NoNoise",
     "cloister/one-pass/1": "cloister.privacy.sampling:OnePass",
     "cloister/poisson/1": "cloister.privacy.sampling:Poisson",
     "cloister/toeplitz/1": "cloister.privacy.prefix:Toeplitz",

@@ -47,7 +47,7 @@ class Plan:
     algorithm : Algorithm
         What tasks say and do.
     mechanism : Mechanism
-        How releases are made noisy; `Gaussian()` must be calibrated, `Silent()` is the non-private run.
+        How releases are made noisy; `Gaussian()` must be calibrated, `NoNoise()` is the non-private run.
     sampling : Sampling
         Who takes part in a round.
     n_tasks : int
@@ -106,7 +106,7 @@ class Plan:
             raise PlanError(f"epsilon must be > 0. Got {epsilon}. Use Independent() to say nothing at all.")
         plan = self if delta is None else replace(self, delta=delta)
         if math.isinf(epsilon):
-            raise PlanError("epsilon must be finite. Use mechanism=Silent() for a non-private run.")
+            raise PlanError("epsilon must be finite. Use mechanism=NoNoise() for a non-private run.")
         if not plan.speaks:
             return plan
         assert plan.delta is not None

@@ -15,7 +15,7 @@ from cloister.channel import Relation
 from cloister.engines import Batched
 from cloister.errors import PlanError
 from cloister.learners import Descent, Module
-from cloister.mechanisms import Gaussian, Silent
+from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import Poisson
 
 M = 40
@@ -42,7 +42,7 @@ TASKS = make_tasks()
 def lengths(tasks):
     """Return how long updates are at the start."""
     free = replace(ALGORITHM, rounds=1)
-    board = Plan(free, Silent(), n_tasks=len(tasks)).open()
+    board = Plan(free, NoNoise(), n_tasks=len(tasks)).open()
     block = next(tasks.blocks([np.arange(len(tasks))]))
     update, _ = FedAvg.send(free, {}, block, board)
     return np.linalg.norm(update, axis=1)
@@ -57,7 +57,7 @@ def test_it_keeps_the_contract():
 def test_the_clip_finds_the_quantile(quantile, first):
     """Steps are so small that updates stay as long as they were at the start."""
     algorithm = replace(ALGORITHM, quantile=quantile, clip=first)
-    done = run(Plan(algorithm, Silent(), n_tasks=M), TASKS)
+    done = run(Plan(algorithm, NoNoise(), n_tasks=M), TASKS)
     low, high = np.quantile(lengths(TASKS), [quantile - 0.1, quantile + 0.1])
     assert low < done.board["clip"][0] < high
 
@@ -71,15 +71,15 @@ def test_with_noise_it_comes_near():
 
 
 def test_a_round_is_federated_averaging_with_the_clip_of_the_board():
-    one = run(Plan(replace(ALGORITHM, rounds=1, clip=0.002), Silent(), n_tasks=M), TASKS).board["mean"]
-    two = run(Plan(FedAvg(network(), ALGORITHM.solver, clip=0.002, rounds=1), Silent(), n_tasks=M), TASKS)
+    one = run(Plan(replace(ALGORITHM, rounds=1, clip=0.002), NoNoise(), n_tasks=M), TASKS).board["mean"]
+    two = run(Plan(FedAvg(network(), ALGORITHM.solver, clip=0.002, rounds=1), NoNoise(), n_tasks=M), TASKS)
     np.testing.assert_allclose(one, two.board["mean"], atol=1e-7)
 
 
 def test_messages_reach_their_bound_and_no_further():
     """Opposite updates, one clipped and one not quite, are as far apart as is paid for."""
     channel = ALGORITHM.channel(None)
-    board = Plan(ALGORITHM, Silent(), n_tasks=M).open()
+    board = Plan(ALGORITHM, NoNoise(), n_tasks=M).open()
     block = next(TASKS.blocks([np.arange(M)]))
     for scale in (1e-6, 1.0, 1e6, 1e30):
         said, _ = replace(ALGORITHM, solver=Descent(scale, steps=1)).send({}, block, board)

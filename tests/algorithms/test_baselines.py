@@ -15,7 +15,7 @@ from cloister.algorithms.baselines import l1_logistic, lasso, pooled_ridge, ridg
 from cloister.algorithms.relationship import Relationship, dp_mtrl, laplace_ball, mtrl
 from cloister.errors import InputError, PlanError
 from cloister.learners import LeastSquares, Logistic
-from cloister.mechanisms import Gaussian, Silent
+from cloister.mechanisms import Gaussian, NoNoise
 from cloister.privacy.composition import composition_bound, group_privacy, published_group_privacy
 from cloister.privacy.instance_level import aggregation_scale, instance_budget, round_budgets
 
@@ -44,7 +44,7 @@ def own_ridge(tasks, lam):
 
 
 def test_without_noise_averaged_is_the_mean_of_own_models(tasks):
-    plan = Plan(Averaged(LeastSquares(D), lam=0.05, clip=100.0, steps=400), Silent(), n_tasks=M)
+    plan = Plan(Averaged(LeastSquares(D), lam=0.05, clip=100.0, steps=400), NoNoise(), n_tasks=M)
     found = run(plan, tasks).private.models["coef"]
     np.testing.assert_allclose(found, np.tile(own_ridge(tasks, 0.05).mean(axis=0), (M, 1)), rtol=1e-8)
 

@@ -14,7 +14,7 @@ from cloister.algorithms.covariance import ModelProtected
 from cloister.channel import unsvec
 from cloister.errors import PlanError
 from cloister.learners import LeastSquares, Logistic
-from cloister.mechanisms import Gaussian, Laplace, Silent
+from cloister.mechanisms import Gaussian, Laplace, NoNoise
 from cloister.sampling import Poisson
 
 M, N, D = 16, 12, 6
@@ -34,7 +34,7 @@ def data():
 
 def fit(algorithm, X, y, mechanism=None, seed=0):
     tasks = Tasks.from_list(list(X), list(y))
-    return run(Plan(algorithm, mechanism or Silent(), n_tasks=len(X)), tasks, random_state=seed)
+    return run(Plan(algorithm, mechanism or NoNoise(), n_tasks=len(X)), tasks, random_state=seed)
 
 
 # What follows is plain proximal gradient descent on the d x m matrix W, as in a textbook.
@@ -172,7 +172,7 @@ def test_the_average_counts_only_rounds_a_task_took_part_in(data, family):
 
 
 @BOTH
-@pytest.mark.parametrize("mechanism", [Silent(), Gaussian(0.01)])
+@pytest.mark.parametrize("mechanism", [NoNoise(), Gaussian(0.01)])
 def test_without_penalty_it_is_single_task_gradient_descent(data, family, mechanism):
     X, y, _ = data
     lr, options = safe_step(X), {"accelerated": False, "rounds": 9, "warmup": 0}
@@ -259,7 +259,7 @@ def test_what_leaves_moves_by_the_channels_sensitivity_and_no_more(data, family,
     """One task's data becomes anything else: in units of K^2 the clean first sum moves at most this much."""
     X, y, _ = data
     algorithm = family(LeastSquares(D), clip=0.7, lr=safe_step(X), rounds=1)
-    board = Plan(algorithm, Silent(), n_tasks=M).open()
+    board = Plan(algorithm, NoNoise(), n_tasks=M).open()
     assert algorithm.channel(board).sensitivity(relation) == sensitivity
 
     def total(rows, targets):

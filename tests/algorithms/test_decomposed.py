@@ -11,7 +11,7 @@ from cloister import Plan, Tasks, check_algorithm, run
 from cloister.algorithms import Decomposed, EntrySparse, GroupSparse, LowRank, SquaredNorm, TaskSparse
 from cloister.errors import PlanError
 from cloister.learners import LeastSquares
-from cloister.mechanisms import Gaussian, Silent
+from cloister.mechanisms import Gaussian, NoNoise
 
 M, N, D = 15, 14, 5
 SHARED = pytest.mark.parametrize("family", [LowRank, GroupSparse])
@@ -30,7 +30,7 @@ def data():
 
 def fit(algorithm, X, y, mechanism=None, seed=0):
     tasks = Tasks.from_list(list(X), list(y))
-    return run(Plan(algorithm, mechanism or Silent(), n_tasks=len(X)), tasks, random_state=seed)
+    return run(Plan(algorithm, mechanism or NoNoise(), n_tasks=len(X)), tasks, random_state=seed)
 
 
 def safe_step(X):
@@ -156,7 +156,7 @@ def test_a_step_as_long_as_the_papers_diverges(data):
 def test_with_no_room_for_its_own_part_it_is_the_shared_algorithm(data, family, own, options):
     X, y = data
     shared = family(LeastSquares(D), lam=0.4, clip=2.0, lr=safe_step(X) / 2, rounds=25, **options)
-    for mechanism in (Silent(), Gaussian(3.0)):
+    for mechanism in (NoNoise(), Gaussian(3.0)):
         both = fit(Decomposed(shared, own), X, y, mechanism)
         alone = fit(shared, X, y, mechanism)
         np.testing.assert_allclose(both.private.models["coef"], alone.private.models["coef"], atol=1e-9)

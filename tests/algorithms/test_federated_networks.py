@@ -26,7 +26,7 @@ from cloister.algorithms import (
 )
 from cloister.errors import PlanError
 from cloister.learners import EWC, Descent, Module, Quadratic, SymmetrizedKL
-from cloister.mechanisms import Gaussian, Silent
+from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import FixedSize, Poisson
 
 M = 9
@@ -71,7 +71,7 @@ def test_they_keep_the_contract(algorithm):
 
 
 def silent(algorithm, tasks, sampling=None, seed=0):
-    plan = Plan(algorithm, Silent(), n_tasks=len(tasks))
+    plan = Plan(algorithm, NoNoise(), n_tasks=len(tasks))
     plan = plan if sampling is None else replace(plan, sampling=sampling)
     return run(plan, tasks, random_state=seed)
 
@@ -231,7 +231,7 @@ def test_a_task_counts_the_same_whatever_its_number_of_rows(algorithm):
     fat = Tasks.from_arrays(*(np.repeat(a, times, axis=0) for a in (tasks.X, tasks.y)),
                             np.repeat(np.repeat(tasks.ids, tasks.sizes), times))  # fmt: skip
     assert fat.sizes.sum() > tasks.sizes.sum()
-    plan = Plan(algorithm(network(), Descent(0.3, epochs=2), rounds=3, clip=0.5), Silent(), n_tasks=M)
+    plan = Plan(algorithm(network(), Descent(0.3, epochs=2), rounds=3, clip=0.5), NoNoise(), n_tasks=M)
     one, two = (run(plan, part, random_state=0).board for part in (tasks, fat))
     np.testing.assert_allclose(one["mean"], two["mean"], atol=1e-6)
 
@@ -247,7 +247,7 @@ def test_a_message_that_is_not_finite_is_zero_and_the_denominator_stays():
     tasks, learner = make_tasks(), network()
     X = tasks.X.copy()
     X[slice(*tasks.offsets[4:6])] = 1e300  # infinite in 32 bits
-    plan = Plan(FedAvg(learner, Descent(0.1), clip=FAR, rounds=1), Silent(), n_tasks=M)
+    plan = Plan(FedAvg(learner, Descent(0.1), clip=FAR, rounds=1), NoNoise(), n_tasks=M)
     done = run(plan, replace(tasks, X=X))
     assert done.private.rejected_messages == 1
     slopes = np.delete(full_slopes(learner, np.repeat(learner.start()[None], M, axis=0), tasks), 4, axis=0)

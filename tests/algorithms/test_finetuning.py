@@ -15,7 +15,7 @@ from cloister.algorithms.finetuning import _left_out_loss
 from cloister.engines import Batched, Local
 from cloister.errors import PlanError
 from cloister.learners import EWC, Descent, Module, Quadratic, SymmetrizedKL
-from cloister.mechanisms import Gaussian, Silent
+from cloister.mechanisms import Gaussian, NoNoise
 from cloister.tasks import public_seeds
 
 STEPS = Descent(0.1, batch=2, momentum=0.5, decay=0.9)
@@ -93,7 +93,7 @@ def by_hand(learner, start, block, first_round):
 
 def test_the_choice_is_that_of_each_task_by_hand():
     tasks, learner = make_tasks(), network()
-    plan = Plan(FedAvg(learner, STEPS, rounds=2, finetune=CHOICE), Silent(), n_tasks=M)
+    plan = Plan(FedAvg(learner, STEPS, rounds=2, finetune=CHOICE), NoNoise(), n_tasks=M)
     done = run(plan, tasks, random_state=0)
     start = done.board["mean"][None].astype(np.float32)
     winners = set()
@@ -110,7 +110,7 @@ def test_the_choice_is_that_of_each_task_by_hand():
 def test_one_way_of_tuning_leaves_no_rows_out(engine):
     tasks, learner = make_tasks(), network()
     done = run(
-        Plan(FedAvg(learner, STEPS, rounds=2, finetune=STRONG), Silent(), n_tasks=M), tasks, engine=engine
+        Plan(FedAvg(learner, STEPS, rounds=2, finetune=STRONG), NoNoise(), n_tasks=M), tasks, engine=engine
     )
     block = next(tasks.blocks([np.arange(M)], done.private.seeds))
     start, mean = learner.spread(done.board["mean"], block), done.board["mean"]
@@ -167,7 +167,7 @@ def test_tasks_that_are_contradicted_train_long_and_random_labels_seldom_train_a
 
     def models(finetune):
         algorithm = FedAvg(Module(net), Descent(0.1), clip=1e-30, rounds=1, finetune=finetune)
-        return run(Plan(algorithm, Silent(), n_tasks=60), tasks).private.models["coef"]
+        return run(Plan(algorithm, NoNoise(), n_tasks=60), tasks).private.models["coef"]
 
     chosen = models(CrossValidatedTuning((FineTuning(Descent(0.2, steps=5)),), checks=4))
     public, longest = models(None), models(FineTuning(Descent(0.2, steps=20)))

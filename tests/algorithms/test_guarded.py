@@ -19,7 +19,7 @@ from cloister.algorithms import (
 )
 from cloister.errors import PlanError
 from cloister.learners import Classification, LeastSquares, Logistic, Regression, Softmax
-from cloister.mechanisms import Silent
+from cloister.mechanisms import NoNoise
 from cloister.sampling import Everyone, Poisson
 from cloister.tasks import local_uniforms
 
@@ -141,7 +141,7 @@ def test_a_task_of_one_row_keeps_what_is_shared():
     data = Tasks.from_list(X, y)
     shared = MeanRegularized(LOSS, lam=0.5, lr=1.0, rounds=20)
     guarded, plain = (
-        run(Plan(a, Silent(), n_tasks=12), data, random_state=0).private.models["coef"]
+        run(Plan(a, NoNoise(), n_tasks=12), data, random_state=0).private.models["coef"]
         for a in (Guarded(shared, LEARNER), shared)
     )
     np.testing.assert_array_equal(guarded[3], plain[3])

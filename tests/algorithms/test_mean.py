@@ -12,7 +12,7 @@ from cloister.algorithms import MeanRegularized
 from cloister.algorithms.mean import project
 from cloister.errors import PlanError
 from cloister.learners import LeastSquares, Logistic
-from cloister.mechanisms import Gaussian, Silent
+from cloister.mechanisms import Gaussian, NoNoise
 
 M, N, D = 12, 8, 3
 
@@ -31,7 +31,7 @@ def slope(X, y, w):
 
 def fit(tasks, mechanism=None, **parameters):
     algorithm = MeanRegularized(LeastSquares(D), **parameters)
-    return run(Plan(algorithm, mechanism or Silent(), n_tasks=M), tasks, random_state=0)
+    return run(Plan(algorithm, mechanism or NoNoise(), n_tasks=M), tasks, random_state=0)
 
 
 def test_without_pull_it_is_single_task_projected_gradient_descent(data):
@@ -102,7 +102,7 @@ def test_messages_are_clipped_though_states_are_not():
     X[1], X[2] = 1e200, 1e308
     tasks = Tasks.from_list(list(X), list(X[..., 0]))
     algorithm = MeanRegularized(LeastSquares(1), clip=0.5, rounds=2)
-    done = run(Plan(algorithm, Silent(), n_tasks=3), tasks)
+    done = run(Plan(algorithm, NoNoise(), n_tasks=3), tasks)
     assert np.isfinite(done.board["mean"]).all()
     assert np.abs(done.board["mean"]).max() <= 0.5
     assert done.private.rejected_messages == 4
@@ -120,7 +120,7 @@ def test_minibatches_are_the_tasks_own():
     assert not np.allclose(whole, small)
     few = tasks.select([7, 2])
     algorithm = MeanRegularized(LeastSquares(D), rounds=2, steps=2, lr=0.1, batch=3, lam=0.0)
-    alone = run(Plan(algorithm, Silent(), n_tasks=2), few, random_state=0).private.models["coef"]
+    alone = run(Plan(algorithm, NoNoise(), n_tasks=2), few, random_state=0).private.models["coef"]
     np.testing.assert_allclose(alone, small[[7, 2]], rtol=1e-12)
 
 
@@ -150,6 +150,6 @@ def test_fine_tuning_is_as_printed():
     algorithm = MeanRegularized(
         LeastSquares(1), lam=0.5, clip=1.0, rounds=1, steps=1, lr=1.0, finetune=2, finetune_lr=0.25
     )
-    done = run(Plan(algorithm, Silent(), n_tasks=1), Tasks.from_list([[[1.0]]], [[4.0]]))
+    done = run(Plan(algorithm, NoNoise(), n_tasks=1), Tasks.from_list([[[1.0]]], [[4.0]]))
     assert done.board["mean"][0] == pytest.approx(1.0, rel=1e-12)
     assert done.private.models["coef"][0, 0] == pytest.approx(71 / 32, rel=1e-12)

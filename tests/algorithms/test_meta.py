@@ -23,7 +23,7 @@ from cloister.channel import Relation
 from cloister.datasets.meta import around_centres
 from cloister.errors import PlanError
 from cloister.learners import Convex, Descent, Exact, LeastSquares, Logistic, Quadratic, Softmax
-from cloister.mechanisms import Gaussian, Silent
+from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import OnePass, Poisson
 
 D = 4
@@ -49,7 +49,7 @@ def block_of(tasks):
 
 
 def silent(algorithm, tasks, sampling=None):
-    plan = Plan(algorithm, Silent(), n_tasks=len(tasks))
+    plan = Plan(algorithm, NoNoise(), n_tasks=len(tasks))
     return run(plan if sampling is None else replace(plan, sampling=sampling), tasks, random_state=0)
 
 

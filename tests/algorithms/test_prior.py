@@ -18,7 +18,7 @@ from cloister.learners import Classification, Regression
 from cloister.learners.linear.average import Candidate
 from cloister.learners.linear.classification import VARIANCES
 from cloister.learners.linear.regression import LAMBDAS, NOISE_SCALES
-from cloister.mechanisms import Gaussian, Silent
+from cloister.mechanisms import Gaussian, NoNoise
 
 STRUCTURES = [Joint(), Mean(), Subspace(), Support()]
 
@@ -180,7 +180,8 @@ def test_schedules_spend_exactly_the_budget(structure, learner):
 def test_almost_no_noise_is_the_non_private_run(structure, related):
     train, _ = related
     plans = [
-        Plan(SharedPrior(Regression(6), structure), noise, n_tasks=250) for noise in (Silent(), Gaussian(1e9))
+        Plan(SharedPrior(Regression(6), structure), noise, n_tasks=250)
+        for noise in (NoNoise(), Gaussian(1e9))
     ]
     silent, faint = (run(plan, train, random_state=0).private.models["coef"] for plan in plans)
     np.testing.assert_allclose(silent, faint, atol=1e-5)
@@ -192,7 +193,7 @@ def test_the_mean_is_found(structure):
     rng = np.random.default_rng(0)
     weights = np.array([0.3, 0.9, -0.9, 0.4]) + 0.1 * rng.normal(size=(200, 4))
     train, _ = make_tasks(weights, n=300, noise=0.05)
-    for mechanism, tolerance in ((Silent(), 0.01), (Gaussian(2.0), 0.1)):
+    for mechanism, tolerance in ((NoNoise(), 0.01), (Gaussian(2.0), 0.1)):
         plan = Plan(SharedPrior(Regression(4), structure), mechanism, n_tasks=200)
         board = run(plan, train, random_state=0).board
         np.testing.assert_allclose(structure.mean(Regression(4), board), weights.mean(axis=0), atol=tolerance)

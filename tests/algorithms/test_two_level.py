@@ -12,7 +12,7 @@ from cloister import Plan, Tasks, check_algorithm, run
 from cloister.algorithms import Decomposed, EntrySparse, GroupSparse, LocalNoise, LowRank, MeanRegularized
 from cloister.errors import PlanError
 from cloister.learners import LeastSquares
-from cloister.mechanisms import Silent
+from cloister.mechanisms import NoNoise
 from cloister.tasks import local_uniforms
 
 M, D, K, EPSILON, ROUNDS = 4000, 5, 0.8, 6.0, 3
@@ -25,7 +25,7 @@ def spoken():
     tasks = Tasks.from_arrays(rng.normal(size=(2 * M, D)), 3 * rng.normal(size=2 * M), np.arange(2 * M) % M)
     inner = LowRank(LeastSquares(D), lam=0.1, clip=50.0, rounds=ROUNDS, lr=0.1, warmup=5)
     noisy = LocalNoise(inner, EPSILON, clip=K)
-    done = run(Plan(noisy, Silent(), n_tasks=M), tasks, random_state=1)
+    done = run(Plan(noisy, NoNoise(), n_tasks=M), tasks, random_state=1)
     block = next(tasks.blocks([np.arange(M)], seeds=done.private.seeds))
     states, pairs = noisy.init(block, done.board.before(0)), []
     for t in range(ROUNDS):
@@ -116,7 +116,7 @@ def test_the_second_clip_bounds_what_is_summed():
     sums = []
     for factor in (1.0, -1e6, 0.0):
         y[4] *= factor
-        plan = Plan(noisy, Silent(), n_tasks=20)
+        plan = Plan(noisy, NoNoise(), n_tasks=20)
         done = run(plan, Tasks.from_list(list(X), list(y)), random_state=0)
         sums.append(done.board.releases[0].value)
     assert np.linalg.norm(sums[0] - sums[1]) <= math.sqrt(2) + 1e-12
@@ -129,7 +129,7 @@ def test_a_task_goes_on_with_its_clean_model():
     tasks = Tasks.from_arrays(rng.normal(size=(60, 3)), rng.normal(size=60), np.arange(60) % 10)
     plain = LowRank(LeastSquares(3), lam=0.0, clip=5.0, rounds=4, lr=0.1)
     found = [
-        run(Plan(a, Silent(), n_tasks=10), tasks, random_state=0).private.models["coef"]
+        run(Plan(a, NoNoise(), n_tasks=10), tasks, random_state=0).private.models["coef"]
         for a in (plain, LocalNoise(plain, epsilon=0.1, clip=5.0))
     ]
     np.testing.assert_allclose(found[0], found[1], atol=1e-12)
@@ -141,7 +141,7 @@ def test_what_is_not_finite_is_said_as_a_noisy_zero():
     X[1] = 1e308
     tasks = Tasks.from_list(list(X), list(X[..., 0]))
     noisy = LocalNoise(LowRank(LeastSquares(2), clip=1.0, rounds=2), epsilon=4.0)
-    done = run(Plan(noisy, Silent(), n_tasks=3), tasks, random_state=0)
+    done = run(Plan(noisy, NoNoise(), n_tasks=3), tasks, random_state=0)
     assert done.private.rejected_messages == 0
 
 

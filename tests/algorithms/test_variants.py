@@ -19,7 +19,7 @@ from cloister.algorithms import (
 )
 from cloister.errors import PlanError
 from cloister.learners import LeastSquares, Regression
-from cloister.mechanisms import Silent
+from cloister.mechanisms import NoNoise
 from cloister.tasks import local_uniforms
 
 D = 4
@@ -161,7 +161,7 @@ def test_variants_that_say_something_else_are_refused(tasks):
         Plan(wrong, n_tasks=12).calibrate(1.0)
     other = Guarded(low_rank(0.1), LEARNER, variants=(GroupSparse(LOSS, rounds=3),))
     with pytest.raises(PlanError, match="must have the rounds and channels"):
-        run(Plan(other, Silent(), n_tasks=12), tasks)
+        run(Plan(other, NoNoise(), n_tasks=12), tasks)
 
 
 def test_own_penalties_vary_too(tasks):
@@ -169,6 +169,6 @@ def test_own_penalties_vary_too(tasks):
     shared = LowRank(LOSS, rounds=2, warmup=3, lr=0.5)
     variants = (Decomposed(shared, EntrySparse(0.001)),)
     chooser = Guarded(Decomposed(shared, EntrySparse(1.0)), LEARNER, variants=variants, alone=False)
-    done = run(Plan(chooser, Silent(), n_tasks=12), tasks, random_state=0)
+    done = run(Plan(chooser, NoNoise(), n_tasks=12), tasks, random_state=0)
     kept = np.any(done.private.models["own"] != 0, axis=1)
     assert 0 < kept.sum() < 12

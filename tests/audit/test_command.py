@@ -14,7 +14,7 @@ from cloister.algorithms import Independent, MeanRegularized
 from cloister.audit import audit
 from cloister.cli import app
 from cloister.learners import LeastSquares, Regression
-from cloister.mechanisms import Gaussian, Silent
+from cloister.mechanisms import Gaussian, NoNoise
 from cloister.report.audit import render
 
 
@@ -56,7 +56,7 @@ def test_json_is_strict(plan, tmp_path):
     ("mechanism", "algorithm", "sentence"),
     [
         (Gaussian(), MeanRegularized(LeastSquares(3)), "no noise level yet"),
-        (Silent(), MeanRegularized(LeastSquares(3)), "claims nothing"),
+        (NoNoise(), MeanRegularized(LeastSquares(3)), "claims nothing"),
         (Gaussian(), Independent(Regression(3)), "says nothing"),
     ],
 )

@@ -189,13 +189,13 @@ def test_the_claimed_curve_follows_the_claimed_epsilons():
 def test_what_cannot_be_attacked_is_refused():
     for plan, reason in (
         (Plan(cl.algorithms.Independent(cl.learners.Regression(3)), n_tasks=10), "says nothing"),
-        (Plan(mean(), cl.mechanisms.Silent(), n_tasks=10), "no noise"),
+        (Plan(mean(), cl.mechanisms.NoNoise(), n_tasks=10), "no noise"),
         (Plan(mean(), n_tasks=10), "no noise level yet"),
     ):
         with pytest.raises(cl.errors.PlanError, match=reason):
             check_auditable(plan)
     with pytest.raises(cl.errors.PlanError, match="says nothing or all"):
-        play(Plan(mean(), cl.mechanisms.Silent(), n_tasks=10), SeededRandomness(0), 1000)
+        play(Plan(mean(), cl.mechanisms.NoNoise(), n_tasks=10), SeededRandomness(0), 1000)
 
 
 def test_games_stay_affordable():

@@ -16,7 +16,7 @@ from cloister.engines import Batched
 from cloister.engines.batched import _DeviceBoard
 from cloister.errors import PlanError
 from cloister.learners import EWC, Descent, Module, Regression, SymmetrizedKL
-from cloister.mechanisms import Gaussian, Laplace, Silent, Toeplitz
+from cloister.mechanisms import Gaussian, Laplace, NoNoise, Toeplitz
 from cloister.sampling import Everyone, FixedSize, Poisson
 from cloister.tasks import public_seeds
 
@@ -61,11 +61,11 @@ def both(plan, tasks=TASKS, engine=CPU):
 
 
 @pytest.mark.parametrize("sampling", [Everyone(), Poisson(0.5), FixedSize(4)], ids=repr)
-@pytest.mark.parametrize("mechanism", [Gaussian(), Gaussian(exact=False), Silent()], ids=repr)
+@pytest.mark.parametrize("mechanism", [Gaussian(), Gaussian(exact=False), NoNoise()], ids=repr)
 def test_engines_agree(sampling, mechanism):
     """Several buckets of ragged sizes, several blocks each, the last one of a bucket not full."""
     plan = Plan(PERSONAL, mechanism, sampling, n_tasks=M)
-    both(plan if isinstance(mechanism, Silent) else plan.calibrate(5.0))
+    both(plan if isinstance(mechanism, NoNoise) else plan.calibrate(5.0))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_garbage_of_one_task_leaves_all_others_to_the_bit(garbage):
     tape = replay(plan, done.board, changed, coins=private.coins, seeds=private.seeds, engine=CPU)
     others = np.arange(M) != 6
     np.testing.assert_array_equal(tape["coef"][others], private.models["coef"][others])
-    loud = run(replace(plan, mechanism=Silent()), changed, random_state=0, engine=CPU)
+    loud = run(replace(plan, mechanism=NoNoise()), changed, random_state=0, engine=CPU)
     assert all(np.isfinite(release.value).all() for release in loud.board.releases)
     assert {release.denominator for release in loud.board.releases} == {0.6 * M}
 

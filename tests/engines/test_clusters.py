@@ -12,7 +12,7 @@ from cloister.algorithms import MeanRegularized
 from cloister.engines import cluster_plans, run_clusters
 from cloister.errors import BudgetError, InputError, PlanError
 from cloister.learners import LeastSquares
-from cloister.mechanisms import Gaussian, Silent
+from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import FixedSize, Poisson
 
 M = 30
@@ -59,7 +59,7 @@ def test_another_cluster_does_not_reach_a_board():
 
 
 def test_clusters_tell_apart_what_a_mean_of_all_cannot():
-    plan = Plan(MeanRegularized(LeastSquares(2), rounds=40, steps=3, lam=0.3), Silent(), n_tasks=M)
+    plan = Plan(MeanRegularized(LeastSquares(2), rounds=40, steps=3, lam=0.3), NoNoise(), n_tasks=M)
     together = run(plan, TASKS).board["mean"]
     apart = {name: own.board["mean"] for name, own in run_clusters(plan, TASKS, PLACES).runs.items()}
     assert abs(together).max() < 0.3 < 0.4 < min(apart["town"].min(), (-apart["country"]).min())

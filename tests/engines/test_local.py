@@ -27,7 +27,7 @@ from cloister.doubts import FLOATING_POINT, SEEDED
 from cloister.engines.local import Local
 from cloister.errors import AlgorithmError, BillboardError, InputError, PlanError
 from cloister.learners import Classification, LeastSquares, Logistic, Regression, Softmax
-from cloister.mechanisms import Gaussian, Silent
+from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import Everyone, FixedSize, OnePass, Poisson
 
 SIZES = [1, 2, 3, 4, 5, 6, 7, 3, 5, 1, 4, 2, 9, 6]
@@ -158,7 +158,7 @@ def test_progress_and_mismatch():
 
 @pytest.mark.parametrize("copying", [pickle.dumps, copy.deepcopy, copy.copy])
 def test_a_run_is_not_pickled_with_every_model(copying):
-    finished = run(Plan(SharedPrior(Regression(3)), Silent(), n_tasks=M), make_tasks())
+    finished = run(Plan(SharedPrior(Regression(3)), NoNoise(), n_tasks=M), make_tasks())
     for private in (finished, finished.private):
         if private is finished and copying is copy.copy:
             continue  # the same models in the same process
@@ -397,7 +397,7 @@ def test_a_message_that_is_not_finite_counts_as_zero(value):
             messages[block.ids == "t003", 1] = value
             return messages, states
 
-    done = run(Plan(Spoilt(), Silent(), n_tasks=M), make_tasks())
+    done = run(Plan(Spoilt(), NoNoise(), n_tasks=M), make_tasks())
     assert done.private.rejected_messages == 2
     for release in done.board.releases:
         np.testing.assert_allclose(release.value, np.full(3, (M - 1) / 3), rtol=1e-12)
@@ -418,7 +418,7 @@ def test_absent_tasks_say_nothing():
             return np.tile([0.5, 0, 0], (len(block), 1)), states
 
     for sampling in (Poisson(0.5), FixedSize(4), OnePass()):
-        done = run(Plan(Present(), Silent(), sampling, n_tasks=M), make_tasks(), random_state=2)
+        done = run(Plan(Present(), NoNoise(), sampling, n_tasks=M), make_tasks(), random_state=2)
         counts = [release.value[0] / 0.5 for release in done.board.releases]
         np.testing.assert_allclose(counts, np.sum(done.private.coins, axis=1))
         assert Channel(3, 1.0, Plain()) == Present().channel(None)

@@ -88,7 +88,7 @@ def test_saved_states_stay_as_they_were_saved():
     """Whoever goes on does not change what another may go on from."""
     plan = cl.Plan(
         cl.algorithms.MeanRegularized(cl.learners.LeastSquares(2), rounds=4),
-        cl.mechanisms.Silent(),
+        cl.mechanisms.NoNoise(),
         n_tasks=M,
     )
     board, some = plan.open(), np.arange(M) % 2 == 0

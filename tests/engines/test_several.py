@@ -13,7 +13,7 @@ from cloister.engines import Batched, Local, Several
 from cloister.engines.devices import _Sum, deal
 from cloister.errors import PlanError
 from cloister.learners import EWC, Descent, LeastSquares, Module
-from cloister.mechanisms import Gaussian, Laplace, Silent
+from cloister.mechanisms import Gaussian, Laplace, NoNoise
 from cloister.sampling import Poisson
 
 M = 14
@@ -47,7 +47,7 @@ def algorithm():
 
 
 @EVERY
-@pytest.mark.parametrize("mechanism", [Gaussian(1.0), Gaussian(1.0, exact=False), Silent()], ids=repr)
+@pytest.mark.parametrize("mechanism", [Gaussian(1.0), Gaussian(1.0, exact=False), NoNoise()], ids=repr)
 def test_several_engines_are_one(engine, mechanism):
     plan = Plan(algorithm(), mechanism, Poisson(0.7), n_tasks=M)
     one, two = (run(plan, RAGGED, random_state=0, engine=e) for e in (CPU, engine))

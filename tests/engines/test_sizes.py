@@ -7,7 +7,7 @@ from cloister import Plan, Tasks, replay, run
 from cloister.algorithms import LowRank, Mean, MeanRegularized, MetaSGD, SharedPrior, Subspace
 from cloister.engines import Local
 from cloister.learners import Classification, Convex, Exact, LeastSquares, Regression
-from cloister.mechanisms import Silent
+from cloister.mechanisms import NoNoise
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -61,12 +61,12 @@ def assert_others_untouched(plan, first, second, engine, coins=(None, None)):
     ids=["prior", "subspace", "mean", "low rank", "meta"],
 )
 def test_linear_models(algorithm, rows):
-    assert_others_untouched(Plan(algorithm, Silent(), n_tasks=M), make_tasks(20), make_tasks(rows), Local())
+    assert_others_untouched(Plan(algorithm, NoNoise(), n_tasks=M), make_tasks(20), make_tasks(rows), Local())
 
 
 @pytest.mark.parametrize("rows", [1, 60])
 def test_classes(rows):
-    plan = Plan(SharedPrior(Classification(6, 3), Mean()), Silent(), n_tasks=M)
+    plan = Plan(SharedPrior(Classification(6, 3), Mean()), NoNoise(), n_tasks=M)
     assert_others_untouched(plan, make_tasks(20, classes=True), make_tasks(rows, classes=True), Local())
 
 
@@ -83,13 +83,13 @@ def test_networks(engine, batch, rows):
     solver = Descent(0.2, batch=batch, epochs=2, momentum=0.5)
     algorithm = Personalized(network(), solver, rounds=2, finetune=FineTuning(Descent(0.1, steps=3)))
     first, second = make_tasks(20, classes=True), make_tasks(rows, classes=True)
-    assert_others_untouched(Plan(algorithm, Silent(), n_tasks=M), first, second, engine)
+    assert_others_untouched(Plan(algorithm, NoNoise(), n_tasks=M), first, second, engine)
 
 
 @pytest.mark.parametrize("engine", [Local(), Batched("cpu")], ids=repr)
 def test_whether_a_task_took_part_does_not_show_in_the_models_of_others(engine):
     """Otherwise a coin that is asserted to be hidden could be read off the last bits."""
-    plan = Plan(Ditto(network(), Descent(0.2, batch=4), rounds=3), Silent(), n_tasks=M)
+    plan = Plan(Ditto(network(), Descent(0.2, batch=4), rounds=3), NoNoise(), n_tasks=M)
     tasks = make_tasks(20, classes=True)
     took = np.random.default_rng(0).random((3, M)) < 0.5
     took[1, VICTIM] = True
@@ -101,7 +101,7 @@ def test_whether_a_task_took_part_does_not_show_in_the_models_of_others(engine):
 @pytest.mark.parametrize("engine", [Local(), Batched("cpu")], ids=repr)
 def test_hostile_others_cannot_feel_how_many_rows_a_task_has(engine):
     """Steps that a task does not take must not spoil it: 0 times infinity would."""
-    plan = Plan(FedAvg(network(), Descent(0.2, batch=5, epochs=1), clip=1.0, rounds=1), Silent(), n_tasks=M)
+    plan = Plan(FedAvg(network(), Descent(0.2, batch=5, epochs=1), clip=1.0, rounds=1), NoNoise(), n_tasks=M)
     sums = []
     for rows in (5, 40):
         tasks = make_tasks(rows, scale=1e30, classes=True)
@@ -112,7 +112,7 @@ def test_hostile_others_cannot_feel_how_many_rows_a_task_has(engine):
 @pytest.mark.parametrize("rows", [(11, 12), (5, 40)])
 def test_absurd_rows_of_others_take_the_same_form(rows):
     """Whichever of two formulas serves a task must not depend on the sizes of others."""
-    plan = Plan(MetaSGD(Convex(LeastSquares(12)), Exact(), rounds=1), Silent(), n_tasks=M)
+    plan = Plan(MetaSGD(Convex(LeastSquares(12)), Exact(), rounds=1), NoNoise(), n_tasks=M)
     sums = []
     for count in rows:
         tasks = make_tasks(count, scale=1e100, features=12)
@@ -122,7 +122,7 @@ def test_absurd_rows_of_others_take_the_same_form(rows):
 
 
 def test_threads_do_not_borrow_each_others_parameters():
-    plan = Plan(Personalized(network(), Descent(0.2, batch=4, epochs=3), rounds=3), Silent(), n_tasks=M)
+    plan = Plan(Personalized(network(), Descent(0.2, batch=4, epochs=3), rounds=3), NoNoise(), n_tasks=M)
     tasks = make_tasks(20, classes=True)
     one, two = (run(plan, tasks, random_state=0, engine=Local(threads=n)).board.head for n in (1, 4))
     assert one == two

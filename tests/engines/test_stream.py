@@ -19,7 +19,7 @@ from cloister.channel import Channel, equal_rounds
 from cloister.engines.local import Local
 from cloister.errors import BillboardError
 from cloister.learners import Convex, Descent, Exact, LeastSquares
-from cloister.mechanisms import Gaussian, Silent
+from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import OnePass, Poisson
 
 
@@ -243,7 +243,7 @@ class Borrows(Algorithm):
 @pytest.mark.parametrize("rate", [0.3, 0.8])
 def test_states_that_are_not_ours_are_not_changed(rate):
     tasks = make_tasks(3, 2, rows=64)  # of a width, so that blocks are views
-    plan = Plan(Borrows(), Silent(), Poisson(rate), n_tasks=3)
+    plan = Plan(Borrows(), NoNoise(), Poisson(rate), n_tasks=3)
     before = tasks.y.copy()
     done = run(plan, tasks, random_state=0)
     np.testing.assert_array_equal(tasks.y, before)

@@ -18,7 +18,7 @@ from cloister.estimators import FewShotClassifier
 from cloister.estimators.few_shot import ADAPTING, FewShotModel
 from cloister.learners import Descent, Module, glyph_net
 from cloister.learners.network.pixels import Unpack
-from cloister.mechanisms import Silent
+from cloister.mechanisms import NoNoise
 
 SIDE = 8
 
@@ -61,7 +61,7 @@ def test_public_only_posts_the_same_board_and_nobody_ends_with_a_model(engine):
     tasks = glyphs(5, seed=1)
     plan = Plan(
         MetaSGD(Module(glyph_net(2, 4, (1, SIDE, SIDE), False)), Descent(0.1, steps=2), rounds=2),
-        Silent(),
+        NoNoise(),
         n_tasks=5,
     )
     whole, public = (run(plan, tasks, random_state=0, engine=e) for e in (engine, PublicOnly(engine)))

@@ -11,7 +11,7 @@ import pytest
 from cloister.channel import Relation
 from cloister.datasets import around_centres
 from cloister.errors import InputError
-from cloister.mechanisms import Silent
+from cloister.mechanisms import NoNoise
 from papers.meta import SETTING, Setting, fresh_error, recovery, trained, transfer_risk
 from papers.meta_streams import Envelopes, Rate, stream_against_rounds, stream_rates
 
@@ -38,7 +38,7 @@ def test_the_setting_is_priced_as_it_is_run():
     finished = trained(SETTING.meta(30, 3), data.train, 3.0, seed=0)
     assert finished.guarantee.epsilon <= 3.0
     assert finished.plan.relation == Relation.REPLACE
-    assert finished.plan.mechanism != Silent()
+    assert finished.plan.mechanism != NoNoise()
 
 
 def test_three_models_do_what_one_cannot():

@@ -11,7 +11,7 @@ import pytest
 from cloister.channel import unsvec
 from cloister.engines.run import run
 from cloister.plan import Plan
-from cloister.privacy.mechanisms import Silent
+from cloister.privacy.mechanisms import NoNoise
 from papers import mpmtl
 from papers.mpmtl import PAPER, QUICK, figure_2, figure_4, figure_5, figure_8, noise_to_signal
 
@@ -84,7 +84,7 @@ def test_noise_to_signal_is_what_it_says():
     noise = unsvec(done.board.releases[0].value, QUICK.dim) - models.T @ models
     expected = math.log10(np.linalg.norm(noise, "fro") / np.linalg.norm(models.T @ models, "fro"))
     assert noise_to_signal(done, tasks)[0] == pytest.approx(expected, rel=1e-9)
-    mute = Plan(algorithm, Silent(), n_tasks=QUICK.tasks)
+    mute = Plan(algorithm, NoNoise(), n_tasks=QUICK.tasks)
     assert (noise_to_signal(run(mute, tasks, random_state=0), tasks) < -12).all()
 
 

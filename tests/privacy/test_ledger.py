@@ -16,7 +16,7 @@ from cloister.algorithms import MeanRegularized
 from cloister.channel import Relation
 from cloister.errors import BudgetError, InputError, LedgerError, PlanError
 from cloister.learners import LeastSquares
-from cloister.mechanisms import Gaussian, Laplace, Silent
+from cloister.mechanisms import Gaussian, Laplace, NoNoise
 from cloister.privacy import accounting, gaussian_dp
 from cloister.privacy.events import Cost, GammaEvent, GaussianEvent, PureEvent
 from cloister.sampling import Everyone, OnePass, Poisson
@@ -117,7 +117,7 @@ def test_laplace_noise_can_be_charged_and_wishart_noise_cannot():
 
 
 def test_a_run_without_noise_is_refused():
-    silent = Plan(MeanRegularized(LeastSquares(3)), Silent(), n_tasks=TASKS)
+    silent = Plan(MeanRegularized(LeastSquares(3)), NoNoise(), n_tasks=TASKS)
     for unbounded in (silent.cost, Cost((PureEvent(1e4),), Everyone(), TASKS)):
         with pytest.raises(BudgetError, match="epsilon = inf in all"):
             Ledger(3.0, DELTA).charge("p", unbounded)

@@ -20,7 +20,7 @@ from cloister.arrays import to_uniforms
 from cloister.channel import Absolute, Channel, MeanAndOuter, Outer, Plain, Relation, Round, unsvec
 from cloister.doubts import SEEDED
 from cloister.errors import PlanError
-from cloister.mechanisms import Gaussian, Laplace, Silent, Wishart
+from cloister.mechanisms import Gaussian, Laplace, NoNoise, Wishart
 from cloister.privacy.randomness import SeededRandomness, SystemRandomness, normals
 from cloister.sampling import Everyone, Poisson
 
@@ -190,7 +190,7 @@ def test_coins_are_tossed_anew_in_every_round(seed):
 
 
 def test_silent_adds_nothing():
-    plan = Plan(Constant(7, 3, Absolute()), Silent(), n_tasks=M)
+    plan = Plan(Constant(7, 3, Absolute()), NoNoise(), n_tasks=M)
     done = run(plan, TASKS)
     known = plan.algorithm.channel(None).total(plan.algorithm.message(M))
     for release in done.board.releases:
@@ -226,7 +226,7 @@ def test_a_round_is_priced_by_the_worst_channel_it_may_use(planned, replaced, si
         event = Gaussian(0.6).event(both, Relation(planned), relation)
         assert event.mu == pytest.approx(0.3 * ratio, rel=1e-14)
         assert event.silence == pytest.approx(0.3 * silent, rel=1e-14)
-        assert Silent().event(both, Relation(planned), relation).mu == math.inf
+        assert NoNoise().event(both, Relation(planned), relation).mu == math.inf
 
 
 def test_uniforms_never_reach_the_ends():

@@ -59,9 +59,9 @@ class Averaged(LossAlgorithm):
     --------
     >>> from cloister import Plan, Tasks, run
     >>> from cloister.learners import LeastSquares
-    >>> from cloister.mechanisms import Silent
+    >>> from cloister.mechanisms import NoNoise
     >>> tasks = Tasks.from_list([[[1.0]], [[1.0]]], [[2.0], [4.0]])
-    >>> plan = Plan(Averaged(LeastSquares(1), lam=1.0, clip=5.0), Silent(), n_tasks=2)
+    >>> plan = Plan(Averaged(LeastSquares(1), lam=1.0, clip=5.0), NoNoise(), n_tasks=2)
     >>> run(plan, tasks).private.models["coef"].round(6).tolist()
     [[1.5], [1.5]]
     """

@@ -69,11 +69,11 @@ class Guarded(Wrapper):
     >>> from cloister import Plan, Tasks, run
     >>> from cloister.algorithms import MeanRegularized
     >>> from cloister.learners import LeastSquares, Regression
-    >>> from cloister.mechanisms import Silent
+    >>> from cloister.mechanisms import NoNoise
     >>> X = [np.linspace(-1, 1, 9)[:, None]] * 4
     >>> y = [0.5 * x[:, 0] for x in X[:3]] + [-X[3][:, 0]]  # three tasks agree, one does not
     >>> shared = MeanRegularized(LeastSquares(1), lam=2.0, rounds=3)
-    >>> plan = Plan(Guarded(shared, Regression(1, intercept=False)), Silent(), n_tasks=4)
+    >>> plan = Plan(Guarded(shared, Regression(1, intercept=False)), NoNoise(), n_tasks=4)
     >>> run(plan, Tasks.from_list(X, y)).private.models["coef"].round(1)[3].tolist()
     [-1.0]
 
@@ -81,7 +81,7 @@ class Guarded(Wrapper):
 
     >>> free = MeanRegularized(LeastSquares(1), lam=0.0, rounds=3)
     >>> chooser = Guarded(shared, Regression(1, intercept=False), variants=(free,), alone=False)
-    >>> models = [run(Plan(a, Silent(), n_tasks=4), Tasks.from_list(X, y)).model(3) for a in (chooser, free)]
+    >>> models = [run(Plan(a, NoNoise(), n_tasks=4), Tasks.from_list(X, y)).model(3) for a in (chooser, free)]
     >>> models[0]["coef"].tolist() == models[1]["coef"].tolist()
     True
     """

@@ -253,10 +253,10 @@ class LowRank(ModelProtected):
     --------
     >>> from cloister import Plan, Tasks, run
     >>> from cloister.learners import LeastSquares
-    >>> from cloister.mechanisms import Silent
+    >>> from cloister.mechanisms import NoNoise
     >>> targets = np.array([[3.0, 0.0], [2.0, 0.1], [1.0, -0.1]])  # nearly along one direction
     >>> tasks = Tasks.from_list([np.sqrt(2) * np.eye(2)] * 3, list(np.sqrt(2) * targets))
-    >>> plan = Plan(LowRank(LeastSquares(2), lam=0.5, clip=10.0, rounds=30), Silent(), n_tasks=3)
+    >>> plan = Plan(LowRank(LeastSquares(2), lam=0.5, clip=10.0, rounds=30), NoNoise(), n_tasks=3)
     >>> run(plan, tasks).private.models["coef"].round(2).tolist()
     [[2.6, 0.02], [1.73, 0.01], [0.87, 0.01]]
     """
@@ -301,10 +301,10 @@ class GroupSparse(ModelProtected):
     --------
     >>> from cloister import Plan, Tasks, run
     >>> from cloister.learners import LeastSquares
-    >>> from cloister.mechanisms import Silent
+    >>> from cloister.mechanisms import NoNoise
     >>> targets = np.array([[3.0, 0.2], [-2.0, 0.1], [1.0, -0.1]])  # the first feature matters
     >>> tasks = Tasks.from_list([np.sqrt(2) * np.eye(2)] * 3, list(np.sqrt(2) * targets))
-    >>> plan = Plan(GroupSparse(LeastSquares(2), lam=0.5, clip=10.0, rounds=30), Silent(), n_tasks=3)
+    >>> plan = Plan(GroupSparse(LeastSquares(2), lam=0.5, clip=10.0, rounds=30), NoNoise(), n_tasks=3)
     >>> run(plan, tasks).private.models["coef"].round(2).tolist()
     [[2.6, 0.0], [-1.73, 0.0], [0.87, 0.0]]
     """

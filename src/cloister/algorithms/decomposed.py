@@ -130,11 +130,11 @@ class Decomposed(Wrapper):
     >>> from cloister import Plan, Tasks, run
     >>> from cloister.algorithms import LowRank
     >>> from cloister.learners import LeastSquares
-    >>> from cloister.mechanisms import Silent
+    >>> from cloister.mechanisms import NoNoise
     >>> targets = np.array([[3.0, 0.0], [2.0, 0.0], [1.0, 4.0]])  # the last has an entry of its own
     >>> tasks = Tasks.from_list([np.sqrt(2) * np.eye(2)] * 3, list(np.sqrt(2) * targets))
     >>> shared = LowRank(LeastSquares(2), lam=1.0, clip=10.0, rounds=60, lr=0.5)
-    >>> done = run(Plan(Decomposed(shared, EntrySparse(0.7)), Silent(), n_tasks=3), tasks)
+    >>> done = run(Plan(Decomposed(shared, EntrySparse(0.7)), NoNoise(), n_tasks=3), tasks)
     >>> done.model(2)["own"].round(2).tolist()
     [0.0, 3.24]
     """

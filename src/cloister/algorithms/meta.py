@@ -205,10 +205,10 @@ class MetaSGD(_OneModel):
     --------
     >>> from cloister import Plan, Tasks, run
     >>> from cloister.learners import Convex, Exact, LeastSquares
-    >>> from cloister.mechanisms import Silent
+    >>> from cloister.mechanisms import NoNoise
     >>> tasks = Tasks.from_list([[[1.0]], [[1.0]]], [[2.0], [4.0]])
     >>> algorithm = MetaSGD(Convex(LeastSquares(1)), Exact(), clip=9.0, rounds=20, tail=0.0)
-    >>> done = run(Plan(algorithm, Silent(), n_tasks=2), tasks)
+    >>> done = run(Plan(algorithm, NoNoise(), n_tasks=2), tasks)
     >>> done.board["mean"].round(3).tolist(), done.private.models["coef"].round(3).tolist()
     ([3.0], [[2.5], [3.5]])
     """

@@ -19,7 +19,7 @@ from cloister.engines.local import named
 from cloister.engines.run import Run, replay, run
 from cloister.errors import AlgorithmError, BillboardError
 from cloister.plan import Plan
-from cloister.privacy.mechanisms import Gaussian, Silent
+from cloister.privacy.mechanisms import Gaussian, NoNoise
 from cloister.privacy.sampling import Poisson
 from cloister.tasks import Block, Tasks
 
@@ -150,7 +150,7 @@ def _check_files(finished: Run, untouched: Algorithm) -> None:
 def _check_silence(plan: Plan, tasks: Tasks, seed: int) -> None:
     if not plan.rounds:
         return
-    mute = run(replace(plan, mechanism=Silent()), tasks, random_state=seed)
+    mute = run(replace(plan, mechanism=NoNoise()), tasks, random_state=seed)
     faint = run(replace(plan, mechanism=Gaussian(1e13, exact=False)), tasks, random_state=seed)
     for name, array in mute.private.models.items():
         _same(array, faint.private.models[name], 1e-5, f"little noise is not no noise: {name!r}")

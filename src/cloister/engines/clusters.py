@@ -80,7 +80,7 @@ def cluster_plans(plan: Plan, clusters: Clusters) -> dict[Hashable, Plan]:
     Parameters
     ----------
     plan : Plan
-        For all tasks together; calibrated, or with `Silent()`.
+        For all tasks together; calibrated, or with `NoNoise()`.
     clusters : mapping
         The cluster of each task, by its name; fixed and public before the run.
 

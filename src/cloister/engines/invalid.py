@@ -51,10 +51,10 @@ class ZeroInvalid:
     >>> from cloister.algorithms import MeanRegularized
     >>> from cloister.engines import Local
     >>> from cloister.learners import LeastSquares
-    >>> from cloister.mechanisms import Silent
+    >>> from cloister.mechanisms import NoNoise
     >>> tasks = Tasks.from_list([[[1.0]], [[1.0]], [[1.0]]], [[2.0], [4.0], [6.0]])
     >>> tasks.y[2] = np.nan
-    >>> plan = Plan(MeanRegularized(LeastSquares(1), rounds=1, clip=1e3), Silent(), n_tasks=3)
+    >>> plan = Plan(MeanRegularized(LeastSquares(1), rounds=1, clip=1e3), NoNoise(), n_tasks=3)
     >>> board = run(plan, tasks, engine=ZeroInvalid(Local())).board
     >>> tasks.y[2] = -np.inf  # whatever it is
     >>> board.head == run(plan, tasks, engine=ZeroInvalid(Local())).board.head

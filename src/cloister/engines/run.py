@@ -99,7 +99,7 @@ def run(
     Parameters
     ----------
     plan : Plan
-        Calibrated, or with `Silent()`.
+        Calibrated, or with `NoNoise()`.
     tasks : Tasks or Roster
         As many as the plan says. A roster, names without rows, is for engines whose tasks are elsewhere: they
         keep rows, seeds, models and, where tasks are sampled independently, their coins.
@@ -243,9 +243,9 @@ def adapt(
     >>> from cloister import Plan, Tasks, run
     >>> from cloister.algorithms import MetaSGD
     >>> from cloister.learners import Convex, Exact, LeastSquares
-    >>> from cloister.mechanisms import Silent
+    >>> from cloister.mechanisms import NoNoise
     >>> tasks = Tasks.from_list([[[1.0]], [[1.0]]], [[2.0], [4.0]])
-    >>> plan = Plan(MetaSGD(Convex(LeastSquares(1)), Exact(), clip=9.0, rounds=20), Silent(), n_tasks=2)
+    >>> plan = Plan(MetaSGD(Convex(LeastSquares(1)), Exact(), clip=9.0, rounds=20), NoNoise(), n_tasks=2)
     >>> board = run(plan, tasks).board
     >>> adapt(plan, board, Tasks.from_list([[[1.0]]], [[5.0]]))["coef"].round(2).tolist()  # from 3, half-way
     [[4.0]]

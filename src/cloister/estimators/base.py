@@ -27,7 +27,7 @@ from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.regression import Regression
 from cloister.ledger import Ledger
 from cloister.plan import Plan
-from cloister.privacy.mechanisms import Gaussian, Silent
+from cloister.privacy.mechanisms import Gaussian, NoNoise
 from cloister.tables.codebook import Codebook, Numeric
 from cloister.tables.columns import (
     Columns,
@@ -178,7 +178,7 @@ class Face(BaseEstimator, ABC):  # type: ignore[misc]
         silent = math.isinf(self.epsilon) and self.epsilon > 0
         plan = Plan(
             self._algorithm(codebook),
-            Silent() if silent else Gaussian(),
+            NoNoise() if silent else Gaussian(),
             n_tasks=n_tasks,
             relation=self.relation,  # type: ignore[arg-type]
             delta=self._delta,

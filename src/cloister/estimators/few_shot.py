@@ -25,7 +25,7 @@ from cloister.learners.network.module import Module
 from cloister.learners.network.pixels import glyph_net
 from cloister.ledger import Ledger
 from cloister.plan import Plan
-from cloister.privacy.mechanisms import Gaussian, Silent
+from cloister.privacy.mechanisms import Gaussian, NoNoise
 from cloister.privacy.sampling import Everyone, Sampling
 from cloister.sharing import Overlap
 from cloister.tasks import Tasks
@@ -137,7 +137,7 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
         algorithm = MetaSGD(Module(net), INNER, LAM, CLIP, self.rounds, tail=0.3, finetune=ADAPTING)
         plan = Plan(
             algorithm,
-            Silent() if silent else Gaussian(),
+            NoNoise() if silent else Gaussian(),
             self.sampling or Everyone(),
             n_tasks=n_tasks,
             relation=self.relation,  # type: ignore[arg-type]

@@ -61,7 +61,7 @@ class Laplace(PerRound):
 
     def __post_init__(self) -> None:
         if self.mu is not None and not 0 < self.mu < math.inf:
-            raise PlanError(f"mu must be > 0 and finite. Got {self.mu}. Use Silent() for a non-private run.")
+            raise PlanError(f"mu must be > 0 and finite. Got {self.mu}. Use NoNoise() for a non-private run.")
 
     @property
     def budget(self) -> float:

@@ -33,7 +33,7 @@ from cloister.privacy.schedule import Schedule
 if TYPE_CHECKING:
     from cloister.privacy.laws import Law
 
-__all__ = ["Gaussian", "Mechanism", "NoiseState", "PerRound", "Silent"]
+__all__ = ["Gaussian", "Mechanism", "NoNoise", "NoiseState", "PerRound"]
 
 FLOATING = "floating-point noise (attacks on the lowest bits of floating-point numbers are not covered)"
 
@@ -256,7 +256,7 @@ class Gaussian(PerRound):
 
     def __post_init__(self) -> None:
         if self.mu is not None and not 0 < self.mu < math.inf:
-            raise PlanError(f"mu must be > 0 and finite. Got {self.mu}. Use Silent() for a non-private run.")
+            raise PlanError(f"mu must be > 0 and finite. Got {self.mu}. Use NoNoise() for a non-private run.")
 
     @property
     def budget(self) -> float:
@@ -328,7 +328,7 @@ class Gaussian(PerRound):
 
 
 @dataclass(frozen=True)
-class Silent(PerRound):
+class NoNoise(PerRound):
     """No noise: the non-private run of the same algorithm. Its epsilon is infinite, and prints as such."""
 
     @property
@@ -360,9 +360,9 @@ class Silent(PerRound):
         """Return the sum itself."""
         return np.asarray(total)
 
-    def scaled(self, budget: float) -> Silent:
+    def scaled(self, budget: float) -> NoNoise:
         """Refuse: silence has no level."""
-        raise PlanError("Silent() adds no noise and cannot be calibrated. Use Gaussian().")
+        raise PlanError("NoNoise() adds no noise and cannot be calibrated. Use Gaussian().")
 
 
 def level(given: float | None) -> float:

@@ -84,7 +84,7 @@ class Wishart(PerRound):
                 "silent task makes outputs that data could not, with probability 1 - exp(-epsilon). Use 300."
             )
         if self.mu is not None and not 0 < self.mu < math.inf:
-            raise PlanError(f"mu must be > 0 and finite. Got {self.mu}. Use Silent() for a non-private run.")
+            raise PlanError(f"mu must be > 0 and finite. Got {self.mu}. Use NoNoise() for a non-private run.")
 
     @property
     def budget(self) -> float:
