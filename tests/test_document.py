@@ -176,7 +176,7 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
     *(
         cl.mechanisms.Gaussian(0.5, exact=False),
         cl.mechanisms.NoNoise(),
-        cl.mechanisms.Laplace(0.5),
+        cl.mechanisms.L2Laplace(0.5),
         cl.mechanisms.Wishart(9.0, 0.5),
     ),
     *(

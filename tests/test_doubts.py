@@ -21,7 +21,7 @@ from cloister.errors import BillboardError, InputError, LedgerError
 from cloister.estimators import LowRankRegressor, SingleTaskRegressor
 from cloister.estimators.base import FROM_DATA
 from cloister.learners import LeastSquares, Regression
-from cloister.mechanisms import Gaussian, Laplace, Toeplitz, Wishart
+from cloister.mechanisms import Gaussian, L2Laplace, Toeplitz, Wishart
 from cloister.privacy.events import Cost, GaussianEvent
 from cloister.privacy.sampling import Everyone
 from cloister.tune import RepeatAndSelect, Vote, fit_best, repeat_and_select, vote
@@ -110,7 +110,7 @@ def test_doubts_reach_the_guarantee_and_the_ledger(path, seed):
 
 @pytest.mark.parametrize(
     "mechanism",
-    [Gaussian(), Toeplitz(), Gaussian(exact=False), Toeplitz(exact=False), Laplace(), Wishart(300)],
+    [Gaussian(), Toeplitz(), Gaussian(exact=False), Toeplitz(exact=False), L2Laplace(), Wishart(300)],
 )
 def test_noise_in_floating_point_holds_and_is_not_proven_to_the_last_bit(mechanism):
     exact = getattr(mechanism, "exact", False)

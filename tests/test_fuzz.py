@@ -21,7 +21,7 @@ from cloister.board.records import chained
 from cloister.engines.journal import VERSION, Secret
 from cloister.errors import BillboardError
 from cloister.learners import Classification, LeastSquares, Regression
-from cloister.mechanisms import Laplace
+from cloister.mechanisms import L2Laplace
 from cloister.sampling import Poisson
 from cloister.tables.folder import read_plan
 
@@ -59,7 +59,7 @@ def plans() -> list[Plan]:
     return [
         Plan(mean, sampling=Poisson(0.5), n_tasks=20, caveats=("a",)).calibrate(1.0),
         Plan(SharedPrior(Regression(3)), n_tasks=20).calibrate(1.0),
-        Plan(SharedPrior(Classification(2, classes=4), Mean()), Laplace(), n_tasks=20).calibrate(1.0),
+        Plan(SharedPrior(Classification(2, classes=4), Mean()), L2Laplace(), n_tasks=20).calibrate(1.0),
     ]
 
 

@@ -71,7 +71,7 @@ NUMBERS: dict[str, Callable[[], cl.Plan]] = {
     "mean, no noise": lambda: linear(MEAN, cl.mechanisms.NoNoise()),
     "mean, zero-out": lambda: linear(MEAN, relation="zero_out"),
     "mean, floating point": lambda: linear(MEAN, cl.mechanisms.Gaussian(exact=False)),
-    "mean, Laplace": lambda: linear(MEAN, cl.mechanisms.Laplace()),
+    "mean, Laplace": lambda: linear(MEAN, cl.mechanisms.L2Laplace()),
     "mean, Toeplitz": lambda: linear(MEAN, cl.mechanisms.Toeplitz()),
     "mean, Tree": lambda: linear(MEAN, cl.mechanisms.Tree()),
     "mean, BLT": lambda: linear(MEAN, cl.mechanisms.BLT()),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cloister.privacy.laplace import Laplace
+from cloister.privacy.laplace import L2Laplace
 from cloister.privacy.mechanisms import Gaussian, NoNoise
 from cloister.privacy.prefix import BLT, Toeplitz, Tree
 from cloister.privacy.wishart import Wishart
 
-__all__ = ["BLT", "Gaussian", "Laplace", "NoNoise", "Toeplitz", "Tree", "Wishart"]
+__all__ = ["BLT", "Gaussian", "L2Laplace", "NoNoise", "Toeplitz", "Tree", "Wishart"]

@@ -14,7 +14,7 @@ from cloister.algorithms.covariance import ModelProtected
 from cloister.channel import unsvec
 from cloister.errors import PlanError
 from cloister.learners import LeastSquares, Logistic
-from cloister.mechanisms import Gaussian, Laplace, NoNoise
+from cloister.mechanisms import Gaussian, L2Laplace, NoNoise
 from cloister.sampling import Poisson
 
 M, N, D = 16, 12, 6
@@ -373,7 +373,7 @@ def test_clipping_is_part_of_the_algorithm(data, family):
 )
 def test_pure_noise_is_allocated_by_theorem_11(settings, growth):
     algorithm = LowRank(LeastSquares(2), rounds=5, lr=1.0, **settings)
-    plan = Plan(algorithm, Laplace(), n_tasks=50, delta=0.0).calibrate(2.0)
+    plan = Plan(algorithm, L2Laplace(), n_tasks=50, delta=0.0).calibrate(2.0)
     epsilons = np.array([event.epsilon for event in plan.cost.events])
     due = np.array([growth(t) for t in range(1, 6)])
     np.testing.assert_allclose(epsilons, 2.0 * due / due.sum(), rtol=1e-4)  # they add up to 2, without delta

@@ -14,7 +14,7 @@ from cloister.audit.auditor import check_auditable
 from cloister.audit.claim import claimed_epsilon, claimed_missed
 from cloister.audit.game import affordable, play
 from cloister.learners import LeastSquares
-from cloister.mechanisms import Gaussian, Laplace, Wishart
+from cloister.mechanisms import Gaussian, L2Laplace, Wishart
 from cloister.privacy.randomness import SeededRandomness
 from cloister.sampling import Everyone, FixedSize, OnePass, Poisson
 from cloister.tune.voting import Ballot
@@ -73,9 +73,9 @@ SHIPPED = {
     "wishart decomposed": Plan(
         cl.algorithms.Decomposed(low_rank(1), cl.algorithms.EntrySparse(0.1)), Wishart(), **TASKS
     ),
-    "laplace": Plan(mean(1), Laplace(), **TASKS),
-    "laplace averaged": Plan(cl.algorithms.Averaged(LOSS), Laplace(), **TASKS),
-    "pure": Plan(cl.algorithms.MeanRegularized(ONE, rounds=1), Laplace(), n_tasks=100, delta=0.0),
+    "laplace": Plan(mean(1), L2Laplace(), **TASKS),
+    "laplace averaged": Plan(cl.algorithms.Averaged(LOSS), L2Laplace(), **TASKS),
+    "pure": Plan(cl.algorithms.MeanRegularized(ONE, rounds=1), L2Laplace(), n_tasks=100, delta=0.0),
 }
 
 
@@ -96,7 +96,7 @@ class FaintWishart(Wishart):
 
 
 @dataclass(frozen=True)
-class FaintLaplace(Laplace):
+class FaintLaplace(L2Laplace):
     """Laplace noise at a third of what it claims."""
 
     def perturb(self, total, channel, noise, source, round):
@@ -123,7 +123,7 @@ def test_shipped_mechanisms_are_acquitted_with_twenty_seeds(name):
 
 @pytest.mark.parametrize(
     ("algorithm", "faint", "shipped"),
-    [(low_rank(1), FaintWishart, Wishart), (mean(1), FaintLaplace, Laplace)],
+    [(low_rank(1), FaintWishart, Wishart), (mean(1), FaintLaplace, L2Laplace)],
     ids=["wishart", "laplace"],
 )
 def test_a_third_of_the_noise_is_convicted(algorithm, faint, shipped):

@@ -15,7 +15,7 @@ from cloister.audit.last_bits import check_last_bits
 from cloister.audit.noise_law import check_noise
 from cloister.channel import Channel, MeanAndOuter, Outer, Plain
 from cloister.learners import LeastSquares, Regression
-from cloister.mechanisms import Gaussian, Laplace, Wishart
+from cloister.mechanisms import Gaussian, L2Laplace, Wishart
 from cloister.privacy.randomness import SeededRandomness, normals
 
 SOURCE = SeededRandomness(0)
@@ -115,12 +115,12 @@ def test_both_tests_of_the_last_bits_see_floats():
     bits = check_last_bits(plan, SOURCE)
     assert bits.between > 0.99 * bits.numbers
     assert bits.hits > 100
-    for honest in (Gaussian(1.0, exact=False), Laplace(1.0)):
+    for honest in (Gaussian(1.0, exact=False), L2Laplace(1.0)):
         assert check_last_bits(Plan(MEAN, honest, n_tasks=200), SOURCE) is None
 
 
 def test_noise_of_a_single_number_is_compared_over_rounds():
-    plan = Plan(MeanRegularized(LeastSquares(1), rounds=1), Laplace(1.0), n_tasks=200)
+    plan = Plan(MeanRegularized(LeastSquares(1), rounds=1), L2Laplace(1.0), n_tasks=200)
     assert not check_freshness(plan, SOURCE).breach
     stuck = Plan(plan.algorithm, EveryOther(1.0), n_tasks=200)
     found = check_freshness(stuck, SOURCE)
@@ -140,7 +140,7 @@ def test_any_budget_can_be_audited(epsilon, relation):
     ("mechanism", "lift", "convicted"),
     [
         (Gaussian(0.5), MeanAndOuter(0.5), False),
-        (Laplace(0.5), Plain(), False),
+        (L2Laplace(0.5), Plain(), False),
         (Wishart(mu=0.5), Outer(), False),
         (SaysExact(0.5), Outer(), True),
         (PublicSeed(0.5), Plain(), True),

@@ -13,7 +13,7 @@ from cloister.audit.noise_law import check_noise, examine
 from cloister.channel import svec
 from cloister.learners import LeastSquares
 from cloister.learners.linear.regression import Regression
-from cloister.mechanisms import Gaussian, Laplace, Wishart
+from cloister.mechanisms import Gaussian, L2Laplace, Wishart
 from cloister.privacy.laws import GaussianLaw, WishartLaw
 from cloister.privacy.mechanisms import grid_noise
 from cloister.privacy.randomness import SeededRandomness
@@ -24,8 +24,8 @@ PLANS = {
     "floating": Plan(MeanRegularized(LOSS, rounds=2), Gaussian(exact=False), n_tasks=100),
     "matrix": Plan(LowRank(LOSS, rounds=2), Gaussian(), n_tasks=100),
     "joint": Plan(SharedPrior(Regression(4)), Gaussian(), n_tasks=100),
-    "laplace": Plan(MeanRegularized(LOSS, rounds=2), Laplace(), n_tasks=100),
-    "one number": Plan(MeanRegularized(LeastSquares(1), rounds=2), Laplace(), n_tasks=100),
+    "laplace": Plan(MeanRegularized(LOSS, rounds=2), L2Laplace(), n_tasks=100),
+    "one number": Plan(MeanRegularized(LeastSquares(1), rounds=2), L2Laplace(), n_tasks=100),
     "wishart": Plan(LowRank(LOSS, rounds=2), Wishart(), n_tasks=100),
 }
 

@@ -16,7 +16,7 @@ from cloister.engines import Batched
 from cloister.engines.batched import _DeviceBoard
 from cloister.errors import PlanError
 from cloister.learners import EWC, Descent, Module, Regression, SymmetrizedKL
-from cloister.mechanisms import Gaussian, Laplace, NoNoise, Toeplitz
+from cloister.mechanisms import Gaussian, L2Laplace, NoNoise, Toeplitz
 from cloister.sampling import Everyone, FixedSize, Poisson
 from cloister.tasks import public_seeds
 
@@ -84,7 +84,7 @@ def test_engines_agree_on_every_algorithm_and_block(algorithm, block):
 
 
 def test_engines_agree_on_other_noise():
-    both(Plan(PERSONAL, Laplace(), n_tasks=M).calibrate(50.0))
+    both(Plan(PERSONAL, L2Laplace(), n_tasks=M).calibrate(50.0))
 
 
 def test_engines_agree_when_nobody_takes_part():
@@ -208,7 +208,7 @@ def test_a_device_sees_all_of_the_board_that_algorithms_use():
 
 
 @pytest.mark.parametrize(
-    "mechanism", [Gaussian(1.0), Gaussian(1.0, exact=False), Laplace(1.0), Toeplitz(1.0)]
+    "mechanism", [Gaussian(1.0), Gaussian(1.0, exact=False), L2Laplace(1.0), Toeplitz(1.0)]
 )
 def test_sums_are_those_of_the_channel(mechanism, monkeypatch):
     """Rows that are not finite are zero and counted; the rest is the channel's own sum, part by part."""

@@ -13,7 +13,7 @@ from cloister.engines import Batched, Local, Several
 from cloister.engines.devices import _Sum, deal
 from cloister.errors import PlanError
 from cloister.learners import EWC, Descent, LeastSquares, Module
-from cloister.mechanisms import Gaussian, Laplace, NoNoise
+from cloister.mechanisms import Gaussian, L2Laplace, NoNoise
 from cloister.sampling import Poisson
 
 M = 14
@@ -74,7 +74,7 @@ def test_linear_models_and_other_noise():
     rng = np.random.default_rng(0)
     X, ids = rng.uniform(-0.5, 0.5, (70, 3)), np.arange(70) % M
     tasks = Tasks.from_arrays(X, X.sum(axis=1), ids)
-    for mechanism in (Gaussian(1.0), Laplace(5.0)):
+    for mechanism in (Gaussian(1.0), L2Laplace(5.0)):
         plan = Plan(MeanRegularized(LeastSquares(3), rounds=3, steps=2), mechanism, n_tasks=M)
         one, two = (run(plan, tasks, random_state=0, engine=e) for e in (Local(), ENGINES["two local"]))
         np.testing.assert_allclose(two.board["mean"], one.board["mean"], atol=1e-12)

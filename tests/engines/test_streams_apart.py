@@ -17,7 +17,7 @@ TASKS = cl.Tasks.from_arrays(X, X.sum(axis=1), np.repeat(np.arange(M), 5))
 MECHANISMS = [
     cl.mechanisms.Gaussian(),
     cl.mechanisms.Gaussian(exact=False),
-    cl.mechanisms.Laplace(),
+    cl.mechanisms.L2Laplace(),
     cl.mechanisms.Toeplitz(),
     cl.mechanisms.Tree(),
     cl.mechanisms.BLT(),

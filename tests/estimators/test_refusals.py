@@ -15,7 +15,7 @@ from cloister.estimators import (
     SingleTaskRegressor,
 )
 from cloister.learners import LeastSquares
-from cloister.mechanisms import Laplace
+from cloister.mechanisms import L2Laplace
 from cloister.privacy.randomness import SeededRandomness
 
 RNG = np.random.default_rng(0)
@@ -81,7 +81,7 @@ def test_a_ledger_checks_its_numbers():
 
 def test_pure_noise_needs_no_delta_and_other_noise_does():
     algorithm = LowRank(LeastSquares(3), rounds=2)
-    plan = Plan(algorithm, Laplace(), n_tasks=50, delta=0.0).calibrate(2.0)
+    plan = Plan(algorithm, L2Laplace(), n_tasks=50, delta=0.0).calibrate(2.0)
     assert plan.guarantee.delta == 0
     assert 1.99 < plan.guarantee.epsilon <= 2.0
     with pytest.raises(PlanError, match="delta must be above 0"):

@@ -162,7 +162,7 @@ def test_correlated_noise(mechanism, measured, sampling, relation):
 @pytest.mark.parametrize("sampling", [*SURE, *COINS], ids=repr)
 def test_pure_noise(sampling, shares):
     """At delta 0 epsilons add up over the rounds a task may be in; a little delta never costs more."""
-    plan = plan_of(cl.mechanisms.Laplace(1.3), sampling, shares, delta=0.0)
+    plan = plan_of(cl.mechanisms.L2Laplace(1.3), sampling, shares, delta=0.0)
     (channel,) = {channel for part in plan.rounds for channel in part.channels}
     each = moved(plan, "replace") * math.sqrt(
         channel.size + 1

@@ -17,7 +17,7 @@ from cloister.algorithms import LowRank, MeanRegularized
 from cloister.channel import Absolute, Channel, Outer, Plain, Relation
 from cloister.errors import BudgetError, InputError, PlanError
 from cloister.learners import LeastSquares
-from cloister.mechanisms import Gaussian, Laplace
+from cloister.mechanisms import Gaussian, L2Laplace
 from cloister.privacy.accounting import PureDP, price
 from cloister.privacy.events import Cost, PureEvent
 from cloister.privacy.randomness import SeededRandomness
@@ -28,7 +28,7 @@ from cloister.sampling import Everyone, FixedSize, OnePass, Poisson
 def drawn(request):
     """Noise of 5000 rounds over its scale: share 1/4, level 0.8, sensitivity 2."""
     channel, source = Channel(request.param), SeededRandomness(2)
-    mechanism, total = Laplace(0.8), np.arange(float(request.param))
+    mechanism, total = L2Laplace(0.8), np.arange(float(request.param))
     noise = mechanism.noise(channel, Relation.REPLACE, 0.25)
     scale = 2.0 / (0.8 * 0.5)
     return (
@@ -71,7 +71,7 @@ def test_the_loss_is_bounded_by_the_price_and_attains_it(lift):
     """Log densities at random outputs, under both relations."""
     rng, channel = np.random.default_rng(5), Channel(3, lift=lift)
     for relation in Relation:
-        scale = Laplace(0.6).noise(channel, Relation.REPLACE, 1.0) / math.sqrt(channel.size + 1)
+        scale = L2Laplace(0.6).noise(channel, Relation.REPLACE, 1.0) / math.sqrt(channel.size + 1)
         worst = channel.sensitivity(relation)
         plan_price = 0.6 * worst / channel.sensitivity(Relation.REPLACE)
         for _ in range(200):
@@ -118,7 +118,7 @@ def test_sampling_is_priced_as_if_all_took_part(sampling):
 @pytest.mark.parametrize("algorithm", [MeanRegularized(LeastSquares(3), rounds=9), LowRank(LeastSquares(3))])
 def test_calibration_never_overspends(algorithm, relation):
     for epsilon in (0.1, 1.0, 20.0):
-        plan = Plan(algorithm, Laplace(), n_tasks=200, relation=relation).calibrate(epsilon)
+        plan = Plan(algorithm, L2Laplace(), n_tasks=200, relation=relation).calibrate(epsilon)
         assert epsilon * (1 - 1e-3) < plan.guarantee.epsilon <= epsilon
         assert (plan.guarantee.other_epsilon < epsilon) == (relation == "replace")
         assert Plan.from_toml(plan.to_toml()) == plan
@@ -129,20 +129,20 @@ def test_gaussian_noise_is_quieter_in_many_dimensions():
         plan = Plan(MeanRegularized(LeastSquares(dim), rounds=1), mechanism, n_tasks=500).calibrate(1.0)
         return plan.noise(0, plan.rounds[0].channels[0])
 
-    assert noise(Laplace(), 1) < noise(Gaussian(), 1)
-    assert noise(Laplace(), 30) > noise(Gaussian(), 30)
+    assert noise(L2Laplace(), 1) < noise(Gaussian(), 1)
+    assert noise(L2Laplace(), 30) > noise(Gaussian(), 30)
 
 
 def test_the_forecast_hears_the_louder_noise():
     algorithm = MeanRegularized(LeastSquares(8), rounds=4)
-    laplace, gaussian = (Plan(algorithm, m, n_tasks=200).forecast() for m in (Laplace(0.5), Gaussian(0.5)))
+    laplace, gaussian = (Plan(algorithm, m, n_tasks=200).forecast() for m in (L2Laplace(0.5), Gaussian(0.5)))
     assert laplace.rho == pytest.approx(gaussian.rho / 3, rel=1e-9)
 
 
 def test_a_run_and_its_replay():
     rng = np.random.default_rng(0)
     tasks = Tasks.from_arrays(rng.uniform(-1, 1, (60, 3)), rng.uniform(-1, 1, 60), np.arange(60) % 20)
-    plan = Plan(MeanRegularized(LeastSquares(3), rounds=3), Laplace(), n_tasks=20).calibrate(2.0)
+    plan = Plan(MeanRegularized(LeastSquares(3), rounds=3), L2Laplace(), n_tasks=20).calibrate(2.0)
     done = run(plan, tasks, random_state=0)
     plan.check(done.board)
     again = replay(plan, done.board, tasks, seeds=done.private.seeds)
@@ -154,8 +154,8 @@ def test_a_run_and_its_replay():
 def test_nonsense_is_refused():
     for mu in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(PlanError, match="mu must be > 0 and finite"):
-            Laplace(mu)
+            L2Laplace(mu)
     with pytest.raises(PlanError, match=r"Call plan\.calibrate"):
-        _ = Laplace().budget
+        _ = L2Laplace().budget
     with pytest.raises(InputError, match="epsilon must be at least 0"):
         PureEvent(-0.1)

@@ -16,7 +16,7 @@ from cloister.algorithms import MeanRegularized
 from cloister.channel import Relation
 from cloister.errors import BudgetError, InputError, LedgerError, PlanError
 from cloister.learners import LeastSquares
-from cloister.mechanisms import Gaussian, Laplace, NoNoise
+from cloister.mechanisms import Gaussian, L2Laplace, NoNoise
 from cloister.privacy import accounting, gaussian_dp
 from cloister.privacy.events import Cost, GammaEvent, GaussianEvent, PureEvent
 from cloister.sampling import Everyone, OnePass, Poisson
@@ -106,7 +106,7 @@ def test_pure_noise_is_covered_by_its_mu_and_by_no_smaller_one(epsilon):
 def test_laplace_noise_can_be_charged_and_wishart_noise_cannot():
     rng = np.random.default_rng(0)
     tasks = Tasks.from_arrays(rng.uniform(-1, 1, (100, 3)), rng.uniform(-1, 1, 100), np.arange(100) % TASKS)
-    pure = plan(0.5, Laplace())
+    pure = plan(0.5, L2Laplace())
     ledger = Ledger(3.0, DELTA)
     run(pure, tasks, ledger=ledger, random_state=0)
     mus = [gaussian_dp.mu_of_pure(event.epsilon) for event in pure.cost.events]

@@ -20,7 +20,7 @@ from cloister.arrays import to_uniforms
 from cloister.channel import Absolute, Channel, MeanAndOuter, Outer, Plain, Relation, Round, unsvec
 from cloister.doubts import SEEDED
 from cloister.errors import PlanError
-from cloister.mechanisms import Gaussian, Laplace, NoNoise, Wishart
+from cloister.mechanisms import Gaussian, L2Laplace, NoNoise, Wishart
 from cloister.privacy.randomness import SeededRandomness, SystemRandomness, normals
 from cloister.sampling import Everyone, Poisson
 
@@ -157,7 +157,7 @@ def test_one_sum_at_two_levels_gets_independent_noise():
     assert abs(np.mean(np.multiply(*z))) < 5 / math.sqrt(1200)
 
 
-@pytest.mark.parametrize("mechanism", [Laplace(1.0), Wishart()], ids=["laplace", "wishart"])
+@pytest.mark.parametrize("mechanism", [L2Laplace(1.0), Wishart()], ids=["laplace", "wishart"])
 def test_floating_point_noise_of_two_sums_is_not_the_same(mechanism):
     channel, key = Channel(3, lift=Outer()), SystemRandomness(bytes(32))
     total = channel.total(np.eye(3))

@@ -72,7 +72,7 @@ class ModelProtected(LossAlgorithm):
         Adds ``strong/2 |w|^2`` to every task's loss and uses what strong convexity offers.
     allocation : Power or Geometric, optional
         How the budget is shared over rounds; by default the paper's best (Theorem 6; under pure DP, as with
-        `Laplace`, Theorem 11).
+        `L2Laplace`, Theorem 11).
     warmup : int
         Local steps of the single-task fit that tasks start from; free.
     averaged : bool

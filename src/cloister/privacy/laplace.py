@@ -32,11 +32,11 @@ from cloister.privacy.randomness import Randomness, normals
 if TYPE_CHECKING:
     from cloister.privacy.laws import Law
 
-__all__ = ["Laplace"]
+__all__ = ["L2Laplace"]
 
 
 @dataclass(frozen=True)
-class Laplace(PerRound):
+class L2Laplace(PerRound):
     r"""Noise with a uniform direction and a Gamma length on every release.
 
     Parameters
@@ -53,7 +53,7 @@ class Laplace(PerRound):
 
     Examples
     --------
-    >>> round(Laplace(mu=0.5).noise(Channel(3), Relation.REPLACE, share=0.25), 6)  # scale 8, times sqrt(4)
+    >>> round(L2Laplace(mu=0.5).noise(Channel(3), Relation.REPLACE, share=0.25), 6)  # scale 8, times sqrt(4)
     16.0
     """
 
@@ -114,6 +114,6 @@ class Laplace(PerRound):
         direction = normals(uniforms[1:])
         return np.asarray(total + length * (direction / np.linalg.norm(direction)))
 
-    def scaled(self, budget: float) -> Laplace:
+    def scaled(self, budget: float) -> L2Laplace:
         """Return Laplace noise at another level."""
-        return Laplace(budget)
+        return L2Laplace(budget)

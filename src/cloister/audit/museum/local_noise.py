@@ -12,7 +12,7 @@ from cloister.audit.fixtures import PublishedLaplace, PublishedWishart
 from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
 from cloister.audit.releases import Curator
 from cloister.channel import Channel, Relation
-from cloister.privacy.laplace import Laplace
+from cloister.privacy.laplace import L2Laplace
 from cloister.privacy.randomness import SystemRandomness
 
 __all__ = ["GammaLength", "NoisyTask", "ShippedLaplace", "TaskNoise", "local_noise_exhibits"]
@@ -40,13 +40,13 @@ class GammaLength:
 
 @dataclass(frozen=True)
 class ShippedLaplace:
-    """The library's own `Laplace` at an epsilon: one release of one message."""
+    """The library's own `L2Laplace` at an epsilon: one release of one message."""
 
     epsilon: float
 
     def noisy(self, model: Floats, count: int, rng: np.random.Generator) -> Floats:
         """Return `count` noisy models."""
-        mechanism, channel = Laplace(self.epsilon), Channel(len(model))
+        mechanism, channel = L2Laplace(self.epsilon), Channel(len(model))
         curator = Curator(mechanism, SystemRandomness(rng.bytes(32)))
         total, noise = curator.total(channel, model[None]), mechanism.noise(channel, Relation.REPLACE, 1.0)
         return curator.releases(total, channel, noise, count)
