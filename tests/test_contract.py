@@ -63,12 +63,12 @@ LINEAR = {
     "stream": cl.algorithms.FTMRL(cl.learners.Convex(LOGISTIC), cl.learners.Exact(5), rounds=2),
     "clustered": cl.algorithms.ClusteredMetaSGD(cl.learners.Convex(LOGISTIC), cl.learners.Exact(5), rounds=8),
     "decomposed": cl.algorithms.Decomposed(LOWRANK, cl.algorithms.EntrySparse(0.1)),
-    "guarded": cl.algorithms.Guarded(MEAN, cl.learners.Classification(DIM), folds=2),
+    "guarded": cl.algorithms.ChooseAtHome(MEAN, cl.learners.Classification(DIM), folds=2),
     "local noise": cl.algorithms.LocalNoise(MEAN, epsilon=5.0),
     "local noise around a guard": cl.algorithms.LocalNoise(
-        cl.algorithms.Guarded(MEAN, cl.learners.Classification(DIM), folds=2), epsilon=5.0
+        cl.algorithms.ChooseAtHome(MEAN, cl.learners.Classification(DIM), folds=2), epsilon=5.0
     ),
-    "guard around two parts": cl.algorithms.Guarded(
+    "guard around two parts": cl.algorithms.ChooseAtHome(
         cl.algorithms.Decomposed(LOWRANK, cl.algorithms.EntrySparse(0.1)),
         cl.learners.Classification(DIM),
         folds=2,
@@ -149,7 +149,7 @@ def test_a_solver_that_cannot_run_is_refused_when_it_is_named():
         lambda: cl.algorithms.Personalized(network(), cl.learners.Exact()),
         lambda: cl.algorithms.FedAvg(SQUARES, STEPS),
         lambda: cl.algorithms.FedAvg(network().net, STEPS),
-        lambda: cl.algorithms.Guarded(
+        lambda: cl.algorithms.ChooseAtHome(
             cl.algorithms.MeanRegularized(SQUARES), cl.learners.Classification(DIM)
         ),
         lambda: cl.Plan(object(), n_tasks=M),

@@ -98,7 +98,7 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
     cl.algorithms.AdaptiveFedAvg(
         NET, SOLVER, clip=0.5, rounds=3, server=cl.algorithms.ServerAdam(0.5, 0.25, 0.5, 0.125), quantile=0.25
     ),
-    cl.algorithms.Guarded(
+    cl.algorithms.ChooseAtHome(
         cl.algorithms.MeanRegularized(LOSS, lam=0.5),
         cl.learners.Classification(2, 3),
         folds=3,

@@ -86,7 +86,7 @@ NUMBERS: dict[str, Callable[[], cl.Plan]] = {
         cl.algorithms.GroupSparse(SQUARES, rounds=4, warmup=5, allocation=cl.algorithms.Power(0.5))
     ),
     "decomposed": lambda: linear(cl.algorithms.Decomposed(LOWRANK, cl.algorithms.EntrySparse(0.1))),
-    "guarded": lambda: linear(cl.algorithms.Guarded(MEAN, cl.learners.Regression(DIM))),
+    "guarded": lambda: linear(cl.algorithms.ChooseAtHome(MEAN, cl.learners.Regression(DIM))),
     "local noise": lambda: linear(cl.algorithms.LocalNoise(MEAN, epsilon=5.0)),
     "prior, joint": lambda: linear(cl.algorithms.SharedPrior(cl.learners.Regression(DIM))),
     "prior, mean": lambda: linear(

@@ -9,9 +9,9 @@ import pytest
 
 from cloister import Plan, Tasks, check_algorithm, run
 from cloister.algorithms import (
+    ChooseAtHome,
     Decomposed,
     EntrySparse,
-    Guarded,
     Independent,
     LowRank,
     MeanRegularized,
@@ -55,18 +55,22 @@ def tasks():
     ids=lambda a: type(a).__name__,
 )
 def test_contract(algorithm, tasks):
-    check_algorithm(Guarded(algorithm, LEARNER), tasks)
+    check_algorithm(ChooseAtHome(algorithm, LEARNER), tasks)
 
 
 @pytest.mark.parametrize("loss", [Logistic(D), Softmax(D, 2)], ids=repr)
 def test_contract_with_classes(loss, tasks):
     classes = Tasks(tasks.ids, tasks.X, (tasks.y > 0).astype(int), tasks.weight, tasks.offsets)
-    check_algorithm(Guarded(MeanRegularized(loss, rounds=2, steps=2), Classification(D), folds=2), classes)
+    check_algorithm(
+        ChooseAtHome(MeanRegularized(loss, rounds=2, steps=2), Classification(D), folds=2), classes
+    )
 
 
 @pytest.mark.parametrize("algorithm", [MeanRegularized(LOSS), SharedPrior(LEARNER)], ids=repr)
 def test_the_guarantee_and_the_board_are_those_of_the_algorithm(algorithm, tasks):
-    plain, guarded = (Plan(a, n_tasks=10).calibrate(2.0) for a in (algorithm, Guarded(algorithm, LEARNER)))
+    plain, guarded = (
+        Plan(a, n_tasks=10).calibrate(2.0) for a in (algorithm, ChooseAtHome(algorithm, LEARNER))
+    )
     assert guarded.guarantee == plain.guarantee
     assert guarded.rounds == plain.rounds
     boards = [run(plan, tasks, random_state=0).board for plan in (plain, guarded)]
@@ -78,7 +82,7 @@ def test_the_guarantee_and_the_board_are_those_of_the_algorithm(algorithm, tasks
 def test_the_choice_is_cross_validation_by_hand(tasks, sampling):
     """Every task's choice equals a run with its fold's rows really taken out, against the same board."""
     algorithm = MeanRegularized(LOSS, lam=0.2, rounds=3, steps=5, lr=1.0)
-    plan = Plan(Guarded(algorithm, LEARNER, folds=3), sampling=sampling, n_tasks=10).calibrate(30.0)
+    plan = Plan(ChooseAtHome(algorithm, LEARNER, folds=3), sampling=sampling, n_tasks=10).calibrate(30.0)
     done = run(plan, tasks, random_state=0)
     chose_own = []
     for i in range(10):
@@ -129,7 +133,7 @@ def test_fewer_tasks_are_harmed_where_sharing_harms():
         return np.array([np.mean((x @ (c - w)) ** 2) for x, c, w in zip(tests, coef, truth, strict=True)])
 
     single, shared = errors(Independent(LEARNER)), errors(MeanRegularized(LOSS, lam=1.0, lr=1.0))
-    guarded = errors(Guarded(MeanRegularized(LOSS, lam=1.0, lr=1.0), LEARNER))
+    guarded = errors(ChooseAtHome(MeanRegularized(LOSS, lam=1.0, lr=1.0), LEARNER))
     assert np.mean(shared > single) > 0.9
     assert np.mean(guarded > single) < 0.1
 
@@ -142,13 +146,13 @@ def test_a_task_of_one_row_keeps_what_is_shared():
     shared = MeanRegularized(LOSS, lam=0.5, lr=1.0, rounds=20)
     guarded, plain = (
         run(Plan(a, NoNoise(), n_tasks=12), data, random_state=0).private.models["coef"]
-        for a in (Guarded(shared, LEARNER), shared)
+        for a in (ChooseAtHome(shared, LEARNER), shared)
     )
     np.testing.assert_array_equal(guarded[3], plain[3])
 
 
 def test_what_makes_no_sense_is_refused():
     with pytest.raises(PlanError, match="folds must be at least 2"):
-        Guarded(MeanRegularized(LOSS), LEARNER, folds=1)
+        ChooseAtHome(MeanRegularized(LOSS), LEARNER, folds=1)
     with pytest.raises(PlanError, match="a learner for the rows of its algorithms"):
-        Guarded(MeanRegularized(LOSS), Regression(D + 1))
+        ChooseAtHome(MeanRegularized(LOSS), Regression(D + 1))

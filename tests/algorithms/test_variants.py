@@ -9,10 +9,10 @@ import pytest
 
 from cloister import Billboard, Plan, Tasks, check_algorithm, replay, run
 from cloister.algorithms import (
+    ChooseAtHome,
     Decomposed,
     EntrySparse,
     GroupSparse,
-    Guarded,
     LowRank,
     MeanRegularized,
     SquaredNorm,
@@ -60,17 +60,17 @@ def mean(lam):
 @pytest.mark.parametrize("alone", [False, True])
 def test_contract(kind, alone, tasks):
     first, *others = map(kind, LAMS)
-    check_algorithm(Guarded(first, LEARNER, variants=tuple(others), alone=alone), tasks)
+    check_algorithm(ChooseAtHome(first, LEARNER, variants=tuple(others), alone=alone), tasks)
 
 
 @pytest.mark.parametrize("kind", [low_rank, decomposed, mean], ids=lambda k: k.__name__)
 def test_one_candidate_is_the_plain_algorithm(kind, tasks):
     """So it is when candidates are all alike: they tie, and the first is kept."""
     plain = kind(0.3)
-    alike = Guarded(plain, LEARNER, variants=(kind(0.3),), alone=False)
+    alike = ChooseAtHome(plain, LEARNER, variants=(kind(0.3),), alone=False)
     found = [
         run(Plan(a, n_tasks=12).calibrate(3.0), tasks, random_state=1).private.models
-        for a in (plain, Guarded(plain, LEARNER, alone=False), alike)
+        for a in (plain, ChooseAtHome(plain, LEARNER, alone=False), alike)
     ]
     for models in found[1:]:
         assert models.keys() == found[0].keys()
@@ -94,7 +94,7 @@ def by_hand(X, y, lam, releases, alone):
 def test_the_choice_is_cross_validation_by_hand(tasks):
     """Weights of every penalty by another program, its errors on rows really taken out, and the least."""
     first, *others = [GroupSparse(LOSS, lam=lam, rounds=3, accelerated=False, warmup=1) for lam in LAMS]
-    chooser = Guarded(first, LEARNER, folds=4, variants=tuple(others), alone=False)
+    chooser = ChooseAtHome(first, LEARNER, folds=4, variants=tuple(others), alone=False)
     done = run(Plan(chooser, n_tasks=12).calibrate(8.0), tasks, random_state=3)
     releases = [(release.value, release.noise) for release in done.board.releases]
     chosen = []
@@ -118,7 +118,7 @@ def test_nothing_of_the_choice_is_public(tasks):
     first, *others = map(low_rank, LAMS)
     plans = [
         Plan(a, n_tasks=12).calibrate(2.0)
-        for a in (first, Guarded(first, LEARNER, variants=tuple(others)), Guarded(first, LEARNER))
+        for a in (first, ChooseAtHome(first, LEARNER, variants=tuple(others)), ChooseAtHome(first, LEARNER))
     ]
     boards = [run(plan, tasks, random_state=0).board for plan in plans]
     for plan, board in zip(plans[1:], boards[1:], strict=True):
@@ -130,7 +130,7 @@ def test_nothing_of_the_choice_is_public(tasks):
 
 def test_a_plan_file_tells_a_latecomer_what_to_choose_from(tasks, tmp_path):
     first, *others = map(decomposed, LAMS)
-    plan = Plan(Guarded(first, LEARNER, variants=tuple(others)), n_tasks=12).calibrate(3.0)
+    plan = Plan(ChooseAtHome(first, LEARNER, variants=tuple(others)), n_tasks=12).calibrate(3.0)
     done = run(plan, tasks, random_state=0)
     board = Billboard.load(done.board.save(tmp_path / "board"))
     plan = Plan.load(plan.save(tmp_path / "plan.toml"))
@@ -146,7 +146,7 @@ def test_it_helps_where_tasks_should_borrow_differently():
     dim, lams = 12, (0.03, 0.1, 0.3, 1.0, 3.0)
     data, W = make(7, m=200, few=8, many=60, dim=dim, own=0.17)
     kinds = [LowRank(LeastSquares(dim), lam=lam, lr=5.0, rounds=3) for lam in lams]
-    chooser = Guarded(kinds[0], Regression(dim, intercept=False), variants=tuple(kinds[1:]), alone=False)
+    chooser = ChooseAtHome(kinds[0], Regression(dim, intercept=False), variants=tuple(kinds[1:]), alone=False)
 
     def error(algorithm):
         done = run(Plan(algorithm, n_tasks=200).calibrate(4.0), data, random_state=7)
@@ -156,10 +156,10 @@ def test_it_helps_where_tasks_should_borrow_differently():
 
 
 def test_variants_that_say_something_else_are_refused(tasks):
-    wrong = Guarded(low_rank(0.1), LEARNER, variants=(LowRank(LOSS, rounds=4),))
+    wrong = ChooseAtHome(low_rank(0.1), LEARNER, variants=(LowRank(LOSS, rounds=4),))
     with pytest.raises(PlanError, match="must have the rounds and channels of the algorithm"):
         Plan(wrong, n_tasks=12).calibrate(1.0)
-    other = Guarded(low_rank(0.1), LEARNER, variants=(GroupSparse(LOSS, rounds=3),))
+    other = ChooseAtHome(low_rank(0.1), LEARNER, variants=(GroupSparse(LOSS, rounds=3),))
     with pytest.raises(PlanError, match="must have the rounds and channels"):
         run(Plan(other, NoNoise(), n_tasks=12), tasks)
 
@@ -168,7 +168,7 @@ def test_own_penalties_vary_too(tasks):
     """Whatever leaves the messages' channel alone may vary: here what a task keeps to itself."""
     shared = LowRank(LOSS, rounds=2, warmup=3, lr=0.5)
     variants = (Decomposed(shared, EntrySparse(0.001)),)
-    chooser = Guarded(Decomposed(shared, EntrySparse(1.0)), LEARNER, variants=variants, alone=False)
+    chooser = ChooseAtHome(Decomposed(shared, EntrySparse(1.0)), LEARNER, variants=variants, alone=False)
     done = run(Plan(chooser, NoNoise(), n_tasks=12), tasks, random_state=0)
     kept = np.any(done.private.models["own"] != 0, axis=1)
     assert 0 < kept.sum() < 12

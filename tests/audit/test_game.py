@@ -57,7 +57,7 @@ SHIPPED = {
         cl.algorithms.SharedPrior(cl.learners.Classification(2, classes=4), cl.algorithms.Mean()), **TASKS
     ),
     "guarded": Plan(
-        cl.algorithms.Guarded(
+        cl.algorithms.ChooseAtHome(
             cl.algorithms.SharedPrior(cl.learners.Regression(3)), cl.learners.Regression(3)
         ),
         **TASKS,

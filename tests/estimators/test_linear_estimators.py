@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import (
 )
 
 from cloister import Billboard, Codebook, Ledger, Plan, Tasks, replay
-from cloister.algorithms import Decomposed, EntrySparse, GroupSparse, Guarded, LowRank, MeanRegularized
+from cloister.algorithms import ChooseAtHome, Decomposed, EntrySparse, GroupSparse, LowRank, MeanRegularized
 from cloister.errors import BudgetError, InputError, PlanError
 from cloister.estimators import (
     DecomposedClassifier,
@@ -82,7 +82,7 @@ def test_regressors_fit_predict_and_promise(table, face, guard):
     model = face("school", epsilon=2.0, guard=guard, bounds=BOUNDS, random_state=0).fit(X, y)
     assert model.score(X, y) > 0.5
     assert model.guarantee_.epsilon <= 2.0
-    assert isinstance(model.plan_.algorithm, Guarded) == guard
+    assert isinstance(model.plan_.algorithm, ChooseAtHome) == guard
     plain = face("school", epsilon=2.0, bounds=Codebook.from_mapping(BOUNDS, ["age", "sex"])).plan(M)
     assert model.plan_.guarantee == plain.guarantee  # the guard costs nothing
     with pytest.raises(InputError, match="have no posterior, hence no standard deviation"):
@@ -135,9 +135,9 @@ def test_tasks_choose_among_several_penalties(table, face):
     first, *others = [face(lam=lam)._algorithm(book) for lam in lams]
     chooser = face("school", lam=lams, epsilon=2.0, bounds=BOUNDS, random_state=0)
     learner = chooser._learner(book)
-    assert chooser._algorithm(book) == Guarded(first, learner, variants=tuple(others), alone=False)
+    assert chooser._algorithm(book) == ChooseAtHome(first, learner, variants=tuple(others), alone=False)
     guarded = face(lam=list(lams), guard=True)
-    assert guarded._algorithm(book) == Guarded(first, learner, variants=tuple(others))
+    assert guarded._algorithm(book) == ChooseAtHome(first, learner, variants=tuple(others))
     assert face(lam=[0.05])._algorithm(book) == first == face(lam=np.array([0.05]))._algorithm(book)
     model = clone(chooser).fit(X, y)
     assert model.score(X, y) > 0.5

@@ -7,7 +7,7 @@ from cloister.algorithms.adaptive import AdaptiveFedAvg
 from cloister.algorithms.allocation import Geometric, Power
 from cloister.algorithms.averaging import Averaged
 from cloister.algorithms.baselines import l1_logistic, lasso, pooled_ridge, ridge
-from cloister.algorithms.choose_at_home import Guarded
+from cloister.algorithms.choose_at_home import ChooseAtHome
 from cloister.algorithms.clustered import ClusteredMetaSGD
 from cloister.algorithms.covariance import GroupSparse, LowRank, ModelProtected
 from cloister.algorithms.decomposed import Decomposed, EntrySparse, SquaredNorm, TaskSparse
@@ -29,6 +29,7 @@ __all__ = [
     "Algorithm",
     "Averaged",
     "Budget",
+    "ChooseAtHome",
     "ClusteredMetaSGD",
     "CrossValidatedTuning",
     "Decomposed",
@@ -39,7 +40,6 @@ __all__ = [
     "FineTuning",
     "Geometric",
     "GroupSparse",
-    "Guarded",
     "Increment",
     "Independent",
     "Joint",

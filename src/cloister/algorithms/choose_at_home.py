@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cloister.board.billboard import Billboard
     from cloister.tasks import Block
 
-__all__ = ["Guarded"]
+__all__ = ["ChooseAtHome"]
 
 
 #: The counter of the tasks' own randomness that folds are drawn with; rounds and steps never get so far.
@@ -28,7 +28,7 @@ FOLDS = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Guarded(Wrapper):
+class ChooseAtHome(Wrapper):
     """Any algorithm, with a choice at home: each task keeps what its own cross-validation finds best.
 
     After the last release every task replays the algorithm, and each of its variants, against the posted
@@ -73,14 +73,14 @@ class Guarded(Wrapper):
     >>> X = [np.linspace(-1, 1, 9)[:, None]] * 4
     >>> y = [0.5 * x[:, 0] for x in X[:3]] + [-X[3][:, 0]]  # three tasks agree, one does not
     >>> shared = MeanRegularized(LeastSquares(1), lam=2.0, rounds=3)
-    >>> plan = Plan(Guarded(shared, Regression(1, intercept=False)), NoNoise(), n_tasks=4)
+    >>> plan = Plan(ChooseAtHome(shared, Regression(1, intercept=False)), NoNoise(), n_tasks=4)
     >>> run(plan, Tasks.from_list(X, y)).private.models["coef"].round(1)[3].tolist()
     [-1.0]
 
     It would rather not be pulled at all, and may choose so:
 
     >>> free = MeanRegularized(LeastSquares(1), lam=0.0, rounds=3)
-    >>> chooser = Guarded(shared, Regression(1, intercept=False), variants=(free,), alone=False)
+    >>> chooser = ChooseAtHome(shared, Regression(1, intercept=False), variants=(free,), alone=False)
     >>> models = [run(Plan(a, NoNoise(), n_tasks=4), Tasks.from_list(X, y)).model(3) for a in (chooser, free)]
     >>> models[0]["coef"].tolist() == models[1]["coef"].tolist()
     True
@@ -107,7 +107,7 @@ class Guarded(Wrapper):
         """The algorithm whose messages are sent."""
         return self.algorithm
 
-    def around(self, inner: Algorithm) -> Guarded:
+    def around(self, inner: Algorithm) -> ChooseAtHome:
         """Guard another algorithm."""
         return replace(self, algorithm=inner)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cloister.algorithm import Algorithm
-from cloister.algorithms.choose_at_home import Guarded
+from cloister.algorithms.choose_at_home import ChooseAtHome
 from cloister.algorithms.covariance import GroupSparse, LowRank
 from cloister.algorithms.mean import MeanRegularized
 from cloister.errors import InputError
@@ -46,7 +46,7 @@ class LinearFace(Face):
         first, *others = [self._shared(codebook, loss, lam) for lam in self._penalties()]
         if not others and not self.guard:
             return first
-        return Guarded(first, self._learner(codebook), variants=tuple(others), alone=self.guard)
+        return ChooseAtHome(first, self._learner(codebook), variants=tuple(others), alone=self.guard)
 
     @abstractmethod
     def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> Algorithm:
@@ -171,7 +171,7 @@ class LowRankRegressor(RegressionFace, _Covariance):
         As for `LowRank`.
     guard : bool
         Let every task choose at home, by its own cross-validation, between this and its single-task model
-        (see `Guarded`); with several `lam`, among all of them. The guarantee is the same.
+        (see `ChooseAtHome`); with several `lam`, among all of them. The guarantee is the same.
 
     Attributes
     ----------

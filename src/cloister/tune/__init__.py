@@ -1,6 +1,6 @@
 r"""Choosing one of several candidates for all tasks, and paying for the choice.
 
-What a task chooses for itself, at home, is free (see `Guarded`). What is chosen for all of them is a function
+What a task chooses for itself, at home, is free (see `ChooseAtHome`). What is chosen for all of them is a function
 of all their data, and so are the runs it is chosen from. Two ways of paying:
 
 * `vote`: all candidates are run, every task votes for the one that predicts its own held-out rows best, and
