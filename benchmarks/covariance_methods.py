@@ -15,12 +15,12 @@ from benchmarks import data_file
 from cloister import Plan, Tasks, datasets
 from cloister import run as run_plan
 from cloister.algorithms import (
-    Averaged,
     GroupSparse,
     Independent,
     Joint,
     LowRank,
     Mean,
+    ModelAveraging,
     SharedPrior,
     Subspace,
     Support,
@@ -151,7 +151,9 @@ def group_average(problem: Problem, epsilon: float, setting: Setting, seed: int)
 
 def average(problem: Problem, epsilon: float, setting: Setting, seed: int) -> Floats:
     """Run averaging with the task protected directly."""
-    return problem.run(problem.plan(Averaged(LeastSquares(problem.dim), **setting)).calibrate(epsilon), seed)
+    return problem.run(
+        problem.plan(ModelAveraging(LeastSquares(problem.dim), **setting)).calibrate(epsilon), seed
+    )
 
 
 def prior(

@@ -49,7 +49,7 @@ LINEAR = {
     "mean": MEAN,
     "mean, squares": cl.algorithms.MeanRegularized(SQUARES, rounds=2),
     "mean, softmax": cl.algorithms.MeanRegularized(SOFTMAX, rounds=2),
-    "averaged": cl.algorithms.Averaged(LOGISTIC, steps=2),
+    "averaged": cl.algorithms.ModelAveraging(LOGISTIC, steps=2),
     "low rank": LOWRANK,
     "group sparse": cl.algorithms.GroupSparse(LOGISTIC, rounds=2, warmup=2),
     "shared prior": cl.algorithms.SharedPrior(cl.learners.Classification(DIM), cl.algorithms.Mean()),

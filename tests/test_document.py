@@ -151,7 +151,7 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
     cl.algorithms.Independent(cl.learners.Regression(2, intercept=False)),
     cl.algorithms.LocalNoise(cl.algorithms.MeanRegularized(cl.learners.LeastSquares(2), rounds=3), 0.5, 0.25),
     cl.algorithms.LocalOnly(NET, SOLVER),
-    cl.algorithms.Averaged(cl.learners.Logistic(2), lam=0.5, clip=0.5, steps=7),
+    cl.algorithms.ModelAveraging(cl.learners.Logistic(2), lam=0.5, clip=0.5, steps=7),
     *(
         cl.algorithms.Personalized(
             NET,

@@ -79,7 +79,7 @@ NUMBERS: dict[str, Callable[[], cl.Plan]] = {
     "mean, fixed size": lambda: linear(MEAN, None, cl.sampling.FixedSize(6)),
     "mean, one pass": lambda: linear(MEAN, None, cl.sampling.OnePass()),
     "mean, epochs": lambda: linear(MEAN, None, cl.sampling.Epochs(2)),
-    "averaged": lambda: linear(cl.algorithms.Averaged(SQUARES)),
+    "averaged": lambda: linear(cl.algorithms.ModelAveraging(SQUARES)),
     "low rank": lambda: linear(LOWRANK),
     "low rank, Wishart": lambda: linear(LOWRANK, cl.mechanisms.Wishart()),
     "group sparse": lambda: linear(

@@ -50,7 +50,7 @@ TYPES = {
     "cloister/low-rank/1": "cloister.algorithms.covariance:LowRank",
     "cloister/mean-regularized/1": "cloister.algorithms.mean:MeanRegularized",
     "cloister/meta-sgd/1": "cloister.algorithms.meta:MetaSGD",
-    "cloister/model-averaging/1": "cloister.algorithms.averaging:Averaged",
+    "cloister/model-averaging/1": "cloister.algorithms.averaging:ModelAveraging",
     "cloister/personalized/1": "cloister.algorithms.federated:Personalized",
     "cloister/shared-prior/1": "cloister.algorithms.prior:SharedPrior",
     # parts of algorithms

@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn.linear_model import Ridge
 
 from cloister import Plan, Tasks, check_algorithm, run
-from cloister.algorithms import Averaged
+from cloister.algorithms import ModelAveraging
 from cloister.algorithms.baselines import l1_logistic, lasso, pooled_ridge, ridge
 from cloister.algorithms.relationship import Relationship, dp_mtrl, laplace_ball, mtrl
 from cloister.errors import InputError, PlanError
@@ -44,7 +44,7 @@ def own_ridge(tasks, lam):
 
 
 def test_without_noise_averaged_is_the_mean_of_own_models(tasks):
-    plan = Plan(Averaged(LeastSquares(D), lam=0.05, clip=100.0, steps=400), NoNoise(), n_tasks=M)
+    plan = Plan(ModelAveraging(LeastSquares(D), lam=0.05, clip=100.0, steps=400), NoNoise(), n_tasks=M)
     found = run(plan, tasks).private.models["coef"]
     np.testing.assert_allclose(found, np.tile(own_ridge(tasks, 0.05).mean(axis=0), (M, 1)), rtol=1e-8)
 
@@ -53,17 +53,19 @@ def test_averaged_keeps_the_contract():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 3)) / 2
     check_algorithm(
-        Averaged(Logistic(3), steps=20), Tasks.from_arrays(X, rng.random(60) < 0.5, np.arange(60) % 9)
+        ModelAveraging(Logistic(3), steps=20), Tasks.from_arrays(X, rng.random(60) < 0.5, np.arange(60) % 9)
     )
     with pytest.raises(PlanError, match="lam must be > 0"):
-        Averaged(LeastSquares(1), lam=0.0)
+        ModelAveraging(LeastSquares(1), lam=0.0)
 
 
 @pytest.mark.parametrize(("relation", "sensitivity"), [("replace", 2.0), ("zero_out", 1.0)])
 def test_the_posted_average_has_the_noise_of_its_price(relation, sensitivity):
     dim = 300
     silent = Tasks.from_arrays(np.zeros((M, dim)), np.zeros(M), np.arange(M))  # nothing to say but zero
-    plan = Plan(Averaged(LeastSquares(dim), clip=3.0, steps=1), Gaussian(0.5), n_tasks=M, relation=relation)
+    plan = Plan(
+        ModelAveraging(LeastSquares(dim), clip=3.0, steps=1), Gaussian(0.5), n_tasks=M, relation=relation
+    )
     noise = np.concatenate([run(plan, silent, random_state=seed).board["mean"] for seed in range(5)])
     assert stats.kstest(noise, stats.norm(scale=sensitivity * 3.0 / (0.5 * M)).cdf).pvalue > 1e-3
 

@@ -47,11 +47,11 @@ SHIPPED = {
     ),
     "tree": Plan(mean(8), cl.mechanisms.Tree(), OnePass(), **TASKS),
     "honaker": Plan(mean(8), cl.mechanisms.Tree(honaker=True), cl.sampling.Epochs(4), **TASKS),
-    "buffered": Plan(cl.algorithms.Averaged(LOSS), cl.mechanisms.BLT(), **TASKS),
+    "buffered": Plan(cl.algorithms.ModelAveraging(LOSS), cl.mechanisms.BLT(), **TASKS),
     "hidden toeplitz": Plan(mean(4), cl.mechanisms.Toeplitz(), HIDDEN, **TASKS),
     "hidden": Plan(mean(4), Gaussian(), HIDDEN, **TASKS),
     "hidden silence": Plan(mean(4), Gaussian(), HIDDEN, relation="zero_out", **TASKS),
-    "averaged": Plan(cl.algorithms.Averaged(LOSS), **TASKS),
+    "averaged": Plan(cl.algorithms.ModelAveraging(LOSS), **TASKS),
     "prior": Plan(cl.algorithms.SharedPrior(cl.learners.Regression(3)), **TASKS),
     "prior of classes": Plan(
         cl.algorithms.SharedPrior(cl.learners.Classification(2, classes=4), cl.algorithms.Mean()), **TASKS
@@ -74,7 +74,7 @@ SHIPPED = {
         cl.algorithms.Decomposed(low_rank(1), cl.algorithms.EntrySparse(0.1)), Wishart(), **TASKS
     ),
     "laplace": Plan(mean(1), L2Laplace(), **TASKS),
-    "laplace averaged": Plan(cl.algorithms.Averaged(LOSS), L2Laplace(), **TASKS),
+    "laplace averaged": Plan(cl.algorithms.ModelAveraging(LOSS), L2Laplace(), **TASKS),
     "pure": Plan(cl.algorithms.MeanRegularized(ONE, rounds=1), L2Laplace(), n_tasks=100, delta=0.0),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cloister.algorithm import Algorithm, Budget, Wrapper
 from cloister.algorithms.adaptive import AdaptiveFedAvg
 from cloister.algorithms.allocation import Geometric, Power
-from cloister.algorithms.averaging import Averaged
+from cloister.algorithms.averaging import ModelAveraging
 from cloister.algorithms.baselines import l1_logistic, lasso, pooled_ridge, ridge
 from cloister.algorithms.choose_at_home import ChooseAtHome
 from cloister.algorithms.clustered import ClusteredMetaSGD
@@ -27,7 +27,6 @@ __all__ = [
     "FTMRL",
     "AdaptiveFedAvg",
     "Algorithm",
-    "Averaged",
     "Budget",
     "ChooseAtHome",
     "ClusteredMetaSGD",
@@ -49,6 +48,7 @@ __all__ = [
     "Mean",
     "MeanRegularized",
     "MetaSGD",
+    "ModelAveraging",
     "ModelProtected",
     "Offset",
     "Personalized",

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from cloister.board.billboard import Billboard, Release
     from cloister.tasks import Block
 
-__all__ = ["Averaged"]
+__all__ = ["ModelAveraging"]
 
 
 @dataclass(frozen=True)
-class Averaged(LossAlgorithm):
+class ModelAveraging(LossAlgorithm):
     r"""Each task fits its own regularised model; all use the noisy average of them.
 
     .. math::
@@ -61,7 +61,7 @@ class Averaged(LossAlgorithm):
     >>> from cloister.learners import LeastSquares
     >>> from cloister.mechanisms import NoNoise
     >>> tasks = Tasks.from_list([[[1.0]], [[1.0]]], [[2.0], [4.0]])
-    >>> plan = Plan(Averaged(LeastSquares(1), lam=1.0, clip=5.0), NoNoise(), n_tasks=2)
+    >>> plan = Plan(ModelAveraging(LeastSquares(1), lam=1.0, clip=5.0), NoNoise(), n_tasks=2)
     >>> run(plan, tasks).private.models["coef"].round(6).tolist()
     [[1.5], [1.5]]
     """
