@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cloister.algorithms.allocation import Geometric, Power
+from cloister.algorithms.allocation import GeometricBudget, Power
 from cloister.algorithms.covariance import LowRank
 from cloister.arrays import Floats
 from cloister.datasets import Simulation, low_rank
@@ -193,7 +193,7 @@ def figure_4(
         for fast in (False, True)
     ]
     strong = [
-        [replace(base, accelerated=fast, allocation=Geometric(q), strong=ridge) for q in qs]
+        [replace(base, accelerated=fast, allocation=GeometricBudget(q), strong=ridge) for q in qs]
         for fast in (False, True)
     ]
     ends = [

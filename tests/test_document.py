@@ -116,7 +116,7 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
         cl.algorithms.SquaredNorm(0.25),
     ),
     cl.algorithms.LowRank(
-        cl.learners.Logistic(2), rounds=3, accelerated=True, allocation=cl.algorithms.Geometric(0.5)
+        cl.learners.Logistic(2), rounds=3, accelerated=True, allocation=cl.algorithms.GeometricBudget(0.5)
     ),
     cl.algorithms.Ditto(
         NET, SOLVER, clip=0.5, rounds=3, server=cl.algorithms.ServerMomentum(0.5, 0.25), lam=0.25

@@ -57,7 +57,7 @@ TYPES = {
     "cloister/cross-validated-tuning/1": "cloister.algorithms.finetuning:CrossValidatedTuning",
     "cloister/entry-sparse/1": "cloister.algorithms.decomposed:EntrySparse",
     "cloister/fine-tuning/1": "cloister.algorithms.finetuning:FineTuning",
-    "cloister/geometric-budget/1": "cloister.algorithms.allocation:Geometric",
+    "cloister/geometric-budget/1": "cloister.algorithms.allocation:GeometricBudget",
     "cloister/increment/1": "cloister.algorithms.messages:Increment",
     "cloister/joint/1": "cloister.algorithms.structures:Joint",
     "cloister/mean/1": "cloister.algorithms.structures:Mean",

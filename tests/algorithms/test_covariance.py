@@ -9,7 +9,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from cloister import Plan, Tasks, check_algorithm, replay, run
-from cloister.algorithms import Decomposed, EntrySparse, Geometric, GroupSparse, LowRank, Power
+from cloister.algorithms import Decomposed, EntrySparse, GeometricBudget, GroupSparse, LowRank, Power
 from cloister.algorithms.covariance import ModelProtected
 from cloister.channel import unsvec
 from cloister.errors import PlanError
@@ -236,11 +236,13 @@ def test_momentum_and_allocation_are_the_papers():
         np.testing.assert_allclose(algorithm.shares(), q ** (-2.0 * t) / (q ** (-2.0 * t)).sum())
     assert plain.momentum(3) == 0.0
     assert fast.momentum(3) == pytest.approx(0.8 / 1.2)
-    chosen = LowRank(loss, rounds=2, allocation=Geometric(2.0), strong=0.1)
+    chosen = LowRank(loss, rounds=2, allocation=GeometricBudget(2.0), strong=0.1)
     np.testing.assert_allclose(chosen.shares(), [0.8, 0.2])
 
 
-@pytest.mark.parametrize("allocation", [None, Power(0.4), Power(-1.0), Geometric(0.9), Geometric(1.1)])
+@pytest.mark.parametrize(
+    "allocation", [None, Power(0.4), Power(-1.0), GeometricBudget(0.9), GeometricBudget(1.1)]
+)
 def test_shares_sum_to_one_and_squared_budgets_add_up(allocation):
     algorithm = LowRank(LeastSquares(3), rounds=25, allocation=allocation)
     plan = Plan(algorithm, n_tasks=100).calibrate(1.0)
@@ -294,7 +296,8 @@ def test_only_the_framework_is_abstract():
 
 @BOTH
 @pytest.mark.parametrize(
-    "options", [{}, {"averaged": True}, {"strong": 0.1, "allocation": Geometric(0.9)}, {"accelerated": False}]
+    "options",
+    [{}, {"averaged": True}, {"strong": 0.1, "allocation": GeometricBudget(0.9)}, {"accelerated": False}],
 )
 def test_it_keeps_the_contract_of_an_algorithm(family, options):
     rng = np.random.default_rng(3)
@@ -340,14 +343,16 @@ def test_parameters_that_make_no_sense_are_refused(family, wrong):
 @pytest.mark.parametrize("wrong", [0.0, -1.0, math.inf, math.nan])
 def test_allocations_that_make_no_sense_are_refused(wrong):
     with pytest.raises(PlanError, match="must be"):
-        Geometric(wrong)
+        GeometricBudget(wrong)
     with pytest.raises(PlanError, match="must be finite"):
         Power(wrong if wrong != wrong else math.inf)
 
 
 def test_an_allocation_that_starves_a_round_is_refused():
     with pytest.raises(PlanError, match="Every round needs a share"):
-        Plan(LowRank(LeastSquares(2), rounds=2000, allocation=Geometric(0.5)), n_tasks=10).calibrate(1.0)
+        Plan(LowRank(LeastSquares(2), rounds=2000, allocation=GeometricBudget(0.5)), n_tasks=10).calibrate(
+            1.0
+        )
 
 
 @BOTH

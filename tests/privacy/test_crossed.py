@@ -24,7 +24,7 @@ SURE = [cl.sampling.Everyone(), cl.sampling.OnePass(), cl.sampling.Epochs(2), cl
 COINS = [cl.sampling.Poisson(0.3), cl.sampling.FixedSize(7)]
 SHARES = {
     "growing": cl.algorithms.Power(0.7),
-    "shrinking": cl.algorithms.Geometric(1.3),
+    "shrinking": cl.algorithms.GeometricBudget(1.3),
     "even": cl.algorithms.Power(0.0),
 }
 

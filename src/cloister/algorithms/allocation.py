@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cloister.errors import PlanError
 
-__all__ = ["Allocation", "Geometric", "Power"]
+__all__ = ["Allocation", "GeometricBudget", "Power"]
 
 
 class Allocation(Protocol):
@@ -49,12 +49,12 @@ class Power:
 
 
 @dataclass(frozen=True)
-class Geometric:
+class GeometricBudget:
     """Budgets that change like Q^-t: grow with Q < 1, stay even at 1, shrink above.
 
     Examples
     --------
-    >>> [round(share, 4) for share in Geometric(0.5).shares(3)]
+    >>> [round(share, 4) for share in GeometricBudget(0.5).shares(3)]
     [0.0476, 0.1905, 0.7619]
     """
 

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.algorithm import Budget
-from cloister.algorithms.allocation import Allocation, Geometric, Power
+from cloister.algorithms.allocation import Allocation, GeometricBudget, Power
 from cloister.algorithms.bases import LossAlgorithm
 from cloister.algorithms.mean import project
 from cloister.arrays import Floats, States
@@ -129,7 +129,7 @@ class ModelProtected(LossAlgorithm):
             alpha = 2 / 3 if pure else 2 / 5
             return Power(alpha if self.accelerated else 0.0).shares(self.rounds)
         rate = 1 - math.sqrt(ratio) if self.accelerated else (1 - ratio) ** 2
-        return Geometric(rate ** (1 / 3 if pure else 1 / 5)).shares(self.rounds)
+        return GeometricBudget(rate ** (1 / 3 if pure else 1 / 5)).shares(self.rounds)
 
     def momentum(self, t: int) -> float:
         """Return beta_t of round t = 1, 2, ... (section 4.5)."""
