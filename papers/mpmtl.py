@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cloister.algorithms.allocation import GeometricBudget, Power
+from cloister.algorithms.allocation import GeometricBudget, PowerBudget
 from cloister.algorithms.covariance import LowRank
 from cloister.arrays import Floats
 from cloister.datasets import Simulation, low_rank
@@ -189,7 +189,7 @@ def figure_4(
     q0 = 1 - math.sqrt(setting.convexity)
     qs = [q0**exponent for exponent in exponents]
     weak = [
-        [replace(base, accelerated=fast, allocation=Power(alpha)) for alpha in alphas]
+        [replace(base, accelerated=fast, allocation=PowerBudget(alpha)) for alpha in alphas]
         for fast in (False, True)
     ]
     strong = [
@@ -235,7 +235,7 @@ def figure_5(setting: Setting = PAPER, *, replications: int = 100, seed: int = 0
     dict
         ``round``, of shape (rounds,), and ``ratio``, of shape (rounds, replications).
     """
-    algorithm = replace(setting.algorithm(), allocation=Power(0.4))
+    algorithm = replace(setting.algorithm(), allocation=PowerBudget(0.4))
     plan = _priced(algorithm, setting.tasks, setting.epsilon)
     ratios = []
     for s in _seeds(seed, replications):

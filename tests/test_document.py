@@ -112,7 +112,7 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
         cl.algorithms.GroupSparse(LOSS, lam=0.5, rounds=3), cl.algorithms.TaskSparse(0.25)
     ),
     cl.algorithms.Decomposed(
-        cl.algorithms.LowRank(LOSS, rounds=3, allocation=cl.algorithms.Power(0.5)),
+        cl.algorithms.LowRank(LOSS, rounds=3, allocation=cl.algorithms.PowerBudget(0.5)),
         cl.algorithms.SquaredNorm(0.25),
     ),
     cl.algorithms.LowRank(

@@ -83,7 +83,7 @@ NUMBERS: dict[str, Callable[[], cl.Plan]] = {
     "low rank": lambda: linear(LOWRANK),
     "low rank, Wishart": lambda: linear(LOWRANK, cl.mechanisms.Wishart()),
     "group sparse": lambda: linear(
-        cl.algorithms.GroupSparse(SQUARES, rounds=4, warmup=5, allocation=cl.algorithms.Power(0.5))
+        cl.algorithms.GroupSparse(SQUARES, rounds=4, warmup=5, allocation=cl.algorithms.PowerBudget(0.5))
     ),
     "decomposed": lambda: linear(cl.algorithms.Decomposed(LOWRANK, cl.algorithms.EntrySparse(0.1))),
     "guarded": lambda: linear(cl.algorithms.ChooseAtHome(MEAN, cl.learners.Regression(DIM))),

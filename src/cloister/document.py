@@ -63,7 +63,7 @@ TYPES = {
     "cloister/mean/1": "cloister.algorithms.structures:Mean",
     "cloister/offset/1": "cloister.algorithms.messages:Offset",
     "cloister/position/1": "cloister.algorithms.messages:Position",
-    "cloister/power-budget/1": "cloister.algorithms.allocation:Power",
+    "cloister/power-budget/1": "cloister.algorithms.allocation:PowerBudget",
     "cloister/server-adam/1": "cloister.algorithms.server:ServerAdam",
     "cloister/server-average/1": "cloister.algorithms.server:ServerAverage",
     "cloister/server-momentum/1": "cloister.algorithms.server:ServerMomentum",

@@ -9,7 +9,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from cloister import Plan, Tasks, check_algorithm, replay, run
-from cloister.algorithms import Decomposed, EntrySparse, GeometricBudget, GroupSparse, LowRank, Power
+from cloister.algorithms import Decomposed, EntrySparse, GeometricBudget, GroupSparse, LowRank, PowerBudget
 from cloister.algorithms.covariance import ModelProtected
 from cloister.channel import unsvec
 from cloister.errors import PlanError
@@ -112,7 +112,7 @@ def test_without_noise_it_reaches_the_minimum_of_its_objective(data, family, lam
 
 
 def _even(options):
-    return {"allocation": Power(0.0), "warmup": 3} | options
+    return {"allocation": PowerBudget(0.0), "warmup": 3} | options
 
 
 @BOTH
@@ -241,7 +241,7 @@ def test_momentum_and_allocation_are_the_papers():
 
 
 @pytest.mark.parametrize(
-    "allocation", [None, Power(0.4), Power(-1.0), GeometricBudget(0.9), GeometricBudget(1.1)]
+    "allocation", [None, PowerBudget(0.4), PowerBudget(-1.0), GeometricBudget(0.9), GeometricBudget(1.1)]
 )
 def test_shares_sum_to_one_and_squared_budgets_add_up(allocation):
     algorithm = LowRank(LeastSquares(3), rounds=25, allocation=allocation)
@@ -345,7 +345,7 @@ def test_allocations_that_make_no_sense_are_refused(wrong):
     with pytest.raises(PlanError, match="must be"):
         GeometricBudget(wrong)
     with pytest.raises(PlanError, match="must be finite"):
-        Power(wrong if wrong != wrong else math.inf)
+        PowerBudget(wrong if wrong != wrong else math.inf)
 
 
 def test_an_allocation_that_starves_a_round_is_refused():

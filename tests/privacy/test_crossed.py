@@ -23,9 +23,9 @@ ROUNDS, TASKS = 8, 24
 SURE = [cl.sampling.Everyone(), cl.sampling.OnePass(), cl.sampling.Epochs(2), cl.sampling.Epochs(4)]
 COINS = [cl.sampling.Poisson(0.3), cl.sampling.FixedSize(7)]
 SHARES = {
-    "growing": cl.algorithms.Power(0.7),
+    "growing": cl.algorithms.PowerBudget(0.7),
     "shrinking": cl.algorithms.GeometricBudget(1.3),
-    "even": cl.algorithms.Power(0.0),
+    "even": cl.algorithms.PowerBudget(0.0),
 }
 
 

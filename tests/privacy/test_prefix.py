@@ -256,7 +256,9 @@ def test_passes_cost_the_root_of_their_number_with_independent_noise():
         _ = cl.Plan(Talk(3, 16), cl.mechanisms.Gaussian(1.6), cl.sampling.Epochs(3), n_tasks=50).guarantee
 
 
-UNEQUAL = cl.algorithms.LowRank(cl.learners.LeastSquares(3), rounds=4, allocation=cl.algorithms.Power(1.0))
+UNEQUAL = cl.algorithms.LowRank(
+    cl.learners.LeastSquares(3), rounds=4, allocation=cl.algorithms.PowerBudget(1.0)
+)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cloister.algorithm import Algorithm, Budget, Wrapper
 from cloister.algorithms.adaptive import AdaptiveFedAvg
-from cloister.algorithms.allocation import GeometricBudget, Power
+from cloister.algorithms.allocation import GeometricBudget, PowerBudget
 from cloister.algorithms.averaging import ModelAveraging
 from cloister.algorithms.baselines import l1_logistic, lasso, pooled_ridge, ridge
 from cloister.algorithms.choose_at_home import ChooseAtHome
@@ -53,7 +53,7 @@ __all__ = [
     "Offset",
     "Personalized",
     "Position",
-    "Power",
+    "PowerBudget",
     "Relationship",
     "ServerAdam",
     "ServerAverage",

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cloister.errors import PlanError
 
-__all__ = ["Allocation", "GeometricBudget", "Power"]
+__all__ = ["Allocation", "GeometricBudget", "PowerBudget"]
 
 
 class Allocation(Protocol):
@@ -28,12 +28,12 @@ class Allocation(Protocol):
 
 
 @dataclass(frozen=True)
-class Power:
+class PowerBudget:
     """Budgets that change like t^alpha: grow with alpha > 0, stay even at 0, shrink below.
 
     Examples
     --------
-    >>> Power(0.5).shares(3)
+    >>> PowerBudget(0.5).shares(3)
     (0.16666666666666666, 0.3333333333333333, 0.5)
     """
 

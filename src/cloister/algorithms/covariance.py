@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.algorithm import Budget
-from cloister.algorithms.allocation import Allocation, GeometricBudget, Power
+from cloister.algorithms.allocation import Allocation, GeometricBudget, PowerBudget
 from cloister.algorithms.bases import LossAlgorithm
 from cloister.algorithms.mean import project
 from cloister.arrays import Floats, States
@@ -127,7 +127,7 @@ class ModelProtected(LossAlgorithm):
         ratio = self.strong * self.lr  # mu / L
         if ratio == 0:
             alpha = 2 / 3 if pure else 2 / 5
-            return Power(alpha if self.accelerated else 0.0).shares(self.rounds)
+            return PowerBudget(alpha if self.accelerated else 0.0).shares(self.rounds)
         rate = 1 - math.sqrt(ratio) if self.accelerated else (1 - ratio) ** 2
         return GeometricBudget(rate ** (1 / 3 if pure else 1 / 5)).shares(self.rounds)
 
