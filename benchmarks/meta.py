@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks import Figures, Table, Targets
 from cloister.datasets import Centres, around_centres
-from cloister.learners import Convex, Exact, LeastSquares, Quadratic
+from cloister.learners import Convex, ExactSolver, LeastSquares, Quadratic
 from cloister.mechanisms import Gaussian, Toeplitz, Tree
 from papers.meta import SETTING, Risk, transfer_risk
 from papers.meta_streams import stream_against_rounds, stream_rates
@@ -46,7 +46,7 @@ def bounds(data: Centres) -> tuple[float, float]:
             coef = np.empty((len(block), learner.size))
             for j, centre in enumerate(centres):
                 own = learner.descend(
-                    learner.spread(centre, block), block, Exact(), 0, centre, Quadratic(lam)
+                    learner.spread(centre, block), block, ExactSolver(), 0, centre, Quadratic(lam)
                 )
                 coef[data.fresh_centre == j] = own[data.fresh_centre == j]
             found[row, column] = 2 * learner.losses(coef, test).mean()

@@ -30,7 +30,7 @@ from cloister.algorithms.meta import FTMRL, MetaSGD
 from cloister.algorithms.server import ServerAverage
 from cloister.datasets.meta import Centres, around_centres
 from cloister.engines.run import Run, adapt, run
-from cloister.learners.descent import Exact
+from cloister.learners.descent import ExactSolver
 from cloister.learners.linear.convex import Convex
 from cloister.learners.linear.losses import LeastSquares
 from cloister.plan import Plan
@@ -91,14 +91,14 @@ class Setting:
             "server": server,
         }
         if models == 1:
-            return MetaSGD(learner, Exact(), **fields)
-        return ClusteredMetaSGD(learner, Exact(), models=models, **fields)
+            return MetaSGD(learner, ExactSolver(), **fields)
+        return ClusteredMetaSGD(learner, ExactSolver(), models=models, **fields)
 
     def stream(self, dim: int, tasks: int) -> FTMRL:
         """Return the algorithm of one pass; all its iterates are averaged, as in the paper."""
         return FTMRL(
             Convex(LeastSquares(dim)),
-            Exact(),
+            ExactSolver(),
             lam=self.lam,
             clip=self.clip,
             rounds=max(1, tasks // self.per_round),

@@ -59,9 +59,11 @@ LINEAR = {
     "ditto": cl.algorithms.Ditto(cl.learners.Convex(LOGISTIC), STEPS, rounds=2),
     "personalized": cl.algorithms.Personalized(cl.learners.Convex(LOGISTIC), STEPS, rounds=2),
     "adaptive": cl.algorithms.AdaptiveFedAvg(cl.learners.Convex(LOGISTIC), STEPS, rounds=2),
-    "meta": cl.algorithms.MetaSGD(cl.learners.Convex(LOGISTIC), cl.learners.Exact(5), rounds=2),
-    "stream": cl.algorithms.FTMRL(cl.learners.Convex(LOGISTIC), cl.learners.Exact(5), rounds=2),
-    "clustered": cl.algorithms.ClusteredMetaSGD(cl.learners.Convex(LOGISTIC), cl.learners.Exact(5), rounds=8),
+    "meta": cl.algorithms.MetaSGD(cl.learners.Convex(LOGISTIC), cl.learners.ExactSolver(5), rounds=2),
+    "stream": cl.algorithms.FTMRL(cl.learners.Convex(LOGISTIC), cl.learners.ExactSolver(5), rounds=2),
+    "clustered": cl.algorithms.ClusteredMetaSGD(
+        cl.learners.Convex(LOGISTIC), cl.learners.ExactSolver(5), rounds=8
+    ),
     "decomposed": cl.algorithms.Decomposed(LOWRANK, cl.algorithms.EntrySparse(0.1)),
     "guarded": cl.algorithms.ChooseAtHome(MEAN, cl.learners.Classification(DIM), folds=2),
     "local noise": cl.algorithms.LocalNoise(MEAN, epsilon=5.0),
@@ -144,9 +146,9 @@ def test_a_solver_that_cannot_run_is_refused_when_it_is_named():
     for make in (
         lambda: cl.algorithms.FedAvg(cl.learners.Convex(SQUARES), batches),
         lambda: cl.algorithms.Ditto(cl.learners.Convex(SQUARES), STEPS, finetune=tuned),
-        lambda: cl.algorithms.FedAvg(cl.learners.Convex(SQUARES), cl.learners.Exact()),  # nothing pulls
+        lambda: cl.algorithms.FedAvg(cl.learners.Convex(SQUARES), cl.learners.ExactSolver()),  # nothing pulls
         lambda: cl.algorithms.LocalOnly(cl.learners.Convex(SQUARES), batches),
-        lambda: cl.algorithms.Personalized(network(), cl.learners.Exact()),
+        lambda: cl.algorithms.Personalized(network(), cl.learners.ExactSolver()),
         lambda: cl.algorithms.FedAvg(SQUARES, STEPS),
         lambda: cl.algorithms.FedAvg(network().net, STEPS),
         lambda: cl.algorithms.ChooseAtHome(

@@ -105,7 +105,13 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
         variants=(cl.algorithms.MeanRegularized(LOSS, lam=2.0),),
     ),
     cl.algorithms.ClusteredMetaSGD(
-        cl.learners.Convex(LOSS), cl.learners.Exact(7), lam=0.5, clip=0.5, rounds=20, radius=2.0, models=3
+        cl.learners.Convex(LOSS),
+        cl.learners.ExactSolver(7),
+        lam=0.5,
+        clip=0.5,
+        rounds=20,
+        radius=2.0,
+        models=3,
     ),
     cl.algorithms.Decomposed(cl.algorithms.LowRank(LOSS, lam=0.5, rounds=3), cl.algorithms.EntrySparse(0.25)),
     cl.algorithms.Decomposed(

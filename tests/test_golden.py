@@ -98,12 +98,12 @@ NUMBERS: dict[str, Callable[[], cl.Plan]] = {
     "prior, support": lambda: linear(
         cl.algorithms.SharedPrior(cl.learners.Regression(DIM), cl.algorithms.Support())
     ),
-    "meta": lambda: linear(cl.algorithms.MetaSGD(CONVEX, cl.learners.Exact(), rounds=4)),
+    "meta": lambda: linear(cl.algorithms.MetaSGD(CONVEX, cl.learners.ExactSolver(), rounds=4)),
     "meta, several models": lambda: linear(
-        cl.algorithms.ClusteredMetaSGD(CONVEX, cl.learners.Exact(), rounds=8)
+        cl.algorithms.ClusteredMetaSGD(CONVEX, cl.learners.ExactSolver(), rounds=8)
     ),
     "meta, stream": lambda: linear(
-        cl.algorithms.FTMRL(CONVEX, cl.learners.Exact(), rounds=4),
+        cl.algorithms.FTMRL(CONVEX, cl.learners.ExactSolver(), rounds=4),
         cl.mechanisms.Toeplitz(),
         cl.sampling.OnePass(),
     ),

@@ -77,7 +77,7 @@ TYPES = {
     "cloister/cross-entropy/1": "cloister.learners.network.module:cross_entropy",
     "cloister/descent/1": "cloister.learners.descent:Descent",
     "cloister/ewc/1": "cloister.learners.network.penalties:EWC",
-    "cloister/exact-solver/1": "cloister.learners.descent:Exact",
+    "cloister/exact-solver/1": "cloister.learners.descent:ExactSolver",
     "cloister/least-squares/1": "cloister.learners.linear.losses:LeastSquares",
     "cloister/logistic/1": "cloister.learners.linear.losses:Logistic",
     "cloister/module/1": "cloister.learners.network.module:Module",

@@ -22,7 +22,7 @@ from cloister.algorithms import (
 from cloister.channel import Relation
 from cloister.datasets.meta import around_centres
 from cloister.errors import PlanError
-from cloister.learners import Convex, Descent, Exact, LeastSquares, Logistic, Quadratic, Softmax
+from cloister.learners import Convex, Descent, ExactSolver, LeastSquares, Logistic, Quadratic, Softmax
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import OnePass, Poisson
 
@@ -40,7 +40,7 @@ def make_tasks(count=12, classes=0, seed=0):
 
 def linear(kind, **fields):
     return kind(
-        **({"learner": Convex(LeastSquares(D)), "solver": Exact(), "lam": 0.5, "rounds": 10} | fields)
+        **({"learner": Convex(LeastSquares(D)), "solver": ExactSolver(), "lam": 0.5, "rounds": 10} | fields)
     )
 
 
@@ -64,8 +64,8 @@ def silent(algorithm, tasks, sampling=None):
 @pytest.mark.parametrize(
     "local",
     [
-        (LeastSquares(D), Exact(), 0),
-        (Logistic(D), Exact(20), 2),
+        (LeastSquares(D), ExactSolver(), 0),
+        (Logistic(D), ExactSolver(20), 2),
         (Softmax(D, 3), Descent(0.2, steps=3, momentum=0.5), 3),
     ],
 )
@@ -86,7 +86,7 @@ def envelope(learner, h, block, lam):
 @pytest.mark.parametrize("loss", [LeastSquares(D), Logistic(D)])
 def test_a_message_is_the_slope_of_the_envelope(loss):
     tasks = make_tasks(classes=2)
-    algorithm = MetaSGD(Convex(loss), Exact(300), lam=0.7, clip=FAR, rounds=1)
+    algorithm = MetaSGD(Convex(loss), ExactSolver(300), lam=0.7, clip=FAR, rounds=1)
     h = np.random.default_rng(1).normal(size=D)
     block, board = block_of(tasks), _Board(mean=h)
     message = algorithm.send({}, block, board)[0]
@@ -150,7 +150,7 @@ def test_two_groups_get_a_model_each_unless_the_wrong_one_moves(kind, found):
     y = middle[:, None] + 0.1 * rng.normal(size=(20, 5))
     tasks = Tasks.from_list(list(np.ones((20, 5, 1))), list(y))
     fields = {"clip": FAR, "rounds": 60, "server": ServerAverage(2.0), "tail": 0.0, "apart": 1e-6}
-    algorithm = kind(Convex(LeastSquares(1)), Exact(), **fields)
+    algorithm = kind(Convex(LeastSquares(1)), ExactSolver(), **fields)
     done = silent(algorithm, tasks)
     models, cluster = done.board["mean"], done.private.models["cluster"]
     if found:
@@ -166,7 +166,7 @@ def test_three_centres_are_found_at_epsilon_10():
     data = around_centres(7, tasks=1000, fresh=100)
     learner = Convex(LeastSquares(30))
     algorithm = ClusteredMetaSGD(
-        learner, Exact(), lam=0.03, clip=0.06, rounds=40, server=ServerAverage(100.0), models=3
+        learner, ExactSolver(), lam=0.03, clip=0.06, rounds=40, server=ServerAverage(100.0), models=3
     )
     done = run(Plan(algorithm, Gaussian(), n_tasks=1000).calibrate(10.0), data.train, random_state=7)
     models = done.board["average"].reshape(3, -1)
@@ -297,7 +297,7 @@ def test_refusals(fields):
         linear(FTMRL, lam_meta=0.0)
 
 
-@pytest.mark.parametrize("finetune", [FineTuning(Exact()), FineTuning(Exact(), Quadratic(0.0))])
+@pytest.mark.parametrize("finetune", [FineTuning(ExactSolver()), FineTuning(ExactSolver(), Quadratic(0.0))])
 def test_a_last_solve_that_cannot_be_done_is_refused_before_the_first(finetune):
     for tuning in (finetune, CrossValidatedTuning((FineTuning(Descent(0.1)), finetune))):
         with pytest.raises(PlanError, match="Exact needs a pull"):
@@ -305,7 +305,7 @@ def test_a_last_solve_that_cannot_be_done_is_refused_before_the_first(finetune):
     with pytest.raises(PlanError, match="batch out"):
         linear(MetaSGD, finetune=FineTuning(Descent(0.1, batch=2)))
     with pytest.raises(PlanError, match=r"wrap it: Convex\(LeastSquares"):
-        MetaSGD(LeastSquares(2), Exact())
+        MetaSGD(LeastSquares(2), ExactSolver())
 
 
 @pytest.mark.parametrize("lr", [0.0, -1.0, np.inf, np.nan, "fast"])

@@ -18,7 +18,7 @@ from cloister.algorithms import (
 )
 from cloister.engines import Batched, run_clusters
 from cloister.errors import InputError, PlanError
-from cloister.learners import Convex, Descent, Exact, LeastSquares, Module, Quadratic
+from cloister.learners import Convex, Descent, ExactSolver, LeastSquares, Module, Quadratic
 from cloister.mechanisms import Gaussian
 from cloister.sampling import OnePass, Poisson
 
@@ -111,18 +111,18 @@ def test_losses_deal_folds_as_networks_do_and_tasks_choose():
         assert all(np.array_equal(a.weight, b.weight) for a, b in zip(one, two, strict=True))
     # Told apart by folds: a pull that is far too strong, and none to speak of.
     choice = CrossValidatedTuning(
-        (FineTuning(Exact(), Quadratic(1e6)), FineTuning(Exact(), Quadratic(1e-6))), checks=1
+        (FineTuning(ExactSolver(), Quadratic(1e6)), FineTuning(ExactSolver(), Quadratic(1e-6))), checks=1
     )
     rng = np.random.default_rng(0)
     X = rng.normal(size=(M, 20, D))
     rich = Tasks.from_list(list(X), list(X @ np.arange(1.0, D + 1)))
-    done = finished(MetaSGD(convex, Exact(), clip=1e-3, rounds=2, finetune=choice), rich, Poisson(0.5))
+    done = finished(MetaSGD(convex, ExactSolver(), clip=1e-3, rounds=2, finetune=choice), rich, Poisson(0.5))
     assert near(done.private.models["coef"], np.arange(1.0, D + 1), 1e-3)
 
 
 def test_a_network_is_not_solved_exactly():
     with pytest.raises(PlanError, match="Descent"):
-        MetaSGD(network(), Exact())
+        MetaSGD(network(), ExactSolver())
 
 
 def test_a_bare_network_is_refused():
@@ -135,7 +135,7 @@ def test_a_bare_network_is_refused():
     [
         (Module(nn.Linear(D + 1, 1)), Descent(0.1)),
         (Module(nn.Linear(D, 1), lambda outputs, targets: outputs.mean()), Descent(0.1)),
-        (Convex(LeastSquares(D + 1)), Exact()),
+        (Convex(LeastSquares(D + 1)), ExactSolver()),
     ],
 )
 def test_a_learner_that_does_not_fit_the_rows_costs_nothing(learner, solver):

@@ -6,7 +6,7 @@ import pytest
 from cloister import Plan, Tasks, replay, run
 from cloister.algorithms import LowRank, Mean, MeanRegularized, MetaSGD, SharedPrior, Subspace
 from cloister.engines import Local
-from cloister.learners import Classification, Convex, Exact, LeastSquares, Regression
+from cloister.learners import Classification, Convex, ExactSolver, LeastSquares, Regression
 from cloister.mechanisms import NoNoise
 
 torch = pytest.importorskip("torch")
@@ -56,7 +56,7 @@ def assert_others_untouched(plan, first, second, engine, coins=(None, None)):
         SharedPrior(Regression(6), Subspace()),
         MeanRegularized(LeastSquares(6), rounds=3),
         LowRank(LeastSquares(6), rounds=3),
-        MetaSGD(Convex(LeastSquares(6)), Exact(), rounds=3),
+        MetaSGD(Convex(LeastSquares(6)), ExactSolver(), rounds=3),
     ],
     ids=["prior", "subspace", "mean", "low rank", "meta"],
 )
@@ -112,7 +112,7 @@ def test_hostile_others_cannot_feel_how_many_rows_a_task_has(engine):
 @pytest.mark.parametrize("rows", [(11, 12), (5, 40)])
 def test_absurd_rows_of_others_take_the_same_form(rows):
     """Whichever of two formulas serves a task must not depend on the sizes of others."""
-    plan = Plan(MetaSGD(Convex(LeastSquares(12)), Exact(), rounds=1), NoNoise(), n_tasks=M)
+    plan = Plan(MetaSGD(Convex(LeastSquares(12)), ExactSolver(), rounds=1), NoNoise(), n_tasks=M)
     sums = []
     for count in rows:
         tasks = make_tasks(count, scale=1e100, features=12)

@@ -18,7 +18,7 @@ from cloister.board.records import HEADER, Record
 from cloister.channel import Channel, equal_rounds
 from cloister.engines.local import Local
 from cloister.errors import BillboardError
-from cloister.learners import Convex, Descent, Exact, LeastSquares
+from cloister.learners import Convex, Descent, ExactSolver, LeastSquares
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import OnePass, Poisson
 
@@ -34,7 +34,7 @@ def make_tasks(n, dim, seed=0, rows=2):
 
 
 def make_plan(n, dim, rounds):
-    stream = FTMRL(Convex(LeastSquares(dim)), Exact(), rounds=rounds, lam_meta=10.0)
+    stream = FTMRL(Convex(LeastSquares(dim)), ExactSolver(), rounds=rounds, lam_meta=10.0)
     return Plan(stream, Gaussian(), OnePass(), n_tasks=n).calibrate(epsilon=2.0)
 
 

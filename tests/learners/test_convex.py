@@ -7,7 +7,7 @@ import pytest
 
 from cloister import Tasks
 from cloister.errors import InputError, PlanError
-from cloister.learners import EWC, Convex, Descent, Exact, LeastSquares, Logistic, Quadratic, Softmax
+from cloister.learners import EWC, Convex, Descent, ExactSolver, LeastSquares, Logistic, Quadratic, Softmax
 
 D = 5
 
@@ -24,7 +24,7 @@ def block_of(rows, classes=0, seed=0):
 def test_a_solution_has_no_slope(loss, classes, rows):
     block, learner = block_of(rows, classes), Convex(loss)
     anchor = np.random.default_rng(1).normal(size=learner.size)
-    found = learner.descend(learner.spread(anchor, block), block, Exact(300), 0, anchor, Quadratic(0.1))
+    found = learner.descend(learner.spread(anchor, block), block, ExactSolver(300), 0, anchor, Quadratic(0.1))
     slope = loss.gradient(found, block.X, block.y, block.weight) + 0.1 * (found - anchor)
     assert np.abs(slope).max() < 1e-8
 
@@ -34,7 +34,7 @@ def test_a_solution_has_no_slope(loss, classes, rows):
 def test_absurd_rows_stop_nobody(garbage, rows):
     block, learner = block_of(rows), Convex(LeastSquares(D))
     solve = lambda block: learner.descend(  # noqa: E731
-        np.zeros((6, D)), block, Exact(), 0, np.zeros(D), Quadratic(0.1)
+        np.zeros((6, D)), block, ExactSolver(), 0, np.zeros(D), Quadratic(0.1)
     )
     clean = solve(block)
     block.X[2] = garbage
@@ -47,8 +47,8 @@ def test_refusals():
     with pytest.raises(PlanError, match="batch"):
         learner.descend(zeros, block, Descent(0.1, batch=2), 0)
     with pytest.raises(PlanError, match="EWC"):
-        learner.descend(zeros, block, Exact(), 0, np.zeros(D), EWC(1.0))
+        learner.descend(zeros, block, ExactSolver(), 0, np.zeros(D), EWC(1.0))
     with pytest.raises(PlanError, match="pull"):
-        learner.descend(zeros, block, Exact(), 0)
+        learner.descend(zeros, block, ExactSolver(), 0)
     with pytest.raises(InputError, match="steps"):
-        Exact(0)
+        ExactSolver(0)

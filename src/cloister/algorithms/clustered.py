@@ -80,10 +80,10 @@ class ClusteredMetaSGD(Meta):
     Examples
     --------
     >>> from cloister import Plan, Tasks, run
-    >>> from cloister.learners import Convex, Exact, LeastSquares
+    >>> from cloister.learners import Convex, ExactSolver, LeastSquares
     >>> from cloister.mechanisms import NoNoise
     >>> tasks = Tasks.from_list([[[1.0]]] * 4, [[1.0], [1.2], [7.0], [7.2]])
-    >>> algorithm = ClusteredMetaSGD(Convex(LeastSquares(1)), Exact(), clip=9.0, rounds=60, models=2)
+    >>> algorithm = ClusteredMetaSGD(Convex(LeastSquares(1)), ExactSolver(), clip=9.0, rounds=60, models=2)
     >>> done = run(Plan(algorithm, NoNoise(), n_tasks=4), tasks)
     >>> sorted(done.board["average"].round(2).tolist())
     [1.1, 7.1]

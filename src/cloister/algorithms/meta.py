@@ -172,7 +172,7 @@ class MetaSGD(_OneModel):
     learner : Convex or Module
         A convex loss, or a network.
     solver : Exact or Descent
-        How a task solves its problem in a round; `Exact` for `Convex` alone.
+        How a task solves its problem in a round; `ExactSolver` for `Convex` alone.
     lam : float
         Pull of a task's model towards the meta-model; more than 0. Few rows want much of it.
     clip : float
@@ -204,10 +204,10 @@ class MetaSGD(_OneModel):
     Examples
     --------
     >>> from cloister import Plan, Tasks, run
-    >>> from cloister.learners import Convex, Exact, LeastSquares
+    >>> from cloister.learners import Convex, ExactSolver, LeastSquares
     >>> from cloister.mechanisms import NoNoise
     >>> tasks = Tasks.from_list([[[1.0]], [[1.0]]], [[2.0], [4.0]])
-    >>> algorithm = MetaSGD(Convex(LeastSquares(1)), Exact(), clip=9.0, rounds=20, tail=0.0)
+    >>> algorithm = MetaSGD(Convex(LeastSquares(1)), ExactSolver(), clip=9.0, rounds=20, tail=0.0)
     >>> done = run(Plan(algorithm, NoNoise(), n_tasks=2), tasks)
     >>> done.board["mean"].round(3).tolist(), done.private.models["coef"].round(3).tolist()
     ([3.0], [[2.5], [3.5]])
@@ -258,9 +258,9 @@ class FTMRL(_OneModel):
     Examples
     --------
     >>> from cloister import Plan
-    >>> from cloister.learners import Convex, Exact, LeastSquares
+    >>> from cloister.learners import Convex, ExactSolver, LeastSquares
     >>> from cloister.sampling import OnePass
-    >>> stream = FTMRL(Convex(LeastSquares(3)), Exact(), rounds=50, lam_meta=20.0)
+    >>> stream = FTMRL(Convex(LeastSquares(3)), ExactSolver(), rounds=50, lam_meta=20.0)
     >>> plan = Plan(stream, sampling=OnePass(), n_tasks=500).calibrate(epsilon=2.0)
     >>> plan.guarantee.epsilon <= 2.0
     True

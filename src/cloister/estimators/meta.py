@@ -19,7 +19,7 @@ from cloister.engines.run import adapt
 from cloister.errors import InputError
 from cloister.estimators.base import ClassificationFace, RegressionFace
 from cloister.estimators.linear import LinearFace
-from cloister.learners.descent import Exact
+from cloister.learners.descent import ExactSolver
 from cloister.learners.linear.convex import Convex
 from cloister.learners.linear.losses import Loss
 from cloister.learners.quadratic import Quadratic
@@ -31,7 +31,7 @@ from cloister.tables.model import TaskModel
 __all__ = ["MetaClassifier", "MetaRegressor"]
 
 #: Accelerated steps of a local solve: encoded rows have norm 1 at most, and these are enough for any of them.
-SOLVER = Exact(50)
+SOLVER = ExactSolver(50)
 
 
 class _Meta(LinearFace):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cloister._lazy import imported
-from cloister.learners.descent import Descent, Exact
+from cloister.learners.descent import Descent, ExactSolver
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.convex import Convex
 from cloister.learners.linear.losses import LeastSquares, Logistic, Softmax
@@ -22,7 +22,7 @@ __all__ = [
     "Classification",
     "Convex",
     "Descent",
-    "Exact",
+    "ExactSolver",
     "LeastSquares",
     "Logistic",
     "Module",

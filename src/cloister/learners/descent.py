@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from cloister.errors import InputError
 
-__all__ = ["Descent", "Exact", "Solver"]
+__all__ = ["Descent", "ExactSolver", "Solver"]
 
 #: More passes over the data in one round than anyone makes; passes of different rounds never share a shuffle.
 MOST_EPOCHS = 4096
@@ -79,7 +79,7 @@ class Descent:
 
 
 @dataclass(frozen=True)
-class Exact:
+class ExactSolver:
     """Solve the local problem to the end: by a formula for `LeastSquares`, by accelerated steps otherwise.
 
     Parameters
@@ -100,4 +100,4 @@ class Exact:
 
 
 #: How a task trains at home.
-Solver: TypeAlias = Descent | Exact
+Solver: TypeAlias = Descent | ExactSolver

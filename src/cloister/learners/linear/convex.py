@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cloister.arrays import Floats
 from cloister.errors import PlanError
-from cloister.learners.descent import FOLDS, Descent, Exact, Solver
+from cloister.learners.descent import FOLDS, Descent, ExactSolver, Solver
 from cloister.learners.learner import ClientLearner
 from cloister.learners.linear.losses import Loss
 from cloister.learners.quadratic import Quadratic
@@ -41,7 +41,7 @@ class Convex(ClientLearner):
 
     Notes
     -----
-    It takes `Exact` solvers, and `Descent` without minibatches; the only penalty it knows is `Quadratic`.
+    It takes `ExactSolver` solvers, and `Descent` without minibatches; the only penalty it knows is `Quadratic`.
 
     Examples
     --------
@@ -49,7 +49,7 @@ class Convex(ClientLearner):
     >>> from cloister.learners import LeastSquares
     >>> block = next(Tasks.from_list([[[1.0]], [[1.0]]], [[2.0], [4.0]]).blocks())
     >>> learner, zero = Convex(LeastSquares(1)), np.zeros(1)
-    >>> learner.descend(learner.spread(zero, block), block, Exact(), 0, zero, Quadratic(1.0)).tolist()
+    >>> learner.descend(learner.spread(zero, block), block, ExactSolver(), 0, zero, Quadratic(1.0)).tolist()
     [[1.0], [2.0]]
     """
 
@@ -117,7 +117,7 @@ class Convex(ClientLearner):
         return self.loss.predict(weights, X)
 
     def check_solver(self, solver: Solver, penalty: Penalty | None) -> None:
-        """Refuse minibatches, penalties other than `Quadratic`, and `Exact` without a pull."""
+        """Refuse minibatches, penalties other than `Quadratic`, and `ExactSolver` without a pull."""
         lam = _strength(penalty)
         if solver.batch is not None:
             raise PlanError("Convex losses take all rows in every step. Leave the solver's batch out.")
@@ -140,7 +140,9 @@ class Convex(ClientLearner):
             weights = weights - solver.rate(round) * velocity
         return weights
 
-    def _solve(self, weights: Floats, block: Block, solver: Exact, anchor: Floats, lam: float) -> Floats:
+    def _solve(
+        self, weights: Floats, block: Block, solver: ExactSolver, anchor: Floats, lam: float
+    ) -> Floats:
         if self.loss.squared:
             return self._ridge(block, anchor, lam)
         rate = (1 / (self.loss.smoothness(block.X, block.weight) + lam))[:, None]

@@ -143,7 +143,7 @@ class Module(ClientLearner):
         return ended if isinstance(weights, Tensor) else ended.cpu().numpy()
 
     def check_solver(self, solver: Solver, penalty: Penalty | None) -> None:
-        """Refuse `Exact`; every penalty is known."""
+        """Refuse `ExactSolver`; every penalty is known."""
         if solver.to_the_end:
             raise PlanError("Exact solves the problems of Convex losses. Give a network a Descent.")
 
