@@ -122,7 +122,7 @@ def test_wrong_data_cost_nothing(name):
 
 @pytest.mark.parametrize(
     "engine",
-    [cl.engines.Local(), cl.engines.Batched("cpu"), cl.engines.Several((cl.engines.Batched("cpu"),) * 2)],
+    [cl.engines.Local(), cl.engines.Batched("cpu"), cl.engines.MultiDevice((cl.engines.Batched("cpu"),) * 2)],
     ids=repr,
 )
 @pytest.mark.parametrize(

@@ -251,7 +251,7 @@ class TestBadData:
 
     @pytest.mark.parametrize(
         "engine",
-        [cl.engines.Local(), cl.engines.Several((cl.engines.Local(), cl.engines.Local()))],
+        [cl.engines.Local(), cl.engines.MultiDevice((cl.engines.Local(), cl.engines.Local()))],
         ids=["one", "two"],
     )
     @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from torch import nn
 
 from cloister import Plan, Tasks, replay, run
 from cloister.algorithms import FedAvg, FineTuning, MeanRegularized, Personalized
-from cloister.engines import Batched, Local, Several
+from cloister.engines import Batched, Local, MultiDevice
 from cloister.engines.devices import _Sum, deal
 from cloister.errors import PlanError
 from cloister.learners import EWC, Descent, LeastSquares, Module
@@ -19,11 +19,11 @@ from cloister.sampling import Poisson
 M = 14
 CPU = Batched("cpu", block=3)
 ENGINES = {
-    "two local": Several((Local(), Local())),
-    "two batched": Several((CPU, CPU)),
-    "of each": Several((Local(1), CPU, CPU)),
-    "more than tasks": Several((CPU,) * 20),
-    "several of several": Several((Several((CPU, CPU)), CPU)),
+    "two local": MultiDevice((Local(), Local())),
+    "two batched": MultiDevice((CPU, CPU)),
+    "of each": MultiDevice((Local(1), CPU, CPU)),
+    "more than tasks": MultiDevice((CPU,) * 20),
+    "several of several": MultiDevice((MultiDevice((CPU, CPU)), CPU)),
 }
 EVERY = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
 
@@ -64,7 +64,7 @@ def test_boards_are_the_same_to_the_bit(inner):
     plan = Plan(algorithm(), Gaussian(1.0), Poisson(0.7), n_tasks=M)
     one, two, three = (
         run(plan, EQUAL, random_state=0, engine=e)
-        for e in (inner, Several((inner,) * 2), Several((inner,) * 5))
+        for e in (inner, MultiDevice((inner,) * 2), MultiDevice((inner,) * 5))
     )
     assert one.board.head == two.board.head == three.board.head
     np.testing.assert_array_equal(one.private.models["coef"], two.private.models["coef"])
@@ -112,14 +112,14 @@ def test_tasks_are_dealt_out_whatever_their_sizes():
 
 def test_refused():
     with pytest.raises(PlanError, match="takes a tuple of engines, one at least"):
-        Several(())
+        MultiDevice(())
     with pytest.raises(PlanError, match="takes a tuple of engines, one at least"):
-        Several(("cuda:0", "cuda:1"))
+        MultiDevice(("cuda:0", "cuda:1"))
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are not two graphics cards")
 def test_two_cards_agree_with_the_processor():
     plan = Plan(algorithm(), Gaussian(1.0), Poisson(0.7), n_tasks=M)
-    cards = Several((Batched("cuda:0"), Batched("cuda:1")))
+    cards = MultiDevice((Batched("cuda:0"), Batched("cuda:1")))
     one, two = (run(plan, RAGGED, random_state=0, engine=e) for e in (CPU, cards))
     np.testing.assert_allclose(two.private.models["coef"], one.private.models["coef"], atol=1e-4)

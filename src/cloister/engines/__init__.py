@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloister._lazy import imported
 from cloister.engines.clusters import ClusterRuns, cluster_plans, run_clusters
-from cloister.engines.devices import Several
+from cloister.engines.devices import MultiDevice
 from cloister.engines.local import Local
 from cloister.engines.public_only import PublicOnly
 from cloister.engines.run import Run
@@ -14,7 +14,16 @@ from cloister.engines.run import Run
 if TYPE_CHECKING:
     from cloister.engines.batched import Batched
 
-__all__ = ["Batched", "ClusterRuns", "Local", "PublicOnly", "Run", "Several", "cluster_plans", "run_clusters"]
+__all__ = [
+    "Batched",
+    "ClusterRuns",
+    "Local",
+    "MultiDevice",
+    "PublicOnly",
+    "Run",
+    "cluster_plans",
+    "run_clusters",
+]
 
 #: Imported when first used: they need packages that not everybody has.
 _HOMES = {"Batched": "cloister.engines.batched"}

@@ -21,16 +21,16 @@ from cloister.plan import Plan
 from cloister.roster import Roster
 from cloister.tasks import Tasks
 
-__all__ = ["Several"]
+__all__ = ["MultiDevice"]
 
 Shares = Sequence[NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
-class Several:
+class MultiDevice:
     """Tasks dealt out in turn to several engines.
 
-    ``Several((Batched("cuda:0"), Batched("cuda:1")))`` keeps two graphics cards busy from one process: a card
+    ``MultiDevice((Batched("cuda:0"), Batched("cuda:1")))`` keeps two graphics cards busy from one process: a card
     takes its orders and computes while the other is given its own, and sums are fetched when noise is added.
 
     Parameters
@@ -53,7 +53,7 @@ class Several:
     >>> rng = np.random.default_rng(0)
     >>> tasks = Tasks.from_arrays(rng.uniform(size=(90, 3)), rng.uniform(size=90), np.arange(90) % 30)
     >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=2), Gaussian(1.0), n_tasks=30)
-    >>> engines = Local(), Several((Local(), Local()))
+    >>> engines = Local(), MultiDevice((Local(), Local()))
     >>> one, two = (run(plan, tasks, random_state=0, engine=engine).board for engine in engines)
     >>> one.head == two.head
     True
