@@ -41,7 +41,7 @@ from cloister.datasets import (
     episodes,
     load_omniglot,
 )
-from cloister.engines import Batched, PublicOnly, Run
+from cloister.engines import Batched, RoundsOnly, Run
 from cloister.learners import Descent, Module, glyph_net
 from cloister.learners.network.training import Precision, Trainer
 from cloister.mechanisms import Gaussian, NoNoise, Toeplitz, Tree
@@ -165,7 +165,7 @@ def accuracy(learner: Module, models: np.ndarray, fresh: Episodes, device: str) 
 def meta_train(plan: Plan, train: Episodes, engine: Batched) -> tuple[Run, float]:
     """Run a plan; return the run, and how long the rounds took, all preparation included."""
     start = time.perf_counter()
-    done = run_plan(plan, train.tasks, random_state=0, engine=PublicOnly(engine))
+    done = run_plan(plan, train.tasks, random_state=0, engine=RoundsOnly(engine))
     return done, time.perf_counter() - start
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from cloister import Billboard, Ledger, Plan, Tasks, replay, run
 from cloister.algorithms import MeanRegularized
-from cloister.engines import Local, MultiDevice, PublicOnly
+from cloister.engines import Local, MultiDevice, RoundsOnly
 from cloister.engines.workers import GridRows, Workers
 from cloister.errors import BillboardError, InputError
 from cloister.learners import LeastSquares
@@ -270,7 +270,7 @@ def test_the_curator_checks_every_row(spoil, words):
         run(plan, TASKS.roster, engine=apart(plan, spoil=spoil))
 
 
-@pytest.mark.parametrize("engine", [Local(), MultiDevice((Local(), Local())), PublicOnly(Local())])
+@pytest.mark.parametrize("engine", [Local(), MultiDevice((Local(), Local())), RoundsOnly(Local())])
 def test_engines_on_this_machine_need_rows(engine):
     ledger = Ledger(20.0, PLAN.delta)
     with pytest.raises(InputError, match="computes on the rows of tasks, and a roster has none"):
@@ -281,7 +281,7 @@ def test_engines_on_this_machine_need_rows(engine):
 # --- saved states -----------------------------------------------------------------------------------------
 
 
-ENGINES = [Local(), Local(threads=1), MultiDevice((Local(), Local())), PublicOnly(Local())]
+ENGINES = [Local(), Local(threads=1), MultiDevice((Local(), Local())), RoundsOnly(Local())]
 
 
 @pytest.mark.parametrize("second", ENGINES, ids=repr)

@@ -12,7 +12,7 @@ from torch import nn
 from cloister import Ledger, Plan, Tasks, adapt, run
 from cloister.algorithms import MetaSGD
 from cloister.datasets import pack
-from cloister.engines import Batched, Local, PublicOnly
+from cloister.engines import Batched, Local, RoundsOnly
 from cloister.errors import InputError, PlanError
 from cloister.estimators import FewShotClassifier
 from cloister.estimators.few_shot import ADAPTING, FewShotModel
@@ -64,7 +64,7 @@ def test_public_only_posts_the_same_board_and_nobody_ends_with_a_model(engine):
         NoNoise(),
         n_tasks=5,
     )
-    whole, public = (run(plan, tasks, random_state=0, engine=e) for e in (engine, PublicOnly(engine)))
+    whole, public = (run(plan, tasks, random_state=0, engine=e) for e in (engine, RoundsOnly(engine)))
     np.testing.assert_array_equal(whole.board["mean"], public.board["mean"])
     assert public.private.models == {}
     assert adapt(plan, public.board, tasks, engine=engine)["coef"].shape == whole.private.models["coef"].shape

@@ -18,11 +18,11 @@ from cloister.plan import Plan
 from cloister.roster import Roster
 from cloister.tasks import Tasks
 
-__all__ = ["PublicOnly"]
+__all__ = ["RoundsOnly"]
 
 
 @dataclass(frozen=True)
-class PublicOnly:
+class RoundsOnly:
     """Go through the rounds of a plan, and leave it to each task when to make its own model.
 
     For meta-learning over many tasks, where what is wanted is the public model: the last local training of

@@ -16,7 +16,7 @@ from cloister.algorithms.finetuning import FineTuning
 from cloister.algorithms.meta import MetaSGD
 from cloister.algorithms.server import ServerMomentum
 from cloister.engines.batched import Batched
-from cloister.engines.public_only import PublicOnly
+from cloister.engines.public_only import RoundsOnly
 from cloister.engines.run import adapt, run
 from cloister.errors import InputError, PrivateDataError
 from cloister.estimators.parameters import check_parameters
@@ -153,7 +153,7 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
         _check_targets(tasks, self.ways)
         tasks = replace(tasks, X=_pixels(tasks.X))
         net = self.net if self.net is not None else _net_for(tasks.X, self.ways)
-        plan, engine = self.plan(len(tasks), net), PublicOnly(self._engine)
+        plan, engine = self.plan(len(tasks), net), RoundsOnly(self._engine)
         _check_width(plan.algorithm.learner, tasks, self.ways)  # type: ignore[attr-defined]
         finished = run(plan, tasks, random_state=self.random_state, ledger=self.ledger, engine=engine)
         self.plan_, self.billboard_, self.guarantee_ = plan, finished.board, finished.guarantee
