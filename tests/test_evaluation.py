@@ -18,7 +18,7 @@ from cloister.algorithms import FedAvg, MeanRegularized, Personalized
 from cloister.audit.bare import OneRelease
 from cloister.channel import Channel, Relation
 from cloister.errors import BudgetError, InputError, PlanError
-from cloister.evaluation import SCORES, Released, accuracy, evaluate, release_sum, scores_of
+from cloister.evaluation import SCORES, PrivateScore, accuracy, evaluate, release_sum, scores_of
 from cloister.learners import Descent, LeastSquares, Logistic, Module
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.metrics import Spread, nmse
@@ -170,7 +170,7 @@ def test_the_noise_is_fresh_and_not_that_of_a_run_with_the_same_seed(done, halve
 @pytest.mark.parametrize("relation", list(Relation))
 def test_the_guarantee_is_the_releases_own(done, halves, relation):
     told = evaluate(done, halves[1], epsilon=0.3, delta=1e-4, relation=relation)
-    assert isinstance(told, Released)
+    assert isinstance(told, PrivateScore)
     g = told.guarantee
     assert 0.299 < g.epsilon <= 0.3
     assert (g.delta, g.relation, g.n_tasks, g.accountant) == (1e-4, relation, M, "exact Gaussian DP")

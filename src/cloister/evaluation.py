@@ -30,7 +30,7 @@ from cloister.privacy.randomness import Randomness, source_of
 from cloister.privacy.sampling import Everyone
 from cloister.tasks import Tasks, local_key
 
-__all__ = ["SCORES", "Released", "accuracy", "evaluate", "release_sum", "scores_of"]
+__all__ = ["SCORES", "PrivateScore", "accuracy", "evaluate", "release_sum", "scores_of"]
 
 
 #: One score in [0, 1] a task: their sum moves by at most 1 under both relations.
@@ -38,7 +38,7 @@ SCORES = Channel(1, lift=Absolute())
 
 
 @dataclass(frozen=True)
-class Released:
+class PrivateScore:
     """A mean score that may leave, with its price; made by `evaluate`.
 
     Attributes
@@ -120,7 +120,7 @@ def evaluate(
     relation: Relation = ...,
     ledger: Ledger | None = ...,
     random_state: int | None = ...,
-) -> Released: ...
+) -> PrivateScore: ...
 
 
 def evaluate(
@@ -133,7 +133,7 @@ def evaluate(
     relation: Relation = Relation.REPLACE,
     ledger: Ledger | None = None,
     random_state: int | None = None,
-) -> Spread | Released:
+) -> Spread | PrivateScore:
     r"""Score every task's own model on its own test rows.
 
     Without `epsilon` the answer is for those who hold all rows, and says so: mean, worst decile and quantiles
@@ -194,7 +194,7 @@ def evaluate(
         made = hashlib.sha256(f"evaluation of {finished.plan.fingerprint}".encode()).hexdigest()
         charge(ledger, Bill(made, lambda r: _cost(mu, n_tasks, r), guarantee.doubts))
     value = release_sum(told, mu, source)
-    return Released(value / n_tasks, 1 / (mu * n_tasks), guarantee)
+    return PrivateScore(value / n_tasks, 1 / (mu * n_tasks), guarantee)
 
 
 def release_sum(scores: Floats, mu: float, source: Randomness) -> float:
