@@ -380,10 +380,10 @@ def test_a_failure_names_the_function_and_the_task():
     y[tasks.offsets[9]] = 0.125
 
     @dataclass(frozen=True)
-    class Face(Picky):
+    class BaseMultiTask(Picky):
         pass
 
-    for kind in (Picky, Face):  # an algorithm by its own name, whoever wrote the method
+    for kind in (Picky, BaseMultiTask):  # an algorithm by its own name, whoever wrote the method
         with pytest.raises(AlgorithmError, match=rf"^{kind.__name__}\.send failed for task 't009': no way"):
             run(Plan(kind(), Gaussian(1.0), n_tasks=M), replace(tasks, y=y))
 

@@ -1,7 +1,7 @@
 """What all scikit-learn faces share: a table goes in, a plan runs, and every task gets its own model.
 
-A face adds an algorithm (`_algorithm`); whether it predicts numbers or classes comes from `RegressionFace` or
-`ClassificationFace`. Encoding, the run, its folder and prediction are those of `cloister.tables`.
+A face adds an algorithm (`_algorithm`); whether it predicts numbers or classes comes from `BaseMultiTaskRegressor` or
+`BaseMultiTaskClassifier`. Encoding, the run, its folder and prediction are those of `cloister.tables`.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from cloister.tables.prediction import Index, class_probabilities, deviations, n
 from cloister.tables.table_run import EstimatorSettings, TableRun
 from cloister.tasks import Tasks
 
-__all__ = ["FROM_DATA", "ClassificationFace", "Face", "RegressionFace"]
+__all__ = ["FROM_DATA", "BaseMultiTask", "BaseMultiTaskClassifier", "BaseMultiTaskRegressor"]
 
 FROM_DATA = "feature or target bounds were read from the data, and no noise hides them"
 
 
-class Face(BaseEstimator, ABC):  # type: ignore[misc]
+class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
     """The table, the plan, the run, and who gets which model."""
 
     task: str | int | None
@@ -283,7 +283,7 @@ class Face(BaseEstimator, ABC):  # type: ignore[misc]
         return state
 
 
-class RegressionFace(RegressorMixin, Face):  # type: ignore[misc]
+class BaseMultiTaskRegressor(RegressorMixin, BaseMultiTask):  # type: ignore[misc]
     """The part of a face that predicts numbers."""
 
     _classify = False
@@ -319,7 +319,7 @@ class RegressionFace(RegressorMixin, Face):  # type: ignore[misc]
         return float(r2_score(y, self.predict(X, tasks), sample_weight=sample_weight))
 
 
-class ClassificationFace(ClassifierMixin, Face):  # type: ignore[misc]
+class BaseMultiTaskClassifier(ClassifierMixin, BaseMultiTask):  # type: ignore[misc]
     """The part of a face that predicts classes."""
 
     _classify = True

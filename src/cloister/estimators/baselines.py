@@ -17,7 +17,7 @@ from cloister.algorithms.independent import Independent
 from cloister.arrays import Array, Floats, States
 from cloister.engines.run import run
 from cloister.errors import InputError
-from cloister.estimators.base import FROM_DATA, ClassificationFace, Face, RegressionFace
+from cloister.estimators.base import FROM_DATA, BaseMultiTask, BaseMultiTaskClassifier, BaseMultiTaskRegressor
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.regression import Regression
 from cloister.plan import Plan
@@ -36,7 +36,7 @@ __all__ = ["PooledClassifier", "PooledRegressor", "SingleTaskClassifier", "Singl
 CLASSES_FROM_DATA = "the list of classes was read from the data of all tasks"
 
 
-class _SingleTask(Face):
+class _SingleTask(BaseMultiTask):
     """What both faces share: scaling by the codebook or, without one, by each task's own data."""
 
     def __init__(self, task: str | int | None = None, *, bounds: Any = None) -> None:
@@ -175,7 +175,7 @@ class _SingleTask(Face):
         return fit_in_folder(journal, plan, lambda: data, codebook, settings)
 
 
-class SingleTaskRegressor(RegressionFace, _SingleTask):
+class SingleTaskRegressor(BaseMultiTaskRegressor, _SingleTask):
     """Linear regression, every task on its own: Bayesian ridge averaged over its strength by evidence.
 
     Parameters
@@ -199,7 +199,7 @@ class SingleTaskRegressor(RegressionFace, _SingleTask):
     """
 
 
-class SingleTaskClassifier(ClassificationFace, _SingleTask):
+class SingleTaskClassifier(BaseMultiTaskClassifier, _SingleTask):
     """Logistic or multinomial regression, every task on its own.
 
     Parameters and attributes are those of `SingleTaskRegressor`.
@@ -211,7 +211,7 @@ class SingleTaskClassifier(ClassificationFace, _SingleTask):
     """
 
 
-class _Pooled(Face):
+class _Pooled(BaseMultiTask):
     """What both faces share: all rows are one task's."""
 
     def __init__(self, task: str | int | None = None, *, bounds: Any = None) -> None:
@@ -260,7 +260,7 @@ class _Pooled(Face):
         return self._fitted.models, np.zeros(len(ids), dtype=np.intp)  # whatever the task
 
 
-class PooledRegressor(RegressionFace, _Pooled):
+class PooledRegressor(BaseMultiTaskRegressor, _Pooled):
     """Linear regression with one model for all tasks, fitted to all rows: a baseline that is NOT PRIVATE.
 
     Parameters
@@ -285,7 +285,7 @@ class PooledRegressor(RegressionFace, _Pooled):
     """
 
 
-class PooledClassifier(ClassificationFace, _Pooled):
+class PooledClassifier(BaseMultiTaskClassifier, _Pooled):
     """Logistic or multinomial regression with one model for all tasks: a baseline that is NOT PRIVATE.
 
     Parameters, attributes and the lack of privacy are those of `PooledRegressor`.

@@ -8,8 +8,8 @@ from typing import Any
 from cloister.algorithms.covariance import GroupSparse, LowRank
 from cloister.algorithms.decomposed import Decomposed, EntrySparse, OwnPenalty, SquaredNorm, TaskSparse
 from cloister.errors import InputError
-from cloister.estimators.base import ClassificationFace, RegressionFace
-from cloister.estimators.linear import LinearFace
+from cloister.estimators.base import BaseMultiTaskClassifier, BaseMultiTaskRegressor
+from cloister.estimators.linear import BaseLinear
 from cloister.learners.linear.losses import Loss
 from cloister.ledger import Ledger
 from cloister.tables.codebook import Codebook
@@ -24,7 +24,7 @@ OWN: dict[str, Callable[[float], OwnPenalty]] = {
 }
 
 
-class _Decomposed(LinearFace):
+class _Decomposed(BaseLinear):
     """What the faces of `Decomposed` share."""
 
     def __init__(
@@ -78,7 +78,7 @@ class _Decomposed(LinearFace):
         return Decomposed(shared, OWN[self.own](self.lam_own))
 
 
-class DecomposedRegressor(RegressionFace, _Decomposed):
+class DecomposedRegressor(BaseMultiTaskRegressor, _Decomposed):
     """Linear regression for many tasks with shared weights and weights of their own, under task-level JDP.
 
     Parameters
@@ -98,7 +98,7 @@ class DecomposedRegressor(RegressionFace, _Decomposed):
     """
 
 
-class DecomposedClassifier(ClassificationFace, _Decomposed):
+class DecomposedClassifier(BaseMultiTaskClassifier, _Decomposed):
     """Logistic regression for many tasks with shared weights and weights of their own, under task-level JDP.
 
     Parameters, attributes and privacy are those of `DecomposedRegressor`; the codebook lists two classes.

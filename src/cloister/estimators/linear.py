@@ -14,15 +14,15 @@ from cloister.algorithms.choose_at_home import ChooseAtHome
 from cloister.algorithms.covariance import GroupSparse, LowRank
 from cloister.algorithms.mean import MeanRegularized
 from cloister.errors import InputError
-from cloister.estimators.base import ClassificationFace, Face, RegressionFace
+from cloister.estimators.base import BaseMultiTask, BaseMultiTaskClassifier, BaseMultiTaskRegressor
 from cloister.learners.linear.losses import LeastSquares, Logistic, Loss, Softmax
 from cloister.ledger import Ledger
 from cloister.tables.codebook import Codebook, Numeric
 
 __all__ = [
+    "BaseLinear",
     "GroupSparseClassifier",
     "GroupSparseRegressor",
-    "LinearFace",
     "LowRankClassifier",
     "LowRankRegressor",
     "MeanRegularizedClassifier",
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-class LinearFace(Face):
+class BaseLinear(BaseMultiTask):
     """What the faces here share: a loss and a step that suit the codebook, and what tasks choose at home."""
 
     lam: float | Sequence[float]
@@ -92,7 +92,7 @@ class LinearFace(Face):
         return 1.0 if isinstance(codebook.target, Numeric) else 3.0
 
 
-class _Covariance(LinearFace):
+class _Covariance(BaseLinear):
     """What the faces of `LowRank` and `GroupSparse` share."""
 
     _kind: type[LowRank] | type[GroupSparse]
@@ -148,7 +148,7 @@ class _Covariance(LinearFace):
         )
 
 
-class LowRankRegressor(RegressionFace, _Covariance):
+class LowRankRegressor(BaseMultiTaskRegressor, _Covariance):
     """Linear regression for many tasks whose weights lie in a common subspace, under task-level JDP.
 
     Parameters
@@ -197,7 +197,7 @@ class LowRankRegressor(RegressionFace, _Covariance):
     _kind = LowRank
 
 
-class LowRankClassifier(ClassificationFace, _Covariance):
+class LowRankClassifier(BaseMultiTaskClassifier, _Covariance):
     """Logistic regression for many tasks whose weights lie in a common subspace, under task-level JDP.
 
     Parameters, attributes and privacy are those of `LowRankRegressor`; the codebook lists two classes. A
@@ -207,7 +207,7 @@ class LowRankClassifier(ClassificationFace, _Covariance):
     _kind = LowRank
 
 
-class GroupSparseRegressor(RegressionFace, _Covariance):
+class GroupSparseRegressor(BaseMultiTaskRegressor, _Covariance):
     """Linear regression for many tasks that use the same few features, under task-level JDP.
 
     Parameters, attributes, privacy and what serves a task that was not in `fit` are those of
@@ -217,7 +217,7 @@ class GroupSparseRegressor(RegressionFace, _Covariance):
     _kind = GroupSparse
 
 
-class GroupSparseClassifier(ClassificationFace, _Covariance):
+class GroupSparseClassifier(BaseMultiTaskClassifier, _Covariance):
     """Logistic regression for many tasks that use the same few features, under task-level JDP.
 
     Parameters, attributes and privacy are those of `GroupSparseRegressor`; the codebook lists two classes. A
@@ -227,7 +227,7 @@ class GroupSparseClassifier(ClassificationFace, _Covariance):
     _kind = GroupSparse
 
 
-class _MeanRegularized(LinearFace):
+class _MeanRegularized(BaseLinear):
     """What the faces of `MeanRegularized` share."""
 
     _several = True
@@ -277,7 +277,7 @@ class _MeanRegularized(LinearFace):
         )
 
 
-class MeanRegularizedRegressor(RegressionFace, _MeanRegularized):
+class MeanRegularizedRegressor(BaseMultiTaskRegressor, _MeanRegularized):
     """Linear regression for many tasks, each drawn towards the public mean of all, under task-level JDP.
 
     Parameters
@@ -308,7 +308,7 @@ class MeanRegularizedRegressor(RegressionFace, _MeanRegularized):
     """
 
 
-class MeanRegularizedClassifier(ClassificationFace, _MeanRegularized):
+class MeanRegularizedClassifier(BaseMultiTaskClassifier, _MeanRegularized):
     """Logistic or multinomial regression for many tasks, each drawn towards the public mean of all.
 
     Parameters, attributes and privacy are those of `MeanRegularizedRegressor`; the codebook lists two classes

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cloister.errors import InputError
-from cloister.estimators.base import Face
+from cloister.estimators.base import BaseMultiTask
 from cloister.estimators.baselines import SingleTaskClassifier, SingleTaskRegressor
 from cloister.estimators.decomposed import DecomposedClassifier, DecomposedRegressor
 from cloister.estimators.linear import (
@@ -27,7 +27,7 @@ from cloister.tables.table_run import TableRun
 __all__ = ["load"]
 
 #: The estimators that a folder may name; nothing else in a file is looked up.
-_ESTIMATORS: dict[str, type[Face]] = {
+_ESTIMATORS: dict[str, type[BaseMultiTask]] = {
     kind.__name__: kind
     for kind in (
         DecomposedClassifier,
@@ -83,7 +83,7 @@ def load(folder: str | os.PathLike[str], types: Iterable[Any] = ()) -> Any:
     return found if kind is None else _fitted(kind, found)
 
 
-def _fitted(kind: type[Face], found: TableRun) -> Face:
+def _fitted(kind: type[BaseMultiTask], found: TableRun) -> BaseMultiTask:
     try:
         estimator = kind(**found.settings.parameters, bounds=found.codebook)
     except TypeError as error:

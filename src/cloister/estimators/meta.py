@@ -17,8 +17,8 @@ from cloister.algorithms.meta import MetaSGD
 from cloister.algorithms.server import ServerAverage
 from cloister.engines.run import adapt
 from cloister.errors import InputError
-from cloister.estimators.base import ClassificationFace, RegressionFace
-from cloister.estimators.linear import LinearFace
+from cloister.estimators.base import BaseMultiTaskClassifier, BaseMultiTaskRegressor
+from cloister.estimators.linear import BaseLinear
 from cloister.learners.descent import ExactSolver
 from cloister.learners.linear.convex import Convex
 from cloister.learners.linear.losses import Loss
@@ -34,7 +34,7 @@ __all__ = ["MetaClassifier", "MetaRegressor"]
 SOLVER = ExactSolver(50)
 
 
-class _Meta(LinearFace):
+class _Meta(BaseLinear):
     """What both faces share."""
 
     _several = True
@@ -139,7 +139,7 @@ class _Meta(LinearFace):
         return self._fitted.model_of(own, task, adapt)
 
 
-class MetaRegressor(RegressionFace, _Meta):
+class MetaRegressor(BaseMultiTaskRegressor, _Meta):
     r"""Linear regression for many tasks from one or several public starts, under task-level JDP.
 
     Parameters
@@ -197,7 +197,7 @@ class MetaRegressor(RegressionFace, _Meta):
     """
 
 
-class MetaClassifier(ClassificationFace, _Meta):
+class MetaClassifier(BaseMultiTaskClassifier, _Meta):
     """Logistic or multinomial regression for many tasks from one or several public starts.
 
     Parameters, attributes, privacy and `adapt` are those of `MetaRegressor`; the codebook lists two

@@ -7,7 +7,7 @@ from typing import Any
 from cloister.algorithms.prior import SharedPrior
 from cloister.algorithms.structures import Joint, Mean, Structure, Subspace, Support
 from cloister.errors import InputError
-from cloister.estimators.base import FROM_DATA, ClassificationFace, Face, RegressionFace
+from cloister.estimators.base import FROM_DATA, BaseMultiTask, BaseMultiTaskClassifier, BaseMultiTaskRegressor
 from cloister.ledger import Ledger
 from cloister.tables.codebook import Classes, Codebook
 
@@ -21,7 +21,7 @@ STRUCTURES: dict[str, type[Structure]] = {
 }
 
 
-class _SharedPrior(Face):
+class _SharedPrior(BaseMultiTask):
     """What both faces share: the structure, by its word."""
 
     def __init__(
@@ -60,7 +60,7 @@ class _SharedPrior(Face):
         return STRUCTURES[self.structure]()
 
 
-class SharedPriorRegressor(RegressionFace, _SharedPrior):
+class SharedPriorRegressor(BaseMultiTaskRegressor, _SharedPrior):
     r"""Linear regression for many tasks, each with its own model, under task-level JDP.
 
     A few noisy releases say how the tasks' weights are alike (their mean and spread); each task then fits
@@ -116,7 +116,7 @@ class SharedPriorRegressor(RegressionFace, _SharedPrior):
     """
 
 
-class SharedPriorClassifier(ClassificationFace, _SharedPrior):
+class SharedPriorClassifier(BaseMultiTaskClassifier, _SharedPrior):
     """Logistic or multinomial regression for many tasks, under task-level joint differential privacy.
 
     Parameters, attributes and privacy are those of `SharedPriorRegressor`; the codebook lists the classes,

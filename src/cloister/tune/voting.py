@@ -19,7 +19,7 @@ from cloister.channel import Absolute, Channel, Relation, Round
 from cloister.engines.curator import Bill, charge
 from cloister.engines.run import run
 from cloister.errors import InputError
-from cloister.estimators.base import FROM_DATA, Face
+from cloister.estimators.base import FROM_DATA, BaseMultiTask
 from cloister.learners.linear.losses import LeastSquares, Loss, Softmax
 from cloister.ledger import Ledger
 from cloister.plan import Plan
@@ -218,8 +218,8 @@ def vote(
 
 
 def fit_best(
-    faces: Sequence[Face], X: Any, y: Any, tasks: ArrayLike | None = None
-) -> tuple[Face, TuningResult]:
+    faces: Sequence[BaseMultiTask], X: Any, y: Any, tasks: ArrayLike | None = None
+) -> tuple[BaseMultiTask, TuningResult]:
     """Choose among scikit-learn faces by `vote`; return the winner, fitted, and the choice.
 
     Codebook, epsilon, delta, relation, ledger and random state are those of the first face that has them, for
@@ -259,7 +259,7 @@ def fit_best(
         caveats=(FROM_DATA,) if codebook.from_private_data else (),
     )
     choice = vote(election, data, ledger=first.ledger, random_state=first.random_state)
-    best: Face = clone(faces[choice.index])
+    best: BaseMultiTask = clone(faces[choice.index])
     best._adopt(columns, TableRun.of(choice.run, codebook))
     best.guarantee_ = choice.guarantee
     return best, choice
