@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, overload
 
 from cloister.arrays import Array
-from cloister.board.record_store import FileText, MemoryText, Shelf, Text, text_of
+from cloister.board.record_store import ByteSource, FileBytes, MemoryBytes, RecordStore, bytes_of
 from cloister.board.records import (
     HASH,
     HEADER,
@@ -126,8 +126,8 @@ class Billboard:
     doubts: tuple[Doubt, ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.records, Shelf):
-            object.__setattr__(self, "records", Shelf.of(self.records))
+        if not isinstance(self.records, RecordStore):
+            object.__setattr__(self, "records", RecordStore.of(self.records))
 
     @classmethod
     def open(
@@ -161,11 +161,11 @@ class Billboard:
         return self._with(Record(release, MappingProxyType(arrays), chain))
 
     def _with(self, record: Record) -> Billboard:
-        return replace(self, records=self._shelf.append(record))
+        return replace(self, records=self._store.append(record))
 
     @property
-    def _shelf(self) -> Shelf:
-        assert isinstance(self.records, Shelf)
+    def _store(self) -> RecordStore:
+        assert isinstance(self.records, RecordStore)
         return self.records
 
     @property
@@ -202,7 +202,7 @@ class Billboard:
     @property
     def head(self) -> bytes:
         """The hash that stands for the whole board."""
-        return self._shelf.head
+        return self._store.head
 
     def before(self, round: int) -> Billboard:
         """Return the board as it was when round number `round` (from 0) began."""
@@ -224,7 +224,7 @@ class Billboard:
             The head as it was published or signed (`board.head`, or its 64 hexadecimal digits). Whoever
             edits a board can compute its hashes anew, but not to the same head.
         """
-        board = _parse(text_of(path), path)
+        board = _parse(bytes_of(path), path)
         if head is not None:
             board.expect(head, path)
         return board
@@ -240,7 +240,7 @@ class Billboard:
     @classmethod
     def recover(cls, path: str | os.PathLike[str]) -> Billboard:
         """Read what is whole of a board that `load` refuses: every record before the first bad one."""
-        found = scan(text_of(path), path)
+        found = scan(bytes_of(path), path)
         if found.board is None:
             assert found.problem is not None
             raise found.problem
@@ -278,7 +278,7 @@ class Billboard:
 
     def settle(self, path: str | os.PathLike[str], size: int) -> None:
         """Say that every record stands in a file, of this size: old ones need not be held any more."""
-        shelf = self._shelf
+        shelf = self._store
         waiting = range(shelf.settled, len(shelf))
         earlier = [len(self.record_bytes(number)) for number in waiting[:-1]]
         shelf.settle(path, len(MAGIC), earlier, size)
@@ -308,7 +308,7 @@ class Scan:
     torn: bool = False
 
 
-def scan(text: Text, path: str | os.PathLike[str]) -> Scan:
+def scan(text: ByteSource, path: str | os.PathLike[str]) -> Scan:
     """Read a board's bytes as far as they are whole, one record at a time."""
     start = text.read(0, len(MAGIC))
     if start != MAGIC:
@@ -324,7 +324,7 @@ def scan(text: Text, path: str | os.PathLike[str]) -> Scan:
     return Scan(board, at)
 
 
-def _parse(text: Text, path: str | os.PathLike[str]) -> Billboard:
+def _parse(text: ByteSource, path: str | os.PathLike[str]) -> Billboard:
     found = scan(text, path)
     if found.problem is not None:
         raise found.problem
@@ -338,7 +338,7 @@ def _received(board: Billboard | None, record: bytes) -> Billboard:
     if board is not None and board.complete:
         raise BillboardError(f"The plan allows {board.capacity} release(s) and all are posted.")
     try:
-        found, end = _read_record(MemoryText(record), 0, len(record), board, "This record")
+        found, end = _read_record(MemoryBytes(record), 0, len(record), board, "This record")
     except BillboardError:
         end = -1
     if end != len(record):
@@ -350,7 +350,7 @@ def _received(board: Billboard | None, record: bytes) -> Billboard:
 
 
 def _from_bytes(data: bytes, path: str) -> Billboard:
-    return _parse(MemoryText(data), path)
+    return _parse(MemoryBytes(data), path)
 
 
 def synced_every(capacity: int) -> int:
@@ -358,7 +358,7 @@ def synced_every(capacity: int) -> int:
     return max(1, -(-capacity // SYNCS))
 
 
-def _is_torn(text: Text, at: int, board: Billboard | None, problem: BillboardError) -> bool:
+def _is_torn(text: ByteSource, at: int, board: Billboard | None, problem: BillboardError) -> bool:
     """Say whether the rest of a file can be what is left of records that were not synced yet.
 
     Some file systems leave zeros where bytes did not arrive, and of several records any part may be missing.
@@ -379,11 +379,11 @@ def _is_torn(text: Text, at: int, board: Billboard | None, problem: BillboardErr
     return True
 
 
-def _is_blank(text: Text, at: int = 0) -> bool:
+def _is_blank(text: ByteSource, at: int = 0) -> bool:
     return all(not window.strip(b"\0") for window, _ in _windows(text, at, 0))
 
 
-def _windows(text: Text, at: int, overlap: int) -> Iterator[tuple[bytes, int]]:
+def _windows(text: ByteSource, at: int, overlap: int) -> Iterator[tuple[bytes, int]]:
     """Pass through the rest of a text: pieces that begin with the end of the last, and how much of it."""
     kept = b""
     while piece := text.read(at, CHUNK):
@@ -415,7 +415,7 @@ def _truncated(path: str | os.PathLike[str], number: int, empty: bool) -> Billbo
 
 
 def _read_record(
-    text: Text, at: int, size: int, board: Billboard | None, path: str | os.PathLike[str]
+    text: ByteSource, at: int, size: int, board: Billboard | None, path: str | os.PathLike[str]
 ) -> tuple[Billboard, int]:
     number = 0 if board is None else len(board.records)
     stop = at + 8 + int.from_bytes(text.read(at, 8), "little")
@@ -442,8 +442,8 @@ def _read_record(
     if number > start.capacity:
         raise BillboardError(f"{path} holds more releases than its plan allows ({start.capacity}).")
     posted = start._with(known_record(release, digest, kept))
-    if isinstance(text, FileText):
-        posted._shelf.settle(text, len(MAGIC), [], end)
+    if isinstance(text, FileBytes):
+        posted._store.settle(text, len(MAGIC), [], end)
     return posted, end
 
 

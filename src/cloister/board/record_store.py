@@ -21,13 +21,13 @@ from cloister.board.records import HASH, UNREADABLE, Record, chained, contents, 
 from cloister.board.storage import BINARY, read_at
 from cloister.errors import BillboardError
 
-__all__ = ["FileText", "Shelf", "Text", "text_of"]
+__all__ = ["ByteSource", "FileBytes", "RecordStore", "bytes_of"]
 
 #: Bytes of a file's records that are held in memory; a board that is no larger is held whole.
 ROOM = 1 << 25
 
 
-class Text(Protocol):
+class ByteSource(Protocol):
     """Bytes that are read piece by piece."""
 
     @property
@@ -38,7 +38,7 @@ class Text(Protocol):
         """Return so many bytes from there, or fewer where they end."""
 
 
-class MemoryText:
+class MemoryBytes:
     """Bytes in memory."""
 
     def __init__(self, data: bytes) -> None:
@@ -49,7 +49,7 @@ class MemoryText:
         return self.data[at : at + size]
 
 
-class FileText:
+class FileBytes:
     """A file that stays open for reading as long as something refers to it, whatever becomes of its name."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -69,17 +69,17 @@ class FileText:
         return found + self.read(at + len(found), more) if found and more else found
 
 
-def text_of(path: str | os.PathLike[str]) -> Text:
+def bytes_of(path: str | os.PathLike[str]) -> ByteSource:
     """Return a file's bytes: in memory if there is room for them, else piece by piece from the file."""
     if os.stat(path).st_size <= ROOM:
-        return MemoryText(Path(path).read_bytes())
-    return FileText(path)
+        return MemoryBytes(Path(path).read_bytes())
+    return FileBytes(path)
 
 
 class _Pages:
     """Records that stand in a file: where, with which hash, and the ones that were used last."""
 
-    def __init__(self, text: FileText, start: int) -> None:
+    def __init__(self, text: FileBytes, start: int) -> None:
         self.text = text
         self.bounds = array("q", [start])
         self.hashes = bytearray()
@@ -174,13 +174,13 @@ class _Row:
                 del self.loose[0]
 
 
-class Shelf(Sequence[Record]):
+class RecordStore(Sequence[Record]):
     """The records of one board, in order: the first part of a row that boards share.
 
     Examples
     --------
     >>> first, second, other = (known_record(None, {}, bytes([i]) * 32) for i in range(3))
-    >>> one = Shelf.of([first])
+    >>> one = RecordStore.of([first])
     >>> two, fork = one.append(second), one.append(other)
     >>> len(one), two[1] is second, fork[1] is other, two[:1][0] is fork[0]
     (1, True, True, True)
@@ -192,7 +192,7 @@ class Shelf(Sequence[Record]):
         self._row, self._length = row, length
 
     @classmethod
-    def of(cls, records: Iterable[Record]) -> Shelf:
+    def of(cls, records: Iterable[Record]) -> RecordStore:
         """Put records on a shelf, in memory."""
         loose = list(records)
         return cls(_Row(None, 0, loose), len(loose))
@@ -209,15 +209,15 @@ class Shelf(Sequence[Record]):
         if isinstance(numbers, int):
             return self._row.get(numbers)
         if numbers.start == 0 and numbers.step == 1:
-            return Shelf(self._row, len(numbers))
+            return RecordStore(self._row, len(numbers))
         return tuple(map(self._row.get, numbers))
 
     def __iter__(self) -> Iterator[Record]:
         return map(self._row.get, range(self._length))
 
-    def append(self, record: Record) -> Shelf:
+    def append(self, record: Record) -> RecordStore:
         """Return the shelf with one record more; this one stays as it is."""
-        return Shelf(self._row.add(record, self._length), self._length + 1)
+        return RecordStore(self._row.add(record, self._length), self._length + 1)
 
     @property
     def head(self) -> bytes:
@@ -235,7 +235,7 @@ class Shelf(Sequence[Record]):
         return min(self._row.paged, self._length)
 
     def settle(
-        self, file: str | os.PathLike[str] | FileText, start: int, earlier: Iterable[int], end: int
+        self, file: str | os.PathLike[str] | FileBytes, start: int, earlier: Iterable[int], end: int
     ) -> None:
         """Say that the next records stand in a file: old ones are read from there from now on.
 
@@ -245,6 +245,6 @@ class Shelf(Sequence[Record]):
         _ = self.head  # what is in a file has its hash
         pages = self._row.pages
         if pages is None:
-            pages = _Pages(file if isinstance(file, FileText) else FileText(file), start)
+            pages = _Pages(file if isinstance(file, FileBytes) else FileBytes(file), start)
         ends = list(accumulate(earlier, initial=pages.bounds[-1]))[1:]
         self._row.settle(pages, [*ends, end])

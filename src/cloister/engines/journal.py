@@ -31,7 +31,7 @@ import numpy as np
 
 from cloister.board import record_store as shelf
 from cloister.board.billboard import END, MAGIC, Billboard, Scan, scan, synced_every
-from cloister.board.record_store import text_of
+from cloister.board.record_store import bytes_of
 from cloister.board.storage import (
     BINARY,
     append,
@@ -289,7 +289,7 @@ def open_journal(
     with _locked(home / "board") as file:
         with told(home, _AGAIN):
             remove_drafts(home)
-        found = scan(text_of(home / "board"), home / "board")
+        found = scan(bytes_of(home / "board"), home / "board")
         secret = Secret.read(home / "secret")
         if secret is None:
             _require_new(home, found, file)
