@@ -177,8 +177,8 @@ class Plan:
         for round in self.rounds:
             dim = round.channels[0].dim
             budget_of[dim] = budget_of.get(dim, 0.0) + round.share
-        hearing = self.mechanism.hearing(self.schedule) if self.rounds else 0.0
-        return forecast(self.n_tasks, hearing, max(budget_of, key=budget_of.__getitem__))
+        effective_mu = self.mechanism.effective_mu(self.schedule) if self.rounds else 0.0
+        return forecast(self.n_tasks, effective_mu, max(budget_of, key=budget_of.__getitem__))
 
     def noise(self, round: int, channel: Channel) -> float:
         """Return the noise's standard deviation in a round, in units of the clip."""

@@ -139,7 +139,7 @@ class Correlated(Mechanism):
         """Return the standard deviation of a release's noise."""
         return self.level(schedule) * float(self.strategy(schedule).deviations[round])
 
-    def hearing(self, schedule: Schedule) -> float:
+    def effective_mu(self, schedule: Schedule) -> float:
         """Return the budget with which running totals would be as loud, at worst."""
         loudest = self.level(schedule) * float(self.strategy(schedule).prefix_deviations.max())
         return len(schedule) * schedule.channel.sensitivity(schedule.relation) / loudest

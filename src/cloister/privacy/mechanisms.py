@@ -88,7 +88,7 @@ class Mechanism(ABC):
         """Return the standard deviation of a release's noise on each coordinate, in units of the clip."""
 
     @abstractmethod
-    def hearing(self, schedule: Schedule) -> float:
+    def effective_mu(self, schedule: Schedule) -> float:
         """Return the budget with which Gaussian noise, fresh in every round, would be as loud."""
 
     @abstractmethod
@@ -171,7 +171,7 @@ class PerRound(Mechanism):
         """Return the standard deviation of a round's noise."""
         return self.noise(channel, schedule.relation, schedule.rounds[round].share)
 
-    def hearing(self, schedule: Schedule) -> float:
+    def effective_mu(self, schedule: Schedule) -> float:
         """Return the budget, less where this noise is louder than Gaussian."""
         if not 0 < self.budget < math.inf:
             return self.budget
