@@ -47,7 +47,7 @@ watching = False
 
 
 def small_board() -> Billboard:
-    board = Billboard.open({"m": np.zeros(2), "n": np.array(0)}, plan="p", capacity=3)
+    board = Billboard.create({"m": np.zeros(2), "n": np.array(0)}, plan="p", capacity=3)
     for t in range(3):
         release = Release(np.arange(2.0) + t, noise=0.1, denominator=3.0, share=1 / 3)
         board = board.post(release, {"m": np.full(2, t + 0.5), "n": np.array(t + 1)})
@@ -129,7 +129,7 @@ MANY = pytest.mark.parametrize("cases", [2000, pytest.param(50_000, marks=pytest
 def test_mutated_boards(cases, tmp_path):
     """A board that loads is the board that was saved; what `recover` reads is a beginning of it."""
     rng, path = random.Random(1), tmp_path / "board"
-    board, other = small_board(), Billboard.open({"q": np.ones(3)}, "q", 0)
+    board, other = small_board(), Billboard.create({"q": np.ones(3)}, "q", 0)
     data = board.save(path).read_bytes()
     others = [data, other.save(tmp_path / "other").read_bytes()]
     hashes, refused = [record.hash for record in board.records], 0

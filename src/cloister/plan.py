@@ -196,7 +196,7 @@ class Plan:
         """
         _ = self.prices
         noise = "" if source is None else str(self.noise_from(source))
-        return Billboard.open(self.algorithm.open(), self.fingerprint, len(self.rounds), noise, engine)
+        return Billboard.create(self.algorithm.open(), self.fingerprint, len(self.rounds), noise, engine)
 
     def noise_from(self, source: Randomness, engine: tuple[Doubt, ...] = ()) -> NoiseMade:
         """Say how the noise of a run is made: from a source of randomness, on an engine with these doubts."""

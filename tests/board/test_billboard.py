@@ -16,7 +16,7 @@ from cloister.errors import BillboardError, InputError
 
 
 def small_board(rounds=2):
-    board = Billboard.open({"m": np.zeros(2), "n": np.array(0)}, plan="p", capacity=2)
+    board = Billboard.create({"m": np.zeros(2), "n": np.array(0)}, plan="p", capacity=2)
     for t in range(rounds):
         release = Release(np.arange(2.0) + t, noise=0.1, denominator=3.0, share=0.5, channel=0)
         board = board.post(release, {"m": np.full(2, t + 0.5), "n": np.array(t + 1)})
@@ -29,7 +29,7 @@ def saved(tmp_path):
 
 
 def test_posting_leaves_earlier_boards_as_they_were():
-    first = Billboard.open({"m": np.zeros(2)}, plan="p", capacity=2)
+    first = Billboard.create({"m": np.zeros(2)}, plan="p", capacity=2)
     second = first.post(Release(np.ones(2), 0.1, 3.0), {"m": np.ones(2)})
     assert (first.rounds, second.rounds, second.complete) == (0, 1, False)
     assert first["m"].tolist() == [0, 0]
@@ -45,7 +45,7 @@ def test_posting_leaves_earlier_boards_as_they_were():
 
 def test_arrays_are_read_only_copies():
     mine, noisy = np.zeros(2), np.ones(2)
-    board = Billboard.open({"m": mine}, plan="p", capacity=1)
+    board = Billboard.create({"m": mine}, plan="p", capacity=1)
     board = board.post(Release(noisy, 0.1, 3.0), {"m": mine})
     mine[:], noisy[:] = 9, 9
     assert board["m"].tolist() == [0, 0]
@@ -60,7 +60,7 @@ def test_the_hash_stands_for_everything():
     release = Release(np.ones(2), 0.1, 3.0, 0.5, 0)
 
     def head(digest=0.0, name="m", release=release, plan="p", capacity=2, start=0.0):
-        board = Billboard.open({name: np.full(2, start)}, plan, capacity)
+        board = Billboard.create({name: np.full(2, start)}, plan, capacity)
         return board.post(release, {name: np.full(2, digest)}).head
 
     other = [
@@ -91,7 +91,7 @@ def test_round_trip_through_a_file(tmp_path):
         "big endian": np.arange(3, dtype=">f8"),
         "ünïcödé": np.zeros(1),
     }
-    board = Billboard.open(arrays, "plan", 1).post(Release(np.ones(3), 0.5, 7.0, 1.0, 0), arrays)
+    board = Billboard.create(arrays, "plan", 1).post(Release(np.ones(3), 0.5, 7.0, 1.0, 0), arrays)
     loaded = Billboard.load(board.save(tmp_path / "board"))
     assert (loaded.head, loaded.plan, loaded.capacity) == (board.head, "plan", 1)
     assert loaded.releases[0].facts() == board.releases[0].facts()
@@ -146,7 +146,7 @@ def test_records_out_of_order_or_from_another_board_are_found(tmp_path):
     swapped = Billboard(board.plan, board.capacity, (board.records[0], board.records[2], board.records[1]))
     with pytest.raises(BillboardError, match="record 1 does not match"):
         Billboard.load(swapped.save(tmp_path / "board"))
-    mixed = Billboard("q", 2, (Billboard.open({}, "q", 2).records[0], other.records[1]))
+    mixed = Billboard("q", 2, (Billboard.create({}, "q", 2).records[0], other.records[1]))
     with pytest.raises(BillboardError, match="record 1 does not match"):
         Billboard.load(mixed.save(tmp_path / "board"))
 
@@ -179,9 +179,9 @@ def test_a_failing_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch
 
 def test_no_pickle_goes_in_or_comes_out(tmp_path):
     with pytest.raises(BillboardError, match=r"numbers only\. Got dtype object"):
-        Billboard.open({"m": np.array([{"a": 1}], dtype=object)}, "p", 1)
+        Billboard.create({"m": np.array([{"a": 1}], dtype=object)}, "p", 1)
     with pytest.raises(BillboardError, match="numbers only"):
-        Billboard.open({}, "p", 1).post(Release(np.array([print]), 0.1, 1.0), {})
+        Billboard.create({}, "p", 1).post(Release(np.array([print]), 0.1, 1.0), {})
     path = tmp_path / "board"
     path.write_bytes(pickle.dumps(Release(np.ones(1), 0.1, 1.0)))
     with pytest.raises(BillboardError, match="not a cloister billboard"):
@@ -246,7 +246,7 @@ def test_a_kept_head_catches_hashes_that_were_computed_anew(tmp_path):
 
 def posted(plan="p", capacity=3, rounds=3, noise="", seed=0):
     rng = np.random.default_rng(seed)
-    board = Billboard.open({"mean": np.zeros(2)}, plan, capacity, noise)
+    board = Billboard.create({"mean": np.zeros(2)}, plan, capacity, noise)
     for _ in range(rounds):
         board = board.post(
             Release(rng.normal(size=2), noise=0.1, denominator=2.0), {"mean": rng.normal(size=2)}

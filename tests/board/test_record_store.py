@@ -18,7 +18,7 @@ ROUNDS = 40
 
 
 def long_board(rounds=ROUNDS):
-    board = Billboard.open({"m": np.zeros(5)}, plan="p", capacity=ROUNDS)
+    board = Billboard.create({"m": np.zeros(5)}, plan="p", capacity=ROUNDS)
     for t in range(rounds):
         board = post(board, t)
     return board

@@ -109,7 +109,7 @@ class Billboard:
     Examples
     --------
     >>> import numpy as np
-    >>> board = Billboard.open({"mean": np.zeros(2)}, plan="p", capacity=1)
+    >>> board = Billboard.create({"mean": np.zeros(2)}, plan="p", capacity=1)
     >>> board = board.post(Release(np.ones(2), noise=0.1, denominator=2.0), {"mean": np.full(2, 0.5)})
     >>> board.rounds, board["mean"].tolist()
     (1, [0.5, 0.5])
@@ -130,7 +130,7 @@ class Billboard:
             object.__setattr__(self, "records", RecordStore.of(self.records))
 
     @classmethod
-    def open(
+    def create(
         cls,
         digest: Mapping[str, Array],
         plan: str,
@@ -268,7 +268,7 @@ class Billboard:
         Examples
         --------
         >>> import numpy as np
-        >>> one = Billboard.open({"mean": np.zeros(2)}, plan="p", capacity=1)
+        >>> one = Billboard.create({"mean": np.zeros(2)}, plan="p", capacity=1)
         >>> two = one.post(Release(np.ones(2), noise=0.1, denominator=2.0), {"mean": np.full(2, 0.5)})
         >>> elsewhere = Billboard.from_bytes(one.record_bytes(0)).append_bytes(two.record_bytes(1))
         >>> elsewhere.head == two.head
