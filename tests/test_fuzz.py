@@ -189,7 +189,7 @@ def test_mutated_plans(cases, tmp_path):
     rng, path = random.Random(3), tmp_path / "plan.toml"
     originals = plans()
     texts = [plan.to_toml().encode() for plan in originals]
-    boards = [plan.open() for plan in originals]
+    boards = [plan.create_board() for plan in originals]
     refused = 0
     with guarded():
         for _ in range(cases):

@@ -189,7 +189,7 @@ class Plan:
         """A hash that stands for the whole plan."""
         return hashlib.sha256(self.to_toml().encode()).hexdigest()
 
-    def open(self, source: Randomness | None = None, engine: tuple[Doubt, ...] = ()) -> Billboard:
+    def create_board(self, source: Randomness | None = None, engine: tuple[Doubt, ...] = ()) -> Billboard:
         """Open this plan's billboard; a plan that nobody can price has none.
 
         It says from the start what kind of noise it has, from which source, and the engine's doubts.

@@ -42,7 +42,7 @@ TASKS = make_tasks()
 def lengths(tasks):
     """Return how long updates are at the start."""
     free = replace(ALGORITHM, rounds=1)
-    board = Plan(free, NoNoise(), n_tasks=len(tasks)).open()
+    board = Plan(free, NoNoise(), n_tasks=len(tasks)).create_board()
     block = next(tasks.blocks([np.arange(len(tasks))]))
     update, _ = FedAvg.send(free, {}, block, board)
     return np.linalg.norm(update, axis=1)
@@ -79,7 +79,7 @@ def test_a_round_is_federated_averaging_with_the_clip_of_the_board():
 def test_messages_reach_their_bound_and_no_further():
     """Opposite updates, one clipped and one not quite, are as far apart as is paid for."""
     channel = ALGORITHM.channel(None)
-    board = Plan(ALGORITHM, NoNoise(), n_tasks=M).open()
+    board = Plan(ALGORITHM, NoNoise(), n_tasks=M).create_board()
     block = next(TASKS.blocks([np.arange(M)]))
     for scale in (1e-6, 1.0, 1e6, 1e30):
         said, _ = replace(ALGORITHM, solver=Descent(scale, steps=1)).send({}, block, board)

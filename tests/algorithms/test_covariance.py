@@ -261,7 +261,7 @@ def test_what_leaves_moves_by_the_channels_sensitivity_and_no_more(data, family,
     """One task's data becomes anything else: in units of K^2 the clean first sum moves at most this much."""
     X, y, _ = data
     algorithm = family(LeastSquares(D), clip=0.7, lr=safe_step(X), rounds=1)
-    board = Plan(algorithm, NoNoise(), n_tasks=M).open()
+    board = Plan(algorithm, NoNoise(), n_tasks=M).create_board()
     assert algorithm.channel(board).sensitivity(relation) == sensitivity
 
     def total(rows, targets):

@@ -91,7 +91,7 @@ def test_saved_states_stay_as_they_were_saved():
         cl.mechanisms.NoNoise(),
         n_tasks=M,
     )
-    board, some = plan.open(), np.arange(M) % 2 == 0
+    board, some = plan.create_board(), np.arange(M) % 2 == 0
     with cl.engines.Local().workers(plan, TASKS, public_seeds(TASKS.ids)) as workers:
         workers.start(board)
         saved = workers.save_state()

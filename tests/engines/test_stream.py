@@ -266,5 +266,5 @@ def test_the_stream_may_be_long_before_it_begins():
     stream = FTMRL(Convex(LeastSquares(2)), Descent(lr=0.1, steps=1), rounds=100_000)
     plan = Plan(stream, Gaussian(), OnePass(), n_tasks=100_000).calibrate(epsilon=1.0)
     assert 0.99 < plan.guarantee.epsilon <= 1.0
-    assert plan.open().capacity == 100_000
+    assert plan.create_board().capacity == 100_000
     assert Plan.from_toml(plan.to_toml()) == plan

@@ -261,7 +261,7 @@ class Personalized(_Held):
 
     def open(self) -> dict[str, Any]:
         """Start from the network's own public parameters."""
-        board = super().open()
+        board = super().create_board()
         return board | {name: np.array(board["mean"]) for name in self.says.keeps}
 
     def init(self, block: Block, board: Billboard) -> States:

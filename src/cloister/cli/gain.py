@@ -152,7 +152,7 @@ def _fits(public: TableRun, X: Floats, y: NDArray[Any]) -> dict[str, Floats]:
     alone = Plan(Independent(learner), n_tasks=1)
     fits = {
         "joined": replay(public.plan, public.board, tasks)["coef"][0],
-        "own": replay(alone, alone.open(), tasks)["coef"][0],
+        "own": replay(alone, alone.create_board(), tasks)["coef"][0],
     }
     try:
         return fits | {"board": public.newcomer()["coef"][0]}

@@ -57,7 +57,7 @@ class Bill:
 def check_price(plan: Plan) -> None:
     """Refuse a plan that nobody can price, or whose noise cannot be made; before anything is charged."""
     plan.mechanism.check(plan.schedule)
-    plan.open()
+    plan.create_board()
 
 
 def charge(ledger: Ledger, bill: Bill, run: str | None = None) -> Charge:

@@ -279,10 +279,10 @@ def open_journal(
     """
     if folder is None:
         source = source_of(seed)
-        yield MemoryJournal(plan.open(source, doubts), source)
+        yield MemoryJournal(plan.create_board(source, doubts), source)
         return
     home = Path(folder)
-    plan.open()  # a plan that cannot be opened leaves nothing behind
+    plan.create_board()  # a plan that cannot be opened leaves nothing behind
     if (home / "plan.toml").exists() and not (home / "board").exists():
         raise InputError(f"{home} is not a journal: it has a plan.toml but no board. Choose another folder.")
     make_folder(home)
@@ -301,7 +301,7 @@ def open_journal(
                     f"The unfinished run in {home} was begun with a ledger. Name it again, {_GIVE_UP}."
                 )
             fresh = False
-        posted = _mend(home / "board", file, found, plan.open(secret.source, doubts))
+        posted = _mend(home / "board", file, found, plan.create_board(secret.source, doubts))
         plan.check(posted)
         _check_doubts(home, doubts, posted)
         size = os.fstat(file).st_size
