@@ -173,7 +173,7 @@ class Own(cl.algorithms.Algorithm):
     def schedule(self, n_tasks, budget):
         return (cl.channel.Round(0.5, (cl.channel.Channel(1),)),) * 2
 
-    def open(self):
+    def start(self):
         return {"sum": np.zeros(1)}
 
     def channel(self, board):

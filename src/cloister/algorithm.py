@@ -70,7 +70,7 @@ class Algorithm(ABC):
         """Return the rounds, each one's share of the squared budget and the channels it may use."""
 
     @abstractmethod
-    def open(self) -> Public:
+    def start(self) -> Public:
         """Return what the board says before anyone speaks."""
 
     @abstractmethod
@@ -145,8 +145,8 @@ class Wrapper(Algorithm):
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
         return self.inner.schedule(n_tasks, budget)
 
-    def open(self) -> Public:
-        return self.inner.open()
+    def start(self) -> Public:
+        return self.inner.start()
 
     def channel(self, board: Billboard) -> Channel:
         return self.inner.channel(board)

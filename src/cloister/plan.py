@@ -196,7 +196,7 @@ class Plan:
         """
         _ = self.prices
         noise = "" if source is None else str(self.noise_from(source))
-        return Billboard.create(self.algorithm.open(), self.fingerprint, len(self.rounds), noise, engine)
+        return Billboard.create(self.algorithm.start(), self.fingerprint, len(self.rounds), noise, engine)
 
     def noise_from(self, source: Randomness, engine: tuple[Doubt, ...] = ()) -> NoiseMade:
         """Say how the noise of a run is made: from a source of randomness, on an engine with these doubts."""
@@ -222,7 +222,7 @@ class Plan:
         if board.plan != self.fingerprint or board.capacity != len(self.rounds) or not board.records:
             raise BillboardError("This billboard belongs to another plan. Pass the plan it was opened with.")
         self.noise_on(board)
-        _check_digest(board.before(0), self.algorithm.open(), "The start")
+        _check_digest(board.before(0), self.algorithm.start(), "The start")
         denominator = self.sampling.denominator(self.n_tasks, len(self.rounds))
         for t, (round, release) in enumerate(zip(self.rounds, board.releases, strict=False)):
             before = board.before(t)

@@ -225,7 +225,7 @@ def test_sums_are_those_of_the_channel(mechanism, monkeypatch):
 
     algorithm = Spying(network(), SOLVER, clip=0.3, rounds=1)
     plan = replace(plan, algorithm=algorithm)
-    board = Billboard.create(algorithm.open(), plan.fingerprint, 1)
+    board = Billboard.create(algorithm.start(), plan.fingerprint, 1)
     with CPU.workers(plan, TASKS, public_seeds(TASKS.ids)) as workers:
         workers.start(board)
         total = np.asarray(workers.collect(board, np.ones(M, dtype=bool)))

@@ -188,7 +188,7 @@ class Toy(Algorithm):
     def schedule(self, n_tasks, budget):
         return (Round(0.5, (Channel(self.dim, 1.0),)),) * 2
 
-    def open(self):
+    def start(self):
         return {"mean": np.zeros(self.dim)}
 
     def channel(self, board):

@@ -224,7 +224,7 @@ class Borrows(Algorithm):
     def channel(self, board):
         return Channel(1)
 
-    def open(self):
+    def start(self):
         return {"m": np.zeros(1)}
 
     def init(self, block, board):

@@ -22,7 +22,7 @@ class ShrunkenRidge(cl.algorithms.Algorithm):
     def schedule(self, n_tasks, budget):
         return (cl.channel.Round(1.0, (cl.channel.Channel(self.dim, self.clip),)),)
 
-    def open(self):
+    def start(self):
         return {"mean": np.zeros(self.dim)}
 
     def channel(self, board):

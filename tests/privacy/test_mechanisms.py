@@ -41,7 +41,7 @@ class Constant(Algorithm):
         shares = np.arange(1, self.rounds + 1) / sum(range(1, self.rounds + 1))  # unequal on purpose
         return tuple(Round(float(share), (self.channel(None),)) for share in shares)
 
-    def open(self):
+    def start(self):
         return {}
 
     def channel(self, board):

@@ -45,7 +45,7 @@ class Talk(cl.algorithms.Algorithm):
     def schedule(self, n_tasks, budget):
         return equal_rounds(self.rounds, [self.channel(None)])
 
-    def open(self):
+    def start(self):
         return {"total": np.zeros(self.channel(None).size)}
 
     def channel(self, board):

@@ -82,7 +82,7 @@ class AdaptiveFedAvg(FedAvg):
     def _channel(self) -> Channel:
         return Channel(self.learner.size + 1, math.hypot(1, self.vote / 2), Plain())
 
-    def open(self) -> dict[str, Any]:
+    def start(self) -> dict[str, Any]:
         """Start from the network's own public parameters, and the first clip."""
         return {**super().create_board(), "clip": np.array([self.clip])}
 

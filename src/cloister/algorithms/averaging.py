@@ -85,7 +85,7 @@ class ModelAveraging(LossAlgorithm):
     def _channel(self) -> Channel:
         return Channel(self.loss.size, self.clip, Plain())
 
-    def open(self) -> dict[str, NDArray[Any]]:
+    def start(self) -> dict[str, NDArray[Any]]:
         """Start from zeros."""
         return {"mean": np.zeros(self.loss.size)}
 

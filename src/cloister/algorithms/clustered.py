@@ -132,11 +132,11 @@ class ClusteredMetaSGD(Meta):
     def _channel(self) -> Channel:
         return Channel(self._width + (self.models if self.models > 1 else 0), self.clip, Plain())
 
-    def open(self) -> Public:
+    def start(self) -> Public:
         """Start all models at the learner's own public parameters."""
         start = np.tile(self.learner.start(), self.models)
         votes = np.zeros(self.models, dtype=start.dtype)
-        return self.opened(start, self.server.open(self._width)) | {"votes": votes}
+        return self.opened(start, self.server.start(self._width)) | {"votes": votes}
 
     def channel(self, board: Billboard) -> Channel:
         """Return the one channel: blocks and vote, clipped."""

@@ -148,7 +148,7 @@ class ModelProtected(LossAlgorithm):
     def _channel(self) -> Channel:
         return Channel(self.loss.size, self.clip, self.lift)
 
-    def open(self) -> dict[str, NDArray[Any]]:
+    def start(self) -> dict[str, NDArray[Any]]:
         """Start with nothing shared."""
         return {"matrix": np.eye(self.loss.size)}
 

@@ -89,9 +89,9 @@ class _Federated(ClientAlgorithm):
     def _channel(self) -> Channel:
         return Channel(self.learner.size, self.clip, Plain())
 
-    def open(self) -> dict[str, Any]:
+    def start(self) -> dict[str, Any]:
         """Start from the network's own public parameters."""
-        return {"mean": self.learner.start(), **self.server.open(self.learner.size)}
+        return {"mean": self.learner.start(), **self.server.start(self.learner.size)}
 
     def channel(self, board: Billboard) -> Channel:
         """Return the one channel: an update, clipped."""
@@ -259,7 +259,7 @@ class Personalized(_Held):
 
     says: Offset | Increment | Position = field(default_factory=Offset)
 
-    def open(self) -> dict[str, Any]:
+    def start(self) -> dict[str, Any]:
         """Start from the network's own public parameters."""
         board = super().create_board()
         return board | {name: np.array(board["mean"]) for name in self.says.keeps}
@@ -296,7 +296,7 @@ class LocalOnly(WithoutRounds, ClientAlgorithm):
         require_learner(self.learner)
         self.learner.check_solver(self.solver, None)
 
-    def open(self) -> dict[str, Any]:
+    def start(self) -> dict[str, Any]:
         """Start from the network's own public parameters."""
         return {"mean": self.learner.start()}
 

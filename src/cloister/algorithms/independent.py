@@ -27,7 +27,7 @@ class Independent(WithoutRounds, BayesianAlgorithm):
 
     learner: BayesianLearner
 
-    def open(self) -> Public:
+    def start(self) -> Public:
         """Return nothing."""
         return {}
 

@@ -95,7 +95,7 @@ class MeanRegularized(LossAlgorithm):
     def _channel(self) -> Channel:
         return Channel(self.loss.size, self.clip, Plain())
 
-    def open(self) -> dict[str, NDArray[Any]]:
+    def start(self) -> dict[str, NDArray[Any]]:
         """Start from the same public zeros for all."""
         return {"mean": np.zeros(self.loss.size)}
 

@@ -215,9 +215,9 @@ class MetaSGD(_OneModel):
 
     server: Server = field(default_factory=ServerAverage)
 
-    def open(self) -> Public:
+    def start(self) -> Public:
         """Start from the learner's own public parameters."""
-        return self.opened(self.learner.start(), self.server.open(self.learner.size))
+        return self.opened(self.learner.start(), self.server.start(self.learner.size))
 
     def digest(self, release: Release, board: Billboard) -> Public:
         """Step against the noisy mean slope."""
@@ -273,7 +273,7 @@ class FTMRL(_OneModel):
         if not 0 < self.lam_meta < math.inf:
             raise PlanError(f"lam_meta must be > 0 and finite. Got {self.lam_meta}.")
 
-    def open(self) -> Public:
+    def start(self) -> Public:
         """Start from the learner's own public parameters and an empty total."""
         start = self.learner.start()
         return self.opened(start, {"total": np.zeros_like(start)})

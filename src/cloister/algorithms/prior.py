@@ -80,11 +80,11 @@ class SharedPrior(BayesianAlgorithm):
         first, last = self._questions
         return {question.name: board[question.name] for question in first + last}
 
-    def open(self) -> dict[str, NDArray[Any]]:
+    def start(self) -> dict[str, NDArray[Any]]:
         """Return the public start."""
         first, last = self._questions
         unknown = {question.name: np.array(question.unknown) for question in first + last}
-        return unknown | dict(self.structure.open(self.learner))
+        return unknown | dict(self.structure.start(self.learner))
 
     def channel(self, board: Billboard) -> Channel:
         """Return the question's channel in its round, the structure's in all others."""

@@ -21,7 +21,7 @@ __all__ = ["Server", "ServerAdam", "ServerAverage", "ServerMomentum"]
 class Server(Protocol):
     """A rule that turns the mean, its history on the board and a noisy update into the next mean."""
 
-    def open(self, size: int) -> Public:
+    def start(self, size: int) -> Public:
         """Return what the rule keeps on the board."""
 
     def step(self, board: Billboard, update: Floats) -> Public:
@@ -48,7 +48,7 @@ class ServerAverage:
     def __post_init__(self) -> None:
         _check_positive("lr", self.lr)
 
-    def open(self, size: int) -> Public:
+    def start(self, size: int) -> Public:
         """Keep nothing."""
         return {}
 
@@ -76,7 +76,7 @@ class ServerMomentum:
         _check_positive("lr", self.lr)
         _check_share("beta", self.beta)
 
-    def open(self, size: int) -> Public:
+    def start(self, size: int) -> Public:
         """Keep the running sum."""
         return {"velocity": np.zeros(size)}
 
@@ -117,7 +117,7 @@ class ServerAdam:
         _check_share("beta2", self.beta2)
         _check_positive("floor", self.floor)
 
-    def open(self, size: int) -> Public:
+    def start(self, size: int) -> Public:
         """Keep both running means and the number of steps."""
         return {"first": np.zeros(size), "second": np.zeros(size), "count": np.zeros(())}
 

@@ -41,7 +41,7 @@ class Structure(Protocol):
     def channel(self, learner: BayesianLearner, board: Billboard) -> Channel:
         """Return the one it uses next."""
 
-    def open(self, learner: BayesianLearner) -> Public:
+    def start(self, learner: BayesianLearner) -> Public:
         """Return the public start."""
 
     def message(
@@ -170,7 +170,7 @@ class Mean:
         """Return the one channel."""
         return self.channels(learner)[0]
 
-    def open(self, learner: BayesianLearner) -> Public:
+    def start(self, learner: BayesianLearner) -> Public:
         """Start from zero."""
         return _still(learner.size)
 
@@ -217,7 +217,7 @@ class Joint:
         moving = int(board["since"]) > 0 or float(board["precision"]) == 0
         return self.channels(learner)[0 if moving else 1]
 
-    def open(self, learner: BayesianLearner) -> Public:
+    def start(self, learner: BayesianLearner) -> Public:
         """Start from zero."""
         dim = learner.size
         return _still(dim) | {
@@ -284,7 +284,7 @@ class Subspace:
         """Return the one channel."""
         return self.channels(learner)[0]
 
-    def open(self, learner: BayesianLearner) -> Public:
+    def start(self, learner: BayesianLearner) -> Public:
         """Start from nothing."""
         return {"moment": np.zeros((learner.size, learner.size)), "noise": np.zeros(())}
 
@@ -333,7 +333,7 @@ class Support:
         """Return the one channel."""
         return self.channels(learner)[0]
 
-    def open(self, learner: BayesianLearner) -> Public:
+    def start(self, learner: BayesianLearner) -> Public:
         """Start from nothing."""
         return {"size": np.zeros(learner.size), "noise": np.zeros(())}
 

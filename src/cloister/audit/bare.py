@@ -74,7 +74,7 @@ class OneRelease(Algorithm):
         """Return the one round, with all of the budget."""
         return (Round(1.0, (self.only,)),)
 
-    def open(self) -> Public:
+    def start(self) -> Public:
         """Return nothing."""
         return {}
 

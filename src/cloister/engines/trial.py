@@ -46,7 +46,7 @@ def try_plan(plan: Plan, tasks: Tasks) -> None:
 def _try_rounds(plan: Plan, block: Block) -> None:
     """Go through the first rounds with silence for releases; through all and to the end if they are few."""
     algorithm, rounds = plan.algorithm, plan.rounds
-    board = Billboard.create(algorithm.open(), plan.fingerprint, len(rounds))
+    board = Billboard.create(algorithm.start(), plan.fingerprint, len(rounds))
     states = named(algorithm.init, board, block)
     widest = max((channel.size for round in rounds[:1] for channel in round.channels), default=1)
     for t in range(min(len(rounds), MOST_ROUNDS, max(1, MOST_NUMBERS // widest))):

@@ -105,7 +105,7 @@ def read_plan(path: Path, types: Iterable[Any] = ()) -> Plan:
     try:
         plan = Plan.load(path, types)
         if plan.speaks:
-            plan.algorithm.open()
+            plan.algorithm.start()
     except CloisterError:
         raise
     except (ValueError, AttributeError, TypeError, ArithmeticError, MemoryError) as error:

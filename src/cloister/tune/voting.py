@@ -64,7 +64,7 @@ class Ballot(Algorithm):
         """Return one round."""
         return (Round(1.0, (self._channel,)),)
 
-    def open(self) -> dict[str, NDArray[Any]]:
+    def start(self) -> dict[str, NDArray[Any]]:
         """Start without votes."""
         return {"votes": np.zeros(self.candidates)}
 
