@@ -187,7 +187,7 @@ class Own(cl.algorithms.Algorithm):
         self._break("send")
         return np.zeros((len(block), 3 if self.broken == "message" else 1)), states
 
-    def digest(self, release, board):
+    def update(self, release, board):
         self._break("digest")
         return {"sum": release.value}
 

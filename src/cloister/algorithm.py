@@ -86,7 +86,7 @@ class Algorithm(ABC):
         """Take in the board, do this round's local work, return raw messages and new states."""
 
     @abstractmethod
-    def digest(self, release: Release, board: Billboard) -> Public:
+    def update(self, release: Release, board: Billboard) -> Public:
         """Turn a release into the board's next public arrays."""
 
     @abstractmethod
@@ -157,8 +157,8 @@ class Wrapper(Algorithm):
     def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
         return self.inner.send(states, block, board)
 
-    def digest(self, release: Release, board: Billboard) -> Public:
-        return self.inner.digest(release, board)
+    def update(self, release: Release, board: Billboard) -> Public:
+        return self.inner.update(release, board)
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
         return self.inner.finish(states, block, board)

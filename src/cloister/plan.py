@@ -237,7 +237,7 @@ class Plan:
                 raise BillboardError(
                     f"Release {t} does not have the noise, denominator or share of its plan."
                 )
-            _check_digest(board.before(t + 1), self.algorithm.digest(release, before), f"Release {t}")
+            _check_digest(board.before(t + 1), self.algorithm.update(release, before), f"Release {t}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as a plain document."""

@@ -332,6 +332,6 @@ def test_either_mixture_of_mean_and_covariance_is_taken_apart_right(number, spre
     said = np.array([centre + away, centre - away])  # both within the clip: nothing is cut off
     release = Release(channel.total(said), 0.0, 2.0, 1.0, number)
     board = Billboard.create(structure.start(learner), "plan", 1)
-    moved = structure.digest(learner, release, board)
+    moved = structure.update(learner, release, board)
     due = np.outer(away, away) / channel.clip**2
     np.testing.assert_allclose(moved["moment"] / moved["moment_weight"], due, atol=1e-9)

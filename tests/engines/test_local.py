@@ -202,7 +202,7 @@ class Toy(Algorithm):
     def send(self, states, block, board):
         return states["own"] - board["mean"], states
 
-    def digest(self, release, board):
+    def update(self, release, board):
         return {"mean": board["mean"] + release.value / release.denominator}
 
     def finish(self, states, block, board):
@@ -273,7 +273,7 @@ class GoesRoundTheMechanism(Toy):
         MEMORY["raw"] = states["own"].mean(axis=0)
         return super().send(states, block, board)
 
-    def digest(self, release, board):
+    def update(self, release, board):
         return {"mean": MEMORY["raw"]}
 
 
@@ -288,7 +288,7 @@ class RemembersTheFirst(Toy):
         self.memory.append(states["own"][0].copy())
         return super().send(states, block, board)
 
-    def digest(self, release, board):
+    def update(self, release, board):
         return {"mean": self.memory[0] if self.memory else np.zeros(self.dim)}
 
 
@@ -326,13 +326,13 @@ class Draws(Toy):
 
 @dataclass(frozen=True)
 class PostsWords(Toy):
-    def digest(self, release, board):
-        return super().digest(release, board) | {"note": np.array(["secret"])}
+    def update(self, release, board):
+        return super().update(release, board) | {"note": np.array(["secret"])}
 
 
 @dataclass(frozen=True)
 class LikesNoise(Toy):
-    def digest(self, release, board):
+    def update(self, release, board):
         return {"mean": np.full(self.dim, float(release.noise > 0))}
 
 

@@ -233,7 +233,7 @@ class Borrows(Algorithm):
     def send(self, states, block, board):
         return np.zeros((len(block), 1)), {"y": block.y if board.rounds % 3 == 2 else states["y"] + 1.0}
 
-    def digest(self, release, board):
+    def update(self, release, board):
         return {"m": release.value}
 
     def finish(self, states, block, board):

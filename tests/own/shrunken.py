@@ -34,7 +34,7 @@ class ShrunkenRidge(cl.algorithms.Algorithm):
     def send(self, states, block, board):
         return states["coef"], states
 
-    def digest(self, release, board):
+    def update(self, release, board):
         return {"mean": self.clip * release.value / release.denominator}
 
     def finish(self, states, block, board):

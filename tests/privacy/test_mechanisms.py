@@ -56,7 +56,7 @@ class Constant(Algorithm):
     def send(self, states, block, board):
         return self.message(len(block)), states
 
-    def digest(self, release, board):
+    def update(self, release, board):
         return {}
 
     def finish(self, states, block, board):

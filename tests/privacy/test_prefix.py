@@ -57,7 +57,7 @@ class Talk(cl.algorithms.Algorithm):
     def send(self, states, block, board):
         return np.full((len(block), self.dim), 1 / math.sqrt(self.dim)), states
 
-    def digest(self, release, board):
+    def update(self, release, board):
         return {"total": board["total"] + release.value}
 
     def finish(self, states, block, board):

@@ -95,7 +95,7 @@ class AdaptiveFedAvg(FedAvg):
         units = update / (lengths * longer + clip * ~longer)[:, None]  # not a number if the update is not
         return self.learner.join(units, self.vote * longer - self.vote / 2), states
 
-    def digest(self, release: Release, board: Billboard) -> dict[str, Any]:
+    def update(self, release: Release, board: Billboard) -> dict[str, Any]:
         """Move the public model by the noisy mean of updates, and the clip towards the quantile."""
         said = self._channel.clip * release.value / release.denominator
         shorter = np.clip(0.5 - said[-1] / self.vote, 0.0, 1.0)

@@ -114,7 +114,7 @@ class ModelAveraging(LossAlgorithm):
         """Say the own model."""
         return states["weights"], states
 
-    def digest(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
+    def update(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
         """Post the noisy mean."""
         return {"mean": self.clip * release.value / release.denominator}
 

@@ -86,7 +86,7 @@ class WithoutRounds(Algorithm):
     def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
         raise self._refusal()
 
-    def digest(self, release: Release, board: Billboard) -> Public:
+    def update(self, release: Release, board: Billboard) -> Public:
         raise self._refusal()
 
     def _refusal(self) -> PlanError:

@@ -195,7 +195,7 @@ def _read_again(variant: Algorithm, board: Billboard) -> Billboard:
     """Return the board that a variant would have made of the same releases: public, hence free."""
     other = board.create(variant.start(), board.plan, board.capacity)
     for release in board.releases:
-        other = other.post(release, variant.digest(release, other))
+        other = other.post(release, variant.update(release, other))
     return other
 
 

@@ -153,7 +153,7 @@ class ClusteredMetaSGD(Meta):
                 messages[:, self._width + j] = self.vote * self.clip * chosen
         return messages, states
 
-    def digest(self, release: Release, board: Billboard) -> Public:
+    def update(self, release: Release, board: Billboard) -> Public:
         """Step each model in use against its tasks' slopes; split one if it is time."""
         noisy = self.clip * release.value / release.denominator
         slopes = noisy[: self._width].copy()

@@ -51,7 +51,7 @@ SHIFT_FAILS = 1e-3
 class ModelProtected(LossAlgorithm):
     r"""The framework (Algorithm 1): which numbers of WW' are released, and how they become M, is left open.
 
-    Its public half (`schedule`, `open`, `channel`, `digest`) knows nothing of what tasks do at home, so an
+    Its public half (`schedule`, `open`, `channel`, `update`) knows nothing of what tasks do at home, so an
     algorithm with another local step holds a `LowRank` or `GroupSparse` and hands that half on to it, as
     `Decomposed` does.
 
@@ -156,7 +156,7 @@ class ModelProtected(LossAlgorithm):
         """Return the one channel."""
         return self._channel
 
-    def digest(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
+    def update(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
         """Post the shared matrix."""
         unit = self.clip**2
         return {"matrix": self.shared_matrix(unit * release.value, unit * release.noise)}

@@ -101,7 +101,7 @@ class _Federated(ClientAlgorithm):
         """Keep nothing."""
         return {}
 
-    def digest(self, release: Release, board: Billboard) -> dict[str, Any]:
+    def update(self, release: Release, board: Billboard) -> dict[str, Any]:
         """Move the public model by the noisy mean of updates."""
         return narrow(self.server.step(board, self.clip * release.value / release.denominator))
 
@@ -274,7 +274,7 @@ class Personalized(_Held):
         new = self._train(old, block, board, self.lam)
         return self.says.message(new, old, board), {"weights": new}
 
-    def digest(self, release: Release, board: Billboard) -> dict[str, Any]:
+    def update(self, release: Release, board: Billboard) -> dict[str, Any]:
         """Move the public mean."""
         noisy = self.clip * release.value / release.denominator
         moved = narrow(self.server.step(board, self.says.step(noisy, board)))

@@ -114,7 +114,7 @@ class MeanRegularized(LossAlgorithm):
             weights = project(self._step(weights, block, board, step, self.lr), self.clip)
         return weights, {"weights": weights}
 
-    def digest(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
+    def update(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
         """Post the noisy mean."""
         return {"mean": self.clip * release.value / release.denominator}
 

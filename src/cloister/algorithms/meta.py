@@ -219,7 +219,7 @@ class MetaSGD(_OneModel):
         """Start from the learner's own public parameters."""
         return self.opened(self.learner.start(), self.server.start(self.learner.size))
 
-    def digest(self, release: Release, board: Billboard) -> Public:
+    def update(self, release: Release, board: Billboard) -> Public:
         """Step against the noisy mean slope."""
         moved = self.server.step(board, -self.clip * release.value / release.denominator)
         moved["mean"] = self.projected(moved["mean"])
@@ -278,7 +278,7 @@ class FTMRL(_OneModel):
         start = self.learner.start()
         return self.opened(start, {"total": np.zeros_like(start)})
 
-    def digest(self, release: Release, board: Billboard) -> Public:
+    def update(self, release: Release, board: Billboard) -> Public:
         """Add the noisy sum of slopes to the running total; step from the start against it."""
         total = board["total"] + self.clip * release.value
         mean = self.projected(self.learner.start() - total / self.lam_meta)

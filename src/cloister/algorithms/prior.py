@@ -104,11 +104,11 @@ class SharedPrior(BayesianAlgorithm):
         candidates = self.structure.candidates(self.learner, board) if heard else self.learner.own_candidates
         return question.answer(states, block, candidates, self._said(board)), states
 
-    def digest(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
+    def update(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
         """Post the scale, or what the structure makes of its release."""
         posted, question = dict(board.records[-1].digest), self._question(board)
         if question is None:
-            return posted | dict(self.structure.digest(self.learner, release, board))
+            return posted | dict(self.structure.update(self.learner, release, board))
         clip = question.channel.clip
         return posted | {question.name: question.digest(clip * release.value, clip * release.noise)}
 

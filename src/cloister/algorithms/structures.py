@@ -49,7 +49,7 @@ class Structure(Protocol):
     ) -> NDArray[Any]:
         """Return what each task says."""
 
-    def digest(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
+    def update(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
         """Return the public state after a release."""
 
     def mean(self, learner: BayesianLearner, board: Billboard) -> Floats:
@@ -180,7 +180,7 @@ class Mean:
         """Return each task's offset from the public point."""
         return learner.offset(states, block, _point(board))
 
-    def digest(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
+    def update(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
         """Move the mean."""
         m = release.denominator
         return _descend(learner, release.value / m, release.noise / m, 1.0, board)
@@ -232,7 +232,7 @@ class Joint:
         """Return each task's offset from the public point."""
         return learner.offset(states, block, _point(board))
 
-    def digest(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
+    def update(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
         """Move the mean, and add this round's covariance to the average of them."""
         a = (self.moving, self.standing)[release.channel]
         dim, m = learner.size, release.denominator
@@ -294,7 +294,7 @@ class Subspace:
         """Return each task's unit-normalised own weights: nothing is clipped."""
         return _unit(learner.own_weights(states, block))
 
-    def digest(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
+    def update(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
         """Post the directions' average outer product."""
         m = release.denominator
         return {"moment": unsvec(release.value / m, learner.size), "noise": np.array(release.noise / m)}
@@ -343,7 +343,7 @@ class Support:
         """Return each task's unit-normalised own weights."""
         return _unit(learner.own_weights(states, block))
 
-    def digest(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
+    def update(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
         """Post the summed sizes."""
         return {"size": release.value, "noise": np.array(release.noise)}
 

@@ -90,7 +90,7 @@ class OneRelease(Algorithm):
         """Return silence."""
         return np.zeros((len(block), self.only.dim)), states
 
-    def digest(self, release: Release, board: Billboard) -> Public:
+    def update(self, release: Release, board: Billboard) -> Public:
         """Return nothing."""
         return {}
 

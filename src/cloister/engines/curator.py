@@ -191,4 +191,4 @@ def _post(plan: Plan, board: Billboard, total: Any, state: NoiseState) -> Billbo
         share=plan.rounds[t].share,
         channel=declared.index(channel),
     )
-    return board.post(release, plan.algorithm.digest(release, board))
+    return board.post(release, plan.algorithm.update(release, board))

@@ -62,6 +62,6 @@ def _try_rounds(plan: Plan, block: Block) -> None:
             share=rounds[t].share,
             channel=declared.index(channel),
         )
-        board = board.post(release, algorithm.digest(release, board))
+        board = board.post(release, algorithm.update(release, board))
     if board.complete:
         named(algorithm.finish, board, block, states)

@@ -83,7 +83,7 @@ class Ballot(Algorithm):
         one_hot = best[:, None] == np.arange(self.candidates)
         return one_hot & known.any(axis=1, keepdims=True), states
 
-    def digest(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
+    def update(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
         """Post the noisy count."""
         return {"votes": release.value}
 
