@@ -188,7 +188,7 @@ class Own(cl.algorithms.Algorithm):
         return np.zeros((len(block), 3 if self.broken == "message" else 1)), states
 
     def update(self, release, board):
-        self._break("digest")
+        self._break("update")
         return {"sum": release.value}
 
     def finish(self, states, block, board):
@@ -196,7 +196,7 @@ class Own(cl.algorithms.Algorithm):
         return {"coef": np.zeros((len(block), 1))}
 
 
-@pytest.mark.parametrize("broken", ["channel", "init", "send", "message", "digest", "finish"])
+@pytest.mark.parametrize("broken", ["channel", "init", "send", "message", "update", "finish"])
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_an_algorithm_that_fails_on_any_data_costs_nothing(broken, wrapped):
     own = Own(broken)

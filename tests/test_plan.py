@@ -294,7 +294,7 @@ def rewritten(board, t, release=None, digest=None):
     out = Billboard(board.plan, board.capacity)
     for i, record in enumerate(board.records):
         new = {} if i != t else {"release": release, "digest": digest}
-        out = out._append(new.get("release") or record.release, new.get("digest") or record.digest)
+        out = out._append(new.get("release") or record.release, new.get("digest") or record.public)
     return out
 
 
@@ -322,7 +322,7 @@ def test_a_board_of_another_plan_is_refused(finished):
         ({"channel": 7}, "not on the channel"),
         ({"channel": -1}, "not on the channel"),
         ({"value": np.zeros(3)}, "does not have the shape"),
-        ({"value": np.zeros(9)}, "was not digested"),
+        ({"value": np.zeros(9)}, "was not computed"),
     ],
 )
 def test_a_doctored_release_is_refused(finished, change, sentence):
@@ -336,9 +336,9 @@ def test_a_doctored_release_is_refused(finished, change, sentence):
 def test_a_doctored_digest_is_refused(finished):
     """What is posted must follow from the releases: a digest is not a way round the mechanism."""
     for t, what in ((0, "The start"), (3, "Release 2")):
-        digest = dict(finished.board.records[t].digest)
+        digest = dict(finished.board.records[t].public)
         digest["mean"] = digest["mean"] + 1e-6
-        with pytest.raises(BillboardError, match=f"{what} was not digested"):
+        with pytest.raises(BillboardError, match=f"{what} was not computed"):
             finished.plan.check(rewritten(finished.board, t, digest=digest))
-        with pytest.raises(BillboardError, match=f"{what} was not digested"):
+        with pytest.raises(BillboardError, match=f"{what} was not computed"):
             finished.plan.check(rewritten(finished.board, t, digest=digest | {"extra": np.zeros(1)}))

@@ -218,11 +218,11 @@ def test_faces_are_chosen_among_and_come_fitted(alike):
     assert model.guarantee_.epsilon <= 2.0
     assert model.predict(alike.X, tasks=ids).shape == alike.y.shape
     assert not hasattr(grid[choice.index], "coef_")
-    with pytest.raises(InputError, match="All faces must have the same epsilon"):
+    with pytest.raises(InputError, match="All estimators must have the same epsilon"):
         fit_best([grid[1], LowRankRegressor(bounds=bounds)], alike.X, alike.y, tasks=ids)
     with pytest.raises(InputError, match="Pooling has no plan"):
         fit_best([grid[1], PooledRegressor(bounds=bounds)], alike.X, alike.y, tasks=ids)
-    with pytest.raises(InputError, match="One of the faces must share something"):
+    with pytest.raises(InputError, match="One of the estimators must share something"):
         fit_best(grid[:1], alike.X, alike.y, tasks=ids)
 
 

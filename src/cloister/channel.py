@@ -198,7 +198,7 @@ class Channel:
     def __post_init__(self) -> None:
         if not (0 < self.clip < math.inf):
             raise PlanError(
-                f"clip must be > 0 and finite. Got {self.clip}. Use mechanism=NoNoise() for a non-private run."
+                f"clip must be > 0 and finite. Got {self.clip}. Use NoNoise() for a non-private run."
             )
         if self.dim < 1:
             raise PlanError(f"A message must have at least one number. Got dim={self.dim}.")

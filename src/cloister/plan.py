@@ -218,11 +218,11 @@ class Plan:
         return NoiseMade.by(self.mechanism, origin, engine)
 
     def check(self, board: Billboard) -> None:
-        """Refuse a board of another plan, or one with releases or digests that the plan does not make."""
+        """Refuse a board of another plan, or one with releases or arrays that the plan does not make."""
         if board.plan != self.fingerprint or board.capacity != len(self.rounds) or not board.records:
             raise BillboardError("This billboard belongs to another plan. Pass the plan it was opened with.")
         self.noise_on(board)
-        _check_digest(board.before(0), self.algorithm.start(), "The start")
+        _check_public(board.before(0), self.algorithm.start(), "The start")
         denominator = self.sampling.denominator(self.n_tasks, len(self.rounds))
         for t, (round, release) in enumerate(zip(self.rounds, board.releases, strict=False)):
             before = board.before(t)
@@ -237,7 +237,7 @@ class Plan:
                 raise BillboardError(
                     f"Release {t} does not have the noise, denominator or share of its plan."
                 )
-            _check_digest(board.before(t + 1), self.algorithm.update(release, before), f"Release {t}")
+            _check_public(board.before(t + 1), self.algorithm.update(release, before), f"Release {t}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as a plain document."""
@@ -335,13 +335,13 @@ def _refuse_huge(value: Any) -> None:
         raise PlanError(f"A whole number of an algorithm must be at most {LARGEST} in a plan file.")
 
 
-def _check_digest(board: Billboard, expected: Mapping[str, Any], what: str) -> None:
-    """Refuse digests that do not follow from the board before them (up to rounding on another machine)."""
-    posted = board.records[-1].digest
+def _check_public(board: Billboard, expected: Mapping[str, Any], what: str) -> None:
+    """Refuse public arrays that do not follow from the board before them (up to rounding)."""
+    posted = board.records[-1].public
     same = posted.keys() == expected.keys() and all(
         np.shape(posted[name]) == np.shape(value)
         and np.allclose(posted[name], value, rtol=1e-9, atol=1e-12, equal_nan=True)
         for name, value in expected.items()
     )
     if not same:
-        raise BillboardError(f"{what} was not digested as the plan's algorithm does it.")
+        raise BillboardError(f"{what} was not computed as the plan's algorithm does it.")

@@ -267,7 +267,7 @@ def test_server_rules_are_their_formulas():
         "momentum": ServerMomentum(0.5, 0.8),
         "adam": ServerAdam(0.1, 0.9, 0.95, 1e-3),
     }
-    boards = {name: {"mean": np.ones(3), **rule.open(3)} for name, rule in rules.items()}
+    boards = {name: {"mean": np.ones(3), **rule.start(3)} for name, rule in rules.items()}
     for update in updates:
         boards = {name: rules[name].step(board, update) for name, board in boards.items()}
     np.testing.assert_allclose(boards["average"]["mean"], 1 + 0.5 * updates.sum(axis=0))

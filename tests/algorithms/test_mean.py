@@ -92,7 +92,7 @@ def test_the_posted_mean_has_the_noise_of_its_price(relation, sensitivity):
 def test_it_starts_from_public_zeros(data):
     _, _, tasks = data
     board = fit(tasks).board.before(0)
-    assert set(board.records[0].digest) == {"mean"}
+    assert set(board.records[0].public) == {"mean"}
     assert not board["mean"].any()
 
 

@@ -124,8 +124,8 @@ def test_nothing_of_the_choice_is_public(tasks):
     for plan, board in zip(plans[1:], boards[1:], strict=True):
         assert plan.guarantee == plans[0].guarantee
         for one, two in zip(board.records, boards[0].records, strict=True):
-            assert one.digest.keys() == two.digest.keys()
-            np.testing.assert_array_equal(one.digest["matrix"], two.digest["matrix"])
+            assert one.public.keys() == two.public.keys()
+            np.testing.assert_array_equal(one.public["matrix"], two.public["matrix"])
 
 
 def test_a_plan_file_tells_a_latecomer_what_to_choose_from(tasks, tmp_path):

@@ -40,7 +40,7 @@ def test_posting_leaves_earlier_boards_as_they_were():
     with pytest.raises(AttributeError):
         second.records = ()
     with pytest.raises(TypeError):
-        second.records[-1].digest["m"] = np.zeros(2)
+        second.records[-1].public["m"] = np.zeros(2)
 
 
 def test_arrays_are_read_only_copies():
@@ -229,7 +229,7 @@ def test_what_is_whole_can_be_read(tmp_path):
 
 def test_a_kept_head_catches_hashes_that_were_computed_anew(tmp_path):
     board, path = small_board(), tmp_path / "board"
-    forged = board.before(1).post(Release(np.zeros(2), 0.1, 3.0, 0.5), dict(board.records[2].digest))
+    forged = board.before(1).post(Release(np.zeros(2), 0.1, 3.0, 0.5), dict(board.records[2].public))
     forged.save(path)
     assert Billboard.load(path).head == forged.head
     for head in (board.head, board.head.hex(), board.head.hex().upper()):

@@ -31,7 +31,7 @@ def post(board, number):
 
 def looks(board):
     """Everything that can be read of a board."""
-    records = [(r.hash, {k: v.tobytes() for k, v in r.digest.items()}) for r in board.records]
+    records = [(r.hash, {k: v.tobytes() for k, v in r.public.items()}) for r in board.records]
     releases = [(r.value.tobytes(), r.facts()) for r in board.releases]
     return records, releases, board.head, [board.before(t).head for t in range(board.rounds)]
 
@@ -114,7 +114,7 @@ def test_old_records_are_not_held(saved, tight):
     before = alive()
     board = Billboard.load(saved)
     assert alive() <= before + 3
-    assert sum(record.digest["m"][0] for record in board.records) == sum(range(ROUNDS))
+    assert sum(record.public["m"][0] for record in board.records) == sum(range(ROUNDS))
     assert alive() <= before + 3
 
 

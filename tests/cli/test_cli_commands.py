@@ -566,10 +566,10 @@ def test_no_changed_byte_is_passed_over_or_ends_in_a_traceback(work: Path) -> No
 def rebuild(change: Callable[[Release, dict], tuple[Release, dict]]) -> None:
     """Change every record and hash the board anew, as a forger would."""
     old = Billboard.load("run/board")
-    new = Billboard.create(old.records[0].digest, old.plan, old.capacity, old.noise)
+    new = Billboard.create(old.records[0].public, old.plan, old.capacity, old.noise)
     for record in old.records[1:]:
         assert record.release is not None
-        new = new.post(*change(record.release, dict(record.digest)))
+        new = new.post(*change(record.release, dict(record.public)))
     new.save("run/board")
 
 

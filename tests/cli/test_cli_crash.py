@@ -90,10 +90,10 @@ def test_the_head_shows_a_board_that_was_made_anew(work: Path) -> None:
     rebuild(lambda release, digest: (Release(release.value, **release.facts()), digest))
     ok("verify", "run", "--head", head)  # nothing was changed
     board = Billboard.load("run/board")
-    forged = Billboard.create(board.records[0].digest, board.plan, board.capacity, board.noise)
+    forged = Billboard.create(board.records[0].public, board.plan, board.capacity, board.noise)
     for record in reversed(board.records[1:]):  # any other board
         assert record.release is not None
-        forged = forged.post(record.release, record.digest)
+        forged = forged.post(record.release, record.public)
     forged.save("run/board")
     said = cloister("verify", "run", "--head", head)
     assert said.exit_code == 1

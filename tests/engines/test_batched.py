@@ -50,7 +50,7 @@ def models_of(plan, tasks=TASKS, engine=CPU):
 def both(plan, tasks=TASKS, engine=CPU):
     """Run on both engines; the boards' numbers and all models must agree."""
     one, two = run(plan, tasks, random_state=0), models_of(plan, tasks, engine)
-    for name, array in one.board.records[-1].digest.items():
+    for name, array in one.board.records[-1].public.items():
         np.testing.assert_allclose(two.board[name], array, atol=1e-5)
     np.testing.assert_allclose(two.private.models["coef"], one.private.models["coef"], rtol=1e-5, atol=1e-5)
     assert two.private.rejected_messages == one.private.rejected_messages

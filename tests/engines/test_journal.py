@@ -412,7 +412,7 @@ def test_a_board_that_does_not_follow_from_its_plan_is_refused(begun):
     board = Billboard.recover(begun / "board")
     forged = board.before(0).post(board.releases[0], {"mean": np.ones(3)})
     (begun / "board").write_bytes(forged._bytes().removesuffix(END))
-    with pytest.raises(BillboardError, match="was not digested"):
+    with pytest.raises(BillboardError, match="was not computed"):
         run(PLAN, TASKS, journal=begun)
 
 

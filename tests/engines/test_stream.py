@@ -162,7 +162,7 @@ def test_only_the_last_line_can_be_torn_when_all_is_posted(cut):
         assert (folder / "board").read_bytes() == whole
         (folder / "secret").write_bytes(secret)
     board = Billboard.load(folder / "board")
-    more = board._append(board.releases[0], board.records[1].digest)._bytes().removesuffix(END)
+    more = board._append(board.releases[0], board.records[1].public)._bytes().removesuffix(END)
     (folder / "board").write_bytes(more)
     with pytest.raises(BillboardError, match="holds more releases than its plan allows"):
         run(plan, tasks, journal=folder)

@@ -84,7 +84,7 @@ class AdaptiveFedAvg(FedAvg):
 
     def start(self) -> dict[str, Any]:
         """Start from the network's own public parameters, and the first clip."""
-        return {**super().create_board(), "clip": np.array([self.clip])}
+        return {**super().start(), "clip": np.array([self.clip])}
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
         """Train from the public model; say how far that got, in units of the clip, and if it was clipped."""

@@ -261,7 +261,7 @@ class Personalized(_Held):
 
     def start(self) -> dict[str, Any]:
         """Start from the network's own public parameters."""
-        board = super().create_board()
+        board = super().start()
         return board | {name: np.array(board["mean"]) for name in self.says.keeps}
 
     def init(self, block: Block, board: Billboard) -> States:

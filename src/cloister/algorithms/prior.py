@@ -106,11 +106,11 @@ class SharedPrior(BayesianAlgorithm):
 
     def update(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
         """Post the scale, or what the structure makes of its release."""
-        posted, question = dict(board.records[-1].digest), self._question(board)
+        posted, question = dict(board.records[-1].public), self._question(board)
         if question is None:
             return posted | dict(self.structure.update(self.learner, release, board))
         clip = question.channel.clip
-        return posted | {question.name: question.digest(clip * release.value, clip * release.noise)}
+        return posted | {question.name: question.update(clip * release.value, clip * release.noise)}
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
         """Average over the board's candidate priors by the task's own evidence."""

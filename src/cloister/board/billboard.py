@@ -1,4 +1,4 @@
-"""The billboard: an append-only, hash-chained public record of releases and what was digested from them.
+"""The billboard: an append-only, hash-chained public record of releases and what was computed from them.
 
 On disk it is one file: a first line, records, and a last line that is written when no record will follow.
 Each record is the length of its header (8 bytes, little-endian), a JSON header, raw little-endian arrays, and
@@ -101,9 +101,9 @@ class BoardView(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Billboard:
-    """What everyone may see: how it opened, every release so far, and the digest after each.
+    """What everyone may see: how it opened, every release so far, and the public arrays after each.
 
-    ``board[name]`` reads the latest digest. `post` returns a new board and leaves the old one as it was,
+    ``board[name]`` reads the latest public arrays. `post` returns a new board and leaves the old one alone,
     so any prefix is at hand for replay.
 
     Examples
@@ -132,7 +132,7 @@ class Billboard:
     @classmethod
     def create(
         cls,
-        digest: Mapping[str, Array],
+        public: Mapping[str, Array],
         plan: str,
         capacity: int,
         noise: str = "",
@@ -142,18 +142,18 @@ class Billboard:
 
         `doubts` are those of the engine: what plan and noise do not say.
         """
-        return cls(plan, capacity, noise=noise, doubts=doubts)._append(None, digest)
+        return cls(plan, capacity, noise=noise, doubts=doubts)._append(None, public)
 
-    def post(self, release: Release, digest: Mapping[str, Array]) -> Billboard:
+    def post(self, release: Release, public: Mapping[str, Array]) -> Billboard:
         """Return the board with one more release on it."""
         if self.rounds >= self.capacity:
             raise BillboardError(
                 f"The plan allows {self.capacity} release(s) and all are posted: nothing more may leave."
             )
-        return self._append(release, digest)
+        return self._append(release, public)
 
-    def _append(self, release: Release | None, digest: Mapping[str, Array]) -> Billboard:
-        arrays = {name: frozen(array) for name, array in digest.items()}
+    def _append(self, release: Release | None, public: Mapping[str, Array]) -> Billboard:
+        arrays = {name: frozen(array) for name, array in public.items()}
         if release is not None:
             release = Release(frozen(release.value), **release.facts())
         header, payload = encode(self._head, len(self.records), release, arrays)
@@ -176,10 +176,10 @@ class Billboard:
         return {"plan": self.plan, "capacity": self.capacity, **noise, **doubts}
 
     def __getitem__(self, name: str) -> Array:
-        return self.records[-1].digest[name]
+        return self.records[-1].public[name]
 
     def __contains__(self, name: str) -> bool:
-        return name in self.records[-1].digest
+        return name in self.records[-1].public
 
     def __repr__(self) -> str:
         return f"Billboard({self.rounds} of {self.capacity} releases, head {self.head.hex()[:12] or 'empty'})"
@@ -249,7 +249,7 @@ class Billboard:
     def record_bytes(self, number: int) -> bytes:
         """Return one record (0 is how the board opened) as it stands in a file."""
         record = self.records[number]
-        header, payload = encode(self._head, number, record.release, record.digest)
+        header, payload = encode(self._head, number, record.release, record.public)
         return b"".join(
             [len(header).to_bytes(8, "little"), header, *(a.tobytes() for a in payload), record.hash]
         )
@@ -431,8 +431,8 @@ def _read_record(
             raise EOFError
         payload, kept = text.read(stop, length), text.read(end - HASH, HASH)
         start = _start(header) if board is None else board
-        release, digest = contents(header, payload)
-        written, _ = encode(start._head, number, release, digest)
+        release, public = contents(header, payload)
+        written, _ = encode(start._head, number, release, public)
     except EOFError:
         raise _truncated(path, number, empty=False) from None
     except (BillboardError, *UNREADABLE):
@@ -441,7 +441,7 @@ def _read_record(
         raise _edited(path, number)
     if number > start.capacity:
         raise BillboardError(f"{path} holds more releases than its plan allows ({start.capacity}).")
-    posted = start._with(known_record(release, digest, kept))
+    posted = start._with(known_record(release, public, kept))
     if isinstance(text, FileBytes):
         posted._store.settle(text, len(MAGIC), [], end)
     return posted, end

@@ -66,10 +66,10 @@ class Release:
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """A release (none in the first record), what was digested from it, and how its hash is computed."""
+    """A release (none in the first record), the public arrays it led to, and how its hash is made."""
 
     release: Release | None
-    digest: Mapping[str, Array]
+    public: Mapping[str, Array]
     chain: Callable[[], bytes] | None
 
     @cached_property
@@ -89,12 +89,12 @@ class Record:
     def size(self) -> int:
         """How many bytes its arrays have."""
         value = 0 if self.release is None else self.release.value.nbytes
-        return value + sum(array.nbytes for array in self.digest.values())
+        return value + sum(array.nbytes for array in self.public.values())
 
 
-def known_record(release: Release | None, digest: Mapping[str, Array], found: bytes) -> Record:
+def known_record(release: Release | None, public: Mapping[str, Array], found: bytes) -> Record:
     """Return a record whose hash was found to be right."""
-    record = Record(release, MappingProxyType(digest), lambda: found)
+    record = Record(release, MappingProxyType(public), lambda: found)
     assert record.hash
     return record
 
@@ -109,10 +109,10 @@ def frozen(array: Array) -> Array:
 
 
 def encode(
-    head: Mapping[str, Any], number: int, release: Release | None, digest: Mapping[str, Array]
+    head: Mapping[str, Any], number: int, release: Release | None, public: Mapping[str, Array]
 ) -> tuple[bytes, list[Array]]:
     """Return a record's header and its arrays, in order; `head` is what all headers of a board say."""
-    arrays = {f"digest/{name}": array for name, array in sorted(digest.items())}
+    arrays = {f"digest/{name}": array for name, array in sorted(public.items())}
     header: dict[str, Any] = {"record": number, **head}
     if release is not None:
         arrays["release"] = release.value
@@ -143,18 +143,18 @@ def read_header(text: bytes) -> tuple[dict[str, Any], int]:
 
 
 def contents(header: dict[str, Any], payload: bytes) -> tuple[Release | None, dict[str, Array]]:
-    """Return the release and the digest that a header and its arrays' bytes hold: read-only."""
+    """Return the release and the public arrays that a header and its arrays' bytes hold: read-only."""
     arrays: dict[str, Array] = {}
     at = 0
     for name, kind, shape in header["arrays"]:
         stop = at + np.dtype(kind).itemsize * math.prod(shape)
         arrays[name] = np.frombuffer(payload[at:stop], dtype=kind).reshape(shape)
         at = stop
-    digest = {name.removeprefix("digest/"): a for name, a in arrays.items() if name != "release"}
+    public = {name.removeprefix("digest/"): a for name, a in arrays.items() if name != "release"}
     facts = header.get("release")
     if (facts is None) != (header["record"] == 0):
         raise ValueError(header["record"])
     if facts is None:
-        return None, digest
+        return None, public
     numbers: dict[str, Any] = {k: v if isinstance(v, float) else operator.index(v) for k, v in facts.items()}
-    return Release(arrays["release"], **numbers), digest
+    return Release(arrays["release"], **numbers), public

@@ -147,7 +147,7 @@ def _complete(seen: _Evidence) -> str:
     return f"{seen.board.rounds} of {seen.board.capacity} releases"
 
 
-def _digests_follow(seen: _Evidence) -> str:
+def _updates_follow(seen: _Evidence) -> str:
     seen.plan.check(seen.board)
     return ""
 
@@ -195,7 +195,7 @@ _CHECKS: dict[str, tuple[str, tuple[str, ...], Callable[[_Evidence], str]]] = {
     "match": ("the board belongs to the plan", ("plan", "board"), _board_of_plan),
     "noise": ("every release has the noise that the plan prices", ("match",), _noise_as_priced),
     "complete": ("the run is complete", ("match",), _complete),
-    "digests": ("what is posted follows from the releases", ("noise",), _digests_follow),
+    "updates": ("what is posted follows from the releases", ("noise",), _updates_follow),
     "codebook": ("the codebook fits the plan", ("plan",), _codebook_fits),
     "guarantee": ("the guarantee is what plan and board give", ("match",), _guarantee_follows),
 }

@@ -36,7 +36,7 @@ def check_algorithm(algorithm: Algorithm, tasks: Tasks, *, epsilon: float = 5.0,
 
     Rows never mix; garbage in one task's data leaves its messages bounded and all others' untouched; the
     order of tasks does not matter; replay gives every task's model again, alone or together, with and
-    without sampling; what is digested follows from the board alone; very little noise gives the non-private
+    without sampling; what is public follows from the board alone; very little noise gives the non-private
     run; plan and board survive a round trip through a file.
 
     Examples

@@ -30,7 +30,7 @@ Shares = Sequence[NDArray[np.int64]]
 class MultiDevice:
     """Tasks dealt out in turn to several engines.
 
-    ``MultiDevice((Batched("cuda:0"), Batched("cuda:1")))`` keeps two graphics cards busy from one process: a card
+    ``MultiDevice((Batched("cuda:0"), Batched("cuda:1")))`` keeps two cards busy from one process: a card
     takes its orders and computes while the other is given its own, and sums are fetched when noise is added.
 
     Parameters

@@ -245,7 +245,7 @@ def adapt(
     >>> from cloister.learners import Convex, ExactSolver, LeastSquares
     >>> from cloister.mechanisms import NoNoise
     >>> tasks = Tasks.from_list([[[1.0]], [[1.0]]], [[2.0], [4.0]])
-    >>> plan = Plan(MetaSGD(Convex(LeastSquares(1)), ExactSolver(), clip=9.0, rounds=20), NoNoise(), n_tasks=2)
+    >>> plan = Plan(MetaSGD(Convex(LeastSquares(1)), ExactSolver(), clip=9, rounds=20), NoNoise(), n_tasks=2)
     >>> board = run(plan, tasks).board
     >>> adapt(plan, board, Tasks.from_list([[[1.0]]], [[5.0]]))["coef"].round(2).tolist()  # from 3, half-way
     [[4.0]]

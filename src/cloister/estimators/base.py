@@ -1,6 +1,6 @@
-"""What all scikit-learn faces share: a table goes in, a plan runs, and every task gets its own model.
+"""What all scikit-learn estimators share: a table goes in, a plan runs, and every task gets its own model.
 
-A face adds an algorithm (`_algorithm`); whether it predicts numbers or classes comes from `BaseMultiTaskRegressor` or
+An estimator adds an algorithm (`_algorithm`); what it predicts comes from `BaseMultiTaskRegressor` or
 `BaseMultiTaskClassifier`. Encoding, the run, its folder and prediction are those of `cloister.tables`.
 """
 
@@ -284,7 +284,7 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
 
 
 class BaseMultiTaskRegressor(RegressorMixin, BaseMultiTask):  # type: ignore[misc]
-    """The part of a face that predicts numbers."""
+    """The part of an estimator that predicts numbers."""
 
     _classify = False
 
@@ -320,7 +320,7 @@ class BaseMultiTaskRegressor(RegressorMixin, BaseMultiTask):  # type: ignore[mis
 
 
 class BaseMultiTaskClassifier(ClassifierMixin, BaseMultiTask):  # type: ignore[misc]
-    """The part of a face that predicts classes."""
+    """The part of an estimator that predicts classes."""
 
     _classify = True
 

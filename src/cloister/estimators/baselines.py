@@ -37,7 +37,7 @@ CLASSES_FROM_DATA = "the list of classes was read from the data of all tasks"
 
 
 class _SingleTask(BaseMultiTask):
-    """What both faces share: scaling by the codebook or, without one, by each task's own data."""
+    """What both estimators share: scaling by the codebook or, without one, by each task's own data."""
 
     def __init__(self, task: str | int | None = None, *, bounds: Any = None) -> None:
         self.task = task
@@ -212,7 +212,7 @@ class SingleTaskClassifier(BaseMultiTaskClassifier, _SingleTask):
 
 
 class _Pooled(BaseMultiTask):
-    """What both faces share: all rows are one task's."""
+    """What both estimators share: all rows are one task's."""
 
     def __init__(self, task: str | int | None = None, *, bounds: Any = None) -> None:
         self.task = task

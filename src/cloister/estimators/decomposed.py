@@ -25,7 +25,7 @@ OWN: dict[str, Callable[[float], OwnPenalty]] = {
 
 
 class _Decomposed(BaseLinear):
-    """What the faces of `Decomposed` share."""
+    """What the estimators of `Decomposed` share."""
 
     def __init__(
         self,

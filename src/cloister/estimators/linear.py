@@ -31,7 +31,7 @@ __all__ = [
 
 
 class BaseLinear(BaseMultiTask):
-    """What the faces here share: a loss and a step that suit the codebook, and what tasks choose at home."""
+    """What the estimators here share: a loss and a step that suit the codebook, and what tasks choose at home."""
 
     lam: float | Sequence[float]
     clip: float | str
@@ -93,7 +93,7 @@ class BaseLinear(BaseMultiTask):
 
 
 class _Covariance(BaseLinear):
-    """What the faces of `LowRank` and `GroupSparse` share."""
+    """What the estimators of `LowRank` and `GroupSparse` share."""
 
     _kind: type[LowRank] | type[GroupSparse]
 
@@ -228,7 +228,7 @@ class GroupSparseClassifier(BaseMultiTaskClassifier, _Covariance):
 
 
 class _MeanRegularized(BaseLinear):
-    """What the faces of `MeanRegularized` share."""
+    """What the estimators of `MeanRegularized` share."""
 
     _several = True
 

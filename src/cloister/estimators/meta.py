@@ -35,7 +35,7 @@ SOLVER = ExactSolver(50)
 
 
 class _Meta(BaseLinear):
-    """What both faces share."""
+    """What both estimators share."""
 
     _several = True
     guard = False

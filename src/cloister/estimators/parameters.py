@@ -1,4 +1,4 @@
-"""What kinds the faces' common parameters must have, said in a sentence rather than a traceback."""
+"""What kinds the estimators' common parameters must have, said in a sentence rather than a traceback."""
 
 from __future__ import annotations
 

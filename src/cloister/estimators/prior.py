@@ -22,7 +22,7 @@ STRUCTURES: dict[str, type[Structure]] = {
 
 
 class _SharedPrior(BaseMultiTask):
-    """What both faces share: the structure, by its word."""
+    """What both estimators share: the structure, by its word."""
 
     def __init__(
         self,

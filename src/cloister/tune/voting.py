@@ -218,11 +218,11 @@ def vote(
 
 
 def fit_best(
-    faces: Sequence[BaseMultiTask], X: Any, y: Any, tasks: ArrayLike | None = None
+    estimators: Sequence[BaseMultiTask], X: Any, y: Any, tasks: ArrayLike | None = None
 ) -> tuple[BaseMultiTask, TuningResult]:
-    """Choose among scikit-learn faces by `vote`; return the winner, fitted, and the choice.
+    """Choose among scikit-learn estimators by `vote`; return the winner, fitted, and the choice.
 
-    Codebook, epsilon, delta, relation, ledger and random state are those of the first face that has them, for
+    Codebook, epsilon, delta, relation, ledger and random state are those of the first estimator that has them, for
     everything together; the others must not say otherwise. The winner has the guarantee of the whole, which
     is more than its own plan costs, so it refuses `save`: export the tasks' models instead.
 
@@ -239,18 +239,18 @@ def fit_best(
     """
     from sklearn.base import clone
 
-    first = next((face for face in faces if hasattr(face, "epsilon")), None)
+    first = next((estimator for estimator in estimators if hasattr(estimator, "epsilon")), None)
     if first is None:
-        raise InputError("One of the faces must share something. Got none with an epsilon.")
+        raise InputError("One of the estimators must share something. Got none with an epsilon.")
     for name in ("task", "bounds", "epsilon", "delta", "relation", "ledger", "random_state"):
-        given = [face.get_params()[name] for face in faces if name in face.get_params()]
+        given = [estimator.get_params()[name] for estimator in estimators if name in estimator.get_params()]
         if any(value is not given[0] and value != given[0] for value in given):
-            raise InputError(f"All faces must have the same {name}: it is one choice, with one budget.")
-    for face in faces:
-        face._check_parameters()
+            raise InputError(f"All estimators must have the same {name}: it is one choice, with one budget.")
+    for estimator in estimators:
+        estimator._check_parameters()
     columns, codebook, data = first._encode(X, y, tasks, None)
     election = Vote(
-        tuple(face._algorithm(codebook) for face in faces),
+        tuple(estimator._algorithm(codebook) for estimator in estimators),
         _loss(codebook),
         n_tasks=len(data),
         epsilon=first.epsilon,
@@ -259,7 +259,7 @@ def fit_best(
         caveats=(FROM_DATA,) if codebook.from_private_data else (),
     )
     choice = vote(election, data, ledger=first.ledger, random_state=first.random_state)
-    best: BaseMultiTask = clone(faces[choice.index])
+    best: BaseMultiTask = clone(estimators[choice.index])
     best._adopt(columns, TableRun.of(choice.run, codebook))
     best.guarantee_ = choice.guarantee
     return best, choice

@@ -41,7 +41,7 @@ class Convex(ClientLearner):
 
     Notes
     -----
-    It takes `ExactSolver` solvers, and `Descent` without minibatches; the only penalty it knows is `Quadratic`.
+    It takes `ExactSolver`, and `Descent` without minibatches; the only penalty it knows is `Quadratic`.
 
     Examples
     --------

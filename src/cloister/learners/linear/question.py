@@ -36,7 +36,7 @@ class Question:
         What the board says before anyone is asked.
     answer : callable
         From states, a block, the candidate priors and what was said so far to one message a task.
-    digest : callable
+    update : callable
         From the noisy sum of answers and its noise's deviation to what the board says.
     """
 
@@ -44,7 +44,7 @@ class Question:
     channel: Channel
     unknown: tuple[float, ...]
     answer: Callable[[States, Block, Candidates, Said], Floats]
-    digest: Callable[[Floats, float], Floats]
+    update: Callable[[Floats, float], Floats]
 
 
 def centred(log_evidence: Floats) -> Floats:
