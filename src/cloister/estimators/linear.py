@@ -31,7 +31,7 @@ __all__ = [
 
 
 class BaseLinear(BaseMultiTask):
-    """What the estimators here share: a loss and a step that suit the codebook, and what tasks choose at home."""
+    """What the estimators here share: a loss and a step that suit the codebook, and choices at home."""
 
     lam: float | Sequence[float]
     clip: float | str

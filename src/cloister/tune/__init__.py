@@ -11,7 +11,7 @@ of all their data, and so are the runs it is chosen from. Two ways of paying:
 
 Choosing is dear. At epsilon 1 a vote on the strength of `MeanRegularized` (four values, and single tasks;
 half of the rows for training, four splits) gave errors of 1.00, 1.13 and 0.97 times single-task learning's on
-tables of 160, 65 and 2410 schools. The estimator's default, which was set with such tables in sight, gave 0.96,
+tables of 160, 65 and 2410 schools. The estimator's default, set with such tables in sight, gave 0.96,
 0.97 and 1.00. With few tasks spend on one run with a sensible default, and let tasks choose at home.
 
 References

@@ -222,7 +222,7 @@ def fit_best(
 ) -> tuple[BaseMultiTask, TuningResult]:
     """Choose among scikit-learn estimators by `vote`; return the winner, fitted, and the choice.
 
-    Codebook, epsilon, delta, relation, ledger and random state are those of the first estimator that has them, for
+    Codebook, epsilon, delta, relation, ledger and random state are those of the first that has them, for
     everything together; the others must not say otherwise. The winner has the guarantee of the whole, which
     is more than its own plan costs, so it refuses `save`: export the tasks' models instead.
 
