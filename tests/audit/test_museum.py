@@ -80,7 +80,7 @@ def test_nothing_can_be_selected_for_a_run():
     public = {type(part).__name__ for exhibit in EXHIBITS for part in (exhibit, exhibit.attack)}
     assert not public & set(cloister.__all__)
     for exhibit in EXHIBITS:
-        with pytest.raises(PlanError, match="mechanism must be a"):
+        with pytest.raises(PlanError, match="mechanism must be of a subclass of Mechanism"):
             Plan(SharedPrior(Regression(3)), exhibit.attack, Everyone(), n_tasks=20)
 
 

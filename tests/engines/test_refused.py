@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import cloister as cl
-from cloister.tasks import public_seeds
 
 M = 20
 RNG = np.random.default_rng(0)
@@ -82,21 +81,3 @@ def test_a_channel_that_was_not_priced_is_refused_in_any_round(tmp_path):
     with pytest.raises(cl.errors.AlgorithmError, match="did not declare"):
         cl.run(plan, TASKS, journal=tmp_path / "run")
     assert cl.Billboard.recover(tmp_path / "run" / "board").rounds == 1
-
-
-def test_saved_states_stay_as_they_were_saved():
-    """Whoever goes on does not change what another may go on from."""
-    plan = cl.Plan(
-        cl.algorithms.MeanRegularized(cl.learners.LeastSquares(2), rounds=4),
-        cl.mechanisms.NoNoise(),
-        n_tasks=M,
-    )
-    board, some = plan.create_board(), np.arange(M) % 2 == 0
-    with cl.engines.Local().workers(plan, TASKS, public_seeds(TASKS.ids)) as workers:
-        workers.start(board)
-        saved = workers.save_state()
-        before = {name: array.copy() for name, array in saved.states.items()}
-        for _ in range(2):
-            workers.collect(board, some)
-    for name, array in saved.states.items():
-        np.testing.assert_array_equal(array, before[name])

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from cloister import Ledger, Plan, SharedPriorRegressor, Tasks, run
 from cloister.algorithms import MeanRegularized
 from cloister.channel import Relation
 from cloister.doubts import FLOATING_POINT, SEEDED
+from cloister.engines import Local
 from cloister.errors import BudgetError, InputError, LedgerError, MissingExtraError
 from cloister.learners import LeastSquares
 from cloister.ledger import stores
@@ -152,16 +154,19 @@ def test_a_run_is_charged_before_its_first_release(where):
     tasks = Tasks.from_arrays(rng.uniform(-1, 1, (100, 3)), rng.uniform(-1, 1, 100), np.arange(100) % TASKS)
     seen = []
 
-    class Watched(MeanRegularized):
-        def init(self, block, board):
-            seen.append(len(Ledger.open(where).history))
-            return super().init(block, board)
+    class Watched(Local):
+        @contextmanager
+        def workers(self, *arguments):
+            with super().workers(*arguments) as workers:
+                start = workers.start
+                workers.start = lambda board: (seen.append(len(Ledger.open(where).history)), start(board))
+                yield workers
 
-    plan = Plan(Watched(LeastSquares(3), rounds=2), n_tasks=TASKS, delta=DELTA).calibrate(0.9)
-    run(plan, tasks, ledger=ledger, random_state=0)
+    plan = Plan(MeanRegularized(LeastSquares(3), rounds=2), n_tasks=TASKS, delta=DELTA).calibrate(0.9)
+    run(plan, tasks, ledger=ledger, random_state=0, engine=Watched())
     assert seen == [1]  # committed, and seen by another connection, before a task was asked for anything
     with pytest.raises(BudgetError):
-        run(plan, tasks, ledger=Ledger.open(where), random_state=0)
+        run(plan, tasks, ledger=Ledger.open(where), random_state=0, engine=Watched())
     assert seen == [1]
 
 
