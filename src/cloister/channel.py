@@ -36,7 +36,6 @@ class Relation(StrEnum):
 
     @property
     def other(self) -> Relation:
-        """The other relation."""
         return Relation.ZERO_OUT if self is Relation.REPLACE else Relation.REPLACE
 
 
@@ -61,15 +60,12 @@ class Plain:
     r"""The message as it is: :math:`u`. Sensitivity 1 (zero-out), 2 (replace; :math:`u' = -u`)."""
 
     def weights(self, dim: int) -> tuple[Floats, Integers]:
-        """Return weights 1 and degrees 1."""
         return np.ones(dim), np.full(dim, 1)
 
     def sums(self, units: A) -> A:
-        """Return the sum of the rows."""
         return namespace(units).sum(units, axis=0)
 
     def sensitivity(self, relation: Relation) -> float:
-        """Return 1 or 2."""
         return 2.0 if relation == Relation.REPLACE else 1.0
 
 
@@ -81,15 +77,12 @@ class Absolute:
     """
 
     def weights(self, dim: int) -> tuple[Floats, Integers]:
-        """Return weights 1 and degrees 1."""
         return np.ones(dim), np.full(dim, 1)
 
     def sums(self, units: A) -> A:
-        """Return the sum of absolute values."""
         return namespace(units).sum(abs(units), axis=0)
 
     def sensitivity(self, relation: Relation) -> float:
-        """Return 1 or sqrt(2)."""
         return math.sqrt(2) if relation == Relation.REPLACE else 1.0
 
 
@@ -102,17 +95,14 @@ class Outer:
     """
 
     def weights(self, dim: int) -> tuple[Floats, Integers]:
-        """Return the weights of `svec`, and degrees 2."""
         scale = _triangle(dim)[2]
         return scale, np.full(scale.size, 2)
 
     def sums(self, units: A) -> A:
-        """Return the upper triangle of the sum of outer products."""
         i, j, _ = _triangle(units.shape[1])
         return (units.T @ units)[i, j]
 
     def sensitivity(self, relation: Relation) -> float:
-        """Return 1 or sqrt(2)."""
         return math.sqrt(2) if relation == Relation.REPLACE else 1.0
 
 
@@ -124,15 +114,12 @@ class Diagonal:
     """
 
     def weights(self, dim: int) -> tuple[Floats, Integers]:
-        """Return weights 1 and degrees 2."""
         return np.ones(dim), np.full(dim, 2)
 
     def sums(self, units: A) -> A:
-        """Return the sum of squares."""
         return namespace(units).sum(units * units, axis=0)
 
     def sensitivity(self, relation: Relation) -> float:
-        """Return 1 or sqrt(2)."""
         return math.sqrt(2) if relation == Relation.REPLACE else 1.0
 
 
@@ -155,18 +142,15 @@ class MeanAndOuter:
             )
 
     def weights(self, dim: int) -> tuple[Floats, Integers]:
-        """Return the weights of both parts, and degrees 1 and 2."""
         (ones, first), (scale, second) = Plain().weights(dim), Outer().weights(dim)
         weights = [math.sqrt(self.a) * ones, math.sqrt(1 - self.a) * scale]
         return np.concatenate(weights), np.concatenate([first, second])
 
     def sums(self, units: A) -> A:
-        """Return the sum, and the upper triangle of the sum of outer products."""
         both = [Plain().sums(units), Outer().sums(units)]
         return namespace(units).concatenate(both)
 
     def sensitivity(self, relation: Relation) -> float:
-        """Return 1 or sqrt(D2(a))."""
         if relation == Relation.ZERO_OUT:
             return 1.0
         return math.sqrt(2 + self.a**2 / (2 * (1 - self.a)) if self.a <= 2 / 3 else 4 * self.a)
@@ -300,12 +284,10 @@ def _outside(whole: Any) -> Any:
 
 
 def equal_rounds(count: int, channels: Sequence[Channel]) -> tuple[Round, ...]:
-    """Return `count` rounds that share the budget equally."""
     return (Round(1 / count, tuple(channels)),) * count
 
 
 def finite_rows(rows: A) -> A:
-    """Say which rows are finite throughout."""
     return namespace(rows).isfinite(rows).all(axis=1)
 
 

@@ -58,12 +58,10 @@ class Doubt:
         return f"{self.grade}: {self.reason}"
 
     def to_dict(self) -> dict[str, str]:
-        """Return plain values for JSON."""
         return {"grade": str(self.grade), "reason": self.reason}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Doubt:
-        """Read what `to_dict` wrote."""
         if not isinstance(values, Mapping) or set(values) != {"grade", "reason"}:
             raise InputError(f"A doubt has a grade and a reason, and nothing else. Got {values!r}.")
         return cls(values["grade"], values["reason"])
@@ -82,7 +80,6 @@ SHARED_DEVICE = Doubt(
 
 
 def merged(*groups: Iterable[Doubt]) -> tuple[Doubt, ...]:
-    """Return every doubt once, in order."""
     return tuple(dict.fromkeys(chain.from_iterable(groups)))
 
 

@@ -122,7 +122,6 @@ class Plan:
 
     @cached_property
     def rounds(self) -> tuple[Round, ...]:
-        """The schedule."""
         if not self.speaks:
             return ()
         return self.algorithm.schedule(self.n_tasks, Budget(self.mechanism.budget, self.mechanism.pure))
@@ -240,7 +239,6 @@ class Plan:
             _check_public(board.before(t + 1), self.algorithm.update(release, before), f"Release {t}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as a plain document."""
         document: dict[str, Any] = to_document(self)
         return document
 
@@ -262,7 +260,6 @@ class Plan:
         return plan
 
     def to_toml(self) -> str:
-        """Return the plan as TOML."""
         return tomli_w.dumps(self.to_dict())
 
     @classmethod

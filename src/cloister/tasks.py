@@ -60,7 +60,6 @@ class Block:
         return local_uniforms(self.keys, counter, self.weight.shape[1])
 
     def take(self, rows: ArrayLike) -> Block:
-        """Return the block of some of its tasks."""
         at = np.asarray(rows)
         return Block(self.ids[at], self.X[at], self.y[at], self.weight[at], self.keys[at])
 
@@ -250,7 +249,6 @@ class Tasks:
         return Tasks(self.ids[at], self.X[rows], self.y[rows], self.weight[rows], offsets)
 
     def only(self, task: object) -> Tasks:
-        """Return one task, by name."""
         return self.select([self.roster.position(task)])
 
     def split(self, test: float = 0.3, seed: int = 0) -> tuple[Tasks, Tasks]:

@@ -71,29 +71,22 @@ class OneRelease(Algorithm):
     only: Channel
 
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
-        """Return the one round, with all of the budget."""
         return (Round(1.0, (self.only,)),)
 
     def start(self) -> Public:
-        """Return nothing."""
         return {}
 
     def channel(self, board: Billboard) -> Channel:
-        """Return the channel."""
         return self.only
 
     def init(self, block: Block, board: Billboard) -> States:
-        """Return no state."""
         return {}
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
-        """Return silence."""
         return np.zeros((len(block), self.only.dim)), states
 
     def update(self, release: Release, board: Billboard) -> Public:
-        """Return nothing."""
         return {}
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Return no model."""
         return {}

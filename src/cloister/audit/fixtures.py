@@ -106,7 +106,6 @@ class PublishedLaplace:
 
     @property
     def scale(self) -> float:
-        """Scale of the noise's length."""
         return self.epsilon / (2 * self.clip)
 
     @property

@@ -37,7 +37,6 @@ class Freshness:
 
     @property
     def breach(self) -> bool:
-        """Whether noise came again."""
         return not (self.keys and self.rounds)
 
 

@@ -57,7 +57,6 @@ class NoiseLaw:
 
     @property
     def worst(self) -> str:
-        """The test that agrees least."""
         return min(self.p_values, key=self.p_values.__getitem__)
 
 

@@ -80,15 +80,12 @@ class _Repeated:
     times: int
 
     def weights(self, dim: int) -> tuple[Floats, NDArray[np.int64]]:
-        """Return the weights and degrees, repeated."""
         weights, degrees = self.lift.weights(dim)
         return np.tile(weights, self.times), np.tile(degrees, self.times)
 
     def sums(self, units: A) -> A:
-        """Return the sums, repeated."""
         tiled: A = namespace(units).tile(self.lift.sums(units), (self.times,))
         return tiled
 
     def sensitivity(self, relation: Relation) -> float:
-        """Return that of one release."""
         return self.lift.sensitivity(relation)

@@ -38,7 +38,6 @@ class Measured:
 
     @property
     def breach(self) -> bool:
-        """Whether the measured lower bound is above the claim."""
         return self.bound.epsilon > self.claimed * (1 + 1e-9)
 
 

@@ -186,17 +186,14 @@ class Billboard:
 
     @property
     def rounds(self) -> int:
-        """How many releases are posted."""
         return max(0, len(self.records) - 1)
 
     @property
     def complete(self) -> bool:
-        """Whether the plan's every release is posted."""
         return self.rounds == self.capacity
 
     @property
     def releases(self) -> Sequence[Release]:
-        """Every release so far, in order."""
         return Releases(self.records)
 
     @property
@@ -205,7 +202,6 @@ class Billboard:
         return self._store.head
 
     def before(self, round: int) -> Billboard:
-        """Return the board as it was when round number `round` (from 0) began."""
         return replace(self, records=self.records[: round + 1])
 
     def save(self, path: str | os.PathLike[str]) -> Path:

@@ -45,7 +45,6 @@ class MemoryBytes:
         self.data, self.size = data, len(data)
 
     def read(self, at: int, size: int) -> bytes:
-        """Return a piece."""
         return self.data[at : at + size]
 
 
@@ -59,11 +58,9 @@ class FileBytes:
 
     @property
     def size(self) -> int:
-        """How long the file is now."""
         return os.fstat(self._file).st_size
 
     def read(self, at: int, size: int) -> bytes:
-        """Return a piece of the file."""
         found = read_at(self._file, at, size)
         more = size - len(found)
         return found + self.read(at + len(found), more) if found and more else found
@@ -193,7 +190,6 @@ class RecordStore(Sequence[Record]):
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> RecordStore:
-        """Put records on a shelf, in memory."""
         loose = list(records)
         return cls(_Row(None, 0, loose), len(loose))
 

@@ -60,7 +60,6 @@ class Release:
     channel: int = 0
 
     def facts(self) -> dict[str, Any]:
-        """Return everything but the value."""
         return {key: getattr(self, key) for key in ("noise", "denominator", "share", "channel")}
 
 
@@ -82,12 +81,10 @@ class Record:
 
     @property
     def hashed(self) -> bool:
-        """Whether the hash is known already."""
         return "hash" in self.__dict__
 
     @property
     def size(self) -> int:
-        """How many bytes its arrays have."""
         value = 0 if self.release is None else self.release.value.nbytes
         return value + sum(array.nbytes for array in self.public.values())
 
@@ -100,7 +97,6 @@ def known_record(release: Release | None, public: Mapping[str, Array], found: by
 
 
 def frozen(array: Array) -> Array:
-    """Return a copy that nobody can change."""
     copy = np.array(array, order="C")
     if copy.dtype.kind not in "biufc":
         raise BillboardError(f"A billboard holds arrays of numbers only. Got dtype {copy.dtype}.")

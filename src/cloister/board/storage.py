@@ -111,7 +111,6 @@ def read_at(file: int, at: int, size: int) -> bytes:
 
 
 def write_at(file: int, at: int, data: bytes) -> None:
-    """Write bytes to a place in an open file."""
     rest = memoryview(data)
     while rest:
         if sys.platform == "win32":

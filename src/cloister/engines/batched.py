@@ -88,7 +88,6 @@ class Batched:
 
     @contextmanager
     def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> Iterator[Workers]:
-        """Bring the tasks to the device."""
         rows = rows_of(tasks, self)
         network = plan.algorithm.network
         if network is None:
@@ -136,22 +135,18 @@ class _Bucket:
                 yield slice(int(part[0]), int(part[-1]) + 1), len(part)
 
     def members(self, at: slice | Tensor, real: int) -> NDArray[np.int64]:
-        """Return which tasks a block really has."""
         return self.index[at if isinstance(at, slice) else at[:real].numpy()]
 
     def block(self, at: slice | Tensor, real: int) -> Block:
-        """Return a block of tasks on the device."""
         X, y, weight, keys = (self._fetch(column, at) for column in (self.X, self.y, self.weight, self.keys))
         if real < len(weight):
             weight[real:] = 0
         return Block(np.arange(len(weight)), X, y, weight, keys)  # type: ignore[arg-type]
 
     def states_of(self, at: slice | Tensor) -> dict[str, Tensor]:
-        """Return a block's states, on the device."""
         return {name: self._fetch(array, at) for name, array in self.states.items()}
 
     def keep(self, states: dict[str, Tensor], at: slice | Tensor, real: int) -> None:
-        """Put the new states of a block in place of its old ones."""
         if isinstance(at, slice) and real == len(self.index):
             self.states = states
             return
@@ -310,7 +305,6 @@ def _first(states: dict[str, Tensor], count: int) -> dict[str, Tensor]:
 
 
 def _home(states: Tensor, like: Tensor) -> Tensor:
-    """Keep states where the data are."""
     there = states.to(like.device)
     return there.pin_memory() if like.is_pinned() else there.clone()
 

@@ -192,7 +192,6 @@ def _resized(plan: Plan, count: int) -> Plan:
 
 
 def _named(clusters: Clusters) -> dict[Hashable, Hashable]:
-    """Return the cluster of each task by the name that counts."""
     if not isinstance(clusters, Mapping):
         raise InputError(
             "clusters must map each task's name to its cluster, as a dict does. "

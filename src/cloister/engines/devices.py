@@ -66,12 +66,10 @@ class MultiDevice:
             raise PlanError(f"Several takes a tuple of engines, one at least. Got {self.engines!r}.")
 
     def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
-        """Those of any of the engines."""
         return merged(*(engine.doubts_of(plan) for engine in self.engines))
 
     @contextmanager
     def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> Iterator[Workers]:
-        """Give each engine its share of the tasks."""
         rows = rows_of(tasks, self)
         shares = deal(len(tasks), min(len(self.engines), len(tasks)))
         with ExitStack() as stack:

@@ -66,7 +66,6 @@ class ZeroInvalid:
     engine: Engine
 
     def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
-        """Those of the engine."""
         return self.engine.doubts_of(plan)
 
     @contextmanager

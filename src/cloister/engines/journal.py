@@ -116,15 +116,12 @@ class MemoryJournal:
     fresh: bool = True
 
     def keep(self, board: Billboard, state: NoiseState) -> Billboard:
-        """Return the board."""
         self.posted = board
         return board
 
-    def restore(self, state: NoiseState) -> None:
-        """Do nothing."""
+    def restore(self, state: NoiseState) -> None: ...
 
-    def finish(self) -> None:
-        """Do nothing."""
+    def finish(self) -> None: ...
 
     forget = discard = finish
 
@@ -150,7 +147,6 @@ class Secret:
 
     @classmethod
     def read(cls, path: Path) -> Secret | None:
-        """Read the secret, if it is there."""
         if not path.exists():
             return None
         try:
@@ -179,7 +175,6 @@ class Secret:
 
     @property
     def source(self) -> Randomness:
-        """The run's randomness."""
         if self.seed is not None:
             return SeededRandomness(self.seed)
         return SystemRandomness(bytes.fromhex(self.key))
@@ -241,7 +236,6 @@ class FolderJournal:
         return board
 
     def finish(self) -> None:
-        """Write the board's last line."""
         if not self.ended:
             with told(self.folder / "board", _AGAIN):
                 write_all(self.file, END)

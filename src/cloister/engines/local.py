@@ -51,7 +51,6 @@ class Local:
 
     @contextmanager
     def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> Iterator[Workers]:
-        """Put the tasks into blocks of similar size."""
         rows, dim = rows_of(tasks, self), _widest(plan)
         layout = rows.layout(dim)
         blocks = list(rows.blocks(layout, seeds, dim))
@@ -172,7 +171,6 @@ def _together(said: Sequence[Array], dim: int) -> list[Array]:
 
 
 def _summed(channel: Channel, exact: bool, messages: Array) -> tuple[Array, int]:
-    """Return the sum of messages, and how many were not finite."""
     return channel.total(messages, exact), int((~finite_rows(messages)).sum())
 
 

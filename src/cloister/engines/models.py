@@ -48,7 +48,6 @@ class Models:
         self.tables: dict[str, _Table | NDArray[Any]] = {}
 
     def put(self, index: NDArray[np.int64], part: Mapping[str, NDArray[Any]]) -> None:
-        """Put some tasks' rows in their places."""
         for name, rows in part.items():
             if name not in self.tables:
                 self.tables[name] = self._table((self.count, *rows.shape[1:]), rows.dtype)

@@ -38,17 +38,14 @@ class RoundsOnly:
     engine: Engine
 
     def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
-        """Those of the engine."""
         return self.engine.doubts_of(plan)
 
     @contextmanager
     def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> Iterator[Workers]:
-        """Make the engine's own workers, which finish with nothing."""
         with self.engine.workers(plan, tasks, seeds) as workers:
             yield _Unfinished([workers], [np.arange(len(tasks))])
 
 
 class _Unfinished(SeveralWorkers):
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
-        """Return nobody's model."""
         return {}

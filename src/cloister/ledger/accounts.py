@@ -259,7 +259,6 @@ class Ledger:
 
     @property
     def population(self) -> str:
-        """Name of the population."""
         return self._store.account.population
 
     @property

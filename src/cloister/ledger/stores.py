@@ -74,7 +74,6 @@ class DatabaseStore:
         return self.place.name
 
     def charges(self) -> tuple[Charge, ...]:
-        """Return all charges in order; refuse a broken chain."""
         known = self.seen[-1:]  # before the reading begins: another thread may book meanwhile
         with session(self.place, writing=False) as connection:
             _require_ledger(self.place, connection)
@@ -271,7 +270,6 @@ class SqliteFile:
 
     @property
     def name(self) -> str:
-        """The path."""
         return str(self.path)
 
     @cached_property
@@ -292,8 +290,7 @@ class SqliteFile:
             raise
         return connection
 
-    def settle(self, connection: Connection) -> None:
-        """Nothing to do."""
+    def settle(self, connection: Connection) -> None: ...
 
     def holds_ledger(self, connection: Connection) -> bool:
         """Whether the schema is exactly a ledger's; an empty file holds none, anything else is refused.
@@ -328,7 +325,6 @@ class SqliteFile:
             connection.execute("PRAGMA journal_mode=WAL").close()
 
     def without_password(self) -> str:
-        """Return the whole path."""
         return str(self.path.absolute())
 
 
@@ -372,7 +368,6 @@ class Server:
                 connection.exec_driver_sql(statement)
 
     def holds_ledger(self, connection: Connection) -> bool:
-        """Whether the tables are there."""
         return all(inspect(connection).has_table(table) for table in _TABLES)
 
     def install(self, connection: Connection) -> None:
@@ -385,11 +380,9 @@ class Server:
         for statement in (*_TABLES.values(), *(_POSTGRES_GUARD if guarded else ())):
             connection.exec_driver_sql(statement)
 
-    def check(self, connection: Connection) -> None:
-        """Leave pages to the server."""
+    def check(self, connection: Connection) -> None: ...
 
-    def finish(self) -> None:
-        """Nothing to do."""
+    def finish(self) -> None: ...
 
     def without_password(self) -> str:
         """Return the URL; a password then comes from where the driver finds it, such as ~/.pgpass."""
@@ -488,5 +481,4 @@ def _damaged(name: str) -> NoReturn:
 
 
 def _bare(url: URL, query: Any) -> URL:
-    """Return a URL without its password."""
     return URL.create(url.drivername, url.username, None, url.host, url.port, url.database, query)

@@ -77,11 +77,9 @@ class GaussianDP:
         return cost.only(GaussianEvent) and (not amplified(cost) or not cost.private)
 
     def epsilon(self, cost: Cost, delta: float) -> float:
-        """Epsilon at ``delta``."""
         return visible_epsilon(cost, delta, size=1)
 
     def delta(self, cost: Cost, epsilon: float) -> float:
-        """Delta at ``epsilon``."""
         if not cost.private:
             return 1.0
         mu = single_mu(cost, size=1)
@@ -111,11 +109,9 @@ class Unamplified:
         return cost.only(GaussianEvent) and amplified(cost) and cost.private
 
     def epsilon(self, cost: Cost, delta: float) -> float:
-        """Epsilon at ``delta``."""
         return visible.mixture_epsilon(_exposure(cost), _takers(cost, 1), delta)
 
     def delta(self, cost: Cost, epsilon: float) -> float:
-        """Delta at ``epsilon``."""
         return visible.mixture_delta(_exposure(cost), _takers(cost, 1), epsilon)
 
 
@@ -142,11 +138,9 @@ class PLD:
         return hidden.feasible(cost.groups, cost.probability, 1)
 
     def epsilon(self, cost: Cost, delta: float) -> float:
-        """Epsilon at ``delta``."""
         return hidden.pld_epsilon(cost.groups, cost.probability, cost.relation, 1, delta)
 
     def delta(self, cost: Cost, epsilon: float) -> float:
-        """Delta at ``epsilon``."""
         return hidden.pld_delta(cost.groups, cost.probability, cost.relation, 1, epsilon)
 
 
@@ -176,11 +170,9 @@ class RDP:
         return isinstance(cost.sampling, Everyone) or (amplified(cost) and cost.relation == "zero_out")
 
     def epsilon(self, cost: Cost, delta: float) -> float:
-        """Epsilon at ``delta``."""
         return float(self._compose(cost).get_epsilon(delta))
 
     def delta(self, cost: Cost, epsilon: float) -> float:
-        """Delta at ``epsilon``."""
         return float(self._compose(cost).get_delta(epsilon))
 
     def _compose(self, cost: Cost) -> Any:
@@ -214,11 +206,9 @@ class WishartPLD:
         return cost.only(GammaEvent) and isinstance(cost.sampling, Everyone)
 
     def epsilon(self, cost: Cost, delta: float) -> float:
-        """Epsilon at ``delta``."""
         return gamma.gamma_epsilon(self._rounds(cost), cost.relation, delta) if cost.private else math.inf
 
     def delta(self, cost: Cost, epsilon: float) -> float:
-        """Delta at ``epsilon``."""
         return gamma.gamma_delta(self._rounds(cost), cost.relation, epsilon) if cost.private else 1.0
 
     def _rounds(self, cost: Cost) -> gamma.Shifts:
@@ -244,15 +234,12 @@ class PureDP:
     exact: ClassVar[bool] = False
 
     def supports(self, cost: Cost) -> bool:
-        """Whether every round is purely private."""
         return cost.only(PureEvent)
 
     def epsilon(self, cost: Cost, delta: float) -> float:
-        """Epsilon at ``delta``."""
         return composition_bound(self._epsilons(cost), delta)
 
     def delta(self, cost: Cost, epsilon: float) -> float:
-        """Delta at ``epsilon``."""
         epsilons = self._epsilons(cost)
         if composition_bound(epsilons, 0.0) <= epsilon:
             return 0.0

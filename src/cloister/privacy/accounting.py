@@ -68,7 +68,6 @@ class Prices:
 
     @classmethod
     def of(cls, cost_under: Callable[[Relation], Cost], relation: Relation, delta: float) -> Prices:
-        """Price a cost under both relations."""
         return cls(relation, price(cost_under(relation), delta), price(cost_under(relation.other), delta))
 
 
@@ -266,7 +265,6 @@ class _Bracket:
         self.seen: list[tuple[float, float]] = []
 
     def add(self, x: float, y: float) -> None:
-        """Take note of a price."""
         self.seen.append((x, y))
         if y <= 0:
             self.good = (x, y)

@@ -42,12 +42,10 @@ class Buffers:
 
     @property
     def theta(self) -> Floats:
-        """The decays."""
         return np.asarray(self.decays * 2.0**-SCALE_BITS, dtype=np.float64)
 
     @property
     def omega(self) -> Floats:
-        """The weights."""
         return np.asarray(self.weights * 2.0**-SCALE_BITS, dtype=np.float64)
 
     def coefficients(self, count: int) -> Floats:
@@ -79,7 +77,6 @@ class Buffered(LowerToeplitz):
 
     @cached_property
     def inverse(self) -> Floats:
-        """The coefficients of the inverse matrix."""
         theta, omega = self.buffers.theta, self.buffers.omega
         out, state = np.zeros(self.rounds), np.zeros(len(theta))
         for t in range(self.rounds):

@@ -94,32 +94,26 @@ class Correlated(Mechanism):
 
     @property
     def budget(self) -> float:
-        """The Gaussian-DP parameter of the whole run."""
         return level(self.mu)
 
     @property
     def calibrated(self) -> bool:
-        """Whether mu is given."""
         return self.mu is not None
 
     @property
     def correlated(self) -> bool:
-        """It is."""
         return True
 
     @property
     def kind(self) -> str:
-        """Exact integers or floating point, and that it is correlated."""
         made = "exact integer noise on a fixed-point sum" if self.exact else FLOATING
         return f"{made}, correlated over rounds ({self.name}; no gain from sampling is claimed)"
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
-        """None if exact."""
         return () if self.exact else (FLOATING_POINT,)
 
     def cost(self, schedule: Schedule, relation: Relation) -> Cost:
-        """Return one event: the whole run."""
         if not schedule.rounds:
             return Cost((), Everyone(), schedule.n_tasks, relation.value)
         scale = self.budget / self.reach(schedule, schedule.relation)
@@ -136,7 +130,6 @@ class Correlated(Mechanism):
         return self.reach(schedule, schedule.relation) / self.budget
 
     def deviation(self, schedule: Schedule, round: int, channel: Channel) -> float:
-        """Return the standard deviation of a release's noise."""
         return self.level(schedule) * float(self.strategy(schedule).deviations[round])
 
     def effective_mu(self, schedule: Schedule) -> float:
@@ -145,13 +138,11 @@ class Correlated(Mechanism):
         return len(schedule) * schedule.channel.sensitivity(schedule.relation) / loudest
 
     def check(self, schedule: Schedule) -> None:
-        """Refuse sums or noise that integers cannot hold."""
         if schedule.rounds and self.exact:
             step = float(schedule.channel.steps.min()) * 2.0 ** -self.bits(schedule)
             integer_deviation(2 ** (LOUDEST_BITS - NOISE_BITS) * self.level(schedule) / step)
 
     def begin(self, schedule: Schedule, source: Randomness) -> NoiseState:
-        """Return the state of the noise before the first round of a run."""
         self.check(schedule)
         if not schedule.rounds:
             return self.state(schedule, measure=_nothing, source=source)
@@ -171,7 +162,6 @@ class Correlated(Mechanism):
         return np.asarray(encoded + noise * normals(stream.uniforms(len(steps))))
 
     def scaled(self, budget: float) -> Self:
-        """Return the same noise with another total budget."""
         return replace(self, mu=budget)
 
 

@@ -165,7 +165,6 @@ class Cost:
 
     @property
     def rounds(self) -> int:
-        """Number of rounds."""
         return len(self.events)
 
     @property
@@ -174,7 +173,6 @@ class Cost:
         return self.sampling.probability(self.n_tasks, max(1, self.rounds))
 
     def only(self, kind: type[Event]) -> bool:
-        """Whether all events are of one kind."""
         return all(isinstance(event, kind) for event in self.events)
 
     @cached_property

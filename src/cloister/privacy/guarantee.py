@@ -233,7 +233,6 @@ class Guarantee:
         return out
 
     def to_json(self) -> str:
-        """Return strict JSON."""
         return json.dumps(self.to_dict(), allow_nan=False, ensure_ascii=False, indent=2)
 
     @classmethod

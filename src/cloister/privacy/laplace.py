@@ -70,22 +70,18 @@ class L2Laplace(PerRound):
 
     @property
     def calibrated(self) -> bool:
-        """Whether mu is given."""
         return self.mu is not None
 
     @property
     def pure(self) -> bool:
-        """It is."""
         return True
 
     def law(self, channel: Channel, noise: float) -> Law | None:
-        """Return the law of a Gamma length and a uniform direction."""
         from cloister.privacy.laws import LaplaceLaw
 
         return LaplaceLaw(noise / math.sqrt(channel.size + 1)) if noise > 0 else None
 
     def event(self, round: Round, planned: Relation, relation: Relation) -> PureEvent:
-        """Return the price of a round."""
         return PureEvent(self.budget * math.sqrt(round.share) * growth(round, planned, relation))
 
     def noise(self, channel: Channel, planned: Relation, share: float) -> float:
@@ -95,18 +91,15 @@ class L2Laplace(PerRound):
 
     @property
     def kind(self) -> str:
-        """Floating point."""
         return FLOATING
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
-        """Floating point."""
         return (FLOATING_POINT,)
 
     def perturb(
         self, total: NDArray[Any], channel: Channel, noise: float, source: Randomness, round: int
     ) -> Floats:
-        """Return the sum with noise added."""
         from scipy.special import gammaincinv
 
         uniforms = source.stream("noise", round).bound_to(total, noise).uniforms(total.size + 1)
@@ -115,5 +108,4 @@ class L2Laplace(PerRound):
         return np.asarray(total + length * (direction / np.linalg.norm(direction)))
 
     def scaled(self, budget: float) -> L2Laplace:
-        """Return Laplace noise at another level."""
         return L2Laplace(budget)

@@ -48,11 +48,9 @@ class GaussianLaw:
     deviation: float
 
     def log_density(self, noise: Floats) -> Floats:
-        """Return minus half the squared length, in deviations."""
         return np.asarray(-0.5 * ((noise / self.deviation) ** 2).sum(axis=1))
 
     def uniforms(self, noise: Floats) -> Floats:
-        """Return one for each coordinate."""
         return np.asarray(ndtr(noise / self.deviation))
 
 
@@ -69,7 +67,6 @@ class LaplaceLaw:
     scale: float
 
     def log_density(self, noise: Floats) -> Floats:
-        """Return minus the length, in scales."""
         return np.asarray(-np.linalg.norm(noise, axis=1) / self.scale)
 
     def uniforms(self, noise: Floats) -> Floats:

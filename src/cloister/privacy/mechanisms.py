@@ -105,7 +105,6 @@ class Mechanism(ABC):
 
     @property
     def calibrated(self) -> bool:
-        """Whether the level is set."""
         return True
 
     @property
@@ -162,13 +161,11 @@ class PerRound(Mechanism):
         """Return the release: the sum with noise added, in units of the clip."""
 
     def cost(self, schedule: Schedule, relation: Relation) -> Cost:
-        """Return one event for each round."""
         price = {round: self.event(round, schedule.relation, relation) for round in set(schedule.rounds)}
         events = tuple(price[round] for round in schedule.rounds)
         return Cost(events, schedule.sampling, schedule.n_tasks, relation.value)
 
     def deviation(self, schedule: Schedule, round: int, channel: Channel) -> float:
-        """Return the standard deviation of a round's noise."""
         return self.noise(channel, schedule.relation, schedule.rounds[round].share)
 
     def effective_mu(self, schedule: Schedule) -> float:
@@ -185,11 +182,9 @@ class PerRound(Mechanism):
         )
         return self.budget / round(louder, 12)  # 1 but for rounding where the noise is Gaussian
 
-    def check(self, schedule: Schedule) -> None:
-        """Refuse nothing."""
+    def check(self, schedule: Schedule) -> None: ...
 
     def begin(self, schedule: Schedule, source: Randomness) -> NoiseState:
-        """Return a state that keeps nothing but count."""
         return _Fresh(self, schedule, source)
 
 
@@ -265,17 +260,14 @@ class Gaussian(PerRound):
 
     @property
     def calibrated(self) -> bool:
-        """Whether mu is given."""
         return self.mu is not None
 
     @property
     def coordinatewise(self) -> bool:
-        """It is."""
         return True
 
     @property
     def smallest_dim(self) -> int:
-        """One number: noise is alike in all directions."""
         return 1
 
     def law(self, channel: Channel, noise: float) -> Law | None:
@@ -286,27 +278,22 @@ class Gaussian(PerRound):
         return GaussianLaw(noise) if noise > 0 and not coarse else None
 
     def event(self, round: Round, planned: Relation, relation: Relation) -> GaussianEvent:
-        """Return the price of a round, against neighbours and against silence."""
         mu = self.budget * math.sqrt(round.share)
         against, silence = (growth(round, planned, r) for r in (relation, Relation.ZERO_OUT))
         return GaussianEvent(mu * against, mu * silence)
 
     def noise(self, channel: Channel, planned: Relation, share: float) -> float:
-        """Return the noise's standard deviation."""
         return channel.sensitivity(planned) / (self.budget * math.sqrt(share))
 
     @property
     def kind(self) -> str:
-        """Exact integers, or floating point."""
         return "exact integer noise on a fixed-point sum" if self.exact else FLOATING
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
-        """None if exact."""
         return () if self.exact else (FLOATING_POINT,)
 
     def check(self, schedule: Schedule) -> None:
-        """Refuse noise that integers cannot hold."""
         if self.exact:
             for share, channel in {(r.share, channel) for r in schedule.rounds for channel in r.channels}:
                 noise = self.noise(channel, schedule.relation, share)
@@ -315,7 +302,6 @@ class Gaussian(PerRound):
     def perturb(
         self, total: NDArray[Any], channel: Channel, noise: float, source: Randomness, round: int
     ) -> Floats:
-        """Return the sum with noise added."""
         stream = source.stream("noise", round)
         if not self.exact:
             drawn = noise * normals(stream.uniforms(channel.size))
@@ -323,7 +309,6 @@ class Gaussian(PerRound):
         return np.asarray(channel.steps * on_grid(np.asarray(total), noise, channel.steps, stream))
 
     def scaled(self, budget: float) -> Gaussian:
-        """Return Gaussian noise with another total budget."""
         return replace(self, mu=budget)
 
 
@@ -333,20 +318,16 @@ class NoNoise(PerRound):
 
     @property
     def budget(self) -> float:
-        """Infinity."""
         return math.inf
 
     def event(self, round: Round, planned: Relation, relation: Relation) -> GaussianEvent:
-        """Return the infinite price of a round."""
         return GaussianEvent(math.inf)
 
     def noise(self, channel: Channel, planned: Relation, share: float) -> float:
-        """Return 0."""
         return 0.0
 
     @property
     def kind(self) -> str:
-        """None."""
         return "none"
 
     @property
@@ -357,11 +338,9 @@ class NoNoise(PerRound):
     def perturb(
         self, total: NDArray[Any], channel: Channel, noise: float, source: Randomness, round: int
     ) -> Floats:
-        """Return the sum itself."""
         return np.asarray(total)
 
     def scaled(self, budget: float) -> NoNoise:
-        """Refuse: silence has no level."""
         raise PlanError("NoNoise() adds no noise and cannot be calibrated. Use Gaussian().")
 
 

@@ -62,11 +62,9 @@ class RingState:
 
     @property
     def rows(self) -> int:
-        """One for each band."""
         return len(self.weights)
 
     def release(self, total: Array, channel: Channel) -> Floats:
-        """Return the next round's release."""
         self._hear(np.asarray(total))
         ages = (self.turn - np.arange(len(self.secret))) % len(self.secret)
         encoded = np.einsum("i,ij->j", self.weights[ages], self.secret)  # twice as fast as a matrix product
@@ -77,22 +75,18 @@ class RingState:
         return released
 
     def recall(self, total: Array, posted: Floats) -> None:
-        """Take in a round whose release is posted."""
         self._hear(np.asarray(total))
         self._post(posted)
 
     def listen(self, posted: Floats) -> None:
-        """Take in a release whose sum is kept."""
         self._make(posted.size)
         self._post(posted)
 
     def changed(self) -> dict[int, Array]:
-        """Return the rows of the last rounds."""
         rows, self.fresh = {row: self.secret[row] for row in sorted(self.fresh)}, set()
         return rows
 
     def restore(self, read: ReadRow) -> None:
-        """Read the sums of the last rounds back."""
         for round in range(max(0, self.turn - self.rows), self.turn):
             row = round % self.rows
             self.secret[row] = np.frombuffer(read(row, round + 1), self.secret.dtype)
@@ -134,11 +128,9 @@ class BufferState:
 
     @property
     def rows(self) -> int:
-        """One for each decaying sum."""
         return len(self.buffers.decays)
 
     def release(self, total: Array, channel: Channel) -> Floats:
-        """Return the next round's release."""
         said = self._scaled(np.asarray(total))
         if self.bits is None:
             encoded = said + self.buffers.omega @ self.secret
@@ -151,21 +143,17 @@ class BufferState:
         return released
 
     def recall(self, total: Array, posted: Floats) -> None:
-        """Take in a round whose release is posted."""
         self._decay(self._scaled(np.asarray(total)))
         self._post(posted)
 
     def listen(self, posted: Floats) -> None:
-        """Take in a release whose sum is kept."""
         self._make(posted.size)
         self._post(posted)
 
     def changed(self) -> dict[int, Array]:
-        """Return all rows: each changes in every round."""
         return dict(enumerate(self.secret))
 
     def restore(self, read: ReadRow) -> None:
-        """Read the decaying sums back."""
         for row in range(self.rows):
             self.secret[row] = np.frombuffer(read(row, self.turn), self.secret.dtype)
 
@@ -213,7 +201,6 @@ class TreeState:
 
     @property
     def rows(self) -> int:
-        """One for each level."""
         return len(self.tree.variances)
 
     def release(self, total: Array, channel: Channel) -> Floats:
@@ -234,24 +221,20 @@ class TreeState:
         return released
 
     def recall(self, total: Array, posted: Floats) -> None:
-        """Take in a round whose release is posted."""
         total = np.asarray(total)
         self._running(total.size)
         self._turn(total, posted)
 
     def listen(self, posted: Floats) -> None:
-        """Take in a release whose sum is kept."""
         self._running(posted.size)
         self._turn(np.zeros(posted.size, dtype=self.dtype), posted)
 
     def changed(self) -> dict[int, Array]:
-        """Return the nodes that are waiting since the last time."""
         rows = {node.level: node.total for node in self.waiting if node.level in self.fresh}
         self.fresh = set()
         return rows
 
     def restore(self, read: ReadRow) -> None:
-        """Read the waiting nodes back."""
         for at, node in enumerate(self.waiting):
             kept = read(node.level, self.turn >> node.level << node.level)  # when it was complete
             self.waiting[at] = replace(node, total=np.frombuffer(kept, self.dtype))

@@ -43,17 +43,14 @@ class Participation:
 
     @classmethod
     def always(cls, n_tasks: int, rounds: int) -> Participation:
-        """Return the table in which every task takes part in every round."""
         return cls(partial(_alike, n_tasks, True), rounds, n_tasks)
 
     @classmethod
     def never(cls, n_tasks: int, rounds: int) -> Participation:
-        """Return the table in which no task ever takes part."""
         return cls(partial(_alike, n_tasks, False), rounds, n_tasks)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rounds and tasks."""
         return self.rounds, self.n_tasks
 
     def __len__(self) -> int:

@@ -76,15 +76,12 @@ class Toeplitz(Correlated):
 
     @property
     def name(self) -> str:
-        """The factorisation, and its bands."""
         return "square-root Toeplitz" + ("" if self.bands is None else f", {self.bands} bands")
 
     def strategy(self, schedule: Schedule) -> LowerToeplitz:
-        """Return the square root, rounded to the grid if exact."""
         return _square_root(len(schedule), self.bands, self.bits(schedule) if self.exact else None)
 
     def bits(self, schedule: Schedule) -> int:
-        """Return how many bits after the point there is room for."""
         real = _square_root(len(schedule), self.bands, None)
         found = bits_for(schedule, real, min(schedule.passes, float(real.coefficients.sum())))
         if found < _LEAST_BITS:
@@ -95,7 +92,6 @@ class Toeplitz(Correlated):
         return found
 
     def state(self, schedule: Schedule, measure: Measure, source: Randomness) -> NoiseState:
-        """Return the state of one run."""
         c = self.strategy(schedule).coefficients
         weights = np.rint(c * 2.0 ** self.bits(schedule)).astype(np.int64) if self.exact else c
         return RingState(weights, c, measure, source)
@@ -133,11 +129,9 @@ class Tree(Correlated):
 
     @property
     def name(self) -> str:
-        """The tree, and how it is read."""
         return "binary tree, estimated from below" if self.honaker else "binary tree"
 
     def strategy(self, schedule: Schedule) -> BinaryTree:
-        """Return the tree."""
         return _tree(len(schedule), self.honaker)
 
     def bits(self, schedule: Schedule) -> int:
@@ -145,7 +139,6 @@ class Tree(Correlated):
         return min(0, bits_for(schedule, self.strategy(schedule), schedule.passes))
 
     def state(self, schedule: Schedule, measure: Measure, source: Randomness) -> NoiseState:
-        """Return the state of one run."""
         return TreeState(self.strategy(schedule), "i8" if self.exact else "f8", measure, source)
 
 
@@ -189,15 +182,12 @@ class BLT(Correlated):
 
     @property
     def name(self) -> str:
-        """That it is buffered."""
         return "buffered Toeplitz"
 
     def strategy(self, schedule: Schedule) -> Buffered:
-        """Return the decaying sums."""
         return _buffered(len(schedule), self.buffers)
 
     def bits(self, schedule: Schedule) -> int:
-        """Return how many bits after the point there is room for."""
         return bits_for(schedule, self.strategy(schedule), schedule.passes)
 
     def slack(self, schedule: Schedule) -> float:
@@ -219,7 +209,6 @@ class BLT(Correlated):
             )
 
     def state(self, schedule: Schedule, measure: Measure, source: Randomness) -> NoiseState:
-        """Return the state of one run."""
         bits = self.bits(schedule) if self.exact else None
         return BufferState(self.strategy(schedule).buffers, bits, measure, source)
 

@@ -150,7 +150,6 @@ class SystemRandomness(Randomness):
 
     @property
     def key(self) -> bytes:
-        """The secret itself."""
         return self.secret
 
 
@@ -176,7 +175,6 @@ class SeededRandomness(Randomness):
 
     @property
     def key(self) -> bytes:
-        """The key that follows from the seed."""
         return _shake(b"seed", str(int(self.seed)).encode())
 
 

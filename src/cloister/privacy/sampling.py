@@ -71,23 +71,18 @@ class Everyone:
 
     @property
     def hidden(self) -> bool:
-        """Nothing to hide: always False."""
         return False
 
     def probability(self, n_tasks: int, rounds: int) -> float:
-        """Probability that one given task takes part in one given round."""
         return 1.0
 
     def denominator(self, n_tasks: int, rounds: int) -> float:
-        """Public number of tasks in a round."""
         return float(n_tasks)
 
     def draw(self, coins: Coins, n_tasks: int, rounds: int) -> Participation:
-        """All true; no coin is used."""
         return Participation.always(n_tasks, rounds)
 
     def describe(self) -> str:
-        """Say it in one phrase, for the guarantee."""
         return "every task takes part in every round"
 
 
@@ -126,19 +121,15 @@ class Poisson:
             )
 
     def probability(self, n_tasks: int, rounds: int) -> float:
-        """Probability that one given task takes part in one given round."""
         return float(self.rate)
 
     def denominator(self, n_tasks: int, rounds: int) -> float:
-        """Public expected number of tasks in a round."""
         return float(self.rate) * n_tasks
 
     def draw(self, coins: Coins, n_tasks: int, rounds: int) -> Participation:
-        """Draw who takes part: independent coins."""
         return Participation(partial(_below, coins, n_tasks, self.rate), rounds, n_tasks)
 
     def describe(self) -> str:
-        """Say it in one phrase, for the guarantee."""
         seen = (
             "its coin is asserted to be hidden from everyone but the curator"
             if self.hidden
@@ -180,7 +171,6 @@ class FixedSize:
             )
 
     def probability(self, n_tasks: int, rounds: int) -> float:
-        """Probability that one given task takes part in one given round."""
         if self.size > n_tasks:
             raise PlanError(
                 f"FixedSize size must be at most the number of tasks, {n_tasks}. Got {self.size}. "
@@ -189,7 +179,6 @@ class FixedSize:
         return self.size / n_tasks
 
     def denominator(self, n_tasks: int, rounds: int) -> float:
-        """Public number of tasks in a round."""
         return self.probability(n_tasks, rounds) * n_tasks
 
     def draw(self, coins: Coins, n_tasks: int, rounds: int) -> Participation:
@@ -198,7 +187,6 @@ class FixedSize:
         return Participation(partial(_smallest, coins, n_tasks, self.size), rounds, n_tasks)
 
     def describe(self) -> str:
-        """Say it in one phrase, for the guarantee."""
         return f"a random set of {self.size} tasks takes part in each round; who did may be seen by all"
 
 
@@ -220,15 +208,12 @@ class OnePass:
 
     @property
     def hidden(self) -> bool:
-        """Nothing to hide: always False."""
         return False
 
     def probability(self, n_tasks: int, rounds: int) -> float:
-        """Probability that one given task takes part in one given round."""
         return 1 / rounds
 
     def denominator(self, n_tasks: int, rounds: int) -> float:
-        """Public expected number of tasks in a round."""
         return n_tasks / rounds
 
     def draw(self, coins: Coins, n_tasks: int, rounds: int) -> Participation:
@@ -241,7 +226,6 @@ class OnePass:
         return Participation(partial(np.equal, turns), rounds, n_tasks)
 
     def describe(self) -> str:
-        """Say it in one phrase, for the guarantee."""
         return "each task takes part in exactly one round; which one may be seen by all"
 
 
@@ -274,15 +258,12 @@ class Epochs:
 
     @property
     def hidden(self) -> bool:
-        """Nothing to hide: always False."""
         return False
 
     def probability(self, n_tasks: int, rounds: int) -> float:
-        """Probability that one given task takes part in one given round."""
         return 1 / self.slots(rounds)
 
     def denominator(self, n_tasks: int, rounds: int) -> float:
-        """Public expected number of tasks in a round."""
         return n_tasks / self.slots(rounds)
 
     def slots(self, rounds: int) -> int:
@@ -295,12 +276,10 @@ class Epochs:
         return max(1, rounds // self.passes)
 
     def draw(self, coins: Coins, n_tasks: int, rounds: int) -> Participation:
-        """Draw who takes part: one pass, again and again."""
         one = OnePass().draw(coins, n_tasks, self.slots(rounds))
         return Participation(partial(_again, one), rounds, n_tasks)
 
     def describe(self) -> str:
-        """Say it in one phrase, for the guarantee."""
         return (
             f"each task takes part in {self.passes} rounds, equally far apart; which ones may be seen by all"
         )

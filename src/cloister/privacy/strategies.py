@@ -116,7 +116,6 @@ class LowerToeplitz:
 
     @cached_property
     def inverse(self) -> Floats:
-        """The coefficients of the inverse matrix."""
         later = self.coefficients[1:]
         out = np.zeros(self.rounds)
         out[0] = 1.0
@@ -161,15 +160,12 @@ class LowerToeplitz:
         return np.sqrt(squares[::-1][:slots]) * ROUNDED_UP
 
     def first(self, rounds: int) -> LowerToeplitz:
-        """Return the matrix of the first rounds."""
         return LowerToeplitz(self.coefficients[:rounds], min(rounds, self.rounds))
 
     def encoder(self) -> Floats:
-        """Return C."""
         return _lower(np.pad(self.coefficients, (0, self.rounds - len(self.coefficients))))
 
     def decoder(self) -> Floats:
-        """Return the inverse of C."""
         return _lower(self.inverse)
 
 
@@ -257,11 +253,9 @@ class BinaryTree:
         return [(t, at) for t, low in enumerate(lowest) for at in range(low, int(self.levels[t]) + 1)]
 
     def first(self, rounds: int) -> BinaryTree:
-        """Return the tree over the first rounds."""
         return BinaryTree(min(rounds, self.rounds), self.honaker)
 
     def encoder(self) -> Floats:
-        """Return C."""
         out = np.zeros((len(self.measured()), self.rounds))
         for row, (last, level) in zip(out, self.measured(), strict=True):
             row[last + 1 - 2**level : last + 1] = 1.0
@@ -285,6 +279,5 @@ class BinaryTree:
 
 
 def _lower(column: Floats) -> Floats:
-    """Return the lower triangular Toeplitz matrix with this first column."""
     lag = np.subtract.outer(np.arange(len(column)), np.arange(len(column)))
     return np.where(lag >= 0, column[np.abs(lag)], 0.0)

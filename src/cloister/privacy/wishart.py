@@ -93,7 +93,6 @@ class Wishart(PerRound):
 
     @property
     def calibrated(self) -> bool:
-        """Whether mu is given."""
         return self.mu is not None
 
     @property
@@ -102,7 +101,6 @@ class Wishart(PerRound):
         return 2
 
     def law(self, channel: Channel, noise: float) -> Law | None:
-        """Return the law of a Wishart matrix less its mean."""
         from cloister.privacy.laws import WishartLaw
 
         freedom = self._freedom(channel.dim)
@@ -119,12 +117,10 @@ class Wishart(PerRound):
 
     @property
     def kind(self) -> str:
-        """Floating point."""
         return FLOATING
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
-        """Floating point."""
         return (FLOATING_POINT,)
 
     def perturb(
@@ -138,7 +134,6 @@ class Wishart(PerRound):
         return np.asarray(total + noise / math.sqrt(2 * freedom) * centred)
 
     def scaled(self, budget: float) -> Wishart:
-        """Return Wishart noise at another level."""
         return replace(self, mu=budget)
 
     def _freedom(self, dim: int) -> float:

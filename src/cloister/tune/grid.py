@@ -131,7 +131,6 @@ def on_all_rows(done: Run, tasks: Tasks) -> Run:
 
 
 def check_tasks(tasks: Tasks, n_tasks: int) -> None:
-    """Refuse data of another number of tasks."""
     if len(tasks) != n_tasks:
         raise InputError(f"The choice is for {n_tasks} tasks, the data has {len(tasks)}.")
 

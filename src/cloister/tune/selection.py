@@ -130,7 +130,6 @@ class RepeatAndSelect(Grid):
 
     @cached_property
     def plans(self) -> tuple[Plan, ...]:
-        """One plan a candidate."""
         return tuple(self._plans(self.mu))
 
     def _prices(self) -> accounting.Prices:

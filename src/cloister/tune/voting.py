@@ -61,19 +61,15 @@ class Ballot(Algorithm):
         return Channel(self.candidates, 1.0, Absolute())
 
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
-        """Return one round."""
         return (Round(1.0, (self._channel,)),)
 
     def start(self) -> dict[str, NDArray[Any]]:
-        """Start without votes."""
         return {"votes": np.zeros(self.candidates)}
 
     def channel(self, board: Billboard) -> Channel:
-        """Return the one channel."""
         return self._channel
 
     def init(self, block: Block, board: Billboard) -> States:
-        """Keep nothing."""
         return {}
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
@@ -84,11 +80,9 @@ class Ballot(Algorithm):
         return one_hot & known.any(axis=1, keepdims=True), states
 
     def update(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
-        """Post the noisy count."""
         return {"votes": release.value}
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Return nothing: a vote changes no model."""
         return {}
 
 

@@ -84,7 +84,6 @@ class SpreadMessage:
 
     @property
     def each(self) -> float:
-        """The message in one coordinate."""
         return 1 / math.sqrt(self.dim)
 
     def draw(self, speaking: bool, count: int, rng: np.random.Generator) -> Floats:

@@ -32,7 +32,6 @@ class GammaLength:
     scale: float
 
     def noisy(self, model: Floats, count: int, rng: np.random.Generator) -> Floats:
-        """Return `count` noisy models."""
         direction = rng.standard_normal((count, len(model)))
         direction /= np.linalg.norm(direction, axis=1, keepdims=True)
         return np.asarray(model + direction * rng.gamma(len(model), self.scale, (count, 1)))
@@ -45,7 +44,6 @@ class ShippedLaplace:
     epsilon: float
 
     def noisy(self, model: Floats, count: int, rng: np.random.Generator) -> Floats:
-        """Return `count` noisy models."""
         mechanism, channel = L2Laplace(self.epsilon), Channel(len(model))
         curator = Curator(mechanism, SystemRandomness(rng.bytes(32)))
         total, noise = curator.total(channel, model[None]), mechanism.noise(channel, Relation.REPLACE, 1.0)

@@ -30,7 +30,6 @@ class Naive:
     """The sum plus floats."""
 
     def releases(self, messages: Floats, deviation: float, count: int, rng: np.random.Generator) -> Floats:
-        """Return noisy sums."""
         total = messages.sum(axis=0)
         return np.asarray(total + deviation * rng.standard_normal((count, len(total))))
 
@@ -51,7 +50,6 @@ class Shipped:
     exact: bool = True
 
     def releases(self, messages: Floats, deviation: float, count: int, rng: np.random.Generator) -> Floats:
-        """Return noisy sums."""
         return self.sums(np.broadcast_to(messages, (count, *messages.shape)), Plain(), deviation, rng)
 
     def sums(self, said: Floats, lift: Lift, deviation: float, rng: np.random.Generator) -> Floats:

@@ -35,7 +35,6 @@ class FixedSizeRounds:
     noise: float = 4.0
 
     def draw(self, speaking: bool, count: int, rng: np.random.Generator) -> Floats:
-        """Return log likelihood ratios."""
         runs = [self._draw(speaking, len(part), rng) for part in _parts(count)]
         return np.concatenate(runs)
 
@@ -72,11 +71,9 @@ class SampledMeans:
 
     @property
     def expected(self) -> float:
-        """Expected number of tasks in a round."""
         return self.rate * self.tasks
 
     def draw(self, speaking: bool, count: int, rng: np.random.Generator) -> Floats:
-        """Return log likelihood ratios."""
         others = rng.binomial(self.tasks - 1, self.rate, (count, self.rounds))
         coins = rng.random((count, self.rounds)) < self.rate
         without, with_it = self.size.means(others, self.expected)
@@ -101,7 +98,6 @@ class PublicSize:
     """Divide by how many were expected; who says nothing says zero."""
 
     def means(self, others: NDArray[np.int64], expected: float) -> tuple[Floats, Floats]:
-        """Return means without and with the task's -1, where so many others say 1."""
         return np.asarray(others / expected), np.asarray((others - 1) / expected)
 
 

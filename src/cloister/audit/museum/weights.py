@@ -28,7 +28,6 @@ class SampleCounts:
     """Weight by the number of rows, as federated averaging does."""
 
     def mean(self, messages: Floats, rows: Floats) -> Floats:
-        """Return the mean over rows."""
         return np.asarray(rows @ messages / rows.sum())
 
 
@@ -37,7 +36,6 @@ class Surviving:
     """Drop messages that are not finite; divide by how many are left."""
 
     def mean(self, messages: Floats, rows: Floats) -> Floats:
-        """Return the mean of what is finite."""
         return np.asarray(messages[np.isfinite(messages).all(axis=1)].mean(axis=0))
 
 

@@ -49,7 +49,6 @@ class WishartNoise:
     epsilon: float
 
     def covariances(self, said: Floats, rng: np.random.Generator) -> Floats:
-        """Return a noisy sum of outer products for each run."""
         runs, _, dim = said.shape
         noise = PublishedWishart(self.epsilon).draw(np.zeros((dim, dim)), rng, runs)
         return np.asarray(said.swapaxes(1, 2) @ said + noise)
@@ -63,7 +62,6 @@ class ShippedGaussian:
     exact: bool = True
 
     def covariances(self, said: Floats, rng: np.random.Generator) -> Floats:
-        """Return a noisy sum of outer products for each run."""
         released = Shipped(self.exact).sums(said, Outer(), self.deviation, rng)
         return unsvec(released, said.shape[2])
 
@@ -226,7 +224,6 @@ def directions(count: int, dim: int) -> Floats:
 
 
 def least_eigenvalue(matrices: Floats) -> Floats:
-    """Return the least eigenvalue of each matrix."""
     return np.asarray(np.linalg.eigvalsh(matrices)[:, 0])
 
 
