@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -22,3 +23,14 @@ def test_links_and_placeholders(page):
     for link in re.findall(r"\]\(([^)#]+)\)", text):
         assert link.startswith("https://") or (page.parent / link).exists(), link
     assert not re.search(r"\b[A-Z]+_TABLE\b|TODO|FIXME", text)
+
+
+def test_drawings_are_of_this_code():
+    """`python docs/draw.py` makes them anew."""
+    pytest.importorskip("grimp")
+    spec = importlib.util.spec_from_file_location("draw", ROOT / "docs" / "draw.py")
+    draw = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(draw)
+    assert draw.traced() == list(draw.STEPS)
+    assert (ROOT / "docs" / "rooms.svg").read_text(encoding="utf-8") == draw.draw_rooms()
+    assert (ROOT / "docs" / "message.svg").read_text(encoding="utf-8") == draw.draw_message()
