@@ -29,7 +29,7 @@ from typing import Protocol
 
 import numpy as np
 
-from cloister.board import record_store as shelf
+from cloister.board import record_store
 from cloister.board.billboard import END, MAGIC, Billboard, Scan, scan, synced_every
 from cloister.board.record_store import bytes_of
 from cloister.board.storage import (
@@ -230,8 +230,8 @@ class FolderJournal:
             if due:
                 os.fsync(self.file)
         self.size += len(data)
-        if self.size > shelf.ROOM:
-            board.settle(self.folder / "board", self.size)
+        if self.size > record_store.CACHE_BYTES:
+            board.mark_stored(self.folder / "board", self.size)
         self.posted = board
         return board
 

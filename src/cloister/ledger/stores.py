@@ -290,7 +290,7 @@ class SqliteFile:
             raise
         return connection
 
-    def settle(self, connection: Connection) -> None: ...
+    def configure(self, connection: Connection) -> None: ...
 
     def holds_ledger(self, connection: Connection) -> bool:
         """Whether the schema is exactly a ledger's; an empty file holds none, anything else is refused.
@@ -361,7 +361,7 @@ class Server:
                 f"SQLAlchemy knows no database {self.url.drivername!r}. Use postgresql://user@host/database."
             ) from None
 
-    def settle(self, connection: Connection) -> None:
+    def configure(self, connection: Connection) -> None:
         """Wait for others only so long, and count a commit only once it is on disk."""
         if connection.dialect.name == "postgresql":
             for statement in _POSTGRES_SETTINGS:
@@ -423,7 +423,7 @@ def session(place: Place, writing: bool) -> Iterator[Connection]:
     with told(place.name), place.engine.connect() as plain:
         connection = plain.execution_options(writing=writing)
         with connection.begin():
-            place.settle(connection)
+            place.configure(connection)
             yield connection
 
 
