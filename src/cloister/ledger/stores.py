@@ -181,7 +181,7 @@ def _find(place: Place, connection: Connection, population: str) -> Account:
 def _decode(
     place: Place, read: Callable[[Sequence[Any]], T], fetch: Callable[[], Sequence[Sequence[Any]]]
 ) -> tuple[T, ...]:
-    """Read rows; what a ledger cannot have written is told as damage."""
+    """Read rows; what a ledger cannot have written is damage."""
     try:
         return tuple(map(read, fetch()))
     except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
@@ -420,7 +420,7 @@ def locate(where: str | os.PathLike[str], create: bool) -> Place:
 @contextmanager
 def session(place: Place, writing: bool) -> Iterator[Connection]:
     """Yield a connection in a transaction that is committed at the end, or not at all."""
-    with told(place.name), place.engine.connect() as plain:
+    with database_errors(place.name), place.engine.connect() as plain:
         connection = plain.execution_options(writing=writing)
         with connection.begin():
             place.configure(connection)
@@ -428,8 +428,8 @@ def session(place: Place, writing: bool) -> Iterator[Connection]:
 
 
 @contextmanager
-def told(name: str) -> Iterator[None]:
-    """Turn whatever a database refuses into one sentence."""
+def database_errors(name: str) -> Iterator[None]:
+    """Raise LedgerError, one sentence, for whatever a database refuses."""
     try:
         yield
     except IntegrityError:
