@@ -159,9 +159,8 @@ class _RecordList:
                 self.unstored.append(record)
                 return self
             stored = min(self.stored, after)
-            return _RecordList(
-                self.in_file if stored else None, stored, self.unstored[: after - stored] + [record]
-            )
+            kept = [*self.unstored[: after - stored], record]
+            return _RecordList(self.in_file if stored else None, stored, kept)
 
     def mark_stored(self, in_file: _FileRecords, ends: Iterable[int]) -> None:
         with self.lock:
