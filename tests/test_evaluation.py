@@ -218,10 +218,10 @@ def test_the_ledger_is_charged_once_a_release_and_refuses_before_anything_leaves
 
 def test_the_charge_is_booked_before_the_noise_is_drawn(done, halves, monkeypatch):
     ledger = Ledger(1.0, 1e-3)
-    booked = []
-    monkeypatch.setattr(Gaussian, "perturb", lambda *_: booked.append(len(ledger.history)) or np.zeros(1))
+    recorded = []
+    monkeypatch.setattr(Gaussian, "perturb", lambda *_: recorded.append(len(ledger.history)) or np.zeros(1))
     evaluate(done, halves[1], epsilon=0.5, ledger=ledger, random_state=0)
-    assert booked == [1]
+    assert recorded == [1]
     assert ledger.history[0].doubts  # seeded noise is written down for ever
 
 

@@ -101,10 +101,10 @@ def test_the_chain_of_0_1_is_verified(old):
 
 
 def test_a_run_that_0_1_charged_is_not_charged_twice(old):
-    """Whoever finishes it elsewhere finds it booked."""
+    """Whoever finishes it elsewhere finds it recorded."""
     ledger = Ledger.open(old / "ledger.sqlite")
-    booked = ledger.history[3]
-    assert ledger.charge(booked.plan, plan().cost_under(ledger.relation), run=booked.run) == booked
+    recorded = ledger.history[3]
+    assert ledger.charge(recorded.plan, plan().cost_under(ledger.relation), run=recorded.run) == recorded
     assert Ledger.open(old / "ledger.sqlite").head == HEAD
 
 

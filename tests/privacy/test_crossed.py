@@ -179,7 +179,7 @@ def test_pure_noise(sampling, shares):
 
 
 def ledger_mu(plan, relation):
-    """What a ledger under a relation books; runs add up in squares, for owners of several tasks too."""
+    """What a ledger under a relation records; runs add up in squares, for owners of several tasks too."""
     ledger = cl.Ledger(50.0, 1e-3, Relation(relation))
     charge = ledger.charge(plan.fingerprint, plan.cost_under(Relation(relation)))
     ledger.charge("again", plan.cost_under(Relation(relation)))

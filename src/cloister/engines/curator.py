@@ -88,7 +88,7 @@ class Curator:
         doubts = self.plan.guarantee_on(self.journal.posted).doubts
         try:
             charge(ledger, Bill(self.plan.fingerprint, self.plan.cost_under, doubts), self.journal.run)
-        except PlanError:  # it may not take place, and nothing was booked
+        except PlanError:  # it may not take place, and nothing was recorded
             self.journal.discard()
             raise
 

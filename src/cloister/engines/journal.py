@@ -74,7 +74,7 @@ class Journal(Protocol):
 
     @property
     def run(self) -> str | None:
-        """The key under which a ledger books the run once, if it has one."""
+        """The key under which a ledger records the run once, if it has one."""
 
     @property
     def posted(self) -> Billboard:
@@ -211,7 +211,7 @@ class FolderJournal:
 
     @property
     def run(self) -> str:
-        """The key under which a ledger books this run once, however often it goes on."""
+        """The key under which a ledger records this run once, however often it goes on."""
         return self.secret.run
 
     def keep(self, board: Billboard, state: NoiseState) -> Billboard:

@@ -74,12 +74,12 @@ class DatabaseStore:
         return self.place.name
 
     def charges(self) -> tuple[Charge, ...]:
-        known = self.seen[-1:]  # before the reading begins: another thread may book meanwhile
+        known = self.seen[-1:]  # before the reading begins: another thread may record one meanwhile
         with session(self.place, writing=False) as connection:
             _require_ledger(self.place, connection)
             return self._read(connection, known)
 
-    def book(self, decide: Callable[[tuple[Charge, ...]], Charge]) -> Charge:
+    def record(self, decide: Callable[[tuple[Charge, ...]], Charge]) -> Charge:
         """Decide and append in one transaction; what is returned is committed.
 
         The account is locked before its charges are read. Should a database not honour that, two
@@ -434,7 +434,7 @@ def database_errors(name: str) -> Iterator[None]:
         yield
     except IntegrityError:
         raise LedgerError(
-            f"Another process wrote to {name} at the same moment. Nothing was booked; try again."
+            f"Another process wrote to {name} at the same moment. Nothing was recorded; try again."
         ) from None
     except DBAPIError as error:
         _refuse(name, error.orig)
@@ -459,7 +459,7 @@ def _refuse(name: str, error: BaseException | None) -> NoReturn:
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")) or code in ("55P03", "57014"):
         raise LedgerError(
             f"{name} has been locked by another process for more than {PATIENCE} seconds. Nothing was "
-            "booked; see what holds it, and try again."
+            "recorded; see what holds it, and try again."
         ) from None
     if code.startswith("SQLITE_READONLY"):
         raise LedgerError(f"{name} cannot be written: {first}. Check who may write it.") from None
@@ -470,10 +470,10 @@ def _refuse(name: str, error: BaseException | None) -> NoReturn:
             f"{name} cannot be opened. Check that its folder is there, and that both may be written."
         ) from None
     if code.startswith("SQLITE_FULL"):
-        raise LedgerError(f"There is no space left for {name}. Nothing was booked.") from None
+        raise LedgerError(f"There is no space left for {name}. Nothing was recorded.") from None
     if code.startswith("SQLITE_"):
         _damaged(name)
-    raise LedgerError(f"{name} cannot be used: {first}. Nothing was booked.") from None
+    raise LedgerError(f"{name} cannot be used: {first}. Nothing was recorded.") from None
 
 
 def _damaged(name: str) -> NoReturn:
