@@ -37,7 +37,7 @@ ALGORITHM = MeanRegularized(LOSS, rounds=2)
 
 def plan(mechanism=None, caveats=(LEAKY.reason,), algorithm=ALGORITHM):
     made = Plan(algorithm, mechanism or Gaussian(), n_tasks=M, caveats=caveats)
-    return made.calibrate(0.3) if made.speaks else made
+    return made.calibrate(0.3) if made.has_rounds else made
 
 
 class Doubtful(Local):

@@ -141,7 +141,7 @@ def play(
     True
     """
     if not (plan.rounds and math.isfinite(plan.mechanism.budget)):
-        raise PlanError("Only a plan that speaks, with noise, can be attacked. This one says nothing or all.")
+        raise PlanError("A plan to attack must have rounds, with noise. Got one without. Audit another.")
     if plan.mechanism.correlated:
         narrow_channel = _narrowest(plan.schedule.channel, plan.relation)
         worlds = list(streams.scores(plan, source, narrow_channel, draws, progress))

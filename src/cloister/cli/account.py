@@ -98,7 +98,7 @@ def _from_file(path: Path, epsilon: float | None, delta: float | None, types: li
         plan = replace(plan, delta=delta)
     if epsilon is not None:
         return plan.calibrate(positive("--epsilon", epsilon))
-    if plan.speaks and not plan.mechanism.calibrated:
+    if plan.has_rounds and not plan.mechanism.calibrated:
         raise PlanError(f"{path} has no noise level yet. Add --epsilon to see what one would need.")
     return plan
 

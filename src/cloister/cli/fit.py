@@ -189,7 +189,7 @@ def _plan(path: Path, types: list[str] | None, book: Codebook, tasks: int, epsil
         raise InputError(f"{path} is a plan for {plan.n_tasks} tasks. Got {tasks} in the table.")
     if book.from_private_data and FROM_DATA not in plan.caveats:
         plan = replace(plan, caveats=(*plan.caveats, FROM_DATA))
-    return plan.calibrate(epsilon) if plan.speaks and not plan.mechanism.calibrated else plan
+    return plan.calibrate(epsilon) if plan.has_rounds and not plan.mechanism.calibrated else plan
 
 
 def _account(place: str | None, population: str | None) -> Ledger | None:

@@ -104,7 +104,7 @@ def read_plan(path: Path, types: Iterable[Any] = ()) -> Plan:
         raise PlanError(f"There is no plan file {path}. Check the path.")
     try:
         plan = Plan.load(path, types)
-        if plan.speaks:
+        if plan.has_rounds:
             plan.algorithm.start()
     except CloisterError:
         raise

@@ -134,9 +134,9 @@ class Vote(Grid):
         return self._plans(mu)
 
     def _plans(self, mu: float) -> tuple[Plan, ...]:
-        speaks = [bool(candidate.schedule(self.n_tasks, Budget(1.0))) for candidate in self.candidates]
-        each = mu * math.sqrt((1 - self.share) / max(1, sum(speaks)))
-        ballot = mu * (math.sqrt(self.share) if any(speaks) else 1.0)
+        has_rounds = [bool(candidate.schedule(self.n_tasks, Budget(1.0))) for candidate in self.candidates]
+        each = mu * math.sqrt((1 - self.share) / max(1, sum(has_rounds)))
+        ballot = mu * (math.sqrt(self.share) if any(has_rounds) else 1.0)
         runs = tuple(self._plan(candidate, each) for candidate in self.candidates)
         return (*runs, self._plan(Ballot(len(self.candidates)), ballot))
 
