@@ -64,7 +64,7 @@ def _releases(plan: Plan, channel: Channel, source: Randomness) -> Floats:
     """Return releases of one sum in consecutive rounds, of shape (rounds, size); or what makes them up."""
     mechanism, noise = plan.mechanism, plan.noise(0, channel)
     if mechanism.correlated:
-        return np.round(streams.noise(plan, source, _NUMBERS).reshape(streams.heard(plan), -1), 6)
+        return np.round(streams.noise(plan, source, _NUMBERS).reshape(streams.rounds_played(plan), -1), 6)
     total = channel.total(channel.clip * np.eye(channel.dim)[:1], mechanism.exact)
     rounds = max(2, -(-_NUMBERS // channel.size))
     return np.array([fresh(mechanism).perturb(total, channel, noise, source, t) for t in range(rounds)])
