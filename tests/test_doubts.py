@@ -16,7 +16,7 @@ from cloister.cli import app
 from cloister.doubts import FLOATING_POINT, SEEDED, SHARED_DEVICE, Doubt, Grade
 from cloister.engines import Local, run_clusters
 from cloister.engines.devices import MultiDevice
-from cloister.engines.public_only import RoundsOnly
+from cloister.engines.rounds_only import RoundsOnly
 from cloister.errors import BillboardError, InputError, LedgerError
 from cloister.estimators import LowRankRegressor, SingleTaskRegressor
 from cloister.estimators.base import FROM_DATA

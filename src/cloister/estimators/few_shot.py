@@ -16,7 +16,7 @@ from cloister.algorithms.finetuning import FineTuning
 from cloister.algorithms.meta import MetaSGD
 from cloister.algorithms.server import ServerMomentum
 from cloister.engines.batched import Batched
-from cloister.engines.public_only import RoundsOnly
+from cloister.engines.rounds_only import RoundsOnly
 from cloister.engines.run import adapt, run
 from cloister.errors import InputError, PrivateDataError
 from cloister.estimators.parameters import check_parameters
