@@ -82,7 +82,7 @@ def test_the_guarantee_says_that_clusters_are_public():
     assert not run_clusters(PLAN, TASKS, PLACES, random_state=0).guarantee.holds
 
 
-def test_a_ledger_is_charged_once_for_the_dearest_run():
+def test_a_ledger_is_charged_once_for_the_most_expensive_run():
     alone, clustered = (Ledger(3.0, 1e-3, n_tasks=M) for _ in range(2))
     run(PLAN, TASKS, ledger=alone)
     run_clusters(PLAN, TASKS, PLACES, ledger=clustered)
@@ -95,7 +95,7 @@ def test_a_ledger_is_charged_once_for_the_dearest_run():
     assert clustered.spent == alone.spent
 
 
-def test_of_unequal_runs_the_dearest_is_charged():
+def test_of_unequal_runs_the_most_expensive_is_charged():
     """Nine of ten tasks are in more rounds than nine of twenty: the small cluster gets more noise."""
     plan = replace(PLAN, mechanism=Gaussian(), sampling=FixedSize(9)).calibrate(1.0)
     mus = {name: own.mechanism.mu for name, own in cluster_plans(plan, PLACES).items()}
