@@ -443,7 +443,7 @@ def test_a_second_writer_is_told(begun):
 
 
 def test_a_journal_that_was_moved_away_is_not_written(begun, monkeypatch):
-    """One who waited at the door while the run ended must not write to a file that has no name any more."""
+    """One who waited for the lock while the run ended must not write to a file that has no name any more."""
 
     def moved(file):
         begun.rename(begun.with_name("moved"))

@@ -139,7 +139,7 @@ def test_curves_equal_monte_carlo_and_quadrature(degrees, shift, direction):
 
 
 @pytest.mark.parametrize(("degrees", "shift"), SHIFTS)
-def test_smaller_messages_are_never_more expensive(degrees, shift):
+def test_smaller_messages_are_never_more_expensive(degrees, shift):
     epsilons = np.linspace(-3, 3, 61)
     for direction in ("remove", "add"):
         curves = [gamma.curve(degrees, a * shift, direction, epsilons) for a in (0.1, 0.5, 0.9, 1.0)]

@@ -23,7 +23,7 @@ from cloister.privacy.randomness import Randomness, SystemRandomness
 __all__ = ["Freshness", "check_freshness"]
 
 
-#: Numbers that are compared, and the share of equal ones that is too many. The quietest integer noise has
+#: Numbers that are compared, and the share of equal ones that is too many. The least integer noise has
 #: deviation 5: two draws are equal with probability 0.06, a third of 256 with probability below 1e-30.
 _NUMBERS, _MOST = 512, 0.3
 

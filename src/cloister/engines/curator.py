@@ -75,7 +75,7 @@ class Curator:
 
     @cached_property
     def coins(self) -> Participation:
-        """Who takes part in which round, from a stream of its own; of nobody if tasks draw their own."""
+        """Who takes part in which round, from a stream of its own; empty if tasks draw their own coins."""
         rounds, n_tasks = len(self.plan.rounds), self.plan.n_tasks
         if self.apart and self.plan.sampling.independent:
             return Participation.always(0, rounds)
