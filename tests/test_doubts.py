@@ -19,11 +19,11 @@ from cloister.engines.devices import MultiDevice
 from cloister.engines.rounds_only import RoundsOnly
 from cloister.errors import BillboardError, InputError, LedgerError
 from cloister.estimators import LowRankRegressor, SingleTaskRegressor
-from cloister.estimators.base import FROM_DATA
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Gaussian, L2Laplace, Toeplitz, Wishart
 from cloister.privacy.events import Cost, GaussianEvent
 from cloister.privacy.sampling import Everyone
+from cloister.tables.codebook import FROM_DATA
 from cloister.tune import RepeatAndSelect, Vote, fit_best, repeat_and_select, vote
 
 M = 60

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithms.finetuning import FineTuning
@@ -19,13 +18,11 @@ from cloister.engines.batched import Batched
 from cloister.engines.rounds_only import RoundsOnly
 from cloister.engines.run import adapt, run
 from cloister.errors import InputError, PrivateDataError
-from cloister.estimators.parameters import check_parameters
+from cloister.estimators.parameters import Budgeted
 from cloister.learners.descent import Descent
 from cloister.learners.network.module import Module
 from cloister.learners.network.pixels import glyph_net
-from cloister.ledger import Ledger
 from cloister.plan import Plan
-from cloister.privacy.mechanisms import Gaussian, NoNoise
 from cloister.privacy.sampling import Everyone, Sampling
 from cloister.sharing import Overlap
 from cloister.tasks import Tasks
@@ -40,7 +37,8 @@ ADAPTING = FineTuning(Descent(lr=0.1, steps=50))
 STEP, QUIET = 20.0, 0.07
 
 
-class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
+@dataclass(eq=False, repr=False)
+class FewShotClassifier(Budgeted):
     """A network that learns new classes from a few images, meta-learned under task-level privacy.
 
     Parameters
@@ -100,50 +98,20 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
     ['cat', 'dog']
     """
 
-    def __init__(
-        self,
-        net: Any = None,
-        *,
-        epsilon: float = 3.0,
-        ways: int = 5,
-        rounds: int = 150,
-        delta: float | str = "auto",
-        relation: str = "replace",
-        sampling: Sampling | None = None,
-        group_size: int = 1,
-        device: str = "cpu",
-        ledger: Ledger | None = None,
-        random_state: int | None = None,
-    ) -> None:
-        self.net = net
-        self.epsilon = epsilon
-        self.ways = ways
-        self.rounds = rounds
-        self.delta = delta
-        self.relation = relation
-        self.sampling = sampling
-        self.group_size = group_size
-        self.device = device
-        self.ledger = ledger
-        self.random_state = random_state
+    net: Any = None
+    _: KW_ONLY
+    epsilon: float = 3.0
+    ways: int = 5
+    rounds: int = 150
+    sampling: Sampling | None = None
+    group_size: int = 1
+    device: str = "cpu"
 
     def plan(self, n_tasks: int, net: Any) -> Plan:
         """Return the plan that `fit` would run on so many tasks with this network."""
-        check_parameters(self.get_params(deep=False))
         _check_count("group_size", self.group_size)
-        if not self.epsilon > 0:
-            raise InputError(f"epsilon must be > 0. Got {self.epsilon}. Infinity means no noise.")
-        silent = math.isinf(self.epsilon)
         algorithm = MetaSGD(Module(net), INNER, LAM, CLIP, self.rounds, tail=0.3, finetune=ADAPTING)
-        plan = Plan(
-            algorithm,
-            NoNoise() if silent else Gaussian(),
-            self.sampling or Everyone(),
-            n_tasks=n_tasks,
-            relation=self.relation,  # type: ignore[arg-type]
-            delta=None if isinstance(self.delta, str) else float(self.delta),
-        )
-        plan = _paced(plan if silent else plan.calibrate(self.epsilon), algorithm)
+        plan = _paced(self._priced(algorithm, n_tasks, sampling=self.sampling or Everyone()), algorithm)
         return Overlap(self.group_size).mark(plan)
 
     def fit(self, tasks: Tasks) -> FewShotClassifier:

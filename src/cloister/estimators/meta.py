@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -23,7 +23,6 @@ from cloister.learners.descent import ExactSolver
 from cloister.learners.linear.convex import Convex
 from cloister.learners.linear.losses import Loss
 from cloister.learners.quadratic import Quadratic
-from cloister.ledger import Ledger
 from cloister.tables.codebook import Codebook, Numeric
 from cloister.tables.columns import one_task
 from cloister.tables.model import TaskModel
@@ -34,42 +33,15 @@ __all__ = ["MetaClassifier", "MetaRegressor"]
 SOLVER = ExactSolver(50)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class _Meta(BaseLinear):
     """What both estimators share."""
 
     _several = True
-    guard = False
 
-    def __init__(
-        self,
-        task: str | int | None = None,
-        *,
-        epsilon: float = 1.0,
-        delta: float | str = "auto",
-        relation: str = "replace",
-        models: int = 1,
-        lam: float | Sequence[float] = 0.02,
-        clip: float | str = "auto",
-        rounds: int = 20,
-        lr: float | str = "auto",
-        tail: float = 0.5,
-        bounds: Any = None,
-        ledger: Ledger | None = None,
-        random_state: int | None = None,
-    ) -> None:
-        self.task = task
-        self.epsilon = epsilon
-        self.delta = delta
-        self.relation = relation
-        self.models = models
-        self.lam = lam
-        self.clip = clip
-        self.rounds = rounds
-        self.lr = lr
-        self.tail = tail
-        self.bounds = bounds
-        self.ledger = ledger
-        self.random_state = random_state
+    models: int = 1
+    lam: float | Sequence[float] = 0.02
+    tail: float = 0.5
 
     def _algorithm(self, codebook: Codebook) -> MetaSGD | ClusteredMetaSGD:
         self._check_numbers()

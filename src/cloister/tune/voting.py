@@ -19,7 +19,7 @@ from cloister.channel import Absolute, Channel, Relation, Round
 from cloister.engines.curator import Bill, charge
 from cloister.engines.run import run
 from cloister.errors import InputError
-from cloister.estimators.base import FROM_DATA, BaseMultiTask
+from cloister.estimators.base import BaseMultiTask, BasePrivate
 from cloister.learners.linear.losses import LeastSquares, Loss, Softmax
 from cloister.ledger import Ledger
 from cloister.plan import Plan
@@ -233,15 +233,14 @@ def fit_best(
     """
     from sklearn.base import clone
 
-    first = next((estimator for estimator in estimators if hasattr(estimator, "epsilon")), None)
+    first = next((estimator for estimator in estimators if isinstance(estimator, BasePrivate)), None)
     if first is None:
         raise InputError("One of the estimators must share something. Got none with an epsilon.")
     for name in ("task", "bounds", "epsilon", "delta", "relation", "ledger", "random_state"):
         given = [estimator.get_params()[name] for estimator in estimators if name in estimator.get_params()]
         if any(value is not given[0] and value != given[0] for value in given):
             raise InputError(f"All estimators must have the same {name}: it is one choice, with one budget.")
-    for estimator in estimators:
-        estimator._check_parameters()
+    first._check_parameters()
     columns, codebook, data = first._encode(X, y, tasks, None)
     election = Vote(
         tuple(estimator._algorithm(codebook) for estimator in estimators),
@@ -250,7 +249,7 @@ def fit_best(
         epsilon=first.epsilon,
         delta=first._delta,
         relation=Relation(first.relation),
-        caveats=(FROM_DATA,) if codebook.from_private_data else (),
+        caveats=codebook.caveats,
     )
     choice = vote(election, data, ledger=first.ledger, random_state=first.random_state)
     best: BaseMultiTask = clone(estimators[choice.index])
