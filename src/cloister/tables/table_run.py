@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from cloister.arrays import Array, Floats, States
 from cloister.board.billboard import Billboard
 from cloister.board.storage import write_file
-from cloister.document import check_format
+from cloister.document import check_format, type_id
 from cloister.engines.run import Run
 from cloister.engines.run import replay as replay_tasks
 from cloister.errors import InputError, not_pickled
@@ -45,7 +45,7 @@ class _Estimator(Protocol):
 
 @dataclass(frozen=True)
 class EstimatorSettings:
-    """Which estimator made a run, if one did, with which parameters, and what task ids are; public."""
+    """Which estimator made a run, by its id, if one did; its parameters; what task ids are. Public."""
 
     name: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class EstimatorSettings:
         given = estimator.get_params(deep=False).items()
         kept = {k: _plain(v) for k, v in given if k not in _LEFT_OUT and v is not None}
         numeric = ids.dtype.kind in "iuf"
-        return cls(type(estimator).__name__, kept, ids.dtype.name if numeric else "text", named)
+        return cls(type_id(type(estimator)), kept, ids.dtype.name if numeric else "text", named)
 
     def save(self, path: Path) -> None:
         document = {
