@@ -9,7 +9,7 @@ import pytest
 
 from cloister import Ledger, Plan, Tasks, replay, run
 from cloister.algorithms import MeanRegularized
-from cloister.engines import cluster_plans, run_clusters
+from cloister.engines import Local, MultiDevice, RoundsOnly, cluster_plans, run_clusters
 from cloister.errors import BudgetError, InputError, PlanError
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian, NoNoise
@@ -105,6 +105,13 @@ def test_of_unequal_runs_the_most_expensive_is_charged():
     assert ledger.history[0].mu == pytest.approx(mus["town"])
 
 
+class Refusing(Local):
+    """An engine that cannot compute on anything."""
+
+    def workers(self, plan, tasks, seeds):
+        raise PlanError("Not here.")
+
+
 def test_what_is_refused_is_not_charged():
     ledger = Ledger(3.0, 1e-3)
     fewer = {name: place for name, place in PLACES.items() if name != "t03"}
@@ -122,6 +129,9 @@ def test_what_is_refused_is_not_charged():
         run_clusters(PLAN, TASKS, PLACES, ledger=ledger, random_state=0.5)
     with pytest.raises(InputError, match=r"as a dict does\. Got a list"):
         run_clusters(PLAN, TASKS, list(PLACES.values()), ledger=ledger)
+    refusing = MultiDevice((RoundsOnly(Refusing()),))
+    with pytest.raises(PlanError, match="Not here"):
+        run_clusters(PLAN, TASKS, PLACES, ledger=ledger, engine=refusing)
     with pytest.raises(PlanError, match=r"^This plan has no noise level yet"):
         run_clusters(replace(PLAN, mechanism=Gaussian()), TASKS, PLACES, ledger=ledger)
     assert ledger.history == ()

@@ -16,8 +16,9 @@ from cloister.algorithm import Algorithm, Budget
 from cloister.arrays import States
 from cloister.board.billboard import Billboard, Release
 from cloister.channel import Absolute, Channel, Relation, Round
-from cloister.engines.curator import Bill, charge
-from cloister.engines.run import run
+from cloister.engines.curator import Bill, charge, check_price
+from cloister.engines.local import Local
+from cloister.engines.run import check_run, run
 from cloister.errors import InputError
 from cloister.estimators.base import BaseMultiTask, BasePrivate
 from cloister.learners.linear.losses import LeastSquares, Loss, Softmax
@@ -193,13 +194,16 @@ def vote(
     check_tasks(tasks, election.n_tasks)
     plans = election.plans
     guarantee = election.guarantee_from(source_of(random_state).origin)
+    for plan in plans[:-1]:
+        check_run(plan, tasks, Local())
+    check_price(plans[-1])
     if ledger is not None:
         charge(ledger, Bill(election.fingerprint, election.cost_under, guarantee.doubts))
     train, test = tasks.split(election.holdout, split_seed(random_state))
     runs = [run(plan, train, random_state=run_seed(random_state, i)) for i, plan in enumerate(plans[:-1])]
     losses = np.column_stack([held_out_losses(done, test, election.loss) for done in runs])
     slips = Tasks(
-        tasks.ids,
+        train.ids,
         losses,
         np.zeros(len(tasks)),
         np.ones(len(tasks)),
