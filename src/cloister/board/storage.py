@@ -164,7 +164,7 @@ def _close_to_others(folder: Path) -> None:
     try:
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
-        raise refusal from error
+        raise refusal if error.errno in (errno.ELOOP, errno.ENOTDIR) else error from None
     try:
         found = os.fstat(file)
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:

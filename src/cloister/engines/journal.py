@@ -35,7 +35,7 @@ from cloister.board.record_store import bytes_of
 from cloister.board.storage import (
     BINARY,
     append,
-    make_folder,
+    private_folder,
     remove_drafts,
     storage_errors,
     sync_folder,
@@ -279,7 +279,7 @@ def open_journal(
     plan.create_board()  # a plan that cannot be opened leaves nothing behind
     if (home / "plan.toml").exists() and not (home / "board").exists():
         raise InputError(f"{home} is not a journal: it has a plan.toml but no board. Choose another folder.")
-    make_folder(home)
+    private_folder(home)
     with _locked(home / "board") as file:
         with storage_errors(home, _AGAIN):
             remove_drafts(home)
