@@ -347,7 +347,7 @@ BROKEN = [
     (Counts, "mixes rows|replay differs"),
     (GoesRoundTheMechanism, "was not computed"),
     (RemembersTheFirst, "was not computed"),
-    (RaisesOnGarbage, r"init failed for task 't007': bad data"),
+    (RaisesOnGarbage, r"init failed for task 't007': bad data .with features of inf in its place"),
     (SpeaksTwice, r"one message a task, of shape \(2, 3\)\. Got shape \(4, 3\)"),
     (OneWordForAll, r"one message a task, of shape \(2, 3\)\. Got shape \(1, 3\)"),
     (ForgetsWhenSampled, "changes the names, shapes or types of the state"),
