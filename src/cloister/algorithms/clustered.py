@@ -111,7 +111,6 @@ class ClusteredMetaSGD(Meta):
 
     @cached_property
     def _splits(self) -> tuple[int, ...]:
-        """Rounds after which a model is split."""
         count = 2 * (self.models - 1)
         times = (int(self.splitting * self.rounds * (i + 1) / (count + 1)) for i in range(count))
         return tuple(sorted({time for time in times if time > 0}))
@@ -121,7 +120,6 @@ class ClusteredMetaSGD(Meta):
         return min(self.models, 1 + sum(split <= rounds for split in self._splits))
 
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
-        """Return equal rounds of one clipped block and vote."""
         return equal_rounds(self.rounds, (self._channel,))
 
     @property
@@ -133,13 +131,11 @@ class ClusteredMetaSGD(Meta):
         return Channel(self._width + (self.models if self.models > 1 else 0), self.clip, Plain())
 
     def start(self) -> Public:
-        """Start all models at the learner's own public parameters."""
         start = np.tile(self.learner.start(), self.models)
         votes = np.zeros(self.models, dtype=start.dtype)
         return self.opened(start, self.server.start(self._width)) | {"votes": votes}
 
     def channel(self, board: Billboard) -> Channel:
-        """Return the one channel: blocks and vote, clipped."""
         return self._channel
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
@@ -154,7 +150,6 @@ class ClusteredMetaSGD(Meta):
         return messages, states
 
     def update(self, release: Release, board: Billboard) -> Public:
-        """Step each model in use against its tasks' slopes; split one if it is time."""
         noisy = self.clip * release.value / release.denominator
         slopes = noisy[: self._width].copy()
         slopes[self._awake(board.rounds) * self.learner.size :] = 0.0  # noise alone, of models not in use
@@ -166,7 +161,6 @@ class ClusteredMetaSGD(Meta):
         return as_on(board, moved | self.averaged(board, moved["mean"]) | {"votes": votes})
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Solve from every released model, with one's own rows; keep the best."""
         end = lambda solved, way, model: self.tune(solved, model, block, board)  # noqa: E731
         best, coef = self._best(self.released(board), block, board, end)
         return {"coef": coef, "cluster": best}

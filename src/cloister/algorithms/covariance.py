@@ -141,7 +141,6 @@ class ModelProtected(LossAlgorithm):
         return (1 - root) / (1 + root)
 
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
-        """Return rounds on one channel, with the budget allocated over them."""
         return tuple(Round(share, (self._channel,)) for share in self.shares(budget.pure))
 
     @property
@@ -149,15 +148,12 @@ class ModelProtected(LossAlgorithm):
         return Channel(self.loss.size, self.clip, self.lift)
 
     def start(self) -> dict[str, NDArray[Any]]:
-        """Start with nothing shared."""
         return {"matrix": np.eye(self.loss.size)}
 
     def channel(self, board: Billboard) -> Channel:
-        """Return the one channel."""
         return self._channel
 
     def update(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
-        """Post the shared matrix."""
         unit = self.clip**2
         return {"matrix": self.shared_matrix(unit * release.value, unit * release.noise)}
 
@@ -170,7 +166,6 @@ class ModelProtected(LossAlgorithm):
         return {"weights": weights, "shared": clipped, "sum": nothing, "count": np.zeros((len(block), 1))}
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
-        """Say the model: the single-task fit at first, then the result of a proximal gradient step."""
         if board.rounds:
             shared = self.keep_shared(states["weights"], board)
             ahead = self.look_ahead(shared, states["shared"], board)
@@ -183,7 +178,6 @@ class ModelProtected(LossAlgorithm):
         return states["weights"], states
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Project once more; return the last or the average model."""
         shared = self.keep_shared(states["weights"], board)
         return {"coef": (states["sum"] + shared) / (states["count"] + 1) if self.averaged else shared}
 
@@ -211,7 +205,6 @@ class ModelProtected(LossAlgorithm):
             return now + self.momentum(board.rounds) * (now - before)
 
     def slope(self, weights: Floats, block: Block) -> Floats:
-        """Return the gradient of each task's own loss."""
         return self.loss.gradient(weights, block.X, block.y, block.weight)
 
     def descend(self, weights: Floats, slope: Floats) -> Floats:
@@ -263,7 +256,6 @@ class LowRank(ModelProtected):
 
     @property
     def lift(self) -> Lift:
-        """The whole covariance."""
         return Outer()
 
     def shared_matrix(self, total: Floats, noise: float) -> Floats:
@@ -311,7 +303,6 @@ class GroupSparse(ModelProtected):
 
     @property
     def lift(self) -> Lift:
-        """The diagonal alone."""
         return Diagonal()
 
     def shared_matrix(self, total: Floats, noise: float) -> Floats:

@@ -82,7 +82,6 @@ class _Federated(ClientAlgorithm):
         return None
 
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
-        """Return equal rounds of one clipped update."""
         return equal_rounds(self.rounds, (self._channel,))
 
     @property
@@ -90,27 +89,21 @@ class _Federated(ClientAlgorithm):
         return Channel(self.learner.size, self.clip, Plain())
 
     def start(self) -> dict[str, Any]:
-        """Start from the network's own public parameters."""
         return {"mean": self.learner.start(), **self.server.start(self.learner.size)}
 
     def channel(self, board: Billboard) -> Channel:
-        """Return the one channel: an update, clipped."""
         return self._channel
 
     def init(self, block: Block, board: Billboard) -> States:
-        """Keep nothing."""
         return {}
 
     def update(self, release: Release, board: Billboard) -> dict[str, Any]:
-        """Move the public model by the noisy mean of updates."""
         return narrow(self.server.step(board, self.clip * release.value / release.denominator))
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Return the public model, tuned at home."""
         return {"coef": self._tune(self.learner.spread(board["mean"], block), block, board)}
 
     def newcomer(self, board: Billboard) -> States:
-        """Return the model of a task without data: the public one."""
         return {"coef": board["mean"][None, :]}
 
     def _train(self, start: Array, block: Block, board: Billboard, lam: float = 0.0) -> Array:
@@ -165,7 +158,6 @@ class FedAvg(_Federated):
     """
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
-        """Train from the public model; say how far that got."""
         start = self.learner.spread(board["mean"], block)
         return self._train(start, block, board) - start, states
 
@@ -187,7 +179,6 @@ class FedProx(_Held):
     """
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
-        """Train from the public model, held near it; say how far that got."""
         start = self.learner.spread(board["mean"], block)
         return self._train(start, block, board, self.lam) - start, states
 
@@ -209,17 +200,14 @@ class Ditto(_Held):
     """
 
     def init(self, block: Block, board: Billboard) -> States:
-        """Start the task's own model at the public one."""
         return {"weights": self.learner.spread(board["mean"], block)}
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
-        """Train both models from where they are; say how far the shared one got."""
         start = self.learner.spread(board["mean"], block)
         messages = self._train(start, block, board) - start
         return messages, {"weights": self._train(states["weights"], block, board, self.lam)}
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Return each task's own model, tuned at home."""
         return {"coef": self._tune(states["weights"], block, board)}
 
 
@@ -260,28 +248,23 @@ class Personalized(_Held):
     says: Offset | Increment | Position = field(default_factory=Offset)
 
     def start(self) -> dict[str, Any]:
-        """Start from the network's own public parameters."""
         board = super().start()
         return board | {name: np.array(board["mean"]) for name in self.says.keeps}
 
     def init(self, block: Block, board: Billboard) -> States:
-        """Start every task at the public model."""
         return {"weights": self.learner.spread(board["mean"], block)}
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
-        """Train one's own model; say where that ended."""
         old = states["weights"]
         new = self._train(old, block, board, self.lam)
         return self.says.message(new, old, board), {"weights": new}
 
     def update(self, release: Release, board: Billboard) -> dict[str, Any]:
-        """Move the public mean."""
         noisy = self.clip * release.value / release.denominator
         moved = narrow(self.server.step(board, self.says.step(noisy, board)))
         return moved | {name: board[name] for name in self.says.keeps}
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Return each task's own model, tuned at home."""
         return {"coef": self._tune(states["weights"], block, board)}
 
 
@@ -297,20 +280,16 @@ class LocalOnly(WithoutRounds, ClientAlgorithm):
         self.learner.check_solver(self.solver, None)
 
     def start(self) -> dict[str, Any]:
-        """Start from the network's own public parameters."""
         return {"mean": self.learner.start()}
 
     def init(self, block: Block, board: Billboard) -> States:
-        """Start every task at the public start."""
         return {"weights": self.learner.spread(board["mean"], block)}
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Train on one's own rows."""
         own = self.learner.descend(states["weights"], block, self.solver, 0, board["mean"], None)
         return {"coef": own}
 
     def newcomer(self, board: Billboard) -> States:
-        """Return the public start."""
         return {"coef": board["mean"][None, :]}
 
 

@@ -22,11 +22,9 @@ class Offset:
     keeps: ClassVar[tuple[str, ...]] = ()  # what the board remembers of the start
 
     def message(self, new: Array, old: Array, board: Billboard) -> Array:
-        """Return new - mean."""
         return new - board["mean"]
 
     def step(self, noisy: Array, board: Billboard) -> Array:
-        """Return the update itself."""
         return noisy
 
 
@@ -51,7 +49,6 @@ class Increment:
             raise PlanError(f"share must be the sampling's probability, in (0, 1]. Got {self.share}.")
 
     def message(self, new: Array, old: Array, board: Billboard) -> Array:
-        """Return new - old."""
         return new - old
 
     def step(self, noisy: Array, board: Billboard) -> Array:
@@ -66,7 +63,6 @@ class Position:
     keeps: ClassVar[tuple[str, ...]] = ("start",)
 
     def message(self, new: Array, old: Array, board: Billboard) -> Array:
-        """Return new - start."""
         return new - board["start"]
 
     def step(self, noisy: Array, board: Billboard) -> Array:

@@ -79,7 +79,6 @@ class Meta(ClientAlgorithm):
             self.learner.check_solver(tuning.solver, tuning.penalty)
 
     def init(self, block: Block, board: Billboard) -> States:
-        """Keep nothing: a task starts every round at the public model."""
         return {}
 
     def solve(self, model: Array, block: Block, board: Billboard) -> tuple[Array, Array]:
@@ -134,7 +133,6 @@ class _OneModel(Meta):
     """What those share that learn one meta-model."""
 
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
-        """Return equal rounds of one clipped slope."""
         return equal_rounds(self.rounds, (self._channel,))
 
     @property
@@ -142,7 +140,6 @@ class _OneModel(Meta):
         return Channel(self.learner.size, self.clip, Plain())
 
     def channel(self, board: Billboard) -> Channel:
-        """Return the one channel: a slope, clipped."""
         return self._channel
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
@@ -150,12 +147,10 @@ class _OneModel(Meta):
         return -self.lam * self.solve(board["mean"], block, board)[1], states
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Solve from the released model, with one's own rows."""
         model = self.released(board)
         return {"coef": self.tune(self.solve(model, block, board)[0], model, block, board)}
 
     def newcomer(self, board: Billboard) -> States:
-        """Return the model of a task without data: the released one."""
         return {"coef": self.released(board)[None, :]}
 
 
@@ -216,11 +211,9 @@ class MetaSGD(_OneModel):
     server: Server = field(default_factory=ServerAverage)
 
     def start(self) -> Public:
-        """Start from the learner's own public parameters."""
         return self.opened(self.learner.start(), self.server.start(self.learner.size))
 
     def update(self, release: Release, board: Billboard) -> Public:
-        """Step against the noisy mean slope."""
         moved = self.server.step(board, -self.clip * release.value / release.denominator)
         moved["mean"] = self.projected(moved["mean"])
         return as_on(board, moved | self.averaged(board, moved["mean"]))
@@ -274,7 +267,6 @@ class FTMRL(_OneModel):
             raise PlanError(f"lam_meta must be > 0 and finite. Got {self.lam_meta}.")
 
     def start(self) -> Public:
-        """Start from the learner's own public parameters and an empty total."""
         start = self.learner.start()
         return self.opened(start, {"total": np.zeros_like(start)})
 

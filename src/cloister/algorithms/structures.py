@@ -159,38 +159,30 @@ class Mean:
     buys_scale = True
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
-        """Return 4 to 20 rounds, more the better the noise allows."""
         return _short_rounds(size, n_tasks, mu)
 
     def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
-        """Return the one channel: the offset as it is."""
         return (Channel(learner.size, learner.clip, Plain()),)
 
     def channel(self, learner: BayesianLearner, board: Billboard) -> Channel:
-        """Return the one channel."""
         return self.channels(learner)[0]
 
     def start(self, learner: BayesianLearner) -> Public:
-        """Start from zero."""
         return _still(learner.size)
 
     def message(
         self, learner: BayesianLearner, states: States, block: Block, board: Billboard
     ) -> NDArray[Any]:
-        """Return each task's offset from the public point."""
         return learner.offset(states, block, _point(board))
 
     def update(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
-        """Move the mean."""
         m = release.denominator
         return _descend(learner, release.value / m, release.noise / m, 1.0, board)
 
     def mean(self, learner: BayesianLearner, board: Billboard) -> Floats:
-        """Return the mean, shrunk by what of it is noise."""
         return _shrunk_mean(board)
 
     def candidates(self, learner: BayesianLearner, board: Billboard) -> list[Candidate]:
-        """Return own priors and priors around the mean."""
         return _shared_candidates(learner, self.mean(learner, board), [])
 
 
@@ -203,11 +195,9 @@ class Joint:
     moving, standing = 0.4, 0.15
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
-        """Return 4 to 20 rounds, more the better the noise allows."""
         return _short_rounds(size, n_tasks, mu)
 
     def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
-        """Return the two mixtures of mean and outer product."""
         return tuple(
             Channel(learner.size, learner.clip, MeanAndOuter(a)) for a in (self.moving, self.standing)
         )
@@ -218,7 +208,6 @@ class Joint:
         return self.channels(learner)[0 if moving else 1]
 
     def start(self, learner: BayesianLearner) -> Public:
-        """Start from zero."""
         dim = learner.size
         return _still(dim) | {
             "moment": np.zeros((dim, dim)),
@@ -229,11 +218,9 @@ class Joint:
     def message(
         self, learner: BayesianLearner, states: States, block: Block, board: Billboard
     ) -> NDArray[Any]:
-        """Return each task's offset from the public point."""
         return learner.offset(states, block, _point(board))
 
     def update(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
-        """Move the mean, and add this round's covariance to the average of them."""
         a = (self.moving, self.standing)[release.channel]
         dim, m = learner.size, release.denominator
         g, s = release.value[:dim] / (math.sqrt(a) * m), release.noise / (math.sqrt(a) * m)
@@ -251,7 +238,6 @@ class Joint:
         }
 
     def mean(self, learner: BayesianLearner, board: Billboard) -> Floats:
-        """Return the mean, shrunk by what of it is noise."""
         return _shrunk_mean(board)
 
     def candidates(self, learner: BayesianLearner, board: Billboard) -> list[Candidate]:
@@ -273,19 +259,15 @@ class Subspace:
     buys_scale = False
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
-        """Return one round."""
         return 1
 
     def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
-        """Return the one channel: the outer product."""
         return (Channel(learner.size, 1.0, Outer()),)
 
     def channel(self, learner: BayesianLearner, board: Billboard) -> Channel:
-        """Return the one channel."""
         return self.channels(learner)[0]
 
     def start(self, learner: BayesianLearner) -> Public:
-        """Start from nothing."""
         return {"moment": np.zeros((learner.size, learner.size)), "noise": np.zeros(())}
 
     def message(
@@ -295,12 +277,10 @@ class Subspace:
         return _unit(learner.own_weights(states, block))
 
     def update(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
-        """Post the directions' average outer product."""
         m = release.denominator
         return {"moment": unsvec(release.value / m, learner.size), "noise": np.array(release.noise / m)}
 
     def mean(self, learner: BayesianLearner, board: Billboard) -> Floats:
-        """Return zero."""
         return np.zeros(learner.size)
 
     def candidates(self, learner: BayesianLearner, board: Billboard) -> list[Candidate]:
@@ -322,33 +302,26 @@ class Support:
     buys_scale = False
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
-        """Return one round."""
         return 1
 
     def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
-        """Return the one channel: absolute values."""
         return (Channel(learner.size, 1.0, Absolute()),)
 
     def channel(self, learner: BayesianLearner, board: Billboard) -> Channel:
-        """Return the one channel."""
         return self.channels(learner)[0]
 
     def start(self, learner: BayesianLearner) -> Public:
-        """Start from nothing."""
         return {"size": np.zeros(learner.size), "noise": np.zeros(())}
 
     def message(
         self, learner: BayesianLearner, states: States, block: Block, board: Billboard
     ) -> NDArray[Any]:
-        """Return each task's unit-normalised own weights."""
         return _unit(learner.own_weights(states, block))
 
     def update(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
-        """Post the summed sizes."""
         return {"size": release.value, "noise": np.array(release.noise)}
 
     def mean(self, learner: BayesianLearner, board: Billboard) -> Floats:
-        """Return zero."""
         return np.zeros(learner.size)
 
     def candidates(self, learner: BayesianLearner, board: Billboard) -> list[Candidate]:

@@ -131,7 +131,6 @@ def _sum_plan(relation: Relation, sampling: Sampling, tasks: int, rounds: int, d
 
 
 def _multiplier(plan: Plan) -> float | None:
-    """Return the noise over the clip, if it is the same in every round."""
     noises = {plan.noise(t, channel) for t, r in enumerate(plan.rounds) for channel in r.channels}
     return noises.pop() if len(noises) == 1 else None
 

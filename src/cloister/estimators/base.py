@@ -132,7 +132,6 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         return columns, codebook, data
 
     def _columns(self, X: Any, y: Any, tasks: ArrayLike | None) -> tuple[Columns, str]:
-        """Take the table apart; return it with the target's name."""
         columns = split_table(X, self.task, tasks)
         if len(np.asarray(y)) != len(columns):
             raise InputError(
@@ -163,7 +162,6 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         return Plan(self._algorithm(codebook), n_tasks=n_tasks, caveats=codebook.caveats)
 
     def _adopt(self, columns: Columns, fitted: TableRun) -> None:
-        """Keep a finished run over these columns."""
         own_order = isinstance(fitted.units, Codebook)
         self._name_features(list(fitted.codebook.names if own_order else columns.features), columns.named)
         self._keep(fitted)

@@ -120,7 +120,6 @@ class _SingleTask(BaseMultiTask):
         self._adopt(columns, replace(fitted, models=models))
 
     def _own_rows(self, data: Tasks, goal: NDArray[Any], i: int) -> tuple[OwnScaling, Floats, NDArray[Any]]:
-        """Return one task's scaling, its rows and its scaled targets."""
         at = slice(*data.offsets[i : i + 2])
         scaling, target = self._scaled(data.X[at], goal[data.y[at]], data.weight[at])
         return scaling, data.X[at], target

@@ -160,7 +160,6 @@ class FewShotModel:
         return f"FewShotModel({len(self.classes)} classes, private)"
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the most likely class of each row."""
         scores = self.learner.predict(self.coef, _pixels(np.asarray(X))[None])[0]
         return np.asarray(self.classes[scores[:, : len(self.classes)].argmax(axis=1)])
 
@@ -206,7 +205,6 @@ def _check_targets(tasks: Tasks, ways: int) -> None:
 
 
 def _net_for(X: NDArray[Any], ways: int) -> Any:
-    """Return the default network for images of this shape."""
     shape = X.shape[1:]
     if X.dtype.kind in "iu" and shape == (98,):
         return glyph_net(ways)

@@ -67,7 +67,6 @@ class _Meta(BaseLinear):
         return ClusteredMetaSGD(Convex(loss), SOLVER, models=self.models, **fields)
 
     def _check_numbers(self) -> None:
-        """Refuse numbers that no plan could be made of."""
         if not all(0 < lam < math.inf for lam in self._penalties()):
             raise InputError(f"lam must be > 0 and finite, all of them. Got {self.lam!r}.")
         for name in ("models", "rounds"):

@@ -17,15 +17,12 @@ class NoPull:
     """What penalties do where they do nothing."""
 
     def memory(self, trainer: Any, anchor: Stacked, X: Array, y: Array, weight: Array) -> Stacked:
-        """Remember nothing."""
         return ()
 
     def term(self, trainer: Any, anchor: Stacked, outputs: Array, x: Array) -> Array | None:
-        """Add nothing to the loss."""
         return None
 
     def slope(self, params: Stacked, anchor: Stacked, memory: Stacked) -> Stacked | None:
-        """Add nothing to the gradient."""
         return None
 
 
@@ -42,5 +39,4 @@ class Quadratic(NoPull):
     lam: float
 
     def slope(self, params: Stacked, anchor: Stacked, memory: Stacked) -> Stacked | None:
-        """Return lambda (w - anchor)."""
         return tuple(self.lam * (w - a) for w, a in zip(params, anchor, strict=True))

@@ -167,7 +167,6 @@ class TableRun:
         return models, np.where(known, place, len(used)).astype(np.intp)
 
     def newcomer(self) -> States:
-        """Return the model of a task without rows, from the board alone."""
         return self.plan.algorithm.newcomer(self.board)
 
     def predict(self, X: Any, tasks: ArrayLike | None = None) -> Array:
@@ -194,7 +193,6 @@ class TableRun:
         return TaskModel.of(str(task), self.codebook, {name: array[0] for name, array in models.items()})
 
     def task_model(self, task: object) -> TaskModel:
-        """Return one task's own model."""
         found = np.flatnonzero(self.ids == task_name(task))
         if not len(found):
             raise InputError(f"There is no model of task {task!r} here. Use replay with the task's own rows.")

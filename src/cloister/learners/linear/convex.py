@@ -57,20 +57,16 @@ class Convex(ClientLearner):
 
     @property
     def size(self) -> int:
-        """Number of parameters."""
         return self.loss.size
 
     @property
     def rows(self) -> Rows | None:
-        """The rows of the loss."""
         return self.loss.rows
 
     def start(self) -> Floats:
-        """Return zeros."""
         return np.zeros(self.size)
 
     def spread(self, mean: Floats, block: Block) -> Floats:
-        """Give every task of a block the same parameters."""
         return np.repeat(np.asarray(mean, dtype=np.float64)[None, :], len(block), axis=0)
 
     def descend(
@@ -82,7 +78,6 @@ class Convex(ClientLearner):
         anchor: Floats | None = None,
         penalty: Penalty | None = None,
     ) -> Floats:
-        """Minimise each task's loss and its pull towards the anchor, from its own weights."""
         self.check_solver(solver, penalty)
         lam = _strength(penalty)
         towards = np.zeros(self.size) if anchor is None else np.asarray(anchor, dtype=np.float64)
@@ -92,19 +87,15 @@ class Convex(ClientLearner):
             return self._steps(weights, block, solver, round, towards, lam)
 
     def lengths(self, messages: Floats) -> Floats:
-        """Return the length of each message."""
         return np.asarray(np.linalg.norm(messages, axis=1))
 
     def join(self, messages: Floats, column: Floats) -> Floats:
-        """Return messages (k, p) with one number more each."""
         return np.concatenate([messages, column[:, None]], axis=1)
 
     def losses(self, weights: Floats, block: Block) -> Floats:
-        """Return each task's mean loss on its own rows."""
         return self.loss.value(weights, block.X, block.y, block.weight)
 
     def folds(self, block: Block, count: int) -> list[tuple[Block, Block]]:
-        """Return, for each of `count` parts of each task's rows, the block without it and with it alone."""
         draws = np.where(block.weight > 0, block.uniforms(FOLDS), 2.0)
         part = draws.argsort(axis=1).argsort(axis=1) % count
         return [
@@ -113,7 +104,6 @@ class Convex(ClientLearner):
         ]
 
     def predict(self, weights: Floats, X: NDArray[Any]) -> Floats:
-        """Return expected targets, or class probabilities."""
         return self.loss.predict(weights, X)
 
     def check_solver(self, solver: Solver, penalty: Penalty | None) -> None:

@@ -67,7 +67,6 @@ class Trainer:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Numbers in each parameter."""
         return [shape.numel() for shape in self.shapes.values()]
 
     @property
@@ -84,11 +83,9 @@ class Trainer:
         )
 
     def flatten(self, params: Stacked) -> Tensor:
-        """Undo `stack`."""
         return torch.cat([w.reshape(len(w), -1) for w in params], dim=1)
 
     def spread(self, params: Stacked, clients: int) -> Stacked:
-        """Give every client the same parameters."""
         return tuple(w.expand(clients, *w.shape[1:]) for w in params)
 
     def outputs(self, params: Stacked, x: Tensor) -> Tensor:

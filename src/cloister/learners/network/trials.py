@@ -66,7 +66,6 @@ def _beside_absurd_rows(net: nn.Module, rows: Tensor) -> list[Tensor]:
 
 
 def outputs_of(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Return what a network puts out for two made-up rows."""
     with torch.no_grad():
         outputs: Tensor = guard_layers(net).cpu().train()(_made_up(2, shape, dtype))
     return outputs
