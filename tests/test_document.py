@@ -180,7 +180,7 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
             clip=0.5,
             rounds=3,
             lam=0.25,
-            says=says,
+            message=says,
             finetune=cl.algorithms.FineTuning(SOLVER, cl.learners.SymmetrizedKL(0.5)),
         )
         for says in (cl.algorithms.Offset(), cl.algorithms.Increment(0.25), cl.algorithms.Position())

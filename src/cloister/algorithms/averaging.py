@@ -102,8 +102,8 @@ class ModelAveraging(LossAlgorithm):
         with np.errstate(over="ignore", invalid="ignore"):  # data that overflow spoil their own task only
             for _ in range(self.steps):
                 ahead = weights + momentum * (weights - previous)
-                slope = self.loss.gradient(ahead, block.X, block.y, block.weight) + self.lam * ahead
-                previous, weights = weights, ahead - lr * slope
+                gradient = self.loss.gradient(ahead, block.X, block.y, block.weight) + self.lam * ahead
+                previous, weights = weights, ahead - lr * gradient
         return np.asarray(weights)
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:

@@ -170,7 +170,7 @@ class ModelProtected(LossAlgorithm):
             shared = self.keep_shared(states["weights"], board)
             ahead = self.look_ahead(shared, states["shared"], board)
             states = {
-                "weights": self.descend(ahead, self.slope(ahead, block)),
+                "weights": self.descend(ahead, self.gradient(ahead, block)),
                 "shared": shared,
                 "sum": states["sum"] + shared,
                 "count": states["count"] + 1,
@@ -190,7 +190,7 @@ class ModelProtected(LossAlgorithm):
         previous = weights = np.zeros((len(block), self.loss.size))
         for step in range(1, self.warmup + 1):
             ahead = weights + (step - 1) / (step + 2) * (weights - previous)
-            previous, weights = weights, self.descend(ahead, self.slope(ahead, block))
+            previous, weights = weights, self.descend(ahead, self.gradient(ahead, block))
         return weights
 
     def keep_shared(self, weights: Floats, board: Billboard) -> Floats:
@@ -204,13 +204,13 @@ class ModelProtected(LossAlgorithm):
         with np.errstate(over="ignore", invalid="ignore"):
             return now + self.momentum(board.rounds) * (now - before)
 
-    def slope(self, weights: Floats, block: Block) -> Floats:
+    def gradient(self, weights: Floats, block: Block) -> Floats:
         return self.loss.gradient(weights, block.X, block.y, block.weight)
 
-    def descend(self, weights: Floats, slope: Floats) -> Floats:
+    def descend(self, weights: Floats, gradient: Floats) -> Floats:
         """Take a gradient step (Step 11) on the loss and the ridge of strength `strong`."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.asarray(weights - self.lr * (slope + self.strong * weights))
+            return np.asarray(weights - self.lr * (gradient + self.strong * weights))
 
     def _kept(self, squares: Floats) -> Floats:
         """Return max(0, 1 - lr lam / sqrt(.)): what the proximal operator keeps of each direction."""

@@ -171,10 +171,10 @@ class Decomposed(Wrapper):
             shared, own = self._parts(states, board)  # Steps 10 and 11
             ahead = self.shared.look_ahead(shared, states["shared"], board)
             own_ahead = self.shared.look_ahead(own, states["own"], board)
-            slope = self.shared.slope(ahead + own_ahead, block)  # one gradient serves both parts
+            gradient = self.shared.gradient(ahead + own_ahead, block)  # one gradient serves both parts
             states = {
-                "weights": self.shared.descend(ahead, slope),
-                "own_weights": self.shared.descend(own_ahead, slope),
+                "weights": self.shared.descend(ahead, gradient),
+                "own_weights": self.shared.descend(own_ahead, gradient),
                 "shared": shared,
                 "own": own,
                 "sum": states["sum"] + shared + own,

@@ -35,9 +35,9 @@ class MeanRegularized(LossAlgorithm):
     loss : LeastSquares, Logistic or Softmax
         What a task minimises; means over its rows.
     lam : float
-        Pull towards the mean. 0 is single-task learning; at ``lam = 1/lr`` with one step a round every
-        task restarts from the mean, as in federated averaging, but for the slope, which is that at its own
-        last model.
+        Penalty on the distance from the mean. 0 is single-task learning; at ``lam = 1/lr`` with one step a
+        round every task restarts from the mean, as in federated averaging, but for the gradient, which is
+        that at its own last model.
     clip : float
         Radius B of the ball all models live in; public.
     rounds, steps, lr : int, int, float
@@ -122,10 +122,10 @@ class MeanRegularized(LossAlgorithm):
         return {"coef": board["mean"][None, :]}
 
     def _step(self, weights: Floats, block: Block, board: Billboard, step: int, lr: float) -> Floats:
-        """Take one step against the slope of the loss and the pull of the mean."""
-        slope = self.loss.gradient(weights, block.X, block.y, self._rows(block, board.rounds, step))
+        """Take one step against the gradient of the loss and the penalty on the distance from the mean."""
+        gradient = self.loss.gradient(weights, block.X, block.y, self._rows(block, board.rounds, step))
         with np.errstate(over="ignore", invalid="ignore"):  # data that overflow spoil their own task only
-            return np.asarray(weights - lr * (slope + self.lam * (weights - board["mean"])))
+            return np.asarray(weights - lr * (gradient + self.lam * (weights - board["mean"])))
 
     def _rows(self, block: Block, round: int, step: int) -> Floats:
         """Return row weights: all rows, or a minibatch of the task's own choosing."""

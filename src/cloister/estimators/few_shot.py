@@ -29,7 +29,7 @@ from cloister.tasks import Tasks
 
 __all__ = ["FewShotClassifier", "FewShotModel"]
 
-#: A round's local work, how far a task's slope may reach, and what a task does in the end.
+#: A round's local work, how far a task's gradient may reach, and what a task does in the end.
 INNER = Descent(lr=0.1, batch=20, steps=6)
 LAM, CLIP = 0.1, 0.05
 ADAPTING = FineTuning(Descent(lr=0.1, steps=50))
@@ -78,8 +78,8 @@ class FewShotClassifier(Budgeted):
 
     Privacy
     -------
-    Unit: a task with all its rows. What leaves a task is one clipped slope in each round that it takes part
-    in (see `MetaSGD`). `adapt` is free, for tasks of the fit and for new ones: nothing leaves them.
+    Unit: a task with all its rows. What leaves a task is one clipped gradient in each round that it takes
+    part in (see `MetaSGD`). `adapt` is free, for tasks of the fit and for new ones: nothing leaves them.
 
     References
     ----------

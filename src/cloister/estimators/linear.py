@@ -236,8 +236,8 @@ class MeanRegularizedRegressor(BaseMultiTaskRegressor, _MeanRegularized):
     task, epsilon, delta, relation, bounds, ledger, random_state, clip, guard
         As for `LowRankRegressor`.
     lam : float or several
-        Pull towards the mean, at most 1/lr. 0 is single-task learning. Of several, each task chooses one at
-        home, as for `LowRankRegressor`.
+        Penalty on the distance from the mean, at most 1/lr. 0 is single-task learning. Of several, each task
+        chooses one at home, as for `LowRankRegressor`.
     rounds, steps, finetune : int
         Releases, local gradient steps before each, and after the last.
     lr : float or "auto"

@@ -121,12 +121,12 @@ class MetaRegressor(BaseMultiTaskRegressor, _Meta):
         How many meta-models; each task, new ones included, uses the best for itself. More than one pays where
         tasks come in groups, and needs more of them.
     lam : float or several
-        Pull of a task's model towards its meta-model. Of several, ``lam=(0.02, 0.1)``, each task chooses at
-        home, by its own cross-validation, among them and the meta-model itself, for the same guarantee; the
-        first is the one that messages are made with.
+        Penalty on a task's distance from its meta-model. Of several, ``lam=(0.02, 0.1)``, each task chooses
+        at home, by its own cross-validation, among them and the meta-model itself, for the same guarantee;
+        the first is the one that messages are made with.
     clip : float or "auto"
-        Largest length of a slope. "auto" is half of lam for numbers and 1.5 lam for classes: it is reached by
-        a task whose model lies so far (0.5, or 1.5) from the meta-model, in encoded columns.
+        Largest length of a gradient. "auto" is half of lam for numbers and 1.5 lam for classes: it is
+        reached by a task whose model lies so far (0.5, or 1.5) from the meta-model, in encoded columns.
     rounds : int
         Releases.
     lr : float or "auto"

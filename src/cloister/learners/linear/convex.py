@@ -107,26 +107,26 @@ class Convex(ClientLearner):
         return self.loss.predict(weights, X)
 
     def check_solver(self, solver: Solver, penalty: Penalty | None) -> None:
-        """Refuse minibatches, penalties other than `Quadratic`, and `ExactSolver` without a pull."""
+        """Refuse minibatches, penalties other than `Quadratic`, and `ExactSolver` without a penalty."""
         lam = _strength(penalty)
         if solver.batch is not None:
             raise PlanError("Convex losses take all rows in every step. Leave the solver's batch out.")
         if solver.to_the_end and not 0 < lam < math.inf:
             raise PlanError(
-                f"Exact needs a pull, Quadratic(lam) with lam > 0. Got {penalty}; or use Descent."
+                f"ExactSolver needs a penalty, Quadratic(lam) with lam > 0. Got {penalty}; or use Descent."
             )
 
-    def _slope(self, weights: Floats, block: Block, anchor: Floats, lam: float) -> Floats:
-        slope = self.loss.gradient(weights, block.X, block.y, block.weight)
-        return np.asarray(slope + lam * (weights - anchor))
+    def _gradient(self, weights: Floats, block: Block, anchor: Floats, lam: float) -> Floats:
+        gradient = self.loss.gradient(weights, block.X, block.y, block.weight)
+        return np.asarray(gradient + lam * (weights - anchor))
 
     def _steps(
         self, weights: Floats, block: Block, solver: Descent, round: int, anchor: Floats, lam: float
     ) -> Floats:
         velocity = np.zeros_like(weights)
         for _ in range(solver.count(1)):
-            slope = self._slope(weights, block, anchor, lam) + solver.weight_decay * weights
-            velocity = solver.momentum * velocity + slope
+            gradient = self._gradient(weights, block, anchor, lam) + solver.weight_decay * weights
+            velocity = solver.momentum * velocity + gradient
             weights = weights - solver.rate(round) * velocity
         return weights
 
@@ -141,7 +141,7 @@ class Convex(ClientLearner):
         previous = weights
         for _ in range(solver.steps):
             ahead = weights + momentum * (weights - previous)
-            previous, weights = weights, ahead - rate * self._slope(ahead, block, anchor, lam)
+            previous, weights = weights, ahead - rate * self._gradient(ahead, block, anchor, lam)
         return np.asarray(weights)
 
     def _ridge(self, block: Block, anchor: Floats, lam: float) -> Floats:
@@ -165,7 +165,7 @@ class Convex(ClientLearner):
 
 
 def _strength(penalty: Penalty | None) -> float:
-    """Return the strength of a quadratic pull, 0 for none; refuse any other."""
+    """Return the strength of a quadratic penalty, 0 for none; refuse any other."""
     if penalty is None:
         return 0.0
     if not isinstance(penalty, Quadratic):

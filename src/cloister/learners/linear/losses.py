@@ -119,7 +119,7 @@ class LeastSquares(Loss):
 class Logistic(Loss):
     r"""Logistic loss of targets 0 and 1, :math:`\log(1 + e^s) - y s` with the score :math:`s = x^\top w`.
 
-    Its slope in the score is at most 1 and its curvature at most 1/4.
+    Its derivative in the score is at most 1 and its curvature at most 1/4.
 
     Examples
     --------
@@ -170,7 +170,7 @@ class Softmax(Loss):
     r"""Cross-entropy of class indexes, :math:`\log(1 + \sum_c e^{s_c}) - s_y` with :math:`s_c = x^\top w_c`.
 
     Class 0 is the reference, :math:`s_0 = 0`; the flat weights are those of classes 1, 2, ... one after
-    the other. Two classes are `Logistic`. With more, the slope in the scores is at most
+    the other. Two classes are `Logistic`. With more, the gradient in the scores is at most
     :math:`\sqrt 2` and the curvature at most 1/2.
 
     Examples

@@ -104,7 +104,7 @@ class Module(ClientLearner):
 
     @property
     def rows(self) -> NetworkRows:
-        """Whatever network and loss take when they are tried on made-up rows."""
+        """Whatever network and loss take when they are tried on synthetic rows."""
         return NetworkRows(target=Target.CLASS if self.loss is cross_entropy else Target.ANY, learner=self)
 
     @property
@@ -129,7 +129,7 @@ class Module(ClientLearner):
         penalty: Penalty | None = None,
     ) -> Array:
         if solver.to_the_end:
-            raise PlanError("Exact solves the problems of Convex losses. Give a network a Descent.")
+            raise PlanError("ExactSolver solves the problems of Convex losses. Give a network a Descent.")
         start, towards = (None if x is None else self._tensor(x) for x in (weights, anchor))
         assert start is not None
         ended = self.trainer.descend(
@@ -139,7 +139,7 @@ class Module(ClientLearner):
 
     def check_solver(self, solver: Solver, penalty: Penalty | None) -> None:
         if solver.to_the_end:
-            raise PlanError("Exact solves the problems of Convex losses. Give a network a Descent.")
+            raise PlanError("ExactSolver solves the problems of Convex losses. Give a network a Descent.")
 
     def lengths(self, messages: Array) -> Array:
         """Return the length of each message, in 64 bits, where squares of 32-bit numbers do not overflow."""
@@ -203,7 +203,7 @@ class Module(ClientLearner):
         return X, y, weight
 
     def _try(self, X: Tensor) -> None:
-        """When inputs of a shape are first seen, check how the network takes such, on rows of nobody."""
+        """When inputs of a shape are first seen, check how the network takes such, on synthetic rows."""
         kind = (X.shape[2:], X.dtype)
         if kind not in self.tried:
             check_behaviour(self.net, *kind)
@@ -224,7 +224,7 @@ class Module(ClientLearner):
 
 @dataclass(frozen=True)
 class NetworkRows(Rows):
-    """What a network takes: known by trying it on made-up rows of the data's shape and kind."""
+    """What a network takes: known by trying it on synthetic rows of the data's shape and kind."""
 
     learner: Module = field(kw_only=True)
 
