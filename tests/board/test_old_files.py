@@ -35,6 +35,7 @@ def old(tmp_path, monkeypatch):
     """Copy the files, and work beside them."""
     home = shutil.copytree(HOME, tmp_path / "old")
     (home / "half").rename(home / ".half.unfinished")
+    (home / ".half.unfinished").chmod(0o755)  # as 0.1 made it, however this file was unpacked
     monkeypatch.chdir(home)
     return home
 

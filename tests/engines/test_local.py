@@ -58,7 +58,7 @@ SHIPPED = [
     (SharedPrior(Regression(3), Support()), None),
     (SharedPrior(Classification(3), Joint()), 2),
     (SharedPrior(Classification(3), Support()), 2),
-    (SharedPrior(Classification(3, classes=3), Mean()), 3),
+    pytest.param(SharedPrior(Classification(3, classes=3), Mean()), 3, marks=pytest.mark.slow),
 ]
 STATEFUL = MeanRegularized(LeastSquares(3), rounds=6, steps=2, batch=2, finetune=1)
 
