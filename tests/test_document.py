@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import cloister as cl
-from cloister.document import TYPES, foreign_types, from_document, to_document, type_id
+from cloister.document import ESTIMATORS, TYPES, foreign_types, from_document, to_document, type_id
 
 #: Every id that a released version has written. Add to it; never change or remove a line.
 FROZEN = """
@@ -28,6 +28,13 @@ model-averaging/1 module/1 no-noise/1 offset/1 one-pass/1 personalized/1 plan/1 
 power-budget/1 quadratic/1 regression/1 server-adam/1 server-average/1 server-momentum/1
 shared-prior/1 softmax/1 squared-norm/1 subspace/1 support/1 symmetrized-kl/1 task-sparse/1
 toeplitz/1 tree/1 wishart/1
+""".split()  # noqa: SIM905
+#: The same for the estimators that a run's folder may name.
+FROZEN_ESTIMATORS = """
+decomposed-classifier/1 decomposed-regressor/1 group-sparse-classifier/1 group-sparse-regressor/1
+low-rank-classifier/1 low-rank-regressor/1 mean-regularized-classifier/1 mean-regularized-regressor/1
+meta-classifier/1 meta-regressor/1 shared-prior-classifier/1 shared-prior-regressor/1
+single-task-classifier/1 single-task-regressor/1
 """.split()  # noqa: SIM905
 
 #: What an algorithm, learner, mechanism or sampling works with, and no plan holds.
@@ -88,6 +95,14 @@ def test_the_table_is_complete_and_each_id_stands_for_one_thing():
 def test_ids_are_for_ever():
     assert set(TYPES) >= {f"cloister/{name}" for name in FROZEN}
     assert set(TYPES) == {f"cloister/{name}" for name in FROZEN}, "a new id: add it to FROZEN"
+    assert set(ESTIMATORS) == {f"cloister/{name}" for name in FROZEN_ESTIMATORS}
+
+
+def test_every_estimator_that_can_be_saved_has_an_id():
+    kinds = {name: resolved(place) for name, place in ESTIMATORS.items()}
+    assert all(type_id(kind) == name for name, kind in kinds.items())
+    unsaved = {"FewShotClassifier", "FewShotModel", "PooledClassifier", "PooledRegressor"}
+    assert {kind.__name__ for kind in kinds.values()} == set(cl.estimators.__all__) - unsaved
 
 
 NET = cl.learners.Module(torch.nn.Linear(2, 2))
@@ -165,7 +180,7 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
             clip=0.5,
             rounds=3,
             lam=0.25,
-            says=says,
+            message=says,
             finetune=cl.algorithms.FineTuning(SOLVER, cl.learners.SymmetrizedKL(0.5)),
         )
         for says in (cl.algorithms.Offset(), cl.algorithms.Increment(0.25), cl.algorithms.Position())

@@ -16,14 +16,14 @@ from cloister.cli import app
 from cloister.doubts import FLOATING_POINT, SEEDED, SHARED_DEVICE, Doubt, Grade
 from cloister.engines import Local, run_clusters
 from cloister.engines.devices import MultiDevice
-from cloister.engines.public_only import RoundsOnly
+from cloister.engines.rounds_only import RoundsOnly
 from cloister.errors import BillboardError, InputError, LedgerError
 from cloister.estimators import LowRankRegressor, SingleTaskRegressor
-from cloister.estimators.base import FROM_DATA
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Gaussian, L2Laplace, Toeplitz, Wishart
 from cloister.privacy.events import Cost, GaussianEvent
 from cloister.privacy.sampling import Everyone
+from cloister.tables.codebook import FROM_DATA
 from cloister.tune import RepeatAndSelect, Vote, fit_best, repeat_and_select, vote
 
 M = 60
@@ -37,7 +37,7 @@ ALGORITHM = MeanRegularized(LOSS, rounds=2)
 
 def plan(mechanism=None, caveats=(LEAKY.reason,), algorithm=ALGORITHM):
     made = Plan(algorithm, mechanism or Gaussian(), n_tasks=M, caveats=caveats)
-    return made.calibrate(0.3) if made.speaks else made
+    return made.calibrate(0.3) if made.has_rounds else made
 
 
 class Doubtful(Local):
@@ -158,7 +158,7 @@ def test_batched_tasks_share_kernels_unless_each_is_a_block_of_its_own_on_a_proc
 
 
 def test_a_run_does_not_go_on_with_a_doubt_that_its_ledger_was_not_told(tmp_path):
-    """Neither through its journal nor through its key; it goes on where the doubt was booked."""
+    """Neither through its journal nor through its key; it goes on where the doubt was recorded."""
     ledger, mine = Ledger(3.0, 1e-3), plan(caveats=())
 
     def stop(done, of):

@@ -14,9 +14,9 @@ from scipy import stats
 from torch import nn
 
 from cloister import Ledger, Plan, Tasks, run
-from cloister.algorithms import FedAvg, MeanRegularized, Personalized
-from cloister.audit.bare import OneRelease
-from cloister.channel import Channel, Relation
+from cloister.algorithms import Algorithm, FedAvg, MeanRegularized, Personalized
+from cloister.channel import Relation
+from cloister.engines import Local, RoundsOnly
 from cloister.errors import BudgetError, InputError, PlanError
 from cloister.evaluation import SCORES, PrivateScore, accuracy, evaluate, release_sum, scores_of
 from cloister.learners import Descent, LeastSquares, Logistic, Module
@@ -91,15 +91,21 @@ def test_accuracy_knows_classes_and_probabilities_and_refuses_the_rest():
         accuracy(np.array([1, 0]), np.array([[0.6], [0.6]]))
 
 
+class Unpredicting(MeanRegularized):
+    predict = Algorithm.predict
+
+
 def test_what_cannot_be_scored_is_refused(done, halves):
     train, test = halves
     with pytest.raises(InputError, match="'stranger' of the test data was not in the run"):
         evaluate(done, Tasks.from_arrays(test.X[:1], test.y[:1], ["stranger"]))
     with pytest.raises(InputError, match="Pass an epsilon"):
         evaluate(done, test, ledger=Ledger(1.0, 1e-3))
-    nothing = run(Plan(OneRelease(Channel(1)), NoNoise(), n_tasks=M), train)
-    with pytest.raises(InputError, match="OneRelease does not say how its models predict"):
-        evaluate(nothing, test)
+    with pytest.raises(InputError, match="Unpredicting does not say how its models predict"):
+        evaluate(run(replace(done.plan, algorithm=Unpredicting(Logistic(3), rounds=3)), train), test)
+    public_only = run(done.plan, train, engine=RoundsOnly(Local()))
+    with pytest.raises(InputError, match="This run holds no models"):
+        evaluate(public_only, test)
     for epsilon in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(PlanError, match="epsilon must be > 0 and finite"):
             evaluate(done, test, epsilon=epsilon)
@@ -218,10 +224,10 @@ def test_the_ledger_is_charged_once_a_release_and_refuses_before_anything_leaves
 
 def test_the_charge_is_booked_before_the_noise_is_drawn(done, halves, monkeypatch):
     ledger = Ledger(1.0, 1e-3)
-    booked = []
-    monkeypatch.setattr(Gaussian, "perturb", lambda *_: booked.append(len(ledger.history)) or np.zeros(1))
+    recorded = []
+    monkeypatch.setattr(Gaussian, "perturb", lambda *_: recorded.append(len(ledger.history)) or np.zeros(1))
     evaluate(done, halves[1], epsilon=0.5, ledger=ledger, random_state=0)
-    assert booked == [1]
+    assert recorded == [1]
     assert ledger.history[0].doubts  # seeded noise is written down for ever
 
 

@@ -201,6 +201,7 @@ def test_what_cannot_be_handed_over_gets_a_sentence(desk, types, sentence, monke
     (desk / "json.py").write_text("Mine = 1\n")
     monkeypatch.chdir(desk)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "shrunken", raising=False)  # of another folder, by another test
     with pytest.raises(cl.errors.InputError, match=re.escape(sentence)):
         own_types([types])
 

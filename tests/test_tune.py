@@ -192,6 +192,29 @@ def test_a_ledger_is_charged_once_for_everything(alike):
         vote(election, alike, ledger=ledger)
 
 
+def test_what_cannot_run_is_not_charged(alike):
+    ledger = Ledger(epsilon=1.2, delta=1e-4)
+    narrow = Tasks(alike.ids, alike.X[:, :2], alike.y, alike.weight, alike.offsets)
+    with pytest.raises(InputError, match="Rows must have 3 columns"):
+        vote(Vote(GRID, LOSS, n_tasks=M, epsilon=1.0, delta=1e-4), narrow, ledger=ledger)
+    assert ledger.history == ()
+
+
+@pytest.mark.parametrize("by", ["vote", "repetition"])
+def test_everybody_gets_their_own_model_in_whatever_order_tasks_come(alike, by):
+    """Each task has a slope of its own, which nobody else's model may show."""
+    slopes = np.linspace(-1, 1, M)
+    own = Tasks(alike.ids, alike.X, alike.X[:, 0] * np.repeat(slopes, 8), alike.weight, alike.offsets)
+    grid = (Independent(Regression(D, intercept=False)), Independent(Regression(D)))
+    if by == "vote":
+        choice = vote(Vote(grid, LOSS, n_tasks=M, epsilon=1.0), own.select(np.arange(M)[::-1]))
+    else:
+        selection = RepeatAndSelect(grid, LOSS, n_tasks=M, epsilon=8.0)
+        choice = repeat_and_select(selection, own.select(np.arange(M)[::-1]))
+    for name in (0, 5, M - 1):
+        assert choice.run.model(name)["coef"][0] == pytest.approx(slopes[name], abs=0.05)
+
+
 def test_classes(alike):
     classes = Tasks(alike.ids, alike.X, (alike.y > 0).astype(int), alike.weight, alike.offsets)
     loss = Logistic(D)

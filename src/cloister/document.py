@@ -1,10 +1,10 @@
 """Frozen dataclasses as plain documents (for TOML and JSON) and back, by type ids that outlive class names.
 
 A type id has three parts: whose it is, what it is, and a number that goes up when its fields or their meaning
-change. The library's own ids are the table `TYPES`: they do not follow a class that is renamed or moved, and
-are never used for another one. Anyone else's class has an id of its own (see `type_id`), and a document that
-names it is read only if the reader hands the class over. A document can therefore make nothing be imported
-but what the table lists.
+change. The library's own ids are the tables `TYPES` and `ESTIMATORS`: they do not follow a class that is
+renamed or moved, and are never used for another one. Anyone else's class has an id of its own (see
+`type_id`), and a document that names it is read only if the reader hands the class over. A document can
+therefore make nothing be imported but what the tables list.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from typing import Any, Protocol, runtime_checkable
 from cloister.errors import InputError, MissingExtraError, PlanError
 
 __all__ = [
+    "ESTIMATORS",
     "TYPES",
     "SelfDescribed",
     "check_format",
     "foreign_types",
     "from_document",
+    "library_class",
     "to_document",
     "type_id",
 ]
@@ -58,11 +60,11 @@ TYPES = {
     "cloister/entry-sparse/1": "cloister.algorithms.decomposed:EntrySparse",
     "cloister/fine-tuning/1": "cloister.algorithms.finetuning:FineTuning",
     "cloister/geometric-budget/1": "cloister.algorithms.allocation:GeometricBudget",
-    "cloister/increment/1": "cloister.algorithms.messages:Increment",
+    "cloister/increment/1": "cloister.algorithms.federated:Increment",
     "cloister/joint/1": "cloister.algorithms.structures:Joint",
     "cloister/mean/1": "cloister.algorithms.structures:Mean",
-    "cloister/offset/1": "cloister.algorithms.messages:Offset",
-    "cloister/position/1": "cloister.algorithms.messages:Position",
+    "cloister/offset/1": "cloister.algorithms.federated:Offset",
+    "cloister/position/1": "cloister.algorithms.federated:Position",
     "cloister/power-budget/1": "cloister.algorithms.allocation:PowerBudget",
     "cloister/server-adam/1": "cloister.algorithms.server:ServerAdam",
     "cloister/server-average/1": "cloister.algorithms.server:ServerAverage",
@@ -99,7 +101,24 @@ TYPES = {
     "cloister/tree/1": "cloister.privacy.prefix:Tree",
     "cloister/wishart/1": "cloister.privacy.wishart:Wishart",
 }
-_ID_OF = {place: name for name, place in TYPES.items()}
+#: What the folder of a run may name as the estimator that made it.
+ESTIMATORS = {
+    "cloister/decomposed-classifier/1": "cloister.estimators.decomposed:DecomposedClassifier",
+    "cloister/decomposed-regressor/1": "cloister.estimators.decomposed:DecomposedRegressor",
+    "cloister/group-sparse-classifier/1": "cloister.estimators.linear:GroupSparseClassifier",
+    "cloister/group-sparse-regressor/1": "cloister.estimators.linear:GroupSparseRegressor",
+    "cloister/low-rank-classifier/1": "cloister.estimators.linear:LowRankClassifier",
+    "cloister/low-rank-regressor/1": "cloister.estimators.linear:LowRankRegressor",
+    "cloister/mean-regularized-classifier/1": "cloister.estimators.linear:MeanRegularizedClassifier",
+    "cloister/mean-regularized-regressor/1": "cloister.estimators.linear:MeanRegularizedRegressor",
+    "cloister/meta-classifier/1": "cloister.estimators.meta:MetaClassifier",
+    "cloister/meta-regressor/1": "cloister.estimators.meta:MetaRegressor",
+    "cloister/shared-prior-classifier/1": "cloister.estimators.prior:SharedPriorClassifier",
+    "cloister/shared-prior-regressor/1": "cloister.estimators.prior:SharedPriorRegressor",
+    "cloister/single-task-classifier/1": "cloister.estimators.baselines:SingleTaskClassifier",
+    "cloister/single-task-regressor/1": "cloister.estimators.baselines:SingleTaskRegressor",
+}
+_ID_OF = {place: name for name, place in (TYPES | ESTIMATORS).items()}
 
 #: A field's annotation that is checked: numbers, words, and tuples of them, or None.
 _SCALAR = r"(?:bool|int|float|str|None)"
@@ -265,24 +284,29 @@ def _build(document: Any, classes: Mapping[str, type], values: list[tuple[Any, A
         raise PlanError(f"{name} cannot be built from this file: {error}.") from None
 
 
-def _class(name: str, classes: Mapping[str, type]) -> Any:
-    """Return the class of an id: the library's own, or one that was handed over; or say what to do."""
-    if name in classes:
-        return classes[name]
-    if name in TYPES:
-        module, attribute = TYPES[name].split(":")
-        try:
-            return getattr(importlib.import_module(module), attribute)
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            raise MissingExtraError("torch", "torch", name) from error
-    known = [other for other in TYPES if name.rpartition("/")[0] == other.rpartition("/")[0]]
-    if name.startswith("cloister/"):
+def library_class(name: str, table: Mapping[str, str] = TYPES) -> Any:
+    """Return the library's own class of an id; refuse an id that its table does not list."""
+    if name not in table:
+        known = [other for other in table if name.rpartition("/")[0] == other.rpartition("/")[0]]
         also = f" It reads {known[0]}." if known else ""
         raise PlanError(
             f"This version of cloister does not know the type {name!r}.{also} Use the one that wrote it."
         )
+    module, attribute = table[name].split(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingExtraError("torch", "torch", name) from error
+
+
+def _class(name: str, classes: Mapping[str, type]) -> Any:
+    """Return the class of an id: the library's own, or one that was handed over; or say what to do."""
+    if name in classes:
+        return classes[name]
+    if name.startswith("cloister/"):
+        return library_class(name)
     if "/" not in name:
         raise PlanError(
             f"type = {name!r} is no id (such as 'cloister/gaussian/1'). Files of cloister 0.1 name types so: "

@@ -91,7 +91,7 @@ def scores_of(finished: Run, test: Tasks, score: Metric = accuracy) -> Floats:
     -------
     Private, all of it: each number belongs to its task.
     """
-    predict, models = finished.plan.algorithm.predict, finished.private.models
+    predict, models = finished.plan.algorithm.predict, finished.private.held_models
     position = {name: i for i, name in enumerate(finished.private.ids.tolist())}
     scores = np.full(len(position), np.nan)
     for name, start, stop in zip(test.ids.tolist(), test.offsets[:-1], test.offsets[1:], strict=True):

@@ -107,7 +107,7 @@ class Plan:
         plan = self if delta is None else replace(self, delta=delta)
         if math.isinf(epsilon):
             raise PlanError("epsilon must be finite. Use mechanism=NoNoise() for a non-private run.")
-        if not plan.speaks:
+        if not plan.has_rounds:
             return plan
         assert plan.delta is not None
         budget = accounting.calibrate(
@@ -116,13 +116,13 @@ class Plan:
         return replace(plan, mechanism=plan.mechanism.scaled(budget))
 
     @property
-    def speaks(self) -> bool:
+    def has_rounds(self) -> bool:
         """Whether anything is ever sent; if not, no noise level is needed and epsilon is 0."""
         return bool(self.algorithm.schedule(self.n_tasks, Budget(1.0, self.mechanism.pure)))
 
     @cached_property
     def rounds(self) -> tuple[Round, ...]:
-        if not self.speaks:
+        if not self.has_rounds:
             return ()
         return self.algorithm.schedule(self.n_tasks, Budget(self.mechanism.budget, self.mechanism.pure))
 

@@ -56,8 +56,8 @@ ALGORITHMS = [
     FedProx(network(), STEPS, rounds=2, lam=0.5, server=ServerAdam()),
     Ditto(network(), STEPS, rounds=2, finetune=FineTuning(Descent(0.1), SymmetrizedKL(1.0))),
     Personalized(network(), STEPS, rounds=3, finetune=FineTuning(Descent(0.1), Quadratic(1.0))),
-    Personalized(network(), STEPS, rounds=2, says=Increment(1.0)),
-    Personalized(network(), STEPS, rounds=2, says=Position(), server=ServerAverage(0.5)),
+    Personalized(network(), STEPS, rounds=2, message=Increment(1.0)),
+    Personalized(network(), STEPS, rounds=2, message=Position(), server=ServerAverage(0.5)),
     LocalOnly(network(), Descent(0.1, batch=2, steps=5)),
 ]
 
@@ -100,7 +100,7 @@ def test_all_three_messages_post_the_same_mean():
     """With everyone there, no clip and no noise, what is said does not matter."""
     tasks = make_tasks()
     boards = [
-        silent(Personalized(network(), STEPS, clip=FAR, rounds=4, says=says), tasks).board["mean"]
+        silent(Personalized(network(), STEPS, clip=FAR, rounds=4, message=says), tasks).board["mean"]
         for says in (Offset(), Increment(1.0), Position())
     ]
     np.testing.assert_allclose(boards[1], boards[0], atol=5e-6)
@@ -185,7 +185,7 @@ def public_models(says, lam, rounds, sampling):
     flat = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(flat.weight)
     algorithm = Personalized(
-        Module(flat, half_square), Descent(0.7, steps=8), clip=FAR, rounds=rounds, lam=lam, says=says
+        Module(flat, half_square), Descent(0.7, steps=8), clip=FAR, rounds=rounds, lam=lam, message=says
     )
     board = silent(algorithm, PARABOLAS, sampling).board
     return np.array([board.before(t)["mean"][0] for t in range(rounds + 1)])

@@ -300,7 +300,7 @@ def test_refusals(fields):
 @pytest.mark.parametrize("finetune", [FineTuning(ExactSolver()), FineTuning(ExactSolver(), Quadratic(0.0))])
 def test_a_last_solve_that_cannot_be_done_is_refused_before_the_first(finetune):
     for tuning in (finetune, CrossValidatedTuning((FineTuning(Descent(0.1)), finetune))):
-        with pytest.raises(PlanError, match="Exact needs a pull"):
+        with pytest.raises(PlanError, match="ExactSolver needs a penalty"):
             linear(MetaSGD, finetune=tuning)
     with pytest.raises(PlanError, match="batch out"):
         linear(MetaSGD, finetune=FineTuning(Descent(0.1, batch=2)))

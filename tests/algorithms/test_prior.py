@@ -11,7 +11,7 @@ from scipy import stats
 from cloister import Plan, Tasks, run
 from cloister.algorithm import Budget
 from cloister.algorithms import Independent, Joint, Mean, SharedPrior, Subspace, Support
-from cloister.algorithms.cleaning import compose, covariance_factors, leak, lifted, significant, spikes
+from cloister.algorithms.structures import compose, covariance_factors, leak, lifted, significant, spikes
 from cloister.board.billboard import Billboard, Release
 from cloister.channel import unsvec
 from cloister.learners import Classification, Regression

@@ -35,6 +35,7 @@ def old(tmp_path, monkeypatch):
     """Copy the files, and work beside them."""
     home = shutil.copytree(HOME, tmp_path / "old")
     (home / "half").rename(home / ".half.unfinished")
+    (home / ".half.unfinished").chmod(0o755)  # as 0.1 made it, however this file was unpacked
     monkeypatch.chdir(home)
     return home
 
@@ -101,10 +102,10 @@ def test_the_chain_of_0_1_is_verified(old):
 
 
 def test_a_run_that_0_1_charged_is_not_charged_twice(old):
-    """Whoever finishes it elsewhere finds it booked."""
+    """Whoever finishes it elsewhere finds it recorded."""
     ledger = Ledger.open(old / "ledger.sqlite")
-    booked = ledger.history[3]
-    assert ledger.charge(booked.plan, plan().cost_under(ledger.relation), run=booked.run) == booked
+    recorded = ledger.history[3]
+    assert ledger.charge(recorded.plan, plan().cost_under(ledger.relation), run=recorded.run) == recorded
     assert Ledger.open(old / "ledger.sqlite").head == HEAD
 
 

@@ -39,7 +39,7 @@ def looks(board):
 @pytest.fixture
 def tight(monkeypatch):
     """Room for two records in memory at most."""
-    monkeypatch.setattr("cloister.board.record_store.ROOM", 0)
+    monkeypatch.setattr("cloister.board.record_store.CACHE_BYTES", 0)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_boards_posted_by_many_threads_are_all_whole():
 
 def test_a_board_of_a_large_file_reads_like_any_other(saved, tight):
     whole, lazy = long_board(), Billboard.load(saved)
-    assert lazy.records.settled == len(whole.records) == ROUNDS + 1
+    assert lazy.records.stored == len(whole.records) == ROUNDS + 1
     assert looks(lazy) == looks(whole)
     assert looks(lazy.before(9)) == looks(whole.before(9))
     assert [record.hash for record in lazy.records[5:9]] == [record.hash for record in whole.records[5:9]]
@@ -102,7 +102,7 @@ def test_forks_of_a_large_board(saved, tight):
 
 def test_a_fork_is_not_taken_for_what_is_in_the_file(saved, tight):
     fork = post(Billboard.load(saved).before(9), 50)
-    fork.settle(saved, saved.stat().st_size)
+    fork.mark_stored(saved, saved.stat().st_size)
     assert looks(fork) == looks(post(long_board().before(9), 50))
 
 
@@ -121,7 +121,7 @@ def test_old_records_are_not_held(saved, tight):
 def test_a_small_file_is_held_and_closed(saved):
     board = Billboard.load(saved)
     saved.unlink()
-    assert board.records.settled == 0
+    assert board.records.stored == 0
     assert looks(board) == looks(long_board())
 
 

@@ -39,7 +39,7 @@ def test_verify_replay_predict_and_gain(name, classes, settings, tmp_path, monke
         y = np.array(["x", "y", "z"])[(y * classes).astype(int)]
     bounds = BOUNDS | ({"target": ["x", "y", "z"][:classes]} if classes else {})
     rounds = {} if name.startswith("SharedPrior") else {"rounds": 7}
-    face = getattr(cl, name)("school", bounds=bounds, **rounds, **settings)
+    face = getattr(cl.estimators, name)("school", bounds=bounds, **rounds, **settings)
     face.fit(table, y).save("run")
     write_csv(tmp_path / "s1.csv", {k: v[10:20] for k, v in table.items()} | {"target": y[10:20]})
     for command in (

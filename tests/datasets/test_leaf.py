@@ -107,7 +107,7 @@ def test_stackoverflow_takes_words_or_counts(tmp_path):
     np.testing.assert_allclose(tasks.X, [[0.25, 0.25, 0.5], [0, 0, 0], [0.25, 0.5, 0.25], [0, 0, 0]])
     np.testing.assert_array_equal(tasks.y, [[1, 0], [1, 1], [0, 1], [0, 0]])
     # Several labels a row pass through blocks and splits.
-    assert [block.y.shape for block in tasks.blocks()] == [(1, 1, 2), (1, 3, 2)]
+    assert {block.y.shape[2:] for block in tasks.blocks()} == {(2,)}
     assert tasks.split(0.3)[0].y.shape == (3, 2)
     with pytest.raises(InputError, match="words must list at least one entry, and none twice"):
         leaf_stackoverflow(texts, ["a", "a"], tags)

@@ -73,7 +73,7 @@ def test_engines_agree(sampling, mechanism):
     [
         FedAvg(network(), SOLVER, clip=0.3, rounds=3),
         Ditto(network(), SOLVER, rounds=2, finetune=FineTuning(Descent(0.1), SymmetrizedKL(1.0))),
-        Personalized(network(), SOLVER, rounds=2, says=Position()),
+        Personalized(network(), SOLVER, rounds=2, message=Position()),
         LocalOnly(network(), Descent(0.1, batch=2, epochs=2)),
     ],
     ids=lambda a: type(a).__name__,
@@ -279,7 +279,9 @@ def test_padded_places_of_a_block_say_nothing(monkeypatch):
             fill = np.full(self.places - len(part), members[0])
             yield torch.from_numpy(np.concatenate([part, fill])), len(part)
 
-    says = Personalized(network(), SOLVER, clip=0.3, rounds=2, says=Position())  # without rows too, that is
+    says = Personalized(
+        network(), SOLVER, clip=0.3, rounds=2, message=Position()
+    )  # without rows too, that is
     plan = Plan(says, Gaussian(5.0), Poisson(0.5), n_tasks=M)  # blocks are seldom full
     plain = models_of(plan)
     monkeypatch.setattr("cloister.engines.batched._Bucket.chunks", padded)

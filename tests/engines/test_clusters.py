@@ -9,7 +9,7 @@ import pytest
 
 from cloister import Ledger, Plan, Tasks, replay, run
 from cloister.algorithms import MeanRegularized
-from cloister.engines import cluster_plans, run_clusters
+from cloister.engines import Local, MultiDevice, RoundsOnly, cluster_plans, run_clusters
 from cloister.errors import BudgetError, InputError, PlanError
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian, NoNoise
@@ -82,7 +82,7 @@ def test_the_guarantee_says_that_clusters_are_public():
     assert not run_clusters(PLAN, TASKS, PLACES, random_state=0).guarantee.holds
 
 
-def test_a_ledger_is_charged_once_for_the_dearest_run():
+def test_a_ledger_is_charged_once_for_the_most_expensive_run():
     alone, clustered = (Ledger(3.0, 1e-3, n_tasks=M) for _ in range(2))
     run(PLAN, TASKS, ledger=alone)
     run_clusters(PLAN, TASKS, PLACES, ledger=clustered)
@@ -95,7 +95,7 @@ def test_a_ledger_is_charged_once_for_the_dearest_run():
     assert clustered.spent == alone.spent
 
 
-def test_of_unequal_runs_the_dearest_is_charged():
+def test_of_unequal_runs_the_most_expensive_is_charged():
     """Nine of ten tasks are in more rounds than nine of twenty: the small cluster gets more noise."""
     plan = replace(PLAN, mechanism=Gaussian(), sampling=FixedSize(9)).calibrate(1.0)
     mus = {name: own.mechanism.mu for name, own in cluster_plans(plan, PLACES).items()}
@@ -103,6 +103,13 @@ def test_of_unequal_runs_the_dearest_is_charged():
     ledger = Ledger(9.0, 1e-3, n_tasks=M)
     run_clusters(plan, TASKS, PLACES, ledger=ledger)
     assert ledger.history[0].mu == pytest.approx(mus["town"])
+
+
+class Refusing(Local):
+    """An engine that cannot compute on anything."""
+
+    def workers(self, plan, tasks, seeds):
+        raise PlanError("Not here.")
 
 
 def test_what_is_refused_is_not_charged():
@@ -122,6 +129,9 @@ def test_what_is_refused_is_not_charged():
         run_clusters(PLAN, TASKS, PLACES, ledger=ledger, random_state=0.5)
     with pytest.raises(InputError, match=r"as a dict does\. Got a list"):
         run_clusters(PLAN, TASKS, list(PLACES.values()), ledger=ledger)
+    refusing = MultiDevice((RoundsOnly(Refusing()),))
+    with pytest.raises(PlanError, match="Not here"):
+        run_clusters(PLAN, TASKS, PLACES, ledger=ledger, engine=refusing)
     with pytest.raises(PlanError, match=r"^This plan has no noise level yet"):
         run_clusters(replace(PLAN, mechanism=Gaussian()), TASKS, PLACES, ledger=ledger)
     assert ledger.history == ()

@@ -161,6 +161,22 @@ def test_the_secret_is_for_its_owner_alone(begun):
     assert bytes.fromhex(secret.key) not in (begun / "board").read_bytes()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other permissions")
+def test_a_folder_that_somebody_else_can_write_to_is_no_place_for_a_secret(tmp_path):
+    """Who can put a secret there chooses the noise."""
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir(0o700)
+    for planted in (folder, tmp_path / "link"):
+        with pytest.raises(StorageError, match="must be a folder of your own"):
+            run(PLAN, TASKS, journal=planted)
+        assert not list(planted.iterdir())
+    run(PLAN, TASKS, journal=tmp_path / "own")
+    assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_digest_stands_for_all_data_and_needs_the_key():
     key = bytes(32)
     others = [
@@ -443,7 +459,7 @@ def test_a_second_writer_is_told(begun):
 
 
 def test_a_journal_that_was_moved_away_is_not_written(begun, monkeypatch):
-    """One who waited at the door while the run ended must not write to a file that has no name any more."""
+    """One who waited for the lock while the run ended must not write to a file that has no name any more."""
 
     def moved(file):
         begun.rename(begun.with_name("moved"))

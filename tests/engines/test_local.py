@@ -58,7 +58,7 @@ SHIPPED = [
     (SharedPrior(Regression(3), Support()), None),
     (SharedPrior(Classification(3), Joint()), 2),
     (SharedPrior(Classification(3), Support()), 2),
-    (SharedPrior(Classification(3, classes=3), Mean()), 3),
+    pytest.param(SharedPrior(Classification(3, classes=3), Mean()), 3, marks=pytest.mark.slow),
 ]
 STATEFUL = MeanRegularized(LeastSquares(3), rounds=6, steps=2, batch=2, finetune=1)
 
@@ -347,7 +347,7 @@ BROKEN = [
     (Counts, "mixes rows|replay differs"),
     (GoesRoundTheMechanism, "was not computed"),
     (RemembersTheFirst, "was not computed"),
-    (RaisesOnGarbage, r"init failed for task 't007': bad data"),
+    (RaisesOnGarbage, r"init failed for task 't007': bad data .with features of inf in its place"),
     (SpeaksTwice, r"one message a task, of shape \(2, 3\)\. Got shape \(4, 3\)"),
     (OneWordForAll, r"one message a task, of shape \(2, 3\)\. Got shape \(1, 3\)"),
     (ForgetsWhenSampled, "changes the names, shapes or types of the state"),

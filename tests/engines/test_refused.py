@@ -67,6 +67,23 @@ def test_a_refusal_leaves_nothing_of_a_run_that_had_not_begun(tmp_path, why):
     assert not (tmp_path / "run").exists()
 
 
+class Refusing(cl.engines.Local):
+    """An engine that cannot compute on anything."""
+
+    def workers(self, plan, tasks, seeds):
+        raise cl.errors.PlanError("Not here.")
+
+
+def test_nor_does_the_refusal_of_an_engine(tmp_path):
+    with pytest.raises(cl.errors.PlanError, match="Not here"):
+        cl.run(PLAN, TASKS, journal=tmp_path / "run", engine=Refusing())
+    assert not (tmp_path / "run").exists()
+    kept = begin(tmp_path / "run")
+    with pytest.raises(cl.errors.PlanError, match="Not here"):
+        cl.run(PLAN, TASKS, journal=tmp_path / "run", engine=Refusing())
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == kept
+
+
 class Drifting(cl.algorithms.MeanRegularized):
     """Declares one clip, and uses another once the board says anything: no trial beforehand shows it."""
 

@@ -48,7 +48,7 @@ def stop_after(rounds):
 
 def test_a_long_stream_holds_a_few_records_and_syncs_now_and_then(tmp_path, monkeypatch):
     """3,000 rounds over 3,000 tasks, 50 numbers each; and a task that replays has its model."""
-    monkeypatch.setattr("cloister.board.record_store.ROOM", 1 << 17)
+    monkeypatch.setattr("cloister.board.record_store.CACHE_BYTES", 1 << 17)
     plan, tasks = make_plan(3000, 50, 3000), make_tasks(3000, 50)
     syncs, alive, sync = [], [], os.fsync
     others = sum(type(thing) is Record for thing in gc.get_objects())  # that other tests hold
@@ -73,11 +73,11 @@ def test_a_long_stream_holds_a_few_records_and_syncs_now_and_then(tmp_path, monk
 def test_a_long_stream_is_the_same_without_a_journal(tmp_path, monkeypatch):
     plan, tasks = make_plan(60, 4, 30), make_tasks(60, 4)
     plain = run(plan, tasks, random_state=1)
-    monkeypatch.setattr("cloister.board.record_store.ROOM", 0)
+    monkeypatch.setattr("cloister.board.record_store.CACHE_BYTES", 0)
     monkeypatch.setattr("cloister.board.billboard.SYNCS", 4)
     monkeypatch.setattr("cloister.engines.models.LARGE", 0)
     kept = run(plan, tasks, random_state=1, journal=tmp_path)
-    assert kept.board.records.settled == 31
+    assert kept.board.records.stored == 31
     assert [r.hash for r in kept.board.records] == [r.hash for r in plain.board.records]
     np.testing.assert_array_equal(kept.private.models["coef"], plain.private.models["coef"])
     assert {path.name for path in tmp_path.iterdir()} == {"board", "plan.toml"}

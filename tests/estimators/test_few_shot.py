@@ -57,7 +57,7 @@ def test_a_network_of_packed_images_runs_as_one_program_and_trains_the_same():
 
 
 @pytest.mark.parametrize("engine", [Local(), Batched("cpu")])
-def test_public_only_posts_the_same_board_and_nobody_ends_with_a_model(engine):
+def test_rounds_only_posts_the_same_board_and_nobody_ends_with_a_model(engine):
     tasks = glyphs(5, seed=1)
     plan = Plan(
         MetaSGD(Module(glyph_net(2, 4, (1, SIDE, SIDE), False)), Descent(0.1, steps=2), rounds=2),

@@ -394,16 +394,34 @@ def test_a_run_that_no_estimator_made_is_loaded_as_what_it_is(table, fitted, tmp
         load(folder)
 
 
+ID = "cloister/shared-prior-regressor/1"
+
+
+def test_a_class_that_has_the_name_of_an_estimator_is_not_taken_for_it(table, tmp_path):
+    X, y, _ = table
+    forged = type(
+        "SharedPriorRegressor", (SharedPriorRegressor,), {"__module__": "cloister.estimators.prior"}
+    )
+    folder = forged("school", bounds=BOUNDS, random_state=0).fit(X, y).save(tmp_path / "run")
+    assert ID not in (folder / "estimator.toml").read_text()
+    assert isinstance(load(folder), TableRun)
+
+
 def test_what_a_folder_says_of_its_estimator_is_not_trusted(fitted, tmp_path):
     said = fitted.save(tmp_path / "run") / "estimator.toml"
     text = said.read_text()
+    assert f'estimator = "{ID}"' in text
     assert "random_state" not in text  # who knows the seed can take the noise off
-    said.write_text(text.replace("SharedPriorRegressor", "os.system"))
+    said.write_text(text.replace(ID, "os:system/1"))
     assert isinstance(load(tmp_path / "run"), TableRun)
+    for other in ("cloister/gaussian/1", "cloister/shared-prior-regressor/2"):
+        said.write_text(text.replace(ID, other))
+        with pytest.raises(PlanError, match=f"does not know the type '{other}'"):
+            load(tmp_path / "run")
     said.write_text(text.replace("epsilon", "budget"))
     with pytest.raises(InputError, match="settings that SharedPriorRegressor does not take"):
         load(tmp_path / "run")
-    said.write_text(text.replace("SharedPriorRegressor", "SharedPriorClassifier"))
+    said.write_text(text.replace(ID, "cloister/shared-prior-classifier/1"))
     with pytest.raises(InputError, match="target is a number"):
         load(tmp_path / "run")
     said.write_text("estimator = 3")

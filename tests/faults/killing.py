@@ -154,7 +154,7 @@ class StreamRun(EngineRun):
 
     def __init__(self, seed: int | None) -> None:
         super().__init__(seed)
-        cloister.board.billboard.SYNCS, cloister.board.record_store.ROOM = 4, 1000
+        cloister.board.billboard.SYNCS, cloister.board.record_store.CACHE_BYTES = 4, 1000
         algorithm = replace(self.plan.algorithm, rounds=12)
         self.plan = Plan(algorithm, Toeplitz(), Epochs(2), n_tasks=12).calibrate(1.0)
 

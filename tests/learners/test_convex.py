@@ -48,7 +48,7 @@ def test_refusals():
         learner.descend(zeros, block, Descent(0.1, batch=2), 0)
     with pytest.raises(PlanError, match="EWC"):
         learner.descend(zeros, block, ExactSolver(), 0, np.zeros(D), EWC(1.0))
-    with pytest.raises(PlanError, match="pull"):
+    with pytest.raises(PlanError, match="needs a penalty"):
         learner.descend(zeros, block, ExactSolver(), 0)
     with pytest.raises(InputError, match="steps"):
         ExactSolver(0)

@@ -215,7 +215,7 @@ SEEN_LATER = {
 
 @pytest.mark.parametrize("why", SEEN_LATER)
 def test_what_cannot_be_is_refused_when_rows_are_first_seen(why):
-    """Found with rows of nobody: no task's data has a say in it."""
+    """Found with synthetic rows: no task's data has a say in it."""
     make, sentence = SEEN_LATER[why]
     learner = Module(make())
     X, y = inputs("linear", 1, 2), torch.zeros(1, 2, dtype=torch.int64)

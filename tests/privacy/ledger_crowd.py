@@ -1,7 +1,7 @@
 """Many processes at one ledger; run by test_ledger_crowd.py in a process of its own, from which it forks.
 
 ``race WHERE TRIES MU``: 64 processes charge at once, TRIES times each; prints how many charges went through.
-``kill WHERE TIMES``: kills a charging process with -9, TIMES times; prints which runs it was told are booked.
+``kill WHERE TIMES``: kills a charging process with -9, TIMES times; prints the runs it reported as recorded.
 """
 
 from __future__ import annotations

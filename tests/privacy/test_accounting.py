@@ -119,7 +119,7 @@ def test_large_losses_stay_accurate() -> None:
         assert almost == pytest.approx(gaussian_dp.epsilon(mu * math.sqrt(rounds), 1e-5), rel=1e-3)
 
 
-def test_one_pass_costs_its_dearest_round() -> None:
+def test_one_pass_costs_its_most_expensive_round() -> None:
     events = tuple(GaussianEvent(x) for x in (0.1, 0.7, 0.3))
     got = price(Cost(events, OnePass(), 30), 1e-5)
     assert got.epsilon == gaussian_dp.epsilon(0.7, 1e-5)
@@ -288,7 +288,7 @@ def test_proven_replace_is_never_below_the_numerical_worst_case(z, rounds, rate,
 )
 @settings(deadline=None, max_examples=30)
 def test_order_of_prices(mu: float, rounds: int, rate: float, log_delta: float) -> None:
-    """Hidden <= visible <= everyone; PLD <= RDP; zero-out <= replace; more is dearer."""
+    """Hidden <= visible <= everyone; PLD <= RDP; zero-out <= replace; more is more expensive."""
     delta, slack = 10**log_delta, 1 + 3e-4
     coin = Poisson(rate, hidden=True)
     here = price(cost(mu, rounds, coin), delta).epsilon

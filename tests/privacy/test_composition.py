@@ -54,7 +54,7 @@ def test_it_is_the_smallest_of_the_three(epsilons, delta):
 
 
 @given(EPSILONS, DELTAS, st.integers(0, 29), st.floats(0, 1))
-def test_more_is_dearer(epsilons, delta, which, more):
+def test_more_is_more_expensive(epsilons, delta, which, more):
     base = composition_bound(epsilons, delta)
     slack = 1e-12 * (1 + base)
     changed = list(epsilons)

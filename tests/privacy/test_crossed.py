@@ -179,7 +179,7 @@ def test_pure_noise(sampling, shares):
 
 
 def ledger_mu(plan, relation):
-    """What a ledger under a relation books; runs add up in squares, for owners of several tasks too."""
+    """What a ledger under a relation records; runs add up in squares, for owners of several tasks too."""
     ledger = cl.Ledger(50.0, 1e-3, Relation(relation))
     charge = ledger.charge(plan.fingerprint, plan.cost_under(Relation(relation)))
     ledger.charge("again", plan.cost_under(Relation(relation)))
@@ -234,7 +234,7 @@ def test_a_law_of_many_atoms_is_rounded_up_and_by_little(rate):
 
 
 def test_more_different_rounds_than_are_kept_apart_are_rounded_up():
-    """Rounds made a hair quieter, so that fewer differ, must not come out dearer."""
+    """Rounds made a hair quieter, so that fewer differ, must not come out more expensive."""
     squares = np.linspace(0.2, 1.0, 1400) * 0.01
     quieter = np.minimum(squares, np.repeat(squares[::2], 2))  # each pair as its quieter one: 700 values
     takers = (0.7, 0.3)

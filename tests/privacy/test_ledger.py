@@ -130,7 +130,7 @@ def test_a_resumed_run_spends_once():
     assert ledger.charge(whole.fingerprint, whole.cost, run="7") == first
     assert len(ledger.history) == 1
     for other, price in (("another", whole.cost), (whole.fingerprint, cost(0.01))):
-        with pytest.raises(LedgerError, match="Run '7' was booked for another plan or price, as charge 0"):
+        with pytest.raises(LedgerError, match="Run '7' was recorded for another plan or price, as charge 0"):
             ledger.charge(other, price, run="7")
     with pytest.raises(BudgetError):
         ledger.charge(whole.fingerprint, whole.cost)

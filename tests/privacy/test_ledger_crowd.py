@@ -47,13 +47,13 @@ def test_64_processes_never_exceed_the_budget(where, fit, tries):
 
 
 def test_killed_processes_leave_the_ledger_whole(where):
-    """Whatever was told to be booked is there, and at most one charge a killed process was not told of."""
+    """Whatever was told to be recorded is there, and at most one charge a killed process was not told of."""
     ledger = Ledger.create(where, "schools", epsilon=1.0, delta=DELTA, n_tasks=TASKS)
     told = crowd("kill", where, 12).split()
-    booked = [charge.run for charge in Ledger.open(where).history]
+    recorded = [charge.run for charge in Ledger.open(where).history]
     assert len(told) >= 12
-    assert set(told) <= set(booked)
-    assert len(booked) - len(told) <= 12
+    assert set(told) <= set(recorded)
+    assert len(recorded) - len(told) <= 12
     ledger.charge("after", Cost((GaussianEvent(1e-4),), Everyone(), TASKS))  # nobody holds the lock
 
 

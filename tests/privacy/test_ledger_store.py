@@ -69,18 +69,18 @@ def unguarded(where: str, statement: str) -> None:
 def test_an_account_is_the_same_when_opened_again(where):
     ledger = Ledger.create(where, "schools", **BUDGET, relation=Relation.ZERO_OUT)
     zero_out = Cost((GaussianEvent(0.1, 0.05),) * 3 + (GaussianEvent(1 / 3),), Everyone(), TASKS, "zero_out")
-    booked = ledger.charge("plan", zero_out, run="7")
+    recorded = ledger.charge("plan", zero_out, run="7")
     again = Ledger.open(where, "schools")
-    assert again.history == ledger.history == (booked,)
+    assert again.history == ledger.history == (recorded,)
     assert (again.epsilon, again.delta, again.relation, again.n_tasks) == (1.0, DELTA, "zero_out", TASKS)
-    assert booked.mu == math.sqrt(math.fsum([0.1**2] * 3 + [(1 / 3) ** 2]))  # to the last bit
-    assert booked.details["events"] == [
+    assert recorded.mu == math.sqrt(math.fsum([0.1**2] * 3 + [(1 / 3) ** 2]))  # to the last bit
+    assert recorded.details["events"] == [
         {"kind": "GaussianEvent", "mu": 0.1, "zero_out_mu": 0.05, "count": 3},
         {"kind": "GaussianEvent", "mu": 1 / 3, "count": 1},
     ]
-    assert booked.time.endswith("+00:00")
-    assert again.head == ledger.head == booked.hash
-    assert again.charge("plan", zero_out, run="7") == booked  # resumed by another process: spent once
+    assert recorded.time.endswith("+00:00")
+    assert again.head == ledger.head == recorded.hash
+    assert again.charge("plan", zero_out, run="7") == recorded  # resumed by another process: spent once
     assert len(again.history) == 1
 
 
@@ -211,7 +211,7 @@ def test_another_process_holding_the_lock_is_told(where, monkeypatch):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ledger.store.book(meanwhile)
+        ledger.store.record(meanwhile)
     assert ledger.history == ()
     other.charge("other", cost(0.1))
 
@@ -352,9 +352,9 @@ def test_a_ledger_of_0_1_is_read_checked_and_charged(tmp_path):
 
 def test_doubts_cannot_be_edited_away_or_into_nonsense(where):
     ledger = Ledger.create(where, "schools", **BUDGET)
-    booked = ledger.charge("plan", cost(0.1), doubts=iter((SEEDED,)))
-    assert Ledger.open(where).history == (booked,)
-    assert booked.details["doubts"] == [SEEDED.to_dict()]
+    recorded = ledger.charge("plan", cost(0.1), doubts=iter((SEEDED,)))
+    assert Ledger.open(where).history == (recorded,)
+    assert recorded.details["doubts"] == [SEEDED.to_dict()]
     for old, new, words in (
         ('"void"', '"not proven to the last bit"', "was changed"),
         ('"void"', '"fine"', "what no ledger writes"),

@@ -138,9 +138,9 @@ def test_noise_on_a_matrix_has_one_scale(kind, exact):
 )
 def test_running_totals_are_as_loud_as_theory_says(kind, rounds, theory):
     """The loudest total, in 400 numbers, at mu = 1: within 5 sd; so says the mechanism, to 1 %."""
-    schedule, door_source = schedule_of(rounds, cl.sampling.OnePass(), dim=400), SeededRandomness(2)
-    door, zero = kind.begin(schedule, door_source), np.zeros(400, dtype=np.int64)
-    totals = np.cumsum([door.release(zero, schedule.channel) for _ in range(rounds)], axis=0)
+    schedule, source = schedule_of(rounds, cl.sampling.OnePass(), dim=400), SeededRandomness(2)
+    state, zero = kind.begin(schedule, source), np.zeros(400, dtype=np.int64)
+    totals = np.cumsum([state.release(zero, schedule.channel) for _ in range(rounds)], axis=0)
     claimed = kind.level(schedule) * kind.strategy(schedule).prefix_deviations
     assert claimed.max() == pytest.approx(theory, rel=0.01)
     loudest = totals[claimed.argmax()]
@@ -160,9 +160,9 @@ def encoded(mechanism, schedule, messages):
             return encoded
 
     watched = Watched(**vars(mechanism))
-    door, channel = watched.begin(schedule, SeededRandomness(0)), schedule.channel
+    state, channel = watched.begin(schedule, SeededRandomness(0)), schedule.channel
     for rows in messages:
-        door.release(channel.total(rows, watched.exact), channel)
+        state.release(channel.total(rows, watched.exact), channel)
     return np.concatenate(found)
 
 
@@ -353,8 +353,8 @@ def test_a_round_made_again_from_another_sum_gets_independent_noise(kind):
     channel, sums = schedule.channel, np.random.default_rng(0).integers(-999, 999, (3, 2000))
     made = []
     for units in (0, 0, 1):
-        door = mechanism.begin(schedule, SystemRandomness(bytes(32)))
-        made.append([door.release(total + units * (t == 2), channel) for t, total in enumerate(sums)])
+        state = mechanism.begin(schedule, SystemRandomness(bytes(32)))
+        made.append([state.release(total + units * (t == 2), channel) for t, total in enumerate(sums)])
     one, again, other = np.array(made)
     np.testing.assert_array_equal(one, again)
     np.testing.assert_array_equal(one[:2], other[:2])
@@ -371,11 +371,13 @@ def test_what_is_kept_is_as_little_as_can_be():
         cl.mechanisms.Tree(1.0),
         cl.mechanisms.BLT(1.0),
     ):
-        door = mechanism.begin(schedule, SeededRandomness(0))
+        state = mechanism.begin(schedule, SeededRandomness(0))
         most = 0
         for _ in range(200):
-            door.release(zero, schedule.channel)
-            most = max(most, len(door.waiting if isinstance(mechanism, cl.mechanisms.Tree) else door.secret))
+            state.release(zero, schedule.channel)
+            most = max(
+                most, len(state.waiting if isinstance(mechanism, cl.mechanisms.Tree) else state.secret)
+            )
         kept[mechanism] = most
     assert list(kept.values()) == [200, 7, 7, 5]
 

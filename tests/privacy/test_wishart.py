@@ -139,7 +139,7 @@ def test_curves_equal_monte_carlo_and_quadrature(degrees, shift, direction):
 
 
 @pytest.mark.parametrize(("degrees", "shift"), SHIFTS)
-def test_smaller_messages_are_never_dearer(degrees, shift):
+def test_smaller_messages_are_never_more_expensive(degrees, shift):
     epsilons = np.linspace(-3, 3, 61)
     for direction in ("remove", "add"):
         curves = [gamma.curve(degrees, a * shift, direction, epsilons) for a in (0.1, 0.5, 0.9, 1.0)]
@@ -281,7 +281,7 @@ def test_noise_is_exactly_what_is_priced():
             assert {e.degrees for e in events} == {50.0}
 
 
-def test_the_dearest_channel_of_a_round_counts():
+def test_the_most_expensive_channel_of_a_round_counts():
     outer = Channel(3, lift=Outer())
     event = Wishart(30, 1.0).event(Round(0.5, (outer, Channel(9, lift=Outer()))), "zero_out", "replace")
     assert event == Wishart(30, 1.0).event(Round(0.5, (outer,)), "zero_out", "replace")

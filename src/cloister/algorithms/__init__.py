@@ -11,12 +11,20 @@ from cloister.algorithms.choose_at_home import ChooseAtHome
 from cloister.algorithms.clustered import ClusteredMetaSGD
 from cloister.algorithms.covariance import GroupSparse, LowRank, ModelProtected
 from cloister.algorithms.decomposed import Decomposed, EntrySparse, SquaredNorm, TaskSparse
-from cloister.algorithms.federated import Ditto, FedAvg, FedProx, LocalOnly, Personalized
+from cloister.algorithms.federated import (
+    Ditto,
+    FedAvg,
+    FedProx,
+    Increment,
+    LocalOnly,
+    Offset,
+    Personalized,
+    Position,
+)
 from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning
 from cloister.algorithms.independent import Independent
 from cloister.algorithms.local_noise import LocalNoise
 from cloister.algorithms.mean import MeanRegularized
-from cloister.algorithms.messages import Increment, Offset, Position
 from cloister.algorithms.meta import FTMRL, MetaSGD
 from cloister.algorithms.prior import SharedPrior
 from cloister.algorithms.relationship import Relationship, dp_mtrl, mtrl

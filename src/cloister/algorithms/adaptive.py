@@ -83,7 +83,6 @@ class AdaptiveFedAvg(FedAvg):
         return Channel(self.learner.size + 1, math.hypot(1, self.vote / 2), Plain())
 
     def start(self) -> dict[str, Any]:
-        """Start from the network's own public parameters, and the first clip."""
         return {**super().start(), "clip": np.array([self.clip])}
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
@@ -96,7 +95,6 @@ class AdaptiveFedAvg(FedAvg):
         return self.learner.join(units, self.vote * longer - self.vote / 2), states
 
     def update(self, release: Release, board: Billboard) -> dict[str, Any]:
-        """Move the public model by the noisy mean of updates, and the clip towards the quantile."""
         said = self._channel.clip * release.value / release.denominator
         shorter = np.clip(0.5 - said[-1] / self.vote, 0.0, 1.0)
         clip = board["clip"] * np.exp(self.speed * (self.quantile - shorter))

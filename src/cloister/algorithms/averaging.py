@@ -78,7 +78,6 @@ class ModelAveraging(LossAlgorithm):
             )
 
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
-        """Return the one round."""
         return (Round(1.0, (self._channel,)),)
 
     @property
@@ -86,15 +85,12 @@ class ModelAveraging(LossAlgorithm):
         return Channel(self.loss.size, self.clip, Plain())
 
     def start(self) -> dict[str, NDArray[Any]]:
-        """Start from zeros."""
         return {"mean": np.zeros(self.loss.size)}
 
     def channel(self, board: Billboard) -> Channel:
-        """Return the one channel: the model, clipped."""
         return self._channel
 
     def init(self, block: Block, board: Billboard) -> States:
-        """Fit every task on its own."""
         return {"weights": self._fit(block)}
 
     def _fit(self, block: Block) -> Floats:
@@ -106,22 +102,18 @@ class ModelAveraging(LossAlgorithm):
         with np.errstate(over="ignore", invalid="ignore"):  # data that overflow spoil their own task only
             for _ in range(self.steps):
                 ahead = weights + momentum * (weights - previous)
-                slope = self.loss.gradient(ahead, block.X, block.y, block.weight) + self.lam * ahead
-                previous, weights = weights, ahead - lr * slope
+                gradient = self.loss.gradient(ahead, block.X, block.y, block.weight) + self.lam * ahead
+                previous, weights = weights, ahead - lr * gradient
         return np.asarray(weights)
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
-        """Say the own model."""
         return states["weights"], states
 
     def update(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
-        """Post the noisy mean."""
         return {"mean": self.clip * release.value / release.denominator}
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Take the mean for a model."""
         return {"coef": np.repeat(board["mean"][None, :], len(block), axis=0)}
 
     def newcomer(self, board: Billboard) -> States:
-        """Return the mean, which is everyone's model."""
         return {"coef": board["mean"][None, :]}

@@ -104,11 +104,9 @@ class ChooseAtHome(Wrapper):
 
     @property
     def inner(self) -> Algorithm:
-        """The algorithm whose messages are sent."""
         return self.algorithm
 
     def around(self, inner: Algorithm) -> ChooseAtHome:
-        """Guard another algorithm."""
         return replace(self, algorithm=inner)
 
     @property
@@ -116,7 +114,6 @@ class ChooseAtHome(Wrapper):
         """None: the choice is made in NumPy, so what is inside is too."""
 
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
-        """Return the algorithm's rounds, which its variants must share."""
         rounds = self.algorithm.schedule(n_tasks, budget)
         for variant in self.variants:
             if variant.schedule(n_tasks, budget) != rounds:
@@ -127,12 +124,10 @@ class ChooseAtHome(Wrapper):
         return rounds
 
     def init(self, block: Block, board: Billboard) -> States:
-        """Start as the algorithm does; remember which rounds a task takes part in."""
         states = self.algorithm.init(block, board)
         return states | {"guarded_rounds": np.zeros((len(block), board.capacity), dtype=bool)}
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
-        """Say what the algorithm says."""
         inner, took_part = self._split(states)
         messages, inner = self.algorithm.send(inner, block, board)
         took_part = took_part.copy()
@@ -214,5 +209,4 @@ def _rows_where(mask: NDArray[np.bool_], one: NDArray[Any], other: NDArray[Any])
 
 
 def _choose(best: NDArray[np.int_], candidates: list[NDArray[Any]]) -> NDArray[Any]:
-    """Take each row from the candidate that is best for it."""
     return np.stack(candidates)[best, np.arange(len(best))]

@@ -1,7 +1,7 @@
 r"""Several meta-models at once: each task starts from the one that suits it.
 
 There are q meta-models, and a task solves its problem from each and keeps the one with the least
-:math:`R_k(w) + \frac\lambda2|w - h_j|^2`. It says the slope there, in a message with one block for every
+:math:`R_k(w) + \frac\lambda2|w - h_j|^2`. It says the gradient there, in a message with one block for every
 model, zero in the others.
 
 Models that start alike stay alike, and models that start apart may share two groups badly. So all tasks
@@ -52,7 +52,7 @@ class ClusteredMetaSGD(Meta):
     Parameters
     ----------
     learner, solver, lam, clip, rounds, radius, tail, finetune, server
-        As for `MetaSGD`. A model moves by its own tasks' share of the mean slope, so that with q of them a
+        As for `MetaSGD`. A model moves by its own tasks' share of the mean gradient, so that with q of them a
         larger `lr` makes sense.
     models : int
         How many, q. With 1 it is `MetaSGD`.
@@ -62,12 +62,12 @@ class ClusteredMetaSGD(Meta):
     apart : float
         How far the halves of a split are pushed from each other, in units of clip / lam.
     vote : float
-        Length of a vote, in clips. Slope and vote are clipped together: a vote costs no privacy.
+        Length of a vote, in clips. Gradient and vote are clipped together: a vote costs no privacy.
 
     Privacy
     -------
     A message is one block of q and a vote, clipped together: sensitivity `clip` (zero-out) or twice that
-    (replace; the same model and opposite slopes attain it), whatever q. Which model a task chose shows
+    (replace; the same model and opposite gradients attain it), whatever q. Which model a task chose shows
     nowhere but in that: all blocks get noise, all are divided by the same public number, and where the models
     start and are split follows from the board.
 
@@ -111,7 +111,6 @@ class ClusteredMetaSGD(Meta):
 
     @cached_property
     def _splits(self) -> tuple[int, ...]:
-        """Rounds after which a model is split."""
         count = 2 * (self.models - 1)
         times = (int(self.splitting * self.rounds * (i + 1) / (count + 1)) for i in range(count))
         return tuple(sorted({time for time in times if time > 0}))
@@ -121,7 +120,6 @@ class ClusteredMetaSGD(Meta):
         return min(self.models, 1 + sum(split <= rounds for split in self._splits))
 
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
-        """Return equal rounds of one clipped block and vote."""
         return equal_rounds(self.rounds, (self._channel,))
 
     @property
@@ -133,32 +131,29 @@ class ClusteredMetaSGD(Meta):
         return Channel(self._width + (self.models if self.models > 1 else 0), self.clip, Plain())
 
     def start(self) -> Public:
-        """Start all models at the learner's own public parameters."""
         start = np.tile(self.learner.start(), self.models)
         votes = np.zeros(self.models, dtype=start.dtype)
         return self.opened(start, self.server.start(self._width)) | {"votes": votes}
 
     def channel(self, board: Billboard) -> Channel:
-        """Return the one channel: blocks and vote, clipped."""
         return self._channel
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
-        """Solve from every model; say the slope at the best, in its block, and vote for it."""
-        best, slope = self._best(board["mean"], block, board, lambda solved, way, model: -self.lam * way)
-        messages, size = _empty(slope, self._channel.dim), self.learner.size
+        """Solve from every model; say the gradient at the best, in its block, and vote for it."""
+        best, gradient = self._best(board["mean"], block, board, lambda solved, way, model: -self.lam * way)
+        messages, size = _empty(gradient, self._channel.dim), self.learner.size
         for j in range(self.models):
             chosen = best == j
-            messages[:, j * size : (j + 1) * size] = slope * chosen[:, None]
+            messages[:, j * size : (j + 1) * size] = gradient * chosen[:, None]
             if self.models > 1:
                 messages[:, self._width + j] = self.vote * self.clip * chosen
         return messages, states
 
     def update(self, release: Release, board: Billboard) -> Public:
-        """Step each model in use against its tasks' slopes; split one if it is time."""
         noisy = self.clip * release.value / release.denominator
-        slopes = noisy[: self._width].copy()
-        slopes[self._awake(board.rounds) * self.learner.size :] = 0.0  # noise alone, of models not in use
-        moved = self.server.step(board, -slopes)
+        gradients = noisy[: self._width].copy()
+        gradients[self._awake(board.rounds) * self.learner.size :] = 0.0  # noise alone, of models not in use
+        moved = self.server.step(board, -gradients)
         votes = board["votes"] + (noisy[self._width :] if self.models > 1 else 0.0)
         if board.rounds + 1 in self._splits:
             moved, votes = self._split(moved, votes, board.rounds + 1), np.zeros_like(votes)
@@ -166,7 +161,6 @@ class ClusteredMetaSGD(Meta):
         return as_on(board, moved | self.averaged(board, moved["mean"]) | {"votes": votes})
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Solve from every released model, with one's own rows; keep the best."""
         end = lambda solved, way, model: self.tune(solved, model, block, board)  # noqa: E731
         best, coef = self._best(self.released(board), block, board, end)
         return {"coef": coef, "cluster": best}

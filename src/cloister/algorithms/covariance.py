@@ -141,7 +141,6 @@ class ModelProtected(LossAlgorithm):
         return (1 - root) / (1 + root)
 
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
-        """Return rounds on one channel, with the budget allocated over them."""
         return tuple(Round(share, (self._channel,)) for share in self.shares(budget.pure))
 
     @property
@@ -149,15 +148,12 @@ class ModelProtected(LossAlgorithm):
         return Channel(self.loss.size, self.clip, self.lift)
 
     def start(self) -> dict[str, NDArray[Any]]:
-        """Start with nothing shared."""
         return {"matrix": np.eye(self.loss.size)}
 
     def channel(self, board: Billboard) -> Channel:
-        """Return the one channel."""
         return self._channel
 
     def update(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
-        """Post the shared matrix."""
         unit = self.clip**2
         return {"matrix": self.shared_matrix(unit * release.value, unit * release.noise)}
 
@@ -170,12 +166,11 @@ class ModelProtected(LossAlgorithm):
         return {"weights": weights, "shared": clipped, "sum": nothing, "count": np.zeros((len(block), 1))}
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
-        """Say the model: the single-task fit at first, then the result of a proximal gradient step."""
         if board.rounds:
             shared = self.keep_shared(states["weights"], board)
             ahead = self.look_ahead(shared, states["shared"], board)
             states = {
-                "weights": self.descend(ahead, self.slope(ahead, block)),
+                "weights": self.descend(ahead, self.gradient(ahead, block)),
                 "shared": shared,
                 "sum": states["sum"] + shared,
                 "count": states["count"] + 1,
@@ -183,7 +178,6 @@ class ModelProtected(LossAlgorithm):
         return states["weights"], states
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Project once more; return the last or the average model."""
         shared = self.keep_shared(states["weights"], board)
         return {"coef": (states["sum"] + shared) / (states["count"] + 1) if self.averaged else shared}
 
@@ -196,7 +190,7 @@ class ModelProtected(LossAlgorithm):
         previous = weights = np.zeros((len(block), self.loss.size))
         for step in range(1, self.warmup + 1):
             ahead = weights + (step - 1) / (step + 2) * (weights - previous)
-            previous, weights = weights, self.descend(ahead, self.slope(ahead, block))
+            previous, weights = weights, self.descend(ahead, self.gradient(ahead, block))
         return weights
 
     def keep_shared(self, weights: Floats, board: Billboard) -> Floats:
@@ -210,14 +204,13 @@ class ModelProtected(LossAlgorithm):
         with np.errstate(over="ignore", invalid="ignore"):
             return now + self.momentum(board.rounds) * (now - before)
 
-    def slope(self, weights: Floats, block: Block) -> Floats:
-        """Return the gradient of each task's own loss."""
+    def gradient(self, weights: Floats, block: Block) -> Floats:
         return self.loss.gradient(weights, block.X, block.y, block.weight)
 
-    def descend(self, weights: Floats, slope: Floats) -> Floats:
+    def descend(self, weights: Floats, gradient: Floats) -> Floats:
         """Take a gradient step (Step 11) on the loss and the ridge of strength `strong`."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.asarray(weights - self.lr * (slope + self.strong * weights))
+            return np.asarray(weights - self.lr * (gradient + self.strong * weights))
 
     def _kept(self, squares: Floats) -> Floats:
         """Return max(0, 1 - lr lam / sqrt(.)): what the proximal operator keeps of each direction."""
@@ -263,7 +256,6 @@ class LowRank(ModelProtected):
 
     @property
     def lift(self) -> Lift:
-        """The whole covariance."""
         return Outer()
 
     def shared_matrix(self, total: Floats, noise: float) -> Floats:
@@ -311,7 +303,6 @@ class GroupSparse(ModelProtected):
 
     @property
     def lift(self) -> Lift:
-        """The diagonal alone."""
         return Diagonal()
 
     def shared_matrix(self, total: Floats, noise: float) -> Floats:

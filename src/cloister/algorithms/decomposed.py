@@ -47,7 +47,6 @@ class EntrySparse(OwnPenalty):
         _check_strength(self.lam)
 
     def shrink(self, rows: Floats, lr: float) -> Floats:
-        """Threshold every entry."""
         return np.sign(rows) * np.maximum(0.0, np.abs(rows) - lr * self.lam)
 
 
@@ -68,7 +67,6 @@ class TaskSparse(OwnPenalty):
         _check_strength(self.lam)
 
     def shrink(self, rows: Floats, lr: float) -> Floats:
-        """Threshold every task's norm."""
         with np.errstate(over="ignore", invalid="ignore"):
             norms = np.linalg.norm(rows, axis=1, keepdims=True)
             return np.asarray(rows * np.maximum(0.0, 1 - lr * self.lam / np.maximum(norms, 1e-300)))
@@ -91,7 +89,6 @@ class SquaredNorm(OwnPenalty):
         _check_strength(self.lam)
 
     def shrink(self, rows: Floats, lr: float) -> Floats:
-        """Scale down."""
         return rows / (1 + 2 * lr * self.lam)
 
 
@@ -152,7 +149,6 @@ class Decomposed(Wrapper):
 
     @property
     def inner(self) -> Algorithm:
-        """What is said, and what becomes of it."""
         return self.shared
 
     def around(self, inner: Algorithm) -> Decomposed:
@@ -171,15 +167,14 @@ class Decomposed(Wrapper):
         return {**states, "own_weights": nothing, "own": nothing}
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
-        """Say the shared part: the single-task fit at first, then the result of a proximal gradient step."""
         if board.rounds:
             shared, own = self._parts(states, board)  # Steps 10 and 11
             ahead = self.shared.look_ahead(shared, states["shared"], board)
             own_ahead = self.shared.look_ahead(own, states["own"], board)
-            slope = self.shared.slope(ahead + own_ahead, block)  # one gradient serves both parts
+            gradient = self.shared.gradient(ahead + own_ahead, block)  # one gradient serves both parts
             states = {
-                "weights": self.shared.descend(ahead, slope),
-                "own_weights": self.shared.descend(own_ahead, slope),
+                "weights": self.shared.descend(ahead, gradient),
+                "own_weights": self.shared.descend(own_ahead, gradient),
                 "shared": shared,
                 "own": own,
                 "sum": states["sum"] + shared + own,
@@ -188,7 +183,6 @@ class Decomposed(Wrapper):
         return states["weights"], states
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Return the last or the average model, and the last one's parts."""
         shared, own = self._parts(states, board)
         coef = shared + own
         if self.shared.averaged:

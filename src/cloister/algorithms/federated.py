@@ -24,14 +24,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from cloister.algorithm import Budget
 from cloister.algorithms.bases import ClientAlgorithm, WithoutRounds
 from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning, variants_of
-from cloister.algorithms.messages import Increment, Offset, Position
 from cloister.algorithms.server import Server, ServerAverage
 from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
@@ -47,8 +46,11 @@ __all__ = [
     "Ditto",
     "FedAvg",
     "FedProx",
+    "Increment",
     "LocalOnly",
+    "Offset",
     "Personalized",
+    "Position",
 ]
 
 Array = Any  # of NumPy, or of torch on another device
@@ -68,7 +70,7 @@ class _Federated(ClientAlgorithm):
 
     def __post_init__(self) -> None:
         require_learner(self.learner)
-        self.learner.check_solver(self.solver, self._pull)
+        self.learner.check_solver(self.solver, self._penalty)
         for tuning in variants_of(self.finetune):
             self.learner.check_solver(tuning.solver, tuning.penalty)
         if self.rounds < 1:
@@ -77,12 +79,11 @@ class _Federated(ClientAlgorithm):
             )
 
     @property
-    def _pull(self) -> Quadratic | None:
+    def _penalty(self) -> Quadratic | None:
         """What holds a task near the public model while it trains."""
         return None
 
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
-        """Return equal rounds of one clipped update."""
         return equal_rounds(self.rounds, (self._channel,))
 
     @property
@@ -90,31 +91,25 @@ class _Federated(ClientAlgorithm):
         return Channel(self.learner.size, self.clip, Plain())
 
     def start(self) -> dict[str, Any]:
-        """Start from the network's own public parameters."""
         return {"mean": self.learner.start(), **self.server.start(self.learner.size)}
 
     def channel(self, board: Billboard) -> Channel:
-        """Return the one channel: an update, clipped."""
         return self._channel
 
     def init(self, block: Block, board: Billboard) -> States:
-        """Keep nothing."""
         return {}
 
     def update(self, release: Release, board: Billboard) -> dict[str, Any]:
-        """Move the public model by the noisy mean of updates."""
         return narrow(self.server.step(board, self.clip * release.value / release.denominator))
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Return the public model, tuned at home."""
         return {"coef": self._tune(self.learner.spread(board["mean"], block), block, board)}
 
     def newcomer(self, board: Billboard) -> States:
-        """Return the model of a task without data: the public one."""
         return {"coef": board["mean"][None, :]}
 
     def _train(self, start: Array, block: Block, board: Billboard, lam: float = 0.0) -> Array:
-        """Return where a round's local work ends, held near the public model by a pull of strength lam."""
+        """Return where a round's local work ends, held near the public model by a penalty of strength lam."""
         return self.learner.descend(start, block, self.solver, board.rounds, board["mean"], quadratic(lam))
 
     def _tune(self, weights: Array, block: Block, board: Billboard) -> Array:
@@ -124,7 +119,7 @@ class _Federated(ClientAlgorithm):
 
 
 @dataclass(frozen=True)
-class _Held(_Federated):
+class _Regularized(_Federated):
     """What those share whose training is held near the public model."""
 
     lam: float = 0.1
@@ -135,7 +130,7 @@ class _Held(_Federated):
             raise PlanError(f"lam must be >= 0 and finite. Got {self.lam}.")
 
     @property
-    def _pull(self) -> Quadratic | None:
+    def _penalty(self) -> Quadratic | None:
         return quadratic(self.lam)
 
 
@@ -155,7 +150,7 @@ class FedAvg(_Federated):
         Releases.
     server : ServerAverage, ServerMomentum or ServerAdam
         What the public model does with a noisy update.
-    finetune : FineTuning or Choice, optional
+    finetune : FineTuning or CrossValidatedTuning, optional
         Training at home after the last release.
 
     Privacy
@@ -165,13 +160,12 @@ class FedAvg(_Federated):
     """
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
-        """Train from the public model; say how far that got."""
         start = self.learner.spread(board["mean"], block)
         return self._train(start, block, board) - start, states
 
 
 @dataclass(frozen=True)
-class FedProx(_Held):
+class FedProx(_Regularized):
     r"""Federated averaging with local training held near the public model by a quadratic.
 
     Parameters
@@ -179,7 +173,7 @@ class FedProx(_Held):
     learner, solver, clip, rounds, server, finetune
         As for `FedAvg`.
     lam : float
-        Strength of the pull, as in :math:`\frac\lambda2 |w - \tilde w|^2`.
+        Strength of the penalty, as in :math:`\frac\lambda2 |w - \tilde w|^2`.
 
     Privacy
     -------
@@ -187,13 +181,12 @@ class FedProx(_Held):
     """
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
-        """Train from the public model, held near it; say how far that got."""
         start = self.learner.spread(board["mean"], block)
         return self._train(start, block, board, self.lam) - start, states
 
 
 @dataclass(frozen=True)
-class Ditto(_Held):
+class Ditto(_Regularized):
     """Federated averaging, and beside it a model of each task's own, held near the public one.
 
     Parameters
@@ -201,7 +194,7 @@ class Ditto(_Held):
     learner, solver, clip, rounds, server, finetune
         As for `FedAvg`; `finetune` goes on with the task's own model.
     lam : float
-        Pull of a task's own model towards the public one.
+        Strength of the penalty on the distance between a task's own model and the public one.
 
     Privacy
     -------
@@ -209,22 +202,74 @@ class Ditto(_Held):
     """
 
     def init(self, block: Block, board: Billboard) -> States:
-        """Start the task's own model at the public one."""
         return {"weights": self.learner.spread(board["mean"], block)}
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
-        """Train both models from where they are; say how far the shared one got."""
         start = self.learner.spread(board["mean"], block)
         messages = self._train(start, block, board) - start
         return messages, {"weights": self._train(states["weights"], block, board, self.lam)}
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Return each task's own model, tuned at home."""
         return {"coef": self._tune(states["weights"], block, board)}
 
 
 @dataclass(frozen=True)
-class Personalized(_Held):
+class Offset:
+    """Say how far the model is from the public one: noise does not add up over rounds."""
+
+    keeps: ClassVar[tuple[str, ...]] = ()  # what the board remembers of the start
+
+    def compute(self, new: Array, old: Array, board: Billboard) -> Array:
+        return new - board["mean"]
+
+    def step(self, noisy: Array, board: Billboard) -> Array:
+        return noisy
+
+
+@dataclass(frozen=True)
+class Increment:
+    """Say how far the model moved in this round.
+
+    The public model is the start plus the mean over *all* tasks of all they have said, so a noisy sum is
+    divided by the number of tasks and not by the number that take part in a round.
+
+    Parameters
+    ----------
+    share : float
+        The probability that a task takes part in a round, as in the plan's sampling: 1 for `Everyone`.
+    """
+
+    share: float
+    keeps: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise PlanError(f"share must be the sampling's probability, in (0, 1]. Got {self.share}.")
+
+    def compute(self, new: Array, old: Array, board: Billboard) -> Array:
+        return new - old
+
+    def step(self, noisy: Array, board: Billboard) -> Array:
+        """Divide by all tasks."""
+        return self.share * noisy
+
+
+@dataclass(frozen=True)
+class Position:
+    """Say where the model is, measured from the public start; the public model forgets its past."""
+
+    keeps: ClassVar[tuple[str, ...]] = ("start",)
+
+    def compute(self, new: Array, old: Array, board: Billboard) -> Array:
+        return new - board["start"]
+
+    def step(self, noisy: Array, board: Billboard) -> Array:
+        """Return the way from the last public model to the new one."""
+        return board["start"] + noisy - board["mean"]
+
+
+@dataclass(frozen=True)
+class Personalized(_Regularized):
     r"""Mean-regularised personal models: each task trains its own, held near the public mean of all.
 
     .. math::
@@ -236,8 +281,8 @@ class Personalized(_Held):
     learner, solver, clip, rounds, server, finetune
         As for `FedAvg`.
     lam : float
-        Pull towards the mean. At 0 nothing is taken from the others.
-    says : Offset, Increment or Position
+        Strength of the penalty on the distance from the mean. At 0 nothing is taken from the others.
+    message : Offset, Increment or Position
         What a task tells: its distance from the mean (the default; independent noise does not add up), how
         far it moved, or where its model is, which is what the DPMTL paper releases.
 
@@ -257,31 +302,26 @@ class Personalized(_Held):
     True
     """
 
-    says: Offset | Increment | Position = field(default_factory=Offset)
+    message: Offset | Increment | Position = field(default_factory=Offset)
 
     def start(self) -> dict[str, Any]:
-        """Start from the network's own public parameters."""
         board = super().start()
-        return board | {name: np.array(board["mean"]) for name in self.says.keeps}
+        return board | {name: np.array(board["mean"]) for name in self.message.keeps}
 
     def init(self, block: Block, board: Billboard) -> States:
-        """Start every task at the public model."""
         return {"weights": self.learner.spread(board["mean"], block)}
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
-        """Train one's own model; say where that ended."""
         old = states["weights"]
         new = self._train(old, block, board, self.lam)
-        return self.says.message(new, old, board), {"weights": new}
+        return self.message.compute(new, old, board), {"weights": new}
 
     def update(self, release: Release, board: Billboard) -> dict[str, Any]:
-        """Move the public mean."""
         noisy = self.clip * release.value / release.denominator
-        moved = narrow(self.server.step(board, self.says.step(noisy, board)))
-        return moved | {name: board[name] for name in self.says.keeps}
+        moved = narrow(self.server.step(board, self.message.step(noisy, board)))
+        return moved | {name: board[name] for name in self.message.keeps}
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Return each task's own model, tuned at home."""
         return {"coef": self._tune(states["weights"], block, board)}
 
 
@@ -297,20 +337,16 @@ class LocalOnly(WithoutRounds, ClientAlgorithm):
         self.learner.check_solver(self.solver, None)
 
     def start(self) -> dict[str, Any]:
-        """Start from the network's own public parameters."""
         return {"mean": self.learner.start()}
 
     def init(self, block: Block, board: Billboard) -> States:
-        """Start every task at the public start."""
         return {"weights": self.learner.spread(board["mean"], block)}
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Train on one's own rows."""
         own = self.learner.descend(states["weights"], block, self.solver, 0, board["mean"], None)
         return {"coef": own}
 
     def newcomer(self, board: Billboard) -> States:
-        """Return the public start."""
         return {"coef": board["mean"][None, :]}
 
 
@@ -320,5 +356,5 @@ def narrow(public: dict[str, Any]) -> dict[str, Any]:
 
 
 def quadratic(lam: float) -> Quadratic | None:
-    """Return the pull of strength lam, if there is one."""
+    """Return the penalty of strength lam, if there is one."""
     return None if lam == 0 else Quadratic(lam)

@@ -37,11 +37,9 @@ class FineTuning:
 
     @property
     def variants(self) -> tuple[FineTuning, ...]:
-        """Itself: there is nothing to choose."""
         return (self,)
 
     def tune(self, learner: ClientLearner, weights: Array, block: Block, round: int, anchor: Array) -> Array:
-        """Train each task on its own rows, from its own weights."""
         return learner.descend(weights, block, self.solver, round, anchor, self.penalty)
 
 

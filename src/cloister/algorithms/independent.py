@@ -28,13 +28,10 @@ class Independent(WithoutRounds, BayesianAlgorithm):
     learner: BayesianLearner
 
     def start(self) -> Public:
-        """Return nothing."""
         return {}
 
     def init(self, block: Block, board: Billboard) -> States:
-        """Return what the task keeps of its data."""
         return self.learner.prepare(block)
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Fit each task on its own data alone."""
         return self.learner.finish(states, block, self.learner.own_candidates, {})

@@ -92,11 +92,9 @@ class LocalNoise(Wrapper):
 
     @property
     def inner(self) -> Algorithm:
-        """The algorithm whose messages get noise."""
         return self.algorithm
 
     def around(self, inner: Algorithm) -> LocalNoise:
-        """Add the noise to another algorithm's messages."""
         return replace(self, algorithm=inner)
 
     @property

@@ -35,9 +35,9 @@ class MeanRegularized(LossAlgorithm):
     loss : LeastSquares, Logistic or Softmax
         What a task minimises; means over its rows.
     lam : float
-        Pull towards the mean. 0 is single-task learning; at ``lam = 1/lr`` with one step a round every
-        task restarts from the mean, as in federated averaging, but for the slope, which is that at its own
-        last model.
+        Penalty on the distance from the mean. 0 is single-task learning; at ``lam = 1/lr`` with one step a
+        round every task restarts from the mean, as in federated averaging, but for the gradient, which is
+        that at its own last model.
     clip : float
         Radius B of the ball all models live in; public.
     rounds, steps, lr : int, int, float
@@ -88,7 +88,6 @@ class MeanRegularized(LossAlgorithm):
         return self.lr if self.finetune_lr is None else self.finetune_lr
 
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
-        """Return equal rounds on one channel."""
         return equal_rounds(self.rounds, [self._channel])
 
     @property
@@ -96,44 +95,37 @@ class MeanRegularized(LossAlgorithm):
         return Channel(self.loss.size, self.clip, Plain())
 
     def start(self) -> dict[str, NDArray[Any]]:
-        """Start from the same public zeros for all."""
         return {"mean": np.zeros(self.loss.size)}
 
     def channel(self, board: Billboard) -> Channel:
-        """Return the one channel: the model, projected."""
         return self._channel
 
     def init(self, block: Block, board: Billboard) -> States:
-        """Start every task at the public mean."""
         return {"weights": np.repeat(board["mean"][None, :], len(block), axis=0)}
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
-        """Take `steps` local steps towards the data and the mean; say where that ended."""
         weights = states["weights"]
         for step in range(self.steps):
             weights = project(self._step(weights, block, board, step, self.lr), self.clip)
         return weights, {"weights": weights}
 
     def update(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
-        """Post the noisy mean."""
         return {"mean": self.clip * release.value / release.denominator}
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Fine-tune at home with the mean fixed."""
         weights = states["weights"]
         for step in range(self.finetune):
             weights = self._step(weights, block, board, step, self._last_lr)
         return {"coef": weights}
 
     def newcomer(self, board: Billboard) -> States:
-        """Return the model of a task without data: the public mean."""
         return {"coef": board["mean"][None, :]}
 
     def _step(self, weights: Floats, block: Block, board: Billboard, step: int, lr: float) -> Floats:
-        """Take one step against the slope of the loss and the pull of the mean."""
-        slope = self.loss.gradient(weights, block.X, block.y, self._rows(block, board.rounds, step))
+        """Take one step against the gradient of the loss and the penalty on the distance from the mean."""
+        gradient = self.loss.gradient(weights, block.X, block.y, self._rows(block, board.rounds, step))
         with np.errstate(over="ignore", invalid="ignore"):  # data that overflow spoil their own task only
-            return np.asarray(weights - lr * (slope + self.lam * (weights - board["mean"])))
+            return np.asarray(weights - lr * (gradient + self.lam * (weights - board["mean"])))
 
     def _rows(self, block: Block, round: int, step: int) -> Floats:
         """Return row weights: all rows, or a minibatch of the task's own choosing."""

@@ -4,13 +4,13 @@ With a meta-model h, task k solves
 
 .. math:: L_k(h) = \min_w R_k(w) + \tfrac\lambda2 |w - h|^2, \qquad \nabla L_k(h) = -\lambda\,(w_k(h) - h),
 
-at home and says that slope, clipped. The curator looks for the h with the least mean of :math:`L_k`.
+at home and says that gradient, clipped. The curator looks for the h with the least mean of :math:`L_k`.
 
 ============ ========================================== =================================
 algorithm    how often a task speaks                    the public model follows
 ============ ========================================== =================================
-`MetaSGD`    in many rounds, all tasks or a sample      noisy mean slopes, step by step
-`FTMRL`      once, in a stream (`OnePass`)              the running total of all slopes
+`MetaSGD`    in many rounds, all tasks or a sample      noisy mean gradients, step by step
+`FTMRL`      once, in a stream (`OnePass`)              the running total of all gradients
 ============ ========================================== =================================
 
 `ClusteredMetaSGD`, with several meta-models, is in `cloister.algorithms.clustered`.
@@ -69,7 +69,7 @@ class Meta(ClientAlgorithm):
         require_learner(self.learner)
         check_count("rounds", self.rounds)
         if not 0 < self.lam < math.inf:
-            raise PlanError(f"lam must be > 0 and finite: a slope is lam * (h - w). Got {self.lam}.")
+            raise PlanError(f"lam must be > 0 and finite: a gradient is lam * (h - w). Got {self.lam}.")
         if self.radius is not None and not self.radius > 0:
             raise PlanError(f"radius must be > 0, or None for no limit. Got {self.radius}.")
         if not 0 <= self.tail <= 1:
@@ -79,14 +79,13 @@ class Meta(ClientAlgorithm):
             self.learner.check_solver(tuning.solver, tuning.penalty)
 
     def init(self, block: Block, board: Billboard) -> States:
-        """Keep nothing: a task starts every round at the public model."""
         return {}
 
     def solve(self, model: Array, block: Block, board: Billboard) -> tuple[Array, Array]:
         """Solve each task's problem from a public model; return its solution and its way from the model."""
         start = self.learner.spread(model, block)
-        pull = quadratic(self.lam)
-        ended = self.learner.descend(start, block, self.solver, board.rounds, model, pull)
+        penalty = quadratic(self.lam)
+        ended = self.learner.descend(start, block, self.solver, board.rounds, model, penalty)
         return ended, ended - start
 
     def tune(self, solved: Array, model: Array, block: Block, board: Billboard) -> Array:
@@ -134,7 +133,6 @@ class _OneModel(Meta):
     """What those share that learn one meta-model."""
 
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
-        """Return equal rounds of one clipped slope."""
         return equal_rounds(self.rounds, (self._channel,))
 
     @property
@@ -142,26 +140,23 @@ class _OneModel(Meta):
         return Channel(self.learner.size, self.clip, Plain())
 
     def channel(self, board: Billboard) -> Channel:
-        """Return the one channel: a slope, clipped."""
         return self._channel
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
-        """Solve from the public model; say the slope of the task's envelope there."""
+        """Solve from the public model; say the gradient of the task's envelope there."""
         return -self.lam * self.solve(board["mean"], block, board)[1], states
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Solve from the released model, with one's own rows."""
         model = self.released(board)
         return {"coef": self.tune(self.solve(model, block, board)[0], model, block, board)}
 
     def newcomer(self, board: Billboard) -> States:
-        """Return the model of a task without data: the released one."""
         return {"coef": self.released(board)[None, :]}
 
 
 @dataclass(frozen=True)
 class MetaSGD(_OneModel):
-    r"""Follow noisy mean slopes of the tasks' envelopes to one meta-model (meta-NSGD).
+    r"""Follow noisy mean gradients of the tasks' envelopes to one meta-model (meta-NSGD).
 
     .. math::
         h_{t+1} = \mathrm{Proj}_{|h - h_1| \le M}\Big( h_t - \frac{\eta}{pm} \Big(
@@ -174,9 +169,9 @@ class MetaSGD(_OneModel):
     solver : Exact or Descent
         How a task solves its problem in a round; `ExactSolver` for `Convex` alone.
     lam : float
-        Pull of a task's model towards the meta-model; more than 0. Few rows want much of it.
+        Penalty on a task's distance from the meta-model; more than 0. Few rows want a strong one.
     clip : float
-        Largest length of a slope; public.
+        Largest length of a gradient; public.
     rounds : int
         Releases.
     radius : float, optional
@@ -184,17 +179,17 @@ class MetaSGD(_OneModel):
     tail : float
         Tasks end with the mean of this last share of the iterates; 0 is the last iterate. Averaging takes
         noise out. (The paper's mean of all iterates also counts the start, and not the last.)
-    finetune : FineTuning or Choice, optional
+    finetune : FineTuning or CrossValidatedTuning, optional
         Training at home after the last release, from the meta-model; by default one more solve.
     server : ServerAverage, ServerMomentum or ServerAdam
-        What the meta-model does with a noisy slope; its `lr` is :math:`\eta`. With `ServerAverage` a
+        What the meta-model does with a noisy gradient; its `lr` is :math:`\eta`. With `ServerAverage` a
         step of 1/lam is as large as makes sense.
 
     Privacy
     -------
-    A message is one slope, clipped: sensitivity `clip` (zero-out) or twice that (replace) of the sum, however
-    roughly the problem was solved. The denominator is public. All iterates are on the board; which of them
-    is used, every last solve and every task that comes later are free.
+    A message is one gradient, clipped: sensitivity `clip` (zero-out) or twice that (replace) of the sum,
+    however roughly the problem was solved. The denominator is public. All iterates are on the board; which
+    of them is used, every last solve and every task that comes later are free.
 
     References
     ----------
@@ -216,11 +211,9 @@ class MetaSGD(_OneModel):
     server: Server = field(default_factory=ServerAverage)
 
     def start(self) -> Public:
-        """Start from the learner's own public parameters."""
         return self.opened(self.learner.start(), self.server.start(self.learner.size))
 
     def update(self, release: Release, board: Billboard) -> Public:
-        """Step against the noisy mean slope."""
         moved = self.server.step(board, -self.clip * release.value / release.denominator)
         moved["mean"] = self.projected(moved["mean"])
         return as_on(board, moved | self.averaged(board, moved["mean"]))
@@ -274,12 +267,11 @@ class FTMRL(_OneModel):
             raise PlanError(f"lam_meta must be > 0 and finite. Got {self.lam_meta}.")
 
     def start(self) -> Public:
-        """Start from the learner's own public parameters and an empty total."""
         start = self.learner.start()
         return self.opened(start, {"total": np.zeros_like(start)})
 
     def update(self, release: Release, board: Billboard) -> Public:
-        """Add the noisy sum of slopes to the running total; step from the start against it."""
+        """Add the noisy sum of gradients to the running total; step from the start against it."""
         total = board["total"] + self.clip * release.value
         mean = self.projected(self.learner.start() - total / self.lam_meta)
         return as_on(board, {"mean": mean, "total": total} | self.averaged(board, mean))

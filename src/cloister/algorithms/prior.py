@@ -71,7 +71,6 @@ class SharedPrior(BayesianAlgorithm):
         return (self.learner.first, self.learner.last) if self.structure.buys_scale else ((), ())
 
     def _question(self, board: Billboard) -> Question | None:
-        """Return what is asked in the coming round, if it is not the structure's."""
         first, last = self._questions
         asked = first + (None,) * (board.capacity - len(first + last)) + last
         return asked[board.rounds]
@@ -81,22 +80,18 @@ class SharedPrior(BayesianAlgorithm):
         return {question.name: board[question.name] for question in first + last}
 
     def start(self) -> dict[str, NDArray[Any]]:
-        """Return the public start."""
         first, last = self._questions
         unknown = {question.name: np.array(question.unknown) for question in first + last}
         return unknown | dict(self.structure.start(self.learner))
 
     def channel(self, board: Billboard) -> Channel:
-        """Return the question's channel in its round, the structure's in all others."""
         question = self._question(board)
         return self.structure.channel(self.learner, board) if question is None else question.channel
 
     def init(self, block: Block, board: Billboard) -> States:
-        """Return what the task keeps of its data."""
         return self.learner.prepare(block)
 
     def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
-        """Answer the question in its round, say the structure's message in all others."""
         question = self._question(board)
         if question is None:
             return self.structure.message(self.learner, states, block, board), states
@@ -105,7 +100,6 @@ class SharedPrior(BayesianAlgorithm):
         return question.answer(states, block, candidates, self._said(board)), states
 
     def update(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
-        """Post the scale, or what the structure makes of its release."""
         posted, question = dict(board.records[-1].public), self._question(board)
         if question is None:
             return posted | dict(self.structure.update(self.learner, release, board))
@@ -113,12 +107,10 @@ class SharedPrior(BayesianAlgorithm):
         return posted | {question.name: question.update(clip * release.value, clip * release.noise)}
 
     def finish(self, states: States, block: Block, board: Billboard) -> States:
-        """Average over the board's candidate priors by the task's own evidence."""
         candidates = self.structure.candidates(self.learner, board)
         return self.learner.finish(states, block, candidates, self._said(board))
 
     def newcomer(self, board: Billboard) -> States:
-        """Return the model of a task without data, from the board alone: the shared prior itself."""
         nothing = np.zeros((1, 1))
         empty = Block(
             np.zeros(1), np.zeros((1, 1, self.learner.dim)), nothing, nothing, np.zeros(1, np.uint64)

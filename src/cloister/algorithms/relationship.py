@@ -43,7 +43,7 @@ class Relationship:
     lam : float
         :math:`\lambda_1`, the ridge.
     coupling : float
-        :math:`\lambda_2`, the pull between related tasks; more than 0.
+        :math:`\lambda_2`, the penalty between related tasks; more than 0.
     rounds : int
         How often `mtrl` solves for W; the relationship is learned in between.
     """
@@ -122,7 +122,7 @@ def dp_mtrl(tasks: Tasks, penalty: Relationship, budgets: Sequence[float], seed:
     Privacy
     -------
     **None that the library vouches for.** The published claim is :math:`\epsilon_t` a round for one row of
-    one task; `round_budgets` and `instance_budget` turn it into a claim for a whole task. But the slopes
+    one task; `round_budgets` and `instance_budget` turn it into a claim for a whole task. But the gradients
     :math:`L_i` and the sizes are read from the data and not paid for, and each task's noise covers the change
     of its own weights alone although one row moves the others' too. Both mean less noise than a proof
     would ask for: the comparison favours it.
@@ -149,7 +149,7 @@ def dp_mtrl(tasks: Tasks, penalty: Relationship, budgets: Sequence[float], seed:
     for budget in budgets:
         exact = _solve(sums, omega, penalty)
         curvature = penalty.lam + penalty.coupling / float(np.linalg.eigvalsh(omega)[-1])
-        sensitivity = 2 * _slopes(tasks, exact) / (tasks.sizes * curvature)
+        sensitivity = 2 * _gradients(tasks, exact) / (tasks.sizes * curvature)
         weights = exact + laplace_ball(rng, sensitivity / budget, exact.shape)
         omega = _relate(weights)
     return np.asarray(weights)
@@ -162,8 +162,8 @@ def laplace_ball(rng: np.random.Generator, scale: Floats, shape: tuple[int, int]
     return np.asarray(direction * (scale * rng.gamma(shape[1], size=shape[0]))[:, None])
 
 
-def _slopes(tasks: Tasks, weights: Floats) -> Floats:
-    """Return the largest slope of each task's loss at its weights, over its rows."""
+def _gradients(tasks: Tasks, weights: Floats) -> Floats:
+    """Return the largest gradient of each task's loss at its weights, over its rows."""
     owner = np.repeat(np.arange(len(tasks)), tasks.sizes)
     residual = np.abs(np.einsum("nd,nd->n", tasks.X, weights[owner]) - tasks.y)
     return np.asarray(np.maximum.reduceat(residual, tasks.offsets[:-1]))

@@ -49,11 +49,9 @@ class ServerAverage:
         _check_positive("lr", self.lr)
 
     def start(self, size: int) -> Public:
-        """Keep nothing."""
         return {}
 
     def step(self, board: Billboard, update: Floats) -> Public:
-        """Return mean + lr * update."""
         return {"mean": board["mean"] + self.lr * update}
 
 
@@ -77,11 +75,9 @@ class ServerMomentum:
         _check_share("beta", self.beta)
 
     def start(self, size: int) -> Public:
-        """Keep the running sum."""
         return {"velocity": np.zeros(size)}
 
     def step(self, board: Billboard, update: Floats) -> Public:
-        """Return mean + lr * velocity."""
         velocity = self.beta * board["velocity"] + update
         return {"mean": board["mean"] + self.lr * velocity, "velocity": velocity}
 
@@ -118,11 +114,9 @@ class ServerAdam:
         _check_positive("floor", self.floor)
 
     def start(self, size: int) -> Public:
-        """Keep both running means and the number of steps."""
         return {"first": np.zeros(size), "second": np.zeros(size), "count": np.zeros(())}
 
     def step(self, board: Billboard, update: Floats) -> Public:
-        """Return the next mean, bias-corrected."""
         count = board["count"] + 1
         first = self.beta1 * board["first"] + (1 - self.beta1) * update
         second = self.beta2 * board["second"] + (1 - self.beta2) * update**2

@@ -1,7 +1,8 @@
 r"""What tasks tell each other about how they are alike: the structures of a shared prior.
 
 `Joint` and `Mean` take a few short rounds in which each task says where its weights lie from a public point;
-`Subspace` and `Support` take one round in which it says the direction of its own weights.
+`Subspace` and `Support` take one round in which it says the direction of its own weights. The functions at
+the end clean a noisy covariance up for candidate priors: post-processing, hence free.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.algorithms.cleaning import compose, covariance_factors, edge, factor_of, lifted, spikes
 from cloister.arrays import Floats, Public, States
 from cloister.channel import Absolute, Channel, MeanAndOuter, Outer, Plain, unsvec
 from cloister.learners.learner import BayesianLearner
@@ -159,38 +159,30 @@ class Mean:
     buys_scale = True
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
-        """Return 4 to 20 rounds, more the better the noise allows."""
         return _short_rounds(size, n_tasks, mu)
 
     def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
-        """Return the one channel: the offset as it is."""
         return (Channel(learner.size, learner.clip, Plain()),)
 
     def channel(self, learner: BayesianLearner, board: Billboard) -> Channel:
-        """Return the one channel."""
         return self.channels(learner)[0]
 
     def start(self, learner: BayesianLearner) -> Public:
-        """Start from zero."""
         return _still(learner.size)
 
     def message(
         self, learner: BayesianLearner, states: States, block: Block, board: Billboard
     ) -> NDArray[Any]:
-        """Return each task's offset from the public point."""
         return learner.offset(states, block, _point(board))
 
     def update(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
-        """Move the mean."""
         m = release.denominator
         return _descend(learner, release.value / m, release.noise / m, 1.0, board)
 
     def mean(self, learner: BayesianLearner, board: Billboard) -> Floats:
-        """Return the mean, shrunk by what of it is noise."""
         return _shrunk_mean(board)
 
     def candidates(self, learner: BayesianLearner, board: Billboard) -> list[Candidate]:
-        """Return own priors and priors around the mean."""
         return _shared_candidates(learner, self.mean(learner, board), [])
 
 
@@ -203,11 +195,9 @@ class Joint:
     moving, standing = 0.4, 0.15
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
-        """Return 4 to 20 rounds, more the better the noise allows."""
         return _short_rounds(size, n_tasks, mu)
 
     def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
-        """Return the two mixtures of mean and outer product."""
         return tuple(
             Channel(learner.size, learner.clip, MeanAndOuter(a)) for a in (self.moving, self.standing)
         )
@@ -218,7 +208,6 @@ class Joint:
         return self.channels(learner)[0 if moving else 1]
 
     def start(self, learner: BayesianLearner) -> Public:
-        """Start from zero."""
         dim = learner.size
         return _still(dim) | {
             "moment": np.zeros((dim, dim)),
@@ -229,11 +218,9 @@ class Joint:
     def message(
         self, learner: BayesianLearner, states: States, block: Block, board: Billboard
     ) -> NDArray[Any]:
-        """Return each task's offset from the public point."""
         return learner.offset(states, block, _point(board))
 
     def update(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
-        """Move the mean, and add this round's covariance to the average of them."""
         a = (self.moving, self.standing)[release.channel]
         dim, m = learner.size, release.denominator
         g, s = release.value[:dim] / (math.sqrt(a) * m), release.noise / (math.sqrt(a) * m)
@@ -251,7 +238,6 @@ class Joint:
         }
 
     def mean(self, learner: BayesianLearner, board: Billboard) -> Floats:
-        """Return the mean, shrunk by what of it is noise."""
         return _shrunk_mean(board)
 
     def candidates(self, learner: BayesianLearner, board: Billboard) -> list[Candidate]:
@@ -273,19 +259,15 @@ class Subspace:
     buys_scale = False
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
-        """Return one round."""
         return 1
 
     def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
-        """Return the one channel: the outer product."""
         return (Channel(learner.size, 1.0, Outer()),)
 
     def channel(self, learner: BayesianLearner, board: Billboard) -> Channel:
-        """Return the one channel."""
         return self.channels(learner)[0]
 
     def start(self, learner: BayesianLearner) -> Public:
-        """Start from nothing."""
         return {"moment": np.zeros((learner.size, learner.size)), "noise": np.zeros(())}
 
     def message(
@@ -295,12 +277,10 @@ class Subspace:
         return _unit(learner.own_weights(states, block))
 
     def update(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
-        """Post the directions' average outer product."""
         m = release.denominator
         return {"moment": unsvec(release.value / m, learner.size), "noise": np.array(release.noise / m)}
 
     def mean(self, learner: BayesianLearner, board: Billboard) -> Floats:
-        """Return zero."""
         return np.zeros(learner.size)
 
     def candidates(self, learner: BayesianLearner, board: Billboard) -> list[Candidate]:
@@ -322,33 +302,26 @@ class Support:
     buys_scale = False
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
-        """Return one round."""
         return 1
 
     def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
-        """Return the one channel: absolute values."""
         return (Channel(learner.size, 1.0, Absolute()),)
 
     def channel(self, learner: BayesianLearner, board: Billboard) -> Channel:
-        """Return the one channel."""
         return self.channels(learner)[0]
 
     def start(self, learner: BayesianLearner) -> Public:
-        """Start from nothing."""
         return {"size": np.zeros(learner.size), "noise": np.zeros(())}
 
     def message(
         self, learner: BayesianLearner, states: States, block: Block, board: Billboard
     ) -> NDArray[Any]:
-        """Return each task's unit-normalised own weights."""
         return _unit(learner.own_weights(states, block))
 
     def update(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
-        """Post the summed sizes."""
         return {"size": release.value, "noise": np.array(release.noise)}
 
     def mean(self, learner: BayesianLearner, board: Billboard) -> Floats:
-        """Return zero."""
         return np.zeros(learner.size)
 
     def candidates(self, learner: BayesianLearner, board: Billboard) -> list[Candidate]:
@@ -362,3 +335,90 @@ class Support:
                 diagonals.append(np.sqrt(np.maximum(kept * dim / kept.sum(), 1e-6)))
         zero, weight = np.zeros(dim), 1.0 / (1 + len(diagonals))
         return _own(learner, weight) + [Candidate(weight, zero, np.diag(d), False) for d in diagonals]
+
+
+def significant(matrix: Floats, noise: float) -> bool:
+    """Say whether a noisy symmetric matrix differs from a multiple of the identity beyond GOE noise."""
+    dim = len(matrix)
+    freedom = dim * (dim + 1) / 2 - 1
+    if freedom < 1:
+        return False
+    excess = np.linalg.norm(matrix - np.trace(matrix) / dim * np.eye(dim)) ** 2
+    return bool(excess >= noise**2 * freedom * (1 + 2 * math.sqrt(2 / freedom)) and excess > 0)
+
+
+def edge(noise: float, dim: int) -> float:
+    """Return the largest eigenvalue that GOE noise alone typically has."""
+    return noise * math.sqrt(2 * dim)
+
+
+def spikes(matrix: Floats, noise: float) -> tuple[Floats, Floats]:
+    r"""Return what of the eigenvalues stands out of GOE noise, and the eigenvectors.
+
+    Beyond the noise's edge :math:`2A`, :math:`A = s\sqrt{d/2}`, an eigenvalue l over the median b becomes
+    :math:`\sqrt{(l-b)^2 - 4A^2}`; all others become 0.
+    """
+    dim = len(matrix)
+    values, vectors = np.linalg.eigh(matrix)
+    base = float(np.median(values)) if dim > 5 else 0.0
+    over = np.maximum(values - min(max(base, 0.0), 1 / dim), 0.0)
+    return np.sqrt(np.maximum(over**2 - edge(noise, dim) ** 2, 0.0)), vectors
+
+
+def leak(kept: Floats, noise: float) -> float:
+    r"""Return which share of the spikes' variance lies outside their eigenvectors, which noise has turned.
+
+    Of a spike :math:`\theta` beyond the noise's edge 2A, the eigenvector holds :math:`1 - A^2/\theta^2`;
+    what `spikes` keeps of it is :math:`\theta - A^2/\theta`.
+    """
+    half = edge(noise, len(kept)) / 2
+    theta = (kept + np.sqrt(kept**2 + 4 * half**2))[kept > 0] / 2
+    return float((half**2 / theta).sum() / theta.sum()) if len(theta) else 0.0
+
+
+def compose(values: Floats, vectors: Floats, mix: float = 0.0) -> Floats:
+    """Return the matrix with these eigenvalues, scaled to trace d and mixed with the identity."""
+    dim, total = len(values), float(values.sum())
+    scaled = values * dim / total if total > 0 else np.ones(dim)
+    return (vectors * ((1 - mix) * scaled + mix)) @ vectors.T
+
+
+def lifted(matrix: Floats, lift: float) -> Floats:
+    """Return a noisy matrix raised by a multiple of the identity, so that noise leaves it positive."""
+    values, vectors = np.linalg.eigh(matrix)
+    floor = max(0.02 * lift, 1e-6 * float(np.abs(values).max()), 1e-300)
+    return compose(np.maximum(values + lift, floor), vectors)
+
+
+def factor_of(matrix: Floats) -> Floats:
+    """Return a factor L with LL' equal to a positive semi-definite matrix."""
+    values, vectors = np.linalg.eigh(matrix)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 1e-12)))
+
+
+def support(matrix: Floats, noise: float) -> Floats:
+    """Return what of the diagonal stands out: over the median, beyond the largest of d noises."""
+    over = np.diag(matrix) - np.median(np.diag(matrix))
+    return np.where(over > math.sqrt(2 * math.log(max(len(matrix), 2))) * noise, np.maximum(over, 0.0), 0.0)
+
+
+def covariance_factors(matrix: Floats, noise: float) -> list[Floats]:
+    """Return the candidate factors that a noisy covariance supports; none if nothing in it is significant.
+
+    Spikes on top of what the trace leaves over, spikes mixed with as much identity as leaked out of them (a
+    tenth at most), the whole matrix raised by the noise's edge; and the coordinates that stand out, for tasks
+    with a common support.
+    """
+    candidates = []
+    if significant(matrix, noise):
+        kept, vectors = spikes(matrix, noise)
+        left = max(float(np.trace(matrix)) - float(kept.sum()), 0.0) / len(matrix)
+        candidates += [
+            compose(kept + left, vectors, mix=0.01),
+            compose(kept, vectors, mix=min(0.1, max(0.003, leak(kept, noise)))),
+            lifted(matrix, edge(noise, len(matrix))),
+        ]
+    chosen = support(matrix, noise)
+    if chosen.any():
+        candidates.append(compose(chosen, np.eye(len(matrix)), mix=0.01))
+    return [factor_of(candidate) for candidate in candidates]

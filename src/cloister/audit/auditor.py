@@ -92,7 +92,7 @@ def audit(
 
 def check_auditable(plan: Plan) -> None:
     """Refuse a plan that has no release or no claim to attack."""
-    if not plan.speaks:
+    if not plan.has_rounds:
         raise PlanError("This plan says nothing: there is no release to attack, and epsilon is 0.")
     if not math.isfinite(plan.mechanism.budget):
         raise PlanError(

@@ -23,7 +23,7 @@ from cloister.privacy.randomness import Randomness, SystemRandomness
 __all__ = ["Freshness", "check_freshness"]
 
 
-#: Numbers that are compared, and the share of equal ones that is too many. The quietest integer noise has
+#: Numbers that are compared, and the share of equal ones that is too many. The least integer noise has
 #: deviation 5: two draws are equal with probability 0.06, a third of 256 with probability below 1e-30.
 _NUMBERS, _MOST = 512, 0.3
 
@@ -64,7 +64,7 @@ def _releases(plan: Plan, channel: Channel, source: Randomness) -> Floats:
     """Return releases of one sum in consecutive rounds, of shape (rounds, size); or what makes them up."""
     mechanism, noise = plan.mechanism, plan.noise(0, channel)
     if mechanism.correlated:
-        return np.round(streams.noise(plan, source, _NUMBERS).reshape(streams.heard(plan), -1), 6)
+        return np.round(streams.noise(plan, source, _NUMBERS).reshape(streams.rounds_played(plan), -1), 6)
     total = channel.total(channel.clip * np.eye(channel.dim)[:1], mechanism.exact)
     rounds = max(2, -(-_NUMBERS // channel.size))
     return np.array([fresh(mechanism).perturb(total, channel, noise, source, t) for t in range(rounds)])

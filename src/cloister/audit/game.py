@@ -64,7 +64,7 @@ class Scores:
 
 
 @dataclass(frozen=True, eq=False)
-class _Stake:
+class _AttackedRound:
     """One round as the adversary sees it: what the sum is in either world, and without the target."""
 
     channel: Channel
@@ -141,24 +141,24 @@ def play(
     True
     """
     if not (plan.rounds and math.isfinite(plan.mechanism.budget)):
-        raise PlanError("Only a plan that speaks, with noise, can be attacked. This one says nothing or all.")
+        raise PlanError("A plan to attack must have rounds, with noise. Got one without. Audit another.")
     if plan.mechanism.correlated:
         narrow_channel = _narrowest(plan.schedule.channel, plan.relation)
         worlds = list(streams.scores(plan, source, narrow_channel, draws, progress))
         return _seen(plan, worlds)
     curator = Curator(plan.mechanism, source)
-    stakes = list(_stakes(plan, curator, choice))
-    batch = min(_BATCH, max(1000, int(_HELD / len(stakes))))
+    rounds = list(_rounds(plan, curator, choice))
+    batch = min(_BATCH, max(1000, int(_HELD / len(rounds))))
     parts = -(-draws // batch)
-    steps, done = 2 * parts * len(stakes), 0
+    steps, done = 2 * parts * len(rounds), 0
     worlds = []
     for world in (0, 1):
         scores = []
         for part in range(parts):
             size = min(batch, draws - part * batch)
             score = np.zeros(size)
-            for stake, rows in zip(stakes, _coins(plan, curator, size), strict=True):
-                _play_round(plan, curator, stake, world, rows, score)
+            for attacked, rows in zip(rounds, _coins(plan, curator, size), strict=True):
+                _play_round(plan, curator, attacked, world, rows, score)
                 done += 1
                 if progress is not None:
                     progress(done, steps)
@@ -175,37 +175,37 @@ def _seen(plan: Plan, worlds: list[Floats]) -> Scores:
 
 
 def _play_round(
-    plan: Plan, curator: Curator, stake: _Stake, world: int, rows: NDArray[np.bool_], score: Floats
+    plan: Plan, curator: Curator, attacked: _AttackedRound, world: int, rows: NDArray[np.bool_], score: Floats
 ) -> None:
     """Draw a round's releases and add its ratios to the scores; rows say in which games the target is in."""
     share = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.sampling.hidden else 1.0
-    present = curator.releases(stake.totals[world], stake.channel, stake.noise, int(rows.sum()))
+    present = curator.releases(attacked.totals[world], attacked.channel, attacked.noise, int(rows.sum()))
     with np.errstate(invalid="ignore"):
-        score[rows] += stake.ratio(present, share)
+        score[rows] += attacked.ratio(present, share)
         if share < 1:
-            absent = curator.releases(stake.absent, stake.channel, stake.noise, int((~rows).sum()))
-            score[~rows] += stake.ratio(absent, share)
+            absent = curator.releases(attacked.absent, attacked.channel, attacked.noise, int((~rows).sum()))
+            score[~rows] += attacked.ratio(absent, share)
     score[np.isnan(score)] = 0.0  # impossible in both worlds: no law that was claimed
 
 
-def _stakes(plan: Plan, curator: Curator, choice: int) -> Iterator[_Stake]:
-    made: dict[tuple[Channel, float], _Stake] = {}
+def _rounds(plan: Plan, curator: Curator, choice: int) -> Iterator[_AttackedRound]:
+    made: dict[tuple[Channel, float], _AttackedRound] = {}
     for t, round in enumerate(plan.rounds):
         channel = _narrowed(plan, round.channels[min(choice, len(round.channels) - 1)])
         noise = plan.noise(t, channel)
         if (channel, noise) not in made:
-            made[channel, noise] = _stake(plan, curator, channel, noise)
+            made[channel, noise] = _attacked(plan, curator, channel, noise)
         yield made[channel, noise]
 
 
-def _stake(plan: Plan, curator: Curator, channel: Channel, noise: float) -> _Stake:
+def _attacked(plan: Plan, curator: Curator, channel: Channel, noise: float) -> _AttackedRound:
     one, other = worst_pair(channel, plan.relation)
     others = 2 * channel.clip * (curator.uniforms(_OTHERS * channel.dim).reshape(_OTHERS, -1) - 0.5)
     absent, speaking, silent = (
         curator.total(channel, np.vstack([others, row[None]])) for row in (np.zeros_like(one), one, other)
     )
     law = plan.mechanism.law(channel, noise) or GaussianLaw(noise)
-    return _Stake(channel, noise, law, absent, (silent, speaking))
+    return _AttackedRound(channel, noise, law, absent, (silent, speaking))
 
 
 def _narrowed(plan: Plan, channel: Channel) -> Channel:

@@ -133,12 +133,12 @@ def furthest(
     """
     rng = np.random.default_rng(seed)
     dim, clip = len(start[0][0]), float(np.linalg.norm(start[0][0]))
-    crowds = _crowds(dim, clip, rng)
+    backgrounds = _others(dim, clip, rng)
     best, ratio = start[0], -1.0
     for turn in range(tries):
         pair = start[turn] if turn < len(start) else _next(best, relation, clip, rng)
-        for crowd in crowds:
-            found = _ratio(statistic, sensitivity, pair, crowd)
+        for others in backgrounds:
+            found = _ratio(statistic, sensitivity, pair, others)
             if found > ratio:
                 best, ratio = pair, found
     return Furthest(ratio, *best, tries)
@@ -175,7 +175,7 @@ def _changed(message: Floats, clip: float, rng: np.random.Generator) -> Floats:
     return out
 
 
-def _crowds(dim: int, clip: float, rng: np.random.Generator) -> list[Floats]:
+def _others(dim: int, clip: float, rng: np.random.Generator) -> list[Floats]:
     """Return what the others may say: nothing, something, or garbage."""
     garbage = np.array([[value] * dim for value in (np.nan, np.inf, 1e300, -1e300)])
     return [np.zeros((0, dim)), clip * rng.standard_normal((4, dim)), garbage]
@@ -196,16 +196,16 @@ def _plane(channel: Channel, relation: Relation) -> Iterator[tuple[Floats, Float
         yield one, other
 
 
-def _moved(statistic: Statistic, one: Floats, other: Floats, crowd: Floats | None = None) -> float:
-    rows = np.zeros((0, len(one))) if crowd is None else crowd
+def _moved(statistic: Statistic, one: Floats, other: Floats, others: Floats | None = None) -> float:
+    rows = np.zeros((0, len(one))) if others is None else others
     first, second = (statistic(np.vstack([rows, message[None]])) for message in (one, other))
     return float(np.linalg.norm(first - second))
 
 
 def _ratio(
-    statistic: Statistic, sensitivity: float, pair: tuple[Floats, Floats], crowd: Floats | None = None
+    statistic: Statistic, sensitivity: float, pair: tuple[Floats, Floats], others: Floats | None = None
 ) -> float:
     """Return how far a pair moves the sum, over the claim; a sum that is not a number is infinitely far."""
     with np.errstate(all="ignore"):
-        moved = _moved(statistic, *pair, crowd)
+        moved = _moved(statistic, *pair, others)
     return math.inf if math.isnan(moved) else moved / sensitivity

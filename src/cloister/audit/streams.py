@@ -1,7 +1,7 @@
 r"""Correlated noise under attack: many whole transcripts of a plan, by the code of a real run.
 
 Noise that is correlated over rounds hides a task in all of them together, and one release by itself says
-little. So the door of the plan's mechanism is gone through round by round, for many runs side by side on one
+little. So the noise of the plan's mechanism is drawn round by round, for many runs side by side on one
 wide channel. The claim is that the noise e of the releases is Gaussian with covariance
 :math:`\Sigma = \sigma^2 NN'` (:mod:`cloister.privacy.strategies`). The likelihood ratio of two worlds is then
 linear in :math:`\Sigma^{-1} e`, and :math:`\Sigma^{-1/2} e` is independent standard normal.
@@ -26,10 +26,10 @@ from cloister.plan import Plan
 from cloister.privacy.correlated import Correlated
 from cloister.privacy.randomness import Randomness, SystemRandomness
 
-__all__ = ["affordable", "between_steps", "fine", "heard", "noise", "scores"]
+__all__ = ["affordable", "between_steps", "fine", "noise", "rounds_played", "scores"]
 
 
-#: Rounds that are played at most, others that speak, and steps of the grid below which noise is not Gaussian.
+#: Rounds that are played at most, other tasks, and steps of the grid below which noise is not Gaussian.
 _ROUNDS, _OTHERS, _FINE = 256, 5, 4000
 #: Numbers drawn, and multiplied, in a game at most; numbers held at once.
 _NUMBERS, _PRODUCTS, _HELD = 4e7, 1e10, 1e7
@@ -38,8 +38,8 @@ _NUMBERS, _PRODUCTS, _HELD = 4e7, 1e10, 1e7
 _WHOLE_ROUNDS, _ROUNDING, _BETWEEN = 4, 32 * 2.0**-53, 0.1
 
 
-def heard(plan: Plan) -> int:
-    """Return how many rounds of a plan are looked at."""
+def rounds_played(plan: Plan) -> int:
+    """Return how many rounds of a plan are played: the first, of a long run."""
     return min(_ROUNDS, len(plan.rounds))
 
 
@@ -51,7 +51,7 @@ def fine(plan: Plan) -> bool:
 
 def affordable(plan: Plan, size: int, draws: int) -> int:
     """Return how many draws of each world take seconds rather than minutes, at most `draws`."""
-    rounds = heard(plan)
+    rounds = rounds_played(plan)
     return int(min(draws, max(1000, min(_NUMBERS, _PRODUCTS / rounds) / (2 * rounds * size))))
 
 
@@ -88,7 +88,7 @@ def noise(plan: Plan, source: Randomness, numbers: int) -> Floats:
 
     In every second round something is said.
     """
-    mechanism, channel, rounds = _mechanism(plan), plan.schedule.channel, heard(plan)
+    mechanism, channel, rounds = _mechanism(plan), plan.schedule.channel, rounds_played(plan)
     messages = channel.clip * np.eye(channel.dim)[: min(3, channel.dim)]
     totals = np.array([channel.total((t % 2) * messages, mechanism.exact) for t in range(rounds)])
     draws = max(2, numbers // (rounds * channel.size))
@@ -126,13 +126,13 @@ def _exposed(plan: Plan) -> NDArray[np.bool_]:
     """Say in which of the rounds that are played the target takes part: those of the most exposed slot."""
     passes, rounds = plan.schedule.passes, len(plan.rounds)
     slot = int(_mechanism(plan).strategy(plan.schedule).sensitivities(passes).argmax())
-    return np.asarray(np.arange(heard(plan)) % (rounds // passes) == slot)
+    return np.asarray(np.arange(rounds_played(plan)) % (rounds // passes) == slot)
 
 
 def _root(plan: Plan) -> Floats:
     """Return a lower triangular root of the claimed covariance of the releases."""
     mechanism = _mechanism(plan)
-    decoder = mechanism.strategy(plan.schedule).first(heard(plan)).decoder()
+    decoder = mechanism.strategy(plan.schedule).first(rounds_played(plan)).decoder()
     return np.asarray(mechanism.level(plan.schedule) * np.linalg.cholesky(decoder @ decoder.T))
 
 

@@ -272,12 +272,12 @@ class Billboard:
         """
         return _received(self, record)
 
-    def settle(self, path: str | os.PathLike[str], size: int) -> None:
-        """Say that every record stands in a file, of this size: old ones need not be held any more."""
-        shelf = self._store
-        waiting = range(shelf.settled, len(shelf))
+    def mark_stored(self, path: str | os.PathLike[str], size: int) -> None:
+        """Note that every record is stored in a file, of this size: old ones need not be kept in memory."""
+        records = self._store
+        waiting = range(records.stored, len(records))
         earlier = [len(self.record_bytes(number)) for number in waiting[:-1]]
-        shelf.settle(path, len(MAGIC), earlier, size)
+        records.mark_stored(path, len(MAGIC), earlier, size)
 
     def _parts(self) -> Iterator[bytes]:
         yield MAGIC
@@ -439,7 +439,7 @@ def _read_record(
         raise BillboardError(f"{path} holds more releases than its plan allows ({start.capacity}).")
     posted = start._with(known_record(release, public, kept))
     if isinstance(text, FileBytes):
-        posted._store.settle(text, len(MAGIC), [], end)
+        posted._store.mark_stored(text, len(MAGIC), [], end)
     return posted, end
 
 

@@ -1,7 +1,7 @@
 """Where a board's records are: the last ones in memory, older ones in the file that holds them all.
 
-Boards that began alike share one row of records, of which each sees its own first part; posting adds to the
-row, and on a board that another has outgrown it begins a new row. Records of a large file are read back when
+Boards that began alike share one list of records, of which each sees its own first part; posting adds to the
+list, and on a board that another has outgrown it begins a new one. Records of a large file are read back when
 they are asked for, and must still have the hash that they had.
 """
 
@@ -23,8 +23,8 @@ from cloister.errors import BillboardError
 
 __all__ = ["ByteSource", "FileBytes", "RecordStore", "bytes_of"]
 
-#: Bytes of a file's records that are held in memory; a board that is no larger is held whole.
-ROOM = 1 << 25
+#: Bytes of a file's records that are kept in memory; a board that is no larger is kept whole.
+CACHE_BYTES = 1 << 25
 
 
 class ByteSource(Protocol):
@@ -67,20 +67,20 @@ class FileBytes:
 
 
 def bytes_of(path: str | os.PathLike[str]) -> ByteSource:
-    """Return a file's bytes: in memory if there is room for them, else piece by piece from the file."""
-    if os.stat(path).st_size <= ROOM:
+    """Return a file's bytes: in memory if they fit in the cache, else piece by piece from the file."""
+    if os.stat(path).st_size <= CACHE_BYTES:
         return MemoryBytes(Path(path).read_bytes())
     return FileBytes(path)
 
 
-class _Pages:
-    """Records that stand in a file: where, with which hash, and the ones that were used last."""
+class _FileRecords:
+    """Records that are stored in a file: where, with which hash, and the ones that were used last."""
 
     def __init__(self, text: FileBytes, start: int) -> None:
         self.text = text
         self.bounds = array("q", [start])
         self.hashes = bytearray()
-        self.held: OrderedDict[int, Record] = OrderedDict()
+        self.cached: OrderedDict[int, Record] = OrderedDict()
         self.used = 0
         self.lock = threading.Lock()
 
@@ -91,24 +91,24 @@ class _Pages:
         self.hashes += record.hash
         with self.lock:
             self.bounds.append(end)
-            self._hold(len(self) - 1, record)
+            self._cache(len(self) - 1, record)
 
     def hash(self, number: int) -> bytes:
         return bytes(self.hashes[number * HASH : (number + 1) * HASH])
 
     def get(self, number: int) -> Record:
         with self.lock:
-            found = self.held.get(number)
+            found = self.cached.get(number)
             if found is None:
-                self._hold(number, found := self._read(number))
-            self.held.move_to_end(number)
+                self._cache(number, found := self._read(number))
+            self.cached.move_to_end(number)
             return found
 
-    def _hold(self, number: int, record: Record) -> None:
-        self.held[number] = record
+    def _cache(self, number: int, record: Record) -> None:
+        self.cached[number] = record
         self.used += record.size
-        while self.used > ROOM and len(self.held) > 2:
-            self.used -= self.held.popitem(last=False)[1].size
+        while self.used > CACHE_BYTES and len(self.cached) > 2:
+            self.used -= self.cached.popitem(last=False)[1].size
 
     def _read(self, number: int) -> Record:
         start, stop = self.bounds[number], self.bounds[number + 1]
@@ -127,52 +127,53 @@ class _Pages:
             raise BillboardError(f"Record {number} of {self.text.path} cannot be read: {error}.") from None
 
 
-class _Row:
-    """Records in order, to which more are added: first the ones that are in a file, then the loose ones."""
+class _RecordList:
+    """Records in order, to which more are added: first those that are in a file, then the others."""
 
-    def __init__(self, pages: _Pages | None, paged: int, loose: list[Record]) -> None:
-        self.pages, self.paged, self.loose = pages, paged, loose
+    def __init__(self, in_file: _FileRecords | None, stored: int, unstored: list[Record]) -> None:
+        self.in_file, self.stored, self.unstored = in_file, stored, unstored
         self.lock = threading.Lock()
 
     def __len__(self) -> int:
-        return self.paged + len(self.loose)
+        return self.stored + len(self.unstored)
 
     def get(self, number: int) -> Record:
         with self.lock:
-            if number >= self.paged:
-                return self.loose[number - self.paged]
-        assert self.pages is not None
-        return self.pages.get(number)
+            if number >= self.stored:
+                return self.unstored[number - self.stored]
+        assert self.in_file is not None
+        return self.in_file.get(number)
 
     def hashed(self, number: int) -> bool:
-        return number < self.paged or self.get(number).hashed
+        return number < self.stored or self.get(number).hashed
 
     def hash(self, number: int) -> bytes:
-        if number < self.paged and self.pages is not None:
-            return self.pages.hash(number)
+        if number < self.stored and self.in_file is not None:
+            return self.in_file.hash(number)
         return self.get(number).hash
 
-    def add(self, record: Record, after: int) -> _Row:
-        """Return a row in which a record follows the first `after`: this one, or a new one if others do."""
+    def add(self, record: Record, after: int) -> _RecordList:
+        """Return a list in which a record follows the first `after`: this one, or a new one if others do."""
         with self.lock:
             if len(self) == after:
-                self.loose.append(record)
+                self.unstored.append(record)
                 return self
-            paged = min(self.paged, after)
-            return _Row(self.pages if paged else None, paged, [*self.loose[: after - paged], record])
+            stored = min(self.stored, after)
+            kept = [*self.unstored[: after - stored], record]
+            return _RecordList(self.in_file if stored else None, stored, kept)
 
-    def settle(self, pages: _Pages, ends: Iterable[int]) -> None:
+    def mark_stored(self, in_file: _FileRecords, ends: Iterable[int]) -> None:
         with self.lock:
             for end in ends:
-                if self.paged != len(pages):  # a row that has turned away from the file's keeps its own
+                if self.stored != len(in_file):  # a list that has left the file's records keeps its own
                     return
-                pages.add(self.loose[0], end)
-                self.pages, self.paged = pages, self.paged + 1
-                del self.loose[0]
+                in_file.add(self.unstored[0], end)
+                self.in_file, self.stored = in_file, self.stored + 1
+                del self.unstored[0]
 
 
 class RecordStore(Sequence[Record]):
-    """The records of one board, in order: the first part of a row that boards share.
+    """The records of one board, in order: the first part of a list that boards share.
 
     Examples
     --------
@@ -183,15 +184,15 @@ class RecordStore(Sequence[Record]):
     (1, True, True, True)
     """
 
-    __slots__ = ("_length", "_row")
+    __slots__ = ("_length", "_records")
 
-    def __init__(self, row: _Row, length: int) -> None:
-        self._row, self._length = row, length
+    def __init__(self, records: _RecordList, length: int) -> None:
+        self._records, self._length = records, length
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> RecordStore:
-        loose = list(records)
-        return cls(_Row(None, 0, loose), len(loose))
+        unstored = list(records)
+        return cls(_RecordList(None, 0, unstored), len(unstored))
 
     def __len__(self) -> int:
         return self._length
@@ -203,44 +204,44 @@ class RecordStore(Sequence[Record]):
     def __getitem__(self, at: int | slice) -> Record | Sequence[Record]:
         numbers = range(self._length)[at]
         if isinstance(numbers, int):
-            return self._row.get(numbers)
+            return self._records.get(numbers)
         if numbers.start == 0 and numbers.step == 1:
-            return RecordStore(self._row, len(numbers))
-        return tuple(map(self._row.get, numbers))
+            return RecordStore(self._records, len(numbers))
+        return tuple(map(self._records.get, numbers))
 
     def __iter__(self) -> Iterator[Record]:
-        return map(self._row.get, range(self._length))
+        return map(self._records.get, range(self._length))
 
     def append(self, record: Record) -> RecordStore:
-        """Return the shelf with one record more; this one stays as it is."""
-        return RecordStore(self._row.add(record, self._length), self._length + 1)
+        """Return the records with one more; these stay as they are."""
+        return RecordStore(self._records.add(record, self._length), self._length + 1)
 
     @property
     def head(self) -> bytes:
         """The last record's hash. Of those that still need one, the oldest goes first."""
         first = self._length
-        while first and not self._row.hashed(first - 1):
+        while first and not self._records.hashed(first - 1):
             first -= 1
         for number in range(first, self._length):
-            self._row.hash(number)
-        return self._row.hash(self._length - 1) if self._length else b""
+            self._records.hash(number)
+        return self._records.hash(self._length - 1) if self._length else b""
 
     @property
-    def settled(self) -> int:
+    def stored(self) -> int:
         """How many of the records are read back from a file."""
-        return min(self._row.paged, self._length)
+        return min(self._records.stored, self._length)
 
-    def settle(
+    def mark_stored(
         self, file: str | os.PathLike[str] | FileBytes, start: int, earlier: Iterable[int], end: int
     ) -> None:
-        """Say that the next records stand in a file: old ones are read from there from now on.
+        """Note that the next records are stored in a file: old ones are read from there from now on.
 
         The file's first record begins at `start`, the last of these ends at `end`, and those before it have
         sizes `earlier`.
         """
         _ = self.head  # what is in a file has its hash
-        pages = self._row.pages
-        if pages is None:
-            pages = _Pages(file if isinstance(file, FileBytes) else FileBytes(file), start)
-        ends = list(accumulate(earlier, initial=pages.bounds[-1]))[1:]
-        self._row.settle(pages, [*ends, end])
+        in_file = self._records.in_file
+        if in_file is None:
+            in_file = _FileRecords(file if isinstance(file, FileBytes) else FileBytes(file), start)
+        ends = list(accumulate(earlier, initial=in_file.bounds[-1]))[1:]
+        self._records.mark_stored(in_file, [*ends, end])

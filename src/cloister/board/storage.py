@@ -1,4 +1,4 @@
-"""Files that are on disk when a call returns, and what the operating system refuses told in a sentence."""
+"""Files that are on disk when a call returns, and one sentence for what the operating system refuses."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = [
     "private_folder",
     "read_at",
     "remove_drafts",
+    "storage_errors",
     "sync_folder",
     "sync_tree",
-    "told",
     "try_lock",
     "write_all",
     "write_at",
@@ -45,8 +45,8 @@ BINARY = getattr(os, "O_BINARY", 0)  # Windows would change line ends
 
 
 @contextmanager
-def told(path: Path, after: str) -> Iterator[None]:
-    """Tell in a sentence why a path cannot be written, and what follows from it (`after`)."""
+def storage_errors(path: Path, after: str) -> Iterator[None]:
+    """Raise StorageError for an OSError: why the path cannot be written, and what to do `after`."""
     try:
         yield
     except StorageError:
@@ -65,7 +65,7 @@ def write_file(path: Path, data: bytes | Iterable[bytes], mode: int = 0o666, *, 
     draft (see `remove_drafts`). Of many files, sync the folder once they are all there (`sync_tree`).
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.draft")
-    with told(path, "what was there is left as it was"):
+    with storage_errors(path, "what was there is left as it was"):
         try:
             file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, mode)
             try:
@@ -133,7 +133,7 @@ def make_folder(folder: Path) -> None:
     if folder.is_dir():
         return
     make_folder(folder.parent)
-    with told(folder, "then try again"):
+    with storage_errors(folder, "then try again"):
         folder.mkdir(exist_ok=True)
         sync_folder(folder.parent)
 
@@ -145,7 +145,7 @@ def private_folder(folder: Path) -> Path:
     something in it could read, or swap, what is written there. One that others can only read is closed first.
     """
     make_folder(folder.parent)
-    with told(folder, "then try again"):
+    with storage_errors(folder, "then try again"):
         try:
             folder.mkdir(mode=0o700)
         except FileExistsError:
@@ -164,7 +164,7 @@ def _close_to_others(folder: Path) -> None:
     try:
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
-        raise refusal from error
+        raise refusal if error.errno in (errno.ELOOP, errno.ENOTDIR) else error from None
     try:
         found = os.fstat(file)
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:

@@ -98,7 +98,7 @@ def _from_file(path: Path, epsilon: float | None, delta: float | None, types: li
         plan = replace(plan, delta=delta)
     if epsilon is not None:
         return plan.calibrate(positive("--epsilon", epsilon))
-    if plan.speaks and not plan.mechanism.calibrated:
+    if plan.has_rounds and not plan.mechanism.calibrated:
         raise PlanError(f"{path} has no noise level yet. Add --epsilon to see what one would need.")
     return plan
 
@@ -131,7 +131,6 @@ def _sum_plan(relation: Relation, sampling: Sampling, tasks: int, rounds: int, d
 
 
 def _multiplier(plan: Plan) -> float | None:
-    """Return the noise over the clip, if it is the same in every round."""
     noises = {plan.noise(t, channel) for t, r in enumerate(plan.rounds) for channel in r.channels}
     return noises.pop() if len(noises) == 1 else None
 

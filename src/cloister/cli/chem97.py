@@ -69,7 +69,6 @@ class _Scores:
         return plan
 
     def fit(self, codebook: Codebook, train: Tasks) -> Floats:
-        """Return every task's weights."""
         if self.kind == "pooled":
             return np.tile(pooled(train), (len(train), 1))
         models = run(self.plan(codebook, len(train)), train).private.models
@@ -93,7 +92,6 @@ class _Scores:
 
 
 def _tested(values: Floats) -> Floats:
-    """Leave out tasks that never had a test row."""
     return values[np.isfinite(values)]
 
 

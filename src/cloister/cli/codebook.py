@@ -49,7 +49,6 @@ def codebook(
 
 
 def _kinds(data: Path, task: str, target: str) -> dict[str, Literal["numeric", "text"]]:
-    """Say of each column whether it holds numbers or text."""
     from cloister.errors import InputError
     from cloister.tables.files import read_table
 

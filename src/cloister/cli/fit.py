@@ -181,15 +181,13 @@ def _estimator(
 def _plan(path: Path, types: list[str] | None, book: Codebook, tasks: int, epsilon: float) -> Plan:
     """Read a plan for this table; of the other options only --epsilon counts, if it has no noise level."""
     from cloister.cli.own_types import own_types
-    from cloister.estimators.base import FROM_DATA
     from cloister.tables.folder import read_plan
 
     plan = read_plan(path, own_types(types))
     if plan.n_tasks != tasks:
         raise InputError(f"{path} is a plan for {plan.n_tasks} tasks. Got {tasks} in the table.")
-    if book.from_private_data and FROM_DATA not in plan.caveats:
-        plan = replace(plan, caveats=(*plan.caveats, FROM_DATA))
-    return plan.calibrate(epsilon) if plan.speaks and not plan.mechanism.calibrated else plan
+    plan = replace(plan, caveats=tuple(dict.fromkeys((*plan.caveats, *book.caveats))))
+    return plan.calibrate(epsilon) if plan.has_rounds and not plan.mechanism.calibrated else plan
 
 
 def _account(place: str | None, population: str | None) -> Ledger | None:

@@ -60,7 +60,6 @@ class Gain:
         return mean / scale, max(-1.0, (mean - half) / scale), (mean + half) / scale
 
     def verdict(self, name: str) -> str:
-        """Say in a sentence whether joining pays."""
         if (self.errors["joined"] == self.errors["own"]).all():
             return (
                 "No difference: nothing was heard on the board above its noise, and your model is your own."
@@ -137,7 +136,6 @@ def measure(public: TableRun, rows: Rows, splits: int, test: float) -> Gain:
 
 
 def _fits(public: TableRun, X: Floats, y: NDArray[Any]) -> dict[str, Floats]:
-    """Return weights by method."""
     from cloister.algorithms.independent import Independent
     from cloister.engines.run import replay
     from cloister.learners.linear.classification import Classification
@@ -161,7 +159,6 @@ def _fits(public: TableRun, X: Floats, y: NDArray[Any]) -> dict[str, Floats]:
 
 
 def _error(codebook: Codebook, weights: Floats, X: Floats, y: NDArray[Any]) -> float:
-    """Return the mean squared error in the user's units, or the log-loss."""
     from cloister.learners.linear.softmax import probabilities
 
     if hasattr(codebook.target, "low"):

@@ -107,8 +107,8 @@ def charge(
 ) -> None:
     r"""Charge a plan without running it, for a run elsewhere.
 
-    Exit code 1, and nothing is booked, if the budget does not allow it: then the run must not start. What is
-    booked is never refunded, whether the run happens or not.
+    Exit code 1, and nothing is charged, if the budget does not allow it: then the run must not start. What is
+    charged is never refunded, whether the run happens or not.
 
     \b
     For example:
@@ -117,33 +117,33 @@ def charge(
     """
     from cloister.cli.own_types import own_types
     from cloister.engines.curator import Bill
-    from cloister.engines.curator import charge as book
+    from cloister.engines.curator import charge as charge_ledger
     from cloister.tables.folder import read_plan
 
     account = _open(ledger, population)
     todo = read_plan(plan, own_types(types))
     before = len(account.history)
     doubts = todo.guarantee.doubts
-    booked = book(account, Bill(todo.fingerprint, todo.cost_under, doubts), run)
-    again = booked.number < before
+    entry = charge_ledger(account, Bill(todo.fingerprint, todo.cost_under, doubts), run)
+    again = entry.number < before
     for doubt in doubts:
         what = "does not hold" if doubt.grade == Grade.VOID else f"is {doubt.grade}"
         note(f"The plan's guarantee {what}, and no ledger mends that: {doubt.reason}.")
     if json:
-        return emit({"charge": _entry(booked), "already": again, **_document(account.balance)})
+        return emit({"charge": _entry(entry), "already": again, **_document(account.balance)})
     if again:
         return say(
-            f"Run {booked.run} was charged already, as number {booked.number}; nothing more is spent. Go on "
+            f"Run {entry.run} was charged already, as number {entry.number}; nothing more is spent. Go on "
             "with it only on the same board: a run that starts afresh needs a key of its own."
         )
     return say(
-        f"Charged as number {booked.number}, run {booked.run}. Spent: epsilon = {account.spent:.4g} of "
+        f"Charged as number {entry.number}, run {entry.run}. Spent: epsilon = {account.spent:.4g} of "
         f"{account.epsilon:g} at delta = {account.delta:.3g}."
     )
 
 
 def history(ledger: _Where, population: _Whose = None, json: Json = False) -> None:
-    r"""List every charge, in the order they were booked.
+    r"""List every charge, in the order they were entry.
 
     \b
     For example:

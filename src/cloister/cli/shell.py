@@ -75,7 +75,6 @@ def show_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def note(sentence: str) -> None:
-    """Print an aside on stderr."""
     console(stderr=True).print(sentence, markup=False, style="dim")
 
 

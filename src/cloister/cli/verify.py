@@ -153,11 +153,10 @@ def _updates_follow(seen: _Evidence) -> str:
 
 
 def _codebook_fits(seen: _Evidence) -> str:
-    from cloister.estimators.prior import FROM_DATA
     from cloister.tables.folder import read_codebook
 
     book = read_codebook(seen.folder, seen.plan)
-    if book.from_private_data and FROM_DATA not in seen.plan.caveats:
+    if not set(book.caveats) <= set(seen.plan.caveats):
         raise InputError("its bounds were read from the data, and the plan does not say so.")
     return ""
 

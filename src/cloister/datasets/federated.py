@@ -190,7 +190,6 @@ def _generator_of(seed: int, k: int) -> np.random.Generator:
 def _rows(
     rng: np.random.Generator, mean: Floats, weights: Floats, intercepts: Floats
 ) -> tuple[Floats, NDArray[np.int64]]:
-    """Draw a task's features, and label them by its model."""
     count = FEWEST_ROWS + int(rng.lognormal(LOG_MEAN, LOG_DEVIATION))
     deviations = np.arange(1, len(mean) + 1) ** (DECAY / 2)
     X = mean + deviations * rng.standard_normal((count, len(mean)))

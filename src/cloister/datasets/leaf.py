@@ -178,7 +178,6 @@ def _users(path: Path) -> Iterator[tuple[Path, str, list[Any], list[Any]]]:
 
 
 def _listed(file: Path) -> list[tuple[str, Any, Any]]:
-    """Return name, number of samples and data of each user of a file."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -251,7 +250,6 @@ def _picture(name: str, folder: Path | None) -> Array:
 
 
 def _places(what: str, entries: Sequence[str]) -> dict[str, int]:
-    """Return the position of each word, tag or character."""
     places = {entry: i for i, entry in enumerate(entries)}
     if not places or len(places) != len(entries):
         raise InputError(f"{what} must list at least one entry, and none twice. Got {len(entries)} entries.")

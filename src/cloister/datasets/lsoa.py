@@ -79,7 +79,6 @@ def load_lsoa(path: str | Path, outcome: str = "target") -> Tasks:
 
 
 def _read(path: Path) -> tuple[list[str], Floats]:
-    """Return column names and numbers, NaN where missing."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = list(csv.reader(file))

@@ -77,7 +77,6 @@ class Omniglot:
         return self.alphabet * 100 + self.drawer
 
     def take(self, rows: NDArray[Any]) -> Omniglot:
-        """Return some of the images."""
         return Omniglot(self.images[rows], self.character[rows], self.alphabet[rows], self.drawer[rows])
 
     def split(self, test: int = TEST_CHARACTERS, seed: int = 0) -> tuple[Omniglot, Omniglot]:

@@ -60,7 +60,6 @@ class Dataset:
 
     @property
     def n_tasks(self) -> int:
-        """Number of different tasks."""
         return len(np.unique(self.task))
 
 

@@ -60,7 +60,6 @@ class Simulation:
 
     @property
     def n_tasks(self) -> int:
-        """Number of tasks."""
         return len(self.weights)
 
 

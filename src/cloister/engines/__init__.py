@@ -8,7 +8,7 @@ from cloister._lazy import imported
 from cloister.engines.clusters import ClusterRuns, cluster_plans, run_clusters
 from cloister.engines.devices import MultiDevice
 from cloister.engines.local import Local
-from cloister.engines.public_only import RoundsOnly
+from cloister.engines.rounds_only import RoundsOnly
 from cloister.engines.run import Run
 
 if TYPE_CHECKING:

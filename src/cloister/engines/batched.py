@@ -24,7 +24,7 @@ from cloister.board.billboard import Billboard, BoardView, Release
 from cloister.channel import finite_rows
 from cloister.doubts import SHARED_DEVICE, Doubt
 from cloister.engines.models import Models
-from cloister.engines.workers import Coins, SavedState, Workers, check_messages, rows_of
+from cloister.engines.workers import Coins, SavedState, Workers, check_messages, checked_rows
 from cloister.errors import PlanError
 from cloister.learners.network.module import Module, kind_of
 from cloister.learners.network.training import Precision, Trainer
@@ -88,13 +88,12 @@ class Batched:
 
     @contextmanager
     def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> Iterator[Workers]:
-        rows = rows_of(tasks, self)
         network = plan.algorithm.network
         if network is None:
             raise PlanError(
                 f"The batched engine trains networks. {type(plan.algorithm).__name__} has none; use Local()."
             )
-        device = torch.device(self.device)
+        rows, device = checked_rows(plan, tasks, self), torch.device(self.device)
         if device.type == "cuda" and not (device.index or 0) < torch.cuda.device_count():
             which = "" if device.index is None else f" {self.device}"
             raise PlanError(f'torch sees no graphics card{which} here. Use Batched("cpu") or Local().')

@@ -71,17 +71,17 @@ def _walk(plan: Plan, board: Billboard, block: Block) -> Iterator[tuple[str, Sta
     yield "finish", named(plan.algorithm.finish, board, block, states)
 
 
-def _changed(block: Block, victim: int) -> Iterator[Block]:
-    """Yield the block with one task's data changed: to other data, then to garbage."""
+def _changed(block: Block, victim: int) -> Iterator[tuple[str, Block]]:
+    """Yield the block with one task's data changed: to other data, then to garbage; and say to what."""
     X, y, weight = (np.array(a, dtype=np.float64) for a in (block.X, block.y, block.weight))
     X[victim], y[victim], weight[victim] = -X[victim], y[victim].max() - y[victim], 3 * weight[victim]
-    yield replace(block, X=X, y=y, weight=weight)
+    yield "other data", replace(block, X=X, y=y, weight=weight)
     for garbage in GARBAGE:
         X, y = (np.array(a, dtype=np.float64) for a in (block.X, block.y))
         X[victim] = garbage
-        yield replace(block, X=X)
+        yield f"features of {garbage}", replace(block, X=X)
         y[victim] = garbage
-        yield replace(block, y=y)
+        yield f"targets of {garbage}", replace(block, y=y)
 
 
 def _check_rows(plan: Plan, board: Billboard, tasks: Tasks) -> None:
@@ -90,8 +90,14 @@ def _check_rows(plan: Plan, board: Billboard, tasks: Tasks) -> None:
     others = np.arange(len(block)) != victim
     with np.errstate(all="ignore"):
         clean = list(_walk(plan, board, block))
-        for other in _changed(block, victim):
-            dirty = list(_walk(plan, board, other))
+        for what, other in _changed(block, victim):
+            try:
+                dirty = list(_walk(plan, board, other))
+            except AlgorithmError as error:
+                raise AlgorithmError(
+                    f"{error} (with {what} in its place). One task's data must not stop the others: "
+                    "compute on something harmless instead, and say NaN or zeros."
+                ) from error
             _compare(clean, dirty, others, 0.0, "mixes rows")
             _check_messages(plan, board, [arrays["message"] for _, arrays in dirty if "message" in arrays])
         backwards = np.arange(len(block))[::-1]

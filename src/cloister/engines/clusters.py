@@ -16,10 +16,9 @@ import numpy as np
 
 from cloister.arrays import States
 from cloister.doubts import Doubt, merged
-from cloister.engines.curator import Bill, charge, check_price
+from cloister.engines.curator import Bill, charge
 from cloister.engines.local import Local
-from cloister.engines.run import Run, run, seed_of
-from cloister.engines.trial import try_plan
+from cloister.engines.run import Run, check_run, run, seed_of
 from cloister.engines.workers import Engine
 from cloister.errors import InputError, PlanError
 from cloister.ledger import Ledger
@@ -165,16 +164,16 @@ def run_clusters(
     roster, seed, clusters = tasks.roster, seed_of(random_state), _named(clusters)
     _check_names(roster, clusters)
     plans = cluster_plans(plan, clusters)
-    try_plan(plan, tasks)
-    for own in plans.values():
-        check_price(own)
+    of_task = [clusters[name] for name in roster]
+    parts = {name: tasks.select(np.array([cluster == name for cluster in of_task])) for name in plans}
+    for name, own in plans.items():
+        check_run(own, parts[name], engine)
     if ledger is not None:
         _charge(plans, ledger, seed, engine.doubts_of(plan))
-    of_task = [clusters[name] for name in roster]
     runs = {
         name: run(
             own,
-            tasks.select(np.array([cluster == name for cluster in of_task])),
+            parts[name],
             random_state=None if seed is None else _own_seed(seed, name),
             engine=engine,
         )

@@ -19,7 +19,7 @@ from cloister.channel import GRID, Channel, Relation, Round
 from cloister.doubts import Doubt
 from cloister.engines.journal import Journal
 from cloister.engines.workers import Coins, GridRows, Workers
-from cloister.errors import AlgorithmError, InputError, PlanError
+from cloister.errors import AlgorithmError, InputError
 from cloister.ledger import Charge, Ledger
 from cloister.plan import Plan
 from cloister.privacy.events import Cost
@@ -75,7 +75,7 @@ class Curator:
 
     @cached_property
     def coins(self) -> Participation:
-        """Who takes part in which round, from a stream of its own; of nobody if tasks draw their own."""
+        """Who takes part in which round, from a stream of its own; empty if tasks draw their own coins."""
         rounds, n_tasks = len(self.plan.rounds), self.plan.n_tasks
         if self.apart and self.plan.sampling.independent:
             return Participation.always(0, rounds)
@@ -84,13 +84,9 @@ class Curator:
         return self.plan.sampling.draw(self.journal.source.stream("coins").numbered, n_tasks, rounds)
 
     def charge(self, ledger: Ledger) -> None:
-        """Charge for the whole run. A journal that was just begun goes if the ledger refuses."""
+        """Charge for the whole run."""
         doubts = self.plan.guarantee_on(self.journal.posted).doubts
-        try:
-            charge(ledger, Bill(self.plan.fingerprint, self.plan.cost_under, doubts), self.journal.run)
-        except PlanError:  # it may not take place, and nothing was booked
-            self.journal.discard()
-            raise
+        charge(ledger, Bill(self.plan.fingerprint, self.plan.cost_under, doubts), self.journal.run)
 
     def rounds(self, workers: Workers, progress: Progress | None) -> Billboard:
         """Go through all rounds: tasks listen to what is posted, and the rest is collected and posted.

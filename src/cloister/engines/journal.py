@@ -29,16 +29,16 @@ from typing import Protocol
 
 import numpy as np
 
-from cloister.board import record_store as shelf
+from cloister.board import record_store
 from cloister.board.billboard import END, MAGIC, Billboard, Scan, scan, synced_every
 from cloister.board.record_store import bytes_of
 from cloister.board.storage import (
     BINARY,
     append,
-    make_folder,
+    private_folder,
     remove_drafts,
+    storage_errors,
     sync_folder,
-    told,
     try_lock,
     write_all,
     write_file,
@@ -74,7 +74,7 @@ class Journal(Protocol):
 
     @property
     def run(self) -> str | None:
-        """The key under which a ledger books the run once, if it has one."""
+        """The key under which a ledger records the run once, if it has one."""
 
     @property
     def posted(self) -> Billboard:
@@ -211,7 +211,7 @@ class FolderJournal:
 
     @property
     def run(self) -> str:
-        """The key under which a ledger books this run once, however often it goes on."""
+        """The key under which a ledger records this run once, however often it goes on."""
         return self.secret.run
 
     def keep(self, board: Billboard, state: NoiseState) -> Billboard:
@@ -225,26 +225,26 @@ class FolderJournal:
         due = board.complete or number % self.every == 0
         if due and not board.complete:
             self.sums.write(state.changed(), number)
-        with told(self.folder / "board", _AGAIN):
+        with storage_errors(self.folder / "board", _AGAIN):
             append(self.file, data)
             if due:
                 os.fsync(self.file)
         self.size += len(data)
-        if self.size > shelf.ROOM:
-            board.settle(self.folder / "board", self.size)
+        if self.size > record_store.CACHE_BYTES:
+            board.mark_stored(self.folder / "board", self.size)
         self.posted = board
         return board
 
     def finish(self) -> None:
         if not self.ended:
-            with told(self.folder / "board", _AGAIN):
+            with storage_errors(self.folder / "board", _AGAIN):
                 write_all(self.file, END)
             self.ended = True
 
     def forget(self) -> None:
         """Delete sums and secret; return when they are gone from disk."""
         self.sums.close()
-        with told(self.folder / "secret", _AGAIN):
+        with storage_errors(self.folder / "secret", _AGAIN):
             (self.folder / "sums").unlink(missing_ok=True)
             (self.folder / "secret").unlink()
             sync_folder(self.folder)
@@ -279,9 +279,9 @@ def open_journal(
     plan.create_board()  # a plan that cannot be opened leaves nothing behind
     if (home / "plan.toml").exists() and not (home / "board").exists():
         raise InputError(f"{home} is not a journal: it has a plan.toml but no board. Choose another folder.")
-    make_folder(home)
+    private_folder(home)
     with _locked(home / "board") as file:
-        with told(home, _AGAIN):
+        with storage_errors(home, _AGAIN):
             remove_drafts(home)
         found = scan(bytes_of(home / "board"), home / "board")
         secret = Secret.read(home / "secret")
@@ -321,10 +321,10 @@ def digest_of(tasks: Tasks | Roster, key: bytes) -> str:
 
 @contextmanager
 def _locked(board: Path) -> Iterator[int]:
-    with told(board, "then try again"):
+    with storage_errors(board, "then try again"):
         file = os.open(board, os.O_RDWR | os.O_CREAT | BINARY, 0o666)
     try:
-        with told(board, "then try again"):
+        with storage_errors(board, "then try again"):
             mine = try_lock(file) and _is_at(file, board)
         if not mine:
             raise StorageError(
@@ -407,7 +407,7 @@ def _mend(path: Path, file: int, found: Scan, opening: Billboard) -> Billboard:
     """Cut off a record that was not written to its end: it will come out the same from the same sum."""
     if found.problem is not None and not found.torn:
         raise found.problem
-    with told(path, _AGAIN):
+    with storage_errors(path, _AGAIN):
         if found.problem is not None:
             os.ftruncate(file, found.size if found.board is not None else 0)
         os.lseek(file, 0, os.SEEK_END)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cloister.arrays import Array
-from cloister.board.storage import BINARY, read_at, told, write_at
+from cloister.board.storage import BINARY, read_at, storage_errors, write_at
 from cloister.errors import BillboardError
 
 __all__ = ["KeptSums"]
@@ -47,7 +47,7 @@ class KeptSums:
         """Write rows as they are after so many rounds; return when they are on disk."""
         if not rows:
             return
-        with told(self.path, _AGAIN):
+        with storage_errors(self.path, _AGAIN):
             file = self._open(os.O_RDWR | os.O_CREAT)
             for row, numbers in rows.items():
                 data, size = numbers.tobytes(), _cell(numbers.nbytes)

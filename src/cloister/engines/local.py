@@ -19,7 +19,7 @@ from cloister.board.billboard import Billboard
 from cloister.channel import Channel, finite_rows
 from cloister.doubts import SHARED_DEVICE, Doubt
 from cloister.engines.models import Models
-from cloister.engines.workers import Coins, SavedState, Workers, check_messages, rows_of
+from cloister.engines.workers import Coins, SavedState, Workers, check_messages, checked_rows
 from cloister.errors import AlgorithmError
 from cloister.plan import Plan
 from cloister.roster import Roster
@@ -51,7 +51,7 @@ class Local:
 
     @contextmanager
     def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> Iterator[Workers]:
-        rows, dim = rows_of(tasks, self), _widest(plan)
+        rows, dim = checked_rows(plan, tasks, self), _widest(plan)
         layout = rows.layout(dim)
         blocks = list(rows.blocks(layout, seeds, dim))
         quick = 1 + rows.X.size // QUICK_ELEMENTS  # more threads than that would wait for each other

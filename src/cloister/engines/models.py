@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import States
-from cloister.board.storage import told, write_at
+from cloister.board.storage import storage_errors, write_at
 
 __all__ = ["Models"]
 
@@ -71,13 +71,13 @@ class _Table:
     def __init__(self, folder: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.folder, self.shape, self.dtype = folder, shape, dtype
         self.row = dtype.itemsize * int(np.prod(shape[1:]))
-        with told(folder, _AGAIN), tempfile.TemporaryFile(dir=folder) as file:
+        with storage_errors(folder, _AGAIN), tempfile.TemporaryFile(dir=folder) as file:
             self.file = os.dup(file.fileno())
             weakref.finalize(self, os.close, self.file)
             os.ftruncate(self.file, self.row * shape[0])
 
     def __setitem__(self, index: NDArray[np.int64], rows: NDArray[Any]) -> None:
-        with told(self.folder, _AGAIN):
+        with storage_errors(self.folder, _AGAIN):
             for at, row in zip(index.tolist(), np.ascontiguousarray(rows, self.dtype), strict=True):
                 write_at(self.file, at * self.row, row.tobytes())
 

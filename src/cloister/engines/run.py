@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ from cloister.engines.journal import open_journal
 from cloister.engines.local import Local
 from cloister.engines.trial import try_plan
 from cloister.engines.workers import Engine
-from cloister.errors import InputError, not_pickled
+from cloister.errors import InputError, PlanError, not_pickled
 from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
@@ -41,6 +42,16 @@ class PrivateRun:
 
     def __repr__(self) -> str:
         return f"PrivateRun({len(self.ids)} tasks, private)"
+
+    @property
+    def held_models(self) -> States:
+        """The models, where there are any."""
+        if self.models:
+            return self.models
+        raise InputError(
+            "This run holds no models: they stayed with the tasks, or nobody asked for them. Each task gets "
+            "its own by replay, from the board and its own rows."
+        )
 
     def __getstate__(self) -> object:
         if len(self.ids) == 1:  # all of it is that task's own
@@ -70,12 +81,7 @@ class Run:
         found = np.flatnonzero(self.private.ids == task_name(task))
         if not len(found):
             raise InputError(f"There is no task {task!r} in this run.")
-        if not self.private.models:
-            raise InputError(
-                "This run holds no models: they stayed with the tasks, or nobody asked for them. Each task "
-                "gets its own by replay, from the board and its own rows."
-            )
-        return {name: array[found[0]] for name, array in self.private.models.items()}
+        return {name: array[found[0]] for name, array in self.private.held_models.items()}
 
     def own_seed(self, task: object) -> Words:
         """Return the seed of one task's local randomness, for its `replay` at home. Give it to it alone."""
@@ -140,9 +146,14 @@ def run(
             resumed(kept.posted)
         curator = Curator(plan, kept, apart)
         seeds = kept.source.task_seeds(() if apart else roster)
-        with engine.workers(plan, tasks, seeds) as workers:
-            if ledger is not None:
-                curator.charge(ledger)
+        with ExitStack() as stack:
+            try:
+                workers = stack.enter_context(engine.workers(plan, tasks, seeds))
+                if ledger is not None:
+                    curator.charge(ledger)
+            except (InputError, PlanError):  # it may not take place, and nothing was recorded
+                kept.discard()
+                raise
             workers.start(kept.posted.before(0))
             board = curator.rounds(workers, progress)
             models = workers.finish(board, kept.folder)
@@ -153,6 +164,14 @@ def run(
             save(finished)
         kept.forget()
     return finished
+
+
+def check_run(plan: Plan, tasks: Tasks, engine: Engine) -> None:
+    """Refuse what `run` refuses before its charge; for who charges several runs at once."""
+    check_price(plan)
+    try_plan(plan, tasks)
+    with engine.workers(plan, tasks, public_seeds(tasks.ids)):
+        pass
 
 
 def seed_of(random_state: object) -> int | None:

@@ -24,7 +24,16 @@ from cloister.plan import Plan
 from cloister.roster import Roster
 from cloister.tasks import Tasks
 
-__all__ = ["Coins", "Engine", "GridRows", "SavedState", "Workers", "check_messages", "rows_of"]
+__all__ = [
+    "Coins",
+    "Engine",
+    "GridRows",
+    "SavedState",
+    "Workers",
+    "check_messages",
+    "checked_rows",
+    "rows_of",
+]
 
 #: Which tasks take part in a round.
 Coins: TypeAlias = NDArray[np.bool_]
@@ -125,6 +134,14 @@ def rows_of(tasks: Tasks | Roster, engine: object) -> Tasks:
         f"{type(engine).__name__} computes on the rows of tasks, and a roster has none. Pass Tasks, or an "
         "engine whose tasks are elsewhere."
     )
+
+
+def checked_rows(plan: Plan, tasks: Tasks | Roster, engine: object) -> Tasks:
+    """Return the tasks with their rows; refuse targets that are no class, to the operator alone."""
+    rows = rows_of(tasks, engine)
+    if plan.algorithm.rows is not None:
+        plan.algorithm.rows.check_labels(rows.X, rows.y)
+    return rows
 
 
 def check_messages(shape: tuple[int, ...], count: int, dim: int) -> None:

@@ -6,13 +6,12 @@ An estimator adds an algorithm (`_algorithm`); what it predicts comes from `Base
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,13 +20,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithm import Algorithm
 from cloister.arrays import Array, Floats, States
+from cloister.engines.run import run
 from cloister.errors import InputError, not_pickled
-from cloister.estimators.parameters import check_parameters
+from cloister.estimators.parameters import Budgeted
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.regression import Regression
-from cloister.ledger import Ledger
 from cloister.plan import Plan
-from cloister.privacy.mechanisms import Gaussian, NoNoise
 from cloister.tables.codebook import Codebook, Numeric
 from cloister.tables.columns import (
     Columns,
@@ -37,31 +35,30 @@ from cloister.tables.columns import (
     refuse_missing,
     split_table,
 )
-from cloister.tables.fitting import fit_in_folder, fit_in_memory
+from cloister.tables.fitting import fit_in_folder
 from cloister.tables.folder import save_run
 from cloister.tables.model import TaskModel
 from cloister.tables.prediction import Index, class_probabilities, deviations, numbers
 from cloister.tables.table_run import EstimatorSettings, TableRun
 from cloister.tasks import Tasks
 
-__all__ = ["FROM_DATA", "BaseMultiTask", "BaseMultiTaskClassifier", "BaseMultiTaskRegressor"]
-
-FROM_DATA = "feature or target bounds were read from the data, and no noise hides them"
+__all__ = ["BaseMultiTask", "BaseMultiTaskClassifier", "BaseMultiTaskRegressor", "BasePrivate"]
 
 
+@dataclass(eq=False, repr=False)
 class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
     """The table, the plan, the run, and who gets which model."""
 
-    task: str | int | None
-    epsilon: float
-    delta: float | str
-    relation: str
-    bounds: Any
-    ledger: Ledger | None
-    random_state: int | None
+    task: str | int | None = None
+    _: KW_ONLY
+    bounds: Any = None
 
-    _classify: bool
-    _fitted: TableRun
+    _classify: ClassVar[bool]
+
+    @property
+    def _paid(self) -> dict[str, Any]:
+        """Who pays for a run, and where its noise comes from: arguments of `run`."""
+        return {}
 
     @abstractmethod
     def _algorithm(self, codebook: Codebook) -> Algorithm:
@@ -104,11 +101,10 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         -------
         self
         """
-        self._check_parameters()
         columns, codebook, data = self._encode(X, y, tasks, sample_weight)
         settings = EstimatorSettings.of(self, data.ids, columns.named)
         self._adopt(columns, self._run(codebook, data, settings, None if journal is None else Path(journal)))
-        ledger = getattr(self, "ledger", None)
+        ledger = self._paid.get("ledger")
         if ledger is not None and len(ledger.history) > 1:
             warnings.warn(
                 f"These tasks have now been charged {len(ledger.history)} times: together epsilon = "
@@ -116,13 +112,6 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
                 stacklevel=2,
             )
         return self
-
-    def _check_parameters(self) -> None:
-        check_parameters(self.get_params(deep=False))
-
-    @property
-    def _delta(self) -> float | None:
-        return None if isinstance(self.delta, str) else float(self.delta)
 
     def _encode(
         self, X: Any, y: Any, tasks: ArrayLike | None, sample_weight: ArrayLike | None
@@ -143,7 +132,6 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         return columns, codebook, data
 
     def _columns(self, X: Any, y: Any, tasks: ArrayLike | None) -> tuple[Columns, str]:
-        """Take the table apart; return it with the target's name."""
         columns = split_table(X, self.task, tasks)
         if len(np.asarray(y)) != len(columns):
             raise InputError(
@@ -157,10 +145,9 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         self, codebook: Codebook, data: Tasks, settings: EstimatorSettings, journal: Path | None
     ) -> TableRun:
         plan = self._plan(codebook, len(data))
-        paid: dict[str, Any] = {"ledger": self.ledger, "random_state": self.random_state}
         if journal is None:
-            return fit_in_memory(plan, data, codebook, settings, **paid)
-        return fit_in_folder(journal, plan, lambda: data, codebook, settings, **paid)
+            return TableRun.of(run(plan, data, **self._paid), codebook, settings)
+        return fit_in_folder(journal, plan, lambda: data, codebook, settings, **self._paid)
 
     def plan(self, n_tasks: int, codebook: Codebook | None = None) -> Plan:
         """Return the plan that `fit` would run on so many tasks: read its guarantee before spending."""
@@ -172,22 +159,9 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         return self._plan(book, n_tasks)
 
     def _plan(self, codebook: Codebook, n_tasks: int) -> Plan:
-        self._check_parameters()
-        if not self.epsilon > 0:
-            raise InputError(f"epsilon must be > 0. Got {self.epsilon}. To share nothing, use SingleTask.")
-        silent = math.isinf(self.epsilon) and self.epsilon > 0
-        plan = Plan(
-            self._algorithm(codebook),
-            NoNoise() if silent else Gaussian(),
-            n_tasks=n_tasks,
-            relation=self.relation,  # type: ignore[arg-type]
-            delta=self._delta,
-            caveats=(FROM_DATA,) if codebook.from_private_data else (),
-        )
-        return plan if silent else plan.calibrate(self.epsilon)
+        return Plan(self._algorithm(codebook), n_tasks=n_tasks, caveats=codebook.caveats)
 
     def _adopt(self, columns: Columns, fitted: TableRun) -> None:
-        """Keep a finished run over these columns."""
         own_order = isinstance(fitted.units, Codebook)
         self._name_features(list(fitted.codebook.names if own_order else columns.features), columns.named)
         self._keep(fitted)
@@ -281,6 +255,18 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
             )
         state: dict[str, Any] = super().__getstate__()
         return state
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class BasePrivate(Budgeted, BaseMultiTask):
+    """The part of an estimator that shares something, and pays for it."""
+
+    @property
+    def _paid(self) -> dict[str, Any]:
+        return {"ledger": self.ledger, "random_state": self.random_state}
+
+    def _plan(self, codebook: Codebook, n_tasks: int) -> Plan:
+        return self._priced(self._algorithm(codebook), n_tasks, caveats=codebook.caveats)
 
 
 class BaseMultiTaskRegressor(RegressorMixin, BaseMultiTask):  # type: ignore[misc]

@@ -17,7 +17,7 @@ from cloister.algorithms.independent import Independent
 from cloister.arrays import Array, Floats, States
 from cloister.engines.run import run
 from cloister.errors import InputError
-from cloister.estimators.base import FROM_DATA, BaseMultiTask, BaseMultiTaskClassifier, BaseMultiTaskRegressor
+from cloister.estimators.base import BaseMultiTask, BaseMultiTaskClassifier, BaseMultiTaskRegressor
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.regression import Regression
 from cloister.plan import Plan
@@ -25,7 +25,6 @@ from cloister.privacy.accounting import Price, Prices
 from cloister.privacy.guarantee import NoiseMade, guarantee_for
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import Columns
-from cloister.tables.fitting import fit_in_folder, fit_in_memory
 from cloister.tables.prediction import Index
 from cloister.tables.scaling import OwnScaling
 from cloister.tables.table_run import EstimatorSettings, TableRun
@@ -38,10 +37,6 @@ CLASSES_FROM_DATA = "the list of classes was read from the data of all tasks"
 
 class _SingleTask(BaseMultiTask):
     """What both estimators share: scaling by the codebook or, without one, by each task's own data."""
-
-    def __init__(self, task: str | int | None = None, *, bounds: Any = None) -> None:
-        self.task = task
-        self.bounds = bounds
 
     def fit(
         self,
@@ -125,7 +120,6 @@ class _SingleTask(BaseMultiTask):
         self._adopt(columns, replace(fitted, models=models))
 
     def _own_rows(self, data: Tasks, goal: NDArray[Any], i: int) -> tuple[OwnScaling, Floats, NDArray[Any]]:
-        """Return one task's scaling, its rows and its scaled targets."""
         at = slice(*data.offsets[i : i + 2])
         scaling, target = self._scaled(data.X[at], goal[data.y[at]], data.weight[at])
         return scaling, data.X[at], target
@@ -161,18 +155,6 @@ class _SingleTask(BaseMultiTask):
 
     def _algorithm(self, codebook: Codebook) -> Algorithm:
         return Independent(self._learner(codebook))
-
-    def _plan(self, codebook: Codebook, n_tasks: int) -> Plan:
-        caveats = (FROM_DATA,) if codebook.from_private_data else ()
-        return Plan(self._algorithm(codebook), n_tasks=n_tasks, caveats=caveats)
-
-    def _run(
-        self, codebook: Codebook, data: Tasks, settings: EstimatorSettings, journal: Path | None
-    ) -> TableRun:
-        plan = self._plan(codebook, len(data))
-        if journal is None:
-            return fit_in_memory(plan, data, codebook, settings)
-        return fit_in_folder(journal, plan, lambda: data, codebook, settings)
 
 
 class SingleTaskRegressor(BaseMultiTaskRegressor, _SingleTask):
@@ -213,10 +195,6 @@ class SingleTaskClassifier(BaseMultiTaskClassifier, _SingleTask):
 
 class _Pooled(BaseMultiTask):
     """What both estimators share: all rows are one task's."""
-
-    def __init__(self, task: str | int | None = None, *, bounds: Any = None) -> None:
-        self.task = task
-        self.bounds = bounds
 
     def _algorithm(self, codebook: Codebook) -> Algorithm:
         raise InputError("Pooling has no plan: all rows are put together, and nothing protects them.")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from cloister.algorithms.covariance import GroupSparse, LowRank
 from cloister.algorithms.decomposed import Decomposed, EntrySparse, OwnPenalty, SquaredNorm, TaskSparse
 from cloister.errors import InputError
 from cloister.estimators.base import BaseMultiTaskClassifier, BaseMultiTaskRegressor
-from cloister.estimators.linear import BaseLinear
+from cloister.estimators.linear import BaseChoosing
 from cloister.learners.linear.losses import Loss
-from cloister.ledger import Ledger
 from cloister.tables.codebook import Codebook
 
 __all__ = ["DecomposedClassifier", "DecomposedRegressor"]
@@ -24,45 +23,14 @@ OWN: dict[str, Callable[[float], OwnPenalty]] = {
 }
 
 
-class _Decomposed(BaseLinear):
+@dataclass(eq=False, repr=False, kw_only=True)
+class _Decomposed(BaseChoosing):
     """What the estimators of `Decomposed` share."""
 
-    def __init__(
-        self,
-        task: str | int | None = None,
-        *,
-        epsilon: float = 1.0,
-        delta: float | str = "auto",
-        relation: str = "replace",
-        shared: str = "lowrank",
-        own: str = "entries",
-        lam: float | Sequence[float] = 0.1,
-        lam_own: float = 0.01,
-        clip: float | str = "auto",
-        rounds: int = 20,
-        lr: float | str = "auto",
-        warmup: int = 100,
-        guard: bool = False,
-        bounds: Any = None,
-        ledger: Ledger | None = None,
-        random_state: int | None = None,
-    ) -> None:
-        self.task = task
-        self.epsilon = epsilon
-        self.delta = delta
-        self.relation = relation
-        self.shared = shared
-        self.own = own
-        self.lam = lam
-        self.lam_own = lam_own
-        self.clip = clip
-        self.rounds = rounds
-        self.lr = lr
-        self.warmup = warmup
-        self.guard = guard
-        self.bounds = bounds
-        self.ledger = ledger
-        self.random_state = random_state
+    shared: str = "lowrank"
+    own: str = "entries"
+    lam_own: float = 0.01
+    warmup: int = 100
 
     def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> Decomposed:
         _check_word("shared", self.shared, SHARED)

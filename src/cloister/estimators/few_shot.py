@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithms.finetuning import FineTuning
 from cloister.algorithms.meta import MetaSGD
 from cloister.algorithms.server import ServerMomentum
 from cloister.engines.batched import Batched
-from cloister.engines.public_only import RoundsOnly
+from cloister.engines.rounds_only import RoundsOnly
 from cloister.engines.run import adapt, run
 from cloister.errors import InputError, PrivateDataError
-from cloister.estimators.parameters import check_parameters
+from cloister.estimators.parameters import Budgeted
 from cloister.learners.descent import Descent
 from cloister.learners.network.module import Module
 from cloister.learners.network.pixels import glyph_net
-from cloister.ledger import Ledger
 from cloister.plan import Plan
-from cloister.privacy.mechanisms import Gaussian, NoNoise
 from cloister.privacy.sampling import Everyone, Sampling
 from cloister.sharing import Overlap
 from cloister.tasks import Tasks
 
 __all__ = ["FewShotClassifier", "FewShotModel"]
 
-#: A round's local work, how far a task's slope may reach, and what a task does in the end.
+#: A round's local work, how far a task's gradient may reach, and what a task does in the end.
 INNER = Descent(lr=0.1, batch=20, steps=6)
 LAM, CLIP = 0.1, 0.05
 ADAPTING = FineTuning(Descent(lr=0.1, steps=50))
@@ -40,7 +37,8 @@ ADAPTING = FineTuning(Descent(lr=0.1, steps=50))
 STEP, QUIET = 20.0, 0.07
 
 
-class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
+@dataclass(eq=False, repr=False)
+class FewShotClassifier(Budgeted):
     """A network that learns new classes from a few images, meta-learned under task-level privacy.
 
     Parameters
@@ -80,8 +78,8 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
 
     Privacy
     -------
-    Unit: a task with all its rows. What leaves a task is one clipped slope in each round that it takes part
-    in (see `MetaSGD`). `adapt` is free, for tasks of the fit and for new ones: nothing leaves them.
+    Unit: a task with all its rows. What leaves a task is one clipped gradient in each round that it takes
+    part in (see `MetaSGD`). `adapt` is free, for tasks of the fit and for new ones: nothing leaves them.
 
     References
     ----------
@@ -100,50 +98,20 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
     ['cat', 'dog']
     """
 
-    def __init__(
-        self,
-        net: Any = None,
-        *,
-        epsilon: float = 3.0,
-        ways: int = 5,
-        rounds: int = 150,
-        delta: float | str = "auto",
-        relation: str = "replace",
-        sampling: Sampling | None = None,
-        group_size: int = 1,
-        device: str = "cpu",
-        ledger: Ledger | None = None,
-        random_state: int | None = None,
-    ) -> None:
-        self.net = net
-        self.epsilon = epsilon
-        self.ways = ways
-        self.rounds = rounds
-        self.delta = delta
-        self.relation = relation
-        self.sampling = sampling
-        self.group_size = group_size
-        self.device = device
-        self.ledger = ledger
-        self.random_state = random_state
+    net: Any = None
+    _: KW_ONLY
+    epsilon: float = 3.0
+    ways: int = 5
+    rounds: int = 150
+    sampling: Sampling | None = None
+    group_size: int = 1
+    device: str = "cpu"
 
     def plan(self, n_tasks: int, net: Any) -> Plan:
         """Return the plan that `fit` would run on so many tasks with this network."""
-        check_parameters(self.get_params(deep=False))
         _check_count("group_size", self.group_size)
-        if not self.epsilon > 0:
-            raise InputError(f"epsilon must be > 0. Got {self.epsilon}. Infinity means no noise.")
-        silent = math.isinf(self.epsilon)
         algorithm = MetaSGD(Module(net), INNER, LAM, CLIP, self.rounds, tail=0.3, finetune=ADAPTING)
-        plan = Plan(
-            algorithm,
-            NoNoise() if silent else Gaussian(),
-            self.sampling or Everyone(),
-            n_tasks=n_tasks,
-            relation=self.relation,  # type: ignore[arg-type]
-            delta=None if isinstance(self.delta, str) else float(self.delta),
-        )
-        plan = _paced(plan if silent else plan.calibrate(self.epsilon), algorithm)
+        plan = _paced(self._priced(algorithm, n_tasks, sampling=self.sampling or Everyone()), algorithm)
         return Overlap(self.group_size).mark(plan)
 
     def fit(self, tasks: Tasks) -> FewShotClassifier:
@@ -192,7 +160,6 @@ class FewShotModel:
         return f"FewShotModel({len(self.classes)} classes, private)"
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the most likely class of each row."""
         scores = self.learner.predict(self.coef, _pixels(np.asarray(X))[None])[0]
         return np.asarray(self.classes[scores[:, : len(self.classes)].argmax(axis=1)])
 
@@ -238,7 +205,6 @@ def _check_targets(tasks: Tasks, ways: int) -> None:
 
 
 def _net_for(X: NDArray[Any], ways: int) -> Any:
-    """Return the default network for images of this shape."""
     shape = X.shape[1:]
     if X.dtype.kind in "iu" and shape == (98,):
         return glyph_net(ways)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,12 +15,12 @@ from cloister.algorithms.choose_at_home import ChooseAtHome
 from cloister.algorithms.covariance import GroupSparse, LowRank
 from cloister.algorithms.mean import MeanRegularized
 from cloister.errors import InputError
-from cloister.estimators.base import BaseMultiTask, BaseMultiTaskClassifier, BaseMultiTaskRegressor
+from cloister.estimators.base import BaseMultiTaskClassifier, BaseMultiTaskRegressor, BasePrivate
 from cloister.learners.linear.losses import LeastSquares, Logistic, Loss, Softmax
-from cloister.ledger import Ledger
 from cloister.tables.codebook import Codebook, Numeric
 
 __all__ = [
+    "BaseChoosing",
     "BaseLinear",
     "GroupSparseClassifier",
     "GroupSparseRegressor",
@@ -30,23 +31,17 @@ __all__ = [
 ]
 
 
-class BaseLinear(BaseMultiTask):
-    """What the estimators here share: a loss and a step that suit the codebook, and choices at home."""
+@dataclass(eq=False, repr=False, kw_only=True)
+class BaseLinear(BasePrivate):
+    """What the estimators here share: a loss and a step that suit the codebook."""
 
-    lam: float | Sequence[float]
-    clip: float | str
-    lr: float | str
-    guard: bool
+    lam: float | Sequence[float] = 0.1
+    clip: float | str = "auto"
+    rounds: int = 20
+    lr: float | str = "auto"
 
     #: Whether more than two classes can be told apart.
     _several = False
-
-    def _algorithm(self, codebook: Codebook) -> Algorithm:
-        loss = self._loss(codebook)
-        first, *others = [self._shared(codebook, loss, lam) for lam in self._penalties()]
-        if not others and not self.guard:
-            return first
-        return ChooseAtHome(first, self._learner(codebook), variants=tuple(others), alone=self.guard)
 
     @abstractmethod
     def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> Algorithm:
@@ -92,47 +87,30 @@ class BaseLinear(BaseMultiTask):
         return 1.0 if isinstance(codebook.target, Numeric) else 3.0
 
 
-class _Covariance(BaseLinear):
+@dataclass(eq=False, repr=False, kw_only=True)
+class BaseChoosing(BaseLinear):
+    """What the estimators share whose tasks choose at home, among penalties or their single-task model."""
+
+    guard: bool = False
+
+    def _algorithm(self, codebook: Codebook) -> Algorithm:
+        loss = self._loss(codebook)
+        first, *others = [self._shared(codebook, loss, lam) for lam in self._penalties()]
+        if not others and not self.guard:
+            return first
+        return ChooseAtHome(first, self._learner(codebook), variants=tuple(others), alone=self.guard)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class _Covariance(BaseChoosing):
     """What the estimators of `LowRank` and `GroupSparse` share."""
 
-    _kind: type[LowRank] | type[GroupSparse]
+    _kind: ClassVar[type[LowRank] | type[GroupSparse]]
 
-    def __init__(
-        self,
-        task: str | int | None = None,
-        *,
-        epsilon: float = 1.0,
-        delta: float | str = "auto",
-        relation: str = "replace",
-        lam: float | Sequence[float] = 0.1,
-        clip: float | str = "auto",
-        rounds: int = 20,
-        lr: float | str = "auto",
-        accelerated: bool = True,
-        strong: float = 0.0,
-        warmup: int = 100,
-        averaged: bool = False,
-        guard: bool = False,
-        bounds: Any = None,
-        ledger: Ledger | None = None,
-        random_state: int | None = None,
-    ) -> None:
-        self.task = task
-        self.epsilon = epsilon
-        self.delta = delta
-        self.relation = relation
-        self.lam = lam
-        self.clip = clip
-        self.rounds = rounds
-        self.lr = lr
-        self.accelerated = accelerated
-        self.strong = strong
-        self.warmup = warmup
-        self.averaged = averaged
-        self.guard = guard
-        self.bounds = bounds
-        self.ledger = ledger
-        self.random_state = random_state
+    accelerated: bool = True
+    strong: float = 0.0
+    warmup: int = 100
+    averaged: bool = False
 
     def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> LowRank | GroupSparse:
         return self._kind(
@@ -227,43 +205,16 @@ class GroupSparseClassifier(BaseMultiTaskClassifier, _Covariance):
     _kind = GroupSparse
 
 
-class _MeanRegularized(BaseLinear):
+@dataclass(eq=False, repr=False, kw_only=True)
+class _MeanRegularized(BaseChoosing):
     """What the estimators of `MeanRegularized` share."""
 
     _several = True
 
-    def __init__(
-        self,
-        task: str | int | None = None,
-        *,
-        epsilon: float = 1.0,
-        delta: float | str = "auto",
-        relation: str = "replace",
-        lam: float | Sequence[float] = 0.05,
-        clip: float | str = "auto",
-        rounds: int = 10,
-        steps: int = 5,
-        lr: float | str = "auto",
-        finetune: int = 5,
-        guard: bool = False,
-        bounds: Any = None,
-        ledger: Ledger | None = None,
-        random_state: int | None = None,
-    ) -> None:
-        self.task = task
-        self.epsilon = epsilon
-        self.delta = delta
-        self.relation = relation
-        self.lam = lam
-        self.clip = clip
-        self.rounds = rounds
-        self.steps = steps
-        self.lr = lr
-        self.finetune = finetune
-        self.guard = guard
-        self.bounds = bounds
-        self.ledger = ledger
-        self.random_state = random_state
+    lam: float | Sequence[float] = 0.05
+    rounds: int = 10
+    steps: int = 5
+    finetune: int = 5
 
     def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> MeanRegularized:
         return MeanRegularized(
@@ -285,8 +236,8 @@ class MeanRegularizedRegressor(BaseMultiTaskRegressor, _MeanRegularized):
     task, epsilon, delta, relation, bounds, ledger, random_state, clip, guard
         As for `LowRankRegressor`.
     lam : float or several
-        Pull towards the mean, at most 1/lr. 0 is single-task learning. Of several, each task chooses one at
-        home, as for `LowRankRegressor`.
+        Penalty on the distance from the mean, at most 1/lr. 0 is single-task learning. Of several, each task
+        chooses one at home, as for `LowRankRegressor`.
     rounds, steps, finetune : int
         Releases, local gradient steps before each, and after the last.
     lr : float or "auto"

@@ -7,45 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from cloister.document import ESTIMATORS, library_class
 from cloister.errors import InputError
 from cloister.estimators.base import BaseMultiTask
-from cloister.estimators.baselines import SingleTaskClassifier, SingleTaskRegressor
-from cloister.estimators.decomposed import DecomposedClassifier, DecomposedRegressor
-from cloister.estimators.linear import (
-    GroupSparseClassifier,
-    GroupSparseRegressor,
-    LowRankClassifier,
-    LowRankRegressor,
-    MeanRegularizedClassifier,
-    MeanRegularizedRegressor,
-)
-from cloister.estimators.meta import MetaClassifier, MetaRegressor
-from cloister.estimators.prior import SharedPriorClassifier, SharedPriorRegressor
 from cloister.tables.folder import read_run
 from cloister.tables.table_run import TableRun
 
 __all__ = ["load"]
-
-#: The estimators that a folder may name; nothing else in a file is looked up.
-_ESTIMATORS: dict[str, type[BaseMultiTask]] = {
-    kind.__name__: kind
-    for kind in (
-        DecomposedClassifier,
-        DecomposedRegressor,
-        GroupSparseClassifier,
-        GroupSparseRegressor,
-        LowRankClassifier,
-        LowRankRegressor,
-        MeanRegularizedClassifier,
-        MeanRegularizedRegressor,
-        MetaClassifier,
-        MetaRegressor,
-        SharedPriorClassifier,
-        SharedPriorRegressor,
-        SingleTaskClassifier,
-        SingleTaskRegressor,
-    )
-}
 
 
 def load(folder: str | os.PathLike[str], types: Iterable[Any] = ()) -> Any:
@@ -68,6 +36,7 @@ def load(folder: str | os.PathLike[str], types: Iterable[Any] = ()) -> Any:
     Examples
     --------
     >>> import numpy as np, tempfile
+    >>> from cloister import SharedPriorRegressor
     >>> x, school = np.linspace(0, 1, 40), np.repeat(np.arange(10), 4)
     >>> model = SharedPriorRegressor("school", bounds={"x": (0, 1), "y": (0, 1)}, random_state=0)
     >>> model = model.fit({"school": school, "x": x}, x)
@@ -79,8 +48,8 @@ def load(folder: str | os.PathLike[str], types: Iterable[Any] = ()) -> Any:
     True
     """
     found = read_run(Path(folder), types)
-    kind = _ESTIMATORS.get(found.settings.name)
-    return found if kind is None else _fitted(kind, found)
+    name = found.settings.name
+    return _fitted(library_class(name, ESTIMATORS), found) if name.startswith("cloister/") else found
 
 
 def _fitted(kind: type[BaseMultiTask], found: TableRun) -> BaseMultiTask:

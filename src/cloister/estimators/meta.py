@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -23,7 +23,6 @@ from cloister.learners.descent import ExactSolver
 from cloister.learners.linear.convex import Convex
 from cloister.learners.linear.losses import Loss
 from cloister.learners.quadratic import Quadratic
-from cloister.ledger import Ledger
 from cloister.tables.codebook import Codebook, Numeric
 from cloister.tables.columns import one_task
 from cloister.tables.model import TaskModel
@@ -34,42 +33,15 @@ __all__ = ["MetaClassifier", "MetaRegressor"]
 SOLVER = ExactSolver(50)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class _Meta(BaseLinear):
     """What both estimators share."""
 
     _several = True
-    guard = False
 
-    def __init__(
-        self,
-        task: str | int | None = None,
-        *,
-        epsilon: float = 1.0,
-        delta: float | str = "auto",
-        relation: str = "replace",
-        models: int = 1,
-        lam: float | Sequence[float] = 0.02,
-        clip: float | str = "auto",
-        rounds: int = 20,
-        lr: float | str = "auto",
-        tail: float = 0.5,
-        bounds: Any = None,
-        ledger: Ledger | None = None,
-        random_state: int | None = None,
-    ) -> None:
-        self.task = task
-        self.epsilon = epsilon
-        self.delta = delta
-        self.relation = relation
-        self.models = models
-        self.lam = lam
-        self.clip = clip
-        self.rounds = rounds
-        self.lr = lr
-        self.tail = tail
-        self.bounds = bounds
-        self.ledger = ledger
-        self.random_state = random_state
+    models: int = 1
+    lam: float | Sequence[float] = 0.02
+    tail: float = 0.5
 
     def _algorithm(self, codebook: Codebook) -> MetaSGD | ClusteredMetaSGD:
         self._check_numbers()
@@ -95,7 +67,6 @@ class _Meta(BaseLinear):
         return ClusteredMetaSGD(Convex(loss), SOLVER, models=self.models, **fields)
 
     def _check_numbers(self) -> None:
-        """Refuse numbers that no plan could be made of."""
         if not all(0 < lam < math.inf for lam in self._penalties()):
             raise InputError(f"lam must be > 0 and finite, all of them. Got {self.lam!r}.")
         for name in ("models", "rounds"):
@@ -150,12 +121,12 @@ class MetaRegressor(BaseMultiTaskRegressor, _Meta):
         How many meta-models; each task, new ones included, uses the best for itself. More than one pays where
         tasks come in groups, and needs more of them.
     lam : float or several
-        Pull of a task's model towards its meta-model. Of several, ``lam=(0.02, 0.1)``, each task chooses at
-        home, by its own cross-validation, among them and the meta-model itself, for the same guarantee; the
-        first is the one that messages are made with.
+        Penalty on a task's distance from its meta-model. Of several, ``lam=(0.02, 0.1)``, each task chooses
+        at home, by its own cross-validation, among them and the meta-model itself, for the same guarantee;
+        the first is the one that messages are made with.
     clip : float or "auto"
-        Largest length of a slope. "auto" is half of lam for numbers and 1.5 lam for classes: it is reached by
-        a task whose model lies so far (0.5, or 1.5) from the meta-model, in encoded columns.
+        Largest length of a gradient. "auto" is half of lam for numbers and 1.5 lam for classes: it is
+        reached by a task whose model lies so far (0.5, or 1.5) from the meta-model, in encoded columns.
     rounds : int
         Releases.
     lr : float or "auto"

@@ -1,22 +1,64 @@
-"""What kinds the estimators' common parameters must have, said in a sentence rather than a traceback."""
+"""The parameters of every estimator that has a budget, and the plan that they ask for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
+from sklearn.base import BaseEstimator
+
+from cloister.algorithm import Algorithm
 from cloister.errors import InputError
+from cloister.ledger import Ledger
+from cloister.plan import Plan
+from cloister.privacy.mechanisms import Gaussian, NoNoise
 
-__all__ = ["check_parameters"]
+__all__ = ["Budgeted"]
 
 
-def check_parameters(given: Mapping[str, Any]) -> None:
-    """Refuse what is not a number where one is needed."""
-    epsilon, delta, seed = (given.get(name) for name in ("epsilon", "delta", "random_state"))
-    if "epsilon" in given and not isinstance(epsilon, Real):
-        raise InputError(f"epsilon must be a number. Got {epsilon!r}.")
-    if "delta" in given and delta != "auto" and not isinstance(delta, Real):
-        raise InputError(f"delta must be a number or 'auto'. Got {delta!r}.")
-    if seed is not None and not isinstance(seed, Integral):
-        raise InputError(f"random_state must be an integer or None. Got {seed!r}.")
+@dataclass(eq=False, repr=False, kw_only=True)
+class Budgeted(BaseEstimator):  # type: ignore[misc]
+    """What a run may cost, who pays, and where its noise comes from."""
+
+    epsilon: float = 1.0
+    delta: float | str = "auto"
+    relation: str = "replace"
+    ledger: Ledger | None = None
+    random_state: int | None = None
+
+    def _check_parameters(self) -> None:
+        """Refuse what is not a number where one is needed."""
+        epsilon: object = self.epsilon
+        delta: object = self.delta
+        seed: object = self.random_state
+        if not isinstance(epsilon, Real):
+            raise InputError(f"epsilon must be a number. Got {epsilon!r}.")
+        if not self.epsilon > 0:
+            raise InputError(
+                f"epsilon must be > 0. Got {self.epsilon}. Infinity means no noise; to share nothing, use "
+                "SingleTaskRegressor or SingleTaskClassifier."
+            )
+        if delta != "auto" and not isinstance(delta, Real):
+            raise InputError(f"delta must be a number or 'auto'. Got {delta!r}.")
+        if seed is not None and not isinstance(seed, Integral):
+            raise InputError(f"random_state must be an integer or None. Got {seed!r}.")
+
+    @property
+    def _delta(self) -> float | None:
+        return None if isinstance(self.delta, str) else float(self.delta)
+
+    def _priced(self, algorithm: Algorithm, n_tasks: int, **parts: Any) -> Plan:
+        """Return the plan of an algorithm with the noise that the budget needs."""
+        self._check_parameters()
+        silent = math.isinf(self.epsilon)
+        plan = Plan(
+            algorithm,
+            NoNoise() if silent else Gaussian(),
+            n_tasks=n_tasks,
+            relation=self.relation,  # type: ignore[arg-type]
+            delta=self._delta,
+            **parts,
+        )
+        return plan if silent else plan.calibrate(self.epsilon)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from cloister.algorithms.prior import SharedPrior
 from cloister.algorithms.structures import Joint, Mean, Structure, Subspace, Support
 from cloister.errors import InputError
-from cloister.estimators.base import FROM_DATA, BaseMultiTask, BaseMultiTaskClassifier, BaseMultiTaskRegressor
-from cloister.ledger import Ledger
+from cloister.estimators.base import BaseMultiTaskClassifier, BaseMultiTaskRegressor, BasePrivate
 from cloister.tables.codebook import Classes, Codebook
 
-__all__ = ["FROM_DATA", "SharedPriorClassifier", "SharedPriorRegressor"]
+__all__ = ["SharedPriorClassifier", "SharedPriorRegressor"]
 
 STRUCTURES: dict[str, type[Structure]] = {
     "joint": Joint,
@@ -21,29 +20,11 @@ STRUCTURES: dict[str, type[Structure]] = {
 }
 
 
-class _SharedPrior(BaseMultiTask):
+@dataclass(eq=False, repr=False, kw_only=True)
+class _SharedPrior(BasePrivate):
     """What both estimators share: the structure, by its word."""
 
-    def __init__(
-        self,
-        task: str | int | None = None,
-        *,
-        epsilon: float = 1.0,
-        delta: float | str = "auto",
-        relation: str = "replace",
-        structure: str = "auto",
-        bounds: Any = None,
-        ledger: Ledger | None = None,
-        random_state: int | None = None,
-    ) -> None:
-        self.task = task
-        self.epsilon = epsilon
-        self.delta = delta
-        self.relation = relation
-        self.structure = structure
-        self.bounds = bounds
-        self.ledger = ledger
-        self.random_state = random_state
+    structure: str = "auto"
 
     def _algorithm(self, codebook: Codebook) -> SharedPrior:
         return SharedPrior(self._learner(codebook), self._structure(codebook))

@@ -74,7 +74,6 @@ class Descent:
         return self.steps if self.steps is not None else (self.epochs or 1) * self.per_epoch(rows)
 
     def rate(self, round: int) -> float:
-        """Return the step size of a round."""
         return self.lr * self.decay**round
 
 

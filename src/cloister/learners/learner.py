@@ -42,7 +42,6 @@ class BayesianLearner(ABC):
 
     @property
     def rows(self) -> Rows | None:
-        """The rows it is for."""
         return self.loss.rows
 
     def predict(self, weights: Floats, X: Floats) -> Floats:

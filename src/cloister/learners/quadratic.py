@@ -1,4 +1,4 @@
-"""The quadratic pull towards a public model: plain arithmetic, for arrays of NumPy and of torch alike."""
+"""The quadratic penalty on the distance from a public model, for arrays of NumPy and of torch alike."""
 
 from __future__ import annotations
 
@@ -8,30 +8,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cloister.learners.network.penalties import Stacked
 
-__all__ = ["NoPull", "Quadratic"]
+__all__ = ["NoPenalty", "Quadratic"]
 
 Array = Any  # of NumPy, or of torch on another device
 
 
-class NoPull:
+class NoPenalty:
     """What penalties do where they do nothing."""
 
     def memory(self, trainer: Any, anchor: Stacked, X: Array, y: Array, weight: Array) -> Stacked:
-        """Remember nothing."""
         return ()
 
     def term(self, trainer: Any, anchor: Stacked, outputs: Array, x: Array) -> Array | None:
-        """Add nothing to the loss."""
         return None
 
-    def slope(self, params: Stacked, anchor: Stacked, memory: Stacked) -> Stacked | None:
-        """Add nothing to the gradient."""
+    def gradient(self, params: Stacked, anchor: Stacked, memory: Stacked) -> Stacked | None:
         return None
 
 
 @dataclass(frozen=True)
-class Quadratic(NoPull):
-    r"""A pull on parameters: :math:`\frac\lambda2 |w - \tilde w|^2`.
+class Quadratic(NoPenalty):
+    r"""A penalty on parameters: :math:`\frac\lambda2 |w - \tilde w|^2`.
 
     Parameters
     ----------
@@ -41,6 +38,5 @@ class Quadratic(NoPull):
 
     lam: float
 
-    def slope(self, params: Stacked, anchor: Stacked, memory: Stacked) -> Stacked | None:
-        """Return lambda (w - anchor)."""
+    def gradient(self, params: Stacked, anchor: Stacked, memory: Stacked) -> Stacked | None:
         return tuple(self.lam * (w - a) for w, a in zip(params, anchor, strict=True))

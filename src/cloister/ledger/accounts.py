@@ -66,18 +66,18 @@ class Balance:
         return self._epsilon(self.account.mu**2, self._checked(group))
 
     def next(self, plan: str, cost: Cost, run: str, doubts: tuple[Doubt, ...] = ()) -> Charge:
-        """Return the charge that books a run, or the one that did already; refuse what is not allowed."""
+        """Return the charge that records a run, or the one that did already; refuse what is not allowed."""
         self._check(cost)
         for charge in self.charges:
             if charge.run == run:
                 if not charge.same(plan, cost):
                     raise LedgerError(
-                        f"Run {run!r} was booked for another plan or price, as charge {charge.number}. "
+                        f"Run {run!r} was recorded for another plan or price, as charge {charge.number}. "
                         "Give each run a key of its own."
                     )
-                for doubt in charge.unbooked(doubts):
+                for doubt in charge.unrecorded(doubts):
                     raise LedgerError(
-                        f"Run {run!r} was booked as charge {charge.number}, without a doubt that it has now: "
+                        f"Run {run!r} is charge {charge.number}, recorded without a doubt that it has now: "
                         f"{doubt}. Go on as it was begun, or give it a key of its own."
                     )
                 return charge
@@ -133,7 +133,7 @@ class Store(Protocol):
     def charges(self) -> tuple[Charge, ...]:
         """Return all charges in order."""
 
-    def book(self, decide: Decision) -> Charge:
+    def record(self, decide: Decision) -> Charge:
         """Decide and write in one transaction that no other charge of this account can come between."""
 
     def reopening(self) -> tuple[str, str]:
@@ -268,7 +268,7 @@ class Ledger:
 
     @property
     def history(self) -> tuple[Charge, ...]:
-        """All charges in the order they were booked."""
+        """All charges in the order they were recorded."""
         return self.balance.charges
 
     @property
@@ -303,7 +303,7 @@ class Ledger:
     def charge(
         self, plan: str, cost: Cost, run: str | None = None, *, doubts: Iterable[Doubt] = ()
     ) -> Charge:
-        """Book a run before anything leaves a task; refuse it if the budget does not allow it.
+        """Record a run before anything leaves a task; refuse it if the budget does not allow it.
 
         Parameters
         ----------
@@ -326,7 +326,7 @@ class Ledger:
         """
         key = secrets.token_hex(16) if run is None else run
         account, given = self._store.account, tuple(doubts)
-        return self._store.book(lambda past: Balance(account, past).next(plan, cost, key, given))
+        return self._store.record(lambda past: Balance(account, past).next(plan, cost, key, given))
 
     @property
     def _store(self) -> Store:
@@ -364,7 +364,7 @@ class _Memory:
         self._refuse_copies()
         return self._charges
 
-    def book(self, decide: Decision) -> Charge:
+    def record(self, decide: Decision) -> Charge:
         self._refuse_copies()
         with self._lock:
             charge = decide(self._charges)

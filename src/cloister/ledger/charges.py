@@ -95,7 +95,7 @@ class Charge:
     number : int
         Place in the account, from 0.
     time : str
-        When it was booked, in UTC.
+        When it was recorded, in UTC.
     events : str
         What was charged for, as JSON: equal rounds together, relation, sampling, number of tasks, doubts.
     hash : str
@@ -138,10 +138,10 @@ class Charge:
             return tuple(map(Doubt.from_dict, details["doubts"]))
         return doubts_in_old_words(str(details.get("noise", "")))
 
-    def unbooked(self, doubts: Iterable[Doubt]) -> tuple[Doubt, ...]:
-        """Return those of which no doubt of the same grade was booked; 0.1 booked words, and is not asked."""
-        booked = {doubt.grade for doubt in self.doubts} if "doubts" in self.details else set(Grade)
-        return tuple(doubt for doubt in doubts if doubt.grade not in booked)
+    def unrecorded(self, doubts: Iterable[Doubt]) -> tuple[Doubt, ...]:
+        """Return the doubts of a grade that was not recorded; 0.1 recorded words, and is not asked."""
+        recorded = {doubt.grade for doubt in self.doubts} if "doubts" in self.details else set(Grade)
+        return tuple(doubt for doubt in doubts if doubt.grade not in recorded)
 
     def chained(self, head: str) -> str:
         """Return the hash that this charge has to have behind another."""

@@ -74,12 +74,12 @@ class DatabaseStore:
         return self.place.name
 
     def charges(self) -> tuple[Charge, ...]:
-        known = self.seen[-1:]  # before the reading begins: another thread may book meanwhile
+        known = self.seen[-1:]  # before the reading begins: another thread may record one meanwhile
         with session(self.place, writing=False) as connection:
             _require_ledger(self.place, connection)
             return self._read(connection, known)
 
-    def book(self, decide: Callable[[tuple[Charge, ...]], Charge]) -> Charge:
+    def record(self, decide: Callable[[tuple[Charge, ...]], Charge]) -> Charge:
         """Decide and append in one transaction; what is returned is committed.
 
         The account is locked before its charges are read. Should a database not honour that, two
@@ -181,7 +181,7 @@ def _find(place: Place, connection: Connection, population: str) -> Account:
 def _decode(
     place: Place, read: Callable[[Sequence[Any]], T], fetch: Callable[[], Sequence[Sequence[Any]]]
 ) -> tuple[T, ...]:
-    """Read rows; what a ledger cannot have written is told as damage."""
+    """Read rows; what a ledger cannot have written is damage."""
     try:
         return tuple(map(read, fetch()))
     except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
@@ -290,7 +290,7 @@ class SqliteFile:
             raise
         return connection
 
-    def settle(self, connection: Connection) -> None: ...
+    def configure(self, connection: Connection) -> None: ...
 
     def holds_ledger(self, connection: Connection) -> bool:
         """Whether the schema is exactly a ledger's; an empty file holds none, anything else is refused.
@@ -361,7 +361,7 @@ class Server:
                 f"SQLAlchemy knows no database {self.url.drivername!r}. Use postgresql://user@host/database."
             ) from None
 
-    def settle(self, connection: Connection) -> None:
+    def configure(self, connection: Connection) -> None:
         """Wait for others only so long, and count a commit only once it is on disk."""
         if connection.dialect.name == "postgresql":
             for statement in _POSTGRES_SETTINGS:
@@ -420,21 +420,21 @@ def locate(where: str | os.PathLike[str], create: bool) -> Place:
 @contextmanager
 def session(place: Place, writing: bool) -> Iterator[Connection]:
     """Yield a connection in a transaction that is committed at the end, or not at all."""
-    with told(place.name), place.engine.connect() as plain:
+    with database_errors(place.name), place.engine.connect() as plain:
         connection = plain.execution_options(writing=writing)
         with connection.begin():
-            place.settle(connection)
+            place.configure(connection)
             yield connection
 
 
 @contextmanager
-def told(name: str) -> Iterator[None]:
-    """Turn whatever a database refuses into one sentence."""
+def database_errors(name: str) -> Iterator[None]:
+    """Raise LedgerError, one sentence, for whatever a database refuses."""
     try:
         yield
     except IntegrityError:
         raise LedgerError(
-            f"Another process wrote to {name} at the same moment. Nothing was booked; try again."
+            f"Another process wrote to {name} at the same moment. Nothing was recorded; try again."
         ) from None
     except DBAPIError as error:
         _refuse(name, error.orig)
@@ -459,7 +459,7 @@ def _refuse(name: str, error: BaseException | None) -> NoReturn:
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")) or code in ("55P03", "57014"):
         raise LedgerError(
             f"{name} has been locked by another process for more than {PATIENCE} seconds. Nothing was "
-            "booked; see what holds it, and try again."
+            "recorded; see what holds it, and try again."
         ) from None
     if code.startswith("SQLITE_READONLY"):
         raise LedgerError(f"{name} cannot be written: {first}. Check who may write it.") from None
@@ -470,10 +470,10 @@ def _refuse(name: str, error: BaseException | None) -> NoReturn:
             f"{name} cannot be opened. Check that its folder is there, and that both may be written."
         ) from None
     if code.startswith("SQLITE_FULL"):
-        raise LedgerError(f"There is no space left for {name}. Nothing was booked.") from None
+        raise LedgerError(f"There is no space left for {name}. Nothing was recorded.") from None
     if code.startswith("SQLITE_"):
         _damaged(name)
-    raise LedgerError(f"{name} cannot be used: {first}. Nothing was booked.") from None
+    raise LedgerError(f"{name} cannot be used: {first}. Nothing was recorded.") from None
 
 
 def _damaged(name: str) -> NoReturn:

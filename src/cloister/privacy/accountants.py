@@ -221,7 +221,7 @@ class WishartPLD:
 class PureDP:
     """Sum of pure epsilons, or what :func:`~cloister.privacy.composition.composition_bound` makes of them.
 
-    One pass costs its dearest round. Other sampling is priced as if every task took part in every round.
+    One pass costs its most expensive round. Other sampling is priced as if all tasks were in every round.
 
     Examples
     --------

@@ -7,8 +7,8 @@ board included, and is priced as one event. Sampling never makes it smaller: the
 rounds meet in one measurement.
 
 Where noise is exact, measurements are whole numbers: sums on the channel's grid, weighted by whole numbers
-over :math:`2^b`, plus a discrete Gaussian on the finer grid. As many bits b are taken as 64-bit integers have
-room for, from public numbers alone.
+over :math:`2^b`, plus a discrete Gaussian on the finer grid. As many bits b are taken as fit into 64-bit
+integers, from public numbers alone.
 
 References
 ----------
@@ -45,9 +45,9 @@ __all__ = ["Correlated", "bits_for", "largest"]
 
 
 #: Bits of a sum in fixed point, and of a deviation, of which twenty and a sum together fit into 63.
-SUM_BITS, NOISE_BITS, LOUDEST_BITS = 61, 57, 58
-#: Bits after the point at most; and a mu of 2^-7 or more always has room.
-MOST_BITS, QUIETEST_BITS = 20, 7
+SUM_BITS, NOISE_BITS, DEVIATION_BITS = 61, 57, 58
+#: Bits after the point at most; and bits kept for the noise, so that a mu of 2^-7 or more always fits.
+MOST_BITS, BUDGET_BITS = 20, 7
 
 
 @dataclass(frozen=True)
@@ -133,14 +133,14 @@ class Correlated(Mechanism):
         return self.level(schedule) * float(self.strategy(schedule).deviations[round])
 
     def effective_mu(self, schedule: Schedule) -> float:
-        """Return the budget with which running totals would be as loud, at worst."""
-        loudest = self.level(schedule) * float(self.strategy(schedule).prefix_deviations.max())
-        return len(schedule) * schedule.channel.sensitivity(schedule.relation) / loudest
+        """Return the budget at which fresh Gaussian noise gives totals of the same largest deviation."""
+        largest_deviation = self.level(schedule) * float(self.strategy(schedule).prefix_deviations.max())
+        return len(schedule) * schedule.channel.sensitivity(schedule.relation) / largest_deviation
 
     def check(self, schedule: Schedule) -> None:
         if schedule.rounds and self.exact:
             step = float(schedule.channel.steps.min()) * 2.0 ** -self.bits(schedule)
-            integer_deviation(2 ** (LOUDEST_BITS - NOISE_BITS) * self.level(schedule) / step)
+            integer_deviation(2 ** (DEVIATION_BITS - NOISE_BITS) * self.level(schedule) / step)
 
     def begin(self, schedule: Schedule, source: Randomness) -> NoiseState:
         self.check(schedule)
@@ -172,23 +172,23 @@ def largest(strategy: Strategy, passes: int) -> float:
 
 
 def bits_for(schedule: Schedule, strategy: Strategy, times: float) -> int:
-    """Return how many bits after the point sums leave room for in which a task counts so many times.
+    """Return how many bits after the point fit beside sums in which a task counts so many times.
 
-    The noise must have room as well. A sum that does not fit as it is, is refused.
+    The noise must fit as well. A sum that does not fit as it is, is refused.
     """
     channel = schedule.channel
     degree = int(channel.lift.weights(channel.dim)[1].max())
     said = math.log2(schedule.n_tasks * times * GRID**degree)
-    loud = channel.sensitivity(schedule.relation) * largest(strategy, schedule.passes)
-    noise = math.log2(loud / float(channel.steps.min())) + QUIETEST_BITS
-    room = min(math.floor(SUM_BITS - said), math.floor(NOISE_BITS - noise), MOST_BITS)
-    if room < 0:
+    moved = channel.sensitivity(schedule.relation) * largest(strategy, schedule.passes)
+    noise = math.log2(moved / float(channel.steps.min())) + BUDGET_BITS
+    bits = min(math.floor(SUM_BITS - said), math.floor(NOISE_BITS - noise), MOST_BITS)
+    if bits < 0:
         raise PlanError(
             f"Sums over {schedule.n_tasks} tasks and {len(schedule)} rounds do not fit into integers of "
             "64 bits. Use fewer tasks or rounds, or exact=False for research."
         )
-    return room
+    return bits
 
 
 def _nothing(encoded: NDArray[Any], channel: Channel, stream: Stream) -> Floats:
-    raise PlanError("This plan says nothing: there is nothing to measure.")
+    raise PlanError("A plan without rounds has nothing to measure.")

@@ -12,8 +12,8 @@ differences of two gamma functions at the point where L crosses epsilon:
 - ``add``, silence against data: infinite with probability :math:`P(G < \mathrm{shift})`. No epsilon pays
   for that atom; it stays in delta.
 
-For :math:`k > 2` the noise is log-concave, hence a smaller shift is never dearer and tests by a threshold are
-the best ones. Curves are laid on a grid and rounded up; replacement goes through silence.
+For :math:`k > 2` the noise is log-concave, hence a smaller shift never costs more, and tests by a threshold
+are the best. Curves are laid on a grid and rounded up; replacement goes through silence.
 
 References
 ----------

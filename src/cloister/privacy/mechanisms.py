@@ -89,7 +89,7 @@ class Mechanism(ABC):
 
     @abstractmethod
     def effective_mu(self, schedule: Schedule) -> float:
-        """Return the budget with which Gaussian noise, fresh in every round, would be as loud."""
+        """Return the budget at which fresh Gaussian noise in every round has the same deviation."""
 
     @abstractmethod
     def check(self, schedule: Schedule) -> None:
@@ -169,10 +169,10 @@ class PerRound(Mechanism):
         return self.noise(channel, schedule.relation, schedule.rounds[round].share)
 
     def effective_mu(self, schedule: Schedule) -> float:
-        """Return the budget, less where this noise is louder than Gaussian."""
+        """Return the budget, less where this noise has a larger deviation than Gaussian."""
         if not 0 < self.budget < math.inf:
             return self.budget
-        louder = max(
+        excess = max(
             self.noise(c, schedule.relation, r.share)
             * self.budget
             * math.sqrt(r.share)
@@ -180,7 +180,7 @@ class PerRound(Mechanism):
             for r in schedule.rounds
             for c in r.channels
         )
-        return self.budget / round(louder, 12)  # 1 but for rounding where the noise is Gaussian
+        return self.budget / round(excess, 12)  # 1 but for rounding where the noise is Gaussian
 
     def check(self, schedule: Schedule) -> None: ...
 

@@ -34,7 +34,7 @@ __all__ = ["discrete_gaussian", "integer_deviation"]
 
 #: The randomised rounding that turns a Gaussian into a discrete one: e^{-2 pi^2 r^2} is below 1e-137.
 ROUNDING = 4
-LOUDEST = 2**58  # twenty deviations fit into 64 bits
+LARGEST_DEVIATION = 2**58  # twenty deviations fit into 64 bits
 BATCH = 2**16  # fits into the cache
 COARSE = 32
 DOUBT = np.uint64(64)  # bounds all rounding of the coarse comparison, in units of 2^-32
@@ -59,7 +59,7 @@ def integer_deviation(deviation: float) -> int:
     (5, 1001)
     """
     found = math.ceil(math.hypot(deviation, ROUNDING) * (1 + 2.0**-40))
-    if found > LOUDEST:
+    if found > LARGEST_DEVIATION:
         raise PlanError(
             f"The noise would be {deviation:.2g} grid steps, more than integers of 64 bits can hold. "
             "Ask for a larger epsilon or fewer rounds."
@@ -77,7 +77,7 @@ def discrete_gaussian(deviation: int, count: int, stream: Stream) -> Integers:
     >>> draws.dtype, bool(abs(draws.std() / 2**40 - 1) < 0.03)
     (dtype('int64'), True)
     """
-    if not 1 <= deviation <= LOUDEST:
+    if not 1 <= deviation <= LARGEST_DEVIATION:
         raise PlanError(f"A deviation must be an integer from 1 to 2^58. Got {deviation}.")
     out = np.empty(count, dtype=np.int64)
     filled = 0

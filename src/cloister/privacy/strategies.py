@@ -237,7 +237,7 @@ class BinaryTree:
         squares, slots = np.zeros(gap), np.arange(gap)
         for level in range(self.height):
             nodes = (slots[:, None] + gap * np.arange(passes)) >> level
-            visits = np.ones(nodes.shape)  # the how-manieth visit to its node
+            visits = np.ones(nodes.shape)  # number of the visit to its node
             for k in range(1, passes):
                 visits[:, k] += visits[:, k - 1] * (nodes[:, k] == nodes[:, k - 1])
             squares += ((2 * visits - 1) * self._measured(nodes, level)).sum(axis=1)

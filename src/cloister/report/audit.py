@@ -49,7 +49,6 @@ def render(plan: Plan, found: Audit) -> str:
 
 
 def save(plan: Plan, found: Audit, path: str | Path) -> Path:
-    """Write the page to a file."""
     Path(path).write_text(render(plan, found), encoding="utf-8")
     return Path(path)
 

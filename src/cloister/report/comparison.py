@@ -48,7 +48,6 @@ class Method:
 
     @property
     def mean(self) -> float:
-        """Mean error."""
         return fmean(self.errors)
 
     @property
@@ -97,7 +96,6 @@ class Comparison:
 
     @property
     def private(self) -> list[Method]:
-        """The private methods by epsilon."""
         return sorted((m for m in self.methods if m.kind == "private"), key=lambda m: m.epsilon)
 
     def change(self, method: Method) -> float:
@@ -112,7 +110,6 @@ class Comparison:
 
     @property
     def headline(self) -> str:
-        """The result in a sentence."""
         change = self.change(self.one("private"))
         moved = f"{abs(change):.0%} {'less' if change < 0 else 'more'} error"
         if abs(change) < 0.005:
@@ -172,7 +169,6 @@ def render(comparison: Comparison) -> str:
 
 
 def save(comparison: Comparison, path: str | Path) -> Path:
-    """Write the page to a file."""
     Path(path).write_text(render(comparison), encoding="utf-8")
     return Path(path)
 

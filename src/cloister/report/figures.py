@@ -65,7 +65,6 @@ class Frame:
         return head + "".join(parts) + "</svg>"
 
     def y_axis(self, ticks: Sequence[float], form: str, title: str) -> list[str]:
-        """Draw grid lines, their numbers and a title."""
         end = self.width - self.right
         grid = [f'<path class="grid" d="M{self.left} {self.py(t)}H{end}"/>' for t in ticks]
         texts = [caption(self.left - 8, self.py(t) + 4, format(t, form), "tick end") for t in ticks]
@@ -74,7 +73,6 @@ class Frame:
         return [*grid, *texts, turned]
 
     def x_axis(self, ticks: Sequence[tuple[float, str]], title: str) -> list[str]:
-        """Draw the base line, its numbers and a title."""
         base = self.height - self.bottom
         line = f'<path class="base" d="M{self.left} {base}H{self.width - self.right}"/>'
         texts = [caption(self.px(t), base + 18, text, "tick mid") for t, text in ticks]

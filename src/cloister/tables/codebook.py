@@ -25,6 +25,7 @@ from cloister.errors import InputError, PrivateDataError
 __all__ = ["Categorical", "Classes", "Codebook", "Feature", "Numeric", "Target"]
 
 FORMAT = "cloister codebook 1"
+FROM_DATA = "feature or target bounds were read from the data, and no noise hides them"
 _TEMPLATE_HEAD = """\
 # What is publicly known about each column. Write what is *possible*, from the questionnaire, the law or
 # common sense (age: [0, 120]), not what is in the file: a minimum, a maximum or a rare level read from
@@ -273,6 +274,11 @@ class Codebook:
     def column_names(self) -> tuple[str, ...]:
         """Names of the encoded columns without the intercept, e.g. ``("age", "sex[M]")``."""
         return tuple(name for part in self.features for name in part._names())
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """Why a guarantee does not hold for data that are encoded so."""
+        return (FROM_DATA,) if self.from_private_data else ()
 
     @property
     def width(self) -> int:

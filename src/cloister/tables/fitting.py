@@ -1,4 +1,4 @@
-"""Running a plan over a table's encoded tasks: in memory, or durably in a folder, and on after a crash."""
+"""Running a plan over a table's encoded tasks, durably in a folder, and on after a crash."""
 
 from __future__ import annotations
 
@@ -25,20 +25,7 @@ from cloister.tables.folder import (
 from cloister.tables.table_run import EstimatorSettings, TableRun
 from cloister.tasks import Tasks
 
-__all__ = ["fit_in_folder", "fit_in_memory"]
-
-
-def fit_in_memory(
-    plan: Plan,
-    tasks: Tasks,
-    codebook: Codebook,
-    settings: EstimatorSettings,
-    *,
-    ledger: Ledger | None = None,
-    random_state: int | None = None,
-) -> TableRun:
-    """Run a plan; what is killed is lost, and what it has spent stays spent."""
-    return TableRun.of(run(plan, tasks, ledger=ledger, random_state=random_state), codebook, settings)
+__all__ = ["fit_in_folder"]
 
 
 def fit_in_folder(

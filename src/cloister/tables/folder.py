@@ -17,7 +17,7 @@ import numpy as np
 
 from cloister.arrays import States
 from cloister.board.billboard import Billboard
-from cloister.board.storage import private_folder, sync_folder, sync_tree, told
+from cloister.board.storage import private_folder, storage_errors, sync_folder, sync_tree
 from cloister.errors import CloisterError, InputError, PlanError
 from cloister.plan import Plan
 from cloister.tables.codebook import Categorical, Codebook
@@ -104,7 +104,7 @@ def read_plan(path: Path, types: Iterable[Any] = ()) -> Plan:
         raise PlanError(f"There is no plan file {path}. Check the path.")
     try:
         plan = Plan.load(path, types)
-        if plan.speaks:
+        if plan.has_rounds:
             plan.algorithm.start()
     except CloisterError:
         raise
@@ -188,7 +188,7 @@ def require_folder(folder: Path) -> None:
 
 def write_run(folder: Path, run: TableRun, models: bool = True) -> None:
     """Write everything but the plan and the board, which a run's journal has written; return when on disk."""
-    with told(folder, "then do the same again: every release is posted, and models come again"):
+    with storage_errors(folder, "then do the same again: every release is posted, and models come again"):
         run.codebook.save(folder / "codebook.toml")
         if run.settings.name:
             run.settings.save(folder / "estimator.toml")
@@ -256,7 +256,7 @@ def put_in_place(unfinished: Path, folder: Path, force: bool) -> None:
     check_free(folder, force)
     tidy(folder)
     old = _replaced(folder)
-    with told(folder, f"the run is complete in {unfinished}, and the same again puts it in place"):
+    with storage_errors(folder, f"the run is complete in {unfinished}, and the same again puts it in place"):
         if folder.exists():
             os.rename(folder, old)
         try:

@@ -56,7 +56,6 @@ class TaskModel:
 
     @property
     def intercept(self) -> Floats:
-        """Intercept in the user's units."""
         return self.codebook.to_user_units(self._by_class())[1]
 
     def _by_class(self) -> Floats:
@@ -71,7 +70,6 @@ class TaskModel:
         return self.codebook.decode_target(class_probabilities(rows, models, at).argmax(axis=1))
 
     def predict_proba(self, X: Any) -> Floats:
-        """Return class probabilities."""
         if isinstance(self.codebook.target, Numeric):
             raise InputError("This model predicts numbers; it has no class probabilities.")
         return class_probabilities(*self._rows(X))
@@ -113,7 +111,6 @@ class TaskModel:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TaskModel:
-        """Read a model from a JSON file."""
         try:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
             check_format(document.get("format"), FORMAT, path)

@@ -44,11 +44,9 @@ class OwnScaling:
         return np.asarray(rows / np.sqrt(self.width))
 
     def encode_target(self, y: Floats) -> Floats:
-        """Return the standardised target."""
         return (y - self.target_center) / self.target_scale
 
     def decode_target(self, values: Floats) -> Floats:
-        """Invert `encode_target`."""
         return self.target_center + self.target_scale * values
 
     def to_user_units(self, weights: Floats) -> tuple[Floats, Floats]:

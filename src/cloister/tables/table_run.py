@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from cloister.arrays import Array, Floats, States
 from cloister.board.billboard import Billboard
 from cloister.board.storage import write_file
-from cloister.document import check_format
+from cloister.document import check_format, type_id
 from cloister.engines.run import Run
 from cloister.engines.run import replay as replay_tasks
 from cloister.errors import InputError, not_pickled
@@ -45,7 +45,7 @@ class _Estimator(Protocol):
 
 @dataclass(frozen=True)
 class EstimatorSettings:
-    """Which estimator made a run, if one did, with which parameters, and what task ids are; public."""
+    """Which estimator made a run, by its id, if one did; its parameters; what task ids are. Public."""
 
     name: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class EstimatorSettings:
         given = estimator.get_params(deep=False).items()
         kept = {k: _plain(v) for k, v in given if k not in _LEFT_OUT and v is not None}
         numeric = ids.dtype.kind in "iuf"
-        return cls(type(estimator).__name__, kept, ids.dtype.name if numeric else "text", named)
+        return cls(type_id(type(estimator)), kept, ids.dtype.name if numeric else "text", named)
 
     def save(self, path: Path) -> None:
         document = {
@@ -167,7 +167,6 @@ class TableRun:
         return models, np.where(known, place, len(used)).astype(np.intp)
 
     def newcomer(self) -> States:
-        """Return the model of a task without rows, from the board alone."""
         return self.plan.algorithm.newcomer(self.board)
 
     def predict(self, X: Any, tasks: ArrayLike | None = None) -> Array:
@@ -194,7 +193,6 @@ class TableRun:
         return TaskModel.of(str(task), self.codebook, {name: array[0] for name, array in models.items()})
 
     def task_model(self, task: object) -> TaskModel:
-        """Return one task's own model."""
         found = np.flatnonzero(self.ids == task_name(task))
         if not len(found):
             raise InputError(f"There is no model of task {task!r} here. Use replay with the task's own rows.")

@@ -16,10 +16,11 @@ from cloister.algorithm import Algorithm, Budget
 from cloister.arrays import States
 from cloister.board.billboard import Billboard, Release
 from cloister.channel import Absolute, Channel, Relation, Round
-from cloister.engines.curator import Bill, charge
-from cloister.engines.run import run
+from cloister.engines.curator import Bill, charge, check_price
+from cloister.engines.local import Local
+from cloister.engines.run import check_run, run
 from cloister.errors import InputError
-from cloister.estimators.base import FROM_DATA, BaseMultiTask
+from cloister.estimators.base import BaseMultiTask, BasePrivate
 from cloister.learners.linear.losses import LeastSquares, Loss, Softmax
 from cloister.ledger import Ledger
 from cloister.plan import Plan
@@ -134,9 +135,9 @@ class Vote(Grid):
         return self._plans(mu)
 
     def _plans(self, mu: float) -> tuple[Plan, ...]:
-        speaks = [bool(candidate.schedule(self.n_tasks, Budget(1.0))) for candidate in self.candidates]
-        each = mu * math.sqrt((1 - self.share) / max(1, sum(speaks)))
-        ballot = mu * (math.sqrt(self.share) if any(speaks) else 1.0)
+        has_rounds = [bool(candidate.schedule(self.n_tasks, Budget(1.0))) for candidate in self.candidates]
+        each = mu * math.sqrt((1 - self.share) / max(1, sum(has_rounds)))
+        ballot = mu * (math.sqrt(self.share) if any(has_rounds) else 1.0)
         runs = tuple(self._plan(candidate, each) for candidate in self.candidates)
         return (*runs, self._plan(Ballot(len(self.candidates)), ballot))
 
@@ -193,13 +194,16 @@ def vote(
     check_tasks(tasks, election.n_tasks)
     plans = election.plans
     guarantee = election.guarantee_from(source_of(random_state).origin)
+    for plan in plans[:-1]:
+        check_run(plan, tasks, Local())
+    check_price(plans[-1])
     if ledger is not None:
         charge(ledger, Bill(election.fingerprint, election.cost_under, guarantee.doubts))
     train, test = tasks.split(election.holdout, split_seed(random_state))
     runs = [run(plan, train, random_state=run_seed(random_state, i)) for i, plan in enumerate(plans[:-1])]
     losses = np.column_stack([held_out_losses(done, test, election.loss) for done in runs])
     slips = Tasks(
-        tasks.ids,
+        train.ids,
         losses,
         np.zeros(len(tasks)),
         np.ones(len(tasks)),
@@ -233,15 +237,14 @@ def fit_best(
     """
     from sklearn.base import clone
 
-    first = next((estimator for estimator in estimators if hasattr(estimator, "epsilon")), None)
+    first = next((estimator for estimator in estimators if isinstance(estimator, BasePrivate)), None)
     if first is None:
         raise InputError("One of the estimators must share something. Got none with an epsilon.")
     for name in ("task", "bounds", "epsilon", "delta", "relation", "ledger", "random_state"):
         given = [estimator.get_params()[name] for estimator in estimators if name in estimator.get_params()]
         if any(value is not given[0] and value != given[0] for value in given):
             raise InputError(f"All estimators must have the same {name}: it is one choice, with one budget.")
-    for estimator in estimators:
-        estimator._check_parameters()
+    first._check_parameters()
     columns, codebook, data = first._encode(X, y, tasks, None)
     election = Vote(
         tuple(estimator._algorithm(codebook) for estimator in estimators),
@@ -250,7 +253,7 @@ def fit_best(
         epsilon=first.epsilon,
         delta=first._delta,
         relation=Relation(first.relation),
-        caveats=(FROM_DATA,) if codebook.from_private_data else (),
+        caveats=codebook.caveats,
     )
     choice = vote(election, data, ledger=first.ledger, random_state=first.random_state)
     best: BaseMultiTask = clone(estimators[choice.index])

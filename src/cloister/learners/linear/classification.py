@@ -61,27 +61,22 @@ class Classification(BayesianLearner):
 
     @property
     def last(self) -> tuple[Question, ...]:
-        """Tasks say how far from the mean they lie after they have found it."""
         channel = Channel(len(VARIANCES), 2.0, Plain())
         return (Question("scale", channel, (0.0, math.inf), self._variances, self._usual_variance),)
 
     @property
     def size(self) -> int:
-        """Number of weights."""
         return (self.classes - 1) * self.dim
 
     @property
     def loss(self) -> Softmax:
-        """The loss of its predictions."""
         return Softmax(self.dim, self.classes)
 
     @property
     def own_candidates(self) -> list[Candidate]:
-        """The priors of a task on its own."""
         return own_candidates(self.size, self.dim, self.intercept, weight=1.0)
 
     def prepare(self, block: Block) -> States:
-        """Keep nothing: every round looks at the rows again."""
         return {}
 
     def _shape(self, flat: Floats) -> Floats:
@@ -100,7 +95,6 @@ class Classification(BayesianLearner):
         return found.reshape(len(block), self.size)
 
     def own_weights(self, states: States, block: Block) -> Floats:
-        """Return single-task weights, averaged by evidence."""
         weights: Floats = self.finish(states, block, self.own_candidates, {})["coef"]
         return weights
 

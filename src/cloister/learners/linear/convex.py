@@ -57,20 +57,16 @@ class Convex(ClientLearner):
 
     @property
     def size(self) -> int:
-        """Number of parameters."""
         return self.loss.size
 
     @property
     def rows(self) -> Rows | None:
-        """The rows of the loss."""
         return self.loss.rows
 
     def start(self) -> Floats:
-        """Return zeros."""
         return np.zeros(self.size)
 
     def spread(self, mean: Floats, block: Block) -> Floats:
-        """Give every task of a block the same parameters."""
         return np.repeat(np.asarray(mean, dtype=np.float64)[None, :], len(block), axis=0)
 
     def descend(
@@ -82,7 +78,6 @@ class Convex(ClientLearner):
         anchor: Floats | None = None,
         penalty: Penalty | None = None,
     ) -> Floats:
-        """Minimise each task's loss and its pull towards the anchor, from its own weights."""
         self.check_solver(solver, penalty)
         lam = _strength(penalty)
         towards = np.zeros(self.size) if anchor is None else np.asarray(anchor, dtype=np.float64)
@@ -92,19 +87,15 @@ class Convex(ClientLearner):
             return self._steps(weights, block, solver, round, towards, lam)
 
     def lengths(self, messages: Floats) -> Floats:
-        """Return the length of each message."""
         return np.asarray(np.linalg.norm(messages, axis=1))
 
     def join(self, messages: Floats, column: Floats) -> Floats:
-        """Return messages (k, p) with one number more each."""
         return np.concatenate([messages, column[:, None]], axis=1)
 
     def losses(self, weights: Floats, block: Block) -> Floats:
-        """Return each task's mean loss on its own rows."""
         return self.loss.value(weights, block.X, block.y, block.weight)
 
     def folds(self, block: Block, count: int) -> list[tuple[Block, Block]]:
-        """Return, for each of `count` parts of each task's rows, the block without it and with it alone."""
         draws = np.where(block.weight > 0, block.uniforms(FOLDS), 2.0)
         part = draws.argsort(axis=1).argsort(axis=1) % count
         return [
@@ -113,30 +104,29 @@ class Convex(ClientLearner):
         ]
 
     def predict(self, weights: Floats, X: NDArray[Any]) -> Floats:
-        """Return expected targets, or class probabilities."""
         return self.loss.predict(weights, X)
 
     def check_solver(self, solver: Solver, penalty: Penalty | None) -> None:
-        """Refuse minibatches, penalties other than `Quadratic`, and `ExactSolver` without a pull."""
+        """Refuse minibatches, penalties other than `Quadratic`, and `ExactSolver` without a penalty."""
         lam = _strength(penalty)
         if solver.batch is not None:
             raise PlanError("Convex losses take all rows in every step. Leave the solver's batch out.")
         if solver.to_the_end and not 0 < lam < math.inf:
             raise PlanError(
-                f"Exact needs a pull, Quadratic(lam) with lam > 0. Got {penalty}; or use Descent."
+                f"ExactSolver needs a penalty, Quadratic(lam) with lam > 0. Got {penalty}; or use Descent."
             )
 
-    def _slope(self, weights: Floats, block: Block, anchor: Floats, lam: float) -> Floats:
-        slope = self.loss.gradient(weights, block.X, block.y, block.weight)
-        return np.asarray(slope + lam * (weights - anchor))
+    def _gradient(self, weights: Floats, block: Block, anchor: Floats, lam: float) -> Floats:
+        gradient = self.loss.gradient(weights, block.X, block.y, block.weight)
+        return np.asarray(gradient + lam * (weights - anchor))
 
     def _steps(
         self, weights: Floats, block: Block, solver: Descent, round: int, anchor: Floats, lam: float
     ) -> Floats:
         velocity = np.zeros_like(weights)
         for _ in range(solver.count(1)):
-            slope = self._slope(weights, block, anchor, lam) + solver.weight_decay * weights
-            velocity = solver.momentum * velocity + slope
+            gradient = self._gradient(weights, block, anchor, lam) + solver.weight_decay * weights
+            velocity = solver.momentum * velocity + gradient
             weights = weights - solver.rate(round) * velocity
         return weights
 
@@ -151,7 +141,7 @@ class Convex(ClientLearner):
         previous = weights
         for _ in range(solver.steps):
             ahead = weights + momentum * (weights - previous)
-            previous, weights = weights, ahead - rate * self._slope(ahead, block, anchor, lam)
+            previous, weights = weights, ahead - rate * self._gradient(ahead, block, anchor, lam)
         return np.asarray(weights)
 
     def _ridge(self, block: Block, anchor: Floats, lam: float) -> Floats:
@@ -175,7 +165,7 @@ class Convex(ClientLearner):
 
 
 def _strength(penalty: Penalty | None) -> float:
-    """Return the strength of a quadratic pull, 0 for none; refuse any other."""
+    """Return the strength of a quadratic penalty, 0 for none; refuse any other."""
     if penalty is None:
         return 0.0
     if not isinstance(penalty, Quadratic):

@@ -83,26 +83,21 @@ class LeastSquares(Loss):
 
     @property
     def size(self) -> int:
-        """Number of parameters."""
         return self.dim
 
     @property
     def rows(self) -> Rows:
-        """Tables with numbers for targets."""
         return Rows((self.dim,), Target.NUMBER)
 
     @property
     def squared(self) -> bool:
-        """It is."""
         return True
 
     def value(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
-        """Return the mean loss of every task."""
         with np.errstate(all="ignore"):
             return _mean(np.square(y - self.predict(weights, X)) / 2, weight)
 
     def gradient(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
-        """Return the gradient of the mean loss."""
         with np.errstate(all="ignore"):
             residual = _shares(weight) * (self.predict(weights, X) - y)
             return np.asarray((residual[:, None, :] @ X)[:, 0])
@@ -116,7 +111,6 @@ class LeastSquares(Loss):
         return np.where(_longest(X, weight) == 0, 0.0, np.inf)
 
     def predict(self, weights: Floats, X: Floats) -> Floats:
-        """Return expected targets, of shape (k, n)."""
         with np.errstate(all="ignore"):
             return np.asarray((X @ weights[:, :, None])[..., 0])
 
@@ -125,7 +119,7 @@ class LeastSquares(Loss):
 class Logistic(Loss):
     r"""Logistic loss of targets 0 and 1, :math:`\log(1 + e^s) - y s` with the score :math:`s = x^\top w`.
 
-    Its slope in the score is at most 1 and its curvature at most 1/4.
+    Its derivative in the score is at most 1 and its curvature at most 1/4.
 
     Examples
     --------
@@ -141,22 +135,18 @@ class Logistic(Loss):
 
     @property
     def size(self) -> int:
-        """Number of parameters."""
         return self.dim
 
     @property
     def rows(self) -> Rows:
-        """Tables with targets 0 and 1."""
         return Rows((self.dim,), Target.CLASS, 2)
 
     def value(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
-        """Return the mean loss of every task."""
         with np.errstate(all="ignore"):
             scores = (X @ weights[:, :, None])[..., 0]
             return _mean(np.logaddexp(0.0, scores) - y * scores, weight)
 
     def gradient(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
-        """Return the gradient of the mean loss."""
         with np.errstate(all="ignore"):
             residual = _shares(weight) * (self.predict(weights, X) - y)
             return np.asarray((residual[:, None, :] @ X)[:, 0])
@@ -170,7 +160,6 @@ class Logistic(Loss):
         return _longest(X, weight)
 
     def predict(self, weights: Floats, X: Floats) -> Floats:
-        """Return the probability of target 1, of shape (k, n)."""
         with np.errstate(all="ignore"):
             scores = (X @ weights[:, :, None])[..., 0]
             return np.asarray(np.exp(-np.logaddexp(0.0, -scores)))
@@ -181,7 +170,7 @@ class Softmax(Loss):
     r"""Cross-entropy of class indexes, :math:`\log(1 + \sum_c e^{s_c}) - s_y` with :math:`s_c = x^\top w_c`.
 
     Class 0 is the reference, :math:`s_0 = 0`; the flat weights are those of classes 1, 2, ... one after
-    the other. Two classes are `Logistic`. With more, the slope in the scores is at most
+    the other. Two classes are `Logistic`. With more, the gradient in the scores is at most
     :math:`\sqrt 2` and the curvature at most 1/2.
 
     Examples
@@ -201,16 +190,13 @@ class Softmax(Loss):
 
     @property
     def size(self) -> int:
-        """Number of parameters."""
         return self.dim * (self.classes - 1)
 
     @property
     def rows(self) -> Rows:
-        """Tables with class indexes for targets."""
         return Rows((self.dim,), Target.CLASS, self.classes)
 
     def value(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
-        """Return the mean loss of every task."""
         with np.errstate(all="ignore"):
             scores = self._scores(weights, X)
             top = np.maximum(scores.max(axis=-1), 0.0)
@@ -219,7 +205,6 @@ class Softmax(Loss):
             return _mean(top + np.log(total) - chosen, weight)
 
     def gradient(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
-        """Return the gradient of the mean loss."""
         with np.errstate(all="ignore"):
             residual = self.predict(weights, X)[..., 1:] - self._one_hot(y)
             residual *= _shares(weight)[..., None]
@@ -234,7 +219,6 @@ class Softmax(Loss):
         return _longest(X, weight) * (1 if self.classes == 2 else math.sqrt(2))
 
     def predict(self, weights: Floats, X: Floats) -> Floats:
-        """Return class probabilities, of shape (k, n, classes)."""
         with np.errstate(all="ignore"):
             return probabilities(self._scores(weights, X))
 

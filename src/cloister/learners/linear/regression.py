@@ -56,29 +56,24 @@ class Regression(BayesianLearner):
 
     @property
     def first(self) -> tuple[Question, ...]:
-        """Tasks report their noise level before they speak of their weights."""
         unknown = (0.0, math.inf)
         return (Question("level", Channel(2, 1.0, Absolute()), unknown, self._own_level, self._usual_level),)
 
     @property
     def last(self) -> tuple[Question, ...]:
-        """Tasks say how far from the mean they lie after they have found it."""
         channel, unknown = Channel(len(LAMBDAS), 2.0, Plain()), (0.0,) * len(LAMBDAS)
         return (Question("scale", channel, unknown, self._lambdas, _usual_lambdas),)
 
     @property
     def size(self) -> int:
-        """Number of weights."""
         return self.dim
 
     @property
     def loss(self) -> LeastSquares:
-        """The loss of its predictions."""
         return LeastSquares(self.dim)
 
     @property
     def own_candidates(self) -> list[Candidate]:
-        """The priors of a task on its own."""
         return own_candidates(self.dim, self.dim, self.intercept, weight=1.0)
 
     def prepare(self, block: Block) -> States:
@@ -91,7 +86,6 @@ class Regression(BayesianLearner):
         return summary_of(states).offset(states["inverse"], point)
 
     def own_weights(self, states: States, block: Block) -> Floats:
-        """Return single-task weights, averaged by evidence."""
         return _mean(*_average(summary_of(states), self.own_candidates, {}))
 
     def _own_level(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
@@ -170,7 +164,6 @@ def _variance(stats: Summary, fit: RidgeFit, joint: Floats) -> Floats:
 
 
 def _mean(fits: list[RidgeFit], weights: list[Floats]) -> Floats:
-    """Return the mixture's mean."""
     mean = np.zeros(fits[0].solutions[:, 0].shape)
     for fit, joint in zip(fits, weights, strict=True):
         over_lambda = joint.sum(axis=2)

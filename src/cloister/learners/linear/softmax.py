@@ -330,9 +330,9 @@ def _newton(rows: _Rows, variance: float, point: _Point, tol: float, max_iter: i
     done = np.zeros(k, dtype=bool)
     for _ in range(max_iter):
         # Gradient and Hessian times the variance: the Hessian is then I + tH.
-        slope = variance * point.gradient + point.v
-        right = -np.moveaxis(slope.reshape(k, p, 1), 0, -1)
-        step = np.moveaxis(_solve(_cholesky(variance * point.curvature), right), -1, 0).reshape(slope.shape)
+        total = variance * point.gradient + point.v
+        right = -np.moveaxis(total.reshape(k, p, 1), 0, -1)
+        step = np.moveaxis(_solve(_cholesky(variance * point.curvature), right), -1, 0).reshape(total.shape)
         change = step @ rows.X.swapaxes(1, 2)
         spread = np.maximum(change.max(axis=1), 0.0) - np.minimum(change.min(axis=1), 0.0)
         beta = np.where(done, 0.0, spread.max(axis=1, initial=0.0))
@@ -345,7 +345,7 @@ def _newton(rows: _Rows, variance: float, point: _Point, tol: float, max_iter: i
             np.where(frozen, point.scores, point.scores + length * change),
         )
         # A full step leaves at most about beta / 2 of the distance, in the norm of the Hessian.
-        distance = np.sqrt(np.maximum(-(step * slope).sum(axis=(1, 2)), 0.0))
+        distance = np.sqrt(np.maximum(-(step * total).sum(axis=(1, 2)), 0.0))
         size = np.sqrt(np.square(point.v).sum(axis=(1, 2)))
         done |= (beta <= _SHORT) & (distance * np.minimum(beta, _SHORT) / 2 <= tol * (1 + size))
         if done.all():
@@ -357,7 +357,7 @@ def _length(rows: _Rows, t: float, point: _Point, step: Floats, change: Floats, 
     """How far each task goes along its step: a length that is safe, doubled while that leads downhill."""
     length = np.where(beta > 1, np.log1p(beta) / np.maximum(beta, 1.0), 1.0)
     weighted = rows.weight[:, None] * change
-    pull = (point.v * step).sum(axis=(1, 2)) / t
+    ridge = (point.v * step).sum(axis=(1, 2)) / t
     stiffness = np.square(step).sum(axis=(1, 2)) / t
     growing = beta > _SHORT
     for _ in range(_DOUBLINGS):
@@ -365,7 +365,7 @@ def _length(rows: _Rows, t: float, point: _Point, step: Floats, change: Floats, 
             break
         trial = 2 * length
         chance, rest = _chances(point.scores + trial[:, None, None] * change)
-        slope = (weighted * np.where(rows.target, -rest, chance)).sum(axis=(1, 2)) + pull + trial * stiffness
+        slope = (weighted * np.where(rows.target, -rest, chance)).sum(axis=(1, 2)) + ridge + trial * stiffness
         growing &= slope <= 0
         length = np.where(growing, trial, length)
     return length

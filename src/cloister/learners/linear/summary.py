@@ -81,7 +81,6 @@ class Statistics:
     count: Floats
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the statistics as a state."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def inverse(self, ridge: float) -> Floats:
@@ -119,7 +118,6 @@ class Rows:
     count: Floats
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return rows and targets as a state."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def inverse(self, ridge: float) -> Floats:
@@ -194,7 +192,6 @@ def statistics(X: NDArray[Any], y: NDArray[Any], weight: NDArray[Any]) -> Statis
 
 
 def summary_of(arrays: dict[str, NDArray[Any]]) -> Summary:
-    """Take the summary out of a state."""
     kind: type[Statistics] | type[Rows] = Statistics if "gram" in arrays else Rows
     return kind(*(arrays[item.name] for item in fields(kind)))
 

@@ -25,7 +25,7 @@ __all__ = ["guard_layers", "swap_layers"]
 class _Linear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         rows = input.reshape(self.weight.shape[0], -1, self.in_features)
-        if rows.is_cuda:  # in this order: the other one is slower there in one of the two slopes
+        if rows.is_cuda:  # in this order: the other one is slower there in one of the two gradients
             out = (self.weight @ rows.transpose(1, 2)).transpose(1, 2)
         else:
             out = _Product.apply(rows, self.weight)
@@ -35,9 +35,9 @@ class _Linear(nn.Linear):
 
 
 class _Product(torch.autograd.Function):
-    """Rows times weights, client by client; its slopes are laid out in memory as rows and weights are.
+    """Rows times weights, client by client; its gradients are laid out in memory as rows and weights are.
 
-    Left to itself, torch computes one of the two slopes transposed: several times more slowly on a processor.
+    Left to itself, torch computes one of the two gradients transposed: much more slowly on a processor.
     """
 
     @staticmethod
@@ -47,10 +47,10 @@ class _Product(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        (slope,), (rows, weight) = slopes, ctx.saved_tensors
-        rows_back = slope @ weight if ctx.needs_input_grad[0] else None
-        return rows_back, slope.transpose(1, 2) @ rows if ctx.needs_input_grad[1] else None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        (gradient,), (rows, weight) = gradients, ctx.saved_tensors
+        rows_back = gradient @ weight if ctx.needs_input_grad[0] else None
+        return rows_back, gradient.transpose(1, 2) @ rows if ctx.needs_input_grad[1] else None
 
 
 class _Conv2d(nn.Conv2d):

@@ -32,7 +32,6 @@ class Recorded:
             self.result = loop(*self.inputs)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        """Return the loop's result on these inputs."""
         for static, given in zip(self.inputs, inputs, strict=True):
             static.copy_(given, non_blocking=True)
         self.graph.replay()

@@ -57,8 +57,8 @@ def _forward(
 
 
 @triton.jit
-def _filter_slope(
-    images, slope, out, rows, height, width, inner, channels, features, side,
+def _filter_gradient(
+    images, gradient, out, rows, height, width, inner, channels, features, side,
     WIDE: tl.constexpr, TF32: tl.constexpr, SPLITS: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
@@ -84,7 +84,7 @@ def _filter_slope(
             other=0.0,
         )
         g = tl.load(
-            slope + (client * rows + m[:, None]).to(tl.int64) * features + n[None, :],
+            gradient + (client * rows + m[:, None]).to(tl.int64) * features + n[None, :],
             mask=(m[:, None] < rows) & (n[None, :] < features),
             other=0.0,
         )
@@ -99,8 +99,8 @@ def _filter_slope(
 
 
 @triton.jit
-def _image_slope(
-    slope, filters, out, pixels, height, width, inner, channels, features, side,
+def _image_gradient(
+    gradient, filters, out, pixels, height, width, inner, channels, features, side,
     WIDE: tl.constexpr, TF32: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """Compute a tile of M pixels by N channels of one client's image gradient."""
@@ -120,7 +120,7 @@ def _image_slope(
         for start in range(0, features, K):
             k = start + tl.arange(0, K)
             g = tl.load(
-                slope + base[:, None].to(tl.int64) * features + k[None, :],
+                gradient + base[:, None].to(tl.int64) * features + k[None, :],
                 mask=inside[:, None] & (k[None, :] < features),
                 other=0.0,
             )
@@ -168,7 +168,7 @@ class Tiles:
     stages: int
 
 
-#: Found by trial on an H200, for 32-bit and 16-bit numbers: forward, slope of filters, slope of images.
+#: Found by trial on an H200, for 32-bit and 16-bit numbers: forward, gradient of filters, gradient of images.
 FORWARD = {4: Tiles(128, 32, 4, 2), 2: Tiles(128, 32, 4, 3)}
 FILTERS = {4: Tiles(64, 64, 4, 1), 2: Tiles(64, 32, 4, 3)}
 IMAGES = {4: Tiles(64, 32, 4, 1), 2: Tiles(64, 32, 4, 1)}
@@ -191,37 +191,37 @@ def _convolve(images: Tensor, filters: Tensor, side: int, wide: int, tf32: bool)
     return out
 
 
-@triton_op("cloister::convolve_filter_slope", mutates_args={})
-def _convolve_filter_slope(
-    images: Tensor, slope: Tensor, clients: int, side: int, wide: int, tf32: bool
+@triton_op("cloister::convolve_filter_gradient", mutates_args={})
+def _convolve_filter_gradient(
+    images: Tensor, gradient: Tensor, clients: int, side: int, wide: int, tf32: bool
 ) -> Tensor:
     height, width, channels = images.shape[1:]
-    features, inner = slope.shape[3], side * wide * channels
-    rows = slope.shape[0] // clients * slope.shape[1] * slope.shape[2]
+    features, inner = gradient.shape[3], side * wide * channels
+    rows = gradient.shape[0] // clients * gradient.shape[1] * gradient.shape[2]
     tiles = FILTERS[images.itemsize]
     splits = max(1, rows // 512) if inner <= FEW else 1
     tile = min(tiles.k, max(16, triton.next_power_of_2(inner)))
     parts = images.new_empty((splits, clients, features, inner), dtype=torch.float32)
     grid = (clients, triton.cdiv(inner, tile), splits)
-    wrap_triton(_filter_slope)[grid](
-        images, slope, parts, rows, height, width, inner, channels, features, side, WIDE=wide, TF32=tf32,
+    wrap_triton(_filter_gradient)[grid](
+        images, gradient, parts, rows, height, width, inner, channels, features, side, WIDE=wide, TF32=tf32,
         SPLITS=splits, M=tiles.m, N=max(16, triton.next_power_of_2(features)), K=tile,
         num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     return parts.sum(0).to(images.dtype)
 
 
-@triton_op("cloister::convolve_image_slope", mutates_args={})
-def _convolve_image_slope(slope: Tensor, filters: Tensor, side: int, wide: int, tf32: bool) -> Tensor:
+@triton_op("cloister::convolve_image_gradient", mutates_args={})
+def _convolve_image_gradient(gradient: Tensor, filters: Tensor, side: int, wide: int, tf32: bool) -> Tensor:
     clients, inner, features = filters.shape
-    count, down, across, _ = slope.shape
+    count, down, across, _ = gradient.shape
     height, width, channels = down + side - 1, across + wide - 1, inner // (side * wide)
     pixels = count // clients * height * width
-    out = slope.new_empty((count, height, width, channels))
-    tiles, column = IMAGES[slope.itemsize], _power(channels)
+    out = gradient.new_empty((count, height, width, channels))
+    tiles, column = IMAGES[gradient.itemsize], _power(channels)
     grid = (clients, triton.cdiv(pixels, tiles.m), triton.cdiv(channels, column))
-    wrap_triton(_image_slope)[grid](
-        slope, filters, out, pixels, height, width, inner, channels, features, side, WIDE=wide, TF32=tf32,
+    wrap_triton(_image_gradient)[grid](
+        gradient, filters, out, pixels, height, width, inner, channels, features, side, WIDE=wide, TF32=tf32,
         M=tiles.m, N=column, K=min(tiles.k, _power(features)), num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     return out
@@ -237,16 +237,18 @@ def _keep(ctx, inputs, output):
     ctx.save_for_backward(images, filters)
 
 
-def _backward(ctx, slope):
+def _backward(ctx, gradient):
     images, filters = ctx.saved_tensors
-    slope = slope.contiguous()
+    gradient = gradient.contiguous()
     back = filter_back = None
     if ctx.needs_input_grad[0]:
-        back = _convolve_image_slope(
-            slope, filters.transpose(1, 2).contiguous(), ctx.side, ctx.wide, ctx.tf32
+        back = _convolve_image_gradient(
+            gradient, filters.transpose(1, 2).contiguous(), ctx.side, ctx.wide, ctx.tf32
         )
     if ctx.needs_input_grad[1]:
-        filter_back = _convolve_filter_slope(images, slope, filters.shape[0], ctx.side, ctx.wide, ctx.tf32)
+        filter_back = _convolve_filter_gradient(
+            images, gradient, filters.shape[0], ctx.side, ctx.wide, ctx.tf32
+        )
     return back, filter_back, None, None, None
 
 

@@ -17,8 +17,8 @@ def minibatches(keys: Tensor, weight: Tensor, solver: Descent, round: Tensor) ->
 
     Each task shuffles its own rows once a pass. A task with fewer rows than the widest of its block has
     fewer steps to a pass; where it has no steps left all its weights are 0. A place without a row is filled
-    with one of the task's own: a network may have no finite slope at padding, whose slope times 0 would be
-    the task's. Tasks of one `padded_size` share a block, so that the number of places does not
+    with one of the task's own: a network may have no finite gradient at padding, whose gradient times 0
+    would be the task's. Tasks of one `padded_size` share a block, so that the number of places does not
     depend on others.
     """
     clients, rows = weight.shape

@@ -100,25 +100,21 @@ class Module(ClientLearner):
 
     @cached_property
     def size(self) -> int:
-        """Number of parameters."""
         return sum(self.trainer.sizes)
 
     @property
     def rows(self) -> NetworkRows:
-        """Whatever network and loss take when they are tried on made-up rows."""
+        """Whatever network and loss take when they are tried on synthetic rows."""
         return NetworkRows(target=Target.CLASS if self.loss is cross_entropy else Target.ANY, learner=self)
 
     @property
     def network(self) -> Module:
-        """Itself."""
         return self
 
     def start(self) -> NDArray[np.float64]:
-        """Return the public start."""
         return self.trainer.start.cpu().numpy()
 
     def spread(self, mean: Array, block: Block) -> Array:
-        """Give every task of a block the same parameters."""
         if isinstance(mean, Tensor):
             return mean.expand(len(block), -1)
         return np.repeat(mean.astype(np.float32)[None, :], len(block), axis=0)
@@ -132,9 +128,8 @@ class Module(ClientLearner):
         anchor: Array | None = None,
         penalty: Penalty | None = None,
     ) -> Array:
-        """Train each task on its own rows, from its own weights; see `Descent` for how long."""
         if solver.to_the_end:
-            raise PlanError("Exact solves the problems of Convex losses. Give a network a Descent.")
+            raise PlanError("ExactSolver solves the problems of Convex losses. Give a network a Descent.")
         start, towards = (None if x is None else self._tensor(x) for x in (weights, anchor))
         assert start is not None
         ended = self.trainer.descend(
@@ -143,9 +138,8 @@ class Module(ClientLearner):
         return ended if isinstance(weights, Tensor) else ended.cpu().numpy()
 
     def check_solver(self, solver: Solver, penalty: Penalty | None) -> None:
-        """Refuse `ExactSolver`; every penalty is known."""
         if solver.to_the_end:
-            raise PlanError("Exact solves the problems of Convex losses. Give a network a Descent.")
+            raise PlanError("ExactSolver solves the problems of Convex losses. Give a network a Descent.")
 
     def lengths(self, messages: Array) -> Array:
         """Return the length of each message, in 64 bits, where squares of 32-bit numbers do not overflow."""
@@ -154,13 +148,11 @@ class Module(ClientLearner):
         return np.linalg.norm(messages.astype(np.float64), axis=1)
 
     def join(self, messages: Array, column: Array) -> Array:
-        """Return messages (k, p) with one number more each."""
         if isinstance(messages, Tensor):
             return torch.cat([messages, column[:, None].to(messages.dtype)], dim=1)
         return np.concatenate([messages, column[:, None].astype(messages.dtype)], axis=1)
 
     def losses(self, weights: Array, block: Block) -> Array:
-        """Return each task's mean loss on its own rows."""
         X, y, weight = self._rows(block)
         with torch.no_grad():
             each = self.trainer.losses(self.trainer.stack(self._tensor(weights)), X, y)
@@ -168,7 +160,6 @@ class Module(ClientLearner):
         return total if isinstance(weights, Tensor) else total.cpu().numpy()
 
     def folds(self, block: Block, count: int) -> list[tuple[Block, Block]]:
-        """Return, for each of `count` parts of each task's rows, the block without it and with it alone."""
         weight: Any = block.weight
         dealt: Any = folds(self._keys(block), self._tensor(weight), count)
         part = dealt if isinstance(weight, Tensor) else dealt.cpu().numpy()
@@ -178,7 +169,6 @@ class Module(ClientLearner):
         ]
 
     def predict(self, weights: Array, X: Array) -> Array:
-        """Return outputs, (k, n, ...), of each task's own network on its own inputs."""
         rows = self._tensor(X)
         self._try(rows)
         with torch.no_grad():
@@ -213,7 +203,7 @@ class Module(ClientLearner):
         return X, y, weight
 
     def _try(self, X: Tensor) -> None:
-        """When inputs of a shape are first seen, check how the network takes such, on rows of nobody."""
+        """When inputs of a shape are first seen, check how the network takes such, on synthetic rows."""
         kind = (X.shape[2:], X.dtype)
         if kind not in self.tried:
             check_behaviour(self.net, *kind)
@@ -234,7 +224,7 @@ class Module(ClientLearner):
 
 @dataclass(frozen=True)
 class NetworkRows(Rows):
-    """What a network takes: known by trying it on made-up rows of the data's shape and kind."""
+    """What a network takes: known by trying it on synthetic rows of the data's shape and kind."""
 
     learner: Module = field(kw_only=True)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from cloister.learners.quadratic import NoPull, Quadratic
+from cloister.learners.quadratic import NoPenalty, Quadratic
 
 if TYPE_CHECKING:
     from cloister.learners.network.training import Trainer
@@ -27,7 +27,7 @@ Stacked = tuple[Tensor, ...]
 
 
 class Penalty(Protocol):
-    """A pull towards a public model, as a slope, as a term of the loss, or both."""
+    """A penalty on the distance from a public model: a gradient, a term of the loss, or both."""
 
     def memory(self, trainer: Trainer, anchor: Stacked, X: Tensor, y: Tensor, weight: Tensor) -> Stacked:
         """Return what is computed once, before the first step."""
@@ -35,18 +35,18 @@ class Penalty(Protocol):
     def term(self, trainer: Trainer, anchor: Stacked, outputs: Tensor, x: Tensor) -> Tensor | None:
         """Return each example's term of the loss, (k, batch), or None."""
 
-    def slope(self, params: Stacked, anchor: Stacked, memory: Stacked) -> Stacked | None:
+    def gradient(self, params: Stacked, anchor: Stacked, memory: Stacked) -> Stacked | None:
         """Return what is added to the gradient, or None."""
 
 
 @dataclass(frozen=True)
-class Free(NoPull):
-    """No pull: plain training."""
+class Free(NoPenalty):
+    """No penalty: plain training."""
 
 
 @dataclass(frozen=True)
-class SymmetrizedKL(NoPull):
-    r"""A pull between class probabilities: :math:`\frac\beta2` (KL(p||q) + KL(q||p)).
+class SymmetrizedKL(NoPenalty):
+    r"""A penalty between class probabilities: :math:`\frac\beta2` (KL(p||q) + KL(q||p)).
 
     p and q are what the task's own model and the public one say of each of the task's own examples.
 
@@ -67,11 +67,11 @@ class SymmetrizedKL(NoPull):
 
 
 @dataclass(frozen=True)
-class EWC(NoPull):
+class EWC(NoPenalty):
     r"""Elastic weight consolidation: :math:`\frac\lambda2 \sum_i F_i (w_i - \tilde w_i)^2`.
 
     F is the diagonal of the empirical Fisher information, the mean over the task's own rows of the squared
-    slope at the public model.
+    gradient at the public model.
 
     Parameters
     ----------
@@ -83,8 +83,8 @@ class EWC(NoPull):
 
     def memory(self, trainer: Trainer, anchor: Stacked, X: Tensor, y: Tensor, weight: Tensor) -> Stacked:
         """Return the diagonal of the Fisher information."""
-        return trainer.squared_slopes(anchor, X, y, weight)
+        return trainer.squared_gradients(anchor, X, y, weight)
 
-    def slope(self, params: Stacked, anchor: Stacked, memory: Stacked) -> Stacked | None:
+    def gradient(self, params: Stacked, anchor: Stacked, memory: Stacked) -> Stacked | None:
         """Return lambda F (w - anchor)."""
         return tuple(self.lam * f * (w - a) for w, a, f in zip(params, anchor, memory, strict=True))

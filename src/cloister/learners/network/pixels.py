@@ -42,7 +42,6 @@ class Unpack(nn.Module):
         return pixels.to(torch.float32).div(WHITE).reshape(-1, *self.shape)
 
     def extra_repr(self) -> str:
-        """Say the shape of an image."""
         return ", ".join(map(str, self.shape))
 
 

@@ -67,7 +67,6 @@ class Trainer:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Numbers in each parameter."""
         return [shape.numel() for shape in self.shapes.values()]
 
     @property
@@ -84,11 +83,9 @@ class Trainer:
         )
 
     def flatten(self, params: Stacked) -> Tensor:
-        """Undo `stack`."""
         return torch.cat([w.reshape(len(w), -1) for w in params], dim=1)
 
     def spread(self, params: Stacked, clients: int) -> Stacked:
-        """Give every client the same parameters."""
         return tuple(w.expand(clients, *w.shape[1:]) for w in params)
 
     def outputs(self, params: Stacked, x: Tensor) -> Tensor:
@@ -123,21 +120,23 @@ class Trainer:
                 hook.remove()
         return max(1, sum(counts))
 
-    def squared_slopes(self, anchor: Stacked, X: Tensor, y: Tensor, weight: Tensor) -> Stacked:
+    def squared_gradients(self, anchor: Stacked, X: Tensor, y: Tensor, weight: Tensor) -> Stacked:
         """Return each client's mean squared gradient at the anchor, one example at a time."""
         clients, rows = y.shape[:2]
         shares = weight / weight.sum(1, keepdim=True).clamp(min=1e-12)
         total = tuple(torch.zeros(clients, *w.shape[1:], device=self.device) for w in anchor)
         for row in range(rows):
-            slopes = self._slopes(self.spread(anchor, clients), X[:, row : row + 1], y[:, row : row + 1])
-            each = [shares[:, row].reshape(-1, *[1] * (s.ndim - 1)) for s in slopes]
+            gradients = self._gradients(
+                self.spread(anchor, clients), X[:, row : row + 1], y[:, row : row + 1]
+            )
+            each = [shares[:, row].reshape(-1, *[1] * (s.ndim - 1)) for s in gradients]
             total = tuple(  # a row without weight must not spoil a sum by being not finite
                 t + torch.where(share > 0, share * s**2, 0.0)
-                for t, share, s in zip(total, each, slopes, strict=True)
+                for t, share, s in zip(total, each, gradients, strict=True)
             )
         return total
 
-    def _slopes(self, params: Stacked, x: Tensor, y: Tensor) -> Stacked:
+    def _gradients(self, params: Stacked, x: Tensor, y: Tensor) -> Stacked:
         leaves = tuple(w.detach().requires_grad_() for w in params)
         with torch.enable_grad():
             return torch.autograd.grad(self.losses(leaves, x, y).sum(), leaves)
@@ -168,7 +167,7 @@ class Trainer:
             return loop
         from cloister.learners.network.graphs import Recorded
 
-        key = (replace(loop.solver, lr=1.0, decay=1.0), loop.pull, *((x.shape, x.dtype) for x in inputs))
+        key = (replace(loop.solver, lr=1.0, decay=1.0), loop.penalty, *((x.shape, x.dtype) for x in inputs))
         if key not in self._programs:
             self._programs[key] = Recorded(loop, inputs, self.compiled)
         return self._programs[key]
@@ -180,7 +179,7 @@ class Loop:
 
     trainer: Trainer
     solver: Descent
-    pull: Penalty
+    penalty: Penalty
 
     def __call__(
         self,
@@ -195,7 +194,7 @@ class Loop:
     ) -> Tensor:
         """Take all steps of a round and return the flat parameters, (k, p)."""
         params, towards = self.trainer.stack(start), self.trainer.stack(anchor[None])
-        memory = self.pull.memory(self.trainer, towards, X, y, weight)
+        memory = self.penalty.memory(self.trainer, towards, X, y, weight)
         velocity: Stacked = tuple(torch.zeros_like(w) for w in params) if self.solver.momentum else ()
         at, weights = minibatches(keys, weight, self.solver, round)
         places = at + torch.arange(len(y), device=at.device)[:, None] * y.shape[1]  # among all clients' rows
@@ -224,14 +223,14 @@ class Loop:
         leaves = tuple(w.detach().requires_grad_() for w in params)
         with torch.enable_grad():
             total = self.objective(leaves, anchor, x, targets, shares)
-        slopes = torch.autograd.grad(total, leaves)
-        return self.update(params, velocity, anchor, memory, slopes, rates)
+        gradients = torch.autograd.grad(total, leaves)
+        return self.update(params, velocity, anchor, memory, gradients, rates)
 
     def objective(self, params: Stacked, anchor: Stacked, x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
         """Return the sum over clients of the mean loss of a minibatch."""
         outputs = self.trainer.outputs(params, x).float()
         each = self.trainer.loss(outputs.flatten(0, 1), y.flatten(0, 1)).unflatten(0, y.shape[:2])
-        extra = self.pull.term(self.trainer, anchor, outputs, x)
+        extra = self.penalty.term(self.trainer, anchor, outputs, x)
         # A row without weight must not spoil a sum by being not finite.
         return torch.where(shares > 0, shares * (each if extra is None else each + extra), 0.0).sum()
 
@@ -241,15 +240,15 @@ class Loop:
         velocity: Stacked,
         anchor: Stacked,
         memory: Stacked,
-        slopes: Stacked,
+        gradients: Stacked,
         rates: Tensor,
     ) -> tuple[Stacked, Stacked]:
-        """Take one step down the slopes and towards the anchor."""
-        pulls = self.pull.slope(params, anchor, memory)
+        """Take one step down the gradients and towards the anchor."""
+        extra = self.penalty.gradient(params, anchor, memory)
         new, moved = [], []
-        for i, (w, slope) in enumerate(zip(params, slopes, strict=True)):
-            total = slope + self.solver.weight_decay * w if self.solver.weight_decay else slope
-            total = total if pulls is None else total + pulls[i]
+        for i, (w, gradient) in enumerate(zip(params, gradients, strict=True)):
+            total = gradient + self.solver.weight_decay * w if self.solver.weight_decay else gradient
+            total = total if extra is None else total + extra[i]
             if self.solver.momentum:
                 total = self.solver.momentum * velocity[i] + total
                 moved.append(total)

@@ -1,4 +1,4 @@
-"""How a network and its loss behave, tried on rows of nobody: no task's data has a say in what is refused."""
+"""How a network and its loss behave, tried on synthetic rows: no task's data has a say in what is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ABSURD_CODES = (-(2**62), -1, 2**62)
 
 def check_behaviour(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> None:
     """Refuse a network that mixes examples, draws at random, changes its buffers or fails on absurd rows."""
-    twin, rows = guard_layers(net).cpu().train(), _made_up(2, shape, dtype)
+    twin, rows = guard_layers(net).cpu().train(), _synthetic(2, shape, dtype)
     others = [rows.clone(), rows.clone()]
     for i in (0, 1):
         others[i][i] += 1
@@ -66,9 +66,8 @@ def _beside_absurd_rows(net: nn.Module, rows: Tensor) -> list[Tensor]:
 
 
 def outputs_of(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Return what a network puts out for two made-up rows."""
     with torch.no_grad():
-        outputs: Tensor = guard_layers(net).cpu().train()(_made_up(2, shape, dtype))
+        outputs: Tensor = guard_layers(net).cpu().train()(_synthetic(2, shape, dtype))
     return outputs
 
 
@@ -82,7 +81,7 @@ def check_loss(net: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], inputs:
         except Exception as error:
             raise InputError(
                 f"The loss cannot take targets of {targets[1]} and shape {tuple(targets[0])}, tried on the "
-                f"processor with made-up ones: {error}."
+                f"processor with synthetic ones: {error}."
             ) from error
         if each.shape != (2,):
             raise InputError(
@@ -106,7 +105,7 @@ def check_loss(net: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], inputs:
 def runs_stacked(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> bool:
     """Say whether swapped layers do what the network does: not if it reaches into a layer's parameters."""
     twin = copy.deepcopy(net).cpu().train()
-    rows = _made_up(3, shape, dtype)
+    rows = _synthetic(3, shape, dtype)
     copies = [{name: factor * w.detach() for name, w in twin.named_parameters()} for factor in (1.0, 1.5)]
     stacked = {name: torch.stack([own[name] for own in copies]) for name in copies[0]}
     with torch.no_grad():
@@ -130,8 +129,8 @@ def _check_side_by_side(net: nn.Module, stacked: dict[str, Tensor], rows: Tensor
         raise InputError(f"Copies of this network cannot run side by side: {error}") from error
 
 
-def _made_up(count: int, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Return rows of nobody: zeros where whole numbers are wanted."""
+def _synthetic(count: int, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Return synthetic rows: zeros where whole numbers are wanted."""
     rows = torch.zeros(count, *shape, dtype=dtype)
     return rows.normal_(generator=torch.Generator().manual_seed(0)) if rows.is_floating_point() else rows
 
