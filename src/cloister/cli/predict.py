@@ -55,12 +55,11 @@ def predict(
 
 
 def _by_folder(folder: Path, data: Path, types: list[str] | None) -> tuple[Rows, dict[str, Array], int]:
-    from cloister.cli.own_types import own_types
     from cloister.tables.folder import read_public, with_models
     from cloister.tables.prediction import predicted_columns
     from cloister.tables.rows import read_rows
 
-    public = read_public(folder, own_types(types))
+    public = read_public(folder, types or ())
     rows = read_rows(data, public.codebook, target=False)
     if rows.ids is None:
         raise InputError(
@@ -127,13 +126,12 @@ def replay(
     For example:
       cloister replay exam-run my-pupils.csv --task-name "Elm Street" -o elm-street.json
     """
-    from cloister.cli.own_types import own_types
     from cloister.tables.folder import read_public
     from cloister.tables.rows import own_rows
     from cloister.tasks import Tasks
 
     file = None if output is None else absent(output, force)
-    run = read_public(folder, own_types(types))
+    run = read_public(folder, types or ())
     rows = own_rows(data, run.codebook, task_name)
     assert rows.y is not None
     own = Tasks.from_arrays(rows.X, rows.y, [task_name] * len(rows))
