@@ -132,11 +132,14 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         return columns, codebook, data
 
     def _columns(self, X: Any, y: Any, tasks: ArrayLike | None) -> tuple[Columns, str]:
-        columns = split_table(X, self.task, tasks)
-        if len(np.asarray(y)) != len(columns):
+        columns, shape = split_table(X, self.task, tasks), np.shape(y)
+        if len(shape) != 1:
+            got = f"shape {shape}" if shape else f"a single {type(y).__name__}"
             raise InputError(
-                f"X and y must have one entry a row: X has {len(columns)}, y {len(np.asarray(y))}."
+                f"y must be one column, with one target a row. Got {got}. Pass that, and leave it out of X."
             )
+        if shape[0] != len(columns):
+            raise InputError(f"X and y must have one entry a row: X has {len(columns)}, y {shape[0]}.")
         target = str(getattr(y, "name", None) or "target")
         refuse_missing({**columns.features, target: np.asarray(y)}, columns.ids)
         return columns, target
