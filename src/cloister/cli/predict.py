@@ -12,6 +12,7 @@ from cloister.arrays import Array
 from cloister.cli.options import Folder, Force, Json, Output, OwnData, TaskName, Types
 from cloister.cli.shell import absent, emit, note, say, show_table
 from cloister.errors import InputError
+from cloister.tables.codebook import Numeric
 
 if TYPE_CHECKING:
     from cloister.tables.model import TaskModel
@@ -160,9 +161,8 @@ def _document(model: TaskModel) -> dict[str, Any]:
 
 def _show(model: TaskModel) -> None:
     goal = model.codebook.target
-    levels = getattr(goal, "levels", None)
-    heads = [goal.name] if levels is None else [f"log-odds of {level}" for level in levels[1:]]
+    several = [] if isinstance(goal, Numeric) else [f"log-odds of {level}" for level in goal.levels[1:]]
     names = ["intercept", *model.codebook.column_names]
     values = np.column_stack([np.atleast_1d(model.intercept), np.atleast_2d(model.coef)])
     rows = ([name, *(f"{value:.4g}" for value in row)] for name, row in zip(names, values.T, strict=True))
-    show_table(["", *heads], rows)
+    show_table(["", *(several or [goal.name])], rows)

@@ -284,10 +284,8 @@ def _user_scaling(features: int) -> OwnScaling:
 
 def _to_user_units(models: States, scalings: list[OwnScaling]) -> States:
     """Express every task's model, fitted in its own scaling, in the user's units."""
-    center, spread = (np.stack([getattr(s, name) for s in scalings]) for name in ("center", "spread"))
-    scale, middle = (
-        np.array([getattr(s, f"target_{name}") for s in scalings]) for name in ("scale", "center")
-    )
+    center, spread = np.stack([s.center for s in scalings]), np.stack([s.spread for s in scalings])
+    scale, middle = np.array([(s.target_scale, s.target_center) for s in scalings]).T
     width, m = center.shape[1] + 1, len(scalings)
     turn = np.zeros((m, width, width))
     turn[:, np.arange(width), np.arange(width)] = np.column_stack([np.ones(m), 1 / spread])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass, replace
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from cloister.engines.batched import Batched
 from cloister.engines.rounds_only import RoundsOnly
 from cloister.engines.run import adapt, run
 from cloister.errors import InputError, PrivateDataError
-from cloister.estimators.parameters import Budgeted
+from cloister.estimators.parameters import Budgeted, check_count
 from cloister.learners.descent import Descent
 from cloister.learners.network.module import Module
 from cloister.learners.network.pixels import glyph_net
@@ -109,15 +108,15 @@ class FewShotClassifier(Budgeted):
 
     def plan(self, n_tasks: int, net: Any) -> Plan:
         """Return the plan that `fit` would run on so many tasks with this network."""
-        _check_count("group_size", self.group_size)
+        check_count("group_size", self.group_size)
         algorithm = MetaSGD(Module(net), INNER, LAM, CLIP, self.rounds, tail=0.3, finetune=ADAPTING)
         plan = _paced(self._priced(algorithm, n_tasks, sampling=self.sampling or Everyone()), algorithm)
         return Overlap(self.group_size).mark(plan)
 
     def fit(self, tasks: Tasks) -> FewShotClassifier:
         """Learn the public start from tasks whose targets are 0 to ways - 1."""
-        _check_count("ways", self.ways)
-        _check_count("group_size", self.group_size)
+        check_count("ways", self.ways)
+        check_count("group_size", self.group_size)
         _check_targets(tasks, self.ways)
         tasks = replace(tasks, X=_pixels(tasks.X))
         net = self.net if self.net is not None else _net_for(tasks.X, self.ways)
@@ -171,11 +170,6 @@ def _paced(plan: Plan, algorithm: MetaSGD) -> Plan:
     loud = plan.noise(0, channel) * math.sqrt(channel.dim) / mean
     server = ServerMomentum(STEP * min(1.0, QUIET / max(loud, 1e-12)) ** 2, beta=0.9)
     return replace(plan, algorithm=replace(algorithm, server=server))
-
-
-def _check_count(name: str, count: object) -> None:
-    if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
-        raise InputError(f"{name} must be a whole number, at least 1. Got {count!r}.")
 
 
 def _pixels(X: NDArray[Any]) -> NDArray[Any]:

@@ -8,6 +8,7 @@ from cloister.algorithms.prior import SharedPrior
 from cloister.algorithms.structures import Joint, Mean, Structure, Subspace, Support
 from cloister.errors import InputError
 from cloister.estimators.base import BaseMultiTaskClassifier, BaseMultiTaskRegressor, BasePrivate
+from cloister.estimators.parameters import check_word
 from cloister.tables.codebook import Classes, Codebook
 
 __all__ = ["SharedPriorClassifier", "SharedPriorRegressor"]
@@ -31,11 +32,9 @@ class _SharedPrior(BasePrivate):
 
     def _structure(self, codebook: Codebook) -> Structure:
         several = isinstance(codebook.target, Classes) and len(codebook.target.levels) > 2
+        check_word("structure", self.structure, ["auto", *STRUCTURES])
         if self.structure == "auto":
             return Mean() if several else Joint()
-        if self.structure not in STRUCTURES:
-            known = "', '".join(["auto", *STRUCTURES])
-            raise InputError(f"structure must be one of '{known}'. Got {self.structure!r}.")
         if several and self.structure != "mean":
             raise InputError(f"More than two classes share a mean only. Got structure={self.structure!r}.")
         return STRUCTURES[self.structure]()
