@@ -218,6 +218,11 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         own = one_task(self._fitted.codebook, X, y, self.task, sample_weight)
         return self._fitted.model_of(own, task)
 
+    def summary(self) -> str:
+        """Say what was run and promised, and the board's model of a task without rows. Public, all of it."""
+        check_is_fitted(self, "guarantee_")
+        return replace(self._fitted, guarantee=self.guarantee_).summary()
+
     def export(self, task: object, path: str | os.PathLike[str]) -> Path:
         """Write one task's own model to a file that you alone can read, to be handed to that task alone."""
         return self.task_model(task).save(path)

@@ -169,6 +169,21 @@ class TableRun:
     def newcomer(self) -> States:
         return self.plan.algorithm.newcomer(self.board)
 
+    def summary(self) -> str:
+        """Say what was run and promised, and the board's model of a task without rows. Public, all of it."""
+        kind, rounds = type(self.plan.algorithm).__name__, len(self.plan.rounds)
+        parts = [f"{kind} over {self.plan.n_tasks} tasks, {rounds} rounds.", str(self.guarantee)]
+        try:
+            model = TaskModel.of("", self.codebook, {name: rows[0] for name, rows in self.newcomer().items()})
+        except InputError:  # the board has none
+            return "\n\n".join(parts)
+        weights = np.column_stack([np.atleast_1d(model.intercept), np.atleast_2d(model.coef)]).T
+        lines = (
+            f"  {name:<24}" + "".join(f"{weight:>12.4g}" for weight in row)
+            for name, row in zip(("intercept", *self.codebook.column_names), weights, strict=True)
+        )
+        return "\n\n".join([*parts, "\n".join(["For a task without rows the board has:", *lines])])
+
     def predict(self, X: Any, tasks: ArrayLike | None = None) -> Array:
         """Predict each row by its own task's model, or by the board's for a task without one."""
         rows, ids = self._encode(X, tasks)
