@@ -169,9 +169,8 @@ def _estimator(
     book: Codebook, epsilon: float, delta: float | None, relation: Relation, structure: Structure
 ) -> SharedPriorRegressor | SharedPriorClassifier:
     from cloister.estimators.prior import SharedPriorClassifier, SharedPriorRegressor
-    from cloister.tables.codebook import Numeric
 
-    kind = SharedPriorRegressor if isinstance(book.target, Numeric) else SharedPriorClassifier
+    kind = SharedPriorRegressor if book.classes is None else SharedPriorClassifier
     return kind(
         book.task,
         epsilon=epsilon,

@@ -12,7 +12,6 @@ from cloister.arrays import Array, Floats, States
 from cloister.cli.options import Folder, Json, OwnData, TaskName, Types
 from cloister.cli.shell import emit, say, show_table
 from cloister.errors import InputError
-from cloister.tables.codebook import Numeric
 
 if TYPE_CHECKING:
     from cloister.tables.rows import Rows
@@ -99,7 +98,7 @@ def gain(
     public = read_public(folder, types or ())
     rows = own_rows(data, public.codebook, task_name)
     found = measure(public, rows, splits, test)
-    numeric = isinstance(public.codebook.target, Numeric)
+    numeric = public.codebook.classes is None
     name = "squared error" if numeric else "log-loss"
     if json:
         return emit(_document(task_name, name, found))
@@ -139,11 +138,11 @@ def _split_errors(public: TableRun, rows: Rows, out: Array, kept: Array) -> dict
     assert rows.y is not None
     book, X, y, whose = public.codebook, rows.X[out], rows.y[out], np.zeros(len(out), dtype=np.intp)
     fits = _fits(public, Tasks.from_arrays(rows.X[kept], rows.y[kept], np.zeros(len(kept), dtype=int)))
-    if isinstance(book.target, Numeric):
+    if book.classes is None:
         truth = book.decode_target(y)
         return {k: mean_squared_error(truth, numbers(book, X, fit, whose)) for k, fit in fits.items()}
-    classes = range(len(book.target.levels))
-    return {k: log_loss(y, class_probabilities(X, fit, whose), labels=classes) for k, fit in fits.items()}
+    labels = range(book.classes)
+    return {k: log_loss(y, class_probabilities(X, fit, whose), labels=labels) for k, fit in fits.items()}
 
 
 def _fits(public: TableRun, own: Tasks) -> dict[str, States]:
@@ -151,7 +150,7 @@ def _fits(public: TableRun, own: Tasks) -> dict[str, States]:
     from cloister.estimators.baselines import SingleTaskClassifier, SingleTaskRegressor
 
     book = public.codebook
-    kind = SingleTaskRegressor if isinstance(book.target, Numeric) else SingleTaskClassifier
+    kind = SingleTaskRegressor if book.classes is None else SingleTaskClassifier
     alone = kind().plan(1, book)
     fits = {
         "joined": replay(public.plan, public.board, own),

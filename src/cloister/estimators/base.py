@@ -26,7 +26,7 @@ from cloister.estimators.parameters import Budgeted
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.regression import Regression
 from cloister.plan import Plan
-from cloister.tables.codebook import Codebook, Numeric
+from cloister.tables.codebook import Codebook
 from cloister.tables.columns import (
     Columns,
     check_columns,
@@ -283,7 +283,7 @@ class BaseMultiTaskRegressor(RegressorMixin, BaseMultiTask):  # type: ignore[mis
     _classify = False
 
     def _check_target(self, codebook: Codebook) -> None:
-        if not isinstance(codebook.target, Numeric):
+        if codebook.classes is not None:
             other = type(self).__name__.replace("Regressor", "Classifier")
             raise InputError(f"The codebook's target has classes. Use {other}.")
 
@@ -319,7 +319,7 @@ class BaseMultiTaskClassifier(ClassifierMixin, BaseMultiTask):  # type: ignore[m
     _classify = True
 
     def _check_target(self, codebook: Codebook) -> None:
-        if isinstance(codebook.target, Numeric):
+        if codebook.classes is None:
             other = type(self).__name__.replace("Classifier", "Regressor")
             raise InputError(f"The codebook's target is a number. Use {other}, or list classes.")
 
@@ -329,7 +329,7 @@ class BaseMultiTaskClassifier(ClassifierMixin, BaseMultiTask):  # type: ignore[m
         super()._keep(fitted)
 
     def _learner(self, codebook: Codebook) -> Classification:
-        return Classification(codebook.width, len(codebook.target.levels))  # type: ignore[union-attr]
+        return Classification(codebook.width, codebook.classes or 2)
 
     def predict_proba(self, X: Any, tasks: ArrayLike | None = None) -> Floats:
         """Return class probabilities by each row's own task's model, in the order of `classes_`."""

@@ -18,7 +18,7 @@ from cloister.errors import InputError
 from cloister.estimators.base import BaseMultiTaskClassifier, BaseMultiTaskRegressor, BasePrivate
 from cloister.estimators.parameters import number_or_auto
 from cloister.learners.linear.losses import LeastSquares, Logistic, Loss, Softmax
-from cloister.tables.codebook import Codebook, Numeric
+from cloister.tables.codebook import Codebook
 
 __all__ = [
     "BaseChoosing",
@@ -59,9 +59,9 @@ class BaseLinear(BasePrivate):
         return [float(lam) for lam in given]
 
     def _loss(self, codebook: Codebook) -> Loss:
-        if isinstance(codebook.target, Numeric):
+        classes = codebook.classes
+        if classes is None:
             return LeastSquares(codebook.width)
-        classes = len(codebook.target.levels)
         if classes == 2:
             return Logistic(codebook.width)
         if self._several:
@@ -73,13 +73,11 @@ class BaseLinear(BasePrivate):
 
     def _step(self, codebook: Codebook) -> float:
         """Return the step: by default 1 over the largest curvature that rows of norm 1 can have."""
-        goal = codebook.target
-        automatic = 1.0 if isinstance(goal, Numeric) else 4.0 if len(goal.levels) == 2 else 2.0
-        return number_or_auto("lr", self.lr, automatic)
+        return number_or_auto("lr", self.lr, {None: 1.0, 2: 4.0}.get(codebook.classes, 2.0))
 
     def _radius(self, codebook: Codebook) -> float:
         """Return the clip: by default what weights for rows of norm 1 seldom exceed."""
-        return number_or_auto("clip", self.clip, 1.0 if isinstance(codebook.target, Numeric) else 3.0)
+        return number_or_auto("clip", self.clip, 1.0 if codebook.classes is None else 3.0)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -24,7 +24,7 @@ from cloister.learners.descent import ExactSolver
 from cloister.learners.linear.convex import Convex
 from cloister.learners.linear.losses import Loss
 from cloister.learners.quadratic import Quadratic
-from cloister.tables.codebook import Codebook, Numeric
+from cloister.tables.codebook import Codebook
 from cloister.tables.columns import one_task
 from cloister.tables.model import TaskModel
 
@@ -54,7 +54,7 @@ class _Meta(BaseLinear):
         return replace(shared, finetune=CrossValidatedTuning(variants, checks=1))
 
     def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> MetaSGD | ClusteredMetaSGD:
-        reach = 0.5 if isinstance(codebook.target, Numeric) else 1.5
+        reach = 0.5 if codebook.classes is None else 1.5
         fields: dict[str, Any] = {
             "lam": lam,
             "clip": number_or_auto("clip", self.clip, reach * lam),

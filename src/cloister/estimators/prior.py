@@ -9,7 +9,7 @@ from cloister.algorithms.structures import Joint, Mean, Structure, Subspace, Sup
 from cloister.errors import InputError
 from cloister.estimators.base import BaseMultiTaskClassifier, BaseMultiTaskRegressor, BasePrivate
 from cloister.estimators.parameters import check_word
-from cloister.tables.codebook import Classes, Codebook
+from cloister.tables.codebook import Codebook
 
 __all__ = ["SharedPriorClassifier", "SharedPriorRegressor"]
 
@@ -31,7 +31,7 @@ class _SharedPrior(BasePrivate):
         return SharedPrior(self._learner(codebook), self._structure(codebook))
 
     def _structure(self, codebook: Codebook) -> Structure:
-        several = isinstance(codebook.target, Classes) and len(codebook.target.levels) > 2
+        several = codebook.classes is not None and codebook.classes > 2
         check_word("structure", self.structure, ["auto", *STRUCTURES])
         if self.structure == "auto":
             return Mean() if several else Joint()

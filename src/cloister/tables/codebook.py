@@ -276,6 +276,11 @@ class Codebook:
         return tuple(name for part in self.features for name in part._names())
 
     @property
+    def classes(self) -> int | None:
+        """Number of the target's classes; None if it is a number."""
+        return None if isinstance(self.target, Numeric) else len(self.target.levels)
+
+    @property
     def caveats(self) -> tuple[str, ...]:
         """Why a guarantee does not hold for data that are encoded so."""
         return (FROM_DATA,) if self.from_private_data else ()

@@ -20,7 +20,7 @@ from cloister.board.billboard import Billboard
 from cloister.board.storage import private_folder, storage_errors, sync_folder, sync_tree
 from cloister.errors import CloisterError, InputError, PlanError
 from cloister.plan import Plan
-from cloister.tables.codebook import Categorical, Codebook
+from cloister.tables.codebook import Codebook
 from cloister.tables.model import TaskModel
 from cloister.tables.table_run import EstimatorSettings, TableRun
 
@@ -157,8 +157,7 @@ def _read_models(folder: Path, codebook: Codebook, tasks: Iterable[str] | None) 
 def _stacked(models: list[States], codebook: Codebook) -> States:
     """Put models together, one row a task; of what not all have, nothing."""
     if not models:
-        classes = len(codebook.target.levels) if isinstance(codebook.target, Categorical) else 2
-        return {"coef": np.zeros((0, (classes - 1) * codebook.width))}
+        return {"coef": np.zeros((0, ((codebook.classes or 2) - 1) * codebook.width))}
     shared = set.intersection(*(set(model) for model in models))
     return {name: np.concatenate([model[name] for model in models]) for name in models[0] if name in shared}
 
@@ -168,7 +167,7 @@ def read_codebook(folder: Path, plan: Plan) -> Codebook:
     book = Codebook.load(folder / "codebook.toml")
     rows = plan.algorithm.rows
     due = None if rows is None or rows.features is None else (*rows.features, rows.classes)
-    found = (book.width, len(book.target.levels) if isinstance(book.target, Categorical) else None)
+    found = (book.width, book.classes)
     if due is not None and found != due:
         raise InputError(
             f"{folder / 'codebook.toml'} must give the plan's columns and classes, {due}. Got {found}. "

@@ -28,7 +28,7 @@ from cloister.privacy import accounting
 from cloister.privacy.events import Cost
 from cloister.privacy.randomness import source_of
 from cloister.privacy.sampling import Everyone
-from cloister.tables.codebook import Codebook, Numeric
+from cloister.tables.codebook import Codebook
 from cloister.tables.table_run import TableRun
 from cloister.tasks import Block, Tasks
 from cloister.tune.grid import (
@@ -263,6 +263,8 @@ def fit_best(
 
 
 def _loss(codebook: Codebook) -> Loss:
-    if isinstance(codebook.target, Numeric):
-        return LeastSquares(codebook.width)
-    return Softmax(codebook.width, len(codebook.target.levels))
+    return (
+        LeastSquares(codebook.width)
+        if codebook.classes is None
+        else Softmax(codebook.width, codebook.classes)
+    )
