@@ -89,7 +89,7 @@ class BoardView(Protocol):
     def releases(self) -> Sequence[Release]:
         """Every release so far, in order."""
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Array:
         """Return the latest public array of this name."""
 
     def __contains__(self, name: str) -> bool:

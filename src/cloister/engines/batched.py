@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cloister.arrays import States, Words
+from cloister.arrays import Array, States, Words, as_array
 from cloister.board.billboard import Billboard, BoardView, Release
 from cloister.channel import finite_rows
 from cloister.doubts import SHARED_DEVICE, Doubt
@@ -140,7 +140,7 @@ class _Bucket:
         X, y, weight, keys = (self._fetch(column, at) for column in (self.X, self.y, self.weight, self.keys))
         if real < len(weight):
             weight[real:] = 0
-        return Block(np.arange(len(weight)), X, y, weight, keys)  # type: ignore[arg-type]
+        return Block(np.arange(len(weight)), *map(as_array, (X, y, weight, keys)))
 
     def states_of(self, at: slice | Tensor) -> dict[str, Tensor]:
         return {name: self._fetch(array, at) for name, array in self.states.items()}
@@ -190,11 +190,11 @@ class _DeviceBoard:
     def __contains__(self, name: str) -> bool:
         return name in self.board
 
-    def __getitem__(self, name: str) -> Tensor:
+    def __getitem__(self, name: str) -> Array:
         if name not in self.arrays:
             array = np.asarray(self.board[name], dtype=np.float32)
             self.arrays[name] = torch.tensor(array, device=self.device)
-        return self.arrays[name]
+        return as_array(self.arrays[name])
 
 
 @dataclass

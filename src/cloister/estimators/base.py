@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -336,7 +336,7 @@ class BaseMultiTaskClassifier(ClassifierMixin, BaseMultiTask):  # type: ignore[m
         chances = class_probabilities(*self._rows(X, tasks))[:, : len(self.classes_)]
         return np.asarray(chances / chances.sum(axis=1, keepdims=True))
 
-    def predict(self, X: Any, tasks: ArrayLike | None = None) -> NDArray[Any]:
+    def predict(self, X: Any, tasks: ArrayLike | None = None) -> Array:
         """Return the most probable class by each row's own task's model."""
         likeliest = self.predict_proba(X, tasks).argmax(axis=1)
         return np.asarray(self.classes_[likeliest])

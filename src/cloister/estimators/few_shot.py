@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from cloister.algorithms.finetuning import FineTuning
 from cloister.algorithms.meta import MetaSGD
 from cloister.algorithms.server import ServerMomentum
+from cloister.arrays import Array
 from cloister.engines.batched import Batched
 from cloister.engines.rounds_only import RoundsOnly
 from cloister.engines.run import adapt, run
@@ -152,13 +153,13 @@ class FewShotModel:
     """One task's own classifier; it is that task's alone."""
 
     learner: Module
-    classes: NDArray[Any]
+    classes: Array
     coef: NDArray[np.float32]
 
     def __repr__(self) -> str:
         return f"FewShotModel({len(self.classes)} classes, private)"
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, X: ArrayLike) -> Array:
         scores = self.learner.predict(self.coef, _pixels(np.asarray(X))[None])[0]
         return np.asarray(self.classes[scores[:, : len(self.classes)].argmax(axis=1)])
 
@@ -172,7 +173,7 @@ def _paced(plan: Plan, algorithm: MetaSGD) -> Plan:
     return replace(plan, algorithm=replace(algorithm, server=server))
 
 
-def _pixels(X: NDArray[Any]) -> NDArray[Any]:
+def _pixels(X: Array) -> Array:
     """Return images of bytes, of shape (rows, channels, height, width), as floats in [0, 1]; others as is."""
     return X.astype(np.float32) / np.float32(255) if X.dtype == np.uint8 and X.ndim == 4 else X
 
@@ -198,7 +199,7 @@ def _check_targets(tasks: Tasks, ways: int) -> None:
         )
 
 
-def _net_for(X: NDArray[Any], ways: int) -> Any:
+def _net_for(X: Array, ways: int) -> Any:
     shape = X.shape[1:]
     if X.dtype.kind in "iu" and shape == (98,):
         return glyph_net(ways)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloister.arrays import Array, Floats, States
 from cloister.board.storage import write_private
@@ -40,7 +39,7 @@ class TaskModel:
     noise: float | None
 
     @classmethod
-    def of(cls, task: str, codebook: Codebook, model: Mapping[str, NDArray[Any]]) -> TaskModel:
+    def of(cls, task: str, codebook: Codebook, model: Mapping[str, Array]) -> TaskModel:
         """Take one task's row of a run's models."""
         noise = float(model["noise"]) if "noise" in model else None
         covariance = model.get("covariance", no_posterior(model["coef"]))

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cloister.algorithm import Algorithm, Budget
 from cloister.arrays import States
-from cloister.board.billboard import Billboard, Release
+from cloister.board.billboard import BoardView, Release
 from cloister.channel import Absolute, Channel, Relation, Round
 from cloister.engines.curator import Bill, charge, check_price
 from cloister.engines.local import Local
@@ -67,23 +67,23 @@ class Ballot(Algorithm):
     def start(self) -> dict[str, NDArray[Any]]:
         return {"votes": np.zeros(self.candidates)}
 
-    def channel(self, board: Billboard) -> Channel:
+    def channel(self, board: BoardView) -> Channel:
         return self._channel
 
-    def init(self, block: Block, board: Billboard) -> States:
+    def init(self, block: Block, board: BoardView) -> States:
         return {}
 
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[NDArray[Any], States]:
         """Vote for the smallest loss; the first of equals."""
         known = np.asarray(np.isfinite(block.X[:, 0]))
         best = np.where(known, block.X[:, 0], np.inf).argmin(axis=1)
         one_hot = best[:, None] == np.arange(self.candidates)
         return one_hot & known.any(axis=1, keepdims=True), states
 
-    def update(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
+    def update(self, release: Release, board: BoardView) -> dict[str, NDArray[Any]]:
         return {"votes": release.value}
 
-    def finish(self, states: States, block: Block, board: Billboard) -> States:
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
         return {}
 
 
