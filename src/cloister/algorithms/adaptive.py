@@ -45,8 +45,8 @@ class AdaptiveFedAvg(FedAvg):
     speed : float
         The clip of the next round is at most ``exp(speed)`` times longer or shorter.
     vote : float
-        How loud a task says whether it was clipped, against an update of the clip's length. The count gets
-        clearer, and the update's noise :math:`\sqrt{1 + vote^2/4}` times louder.
+        Length of the vote whether a task was clipped, against an update of the clip's length. The count gets
+        clearer, and the update's noise :math:`\sqrt{1 + vote^2/4}` times larger.
 
     Privacy
     -------

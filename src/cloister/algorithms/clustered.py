@@ -113,7 +113,7 @@ class ClusteredMetaSGD(Meta):
         times = (int(self.splitting * self.rounds * (i + 1) / (count + 1)) for i in range(count))
         return tuple(sorted({time for time in times if time > 0}))
 
-    def _awake(self, rounds: int) -> int:
+    def _in_use(self, rounds: int) -> int:
         """Return how many models are in use after so many rounds."""
         return min(self.models, 1 + sum(split <= rounds for split in self._splits))
 
@@ -150,7 +150,7 @@ class ClusteredMetaSGD(Meta):
     def update(self, release: Release, board: BoardView) -> Public:
         noisy = self.clip * release.value / release.denominator
         gradients = noisy[: self._width].copy()
-        gradients[self._awake(board.rounds) * self.learner.size :] = 0.0  # noise alone, of models not in use
+        gradients[self._in_use(board.rounds) * self.learner.size :] = 0.0  # noise alone, of models not in use
         moved = self.server.step(board, -gradients)
         votes = board["votes"] + (noisy[self._width :] if self.models > 1 else 0.0)
         if board.rounds + 1 in self._splits:
@@ -172,7 +172,7 @@ class ClusteredMetaSGD(Meta):
     def _best(self, models: Array, block: Block, board: BoardView, keep: Keep) -> tuple[Array, Array]:
         """Solve from every model in use; return which is best for each task, and what to keep of that."""
         size = self.learner.size
-        for j in range(self._awake(board.rounds)):
+        for j in range(self._in_use(board.rounds)):
             model = models[j * size : (j + 1) * size]
             solved, offset = self.solve(model, block, board)
             loss = self.learner.losses(solved, block) + self.lam / 2 * (offset * offset).sum(1)
@@ -185,12 +185,12 @@ class ClusteredMetaSGD(Meta):
         return best, kept
 
     def _split(self, moved: Public, votes: Array, time: int) -> Public:
-        """Split the fullest model in two, if another is still asleep or can be spared."""
-        awake, before = self._awake(time), self._awake(time - 1)
-        heard = np.round(votes / (self.vote * self.clip), 6)  # a tie is a tie, whatever the rounding
-        full = int(np.argmax(heard[:before]))
+        """Split the fullest model in two, if another is not in use yet or can be spared."""
+        used, before = self._in_use(time), self._in_use(time - 1)
+        counts = np.round(votes / (self.vote * self.clip), 6)  # a tie is a tie, whatever the rounding
+        full = int(np.argmax(counts[:before]))
         models = moved["mean"].reshape(self.models, -1)
-        spare = before if awake > before else _spare(models.astype(np.float64), heard, full)
+        spare = before if used > before else _spare(models.astype(np.float64), counts, full)
         if spare is None:
             return moved
         public = {name: np.array(array) for name, array in moved.items()}

@@ -77,7 +77,7 @@ class ModelProtected(LossAlgorithm):
     averaged : bool
         Return the average of the iterates rather than the last one.
     shift : float
-        Which part of the public shift that keeps a noisy covariance positive to apply. 1 makes loud noise
+        Which part of the public shift that keeps a noisy covariance positive to apply. 1 makes large noise
         single-task learning; less keeps more of the signal where noise is faint. Post-processing: free.
     """
 
@@ -235,7 +235,7 @@ class LowRank(ModelProtected):
     sensitivity :math:`K^2` (zero-out) or :math:`\sqrt2 K^2` (replace), with GOE noise of deviation s; the
     Gaussian-DP parameters of the rounds add up in squares. A public shift
     :math:`s(\sqrt{2d} + \sqrt{2\log(2T/\beta)})` keeps the covariance positive, but for chance
-    :math:`\beta`, so that loud noise gives M close to I: single-task learning, as in Proposition 1.
+    :math:`\beta`, so that large noise gives M close to I: single-task learning, as in Proposition 1.
 
     References
     ----------

@@ -94,8 +94,8 @@ class SharedPrior(BayesianAlgorithm):
         question = self._question(board)
         if question is None:
             return self.structure.message(self.learner, states, block, board), states
-        heard = board.rounds > len(self._questions[0])
-        candidates = self.structure.candidates(self.learner, board) if heard else self.learner.own_candidates
+        shared = board.rounds > len(self._questions[0])
+        candidates = self.structure.candidates(self.learner, board) if shared else self.learner.own_candidates
         return question.answer(states, block, candidates, self._said(board)), states
 
     def update(self, release: Release, board: BoardView) -> Public:

@@ -86,7 +86,7 @@ class ServerMomentum:
 class ServerAdam:
     """Move the public model by running mean of noisy updates over the root of that of their squares.
 
-    Noise alone makes the squares, where it is loud: then every coordinate moves by about `lr` a round.
+    Noise alone makes the squares, where it is large: then every coordinate moves by about `lr` a round.
 
     Parameters
     ----------

@@ -59,7 +59,7 @@ class Structure(Protocol):
 def _descend(learner: BayesianLearner, g: Floats, s: float, weight: float, board: BoardView) -> Public:
     """Move the public mean by what the tasks said: gather evidence first, then accelerated steps.
 
-    Until the average offset is louder than its noise the mean stays at zero (`since` 0); from then on each
+    Until the average offset is larger than its noise the mean stays at zero (`since` 0); from then on each
     round is a step from the point tasks were looking from, and `variance` follows the noise in the mean.
     """
     since, dim = int(board["since"]), len(g)
@@ -78,14 +78,14 @@ def _descend(learner: BayesianLearner, g: Floats, s: float, weight: float, board
     total, precision = board["sum"] + weight * g, float(board["precision"]) + weight
     noise = float(board["noise"]) + (weight * s) ** 2
     average, variance = total / precision, noise / precision**2
-    loudness = float(average @ average)
+    squared = float(average @ average)
     # a sd above pure noise, and noise at most twice as long as any mean of clipped offsets can be
-    heard = loudness > (dim + math.sqrt(2 * dim)) * variance and dim * variance < 4
-    mean = learner.clip * average if heard else np.zeros(dim)
+    moves = squared > (dim + math.sqrt(2 * dim)) * variance and dim * variance < 4
+    mean = learner.clip * average if moves else np.zeros(dim)
     return {
         "mean": mean,
         "previous": mean,
-        "since": np.array(int(heard)),
+        "since": np.array(int(moves)),
         "variance": np.array(learner.clip**2 * variance),
         "sum": total,
         "precision": np.array(precision),
@@ -123,7 +123,7 @@ def _shrunk_mean(board: BoardView) -> Floats:
 def _shared_candidates(learner: BayesianLearner, mean: Floats, factors: list[Floats]) -> list[Candidate]:
     """Return own priors (weight .1), priors around the mean (.6) and around it with a covariance (.3).
 
-    Where neither a mean nor a covariance was heard, tasks keep to themselves.
+    Where neither a mean nor a covariance stands out of the noise, tasks keep to themselves.
     """
     if not mean.any() and not factors:
         return _own(learner, 1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -60,9 +60,7 @@ class Gain:
 
     def verdict(self, name: str) -> str:
         if (self.errors["joined"] == self.errors["own"]).all():
-            return (
-                "No difference: nothing was heard on the board above its noise, and your model is your own."
-            )
+            return "No difference: nothing on the board stands out of its noise, and your model is your own."
         mean, low, high = self.change
         size = f"{abs(mean):.0%} {'lower' if mean < 0 else 'higher'}"
         span = f"95% range {low:+.0%} to {high:+.0%}"
@@ -162,7 +160,7 @@ def _fits(public: TableRun, own: Tasks) -> dict[str, States]:
         return fits
 
 
-def _document(task: str, name: str, found: Gain) -> dict[str, Any]:
+def _document(task: str, name: str, found: Gain) -> dict[str, object]:
     mean, low, high = found.change
     return {
         "task": task,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -201,9 +201,9 @@ def _row(who: str, balance: Balance, group: int) -> list[str]:
     return [who, f"{balance.spent_by(group):.4g}", f"{balance.budget_of(group):.4g}"]
 
 
-def _document(balance: Balance, group: int | None = None) -> dict[str, Any]:
+def _document(balance: Balance, group: int | None = None) -> dict[str, object]:
     account = balance.account
-    document = {
+    document: dict[str, object] = {
         "population": account.population,
         "tasks": account.n_tasks,
         "relation": account.relation.value,
@@ -220,7 +220,7 @@ def _document(balance: Balance, group: int | None = None) -> dict[str, Any]:
     return {**document, "group": owner}
 
 
-def _entry(charge: Charge) -> dict[str, Any]:
+def _entry(charge: Charge) -> dict[str, object]:
     return {
         "number": charge.number,
         "time": charge.time,

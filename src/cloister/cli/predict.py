@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -101,7 +101,7 @@ def _deliver(
         write_csv(file, table)
     if json:
         where = {"file": file} if file is not None else {k: v.tolist() for k, v in added.items()}
-        return emit({"rows": rows, "tasks_from_board": unseen} | where)
+        return emit({"rows": rows, "tasks_from_board": unseen, **where})
     if file is None:
         return typer.echo(csv_text(table), nl=False)
     say(f"Wrote {file}: {rows} rows. Each prediction is private to its task.")
@@ -150,7 +150,7 @@ def replay(
         say(f"Wrote {file}. It is private to task {model.task!r}.")
 
 
-def _document(model: TaskModel) -> dict[str, Any]:
+def _document(model: TaskModel) -> dict[str, object]:
     return {
         "task": model.task,
         "columns": list(model.codebook.column_names),

@@ -92,12 +92,12 @@ def note(sentence: str) -> None:
     _console(stderr=True).print(sentence, markup=False, style="dim")
 
 
-def emit(document: Mapping[str, Any]) -> None:
+def emit(document: Mapping[str, object]) -> None:
     """Print strict JSON on stdout; infinity becomes the text "inf"."""
     typer.echo(json.dumps(_plain(document), allow_nan=False, ensure_ascii=False, indent=2))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Turn a tree into what strict JSON can hold."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -33,7 +33,7 @@ class _Evidence:
 
     folder: Path
     head: str | None
-    types: Collection[Any]
+    types: Collection[object]
     passed: set[str] = field(default_factory=set)
     plan: Plan = field(init=False)
     board: Billboard = field(init=False)
@@ -181,7 +181,7 @@ def _guarantee_follows(seen: _Evidence) -> str:
     return f"epsilon {claimed.epsilon:.6g}, delta {claimed.delta:.3g}, {claimed.relation}"
 
 
-def _close(said: Any, value: float) -> bool:
+def _close(said: object, value: float) -> bool:
     return isinstance(said, float) and math.isclose(said, value, rel_tol=1e-9)
 
 
@@ -209,7 +209,7 @@ def _verdict(seen: _Evidence, good: bool) -> str:
     return f"{seen.folder} passes. Its guarantee is in guarantee.txt.\n{head}"
 
 
-def _document(seen: _Evidence, checks: list[_Check], good: bool) -> dict[str, Any]:
+def _document(seen: _Evidence, checks: list[_Check], good: bool) -> dict[str, object]:
     claimed = seen.guarantee
     return {
         "folder": seen.folder,

@@ -71,7 +71,7 @@ class _Recipe:
     source: tuple[str, str]
     task: str
     target: str
-    bounds: Mapping[str, Any]
+    bounds: Mapping[str, object]
     description: str
     complete: tuple[str, ...] = ()
     derived: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)

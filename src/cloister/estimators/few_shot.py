@@ -34,7 +34,7 @@ INNER = Descent(lr=0.1, batch=20, steps=6)
 LAM, CLIP = 0.1, 0.05
 ADAPTING = FineTuning(Descent(lr=0.1, steps=50))
 #: Largest step of the public start, and the noise in a round's mean, in clips, from which on it is smaller.
-STEP, QUIET = 20.0, 0.07
+STEP, RELATIVE_NOISE = 20.0, 0.07
 
 
 @dataclass(eq=False, repr=False)
@@ -165,11 +165,11 @@ class FewShotModel:
 
 
 def _paced(plan: Plan, algorithm: MetaSGD) -> Plan:
-    """Let the public start take smaller steps the louder its noise, which is a public number."""
+    """Let the public start take smaller steps the larger its noise, which is a public number."""
     channel = plan.rounds[0].channels[0]
     mean = plan.sampling.denominator(plan.n_tasks, len(plan.rounds))
-    loud = plan.noise(0, channel) * math.sqrt(channel.dim) / mean
-    server = ServerMomentum(STEP * min(1.0, QUIET / max(loud, 1e-12)) ** 2, beta=0.9)
+    relative = plan.noise(0, channel) * math.sqrt(channel.dim) / mean
+    server = ServerMomentum(STEP * min(1.0, RELATIVE_NOISE / max(relative, 1e-12)) ** 2, beta=0.9)
     return replace(plan, algorithm=replace(algorithm, server=server))
 
 

@@ -76,7 +76,7 @@ class _Meta(BaseLinear):
             raise InputError(f"tail must be a number in [0, 1]. Got {self.tail!r}.")
 
     def adapt(
-        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, task: object = "new"
+        self, X: object, y: object, sample_weight: ArrayLike | None = None, *, task: object = "new"
     ) -> TaskModel:
         """Return the model of one task that was not in `fit`, from its own rows and the board alone.
 

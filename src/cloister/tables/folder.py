@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -50,7 +49,7 @@ README = """\
 A run of cloister.
 
 Public: anyone may see these files.
-  plan.toml        what was run, how loud the noise is, and for how many tasks
+  plan.toml        what was run, how large the noise is, and for how many tasks
   board            the billboard: every noisy release, hash-chained
   head.txt         the hash that stands for the whole board: sign it, publish it or keep a copy of it
   codebook.toml    what was publicly known about the columns
@@ -98,7 +97,7 @@ def _percent(character: str) -> str:
     return "".join(f"%{byte:02X}" for byte in character.encode())
 
 
-def read_plan(path: Path, types: Iterable[Any] = ()) -> Plan:
+def read_plan(path: Path, types: Iterable[object] = ()) -> Plan:
     """Read a plan file; whatever is wrong with it is one sentence."""
     if not path.is_file():
         raise PlanError(f"There is no plan file {path}. Check the path.")
@@ -113,12 +112,12 @@ def read_plan(path: Path, types: Iterable[Any] = ()) -> Plan:
     return plan
 
 
-def read_run(folder: Path, types: Iterable[Any] = ()) -> TableRun:
+def read_run(folder: Path, types: Iterable[object] = ()) -> TableRun:
     """Read a finished run with all models that are there; of the public part alone, there are none."""
     return with_models(folder, read_public(folder, types))
 
 
-def read_public(folder: Path, types: Iterable[Any] = ()) -> TableRun:
+def read_public(folder: Path, types: Iterable[object] = ()) -> TableRun:
     """Read the public part of a finished run; refuse one that is not whole or not of its plan."""
     require_folder(folder)
     plan = read_plan(folder / "plan.toml", types)

@@ -184,18 +184,18 @@ class TableRun:
         )
         return "\n\n".join([*parts, "\n".join(["For a task without rows the board has:", *lines])])
 
-    def predict(self, X: Any, tasks: ArrayLike | None = None) -> Array:
+    def predict(self, X: object, tasks: ArrayLike | None = None) -> Array:
         """Predict each row by its own task's model, or by the board's for a task without one."""
         rows, ids = self._encode(X, tasks)
         return predicted_columns(self.codebook, rows, *self.locate(ids))["prediction"]
 
-    def _encode(self, X: Any, tasks: ArrayLike | None) -> tuple[Floats, Array]:
+    def _encode(self, X: object, tasks: ArrayLike | None) -> tuple[Floats, Array]:
         columns = split_table(X, self.codebook.task, tasks)
         refuse_missing(columns.features, columns.ids)
         return self.codebook.encode(check_columns(self.codebook, columns)), columns.ids
 
     def replay(
-        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, task: object = "new"
+        self, X: object, y: object, sample_weight: ArrayLike | None = None, *, task: object = "new"
     ) -> TaskModel:
         """Return one task's model from its own rows and the board alone: nothing leaves, nothing is spent."""
         return self.model_of(one_task(self.codebook, X, y, self.codebook.task, sample_weight), task)
