@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor as Tensor
 
 __all__ = ["Array", "Floats", "Integers", "Public", "States", "Words"]
 

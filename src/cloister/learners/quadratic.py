@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
+    from cloister.arrays import Tensor
     from cloister.learners.network.penalties import Stacked
     from cloister.learners.network.training import Trainer
 
