@@ -225,7 +225,7 @@ def _cost(mu: float, n_tasks: int, relation: Relation) -> Cost:
 def _budget(n_tasks: int, epsilon: float, delta: float) -> float:
     """Return the mu that a price buys; refuse noise that integers cannot hold before anything is charged."""
     if not 0 < epsilon < math.inf:
-        raise PlanError(f"epsilon must be > 0 and finite. Got {epsilon}. Leave it out to stay at home.")
+        raise PlanError(f"epsilon must be > 0 and finite. Got {epsilon}. Leave it out for private scores.")
     mu = accounting.calibrate(lambda mu: _cost(mu, n_tasks, Relation.REPLACE), epsilon, delta)
     _release(mu, n_tasks).check()
     return mu

@@ -149,7 +149,7 @@ def test_progress_and_mismatch():
     plan = Plan(STATEFUL, Gaussian(1.0), n_tasks=M)
     run(plan, tasks, random_state=0, progress=lambda *at: calls.append(at))
     assert calls == [(t, 6) for t in range(1, 7)]
-    with pytest.raises(InputError, match="The plan is for 9 tasks, the data has 14"):
+    with pytest.raises(InputError, match=r"The plan is for 9 tasks\. Got 14"):
         run(replace(plan, n_tasks=9), tasks)
     half = run(plan, tasks, random_state=0).board.before(3)
     with pytest.raises(InputError, match="holds 3 of 6 releases"):

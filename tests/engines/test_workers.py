@@ -258,7 +258,7 @@ def real(rows):
     ("spoil", "words"),
     [
         (too_long, "longer than its channel allows"),
-        (twice, "two messages in one round"),
+        (twice, "one message a round"),
         (unknown, "one task on the roster that takes part"),
         (unsampled, "one task on the roster that takes part"),
         (real, "64-bit integers"),

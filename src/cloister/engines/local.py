@@ -145,7 +145,7 @@ def _listen(
     for name, array in part.items():
         home = merged.get(name)
         if home is None or array.shape != (len(rows), *home.shape[1:]) or array.dtype != home.dtype:
-            raise AlgorithmError(f"send changes the names, shapes or types of the state: {name!r}.")
+            raise AlgorithmError(f"send must keep the state's names, shapes and types. Got another {name!r}.")
         home[rows] = array
     return merged, True, messages
 

@@ -135,7 +135,7 @@ def on_all_rows(done: Run, tasks: Tasks) -> Run:
 
 def check_tasks(tasks: Tasks, n_tasks: int) -> None:
     if len(tasks) != n_tasks:
-        raise InputError(f"The choice is for {n_tasks} tasks, the data has {len(tasks)}.")
+        raise InputError(f"The choice is for {n_tasks} tasks. Got {len(tasks)}. Make one for these.")
 
 
 def split_seed(random_state: int | None) -> int:

@@ -239,7 +239,7 @@ def fit_best(
 
     first = next((estimator for estimator in estimators if isinstance(estimator, BasePrivate)), None)
     if first is None:
-        raise InputError("One of the estimators must share something. Got none with an epsilon.")
+        raise InputError("One of the estimators must have an epsilon. Got none that has one.")
     for name in ("task", "bounds", "epsilon", "delta", "relation", "ledger", "random_state"):
         given = [estimator.get_params()[name] for estimator in estimators if name in estimator.get_params()]
         if any(value is not given[0] and value != given[0] for value in given):
