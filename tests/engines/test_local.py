@@ -350,7 +350,7 @@ BROKEN = [
     (RaisesOnGarbage, r"init failed for task 't007': bad data .with features of inf in its place"),
     (SpeaksTwice, r"one message a task, of shape \(2, 3\)\. Got shape \(4, 3\)"),
     (OneWordForAll, r"one message a task, of shape \(2, 3\)\. Got shape \(1, 3\)"),
-    (ForgetsWhenSampled, "changes the names, shapes or types of the state"),
+    (ForgetsWhenSampled, "must keep the state's names, shapes and types"),
     (Draws, "mixes rows|replay differs"),
     (PostsWords, "numbers only"),
     (LikesNoise, "little noise is not no noise"),

@@ -100,8 +100,8 @@ class Batched:
         device = torch.empty(0, device=device).device  # with its number, as tensors there have it
         trainer = Trainer(network.net, network.loss, device, Precision(self.tf32, self.bf16), self.compiled)
         bound = plan.algorithm.with_network(Module(network.net, network.loss, trainer))
-        said = max((c.dim for r in plan.rounds[:1] for c in r.channels), default=0)  # may be several models
-        limit = self.block or _fitting(trainer, rows, plan.algorithm.local_batch or 2**31, said)
+        dim = max((c.dim for r in plan.rounds[:1] for c in r.channels), default=0)  # may be several models
+        limit = self.block or _fitting(trainer, rows, plan.algorithm.local_batch or 2**31, dim)
         rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
         _keep_memory()
         yield _BatchedWorkers(plan, bound, trainer, _buckets(rows, limit, rate, seeds, trainer.device))
@@ -358,7 +358,7 @@ def _free(device: torch.device) -> float:
     return float(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 8e9
 
 
-def _fitting(trainer: Trainer, tasks: Tasks, batch: int, said: int) -> int:
+def _fitting(trainer: Trainer, tasks: Tasks, batch: int, dim: int) -> int:
     """Return how many tasks fit: states or messages a dozen times over, rows, and room for activations.
 
     On a processor what a step touches should stay in its caches: rows, activations, weights and slopes.
@@ -369,5 +369,5 @@ def _fitting(trainer: Trainer, tasks: Tasks, batch: int, said: int) -> int:
         example = torch.zeros(1, *tasks.X.shape[1:], dtype=kind_of(tasks.X), device=trainer.device)
         touched = min(batch, rows) * (example.numel() + trainer.activations(example)) + 3 * sum(trainer.sizes)
         return max(1, CACHE // (4 * touched))
-    each = 12 * 4 * max(said, sum(trainer.sizes)) + 4 * rows * row + 400 * row * 20
+    each = 12 * 4 * max(dim, sum(trainer.sizes)) + 4 * rows * row + 400 * row * 20
     return max(1, int(0.3 * _free(trainer.device) / each))

@@ -1,8 +1,8 @@
 """One run for each of some fixed, publicly known clusters of tasks: a mean for those who resemble each other.
 
-A task speaks in the run of its own cluster and in no other, so that run's price is its price. The noise of a
-cluster is as loud as that of a run of all tasks, and its tasks are fewer: clusters pay where they tell apart
-tasks that have little in common.
+A task takes part in the run of its own cluster and in no other, so that run's price is its price. The noise
+of a cluster is that of a run of all tasks, and its tasks are fewer: clusters pay where they separate tasks
+that have little in common.
 """
 
 from __future__ import annotations
