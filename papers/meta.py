@@ -59,7 +59,7 @@ class Setting:
     Parameters
     ----------
     lam, clip : float
-        Pull towards a meta-model, and largest length of a slope.
+        Penalty on the distance from a meta-model, and largest length of a gradient.
     rounds : int
         Releases of `MetaSGD` and `ClusteredMetaSGD`.
     step : float

@@ -122,7 +122,7 @@ class Setting:
     clip, rounds
         As for `FedAvg`.
     lam, prox : float
-        Pull towards the public model, of private MTL and of FedProx.
+        Penalty on the distance from the public model, of private MTL and of FedProx.
     sampling : Sampling
         Who takes part.
     relation : {"replace", "zero_out"}

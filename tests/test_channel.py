@@ -277,7 +277,7 @@ def test_svec_is_an_isometry(matrices):
 
 @pytest.mark.parametrize("clip", [0.0, -1.0, math.inf, math.nan])
 def test_a_clip_that_bounds_nothing_is_refused(clip):
-    with pytest.raises(PlanError, match=r"clip must be > 0 and finite\. Got .*\. Use mechanism=Silent"):
+    with pytest.raises(PlanError, match=r"clip must be > 0 and finite\. Got .*\. Use NoNoise"):
         Channel(2, clip)
 
 

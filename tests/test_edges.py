@@ -90,8 +90,8 @@ MERGED = {
     "surrogate": (["victim", "\ud800"], r"halves of surrogate pairs"),
 }
 SPLIT = {
-    "white space": (["Elm", "Elm "], r"spelt in one way\. Got 'Elm' and 'Elm '"),
-    "normal form": (["Müller", "Mu\u0308ller"], r"spelt in one way\. Got 'M\\xfcller' and 'Mu\\u0308ller'"),
+    "white space": (["Elm", "Elm "], r"spelled in one way\. Got 'Elm' and 'Elm '"),
+    "normal form": (["Müller", "Mu\u0308ller"], r"spelled in one way\. Got 'M\\xfcller' and 'Mu\\u0308ller'"),
 }
 BOOK = {"x": (-1, 1), "y": (-1, 1)}
 
@@ -148,16 +148,16 @@ class TestNames:
         assert set(names) < set(route(*table(names), ledger).task_ids_.tolist())
         assert len(ledger.history) == 1
 
-    @pytest.mark.parametrize("spelt", ["Elm ", "Müller", "Mu\u0308ller"])
-    def test_a_model_is_found_by_any_spelling_of_its_name(self, spelt):
-        tasks = data([spelt, *map("t{}".format, range(N - 1))])
+    @pytest.mark.parametrize("spelled", ["Elm ", "Müller", "Mu\u0308ller"])
+    def test_a_model_is_found_by_any_spelling_of_its_name(self, spelled):
+        tasks = data([spelled, *map("t{}".format, range(N - 1))])
         done = cl.run(plan(), tasks)
-        name = tasks.only(spelt).ids[0]
-        np.testing.assert_array_equal(done.model(spelt)["coef"], done.model(name)["coef"])
+        name = tasks.only(spelled).ids[0]
+        np.testing.assert_array_equal(done.model(spelled)["coef"], done.model(name)["coef"])
         places = dict.fromkeys(tasks.ids.tolist(), "here") | {str(name): "here"}
         del places[str(name)]
-        both = cl.engines.run_clusters(plan(), tasks, places | {spelt: "here"})
-        assert both.model(spelt)["coef"].shape == (3,)
+        both = cl.engines.run_clusters(plan(), tasks, places | {spelled: "here"})
+        assert both.model(spelled)["coef"].shape == (3,)
 
     @settings(max_examples=25, deadline=None)
     @given(st.lists(st.text(min_size=1, max_size=5), min_size=3, max_size=3, unique=True))
@@ -178,8 +178,8 @@ class TestNames:
                 (Path(home) / file).touch()
             found = sorted(str(task_of(path)) for path in Path(home).glob("*.json"))
         assert found == sorted(done.private.ids.tolist())
-        for spelt in names:
-            assert done.model(spelt)["coef"].shape == (3,)
+        for spelled in names:
+            assert done.model(spelled)["coef"].shape == (3,)
 
     def test_files_of_floats_that_may_be_several_names_are_refused(self, tmp_path):
         for values, fine in (([3.0, 2.0**53], False), ([3.0, 4.0], True)):
@@ -196,7 +196,7 @@ class TestNames:
         x, y, ids = table(names)
         write_csv("t.csv", {"s": np.array(ids), "x": x, "y": y})
         cl.Codebook.from_mapping(BOOK, ["x"], "y", task="s").save("book.toml")
-        with pytest.raises(InputError, match=r"Task column 's' of t.csv: A task must be spelt in one way"):
+        with pytest.raises(InputError, match=r"Task column 's' of t.csv: A task must be spelled in one way"):
             fit(Path("t.csv"), Path("book.toml"))
         assert sorted(path.name for path in tmp_path.iterdir()) == ["book.toml", "t.csv"]
 

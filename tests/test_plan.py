@@ -159,7 +159,7 @@ def test_plans_that_make_no_sense_are_refused():
 def test_an_uncalibrated_plan_neither_prices_nor_runs():
     plan = Plan(MeanRegularized(LeastSquares(2)), n_tasks=2)
     tasks = Tasks.from_arrays(np.zeros((2, 2)), np.zeros(2), [0, 1])
-    for use in (lambda: plan.guarantee, plan.open, lambda: run(plan, tasks)):
+    for use in (lambda: plan.guarantee, plan.create_board, lambda: run(plan, tasks)):
         with pytest.raises(PlanError, match=r"no noise level yet\. Call plan\.calibrate"):
             use()
 
@@ -258,18 +258,18 @@ def test_a_plan_checks_its_own_numbers(wrong, sentence):
 
 def test_a_number_has_one_spelling():
     """Equal plans have one fingerprint, however their numbers were typed."""
-    spelt = [MeanRegularized(LeastSquares(2), lam=lam) for lam in (1, 1.0, np.float64(1.0))]
+    spelled = [MeanRegularized(LeastSquares(2), lam=lam) for lam in (1, 1.0, np.float64(1.0))]
     assert (
         len(
             {
                 Plan(algorithm, n_tasks=n, delta=0.01).fingerprint
-                for algorithm in spelt
+                for algorithm in spelled
                 for n in (9, np.int64(9))
             }
         )
         == 1
     )
-    text = Plan(spelt[0], n_tasks=9).to_toml()
+    text = Plan(spelled[0], n_tasks=9).to_toml()
     assert Plan.from_toml(text.replace("lam = 1.0", "lam = 1")).to_toml() == text
 
 

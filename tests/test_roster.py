@@ -173,7 +173,7 @@ def test_missing_ids_are_refused(given):
 )
 def test_one_name_in_two_spellings_is_refused_and_both_are_shown(make, first, second):
     made = make(first, second) if make is objects else make([first, second])
-    with pytest.raises(InputError, match="spelt in one way") as caught:
+    with pytest.raises(InputError, match="spelled in one way") as caught:
         task_ids(made)
     shown = [part.split("'")[1] for part in str(caught.value).split(" and ")[:2]]
     assert shown[0] != shown[1]

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from torch import nn
 
 from cloister import Ledger, Plan, Tasks, check_algorithm, replay, run
-from cloister.algorithms import Independent, MeanRegularized, SharedPrior
+from cloister.algorithms import FedAvg, Independent, MeanRegularized, SharedPrior
 from cloister.channel import Relation
 from cloister.errors import AlgorithmError, BudgetError, InputError, PlanError
 from cloister.estimators import (
@@ -20,7 +21,7 @@ from cloister.estimators import (
     PooledRegressor,
     SingleTaskRegressor,
 )
-from cloister.learners import Classification, LeastSquares, Logistic, Regression
+from cloister.learners import Classification, Descent, LeastSquares, Logistic, Module, Regression
 from cloister.mechanisms import Gaussian
 from cloister.privacy import gaussian_dp
 from cloister.privacy.randomness import SeededRandomness
@@ -34,6 +35,9 @@ GRID = (
     MeanRegularized(LOSS, lam=0.0, lr=1.0, clip=0.1, rounds=3),
     Independent(Regression(D, intercept=False)),
 )
+
+
+NETWORK = FedAvg(Module(nn.Linear(D, 2)), Descent(0.1, steps=1), clip=1.0, rounds=1)
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +249,7 @@ def test_faces_are_chosen_among_and_come_fitted(alike):
         fit_best([grid[1], LowRankRegressor(bounds=bounds)], alike.X, alike.y, tasks=ids)
     with pytest.raises(InputError, match="Pooling has no plan"):
         fit_best([grid[1], PooledRegressor(bounds=bounds)], alike.X, alike.y, tasks=ids)
-    with pytest.raises(InputError, match="One of the estimators must share something"):
+    with pytest.raises(InputError, match="One of the estimators must have an epsilon"):
         fit_best(grid[:1], alike.X, alike.y, tasks=ids)
 
 
@@ -253,6 +257,7 @@ def test_faces_are_chosen_among_and_come_fitted(alike):
     ("wrong", "sentence"),
     [
         ({"candidates": GRID[:1]}, "two candidates or more"),
+        ({"candidates": (NETWORK, *GRID)}, "judges linear models, not networks"),
         ({"share": 1.0}, "share and holdout must be in"),
         ({"epsilon": math.inf}, "epsilon must be > 0 and finite"),
         ({"delta": 0.5}, "delta must be at most"),
@@ -266,7 +271,7 @@ def test_elections_that_make_no_sense_are_refused(wrong, sentence):
 
 
 def test_another_number_of_tasks_is_refused(alike):
-    with pytest.raises(InputError, match="for 7 tasks, the data has 120"):
+    with pytest.raises(InputError, match=r"for 7 tasks\. Got 120"):
         vote(Vote(GRID, LOSS, n_tasks=7, epsilon=1.0), alike)
 
 

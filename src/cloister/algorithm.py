@@ -11,7 +11,7 @@ from cloister.errors import InputError, PlanError
 
 if TYPE_CHECKING:
     from cloister.arrays import Array, Public, States
-    from cloister.board.billboard import Billboard, Release
+    from cloister.board.billboard import BoardView, Release
     from cloister.channel import Channel, Round
     from cloister.rows import Rows
     from cloister.tasks import Block
@@ -74,23 +74,23 @@ class Algorithm(ABC):
         """Return what the board says before anyone speaks."""
 
     @abstractmethod
-    def channel(self, board: Billboard) -> Channel:
+    def channel(self, board: BoardView) -> Channel:
         """Return what may leave a task in the coming round: one of the round's declared channels."""
 
     @abstractmethod
-    def init(self, block: Block, board: Billboard) -> States:
+    def init(self, block: Block, board: BoardView) -> States:
         """Return the tasks' private state."""
 
     @abstractmethod
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         """Take in the board, do this round's local work, return raw messages and new states."""
 
     @abstractmethod
-    def update(self, release: Release, board: Billboard) -> Public:
+    def update(self, release: Release, board: BoardView) -> Public:
         """Turn a release into the board's next public arrays."""
 
     @abstractmethod
-    def finish(self, states: States, block: Block, board: Billboard) -> States:
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
         """Return the tasks' models: private, local, free."""
 
     @property
@@ -98,7 +98,7 @@ class Algorithm(ABC):
         """The rows it takes; None if it does not say."""
         return None
 
-    def newcomer(self, board: Billboard) -> States:
+    def newcomer(self, board: BoardView) -> States:
         """Return the model of a task without rows, from the board alone; arrays of one task."""
         raise InputError(
             f"A board of {type(self).__name__} has no model for a task without rows. Use replay (on the "
@@ -148,26 +148,26 @@ class Wrapper(Algorithm):
     def start(self) -> Public:
         return self.inner.start()
 
-    def channel(self, board: Billboard) -> Channel:
+    def channel(self, board: BoardView) -> Channel:
         return self.inner.channel(board)
 
-    def init(self, block: Block, board: Billboard) -> States:
+    def init(self, block: Block, board: BoardView) -> States:
         return self.inner.init(block, board)
 
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         return self.inner.send(states, block, board)
 
-    def update(self, release: Release, board: Billboard) -> Public:
+    def update(self, release: Release, board: BoardView) -> Public:
         return self.inner.update(release, board)
 
-    def finish(self, states: States, block: Block, board: Billboard) -> States:
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
         return self.inner.finish(states, block, board)
 
     @property
     def rows(self) -> Rows | None:
         return self.inner.rows
 
-    def newcomer(self, board: Billboard) -> States:
+    def newcomer(self, board: BoardView) -> States:
         return self.inner.newcomer(board)
 
     def predict(self, models: States, X: Array) -> Array:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor as Tensor
 
 __all__ = ["Array", "Floats", "Integers", "Public", "States", "Words"]
 
+#: What algorithms compute with: of NumPy, or on a device tensors of torch (see `as_array`).
 Array: TypeAlias = NDArray[Any]
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
@@ -37,6 +38,11 @@ def namespace(array: object) -> ModuleType:
     """Return the library whose functions take this array: torch for its tensors, NumPy for all else."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and isinstance(array, torch.Tensor) else np
+
+
+def as_array(tensor: Tensor) -> Array:
+    """Hand a tensor to an algorithm, which uses of arrays what both libraries have under one name."""
+    return cast(Array, tensor)
 
 
 def to_uniforms(words: A) -> A:

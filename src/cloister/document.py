@@ -331,7 +331,7 @@ def _fitted(name: str, field: dataclasses.Field[Any], value: Any) -> Any:
             return float(value) if item == "float" else value
         if item != choice and isinstance(value, tuple) and all(_is(item, v) for v in value):
             return tuple(map(float, value)) if item == "float" else value
-    raise PlanError(f"{field.name} of {name} must be {_said(choices)}. Got {_shown(value)}.")
+    raise PlanError(f"{field.name} of {name} must be {_in_words(choices)}. Got {_shown(value)}.")
 
 
 def _is(kind: str, value: Any) -> bool:
@@ -342,7 +342,7 @@ def _is(kind: str, value: Any) -> bool:
     return isinstance(value, str if kind == "str" else int if kind == "int" else (int, float))
 
 
-def _said(choices: list[str]) -> str:
+def _in_words(choices: list[str]) -> str:
     return " or ".join(
         _WORDS[c]
         if c in _WORDS

@@ -188,12 +188,12 @@ def evaluate(
     relation, n_tasks = Relation(relation), finished.plan.n_tasks
     delta = accounting.check_delta(accounting.default_delta(n_tasks) if delta is None else delta, n_tasks)
     mu = _budget(n_tasks, epsilon, delta)
-    told, source = scores_of(finished, test, score), _source(random_state)
+    scores, source = scores_of(finished, test, score), _source(random_state)
     guarantee = _guarantee(finished, mu, delta, relation, source)
     if ledger is not None:
         made = hashlib.sha256(f"evaluation of {finished.plan.fingerprint}".encode()).hexdigest()
         charge(ledger, Bill(made, lambda r: _cost(mu, n_tasks, r), guarantee.doubts))
-    value = release_sum(told, mu, source)
+    value = release_sum(scores, mu, source)
     return PrivateScore(value / n_tasks, 1 / (mu * n_tasks), guarantee)
 
 
@@ -225,7 +225,7 @@ def _cost(mu: float, n_tasks: int, relation: Relation) -> Cost:
 def _budget(n_tasks: int, epsilon: float, delta: float) -> float:
     """Return the mu that a price buys; refuse noise that integers cannot hold before anything is charged."""
     if not 0 < epsilon < math.inf:
-        raise PlanError(f"epsilon must be > 0 and finite. Got {epsilon}. Leave it out to stay at home.")
+        raise PlanError(f"epsilon must be > 0 and finite. Got {epsilon}. Leave it out for private scores.")
     mu = accounting.calibrate(lambda mu: _cost(mu, n_tasks, Relation.REPLACE), epsilon, delta)
     _release(mu, n_tasks).check()
     return mu

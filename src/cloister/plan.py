@@ -103,7 +103,7 @@ class Plan:
     def calibrate(self, epsilon: float, delta: float | None = None) -> Plan:
         """Return the plan with as little noise as (epsilon, delta) allows; it never overspends."""
         if not epsilon > 0:
-            raise PlanError(f"epsilon must be > 0. Got {epsilon}. Use Independent() to say nothing at all.")
+            raise PlanError(f"epsilon must be > 0. Got {epsilon}. Use Independent() to release nothing.")
         plan = self if delta is None else replace(self, delta=delta)
         if math.isinf(epsilon):
             raise PlanError("epsilon must be finite. Use mechanism=NoNoise() for a non-private run.")

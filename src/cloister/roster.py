@@ -121,7 +121,7 @@ def task_ids(values: ArrayLike | Sequence[object]) -> Array:
     >>> task_ids(["Elm", "Elm "])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    cloister.errors.InputError: A task must be spelt in one way. Got 'Elm' and 'Elm ', which look ...
+    cloister.errors.InputError: A task must be spelled in one way. Got 'Elm' and 'Elm ', which look ...
     """
     given = _entries(values)
     kind = given.dtype.kind
@@ -259,36 +259,36 @@ def _text(values: list[str], given: Array | None) -> Array:
     """Return text in its normal form; refuse one name in two spellings."""
     names: dict[str, str] = {}
     seen: dict[str, str] = {}
-    for spelt in dict.fromkeys(values):
-        names[spelt] = name = _normal(spelt)
-        first = seen.setdefault(_look(name), spelt)
-        if first != spelt:
+    for spelled in dict.fromkeys(values):
+        names[spelled] = name = _normal(spelled)
+        first = seen.setdefault(_look(name), spelled)
+        if first != spelled:
             raise InputError(
-                f"A task must be spelt in one way. Got {_shown(first, spelt)} and {_shown(spelt, first)}, "
-                "which look the same: one party would count as two. Spell it alike in every row, or give "
-                "two parties different names."
+                f"A task must be spelled in one way. Got {_shown(first, spelled)} and "
+                f"{_shown(spelled, first)}, which look the same: one party would count as two. Spell it "
+                "alike in every row, or give two parties different names."
             )
-    if given is not None and given.dtype.kind == "U" and all(spelt == name for spelt, name in names.items()):
+    if given is not None and given.dtype.kind == "U" and all(old == new for old, new in names.items()):
         return given
     return np.array([names[value] for value in values], dtype=np.str_)
 
 
-def _shown(spelt: str, other: str) -> str:
+def _shown(spelled: str, other: str) -> str:
     """Return a spelling so that it can be told from the other: by its codes, if the ends are alike."""
-    return repr(spelt) if spelt.strip() == other.strip() else ascii(spelt)
+    return repr(spelled) if spelled.strip() == other.strip() else ascii(spelled)
 
 
-def _normal(spelt: str) -> str:
-    if not (spelt.isascii() and spelt.isprintable()):
-        for character in spelt:
+def _normal(spelled: str) -> str:
+    if not (spelled.isascii() and spelled.isprintable()):
+        for character in spelled:
             if unicodedata.category(character) in _REFUSED:
                 raise InputError(
                     "A task's name must not hold control characters, line breaks or halves of surrogate "
-                    f"pairs. Got {character!a} in {spelt[:LONGEST]!a}. Mend the name in every row."
+                    f"pairs. Got {character!a} in {spelled[:LONGEST]!a}. Mend the name in every row."
                 )
-    name = unicodedata.normalize("NFC", spelt).strip()
+    name = unicodedata.normalize("NFC", spelled).strip()
     if not _look(name):
-        raise InputError(f"A task's name must not be empty. Got {spelt[:LONGEST]!a}. Name the task.")
+        raise InputError(f"A task's name must not be empty. Got {spelled[:LONGEST]!a}. Name the task.")
     if len(name) > LONGEST:
         raise InputError(
             f"A task's name must have at most {LONGEST} characters. Got {len(name)}, beginning with "

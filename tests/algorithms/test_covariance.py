@@ -187,20 +187,20 @@ def test_without_penalty_it_is_single_task_gradient_descent(data, family, mechan
 
 @BOTH
 def test_loud_noise_is_single_task_learning_in_every_draw_and_would_not_be_without_the_shift(data, family):
-    """Proposition 1, repaired: 200 draws, each within 1 % of lam = 0; unshifted, half the directions go."""
+    """Proposition 1, repaired: 100 draws, each within 1 % of lam = 0; unshifted, half the directions go."""
     X, y, _ = data
     options = {"clip": 5.0, "lr": safe_step(X), "rounds": 3, "warmup": 50}
     alone = fit(family(LeastSquares(D), lam=0.0, **options), X, y).private.models["coef"]
     algorithm = family(LeastSquares(D), lam=0.5, **options)
     mu = 25.0 / (40 * (100 * algorithm.lr * 0.5) ** 2)  # noise of many (100 lr lam)^2
     worst, lost = 0.0, 0
-    for seed in range(200):
+    for seed in range(100):
         done = fit(algorithm, X, y, Gaussian(mu), seed)
         gap = np.linalg.norm(done.private.models["coef"] - alone, axis=1) / np.linalg.norm(alone, axis=1)
         worst = max(worst, gap.max())
         lost += any(_unshifted_rank(release.value, family) < D for release in done.board.releases)
     assert worst < 0.01
-    assert lost > 190
+    assert lost > 95
 
 
 def _unshifted_rank(value, family):
@@ -212,12 +212,12 @@ def _unshifted_rank(value, family):
 def test_the_shift_keeps_the_covariance_positive(dim):
     """Nothing but noise, 200 draws: the shift, good for one failure in a thousand, does not fail."""
     rng = np.random.default_rng(0)
-    for family, size in ((LowRank, dim * (dim + 1) // 2), (GroupSparse, dim)):
-        algorithm = family(LeastSquares(dim), lam=1e-9, rounds=1)
-        for _ in range(200):
-            with threadpool_limits(1):  # such small matrices do not gain from more
+    with threadpool_limits(1):  # such small matrices do not gain from more
+        for family, size in ((LowRank, dim * (dim + 1) // 2), (GroupSparse, dim)):
+            algorithm = family(LeastSquares(dim), lam=1e-9, rounds=1)
+            for _ in range(200):
                 kept = np.linalg.eigvalsh(algorithm.shared_matrix(rng.normal(size=size), 1.0))
-            assert kept.min() > 0.99  # with so small a lam, a direction is kept or lost
+                assert kept.min() > 0.99  # with so small a lam, a direction is kept or lost
 
 
 def test_momentum_and_allocation_are_the_papers():

@@ -57,7 +57,7 @@ def test_json_is_strict(plan, tmp_path):
     [
         (Gaussian(), MeanRegularized(LeastSquares(3)), "no noise level yet"),
         (NoNoise(), MeanRegularized(LeastSquares(3)), "claims nothing"),
-        (Gaussian(), Independent(Regression(3)), "says nothing"),
+        (Gaussian(), Independent(Regression(3)), "must have releases"),
     ],
 )
 def test_plans_without_a_claim_get_a_sentence(mechanism, algorithm, sentence, tmp_path):

@@ -188,7 +188,7 @@ def test_the_claimed_curve_follows_the_claimed_epsilons():
 
 def test_what_cannot_be_attacked_is_refused():
     for plan, reason in (
-        (Plan(cl.algorithms.Independent(cl.learners.Regression(3)), n_tasks=10), "says nothing"),
+        (Plan(cl.algorithms.Independent(cl.learners.Regression(3)), n_tasks=10), "must have releases"),
         (Plan(mean(), cl.mechanisms.NoNoise(), n_tasks=10), "no noise"),
         (Plan(mean(), n_tasks=10), "no noise level yet"),
     ):

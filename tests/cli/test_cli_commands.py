@@ -408,6 +408,18 @@ def test_bad_input_to_fit(
     assert not list(work.glob(".*"))
 
 
+@pytest.mark.parametrize(
+    "option", [["--epsilon", "1"], ["--delta", "1e-4"], ["--relation", "replace"], ["--structure", "mean"]]
+)
+def test_a_plan_settles_what_these_options_say(work: Path, option: list[str]) -> None:
+    sentence = refused(*fit("--plan", "run/plan.toml", *option))
+    assert sentence.startswith(f"run/plan.toml settles {option[0]} itself: nothing would change. ")
+    draft = Plan(SharedPrior(Regression(3)), Gaussian(), n_tasks=40)
+    draft.save("draft.toml")
+    if option[0] != "--epsilon":
+        assert f"settles {option[0]} itself" in refused(*fit("--plan", "draft.toml", "--epsilon", 1, *option))
+
+
 def test_one_task_only(work: Path) -> None:
     write_csv("exam.csv", pupils(1))
     assert refused(*fit()).startswith("Column 'school' of exam.csv must hold at least 2 tasks. Got 1, ")
@@ -689,6 +701,7 @@ def test_account_refuses(work: Path) -> None:
         ["--epsilon", "1", "--tasks", "9", "--hidden"],
         ["--epsilon", "1", "--tasks", "9", "--rate", "0.1", "--one-pass"],
         ["run/plan.toml", "--tasks", "9"],
+        ["run/plan.toml", "--relation", "zero_out"],
         ["--epsilon", "one", "--tasks", "9"],
     ):
         assert cloister("account", *usage).exit_code == 2

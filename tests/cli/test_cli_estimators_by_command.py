@@ -19,7 +19,7 @@ KINDS = ("SharedPrior", "LowRank", "GroupSparse", "MeanRegularized", "Decomposed
 SEVERAL = ("SharedPrior", "MeanRegularized", "Meta")
 FACES = [
     *((f"{kind}Regressor", 0, {}) for kind in KINDS),
-    *((f"{kind}Classifier", 2, {}) for kind in KINDS),
+    *((f"{kind}Classifier", 2, {}) for kind in KINDS if kind not in SEVERAL),
     *((f"{kind}Classifier", 3, {}) for kind in SEVERAL),
     ("LowRankClassifier", 2, {"guard": True}),
     ("DecomposedClassifier", 2, {"guard": True}),

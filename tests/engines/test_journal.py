@@ -443,6 +443,28 @@ def test_an_edited_secret_is_refused(begun):
 # --- other processes and full disks ----------------------------------------------------------------------
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_that_was_forked_off_writes_nothing(tmp_path):
+    """Two processes would append the same records twice, and nobody could read the board any more."""
+    children = []
+
+    def fork(done, of):
+        if done == 2:
+            children.append(os.fork())
+
+    try:
+        run(PLAN, TASKS, journal=tmp_path, progress=fork)
+    except BaseException as error:
+        if 0 in children:
+            os._exit(7 if isinstance(error, StorageError) else 8)
+        raise
+    if 0 in children:
+        os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 7
+    assert Billboard.load(tmp_path / "board").complete
+
+
 def test_a_second_writer_is_told(begun):
     code = (
         "import sys, cloister.engines.journal as j; from pathlib import Path\n"

@@ -111,9 +111,9 @@ def test_tasks_are_dealt_out_whatever_their_sizes():
 
 
 def test_refused():
-    with pytest.raises(PlanError, match="takes a tuple of engines, one at least"):
+    with pytest.raises(PlanError, match="must be a tuple of engines, one at least"):
         MultiDevice(())
-    with pytest.raises(PlanError, match="takes a tuple of engines, one at least"):
+    with pytest.raises(PlanError, match="must be a tuple of engines, one at least"):
         MultiDevice(("cuda:0", "cuda:1"))
 
 

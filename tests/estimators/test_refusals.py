@@ -47,6 +47,20 @@ def test_parameters_of_the_wrong_kind(name, value):
         SharedPriorRegressor(bounds=BOUNDS).set_params(**{name: value}).fit(X, Y, tasks=IDS)
 
 
+@pytest.mark.parametrize(("y", "got"), [("score", "a single str"), (Y[:, None], r"shape \(120, 1\)")])
+def test_targets_that_are_no_column(y, got):
+    with pytest.raises(InputError, match=rf"y must be one column.*Got {got}"):
+        SharedPriorRegressor(bounds=BOUNDS).fit(X, y, tasks=IDS)
+
+
+@pytest.mark.filterwarnings("ignore:Determining the column names")
+def test_tables_that_are_not_in_memory():
+    polars = pytest.importorskip("polars")
+    lazy = polars.LazyFrame({"a": X[:, 0]})
+    with pytest.raises(InputError, match="Got a LazyFrame"):
+        SharedPriorRegressor(bounds=BOUNDS).fit(lazy, Y, tasks=IDS)
+
+
 def test_missing_values_at_predict_name_the_task():
     model = SharedPriorRegressor(bounds=BOUNDS, random_state=0).fit(X, Y, tasks=IDS)
     with pytest.raises(InputError, match="Task 3 has a missing"):

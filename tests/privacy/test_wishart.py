@@ -347,7 +347,7 @@ def test_only_outer_products(algorithm):
 @pytest.mark.parametrize("sampling", [Poisson(0.5), Poisson(0.5, hidden=True), FixedSize(9), OnePass()])
 def test_only_everyone(sampling):
     plan = Plan(LowRank(LeastSquares(3), rounds=2), Wishart(30, 1.0), sampling, n_tasks=50)
-    for use in (lambda: plan.guarantee, plan.open):  # no board, hence no run
+    for use in (lambda: plan.guarantee, plan.create_board):  # no board, hence no run
         with pytest.raises(PlanError, match=r"No accountant prices a GammaEvent with .*Use Everyone\(\)"):
             use()
 

@@ -14,22 +14,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cloister.algorithms.federated import FedAvg, narrow
+from cloister.arrays import Array, Public, States, namespace
 from cloister.channel import Channel, Plain
 from cloister.errors import PlanError
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import Billboard, Release
+    from cloister.board.billboard import BoardView, Release
     from cloister.tasks import Block
 
 __all__ = ["AdaptiveFedAvg"]
-
-Array = Any  # of NumPy, or of torch on another device
-States = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,8 @@ class AdaptiveFedAvg(FedAvg):
     speed : float
         The clip of the next round is at most ``exp(speed)`` times longer or shorter.
     vote : float
-        How loud a task says whether it was clipped, against an update of the clip's length. The count gets
-        clearer, and the update's noise :math:`\sqrt{1 + vote^2/4}` times louder.
+        Length of the vote whether a task was clipped, against an update of the clip's length. The count gets
+        clearer, and the update's noise :math:`\sqrt{1 + vote^2/4}` times larger.
 
     Privacy
     -------
@@ -82,19 +80,22 @@ class AdaptiveFedAvg(FedAvg):
     def _channel(self) -> Channel:
         return Channel(self.learner.size + 1, math.hypot(1, self.vote / 2), Plain())
 
-    def start(self) -> dict[str, Any]:
+    def start(self) -> Public:
         return {**super().start(), "clip": np.array([self.clip])}
 
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         """Train from the public model; say how far that got, in units of the clip, and if it was clipped."""
         update, states = super().send(states, block, board)
         clip = board["clip"][0]
-        lengths = self.learner.lengths(update)
+        xp = namespace(update)
+        wide = xp.asarray(update, dtype=xp.float64)  # where squares of 32-bit numbers do not overflow
+        lengths = xp.sqrt((wide * wide).sum(1))
         longer = lengths > clip
         units = update / (lengths * longer + clip * ~longer)[:, None]  # not a number if the update is not
-        return self.learner.join(units, self.vote * longer - self.vote / 2), states
+        votes = xp.asarray(self.vote * longer - self.vote / 2, dtype=units.dtype)
+        return xp.concatenate([units, votes[:, None]], 1), states
 
-    def update(self, release: Release, board: Billboard) -> dict[str, Any]:
+    def update(self, release: Release, board: BoardView) -> Public:
         said = self._channel.clip * release.value / release.denominator
         shorter = np.clip(0.5 - said[-1] / self.vote, 0.0, 1.0)
         clip = board["clip"] * np.exp(self.speed * (self.quantile - shorter))

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloister.algorithm import Budget
 from cloister.algorithms.bases import LossAlgorithm
-from cloister.arrays import Floats, States
+from cloister.arrays import Array, Floats, Public, States
 from cloister.channel import Channel, Plain, Round
 from cloister.errors import PlanError
 from cloister.learners.linear.losses import Loss
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import Billboard, Release
+    from cloister.board.billboard import BoardView, Release
     from cloister.tasks import Block
 
 __all__ = ["ModelAveraging"]
@@ -84,13 +83,13 @@ class ModelAveraging(LossAlgorithm):
     def _channel(self) -> Channel:
         return Channel(self.loss.size, self.clip, Plain())
 
-    def start(self) -> dict[str, NDArray[Any]]:
+    def start(self) -> Public:
         return {"mean": np.zeros(self.loss.size)}
 
-    def channel(self, board: Billboard) -> Channel:
+    def channel(self, board: BoardView) -> Channel:
         return self._channel
 
-    def init(self, block: Block, board: Billboard) -> States:
+    def init(self, block: Block, board: BoardView) -> States:
         return {"weights": self._fit(block)}
 
     def _fit(self, block: Block) -> Floats:
@@ -106,14 +105,14 @@ class ModelAveraging(LossAlgorithm):
                 previous, weights = weights, ahead - lr * gradient
         return np.asarray(weights)
 
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         return states["weights"], states
 
-    def update(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
+    def update(self, release: Release, board: BoardView) -> Public:
         return {"mean": self.clip * release.value / release.denominator}
 
-    def finish(self, states: States, block: Block, board: Billboard) -> States:
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
         return {"coef": np.repeat(board["mean"][None, :], len(block), axis=0)}
 
-    def newcomer(self, board: Billboard) -> States:
+    def newcomer(self, board: BoardView) -> States:
         return {"coef": board["mean"][None, :]}

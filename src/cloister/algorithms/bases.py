@@ -10,7 +10,7 @@ from cloister.errors import PlanError
 
 if TYPE_CHECKING:
     from cloister.arrays import Array, Public, States
-    from cloister.board.billboard import Billboard, Release
+    from cloister.board.billboard import BoardView, Release
     from cloister.channel import Channel, Round
     from cloister.learners.descent import Solver
     from cloister.learners.learner import BayesianLearner, ClientLearner
@@ -80,13 +80,13 @@ class WithoutRounds(Algorithm):
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
         return ()
 
-    def channel(self, board: Billboard) -> Channel:
+    def channel(self, board: BoardView) -> Channel:
         raise self._refusal()
 
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         raise self._refusal()
 
-    def update(self, release: Release, board: Billboard) -> Public:
+    def update(self, release: Release, board: BoardView) -> Public:
         raise self._refusal()
 
     def _refusal(self) -> PlanError:

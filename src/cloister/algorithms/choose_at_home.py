@@ -1,23 +1,23 @@
-"""Guarded: each task chooses at home among what several settings give it and what it can do alone."""
+"""Each task chooses at home among what several settings give it and what it can do alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cloister.algorithm import Algorithm, Budget, Wrapper
-from cloister.arrays import Floats, States
+from cloister.arrays import Array, Floats, States
+from cloister.board.billboard import Billboard, BoardView
 from cloister.channel import Round
 from cloister.errors import PlanError
 from cloister.learners.learner import BayesianLearner
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import Billboard
     from cloister.tasks import Block
 
 __all__ = ["ChooseAtHome"]
@@ -98,7 +98,7 @@ class ChooseAtHome(Wrapper):
         for one in (self.algorithm, *self.variants):
             if one.rows is not None and one.rows != self.learner.rows:
                 raise PlanError(
-                    f"Guarded needs a learner for the rows of its algorithms, {one.rows}. "
+                    f"ChooseAtHome needs a learner for the rows of its algorithms, {one.rows}. "
                     f"Got one for {self.learner.rows}."
                 )
 
@@ -123,23 +123,23 @@ class ChooseAtHome(Wrapper):
                 )
         return rounds
 
-    def init(self, block: Block, board: Billboard) -> States:
+    def init(self, block: Block, board: BoardView) -> States:
         states = self.algorithm.init(block, board)
         return states | {"guarded_rounds": np.zeros((len(block), board.capacity), dtype=bool)}
 
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         inner, took_part = self._split(states)
         messages, inner = self.algorithm.send(inner, block, board)
         took_part = took_part.copy()
         took_part[:, board.rounds] = True
         return messages, inner | {"guarded_rounds": took_part}
 
-    def finish(self, states: States, block: Block, board: Billboard) -> States:
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
         """Choose at home: what predicts one's own held-out rows best, the algorithm's model at a tie."""
         inner, took_part = self._split(states)
         shared = self.algorithm.finish(inner, block, board)
         if shared["coef"].shape[1] != self.learner.size:
-            raise PlanError("Guarded needs a learner that has as many weights as its algorithm.")
+            raise PlanError("ChooseAtHome needs a learner that has as many weights as its algorithm.")
         first, *others = self._fits(board, took_part)
         if not others:
             return shared
@@ -152,7 +152,7 @@ class ChooseAtHome(Wrapper):
         names = [name for name in shared if all(name in model for model in models)]
         return {name: _choose(best, [model[name] for model in models]) for name in names}
 
-    def _fits(self, board: Billboard, took_part: NDArray[np.bool_]) -> list[Callable[[Block], States]]:
+    def _fits(self, board: BoardView, took_part: NDArray[np.bool_]) -> list[Callable[[Block], States]]:
         """Return what there is to choose from, the algorithm first: each turns some rows into models."""
         boards = [board, *(_read_again(variant, board) for variant in self.variants)]
         shared: list[Callable[[Block], States]] = [
@@ -186,15 +186,15 @@ class ChooseAtHome(Wrapper):
             )
 
 
-def _read_again(variant: Algorithm, board: Billboard) -> Billboard:
+def _read_again(variant: Algorithm, board: BoardView) -> BoardView:
     """Return the board that a variant would have made of the same releases: public, hence free."""
-    other = board.create(variant.start(), board.plan, board.capacity)
+    other = Billboard.create(variant.start(), board.plan, board.capacity)
     for release in board.releases:
         other = other.post(release, variant.update(release, other))
     return other
 
 
-def _replay(algorithm: Algorithm, board: Billboard, took_part: NDArray[np.bool_], block: Block) -> States:
+def _replay(algorithm: Algorithm, board: BoardView, took_part: NDArray[np.bool_], block: Block) -> States:
     """Return an algorithm's models for other rows of the same tasks, against the same board."""
     states = algorithm.init(block, board.before(0))
     for t in range(board.rounds):
@@ -203,10 +203,10 @@ def _replay(algorithm: Algorithm, board: Billboard, took_part: NDArray[np.bool_]
     return algorithm.finish(states, block, board)
 
 
-def _rows_where(mask: NDArray[np.bool_], one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+def _rows_where(mask: NDArray[np.bool_], one: Array, other: Array) -> Array:
     """Take rows of one array where the mask is true, of the other elsewhere."""
     return np.where(mask.reshape(-1, *([1] * (one.ndim - 1))), one, other)
 
 
-def _choose(best: NDArray[np.int_], candidates: list[NDArray[Any]]) -> NDArray[Any]:
+def _choose(best: NDArray[np.int_], candidates: list[Array]) -> Array:
     return np.stack(candidates)[best, np.arange(len(best))]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,19 +23,17 @@ from cloister.algorithm import Budget
 from cloister.algorithms.finetuning import where
 from cloister.algorithms.meta import Meta, as_on, check_count
 from cloister.algorithms.server import Server, ServerAverage
-from cloister.arrays import Public
+from cloister.arrays import Array, Public, States, namespace
 from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
 from cloister.tasks import local_key, local_uniforms
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import Billboard, Release
+    from cloister.board.billboard import BoardView, Release
     from cloister.tasks import Block
 
 __all__ = ["ClusteredMetaSGD"]
 
-Array = Any  # of NumPy, or of torch on another device
-States = dict[str, Any]
 Keep = Callable[[Array, Array, Array], Array]
 #: A model is given up for a half of the fullest if it has less than this share of the mean votes,
 DESERTED = 0.3
@@ -115,7 +113,7 @@ class ClusteredMetaSGD(Meta):
         times = (int(self.splitting * self.rounds * (i + 1) / (count + 1)) for i in range(count))
         return tuple(sorted({time for time in times if time > 0}))
 
-    def _awake(self, rounds: int) -> int:
+    def _in_use(self, rounds: int) -> int:
         """Return how many models are in use after so many rounds."""
         return min(self.models, 1 + sum(split <= rounds for split in self._splits))
 
@@ -135,24 +133,24 @@ class ClusteredMetaSGD(Meta):
         votes = np.zeros(self.models, dtype=start.dtype)
         return self.opened(start, self.server.start(self._width)) | {"votes": votes}
 
-    def channel(self, board: Billboard) -> Channel:
+    def channel(self, board: BoardView) -> Channel:
         return self._channel
 
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         """Solve from every model; say the gradient at the best, in its block, and vote for it."""
-        best, gradient = self._best(board["mean"], block, board, lambda solved, way, model: -self.lam * way)
-        messages, size = _empty(gradient, self._channel.dim), self.learner.size
-        for j in range(self.models):
-            chosen = best == j
-            messages[:, j * size : (j + 1) * size] = gradient * chosen[:, None]
-            if self.models > 1:
-                messages[:, self._width + j] = self.vote * self.clip * chosen
-        return messages, states
+        best, gradient = self._best(
+            board["mean"], block, board, lambda solved, offset, model: -self.lam * offset
+        )
+        xp, chosen = namespace(gradient), [(best == j)[:, None] for j in range(self.models)]
+        parts = [gradient * one for one in chosen]
+        if self.models > 1:
+            parts += [xp.asarray(self.vote * self.clip * one, dtype=gradient.dtype) for one in chosen]
+        return xp.concatenate(parts, 1), states
 
-    def update(self, release: Release, board: Billboard) -> Public:
+    def update(self, release: Release, board: BoardView) -> Public:
         noisy = self.clip * release.value / release.denominator
         gradients = noisy[: self._width].copy()
-        gradients[self._awake(board.rounds) * self.learner.size :] = 0.0  # noise alone, of models not in use
+        gradients[self._in_use(board.rounds) * self.learner.size :] = 0.0  # noise alone, of models not in use
         moved = self.server.step(board, -gradients)
         votes = board["votes"] + (noisy[self._width :] if self.models > 1 else 0.0)
         if board.rounds + 1 in self._splits:
@@ -160,25 +158,25 @@ class ClusteredMetaSGD(Meta):
         moved["mean"] = self.projected(moved["mean"])
         return as_on(board, moved | self.averaged(board, moved["mean"]) | {"votes": votes})
 
-    def finish(self, states: States, block: Block, board: Billboard) -> States:
-        end = lambda solved, way, model: self.tune(solved, model, block, board)  # noqa: E731
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
+        end = lambda solved, offset, model: self.tune(solved, model, block, board)  # noqa: E731
         best, coef = self._best(self.released(board), block, board, end)
         return {"coef": coef, "cluster": best}
 
-    def newcomer(self, board: Billboard) -> States:
+    def newcomer(self, board: BoardView) -> States:
         """Return the model of a task without data: the released one that most tasks voted for."""
         most = int(np.argmax(board["votes"]))
         released = self.released(board).reshape(self.models, -1)
         return {"coef": released[[most]], "cluster": np.array([most])}
 
-    def _best(self, models: Array, block: Block, board: Billboard, keep: Keep) -> tuple[Array, Array]:
+    def _best(self, models: Array, block: Block, board: BoardView, keep: Keep) -> tuple[Array, Array]:
         """Solve from every model in use; return which is best for each task, and what to keep of that."""
         size = self.learner.size
-        for j in range(self._awake(board.rounds)):
+        for j in range(self._in_use(board.rounds)):
             model = models[j * size : (j + 1) * size]
-            solved, way = self.solve(model, block, board)
-            loss = self.learner.losses(solved, block) + self.lam / 2 * (way * way).sum(1)
-            found = keep(solved, way, model)
+            solved, offset = self.solve(model, block, board)
+            loss = self.learner.losses(solved, block) + self.lam / 2 * (offset * offset).sum(1)
+            found = keep(solved, offset, model)
             if j == 0:
                 best, least, kept = (loss != loss) * 0, loss, found
             better = (loss < least) | (least != least)  # a loss that is not a number loses
@@ -186,13 +184,13 @@ class ClusteredMetaSGD(Meta):
             least, kept = where(better, loss, least), where(better[:, None], found, kept)
         return best, kept
 
-    def _split(self, moved: Public, votes: NDArray[Any], time: int) -> Public:
-        """Split the fullest model in two, if another is still asleep or can be spared."""
-        awake, before = self._awake(time), self._awake(time - 1)
-        heard = np.round(votes / (self.vote * self.clip), 6)  # a tie is a tie, whatever the rounding
-        full = int(np.argmax(heard[:before]))
+    def _split(self, moved: Public, votes: Array, time: int) -> Public:
+        """Split the fullest model in two, if another is not in use yet or can be spared."""
+        used, before = self._in_use(time), self._in_use(time - 1)
+        counts = np.round(votes / (self.vote * self.clip), 6)  # a tie is a tie, whatever the rounding
+        full = int(np.argmax(counts[:before]))
         models = moved["mean"].reshape(self.models, -1)
-        spare = before if awake > before else _spare(models.astype(np.float64), heard, full)
+        spare = before if used > before else _spare(models.astype(np.float64), counts, full)
         if spare is None:
             return moved
         public = {name: np.array(array) for name, array in moved.items()}
@@ -207,7 +205,7 @@ class ClusteredMetaSGD(Meta):
         return public
 
 
-def _spare(models: NDArray[np.float64], votes: NDArray[Any], full: int) -> int | None:
+def _spare(models: NDArray[np.float64], votes: Array, full: int) -> int | None:
     """Return a model that hardly any task uses, or one of two that are close; None if there is none."""
     empty = int(np.argmin(votes))
     if votes[empty] < DESERTED * votes.mean():
@@ -225,10 +223,3 @@ def _direction(time: int, size: int) -> NDArray[np.float64]:
     """Return a public direction, of length 1, that depends on the round alone."""
     drawn = local_uniforms(np.array([local_key(0, "split")]), time, size)[0] - 0.5
     return np.asarray(drawn / np.linalg.norm(drawn))
-
-
-def _empty(rows: Array, width: int) -> Array:
-    """Return zeros of this width, one row for each given, beside the rows and of their kind."""
-    if isinstance(rows, np.ndarray):
-        return np.zeros((len(rows), width), rows.dtype)
-    return rows.new_zeros(len(rows), width)

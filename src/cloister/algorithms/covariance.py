@@ -22,22 +22,21 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloister.algorithm import Budget
 from cloister.algorithms.allocation import Allocation, GeometricBudget, PowerBudget
 from cloister.algorithms.bases import LossAlgorithm
 from cloister.algorithms.mean import project
-from cloister.arrays import Floats, States
+from cloister.arrays import Array, Floats, Public, States
 from cloister.channel import Channel, Diagonal, Lift, Outer, Round, unsvec
 from cloister.errors import PlanError
 from cloister.learners.linear.losses import Loss
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import Billboard, Release
+    from cloister.board.billboard import BoardView, Release
     from cloister.tasks import Block
 
 __all__ = ["GroupSparse", "LowRank", "ModelProtected"]
@@ -78,7 +77,7 @@ class ModelProtected(LossAlgorithm):
     averaged : bool
         Return the average of the iterates rather than the last one.
     shift : float
-        Which part of the public shift that keeps a noisy covariance positive to apply. 1 makes loud noise
+        Which part of the public shift that keeps a noisy covariance positive to apply. 1 makes large noise
         single-task learning; less keeps more of the signal where noise is faint. Post-processing: free.
     """
 
@@ -147,25 +146,25 @@ class ModelProtected(LossAlgorithm):
     def _channel(self) -> Channel:
         return Channel(self.loss.size, self.clip, self.lift)
 
-    def start(self) -> dict[str, NDArray[Any]]:
+    def start(self) -> Public:
         return {"matrix": np.eye(self.loss.size)}
 
-    def channel(self, board: Billboard) -> Channel:
+    def channel(self, board: BoardView) -> Channel:
         return self._channel
 
-    def update(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
+    def update(self, release: Release, board: BoardView) -> Public:
         unit = self.clip**2
         return {"matrix": self.shared_matrix(unit * release.value, unit * release.noise)}
 
     # Private: proximal gradient steps at home.
 
-    def init(self, block: Block, board: Billboard) -> States:
+    def init(self, block: Block, board: BoardView) -> States:
         """Start from the single-task fit, W(0)."""
         weights = self.alone(block)
         clipped, nothing = project(weights, self.clip), np.zeros_like(weights)
         return {"weights": weights, "shared": clipped, "sum": nothing, "count": np.zeros((len(block), 1))}
 
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         if board.rounds:
             shared = self.keep_shared(states["weights"], board)
             ahead = self.look_ahead(shared, states["shared"], board)
@@ -177,11 +176,11 @@ class ModelProtected(LossAlgorithm):
             }
         return states["weights"], states
 
-    def finish(self, states: States, block: Block, board: Billboard) -> States:
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
         shared = self.keep_shared(states["weights"], board)
         return {"coef": (states["sum"] + shared) / (states["count"] + 1) if self.averaged else shared}
 
-    def newcomer(self, board: Billboard) -> States:
+    def newcomer(self, board: BoardView) -> States:
         """Return the model of a task without data: zero, because only directions are shared."""
         return {"coef": np.zeros((1, self.loss.size))}
 
@@ -193,13 +192,13 @@ class ModelProtected(LossAlgorithm):
             previous, weights = weights, self.descend(ahead, self.gradient(ahead, block))
         return weights
 
-    def keep_shared(self, weights: Floats, board: Billboard) -> Floats:
+    def keep_shared(self, weights: Floats, board: BoardView) -> Floats:
         """Return M times the clipped models (Step 9 of Algorithm 2): the proximal operator of the penalty."""
         with np.errstate(over="ignore", invalid="ignore"):  # data that overflow spoil their own task only
             kept = project(weights, self.clip)[:, None, :] @ board["matrix"]  # task by task, lest bits depend
             return np.asarray(kept[:, 0])  # on how many there are
 
-    def look_ahead(self, now: Floats, before: Floats, board: Billboard) -> Floats:
+    def look_ahead(self, now: Floats, before: Floats, board: BoardView) -> Floats:
         """Return where momentum leads (Step 10)."""
         with np.errstate(over="ignore", invalid="ignore"):
             return now + self.momentum(board.rounds) * (now - before)
@@ -236,7 +235,7 @@ class LowRank(ModelProtected):
     sensitivity :math:`K^2` (zero-out) or :math:`\sqrt2 K^2` (replace), with GOE noise of deviation s; the
     Gaussian-DP parameters of the rounds add up in squares. A public shift
     :math:`s(\sqrt{2d} + \sqrt{2\log(2T/\beta)})` keeps the covariance positive, but for chance
-    :math:`\beta`, so that loud noise gives M close to I: single-task learning, as in Proposition 1.
+    :math:`\beta`, so that large noise gives M close to I: single-task learning, as in Proposition 1.
 
     References
     ----------

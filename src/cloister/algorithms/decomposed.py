@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloister.algorithm import Algorithm, Wrapper
 from cloister.algorithms.covariance import ModelProtected
-from cloister.arrays import Floats, States
+from cloister.arrays import Array, Floats, States
 from cloister.errors import PlanError
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import Billboard
+    from cloister.board.billboard import BoardView
     from cloister.tasks import Block
 
 __all__ = ["Decomposed", "EntrySparse", "OwnPenalty", "SquaredNorm", "TaskSparse"]
@@ -155,18 +154,18 @@ class Decomposed(Wrapper):
         """Refuse: what is inside is told apart by more than the seven functions."""
         raise PlanError("Decomposed holds a LowRank or a GroupSparse. Build it anew.")
 
-    def newcomer(self, board: Billboard) -> States:
+    def newcomer(self, board: BoardView) -> States:
         """Return the model of a task without data: zero, because only directions are shared."""
         model = self.shared.newcomer(board)
         return model | {"shared": model["coef"], "own": model["coef"]}
 
-    def init(self, block: Block, board: Billboard) -> States:
+    def init(self, block: Block, board: BoardView) -> States:
         """Start from the single-task fit, all of it shared (Step 2)."""
         states = self.shared.init(block, board)
         nothing = np.zeros_like(states["weights"])
         return {**states, "own_weights": nothing, "own": nothing}
 
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         if board.rounds:
             shared, own = self._parts(states, board)  # Steps 10 and 11
             ahead = self.shared.look_ahead(shared, states["shared"], board)
@@ -182,14 +181,14 @@ class Decomposed(Wrapper):
             }
         return states["weights"], states
 
-    def finish(self, states: States, block: Block, board: Billboard) -> States:
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
         shared, own = self._parts(states, board)
         coef = shared + own
         if self.shared.averaged:
             coef = (states["sum"] + coef) / (states["count"] + 1)
         return {"coef": coef, "shared": shared, "own": own}
 
-    def _parts(self, states: States, board: Billboard) -> tuple[Floats, Floats]:
+    def _parts(self, states: States, board: BoardView) -> tuple[Floats, Floats]:
         shared = self.shared.keep_shared(states["weights"], board)
         return shared, self.own.shrink(states["own_weights"], self.shared.lr)
 

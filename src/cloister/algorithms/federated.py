@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from cloister.algorithm import Budget
 from cloister.algorithms.bases import ClientAlgorithm, WithoutRounds
 from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning, variants_of
 from cloister.algorithms.server import Server, ServerAverage
+from cloister.arrays import Array, Public, States
 from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
 from cloister.learners.descent import Descent
@@ -39,7 +40,7 @@ from cloister.learners.learner import ClientLearner, require_learner
 from cloister.learners.quadratic import Quadratic
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import Billboard, Release
+    from cloister.board.billboard import BoardView, Release
     from cloister.tasks import Block
 
 __all__ = [
@@ -52,9 +53,6 @@ __all__ = [
     "Personalized",
     "Position",
 ]
-
-Array = Any  # of NumPy, or of torch on another device
-States = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -90,29 +88,29 @@ class _Federated(ClientAlgorithm):
     def _channel(self) -> Channel:
         return Channel(self.learner.size, self.clip, Plain())
 
-    def start(self) -> dict[str, Any]:
+    def start(self) -> Public:
         return {"mean": self.learner.start(), **self.server.start(self.learner.size)}
 
-    def channel(self, board: Billboard) -> Channel:
+    def channel(self, board: BoardView) -> Channel:
         return self._channel
 
-    def init(self, block: Block, board: Billboard) -> States:
+    def init(self, block: Block, board: BoardView) -> States:
         return {}
 
-    def update(self, release: Release, board: Billboard) -> dict[str, Any]:
+    def update(self, release: Release, board: BoardView) -> Public:
         return narrow(self.server.step(board, self.clip * release.value / release.denominator))
 
-    def finish(self, states: States, block: Block, board: Billboard) -> States:
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
         return {"coef": self._tune(self.learner.spread(board["mean"], block), block, board)}
 
-    def newcomer(self, board: Billboard) -> States:
+    def newcomer(self, board: BoardView) -> States:
         return {"coef": board["mean"][None, :]}
 
-    def _train(self, start: Array, block: Block, board: Billboard, lam: float = 0.0) -> Array:
+    def _train(self, start: Array, block: Block, board: BoardView, lam: float = 0.0) -> Array:
         """Return where a round's local work ends, held near the public model by a penalty of strength lam."""
         return self.learner.descend(start, block, self.solver, board.rounds, board["mean"], quadratic(lam))
 
-    def _tune(self, weights: Array, block: Block, board: Billboard) -> Array:
+    def _tune(self, weights: Array, block: Block, board: BoardView) -> Array:
         if self.finetune is None:
             return weights
         return self.finetune.tune(self.learner, weights, block, board.rounds, board["mean"])
@@ -159,7 +157,7 @@ class FedAvg(_Federated):
     task counts the same, whatever its number of rows, and the denominator is public.
     """
 
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         start = self.learner.spread(board["mean"], block)
         return self._train(start, block, board) - start, states
 
@@ -180,7 +178,7 @@ class FedProx(_Regularized):
     As for `FedAvg`.
     """
 
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         start = self.learner.spread(board["mean"], block)
         return self._train(start, block, board, self.lam) - start, states
 
@@ -201,15 +199,15 @@ class Ditto(_Regularized):
     As for `FedAvg`. The second model says nothing, so all its training is free.
     """
 
-    def init(self, block: Block, board: Billboard) -> States:
+    def init(self, block: Block, board: BoardView) -> States:
         return {"weights": self.learner.spread(board["mean"], block)}
 
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         start = self.learner.spread(board["mean"], block)
         messages = self._train(start, block, board) - start
         return messages, {"weights": self._train(states["weights"], block, board, self.lam)}
 
-    def finish(self, states: States, block: Block, board: Billboard) -> States:
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
         return {"coef": self._tune(states["weights"], block, board)}
 
 
@@ -219,10 +217,10 @@ class Offset:
 
     keeps: ClassVar[tuple[str, ...]] = ()  # what the board remembers of the start
 
-    def compute(self, new: Array, old: Array, board: Billboard) -> Array:
+    def compute(self, new: Array, old: Array, board: BoardView) -> Array:
         return new - board["mean"]
 
-    def step(self, noisy: Array, board: Billboard) -> Array:
+    def step(self, noisy: Array, board: BoardView) -> Array:
         return noisy
 
 
@@ -246,10 +244,10 @@ class Increment:
         if not 0 < self.share <= 1:
             raise PlanError(f"share must be the sampling's probability, in (0, 1]. Got {self.share}.")
 
-    def compute(self, new: Array, old: Array, board: Billboard) -> Array:
+    def compute(self, new: Array, old: Array, board: BoardView) -> Array:
         return new - old
 
-    def step(self, noisy: Array, board: Billboard) -> Array:
+    def step(self, noisy: Array, board: BoardView) -> Array:
         """Divide by all tasks."""
         return self.share * noisy
 
@@ -260,10 +258,10 @@ class Position:
 
     keeps: ClassVar[tuple[str, ...]] = ("start",)
 
-    def compute(self, new: Array, old: Array, board: Billboard) -> Array:
+    def compute(self, new: Array, old: Array, board: BoardView) -> Array:
         return new - board["start"]
 
-    def step(self, noisy: Array, board: Billboard) -> Array:
+    def step(self, noisy: Array, board: BoardView) -> Array:
         """Return the way from the last public model to the new one."""
         return board["start"] + noisy - board["mean"]
 
@@ -304,24 +302,24 @@ class Personalized(_Regularized):
 
     message: Offset | Increment | Position = field(default_factory=Offset)
 
-    def start(self) -> dict[str, Any]:
+    def start(self) -> Public:
         board = super().start()
         return board | {name: np.array(board["mean"]) for name in self.message.keeps}
 
-    def init(self, block: Block, board: Billboard) -> States:
+    def init(self, block: Block, board: BoardView) -> States:
         return {"weights": self.learner.spread(board["mean"], block)}
 
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         old = states["weights"]
         new = self._train(old, block, board, self.lam)
         return self.message.compute(new, old, board), {"weights": new}
 
-    def update(self, release: Release, board: Billboard) -> dict[str, Any]:
+    def update(self, release: Release, board: BoardView) -> Public:
         noisy = self.clip * release.value / release.denominator
         moved = narrow(self.server.step(board, self.message.step(noisy, board)))
         return moved | {name: board[name] for name in self.message.keeps}
 
-    def finish(self, states: States, block: Block, board: Billboard) -> States:
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
         return {"coef": self._tune(states["weights"], block, board)}
 
 
@@ -336,21 +334,21 @@ class LocalOnly(WithoutRounds, ClientAlgorithm):
         require_learner(self.learner)
         self.learner.check_solver(self.solver, None)
 
-    def start(self) -> dict[str, Any]:
+    def start(self) -> Public:
         return {"mean": self.learner.start()}
 
-    def init(self, block: Block, board: Billboard) -> States:
+    def init(self, block: Block, board: BoardView) -> States:
         return {"weights": self.learner.spread(board["mean"], block)}
 
-    def finish(self, states: States, block: Block, board: Billboard) -> States:
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
         own = self.learner.descend(states["weights"], block, self.solver, 0, board["mean"], None)
         return {"coef": own}
 
-    def newcomer(self, board: Billboard) -> States:
+    def newcomer(self, board: BoardView) -> States:
         return {"coef": board["mean"][None, :]}
 
 
-def narrow(public: dict[str, Any]) -> dict[str, Any]:
+def narrow(public: Public) -> Public:
     """Return public arrays as networks hold them, in 32 bits."""
     return {name: np.asarray(array, dtype=np.float32) for name, array in public.items()}
 

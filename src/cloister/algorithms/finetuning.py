@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
+from cloister.arrays import Array, namespace
 from cloister.errors import PlanError
 from cloister.learners.descent import Solver
 
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CrossValidatedTuning", "FineTuning"]
 
-Array = Any  # of NumPy, or of torch on another device
-
 
 @dataclass(frozen=True)
 class FineTuning:
@@ -26,7 +23,7 @@ class FineTuning:
 
     Parameters
     ----------
-    solver : Descent or Exact
+    solver : Descent or ExactSolver
         How long and how fast.
     penalty : Quadratic, SymmetrizedKL or EWC, optional
         What holds a model near the public one meanwhile.
@@ -87,7 +84,7 @@ class CrossValidatedTuning:
     def __post_init__(self) -> None:
         if not self.variants or self.checks < 1:
             raise PlanError(
-                "Choice needs at least one variant and one check. "
+                "CrossValidatedTuning needs at least one variant and one check. "
                 f"Got {len(self.variants)} and {self.checks}; leave finetune out for no fine-tuning."
             )
         if self.folds < 2:
@@ -119,11 +116,14 @@ def variants_of(finetune: FineTuning | CrossValidatedTuning | None) -> tuple[Fin
 
 def _left_out_loss(learner: ClientLearner, models: list[Array], parts: list[tuple[Block, Block]]) -> Array:
     """Return each task's summed loss over its rows, each by the model that was trained without it."""
-    return sum(
+    first, *others = (
         out.weight.sum(1) * learner.losses(model, out) for model, (_, out) in zip(models, parts, strict=True)
     )
+    total: Array = sum(others, first)
+    return total
 
 
 def where(mask: Array, one: Array, other: Array) -> Array:
     """Take one array where the mask is true and another elsewhere, be they of NumPy or of torch."""
-    return np.where(mask, one, other) if isinstance(mask, np.ndarray) else one.where(mask, other)
+    chosen: Array = namespace(mask).where(mask, one, other)
+    return chosen

@@ -10,7 +10,7 @@ from cloister.arrays import Public, States
 from cloister.learners.learner import BayesianLearner
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import Billboard
+    from cloister.board.billboard import BoardView
     from cloister.tasks import Block
 
 __all__ = ["Independent"]
@@ -30,8 +30,8 @@ class Independent(WithoutRounds, BayesianAlgorithm):
     def start(self) -> Public:
         return {}
 
-    def init(self, block: Block, board: Billboard) -> States:
+    def init(self, block: Block, board: BoardView) -> States:
         return self.learner.prepare(block)
 
-    def finish(self, states: States, block: Block, board: Billboard) -> States:
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
         return self.learner.finish(states, block, self.learner.own_candidates, {})

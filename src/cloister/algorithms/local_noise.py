@@ -9,18 +9,18 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cloister.algorithm import Algorithm, Wrapper
-from cloister.arrays import Floats, States, to_uniforms
+from cloister.arrays import Array, Floats, States, to_uniforms
 from cloister.channel import Channel, Plain
 from cloister.errors import PlanError
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import Billboard
+    from cloister.board.billboard import BoardView
     from cloister.tasks import Block
 
 __all__ = ["LocalNoise"]
@@ -110,7 +110,7 @@ class LocalNoise(Wrapper):
             "and used for one run only. On one machine, which knows all keys, this is simulated."
         )
 
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         """Say what the algorithm says, clipped and noisy; what is not finite counts as zero, noisy too."""
         messages, states = self.algorithm.send(states, block, board)
         first = Channel(self.algorithm.channel(board).dim, self.clip, Plain())

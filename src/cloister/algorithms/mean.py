@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloister.algorithm import Budget
 from cloister.algorithms.bases import LossAlgorithm
-from cloister.arrays import Floats, States
+from cloister.arrays import Array, Floats, Public, States
 from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
 from cloister.learners.linear.losses import Loss
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import Billboard, Release
+    from cloister.board.billboard import BoardView, Release
     from cloister.tasks import Block
 
 __all__ = ["MeanRegularized"]
@@ -94,34 +93,34 @@ class MeanRegularized(LossAlgorithm):
     def _channel(self) -> Channel:
         return Channel(self.loss.size, self.clip, Plain())
 
-    def start(self) -> dict[str, NDArray[Any]]:
+    def start(self) -> Public:
         return {"mean": np.zeros(self.loss.size)}
 
-    def channel(self, board: Billboard) -> Channel:
+    def channel(self, board: BoardView) -> Channel:
         return self._channel
 
-    def init(self, block: Block, board: Billboard) -> States:
+    def init(self, block: Block, board: BoardView) -> States:
         return {"weights": np.repeat(board["mean"][None, :], len(block), axis=0)}
 
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         weights = states["weights"]
         for step in range(self.steps):
             weights = project(self._step(weights, block, board, step, self.lr), self.clip)
         return weights, {"weights": weights}
 
-    def update(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
+    def update(self, release: Release, board: BoardView) -> Public:
         return {"mean": self.clip * release.value / release.denominator}
 
-    def finish(self, states: States, block: Block, board: Billboard) -> States:
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
         weights = states["weights"]
         for step in range(self.finetune):
             weights = self._step(weights, block, board, step, self._last_lr)
         return {"coef": weights}
 
-    def newcomer(self, board: Billboard) -> States:
+    def newcomer(self, board: BoardView) -> States:
         return {"coef": board["mean"][None, :]}
 
-    def _step(self, weights: Floats, block: Block, board: Billboard, step: int, lr: float) -> Floats:
+    def _step(self, weights: Floats, block: Block, board: BoardView, step: int, lr: float) -> Floats:
         """Take one step against the gradient of the loss and the penalty on the distance from the mean."""
         gradient = self.loss.gradient(weights, block.X, block.y, self._rows(block, board.rounds, step))
         with np.errstate(over="ignore", invalid="ignore"):  # data that overflow spoil their own task only

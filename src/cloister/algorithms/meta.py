@@ -26,30 +26,26 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloister.algorithm import Budget
 from cloister.algorithms.bases import ClientAlgorithm
 from cloister.algorithms.federated import quadratic
 from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning, variants_of
 from cloister.algorithms.server import Server, ServerAverage
-from cloister.arrays import Public
+from cloister.arrays import Array, Public, States
 from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
 from cloister.learners.descent import Solver
 from cloister.learners.learner import ClientLearner, require_learner
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import Billboard, Release
+    from cloister.board.billboard import BoardView, Release
     from cloister.tasks import Block
 
 __all__ = ["FTMRL", "Meta", "MetaSGD"]
-
-Array = Any  # of NumPy, or of torch on another device
-States = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -78,33 +74,33 @@ class Meta(ClientAlgorithm):
         for tuning in variants_of(self.finetune):
             self.learner.check_solver(tuning.solver, tuning.penalty)
 
-    def init(self, block: Block, board: Billboard) -> States:
+    def init(self, block: Block, board: BoardView) -> States:
         return {}
 
-    def solve(self, model: Array, block: Block, board: Billboard) -> tuple[Array, Array]:
-        """Solve each task's problem from a public model; return its solution and its way from the model."""
+    def solve(self, model: Array, block: Block, board: BoardView) -> tuple[Array, Array]:
+        """Solve each task's problem from a public model; return its solution and its offset from there."""
         start = self.learner.spread(model, block)
         penalty = quadratic(self.lam)
         ended = self.learner.descend(start, block, self.solver, board.rounds, model, penalty)
         return ended, ended - start
 
-    def tune(self, solved: Array, model: Array, block: Block, board: Billboard) -> Array:
+    def tune(self, solved: Array, model: Array, block: Block, board: BoardView) -> Array:
         """Return what a task ends with: its solution, or what its own fine-tuning makes of the model."""
         if self.finetune is None:
             return solved
         start = self.learner.spread(model, block)
         return self.finetune.tune(self.learner, start, block, board.rounds, model)
 
-    def released(self, board: Billboard) -> Array:
+    def released(self, board: BoardView) -> Array:
         """Return the model that tasks start from in the end: the mean of the last iterates, or the last."""
         return board["average" if self.tail else "mean"]
 
-    def opened(self, start: NDArray[Any], kept: Public) -> Public:
+    def opened(self, start: Array, kept: Public) -> Public:
         """Return the first iterate, the mean if one is kept, and what else is, all of one kind."""
         iterates = {"mean": start} | ({"average": start} if self.tail else {})
         return iterates | {name: array.astype(start.dtype) for name, array in kept.items()}
 
-    def averaged(self, board: Billboard, mean: NDArray[Any]) -> Public:
+    def averaged(self, board: BoardView, mean: Array) -> Public:
         """Return the mean of the iterates so far, of those in the tail; before it begins, the iterate."""
         if not self.tail:
             return {}
@@ -112,7 +108,7 @@ class Meta(ClientAlgorithm):
         old = mean if count <= 1 else board["average"]
         return {"average": old + (mean - old) / max(1, count)}
 
-    def projected(self, mean: NDArray[Any]) -> NDArray[Any]:
+    def projected(self, mean: Array) -> Array:
         """Return the nearest point in the ball around the public start."""
         if self.radius is None:
             return mean
@@ -139,18 +135,18 @@ class _OneModel(Meta):
     def _channel(self) -> Channel:
         return Channel(self.learner.size, self.clip, Plain())
 
-    def channel(self, board: Billboard) -> Channel:
+    def channel(self, board: BoardView) -> Channel:
         return self._channel
 
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[Array, States]:
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         """Solve from the public model; say the gradient of the task's envelope there."""
         return -self.lam * self.solve(board["mean"], block, board)[1], states
 
-    def finish(self, states: States, block: Block, board: Billboard) -> States:
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
         model = self.released(board)
         return {"coef": self.tune(self.solve(model, block, board)[0], model, block, board)}
 
-    def newcomer(self, board: Billboard) -> States:
+    def newcomer(self, board: BoardView) -> States:
         return {"coef": self.released(board)[None, :]}
 
 
@@ -213,7 +209,7 @@ class MetaSGD(_OneModel):
     def start(self) -> Public:
         return self.opened(self.learner.start(), self.server.start(self.learner.size))
 
-    def update(self, release: Release, board: Billboard) -> Public:
+    def update(self, release: Release, board: BoardView) -> Public:
         moved = self.server.step(board, -self.clip * release.value / release.denominator)
         moved["mean"] = self.projected(moved["mean"])
         return as_on(board, moved | self.averaged(board, moved["mean"]))
@@ -270,13 +266,13 @@ class FTMRL(_OneModel):
         start = self.learner.start()
         return self.opened(start, {"total": np.zeros_like(start)})
 
-    def update(self, release: Release, board: Billboard) -> Public:
+    def update(self, release: Release, board: BoardView) -> Public:
         """Add the noisy sum of gradients to the running total; step from the start against it."""
         total = board["total"] + self.clip * release.value
         mean = self.projected(self.learner.start() - total / self.lam_meta)
         return as_on(board, {"mean": mean, "total": total} | self.averaged(board, mean))
 
 
-def as_on(board: Billboard, public: Public) -> Public:
+def as_on(board: BoardView, public: Public) -> Public:
     """Return public arrays as the board holds them: in 32 bits for networks."""
     return {name: np.asarray(array, dtype=board[name].dtype) for name, array in public.items()}

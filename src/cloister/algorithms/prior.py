@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloister.algorithm import Budget
 from cloister.algorithms.bases import BayesianAlgorithm
 from cloister.algorithms.structures import Joint, Mean, Structure
-from cloister.arrays import States
+from cloister.arrays import Array, Public, States
 from cloister.channel import Channel, Round
 from cloister.errors import PlanError
 from cloister.learners.learner import BayesianLearner
@@ -25,7 +24,7 @@ from cloister.learners.linear.question import Question
 from cloister.tasks import Block
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import Billboard, Release
+    from cloister.board.billboard import BoardView, Release
 
 __all__ = ["SharedPrior"]
 
@@ -70,47 +69,47 @@ class SharedPrior(BayesianAlgorithm):
         """What is asked about the scale, before and after the structure's rounds."""
         return (self.learner.first, self.learner.last) if self.structure.buys_scale else ((), ())
 
-    def _question(self, board: Billboard) -> Question | None:
+    def _question(self, board: BoardView) -> Question | None:
         first, last = self._questions
         asked = first + (None,) * (board.capacity - len(first + last)) + last
         return asked[board.rounds]
 
-    def _said(self, board: Billboard) -> dict[str, NDArray[Any]]:
+    def _said(self, board: BoardView) -> Public:
         first, last = self._questions
         return {question.name: board[question.name] for question in first + last}
 
-    def start(self) -> dict[str, NDArray[Any]]:
+    def start(self) -> Public:
         first, last = self._questions
         unknown = {question.name: np.array(question.unknown) for question in first + last}
         return unknown | dict(self.structure.start(self.learner))
 
-    def channel(self, board: Billboard) -> Channel:
+    def channel(self, board: BoardView) -> Channel:
         question = self._question(board)
         return self.structure.channel(self.learner, board) if question is None else question.channel
 
-    def init(self, block: Block, board: Billboard) -> States:
+    def init(self, block: Block, board: BoardView) -> States:
         return self.learner.prepare(block)
 
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         question = self._question(board)
         if question is None:
             return self.structure.message(self.learner, states, block, board), states
-        heard = board.rounds > len(self._questions[0])
-        candidates = self.structure.candidates(self.learner, board) if heard else self.learner.own_candidates
+        shared = board.rounds > len(self._questions[0])
+        candidates = self.structure.candidates(self.learner, board) if shared else self.learner.own_candidates
         return question.answer(states, block, candidates, self._said(board)), states
 
-    def update(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
-        posted, question = dict(board.records[-1].public), self._question(board)
+    def update(self, release: Release, board: BoardView) -> Public:
+        posted, question = {name: board[name] for name in self.start()}, self._question(board)
         if question is None:
             return posted | dict(self.structure.update(self.learner, release, board))
         clip = question.channel.clip
         return posted | {question.name: question.update(clip * release.value, clip * release.noise)}
 
-    def finish(self, states: States, block: Block, board: Billboard) -> States:
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
         candidates = self.structure.candidates(self.learner, board)
         return self.learner.finish(states, block, candidates, self._said(board))
 
-    def newcomer(self, board: Billboard) -> States:
+    def newcomer(self, board: BoardView) -> States:
         nothing = np.zeros((1, 1))
         empty = Block(
             np.zeros(1), np.zeros((1, 1, self.learner.dim)), nothing, nothing, np.zeros(1, np.uint64)

@@ -13,7 +13,7 @@ from cloister.arrays import Floats, Public
 from cloister.errors import PlanError
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import Billboard
+    from cloister.board.billboard import BoardView
 
 __all__ = ["Server", "ServerAdam", "ServerAverage", "ServerMomentum"]
 
@@ -24,7 +24,7 @@ class Server(Protocol):
     def start(self, size: int) -> Public:
         """Return what the rule keeps on the board."""
 
-    def step(self, board: Billboard, update: Floats) -> Public:
+    def step(self, board: BoardView, update: Floats) -> Public:
         """Return the next mean and what the rule keeps."""
 
 
@@ -51,7 +51,7 @@ class ServerAverage:
     def start(self, size: int) -> Public:
         return {}
 
-    def step(self, board: Billboard, update: Floats) -> Public:
+    def step(self, board: BoardView, update: Floats) -> Public:
         return {"mean": board["mean"] + self.lr * update}
 
 
@@ -77,7 +77,7 @@ class ServerMomentum:
     def start(self, size: int) -> Public:
         return {"velocity": np.zeros(size)}
 
-    def step(self, board: Billboard, update: Floats) -> Public:
+    def step(self, board: BoardView, update: Floats) -> Public:
         velocity = self.beta * board["velocity"] + update
         return {"mean": board["mean"] + self.lr * velocity, "velocity": velocity}
 
@@ -86,7 +86,7 @@ class ServerMomentum:
 class ServerAdam:
     """Move the public model by running mean of noisy updates over the root of that of their squares.
 
-    Noise alone makes the squares, where it is loud: then every coordinate moves by about `lr` a round.
+    Noise alone makes the squares, where it is large: then every coordinate moves by about `lr` a round.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class ServerAdam:
     def start(self, size: int) -> Public:
         return {"first": np.zeros(size), "second": np.zeros(size), "count": np.zeros(())}
 
-    def step(self, board: Billboard, update: Floats) -> Public:
+    def step(self, board: BoardView, update: Floats) -> Public:
         count = board["count"] + 1
         first = self.beta1 * board["first"] + (1 - self.beta1) * update
         second = self.beta2 * board["second"] + (1 - self.beta2) * update**2

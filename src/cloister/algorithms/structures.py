@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cloister.arrays import Floats, Public, States
+from cloister.arrays import Array, Floats, Public, States
 from cloister.channel import Absolute, Channel, MeanAndOuter, Outer, Plain, unsvec
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate, every_class, loose_intercept, own_candidates
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import Billboard, Release
+    from cloister.board.billboard import BoardView, Release
     from cloister.tasks import Block
 
 __all__ = ["Joint", "Mean", "Structure", "Subspace", "Support"]
@@ -38,33 +37,29 @@ class Structure(Protocol):
     def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
         """Return the channels a round may use."""
 
-    def channel(self, learner: BayesianLearner, board: Billboard) -> Channel:
+    def channel(self, learner: BayesianLearner, board: BoardView) -> Channel:
         """Return the one it uses next."""
 
     def start(self, learner: BayesianLearner) -> Public:
         """Return the public start."""
 
-    def message(
-        self, learner: BayesianLearner, states: States, block: Block, board: Billboard
-    ) -> NDArray[Any]:
+    def message(self, learner: BayesianLearner, states: States, block: Block, board: BoardView) -> Array:
         """Return what each task says."""
 
-    def update(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
+    def update(self, learner: BayesianLearner, release: Release, board: BoardView) -> Public:
         """Return the public state after a release."""
 
-    def mean(self, learner: BayesianLearner, board: Billboard) -> Floats:
+    def mean(self, learner: BayesianLearner, board: BoardView) -> Floats:
         """Return the prior's mean."""
 
-    def candidates(self, learner: BayesianLearner, board: Billboard) -> list[Candidate]:
+    def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
         """Return the candidate priors."""
 
 
-def _descend(
-    learner: BayesianLearner, g: Floats, s: float, weight: float, board: Billboard
-) -> dict[str, Any]:
+def _descend(learner: BayesianLearner, g: Floats, s: float, weight: float, board: BoardView) -> Public:
     """Move the public mean by what the tasks said: gather evidence first, then accelerated steps.
 
-    Until the average offset is louder than its noise the mean stays at zero (`since` 0); from then on each
+    Until the average offset is larger than its noise the mean stays at zero (`since` 0); from then on each
     round is a step from the point tasks were looking from, and `variance` follows the noise in the mean.
     """
     since, dim = int(board["since"]), len(g)
@@ -83,14 +78,14 @@ def _descend(
     total, precision = board["sum"] + weight * g, float(board["precision"]) + weight
     noise = float(board["noise"]) + (weight * s) ** 2
     average, variance = total / precision, noise / precision**2
-    loudness = float(average @ average)
+    squared = float(average @ average)
     # a sd above pure noise, and noise at most twice as long as any mean of clipped offsets can be
-    heard = loudness > (dim + math.sqrt(2 * dim)) * variance and dim * variance < 4
-    mean = learner.clip * average if heard else np.zeros(dim)
+    moves = squared > (dim + math.sqrt(2 * dim)) * variance and dim * variance < 4
+    mean = learner.clip * average if moves else np.zeros(dim)
     return {
         "mean": mean,
         "previous": mean,
-        "since": np.array(int(heard)),
+        "since": np.array(int(moves)),
         "variance": np.array(learner.clip**2 * variance),
         "sum": total,
         "precision": np.array(precision),
@@ -98,7 +93,7 @@ def _descend(
     }
 
 
-def _still(dim: int) -> dict[str, Any]:
+def _still(dim: int) -> Public:
     zero = np.zeros(())
     return {
         "mean": np.zeros(dim),
@@ -111,7 +106,7 @@ def _still(dim: int) -> dict[str, Any]:
     }
 
 
-def _point(board: Billboard) -> Floats:
+def _point(board: BoardView) -> Floats:
     """Return the point tasks look from: the mean with Nesterov's momentum."""
     since = int(board["since"])
     momentum = (since - 1) / (since + 2) if since > 0 else 0.0
@@ -119,7 +114,7 @@ def _point(board: Billboard) -> Floats:
     return point
 
 
-def _shrunk_mean(board: Billboard) -> Floats:
+def _shrunk_mean(board: BoardView) -> Floats:
     mean: Floats = board["mean"]
     square = float(mean @ mean)
     return mean if square == 0 else mean * max(0.0, 1 - len(mean) * float(board["variance"]) / (2 * square))
@@ -128,7 +123,7 @@ def _shrunk_mean(board: Billboard) -> Floats:
 def _shared_candidates(learner: BayesianLearner, mean: Floats, factors: list[Floats]) -> list[Candidate]:
     """Return own priors (weight .1), priors around the mean (.6) and around it with a covariance (.3).
 
-    Where neither a mean nor a covariance was heard, tasks keep to themselves.
+    Where neither a mean nor a covariance stands out of the noise, tasks keep to themselves.
     """
     if not mean.any() and not factors:
         return _own(learner, 1.0)
@@ -164,25 +159,23 @@ class Mean:
     def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
         return (Channel(learner.size, learner.clip, Plain()),)
 
-    def channel(self, learner: BayesianLearner, board: Billboard) -> Channel:
+    def channel(self, learner: BayesianLearner, board: BoardView) -> Channel:
         return self.channels(learner)[0]
 
     def start(self, learner: BayesianLearner) -> Public:
         return _still(learner.size)
 
-    def message(
-        self, learner: BayesianLearner, states: States, block: Block, board: Billboard
-    ) -> NDArray[Any]:
+    def message(self, learner: BayesianLearner, states: States, block: Block, board: BoardView) -> Array:
         return learner.offset(states, block, _point(board))
 
-    def update(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
+    def update(self, learner: BayesianLearner, release: Release, board: BoardView) -> Public:
         m = release.denominator
         return _descend(learner, release.value / m, release.noise / m, 1.0, board)
 
-    def mean(self, learner: BayesianLearner, board: Billboard) -> Floats:
+    def mean(self, learner: BayesianLearner, board: BoardView) -> Floats:
         return _shrunk_mean(board)
 
-    def candidates(self, learner: BayesianLearner, board: Billboard) -> list[Candidate]:
+    def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
         return _shared_candidates(learner, self.mean(learner, board), [])
 
 
@@ -202,7 +195,7 @@ class Joint:
             Channel(learner.size, learner.clip, MeanAndOuter(a)) for a in (self.moving, self.standing)
         )
 
-    def channel(self, learner: BayesianLearner, board: Billboard) -> Channel:
+    def channel(self, learner: BayesianLearner, board: BoardView) -> Channel:
         """Listen more to the mean at first and while it moves, more to the covariance otherwise."""
         moving = int(board["since"]) > 0 or float(board["precision"]) == 0
         return self.channels(learner)[0 if moving else 1]
@@ -215,12 +208,10 @@ class Joint:
             "moment_noise": np.zeros(()),
         }
 
-    def message(
-        self, learner: BayesianLearner, states: States, block: Block, board: Billboard
-    ) -> NDArray[Any]:
+    def message(self, learner: BayesianLearner, states: States, block: Block, board: BoardView) -> Array:
         return learner.offset(states, block, _point(board))
 
-    def update(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
+    def update(self, learner: BayesianLearner, release: Release, board: BoardView) -> Public:
         a = (self.moving, self.standing)[release.channel]
         dim, m = learner.size, release.denominator
         g, s = release.value[:dim] / (math.sqrt(a) * m), release.noise / (math.sqrt(a) * m)
@@ -237,10 +228,10 @@ class Joint:
             "moment_noise": board["moment_noise"] + (weight * outer_noise) ** 2,
         }
 
-    def mean(self, learner: BayesianLearner, board: Billboard) -> Floats:
+    def mean(self, learner: BayesianLearner, board: BoardView) -> Floats:
         return _shrunk_mean(board)
 
-    def candidates(self, learner: BayesianLearner, board: Billboard) -> list[Candidate]:
+    def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
         """Return own priors, priors around the mean, and with the covariance where it is significant."""
         weight = float(board["moment_weight"])
         noise = math.sqrt(float(board["moment_noise"])) / weight
@@ -264,26 +255,24 @@ class Subspace:
     def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
         return (Channel(learner.size, 1.0, Outer()),)
 
-    def channel(self, learner: BayesianLearner, board: Billboard) -> Channel:
+    def channel(self, learner: BayesianLearner, board: BoardView) -> Channel:
         return self.channels(learner)[0]
 
     def start(self, learner: BayesianLearner) -> Public:
         return {"moment": np.zeros((learner.size, learner.size)), "noise": np.zeros(())}
 
-    def message(
-        self, learner: BayesianLearner, states: States, block: Block, board: Billboard
-    ) -> NDArray[Any]:
+    def message(self, learner: BayesianLearner, states: States, block: Block, board: BoardView) -> Array:
         """Return each task's unit-normalised own weights: nothing is clipped."""
         return _unit(learner.own_weights(states, block))
 
-    def update(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
+    def update(self, learner: BayesianLearner, release: Release, board: BoardView) -> Public:
         m = release.denominator
         return {"moment": unsvec(release.value / m, learner.size), "noise": np.array(release.noise / m)}
 
-    def mean(self, learner: BayesianLearner, board: Billboard) -> Floats:
+    def mean(self, learner: BayesianLearner, board: BoardView) -> Floats:
         return np.zeros(learner.size)
 
-    def candidates(self, learner: BayesianLearner, board: Billboard) -> list[Candidate]:
+    def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
         """Return shrunk covariances mixed with identity, unshrunk ones lifted by the noise's edge, and I."""
         dim, noise, total = learner.size, float(board["noise"]), board["moment"]
         kept, vectors = spikes(total, noise)
@@ -307,24 +296,22 @@ class Support:
     def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
         return (Channel(learner.size, 1.0, Absolute()),)
 
-    def channel(self, learner: BayesianLearner, board: Billboard) -> Channel:
+    def channel(self, learner: BayesianLearner, board: BoardView) -> Channel:
         return self.channels(learner)[0]
 
     def start(self, learner: BayesianLearner) -> Public:
         return {"size": np.zeros(learner.size), "noise": np.zeros(())}
 
-    def message(
-        self, learner: BayesianLearner, states: States, block: Block, board: Billboard
-    ) -> NDArray[Any]:
+    def message(self, learner: BayesianLearner, states: States, block: Block, board: BoardView) -> Array:
         return _unit(learner.own_weights(states, block))
 
-    def update(self, learner: BayesianLearner, release: Release, board: Billboard) -> Public:
+    def update(self, learner: BayesianLearner, release: Release, board: BoardView) -> Public:
         return {"size": release.value, "noise": np.array(release.noise)}
 
-    def mean(self, learner: BayesianLearner, board: Billboard) -> Floats:
+    def mean(self, learner: BayesianLearner, board: BoardView) -> Floats:
         return np.zeros(learner.size)
 
-    def candidates(self, learner: BayesianLearner, board: Billboard) -> list[Candidate]:
+    def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
         """Return diagonal priors at three thresholds, and own ones."""
         dim, noise = learner.size, float(board["noise"])
         above = board["size"] - np.median(board["size"])

@@ -93,13 +93,13 @@ def audit(
 def check_auditable(plan: Plan) -> None:
     """Refuse a plan that has no release or no claim to attack."""
     if not plan.has_rounds:
-        raise PlanError("This plan says nothing: there is no release to attack, and epsilon is 0.")
+        raise PlanError("A plan to audit must have releases. Got one without: its epsilon is 0.")
     if not math.isfinite(plan.mechanism.budget):
         raise PlanError(
             "This plan has no noise and claims nothing (epsilon is infinite). Audit a private one."
         )
     if not math.isfinite(plan.guarantee.epsilon):
-        raise PlanError(f"This plan claims nothing at delta {plan.delta:.2g}: epsilon is infinite.")
+        raise PlanError(f"This plan claims nothing at delta {plan.delta:.2g}. Audit it at a larger delta.")
 
 
 def _measure(

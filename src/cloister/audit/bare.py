@@ -13,7 +13,7 @@ from cloister.algorithm import Algorithm, Budget
 from cloister.arrays import Public, States
 from cloister.audit.auditor import audit
 from cloister.audit.verdict import Audit
-from cloister.board.billboard import Billboard, Release
+from cloister.board.billboard import BoardView, Release
 from cloister.channel import Channel, Relation, Round
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Mechanism
@@ -76,17 +76,17 @@ class OneRelease(Algorithm):
     def start(self) -> Public:
         return {}
 
-    def channel(self, board: Billboard) -> Channel:
+    def channel(self, board: BoardView) -> Channel:
         return self.only
 
-    def init(self, block: Block, board: Billboard) -> States:
+    def init(self, block: Block, board: BoardView) -> States:
         return {}
 
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[NDArray[Any], States]:
         return np.zeros((len(block), self.only.dim)), states
 
-    def update(self, release: Release, board: Billboard) -> Public:
+    def update(self, release: Release, board: BoardView) -> Public:
         return {}
 
-    def finish(self, states: States, block: Block, board: Billboard) -> States:
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
         return {}

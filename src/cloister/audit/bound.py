@@ -203,11 +203,11 @@ def _choose(silent: Floats, speaking: Floats, delta: float, rest: int) -> _Event
     few = min(len(silent), len(speaking))
     for above in (True, False):
         shares = [_share(scores, thresholds, above) for scores in (silent, speaking)]
-        for told in (True, False):
-            value, weight = _promise(shares[told], shares[not told], few, delta, rest)
+        for numerator in (True, False):
+            value, weight = _promise(shares[numerator], shares[not numerator], few, delta, rest)
             if value.max() > promise:
                 promise, at = float(value.max()), _middle(value)
-                best = _Event(float(thresholds[at]), above, told, float(weight[at]))
+                best = _Event(float(thresholds[at]), above, numerator, float(weight[at]))
     return best
 
 

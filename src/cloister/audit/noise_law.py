@@ -130,8 +130,8 @@ def _noise(curator: Curator, channel: Channel, noise: float, numbers: int) -> tu
     draws = max(1, numbers // (2 * channel.size))
     if not curator.mechanism.coordinatewise:
         draws = min(draws, _CALLS // 2)
-    spoken = channel.clip * np.eye(channel.dim)[: min(3, channel.dim)]
-    totals = [curator.total(channel, messages) for messages in (spoken, np.zeros_like(spoken))]
+    some = channel.clip * np.eye(channel.dim)[: min(3, channel.dim)]
+    totals = [curator.total(channel, messages) for messages in (some, np.zeros_like(some))]
     first, second = (
         curator.releases(total, channel, noise, draws) - in_release_units(channel, total) for total in totals
     )

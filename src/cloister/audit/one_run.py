@@ -150,14 +150,14 @@ def _scores(
 ) -> Floats:
     """Return how much each canary seems to have tossed heads: above 0, or below."""
     tails = 0.0 if plan.relation == Relation.ZERO_OUT else -1.0
-    said = np.where(heads, 1.0, tails)
+    sent = np.where(heads, 1.0, tails)
     coins = plan.sampling.draw(curator.stream().numbered, len(heads), len(plan.rounds))
     score = np.zeros(len(heads))
     for t, channel, noise in rounds:
         took_part = coins[t]
         taking = np.flatnonzero(took_part)
         messages = np.zeros((len(taking), len(heads)))
-        messages[np.arange(len(taking)), taking] = channel.clip * said[taking]
+        messages[np.arange(len(taking)), taking] = channel.clip * sent[taking]
         total = curator.total(channel, messages)
         release = curator.releases(total, channel, noise, 1)[0]
         seen = 1.0 if plan.sampling.hidden else took_part

@@ -62,16 +62,16 @@ def scores(
     others = channel.clip * (2 * source.stream("others").uniforms(_OTHERS * channel.dim) - 1)
     rows = others.reshape(_OTHERS, -1)
     exact, pair = _mechanism(plan).exact, worst_pair(channel, plan.relation)
-    spoken, silent, absent = (channel.total(np.vstack([rows, row]), exact) for row in (*pair, 0 * rows[0]))
+    speaking, silent, absent = (channel.total(np.vstack([rows, row]), exact) for row in (*pair, 0 * rows[0]))
     present = _exposed(plan)
     root = _root(plan)
     known = in_release_units(channel, absent)
-    moved = [np.outer(present, in_release_units(channel, said) - known) for said in (silent, spoken)]
+    moved = [np.outer(present, in_release_units(channel, total) - known) for total in (silent, speaking)]
     shifts = [np.linalg.solve(root, one) for one in moved]
     batch = max(1, min(draws, int(_HELD / (len(present) * channel.size))))
     parts = -(-draws // batch)
-    for world, said in enumerate((silent, spoken)):
-        totals, found = np.where(present[:, None], said, absent), []
+    for world, total in enumerate((silent, speaking)):
+        totals, found = np.where(present[:, None], total, absent), []
         for part in range(parts):
             key = _other(source, world * parts + part)
             seen = _transcripts(plan, key, channel, totals, min(batch, draws - part * batch))

@@ -89,7 +89,7 @@ class BoardView(Protocol):
     def releases(self) -> Sequence[Release]:
         """Every release so far, in order."""
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Array:
         """Return the latest public array of this name."""
 
     def __contains__(self, name: str) -> bool:
@@ -230,7 +230,7 @@ class Billboard:
         if _head(head) != self.head:
             raise BillboardError(
                 f"{where} is whole, but its head is {self.head.hex()}, not the one that was kept: it is "
-                "another board, or was edited and its hashes computed anew."
+                "another board, or was edited and its hashes computed anew. Ask who published it."
             )
 
     @classmethod
@@ -308,7 +308,7 @@ def scan(text: ByteSource, path: str | os.PathLike[str]) -> Scan:
     """Read a board's bytes as far as they are whole, one record at a time."""
     start = text.read(0, len(MAGIC))
     if start != MAGIC:
-        problem = BillboardError(f"{path} is not a cloister billboard (or its first bytes were changed).")
+        problem = BillboardError(f"{path} is not a cloister billboard, or was edited. Restore a copy.")
         return Scan(None, 0, problem, torn=MAGIC.startswith(start) or _is_blank(text))
     board: Billboard | None = None
     at, size = len(MAGIC), text.size
@@ -436,7 +436,9 @@ def _read_record(
     if written != raw or kept != chained(start.head, raw, payload):
         raise _edited(path, number)
     if number > start.capacity:
-        raise BillboardError(f"{path} holds more releases than its plan allows ({start.capacity}).")
+        raise BillboardError(
+            f"{path} holds more releases than its plan allows, {start.capacity}. Restore a copy."
+        )
     posted = start._with(known_record(release, public, kept))
     if isinstance(text, FileBytes):
         posted._store.mark_stored(text, len(MAGIC), [], end)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from inspect import cleandoc
 from typing import Annotated
 
 import typer
@@ -17,7 +16,7 @@ from cloister.cli.gain import gain
 from cloister.cli.ledger import ledger_family
 from cloister.cli.museum import museum
 from cloister.cli.predict import predict, replay
-from cloister.cli.shell import Family
+from cloister.cli.shell import Family, attach
 from cloister.cli.verify import verify
 
 __all__ = ["app", "main"]
@@ -30,8 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (codebook, account, audit, fit, verify, predict, replay, gain, demo, museum):
-    app.command(help=cleandoc(command.__doc__ or "").replace(r"\b", "\b"))(command)  # keeps line breaks
+attach(app, codebook, account, audit, fit, verify, predict, replay, gain, demo, museum)
 app.add_typer(ledger_family, name="ledger")
 
 

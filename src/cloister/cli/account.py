@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +10,7 @@ import typer
 
 from cloister.channel import Relation
 from cloister.cli.options import Delta, Json, Neighbours, Types
-from cloister.cli.shell import emit, positive, say, show_table
+from cloister.cli.shell import emit, given, positive, say, show_table
 
 if TYPE_CHECKING:
     from cloister.plan import Plan
@@ -30,6 +28,7 @@ _Hidden = Annotated[
 
 
 def account(
+    context: typer.Context,
     plan: Annotated[Path | None, typer.Argument(metavar="PLAN.toml", help="A plan file, or nothing.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Ask what noise this epsilon needs.")] = None,
     noise_multiplier: _Noise = None,
@@ -58,10 +57,10 @@ def account(
       cloister account --noise-multiplier 2 --tasks 5000 --rounds 100 --rate 0.05 --hidden
     """
     if plan is not None:
-        own = (tasks, noise_multiplier, rate, fixed_size)
-        if any(value is not None for value in own) or hidden or one_pass or rounds != 1:
+        own = ("noise_multiplier", "tasks", "rounds", "relation", "rate", "hidden", "fixed_size", "one_pass")
+        if said := given(context, *own):
             raise typer.BadParameter(
-                "A plan file says all this itself: only --epsilon and --delta go with it."
+                f"A plan file says {', '.join(said)} itself: only --epsilon and --delta go with it."
             )
         return _show([_from_file(plan, epsilon, delta, types)], json)
     if (epsilon is None) == (noise_multiplier is None):
@@ -89,11 +88,10 @@ def _priced(plan: Plan, epsilon: float | None, multiplier: float | None) -> Plan
 
 
 def _from_file(path: Path, epsilon: float | None, delta: float | None, types: list[str] | None) -> Plan:
-    from cloister.cli.own_types import own_types
     from cloister.errors import PlanError
     from cloister.tables.folder import read_plan
 
-    plan = read_plan(path, own_types(types))
+    plan = read_plan(path, types or ())
     if delta is not None:
         plan = replace(plan, delta=delta)
     if epsilon is not None:
@@ -167,12 +165,7 @@ def _show(plans: list[Plan], json: bool) -> None:
 
 
 def _cells(row: dict[str, Any], plan: Plan) -> list[str]:
-    noise = "varies" if row["noise_multiplier"] is None else _up(row["noise_multiplier"])
-    return [row["relation"], noise, _up(row["epsilon"]), f"{plan.delta:.4g}"]
+    from cloister.privacy.guarantee import rounded_up
 
-
-def _up(value: float) -> str:
-    """Write a number in a few digits, never smaller than it is: too little noise is no rounding error."""
-    if not math.isfinite(value):
-        return str(value)
-    return f"{float(Context(prec=5, rounding=ROUND_CEILING).create_decimal(repr(value))):.5g}"
+    noise = "varies" if row["noise_multiplier"] is None else rounded_up(row["noise_multiplier"], 5)
+    return [row["relation"], noise, rounded_up(row["epsilon"], 5), f"{plan.delta:.4g}"]

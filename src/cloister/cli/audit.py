@@ -40,7 +40,6 @@ def audit(
     """
     from cloister.audit import audit as attack
     from cloister.audit.auditor import check_auditable
-    from cloister.cli.own_types import own_types
     from cloister.errors import InputError
     from cloister.report.comparison import load_template
     from cloister.tables.folder import read_plan
@@ -51,7 +50,7 @@ def audit(
         load_template("audit.html")  # what is missing is said before the work, not after
         absent(output, force)
     path = plan / "plan.toml" if plan.is_dir() else plan
-    read = read_plan(path, own_types(types))
+    read = read_plan(path, types or ())
     check_auditable(read)
     with advance("Attacking") as progress:
         found = attack(read, draws=draws, confidence=confidence, progress=progress)

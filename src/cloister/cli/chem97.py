@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cloister.algorithms.independent import Independent
+from cloister.algorithms.baselines import pooled_ridge
 from cloister.arrays import Floats
 from cloister.datasets import Dataset, load
 from cloister.engines.run import run
 from cloister.errors import InputError
+from cloister.estimators.baselines import SingleTaskRegressor
 from cloister.estimators.prior import SharedPriorRegressor
-from cloister.learners.linear.regression import Regression
 from cloister.plan import Plan
 from cloister.report.comparison import Comparison, Method
 from cloister.tables.codebook import Codebook
 from cloister.tasks import Tasks
 
-__all__ = ["EPSILONS", "chem97", "compare", "pooled"]
+__all__ = ["EPSILONS", "chem97", "compare"]
 
 Progress = Callable[[int, int], None]
 
@@ -42,12 +42,6 @@ def chem97(schools: int | None = None) -> Dataset:
     return Dataset(data.name, columns, data.y[kept], data.task[kept], data.codebook, data.description)
 
 
-def pooled(train: Tasks) -> Floats:
-    """Fit one ridge regression to the rows of all tasks together. Not private, and the same for all."""
-    gram = train.X.T @ train.X + 1e-3 * np.eye(train.X.shape[1])
-    return np.asarray(np.linalg.solve(gram, train.X.T @ train.y))
-
-
 @dataclass
 class _Scores:
     """One method's scores so far: over re-splits, and for each task."""
@@ -63,14 +57,13 @@ class _Scores:
         return Method(self.name, self.kind, self.epsilon, tuple(self.errors), float(gains.mean()))
 
     def plan(self, codebook: Codebook, n_tasks: int) -> Plan:
-        if self.kind == "single":
-            return Plan(Independent(Regression(codebook.width)), n_tasks=n_tasks)
-        plan: Plan = SharedPriorRegressor(epsilon=self.epsilon).plan(n_tasks, codebook)
-        return plan
+        alone = self.kind == "single"
+        kind = SingleTaskRegressor() if alone else SharedPriorRegressor(epsilon=self.epsilon)
+        return kind.plan(n_tasks, codebook)
 
     def fit(self, codebook: Codebook, train: Tasks) -> Floats:
         if self.kind == "pooled":
-            return np.tile(pooled(train), (len(train), 1))
+            return pooled_ridge(train)
         models = run(self.plan(codebook, len(train)), train).private.models
         return np.asarray(models["coef"])
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 
 from cloister.channel import Relation
 from cloister.cli.options import Data, Delta, Force, Json, Neighbours, Types
-from cloister.cli.shell import advance, emit, note, positive, say
+from cloister.cli.shell import advance, emit, given, note, positive, say
 from cloister.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Structure(StrEnum):
 
 
 def fit(
+    context: typer.Context,
     data: Data,
     codebook: Annotated[Path, typer.Option(help="Filled-in codebook file: what is public.")],
     task: Annotated[str | None, typer.Option(help="Task column. Default: the codebook's.")] = None,
@@ -94,7 +96,8 @@ def fit(
         plan: Plan = model.plan(len(ids), book)
         settings = EstimatorSettings.of(model, ids, named=True)
     else:
-        plan = _plan(plan_file, types, book, len(ids), epsilon)
+        said = given(context, "epsilon", "delta", "relation", "structure")
+        plan = _plan(plan_file, types or (), book, len(ids), epsilon, said)
         settings = EstimatorSettings()
     if not json:
         say(
@@ -166,9 +169,8 @@ def _estimator(
     book: Codebook, epsilon: float, delta: float | None, relation: Relation, structure: Structure
 ) -> SharedPriorRegressor | SharedPriorClassifier:
     from cloister.estimators.prior import SharedPriorClassifier, SharedPriorRegressor
-    from cloister.tables.codebook import Numeric
 
-    kind = SharedPriorRegressor if isinstance(book.target, Numeric) else SharedPriorClassifier
+    kind = SharedPriorRegressor if book.classes is None else SharedPriorClassifier
     return kind(
         book.task,
         epsilon=epsilon,
@@ -178,16 +180,20 @@ def _estimator(
     )
 
 
-def _plan(path: Path, types: list[str] | None, book: Codebook, tasks: int, epsilon: float) -> Plan:
-    """Read a plan for this table; of the other options only --epsilon counts, if it has no noise level."""
-    from cloister.cli.own_types import own_types
+def _plan(
+    path: Path, types: Iterable[Any], book: Codebook, tasks: int, epsilon: float, said: list[str]
+) -> Plan:
+    """Read a plan for this table; refuse options that it settles (a draft leaves --epsilon open)."""
     from cloister.tables.folder import read_plan
 
-    plan = read_plan(path, own_types(types))
+    plan = read_plan(path, types)
+    draft = plan.has_rounds and not plan.mechanism.calibrated
+    if settled := [option for option in said if option != "--epsilon" or not draft]:
+        raise InputError(f"{path} settles {', '.join(settled)} itself: nothing would change. Leave it out.")
     if plan.n_tasks != tasks:
         raise InputError(f"{path} is a plan for {plan.n_tasks} tasks. Got {tasks} in the table.")
     plan = replace(plan, caveats=tuple(dict.fromkeys((*plan.caveats, *book.caveats))))
-    return plan.calibrate(epsilon) if plan.has_rounds and not plan.mechanism.calibrated else plan
+    return plan.calibrate(epsilon) if draft else plan
 
 
 def _account(place: str | None, population: str | None) -> Ledger | None:

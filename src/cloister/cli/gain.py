@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 
-from cloister.arrays import Floats
+from cloister.arrays import Array, Floats, States
 from cloister.cli.options import Folder, Json, OwnData, TaskName, Types
 from cloister.cli.shell import emit, say, show_table
 from cloister.errors import InputError
 
 if TYPE_CHECKING:
-    from cloister.tables.codebook import Codebook
     from cloister.tables.rows import Rows
     from cloister.tables.table_run import TableRun
+    from cloister.tasks import Tasks
 
 __all__ = ["Gain", "gain", "measure"]
 
@@ -61,9 +60,7 @@ class Gain:
 
     def verdict(self, name: str) -> str:
         if (self.errors["joined"] == self.errors["own"]).all():
-            return (
-                "No difference: nothing was heard on the board above its noise, and your model is your own."
-            )
+            return "No difference: nothing on the board stands out of its noise, and your model is your own."
         mean, low, high = self.change
         size = f"{abs(mean):.0%} {'lower' if mean < 0 else 'higher'}"
         span = f"95% range {low:+.0%} to {high:+.0%}"
@@ -93,14 +90,13 @@ def gain(
     For example:
       cloister gain exam-run my-pupils.csv --task-name "Elm Street"
     """
-    from cloister.cli.own_types import own_types
     from cloister.tables.folder import read_public
     from cloister.tables.rows import own_rows
 
-    public = read_public(folder, own_types(types))
+    public = read_public(folder, types or ())
     rows = own_rows(data, public.codebook, task_name)
     found = measure(public, rows, splits, test)
-    numeric = hasattr(public.codebook.target, "low")
+    numeric = public.codebook.classes is None
     name = "squared error" if numeric else "log-loss"
     if json:
         return emit(_document(task_name, name, found))
@@ -108,8 +104,9 @@ def gain(
         f"{len(rows)} rows of task {task_name!r}: {splits} random splits, {found.train} rows to fit and "
         f"{found.test} held out each time."
     )
-    heads = ["model", *(["root mean squared error"] if numeric else ["log-loss"])]
-    show_table(heads, ([METHODS[k], f"{_shown(v, numeric):.4g}"] for k, v in found.errors.items()))
+    means = {METHODS[k]: float(v.mean()) for k, v in found.errors.items()}
+    rows_shown = ([method, f"{mean**0.5 if numeric else mean:.4g}"] for method, mean in means.items())
+    show_table(["model", "root mean squared error" if numeric else name], rows_shown)
     say(found.verdict(name), f"{_OPTIMISTIC} This number is private to you.", apart=True)
 
 
@@ -124,54 +121,46 @@ def measure(public: TableRun, rows: Rows, splits: int, test: float) -> Gain:
             "Get a model with `cloister replay` instead."
         )
     rng = np.random.default_rng(0)  # of the splits only: nothing here is secret or leaves
-    errors: dict[str, list[float]] = {}
-    assert rows.y is not None
-    for _ in range(splits):
-        order = rng.permutation(len(rows))
-        weights = _fits(public, rows.X[order[held:]], rows.y[order[held:]])
-        for name, found in weights.items():
-            error = _error(public.codebook, found, rows.X[order[:held]], rows.y[order[:held]])
-            errors.setdefault(name, []).append(error)
-    return Gain({k: np.array(v) for k, v in errors.items()}, len(rows) - held, held)
+    orders = (np.split(rng.permutation(len(rows)), [held]) for _ in range(splits))
+    found = [_split_errors(public, rows, *order) for order in orders]
+    return Gain({k: np.array([each[k] for each in found]) for k in found[0]}, len(rows) - held, held)
 
 
-def _fits(public: TableRun, X: Floats, y: NDArray[Any]) -> dict[str, Floats]:
-    from cloister.algorithms.independent import Independent
-    from cloister.engines.run import replay
-    from cloister.learners.linear.classification import Classification
-    from cloister.learners.linear.regression import Regression
-    from cloister.plan import Plan
+def _split_errors(public: TableRun, rows: Rows, out: Array, kept: Array) -> dict[str, float]:
+    """Return each method's mean squared error in the user's units, or log-loss, on the rows held out."""
+    from sklearn.metrics import log_loss, mean_squared_error
+
+    from cloister.tables.prediction import class_probabilities, numbers
     from cloister.tasks import Tasks
 
-    tasks = Tasks.from_arrays(X, y, np.zeros(len(X), dtype=int))
+    assert rows.y is not None
+    book, X, y, whose = public.codebook, rows.X[out], rows.y[out], np.zeros(len(out), dtype=np.intp)
+    fits = _fits(public, Tasks.from_arrays(rows.X[kept], rows.y[kept], np.zeros(len(kept), dtype=int)))
+    if book.classes is None:
+        truth = book.decode_target(y)
+        return {k: mean_squared_error(truth, numbers(book, X, fit, whose)) for k, fit in fits.items()}
+    labels = range(book.classes)
+    return {k: log_loss(y, class_probabilities(X, fit, whose), labels=labels) for k, fit in fits.items()}
+
+
+def _fits(public: TableRun, own: Tasks) -> dict[str, States]:
+    from cloister.engines.run import replay
+    from cloister.estimators.baselines import SingleTaskClassifier, SingleTaskRegressor
+
     book = public.codebook
-    levels = getattr(book.target, "levels", None)
-    learner = Regression(book.width) if levels is None else Classification(book.width, len(levels))
-    alone = Plan(Independent(learner), n_tasks=1)
+    kind = SingleTaskRegressor if book.classes is None else SingleTaskClassifier
+    alone = kind().plan(1, book)
     fits = {
-        "joined": replay(public.plan, public.board, tasks)["coef"][0],
-        "own": replay(alone, alone.create_board(), tasks)["coef"][0],
+        "joined": replay(public.plan, public.board, own),
+        "own": replay(alone, alone.create_board(), own),
     }
     try:
-        return fits | {"board": public.newcomer()["coef"][0]}
+        return fits | {"board": public.newcomer()}
     except InputError:  # not every board has a model for a task without rows
         return fits
 
 
-def _error(codebook: Codebook, weights: Floats, X: Floats, y: NDArray[Any]) -> float:
-    from cloister.learners.linear.softmax import probabilities
-
-    if hasattr(codebook.target, "low"):
-        return float(np.mean((X @ weights - y) ** 2)) * codebook.target_scale**2
-    chances = probabilities(X @ weights.reshape(-1, codebook.width).T)
-    return float(-np.log(np.maximum(chances[np.arange(len(y)), y], 1e-300)).mean())
-
-
-def _shown(errors: Floats, numeric: bool) -> float:
-    return float(np.sqrt(errors.mean())) if numeric else float(errors.mean())
-
-
-def _document(task: str, name: str, found: Gain) -> dict[str, Any]:
+def _document(task: str, name: str, found: Gain) -> dict[str, object]:
     mean, low, high = found.change
     return {
         "task": task,

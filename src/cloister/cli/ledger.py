@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from inspect import cleandoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cloister.channel import Relation
 from cloister.cli.options import Delta, Json, Neighbours, Types
-from cloister.cli.shell import emit, note, positive, say, show_table
+from cloister.cli.shell import attach, emit, note, positive, say, show_table
 from cloister.doubts import Doubt, Grade
 
 if TYPE_CHECKING:
@@ -115,13 +114,12 @@ def charge(
       cloister ledger charge exam.ledger exam-run/plan.toml
       cloister ledger charge exam.ledger exam-run/plan.toml --run 2025-07-night
     """
-    from cloister.cli.own_types import own_types
     from cloister.engines.curator import Bill
     from cloister.engines.curator import charge as charge_ledger
     from cloister.tables.folder import read_plan
 
     account = _open(ledger, population)
-    todo = read_plan(plan, own_types(types))
+    todo = read_plan(plan, types or ())
     before = len(account.history)
     doubts = todo.guarantee.doubts
     entry = charge_ledger(account, Bill(todo.fingerprint, todo.cost_under, doubts), run)
@@ -162,8 +160,7 @@ def history(ledger: _Where, population: _Whose = None, json: Json = False) -> No
     return None
 
 
-for _command in (create, show, charge, history):
-    ledger_family.command(help=cleandoc(_command.__doc__ or "").replace(r"\b", "\b"))(_command)
+attach(ledger_family, create, show, charge, history)
 
 
 @ledger_family.callback(
@@ -204,9 +201,9 @@ def _row(who: str, balance: Balance, group: int) -> list[str]:
     return [who, f"{balance.spent_by(group):.4g}", f"{balance.budget_of(group):.4g}"]
 
 
-def _document(balance: Balance, group: int | None = None) -> dict[str, Any]:
+def _document(balance: Balance, group: int | None = None) -> dict[str, object]:
     account = balance.account
-    document = {
+    document: dict[str, object] = {
         "population": account.population,
         "tasks": account.n_tasks,
         "relation": account.relation.value,
@@ -223,7 +220,7 @@ def _document(balance: Balance, group: int | None = None) -> dict[str, Any]:
     return {**document, "group": owner}
 
 
-def _entry(charge: Charge) -> dict[str, Any]:
+def _entry(charge: Charge) -> dict[str, object]:
     return {
         "number": charge.number,
         "time": charge.time,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import ROUND_FLOOR, Context
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -109,7 +109,7 @@ def _impossible(exhibit: Exhibit, broken: Conviction) -> str:
     )
 
 
-def _document(exhibit: Exhibit, broken: Conviction, repaired: Conviction) -> dict[str, Any]:
+def _document(exhibit: Exhibit, broken: Conviction, repaired: Conviction) -> dict[str, object]:
     impossible = {"measured": broken.impossible, "exact": exhibit.impossible}
     return {
         "name": exhibit.name,
@@ -122,7 +122,7 @@ def _document(exhibit: Exhibit, broken: Conviction, repaired: Conviction) -> dic
     }
 
 
-def _trial(trial: Conviction) -> dict[str, Any]:
+def _trial(trial: Conviction) -> dict[str, object]:
     return {
         "claimed_epsilon": trial.claim.epsilon,
         "delta": trial.claim.delta,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cloister.channel import Relation
+from cloister.cli.own_types import own_types
 
 __all__ = ["Data", "Delta", "Folder", "Force", "Json", "Neighbours", "Output", "OwnData", "TaskName", "Types"]
 
@@ -27,6 +28,7 @@ Types = Annotated[
     list[str] | None,
     typer.Option(
         metavar="MODULE:CLASS",
+        callback=own_types,
         help="A class of your own that the plan names, or FILE.py:CLASS; may be repeated.",
     ),
 ]

@@ -8,14 +8,13 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from cloister.errors import InputError
 
 __all__ = ["own_types"]
 
 
-def own_types(names: Iterable[str] | None) -> list[Any]:
+def own_types(names: Iterable[str] | None) -> list[object]:
     """Return what `--types` names, each as `module:Class` or `path/to/file.py:Class`.
 
     This runs the module's code, as importing does: a plan file cannot ask for it, only the command line can.
@@ -23,7 +22,7 @@ def own_types(names: Iterable[str] | None) -> list[Any]:
     return [_named(name) for name in names or ()]
 
 
-def _named(name: str) -> Any:
+def _named(name: str) -> object:
     place, _, attribute = name.rpartition(":")
     if not place or not attribute.isidentifier():
         raise InputError(f"--types must read module:Class or file.py:Class. Got {name!r}.")

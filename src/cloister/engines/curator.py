@@ -129,7 +129,7 @@ def _summed(plan: Plan, board: Billboard, collected: Any, coins: Coins) -> Any:
     if len(at) != len(collected.values) or not known.all() or not sampled[at].all():
         raise InputError("Every message must be of one task on the roster that takes part in the round.")
     if len(np.unique(at)) < len(at):
-        raise InputError("A task sent two messages in one round: the price is for one of each.")
+        raise InputError("A task may send one message a round, which is what is paid for. Got two.")
     channel.check_rows(collected.values)
     rows = collected.values if plan.mechanism.exact else collected.values / GRID
     return channel.lifted_sum(rows)

@@ -63,7 +63,7 @@ class MultiDevice:
 
     def __post_init__(self) -> None:
         if not self.engines or not all(hasattr(engine, "workers") for engine in self.engines):
-            raise PlanError(f"MultiDevice takes a tuple of engines, one at least. Got {self.engines!r}.")
+            raise PlanError(f"engines must be a tuple of engines, one at least. Got {self.engines!r}.")
 
     def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
         return merged(*(engine.doubts_of(plan) for engine in self.engines))

@@ -193,6 +193,7 @@ class FolderJournal:
     ended: bool
     sums: KeptSums
     every: int
+    process: int = field(default_factory=os.getpid)
 
     @property
     def kept(self) -> int:
@@ -220,6 +221,8 @@ class FolderJournal:
         A record that is lost with the power before it is synced is made again, to the bit, from the key;
         until then nobody outside this process has it.
         """
+        if os.getpid() != self.process:  # after a fork both would write the same records
+            raise _other_writer(self.folder)
         number = len(board.records) - 1
         data = board.record_bytes(number)
         due = board.complete or number % self.every == 0
@@ -327,12 +330,16 @@ def _locked(board: Path) -> Iterator[int]:
         with storage_errors(board, "then try again"):
             mine = try_lock(file) and _is_at(file, board)
         if not mine:
-            raise StorageError(
-                f"Another process is writing {board.parent}. Wait until it has ended, or use another folder."
-            )
+            raise _other_writer(board.parent)
         yield file
     finally:
         os.close(file)
+
+
+def _other_writer(folder: Path) -> StorageError:
+    return StorageError(
+        f"Another process is writing {folder}. Wait until it has ended, or use another folder."
+    )
 
 
 def _is_at(file: int, path: Path) -> bool:

@@ -79,26 +79,26 @@ class _LocalWorkers:
 
     def collect(self, board: Billboard, coins: Coins) -> Any:
         channel = self.plan.algorithm.channel(board)
-        said = self._send(partial(_collect, self.plan, channel.dim, board), coins)
-        heard = self.each(partial(_summed, channel, self.plan.mechanism.exact), _together(said, channel.dim))
-        self.bad += sum(bad for _, bad in heard)
-        return sum(total for total, _ in heard)
+        sent = self._send(partial(_collect, self.plan, channel.dim, board), coins)
+        sums = self.each(partial(_summed, channel, self.plan.mechanism.exact), _together(sent, channel.dim))
+        self.bad += sum(bad for _, bad in sums)
+        return sum(total for total, _ in sums)
 
     def rejected(self) -> int:
         return self.bad
 
     def listen(self, board: Billboard, coins: Coins) -> None:
-        heard = self._send(partial(_listen, self.plan, board), coins)
-        self.bad += sum(int((~finite_rows(messages)).sum()) for messages in heard)
+        results = self._send(partial(_listen, self.plan, board), coins)
+        self.bad += sum(int((~finite_rows(messages)).sum()) for messages in results)
 
     def _send(self, function: Callable[..., tuple[States, bool, T]], coins: Coins) -> list[T]:
         """Let the blocks with sampled tasks do a round's work; the others cost nothing."""
-        awake = np.flatnonzero(np.bincount(self.home[np.flatnonzero(coins)])).tolist()
-        parts = [(self.states[b], self.own[b], self.blocks[b], coins[self.layout[b]]) for b in awake]
-        heard = self.each(function, *zip(*parts, strict=True)) if parts else []
-        for block, (states, own, _) in zip(awake, heard, strict=True):
+        active = np.flatnonzero(np.bincount(self.home[np.flatnonzero(coins)])).tolist()
+        parts = [(self.states[b], self.own[b], self.blocks[b], coins[self.layout[b]]) for b in active]
+        results = self.each(function, *zip(*parts, strict=True)) if parts else []
+        for block, (states, own, _) in zip(active, results, strict=True):
             self.states[block], self.own[block] = states, own
-        return [said for _, _, said in heard]
+        return [sent for _, _, sent in results]
 
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
         models = Models(len(self.home), folder)
@@ -145,7 +145,7 @@ def _listen(
     for name, array in part.items():
         home = merged.get(name)
         if home is None or array.shape != (len(rows), *home.shape[1:]) or array.dtype != home.dtype:
-            raise AlgorithmError(f"send changes the names, shapes or types of the state: {name!r}.")
+            raise AlgorithmError(f"send must keep the state's names, shapes and types. Got another {name!r}.")
         home[rows] = array
     return merged, True, messages
 
@@ -158,14 +158,14 @@ def _collect(
     return states, own, messages
 
 
-def _together(said: Sequence[Array], dim: int) -> list[Array]:
+def _together(sent: Sequence[Array], dim: int) -> list[Array]:
     """Put messages of small blocks together, to be summed at once: one array at least, of no messages."""
     groups: list[list[Array]] = []
-    room = 0
-    for messages in said or [np.zeros((0, dim))]:
-        room -= messages.size
-        if room < 0 or not groups:
-            groups, room = [*groups, []], QUICK_ELEMENTS - messages.size
+    left = 0
+    for messages in sent or [np.zeros((0, dim))]:
+        left -= messages.size
+        if left < 0 or not groups:
+            groups, left = [*groups, []], QUICK_ELEMENTS - messages.size
         groups[-1].append(messages)
     return [np.concatenate(group) for group in groups]
 

@@ -24,7 +24,7 @@ _AGAIN = "then run the same again"
 
 
 class Models:
-    """Room for the models of so many tasks.
+    """Storage for the models of all tasks.
 
     Parameters
     ----------
@@ -36,10 +36,10 @@ class Models:
 
     Examples
     --------
-    >>> room = Models(3)
-    >>> room.put(np.array([2, 0]), {"coef": np.array([[5.0], [7.0]])})
-    >>> room.put(np.array([1]), {"coef": np.array([[6.0]])})
-    >>> room.arrays()["coef"].tolist()
+    >>> models = Models(3)
+    >>> models.put(np.array([2, 0]), {"coef": np.array([[5.0], [7.0]])})
+    >>> models.put(np.array([1]), {"coef": np.array([[6.0]])})
+    >>> models.arrays()["coef"].tolist()
     [[7.0], [6.0], [5.0]]
     """
 

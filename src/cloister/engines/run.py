@@ -135,7 +135,7 @@ def run(
     apart = isinstance(tasks, Roster)
     roster = tasks if isinstance(tasks, Roster) else tasks.roster
     if len(roster) != plan.n_tasks:
-        raise InputError(f"The plan is for {plan.n_tasks} tasks, the data has {len(roster)}.")
+        raise InputError(f"The plan is for {plan.n_tasks} tasks. Got {len(roster)}. Make a plan for these.")
     seed = seed_of(random_state)
     check_price(plan)
     if isinstance(tasks, Tasks):

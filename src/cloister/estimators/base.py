@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -26,7 +26,7 @@ from cloister.estimators.parameters import Budgeted
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.regression import Regression
 from cloister.plan import Plan
-from cloister.tables.codebook import Codebook, Numeric
+from cloister.tables.codebook import Codebook
 from cloister.tables.columns import (
     Columns,
     check_columns,
@@ -132,11 +132,14 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         return columns, codebook, data
 
     def _columns(self, X: Any, y: Any, tasks: ArrayLike | None) -> tuple[Columns, str]:
-        columns = split_table(X, self.task, tasks)
-        if len(np.asarray(y)) != len(columns):
+        columns, shape = split_table(X, self.task, tasks), np.shape(y)
+        if len(shape) != 1:
+            got = f"shape {shape}" if shape else f"a single {type(y).__name__}"
             raise InputError(
-                f"X and y must have one entry a row: X has {len(columns)}, y {len(np.asarray(y))}."
+                f"y must be one column, with one target a row. Got {got}. Pass that, and leave it out of X."
             )
+        if shape[0] != len(columns):
+            raise InputError(f"X and y must have one entry a row: X has {len(columns)}, y {shape[0]}.")
         target = str(getattr(y, "name", None) or "target")
         refuse_missing({**columns.features, target: np.asarray(y)}, columns.ids)
         return columns, target
@@ -215,6 +218,11 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         own = one_task(self._fitted.codebook, X, y, self.task, sample_weight)
         return self._fitted.model_of(own, task)
 
+    def summary(self) -> str:
+        """Say what was run and promised, and the board's model of a task without rows. Public, all of it."""
+        check_is_fitted(self, "guarantee_")
+        return replace(self._fitted, guarantee=self.guarantee_).summary()
+
     def export(self, task: object, path: str | os.PathLike[str]) -> Path:
         """Write one task's own model to a file that you alone can read, to be handed to that task alone."""
         return self.task_model(task).save(path)
@@ -275,7 +283,7 @@ class BaseMultiTaskRegressor(RegressorMixin, BaseMultiTask):  # type: ignore[mis
     _classify = False
 
     def _check_target(self, codebook: Codebook) -> None:
-        if not isinstance(codebook.target, Numeric):
+        if codebook.classes is not None:
             other = type(self).__name__.replace("Regressor", "Classifier")
             raise InputError(f"The codebook's target has classes. Use {other}.")
 
@@ -311,7 +319,7 @@ class BaseMultiTaskClassifier(ClassifierMixin, BaseMultiTask):  # type: ignore[m
     _classify = True
 
     def _check_target(self, codebook: Codebook) -> None:
-        if isinstance(codebook.target, Numeric):
+        if codebook.classes is None:
             other = type(self).__name__.replace("Classifier", "Regressor")
             raise InputError(f"The codebook's target is a number. Use {other}, or list classes.")
 
@@ -321,14 +329,14 @@ class BaseMultiTaskClassifier(ClassifierMixin, BaseMultiTask):  # type: ignore[m
         super()._keep(fitted)
 
     def _learner(self, codebook: Codebook) -> Classification:
-        return Classification(codebook.width, len(codebook.target.levels))  # type: ignore[union-attr]
+        return Classification(codebook.width, codebook.classes or 2)
 
     def predict_proba(self, X: Any, tasks: ArrayLike | None = None) -> Floats:
         """Return class probabilities by each row's own task's model, in the order of `classes_`."""
         chances = class_probabilities(*self._rows(X, tasks))[:, : len(self.classes_)]
         return np.asarray(chances / chances.sum(axis=1, keepdims=True))
 
-    def predict(self, X: Any, tasks: ArrayLike | None = None) -> NDArray[Any]:
+    def predict(self, X: Any, tasks: ArrayLike | None = None) -> Array:
         """Return the most probable class by each row's own task's model."""
         likeliest = self.predict_proba(X, tasks).argmax(axis=1)
         return np.asarray(self.classes_[likeliest])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithm import Algorithm
@@ -98,7 +98,7 @@ class _SingleTask(BaseMultiTask):
         self._keep(TableRun.of(finished, scaling))
         return self
 
-    def _fit_each(self, columns: Columns, goal: NDArray[Any], sample_weight: ArrayLike | None) -> None:
+    def _fit_each(self, columns: Columns, goal: Array, sample_weight: ArrayLike | None) -> None:
         """Scale every task by its own data, fit it, and express its model in the user's units."""
         values = _numbers(columns)
         data = Tasks.from_arrays(values, np.arange(len(goal)), columns.ids, sample_weight)
@@ -119,12 +119,12 @@ class _SingleTask(BaseMultiTask):
         fitted = TableRun.of(finished, _user_scaling(values.shape[1]))
         self._adopt(columns, replace(fitted, models=models))
 
-    def _own_rows(self, data: Tasks, goal: NDArray[Any], i: int) -> tuple[OwnScaling, Floats, NDArray[Any]]:
+    def _own_rows(self, data: Tasks, goal: Array, i: int) -> tuple[OwnScaling, Floats, Array]:
         at = slice(*data.offsets[i : i + 2])
         scaling, target = self._scaled(data.X[at], goal[data.y[at]], data.weight[at])
         return scaling, data.X[at], target
 
-    def _scaled(self, X: Floats, y: NDArray[Any], weight: Floats) -> tuple[OwnScaling, NDArray[Any]]:
+    def _scaled(self, X: Floats, y: Array, weight: Floats) -> tuple[OwnScaling, Array]:
         """Return a task's own scaling, and its scaled targets; classes stay as they are."""
         if self._classify:
             return OwnScaling.of(X, None, weight), y
@@ -284,10 +284,8 @@ def _user_scaling(features: int) -> OwnScaling:
 
 def _to_user_units(models: States, scalings: list[OwnScaling]) -> States:
     """Express every task's model, fitted in its own scaling, in the user's units."""
-    center, spread = (np.stack([getattr(s, name) for s in scalings]) for name in ("center", "spread"))
-    scale, middle = (
-        np.array([getattr(s, f"target_{name}") for s in scalings]) for name in ("scale", "center")
-    )
+    center, spread = np.stack([s.center for s in scalings]), np.stack([s.spread for s in scalings])
+    scale, middle = np.array([(s.target_scale, s.target_center) for s in scalings]).T
     width, m = center.shape[1] + 1, len(scalings)
     turn = np.zeros((m, width, width))
     turn[:, np.arange(width), np.arange(width)] = np.column_stack([np.ones(m), 1 / spread])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cloister.algorithms.covariance import GroupSparse, LowRank
 from cloister.algorithms.decomposed import Decomposed, EntrySparse, OwnPenalty, SquaredNorm, TaskSparse
-from cloister.errors import InputError
 from cloister.estimators.base import BaseMultiTaskClassifier, BaseMultiTaskRegressor
 from cloister.estimators.linear import BaseChoosing
+from cloister.estimators.parameters import check_word
 from cloister.learners.linear.losses import Loss
 from cloister.tables.codebook import Codebook
 
@@ -33,8 +33,8 @@ class _Decomposed(BaseChoosing):
     warmup: int = 100
 
     def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> Decomposed:
-        _check_word("shared", self.shared, SHARED)
-        _check_word("own", self.own, OWN)
+        check_word("shared", self.shared, SHARED)
+        check_word("own", self.own, OWN)
         shared = SHARED[self.shared](
             loss,
             lam=lam,
@@ -71,8 +71,3 @@ class DecomposedClassifier(BaseMultiTaskClassifier, _Decomposed):
 
     Parameters, attributes and privacy are those of `DecomposedRegressor`; the codebook lists two classes.
     """
-
-
-def _check_word(name: str, word: str, known: Collection[str]) -> None:
-    if word not in known:
-        raise InputError(f"{name} must be one of {', '.join(map(repr, known))}. Got {word!r}.")

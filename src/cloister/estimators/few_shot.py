@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass, replace
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,12 @@ from sklearn.utils.validation import check_is_fitted
 from cloister.algorithms.finetuning import FineTuning
 from cloister.algorithms.meta import MetaSGD
 from cloister.algorithms.server import ServerMomentum
+from cloister.arrays import Array
 from cloister.engines.batched import Batched
 from cloister.engines.rounds_only import RoundsOnly
 from cloister.engines.run import adapt, run
 from cloister.errors import InputError, PrivateDataError
-from cloister.estimators.parameters import Budgeted
+from cloister.estimators.parameters import Budgeted, check_count
 from cloister.learners.descent import Descent
 from cloister.learners.network.module import Module
 from cloister.learners.network.pixels import glyph_net
@@ -34,7 +34,7 @@ INNER = Descent(lr=0.1, batch=20, steps=6)
 LAM, CLIP = 0.1, 0.05
 ADAPTING = FineTuning(Descent(lr=0.1, steps=50))
 #: Largest step of the public start, and the noise in a round's mean, in clips, from which on it is smaller.
-STEP, QUIET = 20.0, 0.07
+STEP, RELATIVE_NOISE = 20.0, 0.07
 
 
 @dataclass(eq=False, repr=False)
@@ -109,15 +109,15 @@ class FewShotClassifier(Budgeted):
 
     def plan(self, n_tasks: int, net: Any) -> Plan:
         """Return the plan that `fit` would run on so many tasks with this network."""
-        _check_count("group_size", self.group_size)
+        check_count("group_size", self.group_size)
         algorithm = MetaSGD(Module(net), INNER, LAM, CLIP, self.rounds, tail=0.3, finetune=ADAPTING)
         plan = _paced(self._priced(algorithm, n_tasks, sampling=self.sampling or Everyone()), algorithm)
         return Overlap(self.group_size).mark(plan)
 
     def fit(self, tasks: Tasks) -> FewShotClassifier:
         """Learn the public start from tasks whose targets are 0 to ways - 1."""
-        _check_count("ways", self.ways)
-        _check_count("group_size", self.group_size)
+        check_count("ways", self.ways)
+        check_count("group_size", self.group_size)
         _check_targets(tasks, self.ways)
         tasks = replace(tasks, X=_pixels(tasks.X))
         net = self.net if self.net is not None else _net_for(tasks.X, self.ways)
@@ -153,32 +153,27 @@ class FewShotModel:
     """One task's own classifier; it is that task's alone."""
 
     learner: Module
-    classes: NDArray[Any]
+    classes: Array
     coef: NDArray[np.float32]
 
     def __repr__(self) -> str:
         return f"FewShotModel({len(self.classes)} classes, private)"
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, X: ArrayLike) -> Array:
         scores = self.learner.predict(self.coef, _pixels(np.asarray(X))[None])[0]
         return np.asarray(self.classes[scores[:, : len(self.classes)].argmax(axis=1)])
 
 
 def _paced(plan: Plan, algorithm: MetaSGD) -> Plan:
-    """Let the public start take smaller steps the louder its noise, which is a public number."""
+    """Let the public start take smaller steps the larger its noise, which is a public number."""
     channel = plan.rounds[0].channels[0]
     mean = plan.sampling.denominator(plan.n_tasks, len(plan.rounds))
-    loud = plan.noise(0, channel) * math.sqrt(channel.dim) / mean
-    server = ServerMomentum(STEP * min(1.0, QUIET / max(loud, 1e-12)) ** 2, beta=0.9)
+    relative = plan.noise(0, channel) * math.sqrt(channel.dim) / mean
+    server = ServerMomentum(STEP * min(1.0, RELATIVE_NOISE / max(relative, 1e-12)) ** 2, beta=0.9)
     return replace(plan, algorithm=replace(algorithm, server=server))
 
 
-def _check_count(name: str, count: object) -> None:
-    if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
-        raise InputError(f"{name} must be a whole number, at least 1. Got {count!r}.")
-
-
-def _pixels(X: NDArray[Any]) -> NDArray[Any]:
+def _pixels(X: Array) -> Array:
     """Return images of bytes, of shape (rows, channels, height, width), as floats in [0, 1]; others as is."""
     return X.astype(np.float32) / np.float32(255) if X.dtype == np.uint8 and X.ndim == 4 else X
 
@@ -204,7 +199,7 @@ def _check_targets(tasks: Tasks, ways: int) -> None:
         )
 
 
-def _net_for(X: NDArray[Any], ways: int) -> Any:
+def _net_for(X: Array, ways: int) -> Any:
     shape = X.shape[1:]
     if X.dtype.kind in "iu" and shape == (98,):
         return glyph_net(ways)

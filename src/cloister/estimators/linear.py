@@ -16,8 +16,9 @@ from cloister.algorithms.covariance import GroupSparse, LowRank
 from cloister.algorithms.mean import MeanRegularized
 from cloister.errors import InputError
 from cloister.estimators.base import BaseMultiTaskClassifier, BaseMultiTaskRegressor, BasePrivate
+from cloister.estimators.parameters import number_or_auto
 from cloister.learners.linear.losses import LeastSquares, Logistic, Loss, Softmax
-from cloister.tables.codebook import Codebook, Numeric
+from cloister.tables.codebook import Codebook
 
 __all__ = [
     "BaseChoosing",
@@ -58,9 +59,9 @@ class BaseLinear(BasePrivate):
         return [float(lam) for lam in given]
 
     def _loss(self, codebook: Codebook) -> Loss:
-        if isinstance(codebook.target, Numeric):
+        classes = codebook.classes
+        if classes is None:
             return LeastSquares(codebook.width)
-        classes = len(codebook.target.levels)
         if classes == 2:
             return Logistic(codebook.width)
         if self._several:
@@ -72,19 +73,11 @@ class BaseLinear(BasePrivate):
 
     def _step(self, codebook: Codebook) -> float:
         """Return the step: by default 1 over the largest curvature that rows of norm 1 can have."""
-        if not isinstance(self.lr, str):
-            return float(self.lr)
-        _only_auto("lr", self.lr)
-        if isinstance(codebook.target, Numeric):
-            return 1.0
-        return 4.0 if len(codebook.target.levels) == 2 else 2.0
+        return number_or_auto("lr", self.lr, {None: 1.0, 2: 4.0}.get(codebook.classes, 2.0))
 
     def _radius(self, codebook: Codebook) -> float:
         """Return the clip: by default what weights for rows of norm 1 seldom exceed."""
-        if not isinstance(self.clip, str):
-            return float(self.clip)
-        _only_auto("clip", self.clip)
-        return 1.0 if isinstance(codebook.target, Numeric) else 3.0
+        return number_or_auto("clip", self.clip, 1.0 if codebook.classes is None else 3.0)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -265,8 +258,3 @@ class MeanRegularizedClassifier(BaseMultiTaskClassifier, _MeanRegularized):
     Parameters, attributes and privacy are those of `MeanRegularizedRegressor`; the codebook lists two classes
     or more.
     """
-
-
-def _only_auto(name: str, word: str) -> None:
-    if word != "auto":
-        raise InputError(f"{name} must be a number or 'auto'. Got {word!r}.")

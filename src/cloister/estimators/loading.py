@@ -16,7 +16,7 @@ from cloister.tables.table_run import TableRun
 __all__ = ["load"]
 
 
-def load(folder: str | os.PathLike[str], types: Iterable[Any] = ()) -> Any:
+def load(folder: str | os.PathLike[str], types: Iterable[object] = ()) -> Any:
     """Read a run that `save`, ``fit(journal=)`` or ``cloister fit`` left in a folder.
 
     Parameters

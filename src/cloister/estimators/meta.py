@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -19,11 +19,12 @@ from cloister.engines.run import adapt
 from cloister.errors import InputError
 from cloister.estimators.base import BaseMultiTaskClassifier, BaseMultiTaskRegressor
 from cloister.estimators.linear import BaseLinear
+from cloister.estimators.parameters import check_count, number_or_auto
 from cloister.learners.descent import ExactSolver
 from cloister.learners.linear.convex import Convex
 from cloister.learners.linear.losses import Loss
 from cloister.learners.quadratic import Quadratic
-from cloister.tables.codebook import Codebook, Numeric
+from cloister.tables.codebook import Codebook
 from cloister.tables.columns import one_task
 from cloister.tables.model import TaskModel
 
@@ -53,14 +54,13 @@ class _Meta(BaseLinear):
         return replace(shared, finetune=CrossValidatedTuning(variants, checks=1))
 
     def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> MetaSGD | ClusteredMetaSGD:
-        step = self._number("lr", self.models / lam)
-        reach = 0.5 if isinstance(codebook.target, Numeric) else 1.5
+        reach = 0.5 if codebook.classes is None else 1.5
         fields: dict[str, Any] = {
             "lam": lam,
-            "clip": self._number("clip", reach * lam),
+            "clip": number_or_auto("clip", self.clip, reach * lam),
             "rounds": self.rounds,
             "tail": self.tail,
-            "server": ServerAverage(step),
+            "server": ServerAverage(number_or_auto("lr", self.lr, self.models / lam)),
         }
         if self.models == 1:
             return MetaSGD(Convex(loss), SOLVER, **fields)
@@ -69,24 +69,14 @@ class _Meta(BaseLinear):
     def _check_numbers(self) -> None:
         if not all(0 < lam < math.inf for lam in self._penalties()):
             raise InputError(f"lam must be > 0 and finite, all of them. Got {self.lam!r}.")
-        for name in ("models", "rounds"):
-            given = getattr(self, name)
-            if isinstance(given, bool) or not isinstance(given, Integral) or given < 1:
-                raise InputError(f"{name} must be a whole number, at least 1. Got {given!r}.")
+        check_count("models", self.models)
+        check_count("rounds", self.rounds)
         tail: object = self.tail
         if isinstance(tail, bool) or not isinstance(tail, Real):
             raise InputError(f"tail must be a number in [0, 1]. Got {self.tail!r}.")
 
-    def _number(self, name: str, automatic: float) -> float:
-        given = getattr(self, name)
-        if isinstance(given, Real):
-            return float(given)
-        if given != "auto":
-            raise InputError(f"{name} must be a number or 'auto'. Got {given!r}.")
-        return automatic
-
     def adapt(
-        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, task: object = "new"
+        self, X: object, y: object, sample_weight: ArrayLike | None = None, *, task: object = "new"
     ) -> TaskModel:
         """Return the model of one task that was not in `fit`, from its own rows and the board alone.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -15,7 +16,7 @@ from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, NoNoise
 
-__all__ = ["Budgeted"]
+__all__ = ["Budgeted", "check_count", "check_word", "number_or_auto"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -62,3 +63,22 @@ class Budgeted(BaseEstimator):  # type: ignore[misc]
             **parts,
         )
         return plan if silent else plan.calibrate(self.epsilon)
+
+
+def check_count(name: str, count: object) -> None:
+    if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
+        raise InputError(f"{name} must be a whole number, at least 1. Got {count!r}.")
+
+
+def check_word(name: str, word: str, known: Iterable[str]) -> None:
+    words = list(known)
+    if word not in words:
+        raise InputError(f"{name} must be one of {', '.join(map(repr, words))}. Got {word!r}.")
+
+
+def number_or_auto(name: str, given: object, automatic: float) -> float:
+    if isinstance(given, Real):
+        return float(given)
+    if given != "auto":
+        raise InputError(f"{name} must be a number or 'auto'. Got {given!r}.")
+    return automatic

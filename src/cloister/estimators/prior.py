@@ -8,7 +8,8 @@ from cloister.algorithms.prior import SharedPrior
 from cloister.algorithms.structures import Joint, Mean, Structure, Subspace, Support
 from cloister.errors import InputError
 from cloister.estimators.base import BaseMultiTaskClassifier, BaseMultiTaskRegressor, BasePrivate
-from cloister.tables.codebook import Classes, Codebook
+from cloister.estimators.parameters import check_word
+from cloister.tables.codebook import Codebook
 
 __all__ = ["SharedPriorClassifier", "SharedPriorRegressor"]
 
@@ -30,12 +31,10 @@ class _SharedPrior(BasePrivate):
         return SharedPrior(self._learner(codebook), self._structure(codebook))
 
     def _structure(self, codebook: Codebook) -> Structure:
-        several = isinstance(codebook.target, Classes) and len(codebook.target.levels) > 2
+        several = codebook.classes is not None and codebook.classes > 2
+        check_word("structure", self.structure, ["auto", *STRUCTURES])
         if self.structure == "auto":
             return Mean() if several else Joint()
-        if self.structure not in STRUCTURES:
-            known = "', '".join(["auto", *STRUCTURES])
-            raise InputError(f"structure must be one of '{known}'. Got {self.structure!r}.")
         if several and self.structure != "mean":
             raise InputError(f"More than two classes share a mean only. Got structure={self.structure!r}.")
         return STRUCTURES[self.structure]()

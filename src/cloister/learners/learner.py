@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cloister.arrays import Floats, States
+from cloister.arrays import Array, Floats, States
 from cloister.errors import PlanError
 from cloister.learners.descent import Solver
 from cloister.learners.linear.average import Candidate
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from cloister.tasks import Block
 
 __all__ = ["BayesianLearner", "ClientLearner", "require_learner"]
-
-Array = Any  # of NumPy, or of torch on another device
 
 
 class BayesianLearner(ABC):
@@ -131,14 +129,6 @@ class ClientLearner(ABC):
         penalty: Penalty | None = None,
     ) -> Array:
         """Train each task on its own rows."""
-
-    @abstractmethod
-    def lengths(self, messages: Array) -> Array:
-        """Return the length of each message."""
-
-    @abstractmethod
-    def join(self, messages: Array, column: Array) -> Array:
-        """Return messages (k, p) with one number more each."""
 
     @abstractmethod
     def losses(self, weights: Array, block: Block) -> Array:

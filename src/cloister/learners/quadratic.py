@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cloister.arrays import Tensor
     from cloister.learners.network.penalties import Stacked
+    from cloister.learners.network.training import Trainer
 
 __all__ = ["NoPenalty", "Quadratic"]
-
-Array = Any  # of NumPy, or of torch on another device
 
 
 class NoPenalty:
     """What penalties do where they do nothing."""
 
-    def memory(self, trainer: Any, anchor: Stacked, X: Array, y: Array, weight: Array) -> Stacked:
+    def memory(self, trainer: Trainer, anchor: Stacked, X: Tensor, y: Tensor, weight: Tensor) -> Stacked:
         return ()
 
-    def term(self, trainer: Any, anchor: Stacked, outputs: Array, x: Array) -> Array | None:
+    def term(self, trainer: Trainer, anchor: Stacked, outputs: Tensor, x: Tensor) -> Tensor | None:
         return None
 
     def gradient(self, params: Stacked, anchor: Stacked, memory: Stacked) -> Stacked | None:

@@ -184,8 +184,8 @@ def _mu(event: Event) -> float:
     if isinstance(event, PureEvent):
         return gaussian_dp.mu_of_pure(event.epsilon)
     raise PlanError(
-        f"A ledger composes Gaussian and pure DP only. Got a {type(event).__name__}, which no Gaussian "
-        "noise is as good as. Use Gaussian() in this plan."
+        f"A ledger composes Gaussian and pure DP only. Got a {type(event).__name__}, which Gaussian "
+        "DP does not bound. Use Gaussian() in this plan."
     )
 
 

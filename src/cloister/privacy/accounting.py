@@ -147,9 +147,7 @@ def calibrate(cost_of: Callable[[float], Cost], epsilon: float, delta: float) ->
     True
     """
     if not epsilon > 0:
-        raise PlanError(
-            f"epsilon must be above 0. Got {epsilon!r}. A plan that says nothing needs no budget."
-        )
+        raise PlanError(f"epsilon must be above 0. Got {epsilon!r}. A plan without rounds needs no budget.")
     start = gaussian_dp.mu(epsilon, delta) * (1 - 1e-12) if delta > 0 else epsilon
     if math.isinf(start):
         return math.inf

@@ -3,7 +3,7 @@ r"""Laplace noise on the l2 ball: pure differential privacy in any dimension.
 The density of the noise is proportional to :math:`e^{-|b|_2/s}`: its direction is uniform, its length has a
 Gamma law with shape ``dim`` and scale s. By the triangle inequality a change of the sum by at most
 :math:`\Delta` in l2 norm moves its logarithm by at most :math:`\Delta/s`, with no delta. The length grows
-with the dimension, that of Gaussian noise with its root: above some ten numbers the latter is quieter.
+with the dimension, that of Gaussian noise with its root: above some ten numbers the latter is smaller.
 
 References
 ----------

@@ -1,7 +1,7 @@
 r"""The law that a mechanism claims for its noise: a density to attack with, and uniforms to test it by.
 
 * Gaussian: independent coordinates. The discrete Gaussian is compared with the Gaussian it stands for, from
-  which it cannot be told above some thousand steps of the grid; below them it is louder than claimed.
+  which it cannot be told above some thousand steps of the grid; below them it is larger than claimed.
 * Laplace on the ball: density :math:`e^{-|b|/s}`, a Gamma length and a uniform direction.
 * Wishart, less its mean: by Bartlett the Cholesky factor has independent entries, normal below the diagonal
   and roots of chi-squares on it.

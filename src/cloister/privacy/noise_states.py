@@ -65,7 +65,7 @@ class RingState:
         return len(self.weights)
 
     def release(self, total: Array, channel: Channel) -> Floats:
-        self._hear(np.asarray(total))
+        self._add(np.asarray(total))
         ages = (self.turn - np.arange(len(self.secret))) % len(self.secret)
         encoded = np.einsum("i,ij->j", self.weights[ages], self.secret)  # twice as fast as a matrix product
         past = np.where(ages == 0, 0.0, self.coefficients[ages])
@@ -75,7 +75,7 @@ class RingState:
         return released
 
     def recall(self, total: Array, posted: Floats) -> None:
-        self._hear(np.asarray(total))
+        self._add(np.asarray(total))
         self._post(posted)
 
     def listen(self, posted: Floats) -> None:
@@ -96,7 +96,7 @@ class RingState:
             self.secret = np.zeros((self.rows, size), dtype=self.weights.dtype)
             self.public = np.zeros((self.rows, size))
 
-    def _hear(self, total: Array) -> None:
+    def _add(self, total: Array) -> None:
         self._make(total.size)
         self.secret[self.turn % self.rows] = total
         self.fresh.add(self.turn % self.rows)
@@ -131,14 +131,14 @@ class BufferState:
         return len(self.buffers.decays)
 
     def release(self, total: Array, channel: Channel) -> Floats:
-        said = self._scaled(np.asarray(total))
+        scaled = self._scaled(np.asarray(total))
         if self.bits is None:
-            encoded = said + self.buffers.omega @ self.secret
+            encoded = scaled + self.buffers.omega @ self.secret
         else:
-            encoded = said + _times(self.buffers.weights, self.secret).sum(axis=0)
+            encoded = scaled + _times(self.buffers.weights, self.secret).sum(axis=0)
         measured = self.measure(encoded, channel, self.source.stream("noise", self.turn))
         released = measured - self.buffers.omega @ self.public
-        self._decay(said)
+        self._decay(scaled)
         self._post(released)
         return released
 
@@ -166,11 +166,11 @@ class BufferState:
         self._make(total.size)
         return total if self.bits is None else total << self.bits
 
-    def _decay(self, said: Array) -> None:
+    def _decay(self, scaled: Array) -> None:
         if self.bits is None:
-            self.secret = said + self.buffers.theta[:, None] * self.secret
+            self.secret = scaled + self.buffers.theta[:, None] * self.secret
         else:
-            self.secret = said + _times(self.buffers.decays, self.secret)
+            self.secret = scaled + _times(self.buffers.decays, self.secret)
 
     def _post(self, released: Floats) -> None:
         self.public = self.buffers.theta[:, None] * self.public + released

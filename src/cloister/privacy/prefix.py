@@ -3,7 +3,7 @@ r"""Noise for running totals: correlated over rounds, so that it mostly cancels 
 A release is an estimate of its own round's sum, as with `Gaussian`, and an algorithm need not know which
 noise it has. But the noise of one round takes back some of that of earlier rounds: where 1024 rounds see each
 task once, a running total has 3.3 times the noise that one task needs to be hidden, not 32 times. A single
-release by itself is a little louder. What is measured is in :mod:`cloister.privacy.strategies`, what is kept
+release has a little more noise. What is measured is in :mod:`cloister.privacy.strategies`, what is kept
 from round to round in :mod:`cloister.privacy.noise_states`, what it costs in
 :mod:`cloister.privacy.correlated`.
 """

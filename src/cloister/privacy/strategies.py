@@ -1,4 +1,4 @@
-r"""Ways to spread noise over rounds: what is measured, how far one task can move it, and how loud sums get.
+r"""Ways to spread noise over rounds: what is measured, how far one task can move it, and the noise on sums.
 
 A strategy measures :math:`w = Cx + Z` instead of the rounds' sums :math:`x`: Z is fresh noise, and what is
 released is decoded from w. If a task takes part in the rounds :math:`\pi` and moves each by at most

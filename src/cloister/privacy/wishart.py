@@ -130,8 +130,8 @@ class Wishart(PerRound):
         freedom = self._freedom(channel.dim)
         stream = source.stream("noise", round).bound_to(total, noise)
         drawn = wishart(stream.uniforms(total.size), channel.dim, freedom)
-        centred = svec(drawn - freedom * np.eye(channel.dim))
-        return np.asarray(total + noise / math.sqrt(2 * freedom) * centred)
+        centered = svec(drawn - freedom * np.eye(channel.dim))
+        return np.asarray(total + noise / math.sqrt(2 * freedom) * centered)
 
     def scaled(self, budget: float) -> Wishart:
         return replace(self, mu=budget)

@@ -116,7 +116,7 @@ class Comparison:
             moved = "no less error than alone"
         return f"{self.n_tasks:,} schools learn together: {moved}, with privacy ε = 1 for every school"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return plain values, ready for JSON."""
         return {
             "tasks": self.n_tasks,

@@ -19,6 +19,7 @@ import numpy as np
 import tomli_w
 from numpy.typing import ArrayLike, NDArray
 
+from cloister.arrays import Array
 from cloister.document import check_format
 from cloister.errors import InputError, PrivateDataError
 
@@ -276,6 +277,11 @@ class Codebook:
         return tuple(name for part in self.features for name in part._names())
 
     @property
+    def classes(self) -> int | None:
+        """Number of the target's classes; None if it is a number."""
+        return None if isinstance(self.target, Numeric) else len(self.target.levels)
+
+    @property
     def caveats(self) -> tuple[str, ...]:
         """Why a guarantee does not hold for data that are encoded so."""
         return (FROM_DATA,) if self.from_private_data else ()
@@ -309,13 +315,13 @@ class Codebook:
         np.clip(units, -1.0, 1.0, out=rows[:, 1:])
         return np.divide(rows, self.row_scale, out=rows)
 
-    def encode_target(self, y: ArrayLike) -> NDArray[Any]:
+    def encode_target(self, y: ArrayLike) -> Array:
         """Numbers clipped and mapped to [-1, 1], or the index of each class."""
         values = self.target._read(y)
         center, half = self.target._affine()
         return np.clip((values - center) / half, -1.0, 1.0) if isinstance(self.target, Numeric) else values
 
-    def decode_target(self, values: ArrayLike) -> NDArray[Any]:
+    def decode_target(self, values: ArrayLike) -> Array:
         """Inverse of `encode_target`: numbers in the target's units (not clipped), or class labels."""
         if not isinstance(self.target, Numeric):
             return np.asarray(self.target.levels)[np.asarray(values, dtype=np.int64)]
@@ -384,7 +390,7 @@ def _from_entry(name: str, entry: Any, levels: str, source: str) -> Feature:
     return Numeric(name, *value) if key == "bounds" else Categorical(name, value)
 
 
-def _observed(name: str, values: NDArray[Any], as_levels: bool) -> Feature:
+def _observed(name: str, values: Array, as_levels: bool) -> Feature:
     if values.dtype.kind == "O" and all(isinstance(value, Real) for value in values):
         values = values.astype(np.float64)
     if as_levels or values.dtype.kind not in "biuf":
@@ -393,13 +399,13 @@ def _observed(name: str, values: NDArray[Any], as_levels: bool) -> Feature:
     return Numeric(name, low, high) if low != high else Numeric(name, low - 0.5, low + 0.5)
 
 
-def _column(name: str, values: ArrayLike) -> NDArray[Any]:
+def _column(name: str, values: ArrayLike) -> Array:
     column = np.asarray(values)
     _require(column.ndim == 1, f"column {name!r} must be a 1-D array. Got shape {column.shape}. Flatten it.")
     return column
 
 
-def _table(columns: Columns, names: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
+def _table(columns: Columns, names: Sequence[str] = ()) -> dict[str, Array]:
     if not isinstance(columns, Mapping):
         # A data frame would lose its names here and be read in the wrong order without a word.
         matrix = np.asarray(columns) if isinstance(columns, np.ndarray | list | tuple) else np.empty(0)

@@ -38,7 +38,12 @@ def named_columns(X: Any) -> tuple[dict[str, Array], bool]:
     if hasattr(X, "columns") or hasattr(X, "column_names"):
         import narwhals as nw
 
-        frame = nw.from_native(X, eager_only=True)
+        try:
+            frame = nw.from_native(X, eager_only=True)
+        except TypeError:
+            raise InputError(
+                f"X must be a table in memory. Got a {type(X).__name__}. Collect or convert it first."
+            ) from None
         return {str(name): np.asarray(frame[name].to_numpy()) for name in frame.columns}, True
     values = np.asarray(X)
     if values.dtype.kind == "U" and not hasattr(X, "__array__"):  # a list: text drops NUL at its end

@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -20,7 +19,7 @@ from cloister.board.billboard import Billboard
 from cloister.board.storage import private_folder, storage_errors, sync_folder, sync_tree
 from cloister.errors import CloisterError, InputError, PlanError
 from cloister.plan import Plan
-from cloister.tables.codebook import Categorical, Codebook
+from cloister.tables.codebook import Codebook
 from cloister.tables.model import TaskModel
 from cloister.tables.table_run import EstimatorSettings, TableRun
 
@@ -50,7 +49,7 @@ README = """\
 A run of cloister.
 
 Public: anyone may see these files.
-  plan.toml        what was run, how loud the noise is, and for how many tasks
+  plan.toml        what was run, how large the noise is, and for how many tasks
   board            the billboard: every noisy release, hash-chained
   head.txt         the hash that stands for the whole board: sign it, publish it or keep a copy of it
   codebook.toml    what was publicly known about the columns
@@ -98,7 +97,7 @@ def _percent(character: str) -> str:
     return "".join(f"%{byte:02X}" for byte in character.encode())
 
 
-def read_plan(path: Path, types: Iterable[Any] = ()) -> Plan:
+def read_plan(path: Path, types: Iterable[object] = ()) -> Plan:
     """Read a plan file; whatever is wrong with it is one sentence."""
     if not path.is_file():
         raise PlanError(f"There is no plan file {path}. Check the path.")
@@ -113,12 +112,12 @@ def read_plan(path: Path, types: Iterable[Any] = ()) -> Plan:
     return plan
 
 
-def read_run(folder: Path, types: Iterable[Any] = ()) -> TableRun:
+def read_run(folder: Path, types: Iterable[object] = ()) -> TableRun:
     """Read a finished run with all models that are there; of the public part alone, there are none."""
     return with_models(folder, read_public(folder, types))
 
 
-def read_public(folder: Path, types: Iterable[Any] = ()) -> TableRun:
+def read_public(folder: Path, types: Iterable[object] = ()) -> TableRun:
     """Read the public part of a finished run; refuse one that is not whole or not of its plan."""
     require_folder(folder)
     plan = read_plan(folder / "plan.toml", types)
@@ -157,8 +156,7 @@ def _read_models(folder: Path, codebook: Codebook, tasks: Iterable[str] | None) 
 def _stacked(models: list[States], codebook: Codebook) -> States:
     """Put models together, one row a task; of what not all have, nothing."""
     if not models:
-        classes = len(codebook.target.levels) if isinstance(codebook.target, Categorical) else 2
-        return {"coef": np.zeros((0, (classes - 1) * codebook.width))}
+        return {"coef": np.zeros((0, ((codebook.classes or 2) - 1) * codebook.width))}
     shared = set.intersection(*(set(model) for model in models))
     return {name: np.concatenate([model[name] for model in models]) for name in models[0] if name in shared}
 
@@ -168,7 +166,7 @@ def read_codebook(folder: Path, plan: Plan) -> Codebook:
     book = Codebook.load(folder / "codebook.toml")
     rows = plan.algorithm.rows
     due = None if rows is None or rows.features is None else (*rows.features, rows.classes)
-    found = (book.width, len(book.target.levels) if isinstance(book.target, Categorical) else None)
+    found = (book.width, book.classes)
     if due is not None and found != due:
         raise InputError(
             f"{folder / 'codebook.toml'} must give the plan's columns and classes, {due}. Got {found}. "

@@ -7,10 +7,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloister.arrays import Array, Floats, States
 from cloister.board.storage import write_private
@@ -40,7 +38,7 @@ class TaskModel:
     noise: float | None
 
     @classmethod
-    def of(cls, task: str, codebook: Codebook, model: Mapping[str, NDArray[Any]]) -> TaskModel:
+    def of(cls, task: str, codebook: Codebook, model: Mapping[str, Array]) -> TaskModel:
         """Take one task's row of a run's models."""
         noise = float(model["noise"]) if "noise" in model else None
         covariance = model.get("covariance", no_posterior(model["coef"]))
@@ -62,19 +60,19 @@ class TaskModel:
         weights = self.weights.reshape(-1, self.codebook.width)
         return weights[0] if len(weights) == 1 else weights
 
-    def predict(self, X: Any) -> Array:
+    def predict(self, X: object) -> Array:
         """Predict numbers or classes for a table of this task's rows; other columns are ignored."""
         rows, models, at = self._rows(X)
         if isinstance(self.codebook.target, Numeric):
             return numbers(self.codebook, rows, models, at)
         return self.codebook.decode_target(class_probabilities(rows, models, at).argmax(axis=1))
 
-    def predict_proba(self, X: Any) -> Floats:
+    def predict_proba(self, X: object) -> Floats:
         if isinstance(self.codebook.target, Numeric):
             raise InputError("This model predicts numbers; it has no class probabilities.")
         return class_probabilities(*self._rows(X))
 
-    def predict_std(self, X: Any) -> Floats:
+    def predict_std(self, X: object) -> Floats:
         """Return the standard deviation of a numeric prediction, noise included."""
         if not isinstance(self.codebook.target, Numeric):
             raise InputError("This model predicts classes; ask for predict_proba.")
@@ -88,7 +86,7 @@ class TaskModel:
             found["covariance"] = self.covariance[None]
         return found | ({} if self.noise is None else {"noise": np.array([self.noise])})
 
-    def _rows(self, X: Any) -> tuple[Floats, States, Index]:
+    def _rows(self, X: object) -> tuple[Floats, States, Index]:
         columns = split_table(X, None, np.zeros(row_count(X), dtype=int))
         features = {k: v for k, v in columns.features.items() if k in self.codebook.names}
         rows = self.codebook.encode(check_columns(self.codebook, replace(columns, features=features)))

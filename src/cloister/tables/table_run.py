@@ -169,18 +169,33 @@ class TableRun:
     def newcomer(self) -> States:
         return self.plan.algorithm.newcomer(self.board)
 
-    def predict(self, X: Any, tasks: ArrayLike | None = None) -> Array:
+    def summary(self) -> str:
+        """Say what was run and promised, and the board's model of a task without rows. Public, all of it."""
+        kind, rounds = type(self.plan.algorithm).__name__, len(self.plan.rounds)
+        parts = [f"{kind} over {self.plan.n_tasks} tasks, {rounds} rounds.", str(self.guarantee)]
+        try:
+            model = TaskModel.of("", self.codebook, {name: rows[0] for name, rows in self.newcomer().items()})
+        except InputError:  # the board has none
+            return "\n\n".join(parts)
+        weights = np.column_stack([np.atleast_1d(model.intercept), np.atleast_2d(model.coef)]).T
+        lines = (
+            f"  {name:<24}" + "".join(f"{weight:>12.4g}" for weight in row)
+            for name, row in zip(("intercept", *self.codebook.column_names), weights, strict=True)
+        )
+        return "\n\n".join([*parts, "\n".join(["For a task without rows the board has:", *lines])])
+
+    def predict(self, X: object, tasks: ArrayLike | None = None) -> Array:
         """Predict each row by its own task's model, or by the board's for a task without one."""
         rows, ids = self._encode(X, tasks)
         return predicted_columns(self.codebook, rows, *self.locate(ids))["prediction"]
 
-    def _encode(self, X: Any, tasks: ArrayLike | None) -> tuple[Floats, Array]:
+    def _encode(self, X: object, tasks: ArrayLike | None) -> tuple[Floats, Array]:
         columns = split_table(X, self.codebook.task, tasks)
         refuse_missing(columns.features, columns.ids)
         return self.codebook.encode(check_columns(self.codebook, columns)), columns.ids
 
     def replay(
-        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, task: object = "new"
+        self, X: object, y: object, sample_weight: ArrayLike | None = None, *, task: object = "new"
     ) -> TaskModel:
         """Return one task's model from its own rows and the board alone: nothing leaves, nothing is spent."""
         return self.model_of(one_task(self.codebook, X, y, self.codebook.task, sample_weight), task)

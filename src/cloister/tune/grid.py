@@ -71,6 +71,8 @@ class Grid(ABC):
     def __post_init__(self) -> None:
         if len(self.candidates) < 2:
             raise PlanError(f"There must be two candidates or more. Got {len(self.candidates)}.")
+        if any(candidate.network is not None for candidate in self.candidates):
+            raise PlanError("A loss judges linear models, not networks. Compare those with evaluate.")
         if not (0 < self.share < 1 and 0 < self.holdout < 1):
             raise PlanError(f"share and holdout must be in (0, 1). Got {self.share} and {self.holdout}.")
         if not 0 < self.epsilon < math.inf:
@@ -133,7 +135,7 @@ def on_all_rows(done: Run, tasks: Tasks) -> Run:
 
 def check_tasks(tasks: Tasks, n_tasks: int) -> None:
     if len(tasks) != n_tasks:
-        raise InputError(f"The choice is for {n_tasks} tasks, the data has {len(tasks)}.")
+        raise InputError(f"The choice is for {n_tasks} tasks. Got {len(tasks)}. Make one for these.")
 
 
 def split_seed(random_state: int | None) -> int:

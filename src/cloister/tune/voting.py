@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cloister.algorithm import Algorithm, Budget
 from cloister.arrays import States
-from cloister.board.billboard import Billboard, Release
+from cloister.board.billboard import BoardView, Release
 from cloister.channel import Absolute, Channel, Relation, Round
 from cloister.engines.curator import Bill, charge, check_price
 from cloister.engines.local import Local
@@ -28,7 +28,7 @@ from cloister.privacy import accounting
 from cloister.privacy.events import Cost
 from cloister.privacy.randomness import source_of
 from cloister.privacy.sampling import Everyone
-from cloister.tables.codebook import Codebook, Numeric
+from cloister.tables.codebook import Codebook
 from cloister.tables.table_run import TableRun
 from cloister.tasks import Block, Tasks
 from cloister.tune.grid import (
@@ -67,23 +67,23 @@ class Ballot(Algorithm):
     def start(self) -> dict[str, NDArray[Any]]:
         return {"votes": np.zeros(self.candidates)}
 
-    def channel(self, board: Billboard) -> Channel:
+    def channel(self, board: BoardView) -> Channel:
         return self._channel
 
-    def init(self, block: Block, board: Billboard) -> States:
+    def init(self, block: Block, board: BoardView) -> States:
         return {}
 
-    def send(self, states: States, block: Block, board: Billboard) -> tuple[NDArray[Any], States]:
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[NDArray[Any], States]:
         """Vote for the smallest loss; the first of equals."""
         known = np.asarray(np.isfinite(block.X[:, 0]))
         best = np.where(known, block.X[:, 0], np.inf).argmin(axis=1)
         one_hot = best[:, None] == np.arange(self.candidates)
         return one_hot & known.any(axis=1, keepdims=True), states
 
-    def update(self, release: Release, board: Billboard) -> dict[str, NDArray[Any]]:
+    def update(self, release: Release, board: BoardView) -> dict[str, NDArray[Any]]:
         return {"votes": release.value}
 
-    def finish(self, states: States, block: Block, board: Billboard) -> States:
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
         return {}
 
 
@@ -239,7 +239,7 @@ def fit_best(
 
     first = next((estimator for estimator in estimators if isinstance(estimator, BasePrivate)), None)
     if first is None:
-        raise InputError("One of the estimators must share something. Got none with an epsilon.")
+        raise InputError("One of the estimators must have an epsilon. Got none that has one.")
     for name in ("task", "bounds", "epsilon", "delta", "relation", "ledger", "random_state"):
         given = [estimator.get_params()[name] for estimator in estimators if name in estimator.get_params()]
         if any(value is not given[0] and value != given[0] for value in given):
@@ -263,6 +263,8 @@ def fit_best(
 
 
 def _loss(codebook: Codebook) -> Loss:
-    if isinstance(codebook.target, Numeric):
-        return LeastSquares(codebook.width)
-    return Softmax(codebook.width, len(codebook.target.levels))
+    return (
+        LeastSquares(codebook.width)
+        if codebook.classes is None
+        else Softmax(codebook.width, codebook.classes)
+    )

@@ -74,9 +74,9 @@ class NoisyTask:
     def draw(self, speaking: bool, count: int, rng: np.random.Generator) -> Floats:
         """Return the difference of the first two variances."""
         model = np.eye(self.dim)[0 if speaking else 1]
-        said = self.noise.noisy(model, count, rng)
+        noisy_models = self.noise.noisy(model, count, rng)
         noise = PublishedWishart(self.curator).draw(np.zeros((self.dim, self.dim)), rng, count)
-        seen = said[:, :, None] * said[:, None, :] + noise
+        seen = noisy_models[:, :, None] * noisy_models[:, None, :] + noise
         return np.asarray(seen[:, 0, 0] - seen[:, 1, 1])
 
 

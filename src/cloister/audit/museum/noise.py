@@ -52,12 +52,12 @@ class Shipped:
     def releases(self, messages: Floats, deviation: float, count: int, rng: np.random.Generator) -> Floats:
         return self.sums(np.broadcast_to(messages, (count, *messages.shape)), Plain(), deviation, rng)
 
-    def sums(self, said: Floats, lift: Lift, deviation: float, rng: np.random.Generator) -> Floats:
+    def sums(self, messages: Floats, lift: Lift, deviation: float, rng: np.random.Generator) -> Floats:
         """Return the noisy sum of each run's messages, in one call of the mechanism.
 
         Parameters
         ----------
-        said : array of shape (runs, tasks, dim)
+        messages : array of shape (runs, tasks, dim)
             Messages, of length 1 at most.
         lift : Lift
             What is summed.
@@ -66,9 +66,10 @@ class Shipped:
         rng : numpy.random.Generator
             For the key.
         """
-        mechanism, channel, runs = Gaussian(1.0, self.exact), Channel(said.shape[2], lift=lift), len(said)
-        different = said[:1] if said.strides[0] == 0 else said  # where all runs say the same, one sum will do
-        totals = np.array([channel.total(messages, self.exact) for messages in different])
+        mechanism, runs = Gaussian(1.0, self.exact), len(messages)
+        channel = Channel(messages.shape[2], lift=lift)
+        different = messages[:1] if messages.strides[0] == 0 else messages  # if all are the same, one
+        totals = np.array([channel.total(one, self.exact) for one in different])
         wide = replace(channel, lift=side_by_side(lift, runs))
         flat = np.broadcast_to(totals, (runs, channel.size)).ravel()
         noisy = mechanism.perturb(flat, wide, deviation, SystemRandomness(rng.bytes(32)), 0)

@@ -43,8 +43,8 @@ class TwoRounds:
     def draw(self, speaking: bool, count: int, rng: np.random.Generator) -> Floats:
         """Return by how much the first sum exceeds the second."""
         first, second = (
-            self.noise.releases(np.array([[speaking * said]]), self.deviation, count, rng)[:, 0]
-            for said in (1.0, -1.0)
+            self.noise.releases(np.array([[speaking * sign]]), self.deviation, count, rng)[:, 0]
+            for sign in (1.0, -1.0)
         )
         return np.asarray((first - second).round(_DIGITS))
 

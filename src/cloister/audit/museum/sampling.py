@@ -17,7 +17,7 @@ from cloister.channel import Relation
 from cloister.privacy.hidden import pld_epsilon
 from cloister.privacy.visible import mixture_epsilon
 
-__all__ = ["FixedSizeRounds", "PublicSize", "RealisedSize", "SampledMeans", "sampling_exhibits"]
+__all__ = ["FixedSizeRounds", "PublicSize", "RealizedSize", "SampledMeans", "sampling_exhibits"]
 
 _RUNS = 5_000  # at a time
 
@@ -57,13 +57,13 @@ class SampledMeans:
 
     Parameters
     ----------
-    size : RealisedSize or PublicSize
+    size : RealizedSize or PublicSize
         What a round's sum is divided by, and whether a silent task counts.
     tasks, rounds, rate, noise
         The plan; noise is that of the sum, so a mean gets ``noise / (rate * tasks)``.
     """
 
-    size: RealisedSize | PublicSize
+    size: RealizedSize | PublicSize
     tasks: int = 20
     rounds: int = 10
     rate: float = 0.1
@@ -85,7 +85,7 @@ class SampledMeans:
 
 
 @dataclass(frozen=True)
-class RealisedSize:
+class RealizedSize:
     """Divide by how many took part; a round in which nobody did posts zero."""
 
     def means(self, others: NDArray[np.int64], expected: float) -> tuple[Floats, Floats]:
@@ -107,7 +107,7 @@ def _parts(count: int) -> list[range]:
 
 def sampling_exhibits(delta: float = 0.01) -> tuple[Exhibit, ...]:
     """Return fixed-size sampling under amplified accounting, and realised denominators."""
-    return (_fixed_size(delta), _realised(delta))
+    return (_fixed_size(delta), _realized(delta))
 
 
 def _fixed_size(delta: float) -> Exhibit:
@@ -132,8 +132,8 @@ def _fixed_size(delta: float) -> Exhibit:
     )
 
 
-def _realised(delta: float) -> Exhibit:
-    broken = SampledMeans(RealisedSize())
+def _realized(delta: float) -> Exhibit:
+    broken = SampledMeans(RealizedSize())
     mu = 1 / broken.noise
     epsilon = pld_epsilon(((mu, mu, broken.rounds),), broken.rate, "zero_out", 1, delta)
     claim = Claim(epsilon, delta, Relation.ZERO_OUT)

@@ -127,9 +127,9 @@ class FirstMean:
 def state_exhibits(epsilon: float = 1.0, delta: float = 1e-3) -> tuple[Exhibit, ...]:
     """Return clients that share a model object, and an initial mean without noise."""
     sigma, tasks = 1000.0, Clients(as_broadcast, 0.0).tasks
-    loud = gaussian_dp.epsilon(1 / (tasks * sigma), delta=1e-6)
-    quiet = Claim(epsilon, delta, Relation.ZERO_OUT)
-    shared = Claim(loud, 1e-6, Relation.ZERO_OUT)
+    noisy = gaussian_dp.epsilon(1 / (tasks * sigma), delta=1e-6)
+    first_mean = Claim(epsilon, delta, Relation.ZERO_OUT)
+    shared = Claim(noisy, 1e-6, Relation.ZERO_OUT)
     return (
         Exhibit(
             name="shared-client-model",
@@ -148,7 +148,7 @@ def state_exhibits(epsilon: float = 1.0, delta: float = 1e-3) -> tuple[Exhibit, 
         Exhibit(
             name="initial-mean",
             title="an initial mean without noise",
-            claim=quiet,
+            claim=first_mean,
             source="DPMTL and PMTL, Algorithm 1, input: the mean of w_1^0, ..., w_m^0",
             story="The first model that is broadcast is the plain mean of the tasks' own initial models, "
             "before any noise. If those were trained at home, the others subtract theirs and hold the "
@@ -156,7 +156,7 @@ def state_exhibits(epsilon: float = 1.0, delta: float = 1e-3) -> tuple[Exhibit, 
             attack=FirstMean(0.0),
             repaired=Repaired(
                 "the first mean is a release, by our Gaussian",
-                quiet,
+                first_mean,
                 FirstMean(1 / gaussian_dp.mu(epsilon, delta)),
             ),
         ),

@@ -50,10 +50,10 @@ class PrefixSums:
         return np.concatenate([self._draw(speaking, part, rng) for part in parts])
 
     def _draw(self, speaking: bool, count: int, rng: np.random.Generator) -> Floats:
-        said = np.full(self.tasks, 0.5)
-        said[0] = speaking
-        sums = np.cumsum(said) + self._noise(count, rng)
-        others = np.cumsum(said) - speaking
+        messages = np.full(self.tasks, 0.5)
+        messages[0] = speaking
+        sums = np.cumsum(messages) + self._noise(count, rng)
+        others = np.cumsum(messages) - speaking
         powers = 2 ** np.arange(height(self.tasks)) - 1
         return np.asarray((sums - others)[:, powers].sum(axis=1))
 
@@ -80,13 +80,13 @@ class ShippedTree:
         schedule = Schedule(equal_rounds(self.tasks, [channel]), OnePass(), self.tasks, Relation.ZERO_OUT)
         state = Tree(self.mu, exact=False).begin(schedule, SystemRandomness(rng.bytes(32)))
         wide = replace(channel, lift=side_by_side(channel.lift, count))
-        said = np.full(self.tasks, 0.5)
-        said[0] = speaking
+        messages = np.full(self.tasks, 0.5)
+        messages[0] = speaking
         score, total = np.zeros(count), np.zeros(count)
-        for t, word in enumerate(said):
-            total += state.release(np.full(count, word), wide)
+        for t, message in enumerate(messages):
+            total += state.release(np.full(count, message), wide)
             if t + 1 in 2 ** np.arange(height(self.tasks)):
-                score += total - (said[: t + 1].sum() - speaking)
+                score += total - (messages[: t + 1].sum() - speaking)
         return score
 
 

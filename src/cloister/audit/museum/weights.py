@@ -72,7 +72,7 @@ class WeightedMean:
         return np.asarray((released - self._mean(0 * message)) @ message)
 
     def _mean(self, message: Floats) -> Floats:
-        messages = said(message, self.others, self.tasks)
+        messages = all_messages(message, self.others, self.tasks)
         return self.weights.mean(messages, np.array([self.rows] + [10.0] * (self.tasks - 1)))
 
 
@@ -98,13 +98,13 @@ class ShippedMean:
     def draw(self, speaking: bool, count: int, rng: np.random.Generator) -> Floats:
         """Return how far the mean is along the task's message from where silence would leave it."""
         message = np.eye(self.dim)[0]
-        messages = said(speaking * message, self.others, self.tasks)
+        messages = all_messages(speaking * message, self.others, self.tasks)
         sums = Shipped().releases(messages, self.noise, count, rng)
-        silent = Channel(self.dim).total(said(0 * message, self.others, self.tasks))
+        silent = Channel(self.dim).total(all_messages(0 * message, self.others, self.tasks))
         return np.asarray((sums - silent) @ message / self.tasks)
 
 
-def said(message: Floats, others: float, tasks: int) -> Floats:
+def all_messages(message: Floats, others: float, tasks: int) -> Floats:
     """Return all messages: the task's own, and what the others say in every coordinate."""
     return np.vstack([message, np.full((tasks - 1, len(message)), others)])
 

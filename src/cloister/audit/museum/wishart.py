@@ -38,7 +38,7 @@ _ROUNDING = 1e-9
 class Noise(Protocol):
     """Noise on a sum of outer products."""
 
-    def covariances(self, said: Floats, rng: np.random.Generator) -> Floats:
+    def covariances(self, messages: Floats, rng: np.random.Generator) -> Floats:
         """Return a noisy sum of outer products for each run; `said` has shape (runs, tasks, dim)."""
 
 
@@ -48,10 +48,10 @@ class WishartNoise:
 
     epsilon: float
 
-    def covariances(self, said: Floats, rng: np.random.Generator) -> Floats:
-        runs, _, dim = said.shape
+    def covariances(self, messages: Floats, rng: np.random.Generator) -> Floats:
+        runs, _, dim = messages.shape
         noise = PublishedWishart(self.epsilon).draw(np.zeros((dim, dim)), rng, runs)
-        return np.asarray(said.swapaxes(1, 2) @ said + noise)
+        return np.asarray(messages.swapaxes(1, 2) @ messages + noise)
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class ShippedGaussian:
     deviation: float
     exact: bool = True
 
-    def covariances(self, said: Floats, rng: np.random.Generator) -> Floats:
-        released = Shipped(self.exact).sums(said, Outer(), self.deviation, rng)
-        return unsvec(released, said.shape[2])
+    def covariances(self, messages: Floats, rng: np.random.Generator) -> Floats:
+        released = Shipped(self.exact).sums(messages, Outer(), self.deviation, rng)
+        return unsvec(released, messages.shape[2])
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class CovarianceRelease:
     def left(self, speaking: bool, count: int, rng: np.random.Generator) -> Floats:
         """Return releases less what the others said and what the task would have said."""
         models = directions(self.others + 1, self.dim)
-        told = models * np.where(np.arange(len(models)) > 0, 1.0, speaking)[:, None]
-        releases = self.noise.covariances(np.broadcast_to(told, (count, *told.shape)), rng)
+        given = models * np.where(np.arange(len(models)) > 0, 1.0, speaking)[:, None]
+        releases = self.noise.covariances(np.broadcast_to(given, (count, *given.shape)), rng)
         return np.asarray(releases - models.T @ models)
 
 
@@ -114,20 +114,20 @@ class LowRankOutputs:
     def draw(self, speaking: bool, count: int, rng: np.random.Generator) -> Floats:
         """Return the least eigenvalue that speech would leave over in any round, if below zero."""
         optima = 3 * directions(self.others + 1, self.dim)
-        told = optima.copy()
-        told[0] *= speaking  # a task without signal has its optimum, and its start, at zero
-        outputs = self._train(np.broadcast_to(told, (count, *told.shape)), rng)
+        given = optima.copy()
+        given[0] *= speaking  # a task without signal has its optimum, and its start, at zero
+        outputs = self._train(np.broadcast_to(given, (count, *given.shape)), rng)
         return self._attack(optima, [models[:, 1:] for models in outputs])
 
     def _train(self, optima: Floats, rng: np.random.Generator) -> list[Floats]:
         """Return what tasks are handed in each round (Algorithm 2, Steps 3 to 11)."""
         tasks, outputs = _Homes(optima), []
         for t in range(1, self.rounds + 1):
-            said = tasks.said
-            covariance = self.noise.covariances(said, rng)
+            messages = tasks.messages
+            covariance = self.noise.covariances(messages, rng)
             values, vectors = np.linalg.eigh(covariance)
             kept = np.maximum(0.0, 1 - _STEP / np.sqrt(np.maximum(values + self.shift, 1e-300)))
-            outputs.append(said @ (vectors * kept[:, None]) @ vectors.swapaxes(1, 2))
+            outputs.append(messages @ (vectors * kept[:, None]) @ vectors.swapaxes(1, 2))
             tasks.descend(outputs[-1], t)
         return outputs
 
@@ -138,13 +138,13 @@ class LowRankOutputs:
         suspect = _Homes(np.broadcast_to(optima[:1], (count, 1, self.dim)))
         least = np.full(count, math.inf)
         for t, handed in enumerate(outputs, start=1):
-            matrix = np.linalg.pinv(others.said) @ handed
+            matrix = np.linalg.pinv(others.messages) @ handed
             values, vectors = np.linalg.eigh((matrix + matrix.swapaxes(1, 2)) / 2)
             squares = (_STEP / (1 - np.maximum(values, 0.0))) ** 2 - self.shift
             covariance = (vectors * squares[:, None]) @ vectors.swapaxes(1, 2)
-            said = np.concatenate([others.said, suspect.said], axis=1)
-            least = np.minimum(least, least_eigenvalue(covariance - said.swapaxes(1, 2) @ said))
-            shared = suspect.said @ matrix
+            messages = np.concatenate([others.messages, suspect.messages], axis=1)
+            least = np.minimum(least, least_eigenvalue(covariance - messages.swapaxes(1, 2) @ messages))
+            shared = suspect.messages @ matrix
             others.descend(handed, t)
             suspect.descend(shared, t)
         return np.minimum(0.0, least + _ROUNDING)
@@ -159,10 +159,10 @@ class _Homes:
 
     def __init__(self, optima: Floats) -> None:
         self._optima = self._models = optima
-        self._previous = self.said
+        self._previous = self.messages
 
     @property
-    def said(self) -> Floats:
+    def messages(self) -> Floats:
         """The clipped models (Step 3)."""
         lengths = np.linalg.norm(self._models, axis=-1, keepdims=True)
         return np.asarray(self._models / np.maximum(1.0, lengths))
@@ -182,10 +182,10 @@ class RelationshipRelease:
 
     def draw(self, speaking: bool, count: int, rng: np.random.Generator) -> Floats:
         """Return scores: below zero where speech is impossible, above where silence is."""
-        spoken, silent = self.statistics()
+        with_task, without_task = self.statistics()
         nothing = np.broadcast_to(np.zeros((1, self.tasks)), (count, 1, self.tasks))
-        releases = (spoken if speaking else silent) + self.noise.covariances(nothing, rng)
-        against, for_it = (np.minimum(0.0, least_eigenvalue(releases - s)) for s in (spoken, silent))
+        releases = (with_task if speaking else without_task) + self.noise.covariances(nothing, rng)
+        against, for_it = (np.minimum(0.0, least_eigenvalue(releases - s)) for s in (with_task, without_task))
         return np.asarray(against - for_it)
 
     def statistics(self) -> tuple[Floats, Floats]:
@@ -203,8 +203,8 @@ class RelationshipRelease:
         dimensions: density proportional to exp(-epsilon (x + y)) for diagonal entries x, y and an entry
         off it whose square is at most xy and (x - a)(y + b). All but x is integrated in closed form.
         """
-        spoken, silent = self.statistics()
-        values = np.linalg.eigvalsh(spoken - silent)
+        with_task, without_task = self.statistics()
+        values = np.linalg.eigvalsh(with_task - without_task)
         a, b = epsilon * values[-1], -epsilon * values[0]
 
         def density(x: float) -> float:

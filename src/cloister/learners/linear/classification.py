@@ -103,7 +103,7 @@ class Classification(BayesianLearner):
         factor = loose_intercept(self.dim, 3.0, self.intercept)
         fit = laplace(
             self._whiten(block, factor),
-            self._scores(block, candidates[-1].mean),  # the last is around the mean, if one was heard
+            self._scores(block, candidates[-1].mean),  # the last is around the mean, if there is one
             block.y,
             block.weight,
             VARIANCES,

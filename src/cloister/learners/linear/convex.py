@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cloister.arrays import Floats
+from cloister.arrays import Array, Floats
 from cloister.errors import PlanError
 from cloister.learners.descent import FOLDS, Descent, ExactSolver, Solver
 from cloister.learners.learner import ClientLearner
@@ -86,12 +85,6 @@ class Convex(ClientLearner):
                 return self._solve(weights, block, solver, towards, lam)
             return self._steps(weights, block, solver, round, towards, lam)
 
-    def lengths(self, messages: Floats) -> Floats:
-        return np.asarray(np.linalg.norm(messages, axis=1))
-
-    def join(self, messages: Floats, column: Floats) -> Floats:
-        return np.concatenate([messages, column[:, None]], axis=1)
-
     def losses(self, weights: Floats, block: Block) -> Floats:
         return self.loss.value(weights, block.X, block.y, block.weight)
 
@@ -103,7 +96,7 @@ class Convex(ClientLearner):
             for i in range(count)
         ]
 
-    def predict(self, weights: Floats, X: NDArray[Any]) -> Floats:
+    def predict(self, weights: Floats, X: Array) -> Floats:
         return self.loss.predict(weights, X)
 
     def check_solver(self, solver: Solver, penalty: Penalty | None) -> None:

@@ -13,12 +13,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Floats
+from cloister.arrays import Array, Floats
 from cloister.errors import InputError
 from cloister.learners.linear.softmax import probabilities
 from cloister.rows import Rows, Target
@@ -45,11 +44,11 @@ class Loss(ABC):
         return False
 
     @abstractmethod
-    def value(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
+    def value(self, weights: Floats, X: Floats, y: Array, weight: Floats) -> Floats:
         """Return the mean loss of every task, of shape (k,)."""
 
     @abstractmethod
-    def gradient(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
+    def gradient(self, weights: Floats, X: Floats, y: Array, weight: Floats) -> Floats:
         """Return the gradient of the mean loss, of shape (k, p)."""
 
     @abstractmethod
@@ -93,11 +92,11 @@ class LeastSquares(Loss):
     def squared(self) -> bool:
         return True
 
-    def value(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
+    def value(self, weights: Floats, X: Floats, y: Array, weight: Floats) -> Floats:
         with np.errstate(all="ignore"):
             return _mean(np.square(y - self.predict(weights, X)) / 2, weight)
 
-    def gradient(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
+    def gradient(self, weights: Floats, X: Floats, y: Array, weight: Floats) -> Floats:
         with np.errstate(all="ignore"):
             residual = _shares(weight) * (self.predict(weights, X) - y)
             return np.asarray((residual[:, None, :] @ X)[:, 0])
@@ -141,12 +140,12 @@ class Logistic(Loss):
     def rows(self) -> Rows:
         return Rows((self.dim,), Target.CLASS, 2)
 
-    def value(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
+    def value(self, weights: Floats, X: Floats, y: Array, weight: Floats) -> Floats:
         with np.errstate(all="ignore"):
             scores = (X @ weights[:, :, None])[..., 0]
             return _mean(np.logaddexp(0.0, scores) - y * scores, weight)
 
-    def gradient(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
+    def gradient(self, weights: Floats, X: Floats, y: Array, weight: Floats) -> Floats:
         with np.errstate(all="ignore"):
             residual = _shares(weight) * (self.predict(weights, X) - y)
             return np.asarray((residual[:, None, :] @ X)[:, 0])
@@ -196,7 +195,7 @@ class Softmax(Loss):
     def rows(self) -> Rows:
         return Rows((self.dim,), Target.CLASS, self.classes)
 
-    def value(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
+    def value(self, weights: Floats, X: Floats, y: Array, weight: Floats) -> Floats:
         with np.errstate(all="ignore"):
             scores = self._scores(weights, X)
             top = np.maximum(scores.max(axis=-1), 0.0)
@@ -204,7 +203,7 @@ class Softmax(Loss):
             chosen = np.where(self._one_hot(y), scores, 0.0).sum(axis=-1)
             return _mean(top + np.log(total) - chosen, weight)
 
-    def gradient(self, weights: Floats, X: Floats, y: NDArray[Any], weight: Floats) -> Floats:
+    def gradient(self, weights: Floats, X: Floats, y: Array, weight: Floats) -> Floats:
         with np.errstate(all="ignore"):
             residual = self.predict(weights, X)[..., 1:] - self._one_hot(y)
             residual *= _shares(weight)[..., None]
@@ -225,7 +224,7 @@ class Softmax(Loss):
     def _scores(self, weights: Floats, X: Floats) -> Floats:
         return np.asarray(X @ weights.reshape(len(X), self.classes - 1, self.dim).swapaxes(1, 2))
 
-    def _one_hot(self, y: NDArray[Any]) -> NDArray[np.bool_]:
+    def _one_hot(self, y: Array) -> NDArray[np.bool_]:
         return np.asarray(y[..., None] == np.arange(1, self.classes))
 
 

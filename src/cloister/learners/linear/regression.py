@@ -99,7 +99,7 @@ class Regression(BayesianLearner):
         return np.stack([trust * level, trust * (1 - level)], axis=1)
 
     def _usual_level(self, value: Floats, noise: float) -> Floats:
-        """Return center and sd of the tasks' log noise variance; sd infinite if drowned in noise."""
+        """Return center and sd of the tasks' log noise variance; sd infinite if noise hides it."""
         low, high = np.log(NOISE_RANGE)
         unknown = np.array([0.5 * (low + high), np.inf])
         total = float(value.sum())

@@ -33,12 +33,11 @@ mask, and one whose data cannot be used counts as a task without data.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Floats
+from cloister.arrays import Array, Floats
 from cloister.errors import InputError
 
 __all__ = ["LaplaceFit", "laplace", "mode", "posterior", "probabilities"]
@@ -104,7 +103,7 @@ def probabilities(scores: Floats) -> Floats:
 def laplace(
     X: Floats,
     offset: Floats | float,
-    y: NDArray[Any],
+    y: Array,
     weight: Floats,
     variances: Floats,
     *,
@@ -173,7 +172,7 @@ def laplace(
 def mode(
     X: Floats,
     offset: Floats | float,
-    y: NDArray[Any],
+    y: Array,
     weight: Floats,
     variance: float,
     *,
@@ -245,7 +244,7 @@ def _checked(variances: Floats) -> Floats:
     return variances
 
 
-def _usable(X: Floats, offset: Floats | float, y: NDArray[Any], weight: Floats, classes: int) -> _Rows:
+def _usable(X: Floats, offset: Floats | float, y: Array, weight: Floats, classes: int) -> _Rows:
     """Zero padding, and every row of a task with a value that is not finite, absurd or not a class."""
     if classes < 2:
         raise InputError(f"classes must be at least 2. Got {classes}.")

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cloister.arrays import Floats
+from cloister.arrays import Array, Floats, States
 
 __all__ = ["Rows", "Spectrum", "Statistics", "Summary", "statistics", "summary", "summary_of"]
 
@@ -51,7 +50,7 @@ class Summary(Protocol):
     def count(self) -> Floats:
         """The number of rows of each task; the sum of their weights, if they have any."""
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> States:
         """Return the summary as a state."""
 
     def inverse(self, ridge: float) -> Floats:
@@ -80,7 +79,7 @@ class Statistics:
     square: Floats
     count: Floats
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> States:
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def inverse(self, ridge: float) -> Floats:
@@ -117,7 +116,7 @@ class Rows:
     target: Floats
     count: Floats
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> States:
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def inverse(self, ridge: float) -> Floats:
@@ -149,7 +148,7 @@ class Rows:
         return (residual**2).sum(axis=1), rotated, spectrum.values * rotated
 
 
-def summary(X: NDArray[Any], y: NDArray[Any], weight: NDArray[Any]) -> Summary:
+def summary(X: Array, y: Array, weight: Array) -> Summary:
     """Sum a block up in the smaller form; a task whose numbers are not finite counts as having no data.
 
     Examples
@@ -174,7 +173,7 @@ def summary(X: NDArray[Any], y: NDArray[Any], weight: NDArray[Any]) -> Summary:
     )
 
 
-def statistics(X: NDArray[Any], y: NDArray[Any], weight: NDArray[Any]) -> Statistics:
+def statistics(X: Array, y: Array, weight: Array) -> Statistics:
     """Sum up a block by its Gram matrices, whatever its shape."""
     with np.errstate(all="ignore"):
         weighted = X * weight[..., None]
@@ -191,7 +190,7 @@ def statistics(X: NDArray[Any], y: NDArray[Any], weight: NDArray[Any]) -> Statis
     )
 
 
-def summary_of(arrays: dict[str, NDArray[Any]]) -> Summary:
+def summary_of(arrays: States) -> Summary:
     kind: type[Statistics] | type[Rows] = Statistics if "gram" in arrays else Rows
     return kind(*(arrays[item.name] for item in fields(kind)))
 

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import isfunction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import torch
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cloister.arrays import A, Array
 from cloister.document import type_id
 from cloister.errors import InputError, PlanError
-from cloister.learners.descent import Solver
+from cloister.learners.descent import Descent, Solver
 from cloister.learners.learner import ClientLearner
 from cloister.learners.network.minibatches import folds
 from cloister.learners.network.penalties import Penalty
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from cloister.tasks import Block
 
 __all__ = ["Module", "cross_entropy"]
-
-Array = Any  # of NumPy, or of torch: what comes in goes out
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -114,68 +113,49 @@ class Module(ClientLearner):
     def start(self) -> NDArray[np.float64]:
         return self.trainer.start.cpu().numpy()
 
-    def spread(self, mean: Array, block: Block) -> Array:
-        if isinstance(mean, Tensor):
-            return mean.expand(len(block), -1)
-        return np.repeat(mean.astype(np.float32)[None, :], len(block), axis=0)
+    def spread(self, mean: A, block: Block) -> A:
+        return _as_given(self._tensor(mean).expand(len(block), -1), mean)
 
     def descend(
         self,
-        weights: Array,
+        weights: A,
         block: Block,
         solver: Solver,
         round: int,
-        anchor: Array | None = None,
+        anchor: A | None = None,
         penalty: Penalty | None = None,
-    ) -> Array:
-        if solver.to_the_end:
-            raise PlanError("ExactSolver solves the problems of Convex losses. Give a network a Descent.")
-        start, towards = (None if x is None else self._tensor(x) for x in (weights, anchor))
-        assert start is not None
-        ended = self.trainer.descend(
-            start, *self._rows(block), self._keys(block), solver, round, towards, penalty
-        )
-        return ended if isinstance(weights, Tensor) else ended.cpu().numpy()
+    ) -> A:
+        towards = None if anchor is None else self._tensor(anchor)
+        rows, keys, steps = self._rows(block), _signed(block.keys), _stepwise(solver)
+        ended = self.trainer.descend(self._tensor(weights), *rows, keys, steps, round, towards, penalty)
+        return _as_given(ended, weights)
 
     def check_solver(self, solver: Solver, penalty: Penalty | None) -> None:
-        if solver.to_the_end:
-            raise PlanError("ExactSolver solves the problems of Convex losses. Give a network a Descent.")
+        _stepwise(solver)
 
-    def lengths(self, messages: Array) -> Array:
-        """Return the length of each message, in 64 bits, where squares of 32-bit numbers do not overflow."""
-        if isinstance(messages, Tensor):
-            return torch.linalg.vector_norm(messages.double(), dim=1)
-        return np.linalg.norm(messages.astype(np.float64), axis=1)
-
-    def join(self, messages: Array, column: Array) -> Array:
-        if isinstance(messages, Tensor):
-            return torch.cat([messages, column[:, None].to(messages.dtype)], dim=1)
-        return np.concatenate([messages, column[:, None].astype(messages.dtype)], axis=1)
-
-    def losses(self, weights: Array, block: Block) -> Array:
+    def losses(self, weights: A, block: Block) -> A:
         X, y, weight = self._rows(block)
         with torch.no_grad():
             each = self.trainer.losses(self.trainer.stack(self._tensor(weights)), X, y)
             total = torch.where(weight > 0, weight * each, 0.0).sum(1) / weight.sum(1).clamp(min=1e-12)
-        return total if isinstance(weights, Tensor) else total.cpu().numpy()
+        return _as_given(total, weights)
 
     def folds(self, block: Block, count: int) -> list[tuple[Block, Block]]:
-        weight: Any = block.weight
-        dealt: Any = folds(self._keys(block), self._tensor(weight), count)
-        part = dealt if isinstance(weight, Tensor) else dealt.cpu().numpy()
+        weight = block.weight
+        part = _as_given(folds(_signed(block.keys), self._tensor(weight), count), weight)
         return [
             (replace(block, weight=weight * (part != i)), replace(block, weight=weight * (part == i)))
             for i in range(count)
         ]
 
-    def predict(self, weights: Array, X: Array) -> Array:
+    def predict(self, weights: A, X: A) -> A:
         rows = self._tensor(X)
         self._try(rows)
         with torch.no_grad():
             out = self.trainer.outputs(self.trainer.stack(self._tensor(weights)), rows).float()
-        return out if isinstance(weights, Tensor) else out.cpu().numpy()
+        return _as_given(out, weights)
 
-    def try_rows(self, X: NDArray[Any], y: NDArray[Any]) -> None:
+    def try_rows(self, X: Array, y: Array) -> None:
         """Refuse rows that the network or its loss cannot take; looks at their shape and kind alone."""
         inputs, targets = (self._tensor(array[None, :0]) for array in (X, y))
         self._try(inputs)
@@ -211,11 +191,7 @@ class Module(ClientLearner):
         if not self.tried[kind]:
             self.trainer.swapped = None
 
-    def _keys(self, block: Block) -> Tensor:
-        keys: Any = block.keys
-        return keys if isinstance(keys, Tensor) else torch.from_numpy(keys.view(np.int64))
-
-    def _tensor(self, array: Array) -> Tensor:
+    def _tensor(self, array: Array | Tensor) -> Tensor:
         if isinstance(array, Tensor):
             return array
         owned = array if array.flags.writeable else array.copy()  # torch has no read-only tensors
@@ -228,12 +204,12 @@ class NetworkRows(Rows):
 
     learner: Module = field(kw_only=True)
 
-    def check(self, X: NDArray[Any], y: NDArray[Any]) -> None:
+    def check(self, X: Array, y: Array) -> None:
         """Refuse rows that the network or its loss cannot take; looks at their shape and kind alone."""
         super().check(X, y)
         self.learner.try_rows(X, y)
 
-    def _classes(self, X: NDArray[Any], y: NDArray[Any]) -> int | None:
+    def _classes(self, X: Array, y: Array) -> int | None:
         """Return the number of scores that the network puts out for a row, where its loss takes classes."""
         if self.target != Target.CLASS:
             return None
@@ -241,7 +217,26 @@ class NetworkRows(Rows):
         return outputs_of(self.learner.net, rows.shape[1:], rows.dtype).shape[-1]
 
 
-def kind_of(array: NDArray[Any]) -> torch.dtype:
+def _stepwise(solver: Solver) -> Descent:
+    if solver.to_the_end:
+        raise PlanError("ExactSolver solves the problems of Convex losses. Give a network a Descent.")
+    return solver
+
+
+@overload
+def _as_given(found: Tensor, given: Tensor) -> Tensor: ...
+@overload
+def _as_given(found: Tensor, given: Array) -> Array: ...
+def _as_given(found: Tensor, given: Array | Tensor) -> Array | Tensor:
+    """Return a result to whoever gave this array: as a tensor, or as NumPy's."""
+    return found if isinstance(given, Tensor) else np.ascontiguousarray(found.cpu().numpy())
+
+
+def _signed(keys: Array | Tensor) -> Tensor:
+    return keys if isinstance(keys, Tensor) else torch.from_numpy(keys.view(np.int64))
+
+
+def kind_of(array: Array) -> torch.dtype:
     """Return what an array becomes in torch: whole numbers stay so, others are 32-bit floats."""
     return torch.int64 if array.dtype.kind in "biu" else torch.float32
 
