@@ -197,7 +197,7 @@ class TestNames:
         write_csv("t.csv", {"s": np.array(ids), "x": x, "y": y})
         cl.Codebook.from_mapping(BOOK, ["x"], "y", task="s").save("book.toml")
         with pytest.raises(InputError, match=r"Task column 's' of t.csv: A task must be spelled in one way"):
-            fit(Path("t.csv"), Path("book.toml"))
+            fit(None, Path("t.csv"), Path("book.toml"))
         assert sorted(path.name for path in tmp_path.iterdir()) == ["book.toml", "t.csv"]
 
 
@@ -237,7 +237,7 @@ class TestBadData:
         for go in (
             lambda: fitted(ledger, {"x": x}, y, tasks=ids),
             lambda: cl.run(plan(21), cl.Tasks.from_arrays(np.tile(x[:, None], 3), y, ids), ledger=ledger),
-            lambda: fit(Path("t.csv"), Path("book.toml"), ledger="l.sqlite", population="schools"),
+            lambda: fit(None, Path("t.csv"), Path("book.toml"), ledger="l.sqlite", population="schools"),
         ):
             with pytest.raises(cl.errors.PrivateDataError, match=r"For the operator alone"):
                 go()

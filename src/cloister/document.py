@@ -143,7 +143,7 @@ class SelfDescribed(Protocol):
 
 
 def check_format(found: object, known: str, where: str | os.PathLike[str]) -> None:
-    """Refuse a file of a format that this version does not read; what says nothing is of the first one.
+    """Refuse a file of a format that this version does not read; one without a format is of the first.
 
     Examples
     --------
@@ -162,7 +162,7 @@ def check_format(found: object, known: str, where: str | os.PathLike[str]) -> No
 def type_id(kind: Any) -> str:
     """Return the id under which files name a class (or a function).
 
-    One's own class says it itself, `type_id = "ward-7/noisy-average/1"`, or goes by its module, name and
+    One's own class declares it, `type_id = "ward-7/noisy-average/1"`, or goes by its module, name and
     number 1, "noisy:NoisyAverage/1". A subclass does not inherit its parent's. A class that merely has a
     library class's name, or claims to live where it lives, does not get its id.
 

@@ -1,4 +1,4 @@
-"""Doubts: what speaks against a guarantee, each with a grade and a reason in words.
+"""Doubts about a guarantee, each with a grade and a reason in words.
 
 Whatever takes part in making a release declares its own doubts: a mechanism, a source of randomness, an
 engine, a plan. They are gathered once, by `cloister.privacy.guarantee.guarantee_for`; the guarantee prints

@@ -44,7 +44,7 @@ class Roster:
 
     Privacy
     -------
-    A price is for one message of each task. A task that is listed twice would speak twice for it, so that a
+    A price is for one message of each task. A task that is listed twice would send two for it, so that a
     roster with a name twice cannot be made.
 
     Examples

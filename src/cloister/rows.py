@@ -82,7 +82,7 @@ class Rows:
     def synthetic(self, X: Array, y: Array) -> Tasks:
         """Return two small tasks of this kind, made up, to try an algorithm on before anything is spent.
 
-        Of the data only shape and type count, where this says nothing of them.
+        Of the data only shape and type count, where this does not fix them.
         """
         count = SYNTHETIC_TASKS * SYNTHETIC_ROWS
         shape = (count, *(X.shape[1:] if self.features is None else self.features))

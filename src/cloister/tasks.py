@@ -234,7 +234,7 @@ class Tasks:
         return np.bincount(owner[~rows], minlength=len(self)) > 0
 
     def blanked(self, which: NDArray[np.bool_]) -> Tasks:
-        """Return the same tasks, with zeros in all rows of some: these say nothing and break nothing."""
+        """Return the same tasks, with zeros in all rows of some: these send zeros and break nothing."""
         rows = np.repeat(which, self.sizes)
         X, y, weight = (np.array(column) for column in self._columns())
         X[rows], y[rows], weight[rows] = 0, 0, 1.0

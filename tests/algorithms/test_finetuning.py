@@ -49,8 +49,11 @@ def make_tasks(seed=0):
             rounds=2,
             finetune=CrossValidatedTuning((FineTuning(Descent(0.1), SymmetrizedKL(1.0)),), 2),
         ),
-        Personalized(
-            network(), STEPS, rounds=2, finetune=CrossValidatedTuning((FineTuning(STEPS, EWC(1.0)),), 1)
+        pytest.param(
+            Personalized(
+                network(), STEPS, rounds=2, finetune=CrossValidatedTuning((FineTuning(STEPS, EWC(1.0)),), 1)
+            ),
+            marks=pytest.mark.slow,
         ),
     ],
     ids=lambda a: type(a).__name__,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
+from sklearn.base import clone
 
-from cloister import Ledger, Plan, SharedPriorRegressor, tune
+from cloister import Ledger, Plan, SharedPriorRegressor, estimators, tune
 from cloister.algorithms import LowRank
 from cloister.errors import BudgetError, InputError, PlanError
 from cloister.estimators import (
@@ -110,3 +113,14 @@ def test_what_is_said_about_noise_is_true():
 
 def test_a_tasks_seed_does_not_give_away_the_noise():
     assert SeededRandomness(7).task_seeds(["a"])[0] != 7
+
+
+@pytest.mark.parametrize("name", sorted(set(estimators.__all__) - {"FewShotModel"}))
+def test_parameters_are_keywords_and_survive_a_clone(name):
+    kind = getattr(estimators, name)
+    first, *others = inspect.signature(kind).parameters.values()
+    assert first.name == ("net" if name == "FewShotClassifier" else "task")
+    assert {p.kind for p in others} == {inspect.Parameter.KEYWORD_ONLY}
+    changed = clone(kind().set_params(**{others[0].name: 0.25}))
+    assert repr(changed) == f"{name}({others[0].name}=0.25)"
+    assert changed != clone(changed)  # by identity, as scikit-learn's own

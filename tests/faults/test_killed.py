@@ -39,6 +39,7 @@ def test_the_engine_goes_on_from_any_point(kind, noise, tmp_path):
     assert found["kills"] >= found["runs"] == 6
 
 
+@pytest.mark.slow
 def test_a_network_goes_on_from_any_point(tmp_path):
     pytest.importorskip("torch")
     found = kill_runs(tmp_path, "network", "secure", "points", 3)

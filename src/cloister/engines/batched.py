@@ -1,7 +1,7 @@
 """Thousands of networks at once: a block of tasks is one program, on a graphics card or on the processor.
 
 Tasks of similar size share a bucket. All blocks of a bucket have one shape, so that one compiled program
-serves them; places that no task fills have rows of weight zero and say nothing. Data and states that do not
+serves them; places that no task fills have rows of weight zero and send nothing. Data and states that do not
 fit on the device stay in pinned memory and pass through it block by block.
 """
 

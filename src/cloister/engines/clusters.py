@@ -139,7 +139,7 @@ def run_clusters(
     -------
     Another task's data change the billboard of its own cluster alone, so that all billboards together are as
     private for it as that one. Who is in which cluster is public: if clusters were found in the tasks' data,
-    no guarantee here speaks of what that gives away. The ledger keeps one number for all its tasks; the
+    no guarantee here covers what that gives away. The ledger keeps one number for all its tasks; the
     worst run's price overstates what tasks of other clusters have lost, and understates no one's.
 
     References

@@ -235,7 +235,7 @@ def adapt(
     seeds: Words | None = None,
     engine: Engine = Local(),  # noqa: B008
 ) -> States:
-    """Return the models of new tasks, which never spoke, from their own rows and a finished board.
+    """Return the models of new tasks, which never took part, from their own rows and a finished board.
 
     Where tasks keep nothing from round to round (meta-learning, `FedAvg`, `FedProx`), all that counts is how
     they end: a task goes straight there, without a round of local work. Where they do (`Personalized`,

@@ -316,7 +316,7 @@ class Ledger:
             charge and spends nothing, so that a run that was interrupted can go on with *the same* board. A
             release that is made afresh needs a charge, and a key, of its own.
         doubts : iterable of Doubt
-            What speaks against the guarantee of what is charged: ``guarantee.doubts``. The charge says so for
+            Doubts about the guarantee of what is charged: ``guarantee.doubts``. The charge says so for
             ever.
 
         Returns

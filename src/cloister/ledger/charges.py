@@ -190,7 +190,7 @@ def _mu(event: Event) -> float:
 
 
 def describe(cost: Cost, doubts: Iterable[Doubt] = ()) -> str:
-    """Write down what a run is charged for and what speaks against it, as JSON; equal rounds stand together.
+    """Write down what a run is charged for and its doubts, as JSON; equal rounds stand together.
 
     Examples
     --------

@@ -177,7 +177,7 @@ class Cost:
 
     @cached_property
     def groups(self) -> tuple[tuple[float, float, int], ...]:
-        """Gaussian rounds that say something, equal ones together: ``(mu, mu against silence, count)``."""
+        """Gaussian rounds with a release, equal ones together: ``(mu, mu against silence, count)``."""
         counts: Counter[tuple[float, float]] = Counter()
         for event in self.events:
             if not isinstance(event, GaussianEvent):

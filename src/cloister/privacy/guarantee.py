@@ -37,7 +37,7 @@ TRUSTED_CURATOR = (
     "a trusted curator sees each clipped message; nothing is claimed against the curator or network observers"
 )
 
-#: Which data the guarantee speaks of. Whether a task's data fit shows to nobody but those who hold them.
+#: Which data the guarantee covers. Whether a task's data fit shows to nobody but those who hold them.
 DOMAIN = (
     "any other data that fit the codebook; where one operator holds all rows, data that do not fit are "
     "refused before anything is charged, to the operator alone; where tasks are apart, a task whose data do "
@@ -98,7 +98,7 @@ class _Noise(Protocol):
 
 @dataclass(frozen=True)
 class NoiseMade:
-    """How the noise of a run is made: which kind, from where, and what speaks against it.
+    """How the noise of a run is made: which kind, from where, and its doubts.
 
     `doubts` are those of the mechanism, of the source of randomness and of the engine.
 
@@ -153,7 +153,7 @@ class Guarantee:
     other_epsilon : float, optional
         Epsilon under the other relation, at the same delta.
     doubts : tuple of Doubt, default=()
-        What speaks against it. With one of grade void it does not hold; with others, not proven to the last
+        Doubts about it. With one of grade void it does not hold; with others, not proven to the last
         bit, it does, and says so.
     domain : str
         Which other data a task's data cannot be told from, and what becomes of data outside.
@@ -307,7 +307,7 @@ def guarantee_for(
     participation: str,
     trust: str = TRUSTED_CURATOR,
 ) -> Guarantee:
-    """Build a guarantee: what was priced, how the noise is made, and all that speaks against it.
+    """Build a guarantee: what was priced, how the noise is made, and all doubts about it.
 
     Parameters
     ----------

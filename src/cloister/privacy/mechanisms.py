@@ -77,7 +77,7 @@ class Mechanism(ABC):
     @property
     @abstractmethod
     def doubts(self) -> tuple[Doubt, ...]:
-        """What speaks against a guarantee that rests on this noise."""
+        """Doubts about a guarantee that rests on this noise."""
 
     @abstractmethod
     def cost(self, schedule: Schedule, relation: Relation) -> Cost:
@@ -332,7 +332,7 @@ class NoNoise(PerRound):
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
-        """None: an infinite epsilon says it all."""
+        """None: epsilon is infinite, and nothing is claimed."""
         return ()
 
     def perturb(

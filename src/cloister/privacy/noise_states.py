@@ -4,7 +4,7 @@ Each has a *secret* memory of sums, as whole numbers where noise is exact, and a
 from posted releases and nothing else. A round's measurement is made of the secret memory, gets fresh noise,
 and is decoded with the public memory. So a release is a function of its measurement and of earlier releases,
 rounding included. When a run goes on, the public memory is filled with what was posted, and the secret one
-with what the run's journal kept of it, row by row (`changed`, `restore`): no task speaks a second time, and
+with what the run's journal kept of it, row by row (`changed`, `restore`): no task sends a second time, and
 no noise is drawn a second time. Rows are overwritten: a long run needs no more room than a short one.
 """
 

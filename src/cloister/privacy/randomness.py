@@ -87,14 +87,14 @@ class Stream:
 
 
 class Origin(Enum):
-    """Where the randomness of a release came from, and what speaks against it."""
+    """Where the randomness of a release came from, and the doubts it leaves."""
 
     SYSTEM = "{noise}, from a cryptographic generator keyed by the operating system"
     SEED = "INSECURE: {noise}, from a seed, for tests and papers"
     NOWHERE = "none"
 
     def describe(self, noise: str) -> str:
-        """Say it of a kind of noise."""
+        """Return a phrase for the guarantee, for this kind of noise."""
         return self.value.format(noise=noise)
 
     @property
@@ -117,7 +117,7 @@ class Randomness(ABC):
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
-        """What speaks against a guarantee whose noise comes from here."""
+        """Doubts about a guarantee whose noise comes from here."""
         return self.origin.doubts
 
     def stream(self, name: str, round: int = 0) -> Stream:

@@ -52,7 +52,7 @@ class Sampling(Protocol):
         """Draw who takes part: a boolean table of shape ``(rounds, n_tasks)``, one row at a time."""
 
     def describe(self) -> str:
-        """Say it in one phrase, for the guarantee."""
+        """Return a phrase for the guarantee."""
 
 
 @dataclass(frozen=True)

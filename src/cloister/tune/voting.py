@@ -94,7 +94,7 @@ class Vote(Grid):
     Parameters
     ----------
     candidates : tuple of Algorithm
-        The grid. Those that say nothing, like `Independent`, cost nothing.
+        The grid. Those that release nothing, like `Independent`, cost nothing.
     loss : LeastSquares, Logistic or Softmax
         What held-out rows are judged by.
     n_tasks : int
@@ -104,7 +104,7 @@ class Vote(Grid):
     relation : {"replace", "zero_out"}
         Who counts as a neighbour.
     share : float
-        The vote's share of the squared Gaussian-DP budget; candidates that speak share the rest equally.
+        The vote's share of the squared Gaussian-DP budget; candidates with rounds share the rest equally.
     holdout : float
         Share of a task's rows that it keeps back from its messages, to vote by.
     caveats : tuple of str
