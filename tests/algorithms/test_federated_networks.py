@@ -62,7 +62,11 @@ ALGORITHMS = [
 ]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param(a, marks=pytest.mark.slow if a in ALGORITHMS[5:7] else ()) for a in ALGORITHMS],
+    ids=lambda a: type(a).__name__,
+)
 def test_they_keep_the_contract(algorithm):
     check_algorithm(algorithm, make_tasks())
 

@@ -43,11 +43,14 @@ def make_tasks(seed=0):
     "algorithm",
     [
         FedAvg(network(), STEPS, rounds=2, finetune=CHOICE),
-        Ditto(
-            network(),
-            STEPS,
-            rounds=2,
-            finetune=CrossValidatedTuning((FineTuning(Descent(0.1), SymmetrizedKL(1.0)),), 2),
+        pytest.param(
+            Ditto(
+                network(),
+                STEPS,
+                rounds=2,
+                finetune=CrossValidatedTuning((FineTuning(Descent(0.1), SymmetrizedKL(1.0)),), 2),
+            ),
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             Personalized(

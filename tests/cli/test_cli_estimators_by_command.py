@@ -1,4 +1,4 @@
-"""Folders that any face saves work with the commands that read them."""
+"""Folders that any estimator saves work with the commands that read them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from cloister.tables.files import write_csv
 BOUNDS = {"a": (0, 1), "b": (0, 1), "target": (0, 1)}
 KINDS = ("SharedPrior", "LowRank", "GroupSparse", "MeanRegularized", "Decomposed", "Meta")
 SEVERAL = ("SharedPrior", "MeanRegularized", "Meta")
-FACES = [
+ESTIMATORS = [
     *((f"{kind}Regressor", 0, {}) for kind in KINDS),
     *((f"{kind}Classifier", 2, {}) for kind in KINDS if kind not in SEVERAL),
     *((f"{kind}Classifier", 3, {}) for kind in SEVERAL),
-    ("LowRankClassifier", 2, {"guard": True}),
-    ("DecomposedClassifier", 2, {"guard": True}),
+    pytest.param("LowRankClassifier", 2, {"guard": True}, marks=pytest.mark.slow),
+    pytest.param("DecomposedClassifier", 2, {"guard": True}, marks=pytest.mark.slow),
     ("MeanRegularizedClassifier", 3, {"guard": True}),
     ("MetaClassifier", 3, {"models": 2}),
     ("MetaRegressor", 0, {"lam": (0.02, 0.1)}),
 ]
 
 
-@pytest.mark.parametrize(("name", "classes", "settings"), FACES)
+@pytest.mark.parametrize(("name", "classes", "settings"), ESTIMATORS)
 def test_verify_replay_predict_and_gain(name, classes, settings, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)

@@ -141,7 +141,7 @@ def roles(tmp_path):
     return leaf_shakespeare(tmp_path, length=12)
 
 
-@pytest.mark.parametrize("kind", [FedAvg, Personalized])
+@pytest.mark.parametrize("kind", [FedAvg, pytest.param(Personalized, marks=pytest.mark.slow)])
 def test_the_next_character_is_learnt_alike_by_both_engines(kind, roles):
     torch.manual_seed(0)
     learner = Module(NextCharacter())

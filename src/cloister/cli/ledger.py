@@ -193,7 +193,7 @@ def _warning(charge: Charge, doubt: Doubt) -> str:
 
 
 def _said(charge: Charge) -> str:
-    """Return the grades of what speaks against a charge; `show` has the reasons."""
+    """Return the grades of the doubts about a charge; `show` has the reasons."""
     return ", ".join(dict.fromkeys(str(doubt.grade) for doubt in charge.doubts)) or "none"
 
 

@@ -58,7 +58,7 @@ def test_contract(algorithm, tasks):
     check_algorithm(ChooseAtHome(algorithm, LEARNER), tasks)
 
 
-@pytest.mark.parametrize("loss", [Logistic(D), Softmax(D, 2)], ids=repr)
+@pytest.mark.parametrize("loss", [Logistic(D), pytest.param(Softmax(D, 2), marks=pytest.mark.slow)], ids=repr)
 def test_contract_with_classes(loss, tasks):
     classes = Tasks(tasks.ids, tasks.X, (tasks.y > 0).astype(int), tasks.weight, tasks.offsets)
     check_algorithm(
