@@ -16,7 +16,7 @@ import numpy as np
 
 from cloister.arrays import States
 from cloister.board.billboard import Billboard
-from cloister.board.storage import private_folder, storage_errors, sync_folder, sync_tree
+from cloister.board.storage import private_folder, remove_drafts, storage_errors, sync_folder, sync_tree
 from cloister.errors import CloisterError, InputError, PlanError
 from cloister.plan import Plan
 from cloister.tables.codebook import Codebook
@@ -199,6 +199,7 @@ def write_run(folder: Path, run: TableRun, models: bool = True) -> None:
             (folder / name).write_text(f"{text}\n", encoding="utf-8")
         if models:
             home = private_folder(folder / "models")
+            remove_drafts(home)  # of a process that was killed here
             for i, task in enumerate(map(str, run.ids.tolist())):
                 own = {name: array[i] for name, array in run.models.items()}
                 TaskModel.of(task, run.codebook, own).save(home / file_name(task), synced=False)
