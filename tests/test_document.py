@@ -22,7 +22,7 @@ FROZEN = """
 adaptive-fed-avg/1 blt/1 choose-at-home/1 classification/1 clustered-meta-sgd/1 convex/1
 cross-entropy/1 cross-validated-tuning/1 decomposed/1 descent/1 ditto/1 entry-sparse/1 epochs/1
 everyone/1 ewc/1 exact-solver/1 fed-avg/1 fed-prox/1 fine-tuning/1 fixed-size/1 ftmrl/1 gaussian/1
-geometric-budget/1 group-sparse/1 increment/1 independent/1 joint/1 l2-laplace/1 least-squares/1
+geometric-budget/1 group-sparse/1 in-order/1 increment/1 independent/1 joint/1 l2-laplace/1 least-squares/1
 local-noise/1 local-only/1 logistic/1 low-rank/1 mean/1 mean-regularized/1 meta-sgd/1
 model-averaging/1 module/1 no-noise/1 offset/1 one-pass/1 personalized/1 plan/1 poisson/1 position/1
 power-budget/1 quadratic/1 regression/1 server-adam/1 server-average/1 server-momentum/1
@@ -209,6 +209,7 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
         cl.sampling.Everyone(),
         cl.sampling.Poisson(0.25, hidden=True),
         cl.sampling.FixedSize(7),
+        cl.sampling.InOrder(),
         cl.sampling.OnePass(),
         cl.sampling.Epochs(3),
     ),

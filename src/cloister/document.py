@@ -93,6 +93,7 @@ TYPES = {
     "cloister/everyone/1": "cloister.privacy.sampling:Everyone",
     "cloister/fixed-size/1": "cloister.privacy.sampling:FixedSize",
     "cloister/gaussian/1": "cloister.privacy.mechanisms:Gaussian",
+    "cloister/in-order/1": "cloister.privacy.sampling:InOrder",
     "cloister/l2-laplace/1": "cloister.privacy.laplace:L2Laplace",
     "cloister/no-noise/1": "cloister.privacy.mechanisms:NoNoise",
     "cloister/one-pass/1": "cloister.privacy.sampling:OnePass",

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from cloister.privacy.sampling import Epochs, Everyone, FixedSize, OnePass, Poisson
+from cloister.privacy.sampling import Epochs, Everyone, FixedSize, InOrder, OnePass, Poisson
 
-__all__ = ["Epochs", "Everyone", "FixedSize", "OnePass", "Poisson"]
+__all__ = ["Epochs", "Everyone", "FixedSize", "InOrder", "OnePass", "Poisson"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -15,8 +15,9 @@ from cloister.audit.claim import claimed_epsilon, claimed_missed
 from cloister.audit.game import affordable, play
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian, L2Laplace, Wishart
+from cloister.privacy.participation import Participation
 from cloister.privacy.randomness import SeededRandomness
-from cloister.sampling import Everyone, FixedSize, OnePass, Poisson
+from cloister.sampling import Everyone, FixedSize, InOrder, OnePass, Poisson
 from cloister.tune.voting import Ballot
 
 LOSS = LeastSquares(3)
@@ -39,9 +40,11 @@ SHIPPED = {
     "visible": Plan(mean(4), Gaussian(), Poisson(0.3), **TASKS),
     "fixed size": Plan(mean(4), Gaussian(), FixedSize(30), **TASKS),
     "one pass": Plan(mean(4), Gaussian(), OnePass(), **TASKS),
+    "in order": Plan(mean(4), Gaussian(), InOrder(), **TASKS),
     "passes": Plan(mean(4), Gaussian(), cl.sampling.Epochs(2), **TASKS),
     "toeplitz": Plan(mean(8), cl.mechanisms.Toeplitz(), OnePass(), **TASKS),
     "toeplitz, floating": Plan(mean(8), cl.mechanisms.Toeplitz(exact=False), OnePass(), **TASKS),
+    "toeplitz, in order": Plan(mean(8), cl.mechanisms.Toeplitz(), InOrder(), **TASKS),
     "banded": Plan(
         mean(8), cl.mechanisms.Toeplitz(bands=4), cl.sampling.Epochs(2), relation="zero_out", **TASKS
     ),
@@ -85,6 +88,15 @@ class Faint(Gaussian):
 
     def perturb(self, total, channel, noise, source, round):
         return super().perturb(total, channel, noise / 2, source, round)
+
+
+@dataclass(frozen=True)
+class Twice(InOrder):
+    """Every task takes part in two rounds, and pays for one."""
+
+    def draw(self, coins, n_tasks, rounds):
+        once = super().draw(coins, n_tasks, rounds)
+        return Participation(lambda t: once[t] | once[(t + 1) % rounds], rounds, n_tasks)
 
 
 @dataclass(frozen=True)
@@ -143,6 +155,16 @@ def test_half_the_noise_is_convicted():
     assert all(m.breach for m in found.measured)
     assert "the noise is not what it is said to be" in found.verdict
     assert found.to_dict()["verdict"] == "convicted"
+
+
+def test_who_speaks_twice_and_pays_once_is_convicted():
+    """The scores have the spread of two rounds; those of the sampling as it is have that of one."""
+    plan = SHIPPED["in order"].calibrate(1.0)
+    once, twice = (play(p, SeededRandomness(0), 40_000) for p in (plan, replace(plan, sampling=Twice())))
+    for scores, rounds in ((once, 1), (twice, 2)):
+        assert scores.speaking.std() == pytest.approx(plan.mechanism.mu / 2 * rounds**0.5, rel=0.02)
+    found = audit(replace(plan, sampling=Twice()), draws=60_000, random_state=0)
+    assert any(m.breach for m in found.measured)
 
 
 def test_fixed_size_sampling_is_not_amplified():

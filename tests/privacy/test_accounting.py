@@ -31,7 +31,7 @@ from cloister.privacy.accounting import (
     price,
 )
 from cloister.privacy.events import Cost, GaussianEvent, RelationName
-from cloister.privacy.sampling import Everyone, FixedSize, OnePass, Poisson, Sampling
+from cloister.privacy.sampling import Everyone, FixedSize, InOrder, OnePass, Poisson, Sampling
 
 INF = math.inf
 SPECIAL, REPLACE = NeighboringRelation.REPLACE_SPECIAL, NeighboringRelation.REPLACE_ONE
@@ -119,11 +119,12 @@ def test_large_losses_stay_accurate() -> None:
         assert almost == pytest.approx(gaussian_dp.epsilon(mu * math.sqrt(rounds), 1e-5), rel=1e-3)
 
 
-def test_one_pass_costs_its_most_expensive_round() -> None:
+@pytest.mark.parametrize("sampling", [OnePass(), InOrder()], ids=repr)
+def test_one_pass_costs_its_most_expensive_round(sampling: Sampling) -> None:
     events = tuple(GaussianEvent(x) for x in (0.1, 0.7, 0.3))
-    got = price(Cost(events, OnePass(), 30), 1e-5)
+    got = price(Cost(events, sampling, 30), 1e-5)
     assert got.epsilon == gaussian_dp.epsilon(0.7, 1e-5)
-    assert GaussianDP().delta(Cost(events, OnePass(), 30), 1.0) == gaussian_dp.delta(0.7, 1.0)
+    assert GaussianDP().delta(Cost(events, sampling, 30), 1.0) == gaussian_dp.delta(0.7, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian, L2Laplace, NoNoise
 from cloister.privacy import accounting, gaussian_dp
 from cloister.privacy.events import Cost, GammaEvent, GaussianEvent, PureEvent
-from cloister.sampling import Everyone, OnePass, Poisson
+from cloister.sampling import Everyone, InOrder, OnePass, Poisson
 
 TASKS, DELTA = 50, 1e-3
 
@@ -82,7 +82,7 @@ def test_the_boundary_is_the_sum_of_squares():
 
 def test_coins_are_not_counted_on_but_one_pass_is_one_round():
     mus = (0.1, 0.3, 0.2)
-    for sampling, mu in ((Poisson(0.1, hidden=True), math.hypot(*mus)), (OnePass(), 0.3)):
+    for sampling, mu in ((Poisson(0.1, hidden=True), math.hypot(*mus)), (OnePass(), 0.3), (InOrder(), 0.3)):
         charge = Ledger(3.0, DELTA).charge("plan", cost(*mus, sampling=sampling))
         assert charge.mu == pytest.approx(mu, rel=1e-15)
         assert sampling.describe() == charge.details["sampling"]

@@ -12,7 +12,7 @@ import pytest
 
 from cloister.errors import PlanError
 from cloister.privacy.randomness import SeededRandomness
-from cloister.privacy.sampling import Epochs, Everyone, FixedSize, OnePass, Poisson, Sampling
+from cloister.privacy.sampling import Epochs, Everyone, FixedSize, InOrder, OnePass, Poisson, Sampling
 
 ALL: list[Sampling] = [Everyone(), Poisson(0.3), Poisson(0.3, hidden=True), FixedSize(3), OnePass()]
 ALL += [Epochs(1)]
@@ -67,6 +67,17 @@ def test_one_pass_is_balanced_and_complete(n: int, rounds: int) -> None:
 def test_one_pass_has_no_favourite_round() -> None:
     larger = sum(np.sum(OnePass().draw(coins(seed), 5, 4), axis=1) for seed in range(4000)) / 4000
     assert np.abs(larger - 1.25).max() < 0.035
+
+
+@pytest.mark.parametrize(
+    ("n", "rounds", "sizes"), [(12, 4, [3] * 4), (11, 4, [3, 3, 3, 2]), (3, 5, [1, 1, 1, 0, 0])]
+)
+def test_in_order_the_first_come_first_and_the_last_round_takes_who_is_left(n, rounds, sizes) -> None:
+    drawn = np.asarray(InOrder().draw(coins(4), n, rounds))
+    assert drawn.sum(axis=1).tolist() == sizes
+    assert (drawn.sum(axis=0) == 1).all()
+    assert (np.diff(drawn.argmax(axis=0)) >= 0).all()
+    assert InOrder().denominator(n, rounds) == max(sizes)
 
 
 def by_definition(sampling: Sampling, source, n: int, rounds: int):

@@ -233,14 +233,9 @@ def _coins(plan: Plan, curator: Curator, draws: int) -> Iterator[NDArray[np.bool
     if isinstance(sampling, (Everyone, Poisson)):  # coins of different tasks are independent: the real ones
         yield from sampling.draw(curator.stream().numbered, draws, rounds)
         return
-    if isinstance(sampling, OnePass):
-        turn = np.floor(rounds * curator.uniforms(draws))
-        yield from (turn == t for t in range(rounds))
-        return
-    if isinstance(sampling, Epochs):
-        slots = sampling.slots(rounds)
-        turn = np.floor(slots * curator.uniforms(draws))
-        yield from (turn == t % slots for t in range(rounds))
+    if isinstance(sampling, (OnePass, Epochs)):  # the real rounds of tasks at random
+        target = (plan.n_tasks * curator.uniforms(draws)).astype(np.int64)
+        yield from sampling.draw(curator.stream().numbered, plan.n_tasks, rounds)[:, target]
         return
     chance = sampling.probability(plan.n_tasks, rounds)
     yield from (curator.uniforms(draws) < chance for _ in range(rounds))

@@ -21,7 +21,17 @@ from cloister.arrays import Floats
 from cloister.errors import PlanError
 from cloister.privacy.participation import Participation
 
-__all__ = ["Coins", "Epochs", "Everyone", "FixedSize", "OnePass", "Poisson", "Sampling", "passes_of"]
+__all__ = [
+    "Coins",
+    "Epochs",
+    "Everyone",
+    "FixedSize",
+    "InOrder",
+    "OnePass",
+    "Poisson",
+    "Sampling",
+    "passes_of",
+]
 
 Coins: TypeAlias = Callable[[int, int], Floats]
 """Secret source of uniforms: ``coins(t, n)`` returns handful number t, of ``n`` float64 numbers in (0, 1).
@@ -227,6 +237,43 @@ class OnePass:
 
     def describe(self) -> str:
         return "each task takes part in exactly one round; which one may be seen by all"
+
+
+@dataclass(frozen=True)
+class InOrder(OnePass):
+    """Each task takes part in exactly one round, in the order in which tasks come: the first ones first.
+
+    A round takes as many tasks as it must for all to have their turn, and the last one whoever is left. In
+    `run` the order is that of the roster; in a `TaskStream` that of arrival.
+
+    Needs no secrecy, and no coin: a task is exposed once, whoever sees when. But what is seen is not hidden
+    either: that a task came, and when, must not depend on anybody's rows.
+
+    Examples
+    --------
+    >>> np.asarray(InOrder().draw(lambda t, n: np.zeros(n), n_tasks=5, rounds=3)).astype(int).tolist()
+    [[1, 1, 0, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 0, 1]]
+    >>> InOrder().describe()  # doctest: +ELLIPSIS
+    'each task takes part in exactly one round, in the order in which tasks come; who came, and when, is ...
+    """
+
+    def per_round(self, n_tasks: int, rounds: int) -> int:
+        """Return how many tasks a full round takes."""
+        return -(-n_tasks // max(1, rounds))
+
+    def denominator(self, n_tasks: int, rounds: int) -> float:
+        return float(self.per_round(n_tasks, rounds))
+
+    def draw(self, coins: Coins, n_tasks: int, rounds: int) -> Participation:
+        """Return who takes part; no coin is tossed."""
+        turns = np.arange(n_tasks) // self.per_round(n_tasks, rounds)
+        return Participation(partial(np.equal, turns), rounds, n_tasks)
+
+    def describe(self) -> str:
+        return (
+            "each task takes part in exactly one round, in the order in which tasks come; who came, and "
+            "when, is seen by all and must not depend on the rows of any task"
+        )
 
 
 @dataclass(frozen=True)
