@@ -1,0 +1,245 @@
+"""Does joining ever harm? Forty-odd kinds of generated tables against scikit-learn on each task's own rows.
+
+Alone is StandardScaler with RidgeCV, or with LogisticRegressionCV scored by log-loss, which knows no bounds.
+A cell is a table, a codebook and an epsilon; its loss is the mean over tasks of our squared error or
+log-loss over alone's, less 1, on fresh rows of the same tasks: the geometric mean over draws, which one draw
+cannot spoil. It fails if the lower end of a one-sided 95 % t interval of the log, corrected for the number of
+cells, is above 1 %. Grid, laws and seeds were fixed before anything was tuned on them. Noise is seeded,
+relation replace, default delta.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from statistics import fmean, median, stdev
+
+import numpy as np
+from scipy.stats import t as student
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, RidgeCV
+from sklearn.model_selection import StratifiedKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from benchmarks import Figures, Targets, track
+from benchmarks import Table as Printed
+from benchmarks.harm_tables import TABLES, Floats, Index, Loose, Rows, Table, draw
+from cloister.estimators import (
+    SharedPriorClassifier,
+    SharedPriorRegressor,
+    SingleTaskClassifier,
+    SingleTaskRegressor,
+)
+
+NAME = "harm"
+
+EPSILONS = (0.05, 0.2, 1.0, 4.0, math.inf)
+#: The single-task estimator stands in the grid under this epsilon: it tells nothing.
+SINGLE = 0.0
+#: Draws of a table, and tasks whose loss is measured: cross-validated logistic regression is slow.
+DRAWS, SCORED = {False: 20, True: 10}, {False: 150, True: 24}
+QUICK = ("sensors", "costs", "counts", "unrelated", "noise-free", "own places", "alike", "rare", "separable")
+#: A cell may be worse than alone by this much.
+LIMIT = 0.01
+SHOWN = 40
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One draw of one table: the loss alone, and ours by codebook and epsilon."""
+
+    alone: float
+    ours: dict[tuple[Loose, float], float]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One table in one codebook at one epsilon, over all draws."""
+
+    table: Table
+    loose: Loose
+    epsilon: float
+    alone: float
+    single: float
+    ours: float
+    relative: float
+    bound: float
+
+
+def measure(job: tuple[int, int, tuple[float, ...]]) -> tuple[int, Outcome]:
+    """Draw one table once; fit it alone, by us alone, and jointly at each epsilon."""
+    index, seed, epsilons = job
+    table = TABLES[index]
+    train, test = draw(table, seed, SCORED[bool(table.classes)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        alone = loss(table, test, alone_predictions(table, train, test))
+        ours = {
+            (loose, epsilon): loss(table, test, our_predictions(table, loose, epsilon, seed, train, test))
+            for loose in table.codebooks
+            for epsilon in (SINGLE, *epsilons)
+        }
+    return index, Outcome(alone, ours)
+
+
+def loss(table: Table, test: Rows, predicted: Floats) -> float:
+    """Return squared error or log-loss; every scored task has as many rows."""
+    if not table.classes:
+        return float(np.square(test.y - predicted).mean())
+    likelihood = predicted[np.arange(len(test.y)), test.y.astype(np.intp)]
+    return float(-np.log(likelihood.clip(np.finfo(np.float64).eps)).mean())
+
+
+def our_predictions(table: Table, loose: Loose, epsilon: float, seed: int, train: Rows, test: Rows) -> Floats:
+    """Fit an estimator at its defaults, in a codebook; return numbers, or probabilities of classes."""
+    book = table.codebook(loose)
+    estimator: RegressorMixin | ClassifierMixin
+    if table.classes:
+        estimator = (
+            SharedPriorClassifier(bounds=book, epsilon=epsilon, random_state=seed)
+            if epsilon
+            else SingleTaskClassifier(bounds=book)
+        )
+        fitted = estimator.fit(train.X, train.y.astype(int), tasks=train.task)
+        return np.asarray(fitted.predict_proba(test.X, tasks=test.task))
+    estimator = (
+        SharedPriorRegressor(bounds=book, epsilon=epsilon, random_state=seed)
+        if epsilon
+        else SingleTaskRegressor(bounds=book)
+    )
+    return np.asarray(estimator.fit(train.X, train.y, tasks=train.task).predict(test.X, tasks=test.task))
+
+
+def alone_predictions(table: Table, train: Rows, test: Rows) -> Floats:
+    """Fit scikit-learn to each scored task's rows."""
+    out = np.empty((len(test.y), table.classes) if table.classes else len(test.y))
+    for k in np.unique(test.task):
+        at, asked = train.task == k, test.task == k
+        if table.classes:
+            labels = train.y[at].astype(np.intp)
+            out[asked] = alone_classes(train.X[at], labels, test.X[asked], table.classes)
+        elif at.sum() < 4:
+            out[asked] = train.y[at].mean()
+        else:
+            ridge = make_pipeline(StandardScaler(), RidgeCV(alphas=np.logspace(-3, 3, 13)))
+            out[asked] = ridge.fit(train.X[at], train.y[at]).predict(test.X[asked])
+    return out
+
+
+def alone_classes(X: Floats, y: Index, asked: Floats, classes: int) -> Floats:
+    """Return probabilities of classes: a class that the task has not seen gets half a row's share."""
+    seen, sizes = np.unique(y, return_counts=True)
+    shares = (np.bincount(y, minlength=classes) + 0.5) / (len(y) + 0.5 * classes)
+    out = np.tile(shares, (len(asked), 1))
+    if len(seen) > 1 and len(y) >= 4:
+        folds = StratifiedKFold(max(2, min(5, sizes.min())), shuffle=True, random_state=0)
+        logistic = (
+            LogisticRegression()
+            if sizes.min() < 2
+            else LogisticRegressionCV(
+                cv=folds,
+                scoring="neg_log_loss",
+                max_iter=1000,
+                l1_ratios=(0.0,),
+                use_legacy_attributes=False,
+            )
+        )
+        fitted = make_pipeline(StandardScaler(), logistic).fit(X, y)
+        out[:, seen] = fitted.predict_proba(asked) * shares[seen].sum()
+    return out
+
+
+def run(quick: bool) -> tuple[Figures, Targets, Printed]:
+    """Measure the grid.
+
+    Parameters
+    ----------
+    quick : bool
+        Nine of the tables, fewer draws, epsilon .2 and 1.
+    """
+    chosen = [i for i, table in enumerate(TABLES) if not quick or table.name in QUICK]
+    epsilons = (0.2, 1.0) if quick else EPSILONS
+    draws = {i: DRAWS[bool(TABLES[i].classes)] // (2 if quick else 1) for i in chosen}
+    # Slow tables first, so that no process is left with one of them at the end.
+    jobs = [(i, seed, epsilons) for i in reversed(chosen) for seed in range(draws[i])]
+    found: dict[int, list[Outcome]] = {i: [] for i in chosen}
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        for index, outcome in track(pool.map(measure, jobs), len(jobs), NAME):
+            found[index].append(outcome)
+    cells = summarise(found)
+    return figures(cells), goals(), rows(cells)
+
+
+def summarise(found: dict[int, list[Outcome]]) -> list[Cell]:
+    """Return all cells, those that fail first, then by loss; each draw is compared with itself."""
+    keys = [(i, key) for i, outcomes in found.items() for key in outcomes[0].ours]
+    cells = []
+    for i, (loose, epsilon) in keys:
+        outcomes = found[i]
+        ratio = [math.log(o.ours[loose, epsilon] / o.alone) for o in outcomes]
+        error = stdev(ratio) / math.sqrt(len(ratio))
+        quantile = float(student.ppf(1 - 0.05 / len(keys), len(ratio) - 1))
+        cells.append(
+            Cell(
+                TABLES[i],
+                loose,
+                epsilon,
+                alone=fmean(o.alone for o in outcomes),
+                single=fmean(o.ours[loose, SINGLE] for o in outcomes),
+                ours=fmean(o.ours[loose, epsilon] for o in outcomes),
+                relative=math.expm1(fmean(ratio)),
+                bound=math.expm1(fmean(ratio) - quantile * error),
+            )
+        )
+    return sorted(cells, key=lambda cell: (cell.bound <= LIMIT, -cell.relative))
+
+
+def figures(cells: list[Cell]) -> Figures:
+    """Count failures; a mean above the limit that may be luck is counted apart, and is no failure."""
+    out: Figures = {}
+    for name, part in (
+        ("shared", [cell for cell in cells if cell.epsilon != SINGLE]),
+        ("single", [cell for cell in cells if cell.epsilon == SINGLE]),
+    ):
+        out[f"{name}_cells"] = len(part)
+        out[f"{name}_failed"] = sum(cell.bound > LIMIT for cell in part)
+        out[f"{name}_mean_above_limit"] = sum(cell.relative > LIMIT for cell in part)
+        out[f"{name}_worst_loss_percent"] = 100 * max(cell.relative for cell in part)
+        out[f"{name}_median_gain_percent"] = -100 * median(cell.relative for cell in part)
+    for epsilon in sorted({cell.epsilon for cell in cells} - {SINGLE}):
+        gains = [-100 * cell.relative for cell in cells if cell.epsilon == epsilon]
+        out[f"median_gain_percent_eps{epsilon:g}"] = median(gains)
+    return out
+
+
+def goals() -> Targets:
+    """No cell fails."""
+    return {"shared_failed": ("<=", 0.0), "single_failed": ("<=", 0.0)}
+
+
+def rows(cells: list[Cell]) -> Printed:
+    """Return the worst cells, with their data."""
+    head = ["table", "tasks", "rows", "features", "bounds of target, features", "epsilon"]
+    shown: Printed = [[*head, "alone", "single", "ours", "loss %", "at least %"]]
+    for cell in cells[:SHOWN]:
+        table = cell.table
+        shown.append(
+            [
+                table.name,
+                f"{table.tasks:,}",
+                f"{table.rows[0]}-{table.rows[1]}",
+                str(table.features),
+                cell.loose.label,
+                "single" if cell.epsilon == SINGLE else f"{cell.epsilon:g}",
+                f"{cell.alone:.4g}",
+                f"{cell.single:.4g}",
+                f"{cell.ours:.4g}",
+                f"{100 * cell.relative:.1f}",
+                f"{100 * cell.bound:.1f}",
+            ]
+        )
+    return shown

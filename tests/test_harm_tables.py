@@ -1,0 +1,63 @@
+"""The generated tables of the benchmark `harm` are what they say, and a harmed cell is found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.harm import SINGLE, Outcome, alone_classes, figures, summarise
+from benchmarks.harm_tables import FRESH, TABLES, TIGHT, Loose, draw, stretched
+
+SMALL = [table for table in TABLES if table.tasks < 1000]
+
+
+@pytest.mark.parametrize("table", SMALL, ids=lambda table: table.name)
+def test_tables_are_what_they_say(table):
+    train, test = draw(table, 0, 3)
+    again, _ = draw(table, 0, 3)
+    other, _ = draw(table, 1, 3)
+    assert np.array_equal(train.X, again.X)
+    assert np.array_equal(train.y, again.y)
+    assert not np.array_equal(train.y[:2], other.y[:2]) or not np.array_equal(train.X[:2], other.X[:2])
+    sizes = np.bincount(train.task, minlength=table.tasks)
+    assert len(sizes) == table.tasks
+    assert table.rows[0] <= sizes.min() <= sizes.max() <= table.rows[1]
+    assert np.unique(test.task, return_counts=True)[1].tolist() == [FRESH] * 3
+    assert train.X.shape[1] == test.X.shape[1] == table.features
+    for loose in (TIGHT, *table.codebooks):
+        book = table.codebook(loose)
+        assert len(book) == table.features + 1
+        if table.classes:
+            assert set(np.unique(train.y)) == set(book["y"])
+        else:
+            assert book["y"][0] <= train.y.min() < train.y.max() <= book["y"][1]
+
+
+def test_grid_reaches_from_small_to_large():
+    assert len({table.name for table in TABLES}) == len(TABLES)
+    assert (min(t.tasks for t in TABLES), max(t.tasks for t in TABLES)) == (5, 5000)
+    assert (min(t.features for t in TABLES), max(t.features for t in TABLES)) == (1, 100)
+    assert (min(t.rows[0] for t in TABLES), max(t.rows[1] for t in TABLES)) == (2, 200)
+    assert stretched((290, 302), (24.0, 58.0)) == (2, 998)
+    assert Loose((0.0, 99.0)).label == "100x low, 1x"
+
+
+def test_a_cell_fails_only_beyond_luck():
+    rng = np.random.default_rng(0)
+
+    def outcomes(loss):
+        return [Outcome(1.0, {(TIGHT, SINGLE): 1.0, (TIGHT, 1.0): loss + z}) for z in rng.normal(0, 0.01, 20)]
+
+    assert figures(summarise({0: outcomes(1.01)}))["shared_failed"] == 0
+    assert figures(summarise({0: outcomes(1.03)}))["shared_failed"] == 1
+    assert figures(summarise({0: outcomes(1.03)}))["single_failed"] == 0
+
+
+def test_alone_smooths_only_what_a_task_has_not_seen():
+    X, asked = np.linspace(-1, 1, 12)[:, None], np.array([[-1.0], [1.0]])
+    none_seen = alone_classes(X, np.ones(12, dtype=np.intp), asked, 2)
+    assert np.allclose(none_seen, [0.5 / 13, 12.5 / 13])
+    two_seen = alone_classes(X, np.repeat([0, 2], 6), asked, 3)
+    assert np.allclose(two_seen[:, 1], 0.5 / 13.5)
+    assert np.allclose(two_seen.sum(axis=1), 1.0)
+    assert two_seen[0, 0] > 0.8 > 0.2 > two_seen[1, 0]
