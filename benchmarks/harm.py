@@ -18,6 +18,7 @@ from multiprocessing import get_context
 from statistics import fmean, median, stdev
 
 import numpy as np
+from scipy.special import logsumexp
 from scipy.stats import t as student
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, RidgeCV
@@ -41,7 +42,7 @@ EPSILONS = (0.05, 0.2, 1.0, 4.0, math.inf)
 #: The single-task estimator stands in the grid under this epsilon: it tells nothing.
 SINGLE = 0.0
 #: Draws of a table, and tasks whose loss is measured: cross-validated logistic regression is slow.
-DRAWS, SCORED = {False: 20, True: 10}, {False: 150, True: 24}
+DRAWS, SCORED = {False: 20, True: 10}, {False: 150, True: 50}
 QUICK = ("sensors", "costs", "counts", "unrelated", "noise-free", "own places", "alike", "rare", "separable")
 #: A cell may be worse than alone by this much.
 LIMIT = 0.01
@@ -142,7 +143,7 @@ def alone_classes(X: Floats, y: Index, asked: Floats, classes: int) -> Floats:
             if sizes.min() < 2
             else LogisticRegressionCV(
                 cv=folds,
-                scoring="neg_log_loss",
+                scoring=log_likelihood,
                 max_iter=1000,
                 l1_ratios=(0.0,),
                 use_legacy_attributes=False,
@@ -151,6 +152,14 @@ def alone_classes(X: Floats, y: Index, asked: Floats, classes: int) -> Floats:
         fitted = make_pipeline(StandardScaler(), logistic).fit(X, y)
         out[:, seen] = fitted.predict_proba(asked) * shares[seen].sum()
     return out
+
+
+def log_likelihood(fitted: LogisticRegression, X: Floats, y: Index) -> float:
+    """Return minus the log-loss: scikit-learn's own scorer takes two thirds of the time of the fits."""
+    score = X @ np.atleast_2d(fitted.coef_).T + fitted.intercept_
+    score = np.hstack([np.zeros_like(score), score]) if score.shape[1] == 1 else score
+    own = score[np.arange(len(y)), np.searchsorted(fitted.classes_, y)]
+    return float(np.mean(own - logsumexp(score, axis=1)))
 
 
 def run(quick: bool) -> tuple[Figures, Targets, Printed]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 
-from benchmarks.harm import SINGLE, Outcome, alone_classes, figures, summarise
+from benchmarks.harm import SINGLE, Outcome, alone_classes, figures, log_likelihood, summarise
 from benchmarks.harm_tables import FRESH, TABLES, TIGHT, Loose, draw, stretched
 
 SMALL = [table for table in TABLES if table.tasks < 1000]
@@ -61,3 +63,11 @@ def test_alone_smooths_only_what_a_task_has_not_seen():
     assert np.allclose(two_seen[:, 1], 0.5 / 13.5)
     assert np.allclose(two_seen.sum(axis=1), 1.0)
     assert two_seen[0, 0] > 0.8 > 0.2 > two_seen[1, 0]
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_scorer_is_scikit_learns(classes):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(30, 2)), np.arange(30) % classes
+    fitted = LogisticRegression().fit(X, y)
+    assert np.isclose(log_likelihood(fitted, X, y), -log_loss(y, fitted.predict_proba(X)))
