@@ -13,9 +13,19 @@ from scipy.special import log_softmax, logsumexp, softmax
 from sklearn.linear_model import LogisticRegression
 
 from cloister.errors import InputError
+from cloister.learners.linear import softmax as softmax_module
 from cloister.learners.linear.softmax import laplace, mode, posterior, probabilities
 
 VARIANCES = np.array([1.0, 0.01, 30.0, 0.2])
+
+
+@pytest.fixture(params=["factors", "conjugate gradients"], autouse=True, scope="module")
+def _solved_by(request):
+    """Everything here holds for few weights and, with no weights few, for many."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param != "factors":
+            patch.setattr(softmax_module, "_FEW_WEIGHTS", 0)
+        yield
 
 
 def make(seed=0, k=5, n=9, d=3, classes=2, scale=1.0, offset=1.0):
@@ -154,9 +164,9 @@ def test_whitening_gives_any_gaussian_prior():
 # --- the evidence and the posterior
 
 
-@pytest.mark.parametrize("classes", [2, 3, 4])
-def test_evidence_and_posterior_follow_the_dense_formulas(classes):
-    b = make(6, classes=classes)
+@pytest.mark.parametrize(("classes", "d"), [(2, 3), (3, 3), (4, 3), (3, 20), (2, 40)])
+def test_evidence_and_posterior_follow_the_dense_formulas(classes, d):
+    b = make(6, classes=classes, d=d)
     fit = fit_all(b)
     average = softmax(fit.log_evidence, axis=1)
     mean, covariance = posterior(fit, average)
@@ -315,6 +325,16 @@ def test_a_task_does_not_touch_the_others(value, classes):
     for before, after in zip(everything(b), everything(c), strict=True):
         assert before[others].tobytes() == after[others].tobytes()
         assert before[3].tobytes() != after[3].tobytes()
+
+
+@pytest.mark.parametrize("d", [3, 20])
+def test_company_changes_no_bit(d):
+    b = make(15, k=6, classes=4, d=d)
+    together = everything(b)
+    for some in ([2], [4, 1]):
+        part = {name: getattr(b, name)[some] for name in ("X", "offset", "y", "weight")}
+        for one, all_of_them in zip(everything(SimpleNamespace(**part, classes=4)), together, strict=True):
+            assert one.tobytes() == all_of_them[some].tobytes()
 
 
 def test_padding_changes_nothing():

@@ -20,7 +20,7 @@ from cloister.learners.linear.average import (
 )
 from cloister.learners.linear.losses import Softmax
 from cloister.learners.linear.question import Candidates, Question, Said, centred, tempered
-from cloister.learners.linear.softmax import laplace, mode, posterior
+from cloister.learners.linear.softmax import NEGLIGIBLE, laplace, mode, posterior
 
 if TYPE_CHECKING:
     from cloister.tasks import Block
@@ -141,7 +141,7 @@ class Classification(BayesianLearner):
         second = np.zeros((len(block), self.size, self.size))
         for candidate, fit, weight in zip(candidates, fits, weights, strict=True):
             total = weight.sum(axis=1)
-            share = weight / np.where(total > 0, total, 1.0)[:, None]
+            share = np.where(total > NEGLIGIBLE, weight.T / np.maximum(total, NEGLIGIBLE), 0.0).T
             inner, spread = posterior(fit, share)
             mean = candidate.mean + (inner.reshape(len(block), 1, -1) @ candidate.factor.T)[:, 0]
             spread = candidate.factor @ spread @ candidate.factor.T

@@ -24,7 +24,19 @@ decrement :math:`\lambda` and :math:`\varphi(\tau) = f(v + \tau s)`,
 So the slope is still downhill at :math:`\tau = \log(1 + \beta) / \beta`, and, by integration, the full step
 gains at least :math:`0.28 \lambda^2` if :math:`\beta \le 1`. That is where a step starts; a long one is then
 doubled for as long as the slope at its end is downhill. No data can make it fail, separable or not, and
-the last steps are full, so that convergence is quadratic.
+the last steps are full, so that convergence is fast.
+
+*Few weights* are solved for by Cholesky factors, all tasks at once. *More than* 32 are solved for by
+conjugate gradients on the Newton equations, with the preconditioner
+
+.. math:: I + t\, \bar S \otimes X^\top\! A X, \qquad
+    \bar S = \sum_n a_n (\mathrm{diag}\, p_n - p_n p_n^\top) / \sum_n a_n,
+
+whose inverse is cheap in the eigenvectors of its two factors. Conjugate gradients from zero stop at a step
+:math:`s` whose residual is orthogonal to it, so that :math:`-s^\top \nabla f = s^\top \nabla^2\! f\, s =
+\lambda^2` and all of the above holds for a step that is not quite Newton's. A task that they do not
+serve (absurd numbers) is solved for by its own Cholesky factor. Then features are first turned to their
+principal axes, of which a task has no more than rows; across these the prior stays as it is.
 
 *Rows never mix.* Every product is one small product per task, a task that has converged is frozen by a
 mask, and one whose data cannot be used counts as a task without data.
@@ -36,11 +48,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dpotri
 
-from cloister.arrays import Array, Floats
+from cloister.arrays import Array, Floats, Integers
 from cloister.errors import InputError
 
-__all__ = ["LaplaceFit", "laplace", "mode", "posterior", "probabilities"]
+__all__ = ["NEGLIGIBLE", "LaplaceFit", "laplace", "mode", "posterior", "probabilities"]
 
 
 # Up to these, no square or product below can overflow. A task beyond the first two counts as without data.
@@ -50,6 +63,11 @@ _LARGEST_VARIANCE = 1e20
 _SHORT = 0.5  # a step that changes no score by more is taken as it is
 _DOUBLINGS = 60
 _ROUNDING = 1e-13  # of a pivot, relative to the diagonal it came from
+_FEW_WEIGHTS = 32  # up to so many, a factor of all tasks at once is quicker than one for each
+_FORCING = 1e-2  # which share of the gradient conjugate gradients may leave
+_MOST_CONJUGATE = 60
+#: A prior of less weight than that is left out of a posterior.
+NEGLIGIBLE = 1e-10
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,15 +79,33 @@ class _Rows:
     target: NDArray[np.bool_]  # (k, q, n), one-hot without the reference class
     weight: Floats  # (k, n)
 
+    def take(self, tasks: Integers) -> _Rows:
+        return _Rows(self.X[tasks], self.offset[tasks], self.target[tasks], self.weight[tasks])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Axes:
+    """Principal axes of every task's features: of what is orthogonal to them its rows say nothing."""
+
+    vectors: Floats  # (k, d, r)
+    squares: Floats  # (k, r), eigenvalues of X'AX
+
+    def turn(self, v: Floats) -> Floats:
+        return np.asarray(v @ self.vectors)
+
+    def back(self, v: Floats) -> Floats:
+        return np.asarray(v @ self.vectors.swapaxes(1, 2))
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Point:
-    """Weights with the scores and the derivatives of minus the log-likelihood there."""
+    """Weights with the scores, and the chances and the gradient of minus the log-likelihood there."""
 
     v: Floats  # (k, q, d)
     scores: Floats  # (k, q, n)
+    chance: Floats  # (k, q, n)
+    rest: Floats  # (k, q, n)
     gradient: Floats  # (k, q, d)
-    curvature: Floats  # (k, qd, qd)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +120,7 @@ class LaplaceFit:
     mode: Floats = field(repr=False)  # (k, L, q, d)
     log_evidence: Floats = field(repr=False)  # (k, L)
     _rows: _Rows = field(repr=False)
+    _axes: _Axes | None = field(repr=False)
 
 
 def probabilities(scores: Floats) -> Floats:
@@ -154,19 +191,19 @@ def laplace(
     array([[-1.363, -1.236],
            [-1.386, -1.386]])
     """
-    rows = _usable(X, offset, y, weight, classes)
+    rows, axes, start = _prepared(_usable(X, offset, y, weight, classes), start)
     variances = _checked(variances)
-    k, _, d = rows.X.shape
+    k, _, d = X.shape
     modes = np.empty((k, len(variances), classes - 1, d))
     evidence = np.empty((k, len(variances)))
     point = _first(rows, start, variances.min())
     for i in np.argsort(variances, kind="stable"):
         t = variances[i]
-        point = _newton(rows, t, point, tol, max_iter)
-        diagonals = np.ascontiguousarray(np.diagonal(_cholesky(t * point.curvature)))  # added alike for any k
+        point = _newton(rows, axes, t, point, tol, max_iter)
+        diagonals = _diagonals(t * _curvature(rows, point))
         evidence[:, i] = -_objective(rows, point.v, point.scores, t) - np.log(diagonals).sum(axis=-1)
-        modes[:, i] = point.v
-    return LaplaceFit(variances, modes, evidence, rows)
+        modes[:, i] = point.v if axes is None else axes.back(point.v)
+    return LaplaceFit(variances, modes, evidence, rows, axes)
 
 
 def mode(
@@ -189,9 +226,10 @@ def mode(
     >>> mode(X, 0.0, y, np.ones((1, 2)), 1.0, classes=2).round(3)
     array([[[0.675]]])
     """
-    rows = _usable(X, offset, y, weight, classes)
+    rows, axes, start = _prepared(_usable(X, offset, y, weight, classes), start)
     t = _checked(np.array([variance]))[0]
-    return _newton(rows, t, _first(rows, start, t), tol, max_iter).v
+    v = _newton(rows, axes, t, _first(rows, start, t), tol, max_iter).v
+    return v if axes is None else axes.back(v)
 
 
 def posterior(fit: LaplaceFit, average: Floats) -> tuple[Floats, Floats]:
@@ -204,7 +242,7 @@ def posterior(fit: LaplaceFit, average: Floats) -> tuple[Floats, Floats]:
     ----------
     fit : LaplaceFit
     average : ndarray of shape (k, L)
-        How much each task trusts each variance; a row sums to 1.
+        How much each task trusts each variance; a row sums to 1. What is below 1e-10 is left out.
 
     Returns
     -------
@@ -223,14 +261,32 @@ def posterior(fit: LaplaceFit, average: Floats) -> tuple[Floats, Floats]:
     k, L, q, d = fit.mode.shape
     mean = (average[:, None, :] @ fit.mode.reshape(k, L, q * d))[:, 0]
     covariance = np.zeros((k, q * d, q * d))
-    identity = np.repeat(np.eye(q * d)[:, :, None], k, axis=2)
     for i, t in enumerate(fit.variances):
-        v = fit.mode[:, i]
-        curvature = _derivatives(fit._rows, v, _scores(fit._rows, v)).curvature
-        within = t * np.moveaxis(_solve(_cholesky(t * curvature), identity), -1, 0)
-        apart = v.reshape(k, q * d) - mean
-        covariance += average[:, i, None, None] * (within + apart[:, :, None] * apart[:, None, :])
+        used = np.flatnonzero(average[:, i] > NEGLIGIBLE)
+        if not len(used):
+            continue
+        apart = fit.mode[used, i].reshape(len(used), q * d) - mean[used]
+        inside = _within(fit, i, t, used) + apart[:, :, None] * apart[:, None, :]
+        covariance[used] += average[used, i, None, None] * inside
     return mean.reshape(k, q, d), covariance
+
+
+def _within(fit: LaplaceFit, i: int, t: float, tasks: Integers) -> Floats:
+    """Return some tasks' covariances under one prior variance, (H + I/t)^-1."""
+    rows, v = fit._rows.take(tasks), fit.mode[tasks, i]
+    if fit._axes is None:
+        return t * _inverses(t * _curvature(rows, _at(rows, v, _scores(rows, v))))
+    axes = _Axes(fit._axes.vectors[tasks], fit._axes.squares[tasks])
+    v = axes.turn(v)
+    less = _inverses(t * _curvature(rows, _at(rows, v, _scores(rows, v))))
+    less -= np.eye(
+        less.shape[1]
+    )  # what the rows say, along their axes; across them the prior is left as it is
+    (k, q, r), d = v.shape, axes.vectors.shape[1]
+    V = axes.vectors[:, None]
+    there = V @ less.reshape(k, q, r, q * r)  # from (a, i), (b, j) to (a, x), (b, j)
+    both = there.reshape(k, q * d, q, r).swapaxes(1, 2) @ V.swapaxes(2, 3)
+    return t * (np.eye(q * d) + both.swapaxes(1, 2).reshape(k, q * d, q * d))
 
 
 def _checked(variances: Floats) -> Floats:
@@ -295,20 +351,46 @@ def _objective(rows: _Rows, v: Floats, scores: Floats, variance: float) -> Float
     return np.asarray(np.square(v).sum(axis=(1, 2)) / (2 * variance) - log_likelihood.sum(axis=1))
 
 
-def _derivatives(rows: _Rows, v: Floats, scores: Floats) -> _Point:
-    """Gradient and Hessian of minus the log-likelihood."""
-    k, q, d = v.shape
+def _at(rows: _Rows, v: Floats, scores: Floats) -> _Point:
+    """Chances and gradient of minus the log-likelihood."""
     chance, rest = _chances(scores)
     gradient = (rows.weight[:, None] * np.where(rows.target, -rest, chance)) @ rows.X
+    return _Point(v, scores, chance, rest, gradient)
+
+
+def _curvature(rows: _Rows, point: _Point) -> Floats:
+    """Hessians (k, qd, qd) of minus the log-likelihood."""
+    k, q, d = point.v.shape
     curvature = np.empty((k, q, d, q, d))
     XT = rows.X.swapaxes(1, 2)
     for a in range(q):
-        likely = rows.weight * chance[:, a]
+        likely = rows.weight * point.chance[:, a]
         for b in range(a + 1):
-            block = (XT * (likely * (rest[:, a] if a == b else -chance[:, b]))[:, None]) @ rows.X
+            row_weight = likely * (point.rest[:, a] if a == b else -point.chance[:, b])
+            block = (XT * row_weight[:, None]) @ rows.X
             curvature[:, a, :, b] = block
             curvature[:, b, :, a] = block.swapaxes(1, 2)
-    return _Point(v, scores, gradient, curvature.reshape(k, q * d, q * d))
+    return curvature.reshape(k, q * d, q * d)
+
+
+def _prepared(rows: _Rows, start: Floats | None) -> tuple[_Rows, _Axes | None, Floats | None]:
+    """Turn features, and where to start, to principal axes if there are many weights."""
+    (_, q, n), d = rows.offset.shape, rows.X.shape[2]
+    if q * d <= _FEW_WEIGHTS or not rows.X.size:
+        return rows, None, start
+    X, basis = rows.X, None
+    if n < d:  # fewer axes than features, without the loss of accuracy that squares would bring
+        basis = np.linalg.qr(X.swapaxes(1, 2))[0]
+        X = X @ basis
+    size = np.maximum(np.abs(X).reshape(len(X), -1).max(axis=1), 1e-300)[:, None, None]
+    small = X / size
+    squares, vectors = np.linalg.eigh((small * rows.weight[:, :, None]).swapaxes(1, 2) @ small)
+    axes = _Axes(vectors if basis is None else basis @ vectors, np.maximum(squares, 0.0) * size[:, 0] ** 2)
+    turned = _Rows(axes.turn(rows.X), rows.offset, rows.target, rows.weight)
+    if start is not None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            start = axes.turn(start)
+    return turned, axes, start
 
 
 def _first(rows: _Rows, start: Floats | None, variance: float) -> _Point:
@@ -320,36 +402,110 @@ def _first(rows: _Rows, start: Floats | None, variance: float) -> _Point:
             proposed = _objective(rows, start, _scores(rows, start), variance)
         better = proposed < _objective(rows, v, rows.offset, variance)
         v = np.where(better[:, None, None], start, v)
-    return _derivatives(rows, v, _scores(rows, v))
+    return _at(rows, v, _scores(rows, v))
 
 
-def _newton(rows: _Rows, variance: float, point: _Point, tol: float, max_iter: int) -> _Point:
+def _newton(
+    rows: _Rows, axes: _Axes | None, variance: float, point: _Point, tol: float, max_iter: int
+) -> _Point:
     """Minimise the objective of each task from ``point``; a task that is done stays as it is."""
-    k, p, _ = point.curvature.shape
-    done = np.zeros(k, dtype=bool)
+    done = np.zeros(len(point.v), dtype=bool)
     for _ in range(max_iter):
         # Gradient and Hessian times the variance: the Hessian is then I + tH.
         total = variance * point.gradient + point.v
-        right = -np.moveaxis(total.reshape(k, p, 1), 0, -1)
-        step = np.moveaxis(_solve(_cholesky(variance * point.curvature), right), -1, 0).reshape(total.shape)
+        if axes is None:
+            step, left = _exact_step(rows, variance, point, total), np.zeros(len(done))
+        else:
+            close = tol / 4 * (1 + np.sqrt(_dot(point.v, point.v)))
+            step, left = _short_step(rows, axes, variance, point, total, np.where(done, np.inf, close))
         change = step @ rows.X.swapaxes(1, 2)
         spread = np.maximum(change.max(axis=1), 0.0) - np.minimum(change.min(axis=1), 0.0)
         beta = np.where(done, 0.0, spread.max(axis=1, initial=0.0))
         length = _length(rows, variance, point, step, change, beta)[:, None, None]
 
         frozen = done[:, None, None]
-        point = _derivatives(
+        point = _at(
             rows,
             np.where(frozen, point.v, point.v + length * step),
             np.where(frozen, point.scores, point.scores + length * change),
         )
-        # A full step leaves at most about beta / 2 of the distance, in the norm of the Hessian.
+        # A full step leaves at most about beta / 2 of the distance, in the norm of the Hessian, which is at
+        # least I; what is left of the gradient counts for no more than its length.
         distance = np.sqrt(np.maximum(-(step * total).sum(axis=(1, 2)), 0.0))
         size = np.sqrt(np.square(point.v).sum(axis=(1, 2)))
-        done |= (beta <= _SHORT) & (distance * np.minimum(beta, _SHORT) / 2 <= tol * (1 + size))
+        done |= (beta <= _SHORT) & (distance * np.minimum(beta, _SHORT) / 2 + left <= tol * (1 + size))
         if done.all():
             break
     return point
+
+
+def _dot(a: Floats, b: Floats) -> Floats:
+    """Return each task's inner product, added up alike for any number of tasks."""
+    return np.asarray((a * b).reshape(len(a), -1).sum(axis=1))
+
+
+def _exact_step(rows: _Rows, variance: float, point: _Point, total: Floats) -> Floats:
+    """Return Newton's step of every task."""
+    k, q, d = total.shape
+    right = -np.moveaxis(total.reshape(k, q * d, 1), 0, -1)
+    factors = _cholesky(variance * _curvature(rows, point))
+    return np.moveaxis(_solve(factors, right), -1, 0).reshape(total.shape)
+
+
+def _short_step(
+    rows: _Rows, axes: _Axes, variance: float, point: _Point, total: Floats, close: Floats
+) -> tuple[Floats, Floats]:
+    """Return Newton's step by conjugate gradients, and the length of what it leaves of the gradient.
+
+    A task is done when that is `close` to zero, or a small share of the gradient.
+    """
+    q = total.shape[1]
+    XT, chance = rows.X.swapaxes(1, 2), point.chance
+    with np.errstate(all="ignore"):  # numbers that overflow fail their own task, solved for exactly then
+        mass = np.maximum(rows.weight.sum(axis=1), 1e-300)[:, None, None]
+        weighted = rows.weight[:, None] * chance
+        spread = -(weighted / mass) @ chance.swapaxes(1, 2)
+        spread[:, np.arange(q), np.arange(q)] = ((weighted / mass) * point.rest).sum(axis=2)
+        spread = np.where(np.isfinite(spread).all(axis=(1, 2), keepdims=True), spread, 0.0)
+        values, vectors = np.linalg.eigh(spread)
+        kept = 1 + variance * np.maximum(values, 0.0)[:, :, None] * axes.squares[:, None]
+
+        def preconditioned(r: Floats) -> Floats:
+            return np.asarray(vectors @ ((vectors.swapaxes(1, 2) @ r) / kept))
+
+        def hessian_times(s: Floats) -> Floats:
+            change = s @ XT
+            likely = chance * change
+            others = likely.sum(axis=1, keepdims=True) - likely
+            return np.asarray(s + variance * ((weighted * (point.rest * change - others)) @ rows.X))
+
+        step, residual = np.zeros_like(total), -total
+        squared = _dot(residual, residual)
+        goal = np.maximum(close, _FORCING * np.sqrt(squared)) ** 2
+        direction = conditioned = preconditioned(residual)
+        product = _dot(residual, conditioned)
+        for _ in range(_MOST_CONJUGATE):
+            going = squared > goal
+            if not going.any():
+                break
+            image = hessian_times(direction)
+            length = np.where(going, product / _dot(direction, image), 0.0)[:, None, None]
+            step = np.where(going[:, None, None], step + length * direction, step)
+            residual = np.where(going[:, None, None], residual - length * image, residual)
+            squared = _dot(residual, residual)
+            conditioned = preconditioned(residual)
+            before, product = product, _dot(residual, conditioned)
+            ratio = np.where(going, product / before, 0.0)[:, None, None]
+            direction = conditioned + ratio * direction
+        failed = np.flatnonzero(~(squared <= goal))
+        left = np.sqrt(squared)
+    if len(failed):
+        rough = _Point(
+            *(part[failed] for part in (point.v, point.scores, chance, point.rest, point.gradient))
+        )
+        step[failed] = _exact_step(rows.take(failed), variance, rough, total[failed])
+        left[failed] = 0.0
+    return step, left
 
 
 def _length(rows: _Rows, t: float, point: _Point, step: Floats, change: Floats, beta: Floats) -> Floats:
@@ -397,3 +553,38 @@ def _solve(L: Floats, b: Floats) -> Floats:
         x[j] /= L[j, j]
         x[:j] -= L[j, :j, None] * x[j]  # a sum over tasks' numbers would add up otherwise for a task alone
     return x
+
+
+def _factors(A: Floats) -> Floats:
+    """Lower Cholesky factors (k, p, p) of ``I + A``, by LAPACK; a matrix that it refuses has its floors."""
+    whole = A + np.eye(A.shape[1])
+    try:
+        return np.asarray(np.linalg.cholesky(whole), dtype=np.float64)
+    except np.linalg.LinAlgError:
+        return np.stack([_factor(one, raised) for one, raised in zip(A, whole, strict=True)])
+
+
+def _factor(A: Floats, whole: Floats) -> Floats:
+    try:
+        return np.asarray(np.linalg.cholesky(whole), dtype=np.float64)
+    except np.linalg.LinAlgError:
+        return np.tril(_cholesky(A[None])[..., 0])
+
+
+def _diagonals(A: Floats) -> Floats:
+    """Diagonals (k, p) of the Cholesky factors of ``I + A``."""
+    factors = _cholesky(A) if A.shape[1] <= _FEW_WEIGHTS else np.moveaxis(_factors(A), 0, -1)
+    return np.ascontiguousarray(np.diagonal(factors))  # added alike for any k
+
+
+def _inverses(A: Floats) -> Floats:
+    """Inverses of ``I + A``."""
+    k, p, _ = A.shape
+    if p <= _FEW_WEIGHTS:
+        identity = np.repeat(np.eye(p)[:, :, None], k, axis=2)
+        return np.moveaxis(_solve(_cholesky(A), identity), -1, 0)
+    inverses = np.empty_like(A)
+    for inverse, factor in zip(inverses, _factors(A), strict=True):
+        lower = dpotri(factor, lower=1)[0]
+        inverse[:] = np.tril(lower) + np.tril(lower, -1).T
+    return inverses
