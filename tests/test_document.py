@@ -16,13 +16,15 @@ import torch
 
 import cloister as cl
 from cloister.document import ESTIMATORS, TYPES, foreign_types, from_document, to_document, type_id
+from cloister.groups import Groups
 
 #: Every id that a released version has written. Add to it; never change or remove a line.
 FROZEN = """
 adaptive-fed-avg/1 blt/1 choose-at-home/1 classification/1 clustered-meta-sgd/1 convex/1
 cross-entropy/1 cross-validated-tuning/1 decomposed/1 descent/1 ditto/1 entry-sparse/1 epochs/1
 everyone/1 ewc/1 exact-solver/1 fed-avg/1 fed-prox/1 fine-tuning/1 fixed-size/1 ftmrl/1 gaussian/1
-geometric-budget/1 group-sparse/1 in-order/1 increment/1 independent/1 joint/1 l2-laplace/1 least-squares/1
+geometric-budget/1 group-sparse/1 groups/1 in-order/1 increment/1 independent/1 joint/1 l2-laplace/1
+least-squares/1
 local-noise/1 local-only/1 logistic/1 low-rank/1 mean/1 mean-regularized/1 meta-sgd/1
 model-averaging/1 module/1 no-noise/1 offset/1 one-pass/1 personalized/1 plan/1 poisson/1 position/1
 power-budget/1 quadratic/1 regression/1 server-adam/1 server-average/1 server-momentum/1
@@ -56,7 +58,14 @@ WORKING_VALUES = {
         *("Statistics", "Trainer"),
     },
 }
-HOMES = ["privacy.mechanisms", "privacy.laplace", "privacy.prefix", "privacy.wishart", "privacy.sampling"]
+HOMES = [
+    "groups",
+    "privacy.mechanisms",
+    "privacy.laplace",
+    "privacy.prefix",
+    "privacy.wishart",
+    "privacy.sampling",
+]
 
 
 def resolved(place: str) -> object:
@@ -110,6 +119,7 @@ SOLVER = cl.learners.Descent(0.5, batch=3, steps=7, momentum=0.25, weight_decay=
 TUNED = cl.algorithms.FineTuning(SOLVER, cl.learners.Quadratic(0.25))
 LOSS = cl.learners.Softmax(2, 3)
 VALUES = [  # with as few defaults as possible: a field that is lost on the way would not be seen
+    Groups(("north", "south"), (2, 1)),
     cl.algorithms.AdaptiveFedAvg(
         NET, SOLVER, clip=0.5, rounds=3, server=cl.algorithms.ServerAdam(0.5, 0.25, 0.5, 0.125), quantile=0.25
     ),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cloister.arrays import Array, Public, States
     from cloister.board.billboard import BoardView, Release
     from cloister.channel import Channel, Round
+    from cloister.groups import Groups
     from cloister.rows import Rows
     from cloister.tasks import Block
 
@@ -116,6 +117,15 @@ class Algorithm(ABC):
         )
 
     @property
+    def groups(self) -> Groups | None:
+        """The public groups that it tells apart; None if tasks need no label."""
+        return None
+
+    def with_groups(self, groups: Groups) -> Algorithm:
+        """Return the same algorithm for other groups."""
+        raise PlanError(f"{type(self).__name__} knows no groups. Use SharedPrior with Mean or Joint.")
+
+    @property
     def network(self) -> Network | None:
         """The network that it trains, if a device could; its models are then that network's parameters."""
         return None
@@ -172,6 +182,13 @@ class Wrapper(Algorithm):
 
     def predict(self, models: States, X: Array) -> Array:
         return self.inner.predict(models, X)
+
+    @property
+    def groups(self) -> Groups | None:
+        return self.inner.groups
+
+    def with_groups(self, groups: Groups) -> Algorithm:
+        return self.around(self.inner.with_groups(groups))
 
     @property
     def network(self) -> Network | None:

@@ -21,7 +21,18 @@ from numpy.typing import NDArray
 from cloister.arrays import A, Floats, Integers, namespace
 from cloister.errors import InputError, PlanError
 
-__all__ = ["Absolute", "Channel", "Diagonal", "Lift", "MeanAndOuter", "Outer", "Plain", "Relation", "Round"]
+__all__ = [
+    "Absolute",
+    "Channel",
+    "Diagonal",
+    "Grouped",
+    "Lift",
+    "MeanAndOuter",
+    "Outer",
+    "Plain",
+    "Relation",
+    "Round",
+]
 
 
 #: Fixed point: steps in one clip. Products of two numbers, added over EXACT_ROWS rows, stay below 2^53.
@@ -157,6 +168,83 @@ class MeanAndOuter:
 
 
 @dataclass(frozen=True)
+class Grouped:
+    r"""A lift whose mean is said twice: to all tasks in a common slot, and to the task's group in its own.
+
+    Of the numbers :math:`l(u)` that are linear in the message (the mean of `MeanAndOuter`, all of `Plain`) a
+    task in group g says :math:`[\sqrt b\, l(u),\ 0, \ldots, \sqrt{1-b}\, l(u), \ldots, 0]`, one slot a
+    group; all others it says once, as before. The curator puts it there, by the label on the roster.
+
+    Parameters
+    ----------
+    lift : Lift
+        What is said without groups.
+    groups : int
+        How many there are.
+    share : float
+        The share b of the common slot.
+
+    Privacy
+    -------
+    Sensitivity is that of the lift inside, under either relation. A task's label is public and the same in
+    both worlds, so that both messages u and v of it lie in the same slots, and
+
+    .. math::
+        b\,|l(u) - l(v)|^2 + (1-b)\,|l(u) - l(v)|^2 = |l(u) - l(v)|^2 .
+
+    Whatever pair is the worst for the lift inside is so here, hence the bound is attained. That a task moves
+    to another *group* is not covered: it would empty one slot and fill another.
+
+    Notes
+    -----
+    The common slot is not the sum of the groups' slots, which would hold the noise of all of them: whoever
+    combines the two knows the common mean at :math:`b + (1-b)/G` of the precision it has without groups.
+    """
+
+    lift: Lift
+    groups: int
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.groups < 1 or not 0 < self.share < 1:
+            raise PlanError(
+                "There must be 1 group or more, and a share in (0, 1) for the common slot. Got "
+                f"{self.groups} and {self.share}. Use the lift itself where nothing is said to groups."
+            )
+        if not self._linear(1).any():
+            raise PlanError(
+                f"{self.lift} says no mean that groups could have. Use Plain() or MeanAndOuter()."
+            )
+
+    def _linear(self, dim: int) -> NDArray[np.bool_]:
+        return np.asarray(self.lift.weights(dim)[1] == 1)
+
+    def weights(self, dim: int) -> tuple[Floats, Integers]:
+        weights, degrees = self.lift.weights(dim)
+        linear = self._linear(dim)
+        common = np.where(linear, math.sqrt(self.share), 1.0) * weights
+        slots = np.tile(math.sqrt(1 - self.share) * weights[linear], self.groups)
+        return np.concatenate([common, slots]), np.concatenate([degrees, np.full(slots.size, 1)])
+
+    def sums(self, units: A) -> A:
+        """Return the sums where all tasks are in the first group."""
+        return self.placed_sums(units, np.zeros(len(units), dtype=np.int64))
+
+    def placed_sums(self, units: A, groups: Integers) -> A:
+        """Return the sums of tasks in these groups."""
+        linear = np.flatnonzero(self._linear(units.shape[1]))
+        order = np.argsort(groups, kind="stable")
+        ends = np.searchsorted(groups[order], np.arange(1, self.groups))
+        said: list[A] = [self.lift.sums(units)]
+        for members in np.split(order, ends):
+            said.append(self.lift.sums(units[members])[linear])
+        return namespace(units).concatenate(said)
+
+    def sensitivity(self, relation: Relation) -> float:
+        return self.lift.sensitivity(relation)
+
+
+@dataclass(frozen=True)
 class Channel:
     """What may leave a task in one round: `dim` numbers, clipped to `clip`, then lifted.
 
@@ -252,22 +340,39 @@ class Channel:
             first = int(np.flatnonzero(np.asarray(bad.tolist()))[0])
             raise InputError(f"Row {first} is longer than its channel allows. Make rows with Channel.rows.")
 
-    def lifted_sum(self, rows: A) -> A:
+    def lifted_sum(self, rows: A, groups: Integers | None = None) -> A:
         """Return the sum over tasks of lifted rows: exact and whole for `rows`, in clips for `units`.
 
         A sum of whole rows times `steps` is in units of the clip. It is made of parts below 2^53, which
-        floating point adds without error in any order, on any device.
+        floating point adds without error in any order, on any device. `groups` has the position of each
+        task's public group, for a `Grouped` lift; by default all are in the first.
         """
-        xp = namespace(rows)
+        xp, places = namespace(rows), self._placed(len(rows), groups)
         if rows.dtype == xp.int64:
-            parts = (rows[at : at + EXACT_ROWS] for at in range(0, max(1, len(rows)), EXACT_ROWS))
-            sums = (self.lift.sums(xp.asarray(part, dtype=xp.float64)) for part in parts)
+            parts = (slice(at, at + EXACT_ROWS) for at in range(0, max(1, len(rows)), EXACT_ROWS))
+            sums = (self._sums(xp.asarray(rows[part], dtype=xp.float64), places[part]) for part in parts)
             return sum(xp.asarray(part, dtype=xp.int64) for part in sums)
-        return _weights(self, xp, None if xp is np else rows.device) * self.lift.sums(rows)
+        return _weights(self, xp, None if xp is np else rows.device) * self._sums(rows, places)
 
-    def total(self, messages: A, exact: bool = False) -> A:
+    def _placed(self, count: int, groups: Integers | None) -> Integers:
+        """Return every row's group; refuse a row that has none, which would be summed somewhere else."""
+        if groups is None or not isinstance(self.lift, Grouped):
+            return np.zeros(count, dtype=np.int64)
+        if groups.shape != (count,) or ((groups < 0) | (groups >= self.lift.groups)).any():
+            raise InputError(
+                f"Every message must be of a task in one of the plan's {self.lift.groups} groups. "
+                "Label all tasks on the roster."
+            )
+        return groups
+
+    def _sums(self, units: A, groups: Integers) -> A:
+        if isinstance(self.lift, Grouped):
+            return self.lift.placed_sums(units, groups)
+        return self.lift.sums(units)
+
+    def total(self, messages: A, exact: bool = False, groups: Integers | None = None) -> A:
         """Return the sum over tasks of the clipped, then lifted messages: whole numbers if `exact`."""
-        return self.lifted_sum(self.rows(messages) if exact else self.units(messages))
+        return self.lifted_sum(self.rows(messages) if exact else self.units(messages), groups)
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ TYPES = {
     "cloister/entry-sparse/1": "cloister.algorithms.decomposed:EntrySparse",
     "cloister/fine-tuning/1": "cloister.algorithms.finetuning:FineTuning",
     "cloister/geometric-budget/1": "cloister.algorithms.allocation:GeometricBudget",
+    "cloister/groups/1": "cloister.groups:Groups",
     "cloister/increment/1": "cloister.algorithms.federated:Increment",
     "cloister/joint/1": "cloister.algorithms.structures:Joint",
     "cloister/mean/1": "cloister.algorithms.structures:Mean",

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from cloister.arrays import Array
 from cloister.errors import InputError
 
-__all__ = ["Name", "Roster", "is_missing", "task_ids", "task_name"]
+__all__ = ["Name", "Roster", "group_labels", "is_missing", "task_ids", "task_name"]
 
 Name = str | int
 
@@ -41,11 +41,14 @@ class Roster:
     ----------
     names : sequence of str or of int
         Text or whole numbers, not both; see `task_ids` for what is refused.
+    groups : sequence of str or of int, optional
+        The public label of each task: its district, its country. Labels are kept as text.
 
     Privacy
     -------
     A price is for one message of each task. A task that is listed twice would send two for it, so that a
-    roster with a name twice cannot be made.
+    roster with a name twice cannot be made. Names and labels are public: no guarantee hides that a task is
+    on the roster, or in which group.
 
     Examples
     --------
@@ -59,11 +62,16 @@ class Roster:
     """
 
     names: Sequence[Name]
+    groups: Sequence[Name] | None = None
 
     def __post_init__(self) -> None:
         ids = task_ids(self.names)
         refuse_repeats(ids)
         object.__setattr__(self, "names", tuple(ids.tolist()))
+        if self.groups is not None:
+            labels = group_labels(self.groups)
+            check_one_each(len(ids), len(labels))
+            object.__setattr__(self, "groups", tuple(labels.tolist()))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -85,8 +93,9 @@ class Roster:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all names, in their order: of the same list and of no other."""
-        return hashlib.sha256(json.dumps(self.names).encode()).hexdigest()
+        """A hash of all names, and labels if there are any, in their order: of this list and of no other."""
+        listed = self.names if self.groups is None else [self.names, self.groups]
+        return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
 def task_name(value: object) -> Name:
@@ -136,6 +145,25 @@ def task_ids(values: ArrayLike | Sequence[object]) -> Array:
     if kind in "mM" and np.isnat(given).any():
         raise _missing("NaT")
     raise InputError(f"{_RULE}. Got {_KINDS.get(kind, str(given.dtype))}. Write them as text.")
+
+
+def group_labels(values: ArrayLike | Sequence[object]) -> Array:
+    """Return labels of groups as they count: text, by the rules that names of tasks have.
+
+    Examples
+    --------
+    >>> group_labels(["north ", "south"]).tolist(), group_labels([7.0, 3.0]).tolist()
+    (['north', 'south'], ['7', '3'])
+    """
+    try:
+        return np.array([str(label) for label in task_ids(values).tolist()], dtype=np.str_)
+    except InputError as error:
+        raise InputError(f"A group's label is written like a task's name. {error}") from None
+
+
+def check_one_each(tasks: int, labels: int) -> None:
+    if labels != tasks:
+        raise InputError(f"groups must have one label a task, for {tasks} tasks. Got {labels}.")
 
 
 def refuse_repeats(ids: Array) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from cloister.arrays import A, Array, Integers, Words, namespace, shift_right, to_uniforms
 from cloister.errors import InputError, PrivateDataError
-from cloister.roster import Roster, refuse_repeats, task_ids
+from cloister.groups import NO_GROUP
+from cloister.roster import Roster, check_one_each, group_labels, refuse_repeats, task_ids
 
 __all__ = ["Block", "Tasks"]
 
@@ -41,6 +42,9 @@ class Block:
         Row weights; zero marks padding.
     keys : uint64 array of shape (tasks,)
         Each task's own key for its local randomness (see `local_uniforms`).
+    group : int64 array of shape (tasks,), optional
+        The position of each task's public group in the plan; -1, of all by default, is none. It is an array
+        of NumPy, wherever the others are.
     """
 
     ids: Array
@@ -48,6 +52,11 @@ class Block:
     y: Array
     weight: Array
     keys: NDArray[np.uint64]
+    group: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        if not len(self.group):
+            object.__setattr__(self, "group", np.full(len(self.ids), NO_GROUP))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -61,7 +70,8 @@ class Block:
 
     def take(self, rows: ArrayLike) -> Block:
         at = np.asarray(rows)
-        return Block(self.ids[at], self.X[at], self.y[at], self.weight[at], self.keys[at])
+        parts = (self.ids, self.X, self.y, self.weight, self.keys, self.group)
+        return Block(*(part[at] for part in parts))
 
 
 def local_key(seed: int, task: object) -> np.uint64:
@@ -116,6 +126,8 @@ class Tasks:
     included; nothing is padded until a block is formed, and blocks hold tasks of similar size. Each task is
     there once, and its rows are in no other: what is made in any other way is checked for that, too.
 
+    `groups` has the public label of each task, as on a `Roster`; see `with_groups`.
+
     Examples
     --------
     >>> tasks = Tasks.from_arrays([[0.1], [0.2], [0.3]], [1.0, 2.0, 3.0], ["b", "a", "b"])
@@ -130,10 +142,14 @@ class Tasks:
     y: Array
     weight: NDArray[np.float64]
     offsets: NDArray[np.int64]
+    groups: Array | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ids", task_ids(self.ids))
         refuse_repeats(self.ids)
+        if self.groups is not None:
+            object.__setattr__(self, "groups", group_labels(self.groups))
+            check_one_each(len(self.ids), len(self.groups))
         ends = np.asarray(self.offsets)
         lengths = {len(self.X), len(self.y), len(self.weight), int(ends[-1]) if len(ends) else -1}
         if len(ends) != len(self.ids) + 1 or ends[0] or (np.diff(ends) < 0).any() or len(lengths) > 1:
@@ -215,7 +231,21 @@ class Tasks:
     @property
     def roster(self) -> Roster:
         """The public list of these tasks, made anew from the names as they are now."""
-        return Roster(self.ids.tolist())
+        return Roster(self.ids.tolist(), None if self.groups is None else self.groups.tolist())
+
+    def with_groups(self, labels: Mapping[Any, object]) -> Tasks:
+        """Return the same tasks, each with its public label, by name.
+
+        Examples
+        --------
+        >>> tasks = Tasks.from_list([[[1.0]], [[1.0]]], [[2.0], [4.0]], ["Elm", "Oak"])
+        >>> tasks.with_groups({"Oak": "south", "Elm": "north"}).roster.groups
+        ('north', 'south')
+        """
+        missing = [name for name in self.ids.tolist() if name not in labels]
+        if missing:
+            raise InputError(f"Every task must have a group. Task {missing[0]!r} has none. Add its label.")
+        return replace(self, groups=group_labels([labels[name] for name in self.ids.tolist()]))
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -238,7 +268,7 @@ class Tasks:
         rows = np.repeat(which, self.sizes)
         X, y, weight = (np.array(column) for column in self._columns())
         X[rows], y[rows], weight[rows] = 0, 0, 1.0
-        return Tasks(self.ids, X, y, weight, self.offsets)
+        return Tasks(self.ids, X, y, weight, self.offsets, self.groups)
 
     def select(self, index: ArrayLike) -> Tasks:
         """Return the tasks at these positions, in this order, none twice; or those a mask is true for."""
@@ -246,7 +276,8 @@ class Tasks:
         at = np.arange(len(self))[where if where.size else where.astype(np.int64)]
         rows = np.concatenate([np.arange(*self.offsets[i : i + 2]) for i in at] or [np.arange(0)])
         offsets = np.concatenate([[0], np.cumsum(self.sizes[at])])
-        return Tasks(self.ids[at], self.X[rows], self.y[rows], self.weight[rows], offsets)
+        labels = None if self.groups is None else self.groups[at]
+        return Tasks(self.ids[at], self.X[rows], self.y[rows], self.weight[rows], offsets, labels)
 
     def only(self, task: object) -> Tasks:
         return self.select([self.roster.position(task)])
@@ -269,6 +300,9 @@ class Tasks:
             Tasks.from_arrays(self.X[keep], self.y[keep], names[keep], self.weight[keep])
             for keep in (~held_out, held_out)
         ]
+        if self.groups is not None:
+            labels = dict(zip(self.ids.tolist(), self.groups.tolist(), strict=True))
+            parts = [part.with_groups(labels) for part in parts]
         return parts[0], parts[1]
 
     def layout(self, dim: int = 1) -> list[NDArray[np.int64]]:
@@ -291,16 +325,19 @@ class Tasks:
         layout: Sequence[NDArray[np.int64]] | None = None,
         seeds: Words | None = None,
         dim: int = 1,
+        groups: Integers | None = None,
     ) -> Iterator[Block]:
         """Iterate over the blocks of a layout for `dim`: views where nothing need be padded, else copies.
 
-        `seeds` has each task's own seed, in their order; by default one that follows from its name.
+        `seeds` has each task's own seed, in their order; by default one that follows from its name. `groups`
+        has the position of each one's group in a plan; by default they are in none.
         """
         own = public_seeds(self.ids) if seeds is None else np.asarray(seeds, dtype=np.uint64)
         if own.shape != self.ids.shape:
             raise InputError(f"There must be one seed a task, for {len(self)} tasks. Got {own.shape}.")
+        places = np.full(len(self), NO_GROUP) if groups is None else groups
         for index in self.layout(dim) if layout is None else layout:
-            yield Block(self.ids[index], *self._stack(index, dim), own[index])
+            yield Block(self.ids[index], *self._stack(index, dim), own[index], places[index])
 
     def _stack(self, index: NDArray[np.int64], dim: int) -> tuple[Array, Array, Array]:
         sizes, first = self.sizes[index], self.offsets[index]

@@ -30,6 +30,7 @@ from cloister.algorithms.prior import SharedPrior
 from cloister.algorithms.relationship import Relationship, dp_mtrl, mtrl
 from cloister.algorithms.server import ServerAdam, ServerAverage, ServerMomentum
 from cloister.algorithms.structures import Joint, Mean, Subspace, Support
+from cloister.groups import Groups
 
 __all__ = [
     "FTMRL",
@@ -47,6 +48,7 @@ __all__ = [
     "FineTuning",
     "GeometricBudget",
     "GroupSparse",
+    "Groups",
     "Increment",
     "Independent",
     "Joint",

@@ -16,6 +16,7 @@ from cloister.arrays import States
 from cloister.engines.check import GARBAGE
 from cloister.engines.run import Run, replay, run
 from cloister.errors import CloisterError
+from cloister.groups import Groups
 from cloister.plan import Plan
 from cloister.tasks import Tasks
 
@@ -52,13 +53,18 @@ def check_isolation(plan: Plan, seed: int = 0) -> Isolation:
     if tasks is None:
         kind = type(plan.algorithm).__name__
         return Isolation(None, f"not tested: what data {kind} takes is not known here")
+    small = replace(plan, n_tasks=size)
+    if plan.algorithm.groups is not None:  # the first two of them, and half of the tasks in each
+        labels = np.resize(np.array(plan.algorithm.groups.names[:2]), size)
+        tasks = replace(tasks, groups=labels)
+        small = replace(small, algorithm=plan.algorithm.with_groups(Groups.of(labels)))
     try:
-        finished = run(replace(plan, n_tasks=size), tasks, random_state=seed)
+        finished = run(small, tasks, random_state=seed)
     except CloisterError as error:
         return Isolation(None, f"not tested: a small run on invented data failed ({error})")
     victim = size // 2
     others = np.arange(size) != victim
-    changes = list(_changes(tasks, victim))
+    changes = [replace(changed, groups=tasks.groups) for changed in _changes(tasks, victim)]
     for changed in changes:
         reached = _reached(finished, changed, others)
         if reached is not None:

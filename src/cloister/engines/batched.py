@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cloister.arrays import Array, States, Words, as_array
+from cloister.arrays import Array, Integers, States, Words, as_array
 from cloister.board.billboard import Billboard, BoardView, Release
 from cloister.channel import finite_rows
 from cloister.doubts import SHARED_DEVICE, Doubt
 from cloister.engines.models import Models
-from cloister.engines.workers import Coins, SavedState, Workers, check_messages, checked_rows
+from cloister.engines.workers import (
+    Coins,
+    SavedState,
+    Workers,
+    check_messages,
+    checked_rows,
+    group_positions,
+)
 from cloister.errors import PlanError
+from cloister.groups import NO_GROUP
 from cloister.learners.network.module import Module, kind_of
 from cloister.learners.network.training import Precision, Trainer
 from cloister.plan import Plan
@@ -104,7 +112,8 @@ class Batched:
         limit = self.block or _fitting(trainer, rows, plan.algorithm.local_batch or 2**31, dim)
         rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
         _keep_memory()
-        yield _BatchedWorkers(plan, bound, trainer, _buckets(rows, limit, rate, seeds, trainer.device))
+        buckets = _buckets(rows, limit, rate, seeds, group_positions(plan, rows), trainer.device)
+        yield _BatchedWorkers(plan, bound, trainer, buckets)
 
 
 @dataclass
@@ -118,6 +127,7 @@ class _Bucket:
     y: Tensor
     weight: Tensor
     keys: Tensor
+    group: Integers
     states: dict[str, Tensor] = field(default_factory=dict)
 
     def chunks(self, members: NDArray[np.int64]) -> Iterator[tuple[slice | Tensor, int]]:
@@ -140,7 +150,8 @@ class _Bucket:
         X, y, weight, keys = (self._fetch(column, at) for column in (self.X, self.y, self.weight, self.keys))
         if real < len(weight):
             weight[real:] = 0
-        return Block(np.arange(len(weight)), *map(as_array, (X, y, weight, keys)))
+        block = Block(np.arange(len(weight)), *map(as_array, (X, y, weight, keys)))
+        return replace(block, group=self.group[at if isinstance(at, slice) else at.numpy()])
 
     def states_of(self, at: slice | Tensor) -> dict[str, Tensor]:
         return {name: self._fetch(array, at) for name, array in self.states.items()}
@@ -222,10 +233,12 @@ class _BatchedWorkers:
         channel, exact = self.plan.algorithm.channel(board), self.plan.mechanism.exact
         total = channel.total(torch.zeros(0, channel.dim, device=self.trainer.device), exact)
 
-        def add(messages: Tensor) -> None:
+        def add(messages: Tensor, groups: Integers) -> None:
+            at = 0
             for rows in messages.split(_at_once(messages)):
                 self.bad.add_((~finite_rows(rows)).sum())
-                total.add_(channel.total(rows, exact))
+                total.add_(channel.total(rows, exact, groups[at : at + len(rows)]))
+                at += len(rows)
 
         self._send(board, coins, add)
         return _Pending(total)
@@ -236,7 +249,7 @@ class _BatchedWorkers:
     def listen(self, board: Billboard, coins: Coins) -> None:
         self._send(board, coins, self._count_rejected)
 
-    def _count_rejected(self, messages: Tensor) -> None:
+    def _count_rejected(self, messages: Tensor, groups: Integers) -> None:
         self.bad += (~torch.isfinite(messages).all(dim=1)).sum()
 
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
@@ -268,7 +281,7 @@ class _BatchedWorkers:
         device = self.trainer.device
         return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
-    def _send(self, board: Billboard, coins: Coins, take: Callable[[Tensor], None]) -> None:
+    def _send(self, board: Billboard, coins: Coins, take: Callable[[Tensor, Integers], None]) -> None:
         """Let the sampled tasks do a round's work, block by block; hand on messages, keep new states."""
         here = _DeviceBoard(board, self.trainer.device)
         dim = self.plan.algorithm.channel(board).dim
@@ -278,7 +291,9 @@ class _BatchedWorkers:
                     block = bucket.block(at, real)
                     messages, states = self.algorithm.send(bucket.states_of(at), block, here)
                     check_messages(tuple(messages.shape), len(block), dim)
-                    take(messages[:real])  # before states are put in place: it may be a view of old ones
+                    take(
+                        messages[:real], block.group[:real]
+                    )  # before states are put in place: it may be a view of old ones
                     bucket.keep(states, at, real)
 
 
@@ -308,12 +323,15 @@ def _home(states: Tensor, like: Tensor) -> Tensor:
     return there.pin_memory() if like.is_pinned() else there.clone()
 
 
-def _buckets(tasks: Tasks, limit: int, rate: float, seeds: Words, device: torch.device) -> list[_Bucket]:
+def _buckets(
+    tasks: Tasks, limit: int, rate: float, seeds: Words, group: Integers, device: torch.device
+) -> list[_Bucket]:
     """Group tasks of similar size; cut each group into as few blocks of one shape as the limit allows."""
     padded = padded_size(tasks.sizes)
     groups = [np.flatnonzero(padded == rows) for rows in np.unique(padded)[::-1]]
     resident = tasks.X.nbytes * WASTE < _free(device) * 0.4
-    return [_bucket(tasks, group, limit, rate, seeds, device, resident) for group in groups]
+    buckets = [_bucket(tasks, index, limit, rate, seeds, device, resident) for index in groups]
+    return [replace(bucket, group=group[bucket.index]) for bucket in buckets]
 
 
 def _bucket(
@@ -343,7 +361,7 @@ def _bucket(
     elif device.type == "cuda":
         columns = [column.pin_memory() for column in columns]
     X, y, weight, keys = columns
-    return _Bucket(index, places, device, X, y, weight, keys)
+    return _Bucket(index, places, device, X, y, weight, keys, np.full(len(index), NO_GROUP))
 
 
 def _keep_memory() -> None:

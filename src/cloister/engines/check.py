@@ -17,6 +17,7 @@ from cloister.board.billboard import Billboard
 from cloister.document import foreign_types
 from cloister.engines.local import named
 from cloister.engines.run import Run, replay, run
+from cloister.engines.workers import group_positions
 from cloister.errors import AlgorithmError, BillboardError
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, NoNoise
@@ -85,7 +86,8 @@ def _changed(block: Block, victim: int) -> Iterator[tuple[str, Block]]:
 
 
 def _check_rows(plan: Plan, board: Billboard, tasks: Tasks) -> None:
-    block = next(tasks.blocks([np.arange(min(len(tasks), 64))]))
+    groups = group_positions(plan, tasks)
+    block = next(tasks.blocks([np.arange(min(len(tasks), 64))], groups=groups))
     victim = len(block) // 2
     others = np.arange(len(block)) != victim
     with np.errstate(all="ignore"):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cloister.arrays import Floats
+from cloister.arrays import Floats, Integers
 from cloister.board.billboard import Billboard, Release
 from cloister.channel import GRID, Channel, Relation, Round
 from cloister.doubts import Doubt
@@ -71,6 +71,7 @@ class Curator:
 
     plan: Plan
     journal: Journal
+    groups: Integers
     apart: bool = False
 
     @cached_property
@@ -106,7 +107,7 @@ class Curator:
                     self.journal.restore(state)
             else:
                 coins = self.coins[t]
-                total = _summed(plan, board, workers.collect(board, coins), coins)
+                total = _summed(plan, board, workers.collect(board, coins), coins, self.groups)
                 _ = board.head  # hashed while a device may still be computing the sum
                 if t < posted.rounds:
                     state.recall(total, posted.releases[t].value)
@@ -119,8 +120,11 @@ class Curator:
         return board
 
 
-def _summed(plan: Plan, board: Billboard, collected: Any, coins: Coins) -> Any:
-    """Return the sum of what was collected; of rows that come from elsewhere, after checking each."""
+def _summed(plan: Plan, board: Billboard, collected: Any, coins: Coins, groups: Integers) -> Any:
+    """Return the sum of what was collected; of rows that come from elsewhere, after checking each.
+
+    Where tasks are in groups, a row counts for the group that the roster says, whatever its sender thinks.
+    """
     if not isinstance(collected, GridRows):
         return collected
     channel, at = plan.algorithm.channel(board), np.asarray(collected.tasks, dtype=np.int64)
@@ -132,7 +136,7 @@ def _summed(plan: Plan, board: Billboard, collected: Any, coins: Coins) -> Any:
         raise InputError("A task may send one message a round, which is what is paid for. Got two.")
     channel.check_rows(collected.values)
     rows = collected.values if plan.mechanism.exact else collected.values / GRID
-    return channel.lifted_sum(rows)
+    return channel.lifted_sum(rows, groups[at])
 
 
 @dataclass(frozen=True)

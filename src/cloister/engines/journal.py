@@ -315,7 +315,8 @@ def digest_of(tasks: Tasks | Roster, key: bytes) -> str:
     digest = hashlib.blake2b(key=key, digest_size=32, person=b"cloister data")
     if isinstance(tasks, Roster):  # rows are elsewhere: who holds them answers for them
         return hashlib.blake2b(tasks.fingerprint.encode(), key=key, digest_size=32).hexdigest()
-    for array in (tasks.ids, tasks.X, tasks.y, tasks.weight, tasks.offsets):
+    labels = () if tasks.groups is None else (tasks.groups,)
+    for array in (tasks.ids, tasks.X, tasks.y, tasks.weight, tasks.offsets, *labels):
         plain = np.ascontiguousarray(array)
         digest.update(f"{plain.dtype.str} {plain.shape};".encode())
         digest.update(repr(array.tolist()).encode() if plain.dtype.hasobject else plain.tobytes())

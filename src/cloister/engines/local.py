@@ -14,12 +14,19 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Array, States, Words
+from cloister.arrays import Array, Integers, States, Words
 from cloister.board.billboard import Billboard
 from cloister.channel import Channel, finite_rows
 from cloister.doubts import SHARED_DEVICE, Doubt
 from cloister.engines.models import Models
-from cloister.engines.workers import Coins, SavedState, Workers, check_messages, checked_rows
+from cloister.engines.workers import (
+    Coins,
+    SavedState,
+    Workers,
+    check_messages,
+    checked_rows,
+    group_positions,
+)
 from cloister.errors import AlgorithmError
 from cloister.plan import Plan
 from cloister.roster import Roster
@@ -29,6 +36,8 @@ __all__ = ["Local", "named"]
 
 T = TypeVar("T")
 Each = Callable[..., list[Any]]
+#: Messages, and the group of each one's task.
+Sent = tuple[Array, Integers]
 #: Blocks whose models are held before they are put in their places.
 AT_ONCE = 8
 
@@ -53,7 +62,7 @@ class Local:
     def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> Iterator[Workers]:
         rows, dim = checked_rows(plan, tasks, self), _widest(plan)
         layout = rows.layout(dim)
-        blocks = list(rows.blocks(layout, seeds, dim))
+        blocks = list(rows.blocks(layout, seeds, dim, group_positions(plan, rows)))
         quick = 1 + rows.X.size // QUICK_ELEMENTS  # more threads than that would wait for each other
         with _pool(min(len(blocks), quick), self.threads) as each:
             yield _LocalWorkers(plan, layout, blocks, each)
@@ -80,7 +89,8 @@ class _LocalWorkers:
     def collect(self, board: Billboard, coins: Coins) -> Any:
         channel = self.plan.algorithm.channel(board)
         sent = self._send(partial(_collect, self.plan, channel.dim, board), coins)
-        sums = self.each(partial(_summed, channel, self.plan.mechanism.exact), _together(sent, channel.dim))
+        parts = zip(*_together(sent, channel.dim), strict=True)
+        sums = self.each(partial(_summed, channel, self.plan.mechanism.exact), *parts)
         self.bad += sum(bad for _, bad in sums)
         return sum(total for total, _ in sums)
 
@@ -152,26 +162,26 @@ def _listen(
 
 def _collect(
     plan: Plan, dim: int, board: Billboard, states: States, own: bool, block: Block, coins: Coins
-) -> tuple[States, bool, Array]:
+) -> tuple[States, bool, Sent]:
     states, own, messages = _listen(plan, board, states, own, block, coins)
     check_messages(np.shape(messages), int(coins.sum()), dim)
-    return states, own, messages
+    return states, own, (messages, block.group[coins])
 
 
-def _together(sent: Sequence[Array], dim: int) -> list[Array]:
+def _together(sent: Sequence[Sent], dim: int) -> list[Sent]:
     """Put messages of small blocks together, to be summed at once: one array at least, of no messages."""
-    groups: list[list[Array]] = []
+    parts: list[list[Sent]] = []
     left = 0
-    for messages in sent or [np.zeros((0, dim))]:
+    for messages, groups in sent or [(np.zeros((0, dim)), np.zeros(0, dtype=np.int64))]:
         left -= messages.size
-        if left < 0 or not groups:
-            groups, left = [*groups, []], QUICK_ELEMENTS - messages.size
-        groups[-1].append(messages)
-    return [np.concatenate(group) for group in groups]
+        if left < 0 or not parts:
+            parts, left = [*parts, []], QUICK_ELEMENTS - messages.size
+        parts[-1].append((messages, groups))
+    return [tuple(map(np.concatenate, zip(*part, strict=True))) for part in parts]  # type: ignore[misc]
 
 
-def _summed(channel: Channel, exact: bool, messages: Array) -> tuple[Array, int]:
-    return channel.total(messages, exact), int((~finite_rows(messages)).sum())
+def _summed(channel: Channel, exact: bool, messages: Array, groups: Integers) -> tuple[Array, int]:
+    return channel.total(messages, exact, groups), int((~finite_rows(messages)).sum())
 
 
 def named(function: Callable[..., T], board: Billboard, block: Block, states: States | None = None) -> T:

@@ -18,7 +18,7 @@ from cloister.engines.curator import Curator, Progress, check_price
 from cloister.engines.journal import open_journal
 from cloister.engines.local import Local
 from cloister.engines.trial import try_plan
-from cloister.engines.workers import Engine
+from cloister.engines.workers import Engine, check_groups, group_positions
 from cloister.errors import InputError, PlanError, not_pickled
 from cloister.ledger import Ledger
 from cloister.plan import Plan
@@ -138,13 +138,14 @@ def run(
         raise InputError(f"The plan is for {plan.n_tasks} tasks. Got {len(roster)}. Make a plan for these.")
     seed = seed_of(random_state)
     check_price(plan)
+    check_groups(plan, roster)
     if isinstance(tasks, Tasks):
         try_plan(plan, tasks)
     doubts = engine.doubts_of(plan)
     with open_journal(journal, plan, tasks, seed, ledger is not None, doubts, apart) as kept:
         if resumed is not None and not kept.fresh:
             resumed(kept.posted)
-        curator = Curator(plan, kept, apart)
+        curator = Curator(plan, kept, group_positions(plan, roster), apart)
         seeds = kept.source.task_seeds(() if apart else roster)
         with ExitStack() as stack:
             try:
@@ -169,6 +170,7 @@ def run(
 def check_run(plan: Plan, tasks: Tasks, engine: Engine) -> None:
     """Refuse what `run` refuses before its charge; for who charges several runs at once."""
     check_price(plan)
+    check_groups(plan, tasks.roster)
     try_plan(plan, tasks)
     with engine.workers(plan, tasks, public_seeds(tasks.ids)):
         pass
@@ -202,7 +204,8 @@ def replay(
     plan, board : Plan, Billboard
         The public part of a run.
     tasks : Tasks
-        One task or many; their number need not be the plan's.
+        One task or many; their number need not be the plan's. Where the plan knows public groups, one with a
+        label gets the model of its group, one without the model that all tasks have in common.
     coins : Participation or bool array of shape (rounds, tasks), optional
         Which rounds each task took part in (of some tasks of a run, ``private.coins[:, where]``); by default
         all.

@@ -20,6 +20,7 @@ from cloister.arrays import Integers, States, Words
 from cloister.board.billboard import Billboard
 from cloister.doubts import Doubt
 from cloister.errors import AlgorithmError, InputError
+from cloister.groups import NO_GROUP
 from cloister.plan import Plan
 from cloister.roster import Roster
 from cloister.tasks import Tasks
@@ -30,8 +31,10 @@ __all__ = [
     "GridRows",
     "SavedState",
     "Workers",
+    "check_groups",
     "check_messages",
     "checked_rows",
+    "group_positions",
     "rows_of",
 ]
 
@@ -142,6 +145,36 @@ def checked_rows(plan: Plan, tasks: Tasks | Roster, engine: object) -> Tasks:
     if plan.algorithm.rows is not None:
         plan.algorithm.rows.check_labels(rows.X, rows.y)
     return rows
+
+
+def group_positions(plan: Plan, tasks: Tasks | Roster) -> Integers:
+    """Return the position of each task's public group in the plan: -1 for those without a label.
+
+    A label that names none of the plan's groups is refused.
+    """
+    if plan.algorithm.groups is None or tasks.groups is None:
+        return np.full(len(tasks), NO_GROUP)
+    return plan.algorithm.groups.positions(tasks.groups)
+
+
+def check_groups(plan: Plan, roster: Roster) -> None:
+    """Refuse a roster whose labels are not those that the plan is for; before anything is charged."""
+    known = plan.algorithm.groups
+    if known is None:
+        return
+    found = group_positions(plan, roster)
+    if (found == NO_GROUP).any():
+        raise InputError(
+            f"The plan is for tasks in {len(known)} public groups, and these have no labels. Give each its "
+            "own, Tasks.with_groups or Roster(names, groups)."
+        )
+    sizes = tuple(np.bincount(found, minlength=len(known)).tolist())
+    if sizes != known.sizes:
+        wrong = next(i for i, (due, got) in enumerate(zip(known.sizes, sizes, strict=True)) if due != got)
+        raise InputError(
+            f"The plan is for {known.sizes[wrong]} tasks in group {known.names[wrong]!r}. "
+            f"Got {sizes[wrong]}. Mend the labels, or make a plan for these."
+        )
 
 
 def check_messages(shape: tuple[int, ...], count: int, dim: int) -> None:
