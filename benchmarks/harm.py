@@ -116,18 +116,23 @@ def our_predictions(table: Table, loose: Loose, epsilon: float, seed: int, train
 
 
 def alone_predictions(table: Table, train: Rows, test: Rows) -> Floats:
-    """Fit scikit-learn to each scored task's rows."""
-    out = np.empty((len(test.y), table.classes) if table.classes else len(test.y))
+    """Fit scikit-learn to each scored task's rows; return numbers, or probabilities of classes."""
+    if not table.classes:
+        return alone_numbers(train.X, train.y, train.task, test.X, test.task)
+    out = np.empty((len(test.y), table.classes))
     for k in np.unique(test.task):
         at, asked = train.task == k, test.task == k
-        if table.classes:
-            labels = train.y[at].astype(np.intp)
-            out[asked] = alone_classes(train.X[at], labels, test.X[asked], table.classes)
-        elif at.sum() < 4:
-            out[asked] = train.y[at].mean()
-        else:
-            ridge = make_pipeline(StandardScaler(), RidgeCV(alphas=np.logspace(-3, 3, 13)))
-            out[asked] = ridge.fit(train.X[at], train.y[at]).predict(test.X[asked])
+        out[asked] = alone_classes(train.X[at], train.y[at].astype(np.intp), test.X[asked], table.classes)
+    return out
+
+
+def alone_numbers(X: Floats, y: Floats, task: Index, asked: Floats, asked_task: Index) -> Floats:
+    """Return ridge predictions of every task that is asked about; its mean, with under four rows."""
+    out = np.empty(len(asked))
+    for k in np.unique(asked_task):
+        own, at = task == k, asked_task == k
+        ridge = make_pipeline(StandardScaler(), RidgeCV(alphas=np.logspace(-3, 3, 13)))
+        out[at] = ridge.fit(X[own], y[own]).predict(asked[at]) if own.sum() >= 4 else y[own].mean()
     return out
 
 
