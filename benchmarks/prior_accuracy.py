@@ -4,13 +4,17 @@ Rows of each task are split 70/30 again and again; nMSE (log-loss where the targ
 held out, relation replace, default delta, seeded noise. A gain is 1 - loss / single-task loss, in percent,
 averaged over re-splits, with its standard error. A task counts as harmed if its own held-out loss is more
 than 5 % worse than alone; on so few rows that is mostly luck, so the non-private share stands beside it.
+
+The single-task loss is our own, and beside it scikit-learn's on each task's rows in its own units, so that no
+gain is won from a weak yardstick (`benchmarks.harm`). What mixed-effects models of everybody's rows gain
+stands there too (`benchmarks.mixed_models`). What is slow of this is measured on the first re-splits only.
 """
 
 from __future__ import annotations
 
 import math
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from multiprocessing import get_context
 from statistics import fmean, stdev
@@ -18,7 +22,8 @@ from statistics import fmean, stdev
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import Figures, Table, Targets, data_file, track
+from benchmarks import Figures, Table, Targets, data_file, mixed_models, track
+from benchmarks.harm import alone_classes, alone_numbers
 from cloister import Plan, Tasks, datasets
 from cloister import run as run_plan
 from cloister.algorithms import Independent, Joint, SharedPrior, Subspace, Support
@@ -48,6 +53,11 @@ QUICK = ("exam", "hsb82", "bdf", "scotssec", "contraception")
 EPSILONS = (0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 8.0)
 #: Noise is drawn so often for each re-split of fewer than 1000 tasks.
 DRAWS = 3
+#: (tasks, re-splits): slow peers (cross-validated classes, random slopes) are fitted to so many re-splits of
+#: tables with fewer tasks, and to none of larger ones.
+SLOW_SPLITS = ((1000, 3), (4000, 1))
+#: What stands beside us in the table: scikit-learn task by task, and mixed-effects models of all rows.
+PEERS = ("scikit", "intercepts", "slopes")
 #: Gain in percent that is expected at epsilon .5 and 1.
 GAINS = {
     "school": (2.5, 4.0),
@@ -72,10 +82,11 @@ Learner = Regression | Classification
 
 @dataclass(frozen=True)
 class Outcome:
-    """One re-split: losses alone (epsilon 0), without noise (infinity) and by epsilon; tasks harmed."""
+    """One re-split: losses alone (0), without noise (infinity), by epsilon, of peers; tasks harmed."""
 
     loss: dict[float, float]
     harmed: dict[float, float]
+    peer: dict[str, float] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=1)
@@ -116,28 +127,72 @@ def plan_for(learner: Learner, n_tasks: int, epsilon: float, structure: str = "j
 def losses(plan: Plan, train: Tasks, test: Tasks, seed: int) -> tuple[float, NDArray[np.float64]]:
     """Run a plan; return the loss over all held-out rows, and each task's own."""
     coef = run_plan(plan, train, random_state=seed, engine=Local(1)).private.models["coef"]
-    owner = np.searchsorted(train.ids, np.repeat(test.ids, test.sizes))
-    score = np.einsum("nd,nd->n", test.X, coef[owner])
-    if isinstance(plan.algorithm.learner, Classification):
-        each, unit = np.logaddexp(0.0, score) - test.y * score, 1.0
-    else:
-        each, unit = np.square(test.y - score), float(test.y.var())
-    return float(each.mean()) / unit, np.add.reduceat(each, test.offsets[:-1]) / test.sizes / unit
+    score = np.einsum("nd,nd->n", test.X, coef[owners(train, test)])
+    each = row_losses(score, test, isinstance(plan.algorithm.learner, Classification))
+    return float(each.mean()), np.add.reduceat(each, test.offsets[:-1]) / test.sizes
+
+
+def owners(train: Tasks, test: Tasks) -> NDArray[np.intp]:
+    """Return the position among the training tasks of each test row's own."""
+    return np.searchsorted(train.ids, np.repeat(test.ids, test.sizes))
+
+
+def row_losses(score: NDArray[np.float64], test: Tasks, classes: bool) -> NDArray[np.float64]:
+    """Return every row's log-loss from log-odds, or its squared error over the targets' variance."""
+    if classes:
+        return np.asarray(np.logaddexp(0.0, score) - test.y * score)
+    return np.asarray(np.square(test.y - score) / test.y.var())
+
+
+def peers(train: Tasks, test: Tasks, classes: bool, split: int) -> dict[str, float]:
+    """Return the losses of scikit-learn on each task alone and of mixed models, as far as they are fitted."""
+    slow = split < next((splits for tasks, splits in SLOW_SPLITS if len(train) < tasks), 0)
+    found: dict[str, NDArray[np.float64] | None] = {}
+    if not classes:
+        own = np.repeat(np.arange(len(train)), train.sizes)
+        found["scikit"] = alone_numbers(train.X[:, 1:], train.y, own, test.X[:, 1:], owners(train, test))
+    elif slow:
+        found["scikit"] = alone_log_odds(train, test)
+    if mixed_models.available() and classes and slow:
+        found["intercepts"] = mixed_models.log_odds(train, test)
+    elif mixed_models.available() and not classes:
+        found["intercepts"] = mixed_models.numbers(train, test)
+        found["slopes"] = mixed_models.numbers(train, test, slopes=True) if slow else None
+    return {
+        name: float(row_losses(score, test, classes).mean())
+        for name, score in found.items()
+        if score is not None
+    }
+
+
+def alone_log_odds(train: Tasks, test: Tasks) -> NDArray[np.float64]:
+    """Return log-odds by cross-validated logistic regression on each task's own rows."""
+    score = np.empty(len(test.y))
+    for k, start, stop in zip(
+        np.searchsorted(train.ids, test.ids), test.offsets[:-1], test.offsets[1:], strict=True
+    ):
+        own = slice(train.offsets[k], train.offsets[k + 1])
+        X, y = train.X[own, 1:], train.y[own].astype(np.intp)
+        chances = np.log(alone_classes(X, y, test.X[start:stop, 1:], 2).clip(1e-12))
+        score[start:stop] = chances[:, 1] - chances[:, 0]
+    return score
 
 
 def measure(job: tuple[str, str, int]) -> tuple[str, str, Outcome]:
     """Measure one re-split (or one draw) of one data set under one structure."""
     name, structure, split = job
     learner: Learner
-    if name in TABLES:
-        tasks, learner = table(name)
-        train, test = tasks.split(test=0.3, seed=split)
-    else:
+    made = (name, structure) in MADE_FOR
+    if made:
         train, test = synthetic(name, split)
         learner = Regression(train.X.shape[1], intercept=False)
+    else:
+        tasks, learner = table(name)
+        train, test = tasks.split(test=0.3, seed=split)
     draws = DRAWS if len(train) < 1000 else 1
     alone, own = losses(plan_for(learner, len(train), 0.0), train, test, 0)
-    outcome = Outcome({0.0: alone}, {})
+    classes = isinstance(learner, Classification)
+    outcome = Outcome({0.0: alone}, {}, {} if made else peers(train, test, classes, split))
     for epsilon in (*EPSILONS, math.inf):
         plan = plan_for(learner, len(train), epsilon, structure)
         seeds = range(1000 * split, 1000 * split + (1 if math.isinf(epsilon) else draws))
@@ -159,11 +214,7 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
     missing = [name for name, file in FILES.items() if not quick and not data_file(file).exists()]
     sets = [(name, "joint") for name in (QUICK if quick else TABLES) if name not in missing]
     sets += [] if quick else list(MADE_FOR)
-    jobs = [(name, structure, split) for name, structure in sets for split in range(splits)]
-    found: dict[tuple[str, str], list[Outcome]] = {key: [] for key in sets}
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        for name, structure, outcome in track(pool.map(measure, jobs), len(jobs), NAME):
-            found[name, structure].append(outcome)
+    found = measure_all(sets, splits, NAME)
     figures = summarise(found)
     rows = [header()] + [row(*key, outcomes) for key, outcomes in found.items()]
     for name in missing:
@@ -172,9 +223,36 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
     return figures, goals(quick), rows
 
 
+def measure_all(
+    sets: list[tuple[str, str]], splits: int, description: str
+) -> dict[tuple[str, str], list[Outcome]]:
+    """Measure re-splits of several data sets, each under its structure."""
+    jobs = [(name, structure, split) for name, structure in sets for split in range(splits)]
+    found: dict[tuple[str, str], list[Outcome]] = {key: [] for key in sets}
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        for name, structure, outcome in track(pool.map(measure, jobs), len(jobs), description):
+            found[name, structure].append(outcome)
+    return found
+
+
 def gains(outcomes: list[Outcome], epsilon: float) -> list[float]:
     """Return the gain in percent of every re-split."""
     return [100 * (1 - outcome.loss[epsilon] / outcome.loss[0.0]) for outcome in outcomes]
+
+
+def gains_over_scikit(outcomes: list[Outcome], epsilon: float) -> list[float]:
+    """Return the gain in percent over scikit-learn alone, of every re-split on which that was fitted."""
+    return [100 * (1 - o.loss[epsilon] / o.peer["scikit"]) for o in outcomes if "scikit" in o.peer]
+
+
+def gains_of_peer(outcomes: list[Outcome], peer: str) -> list[float]:
+    """Return the gain in percent of a peer over our single-task loss, of every re-split it was fitted to."""
+    return [100 * (1 - o.peer[peer] / o.loss[0.0]) for o in outcomes if peer in o.peer]
+
+
+def spread(values: list[float]) -> float:
+    """Return the standard error of a mean; 0 for a single value."""
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 def summarise(found: dict[tuple[str, str], list[Outcome]]) -> Figures:
@@ -187,8 +265,16 @@ def summarise(found: dict[tuple[str, str], list[Outcome]]) -> Figures:
             figures[f"{label}_loss_eps{epsilon:g}"] = fmean(values)
             if epsilon:
                 figures[f"{label}_gain_eps{epsilon:g}"] = fmean(gain)
-                figures[f"{label}_gain_se_eps{epsilon:g}"] = stdev(gain) / math.sqrt(len(gain))
+                figures[f"{label}_gain_se_eps{epsilon:g}"] = spread(gain)
                 figures[f"{label}_harmed_eps{epsilon:g}"] = fmean(o.harmed[epsilon] for o in outcomes)
+        for peer in PEERS:
+            if values := [o.peer[peer] for o in outcomes if peer in o.peer]:
+                figures[f"{label}_loss_{peer}"] = fmean(values)
+                figures[f"{label}_gain_{peer}"] = fmean(gains_of_peer(outcomes, peer))
+        for epsilon in (0.0, *EPSILONS, math.inf):
+            if over := gains_over_scikit(outcomes, epsilon):
+                figures[f"{label}_gain_over_scikit_eps{epsilon:g}"] = fmean(over)
+                figures[f"{label}_gain_over_scikit_se_eps{epsilon:g}"] = spread(over)
     for epsilon in (0.05, 0.1):
         joint = [fmean(gains(o, epsilon)) for (_, structure), o in found.items() if structure == "joint"]
         figures[f"worst_gain_eps{epsilon:g}"] = min(joint)
@@ -211,10 +297,11 @@ def goals(quick: bool) -> Targets:
 
 
 def header() -> list[str]:
-    """Return the names of the table's columns."""
+    """Return the names of the table's columns; other epsilons are among the figures."""
     shown = [f"eps {epsilon:g}: loss, gain %" for epsilon in (0.5, 1.0)]
-    gain_only = [f"gain % {epsilon:g}" for epsilon in EPSILONS if epsilon not in (0.5, 1.0)]
-    return ["data", "alone", "no noise", *shown, *gain_only, "harmed eps 1 (no noise)"]
+    gain_only = [f"gain % {epsilon:g}" for epsilon in (0.1, 8.0)]
+    beside = ["mixed model: gain %", "with slopes", "scikit-learn alone", "gain % over it: alone", "eps 1"]
+    return ["data", "alone", "no noise", *shown, *gain_only, "harmed eps 1 (no noise)", *beside]
 
 
 def row(name: str, structure: str, outcomes: list[Outcome]) -> list[str]:
@@ -223,12 +310,20 @@ def row(name: str, structure: str, outcomes: list[Outcome]) -> list[str]:
     def loss(epsilon: float) -> str:
         return f"{fmean(o.loss[epsilon] for o in outcomes):.4f}"
 
+    def mean(values: list[float]) -> str:
+        return f"{fmean(values):.1f}±{spread(values):.1f}" if values else ""
+
     def gain(epsilon: float) -> str:
-        values = gains(outcomes, epsilon)
-        return f"{fmean(values):.1f}±{stdev(values) / math.sqrt(len(values)):.1f}"
+        return mean(gains(outcomes, epsilon))
 
     harmed = [f"{fmean(o.harmed[epsilon] for o in outcomes):.0%}" for epsilon in (1.0, math.inf)]
     shown = [f"{loss(epsilon)} {gain(epsilon)}" for epsilon in (math.inf, 0.5, 1.0)]
-    rest = [gain(epsilon) for epsilon in EPSILONS if epsilon not in (0.5, 1.0)]
+    rest = [gain(epsilon) for epsilon in (0.1, 8.0)]
     label = name if structure == "joint" else f"{name}, {structure}"
-    return [label, loss(0.0), *shown, *rest, f"{harmed[0]} ({harmed[1]})"]
+    scikit = [o.peer["scikit"] for o in outcomes if "scikit" in o.peer]
+    beside = [
+        *(mean(gains_of_peer(outcomes, peer)) for peer in PEERS[1:]),
+        f"{fmean(scikit):.4f}" if scikit else "",
+        *(mean(gains_over_scikit(outcomes, epsilon)) for epsilon in (0.0, 1.0)),
+    ]
+    return [label, loss(0.0), *shown, *rest, f"{harmed[0]} ({harmed[1]})", *beside]
