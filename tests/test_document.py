@@ -26,7 +26,7 @@ everyone/1 ewc/1 exact-solver/1 fed-avg/1 fed-prox/1 fine-tuning/1 fixed-size/1 
 geometric-budget/1 group-sparse/1 groups/1 in-order/1 increment/1 independent/1 joint/1 l2-laplace/1
 least-squares/1
 local-noise/1 local-only/1 logistic/1 low-rank/1 mean/1 mean-regularized/1 meta-sgd/1
-model-averaging/1 module/1 no-noise/1 offset/1 one-pass/1 personalized/1 plan/1 poisson/1 position/1
+model-averaging/1 module/1 nested/1 no-noise/1 offset/1 one-pass/1 personalized/1 plan/1 poisson/1 position/1
 power-budget/1 quadratic/1 regression/1 server-adam/1 server-average/1 server-momentum/1
 shared-prior/1 softmax/1 squared-norm/1 subspace/1 support/1 symmetrized-kl/1 task-sparse/1
 toeplitz/1 tree/1 wishart/1
@@ -119,7 +119,9 @@ SOLVER = cl.learners.Descent(0.5, batch=3, steps=7, momentum=0.25, weight_decay=
 TUNED = cl.algorithms.FineTuning(SOLVER, cl.learners.Quadratic(0.25))
 LOSS = cl.learners.Softmax(2, 3)
 VALUES = [  # with as few defaults as possible: a field that is lost on the way would not be seen
-    Groups(("north", "south"), (2, 1)),
+    cl.algorithms.SharedPrior(
+        cl.learners.Regression(2), cl.algorithms.Nested(cl.algorithms.Mean(), Groups(("a", "b"), (2, 1)))
+    ),
     cl.algorithms.AdaptiveFedAvg(
         NET, SOLVER, clip=0.5, rounds=3, server=cl.algorithms.ServerAdam(0.5, 0.25, 0.5, 0.125), quantile=0.25
     ),

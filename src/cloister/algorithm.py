@@ -100,7 +100,10 @@ class Algorithm(ABC):
         return None
 
     def newcomer(self, board: BoardView) -> States:
-        """Return the model of a task without rows, from the board alone; arrays of one task."""
+        """Return the model of a task without rows, from the board alone; arrays of one task.
+
+        An algorithm with groups adds a row for a task without rows in each of them.
+        """
         raise InputError(
             f"A board of {type(self).__name__} has no model for a task without rows. Use replay (on the "
             "command line `cloister replay`) with the task's own rows."

@@ -64,6 +64,7 @@ TYPES = {
     "cloister/increment/1": "cloister.algorithms.federated:Increment",
     "cloister/joint/1": "cloister.algorithms.structures:Joint",
     "cloister/mean/1": "cloister.algorithms.structures:Mean",
+    "cloister/nested/1": "cloister.algorithms.nested:Nested",
     "cloister/offset/1": "cloister.algorithms.federated:Offset",
     "cloister/position/1": "cloister.algorithms.federated:Position",
     "cloister/power-budget/1": "cloister.algorithms.allocation:PowerBudget",

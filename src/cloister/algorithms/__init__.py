@@ -26,6 +26,7 @@ from cloister.algorithms.independent import Independent
 from cloister.algorithms.local_noise import LocalNoise
 from cloister.algorithms.mean import MeanRegularized
 from cloister.algorithms.meta import FTMRL, MetaSGD
+from cloister.algorithms.nested import Nested
 from cloister.algorithms.prior import SharedPrior
 from cloister.algorithms.relationship import Relationship, dp_mtrl, mtrl
 from cloister.algorithms.server import ServerAdam, ServerAverage, ServerMomentum
@@ -60,6 +61,7 @@ __all__ = [
     "MetaSGD",
     "ModelAveraging",
     "ModelProtected",
+    "Nested",
     "Offset",
     "Personalized",
     "Position",

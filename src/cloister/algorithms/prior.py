@@ -8,18 +8,21 @@ alike, and each task solves at home with that as its prior: private empirical Ba
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cloister.algorithm import Budget
 from cloister.algorithms.bases import BayesianAlgorithm
+from cloister.algorithms.nested import Nested, by_prior
 from cloister.algorithms.structures import Joint, Mean, Structure
 from cloister.arrays import Array, Public, States
 from cloister.channel import Channel, Round
 from cloister.errors import PlanError
+from cloister.groups import NO_GROUP, Groups
 from cloister.learners.learner import BayesianLearner
+from cloister.learners.linear.average import Candidate
 from cloister.learners.linear.question import Question
 from cloister.tasks import Block
 
@@ -40,15 +43,16 @@ class SharedPrior(BayesianAlgorithm):
     ----------
     learner : Regression or Classification
         What a task does at home.
-    structure : Joint, Mean, Subspace or Support
-        What tasks tell each other.
+    structure : Joint, Mean, Subspace, Support or Nested
+        What tasks tell each other. `Nested` is `Joint` or `Mean` with public groups.
     """
 
     learner: BayesianLearner
     structure: Structure = field(default_factory=Joint)
 
     def __post_init__(self) -> None:
-        if self.learner.size != self.learner.dim and not isinstance(self.structure, Mean):
+        inside = self.structure.structure if isinstance(self.structure, Nested) else self.structure
+        if self.learner.size != self.learner.dim and not isinstance(inside, Mean):
             raise PlanError(
                 f"With more than two classes tasks share a mean only. Got {type(self.structure).__name__}(). "
                 "Use structure=Mean()."
@@ -94,9 +98,14 @@ class SharedPrior(BayesianAlgorithm):
         question = self._question(board)
         if question is None:
             return self.structure.message(self.learner, states, block, board), states
-        shared = board.rounds > len(self._questions[0])
-        candidates = self.structure.candidates(self.learner, board) if shared else self.learner.own_candidates
-        return question.answer(states, block, candidates, self._said(board)), states
+        said = self._said(board)
+        if board.rounds <= len(self._questions[0]):
+            return question.answer(states, block, self.learner.own_candidates, said), states
+
+        def answer(states: States, block: Block, candidates: list[Candidate]) -> States:
+            return {"answer": question.answer(states, block, candidates, said)}
+
+        return by_prior(self.structure, self.learner, states, block, board, answer)["answer"], states
 
     def update(self, release: Release, board: BoardView) -> Public:
         posted, question = {name: board[name] for name in self.start()}, self._question(board)
@@ -106,14 +115,36 @@ class SharedPrior(BayesianAlgorithm):
         return posted | {question.name: question.update(clip * release.value, clip * release.noise)}
 
     def finish(self, states: States, block: Block, board: BoardView) -> States:
-        candidates = self.structure.candidates(self.learner, board)
-        return self.learner.finish(states, block, candidates, self._said(board))
+        said = self._said(board)
+
+        def solve(states: States, block: Block, candidates: list[Candidate]) -> States:
+            return self.learner.finish(states, block, candidates, said)
+
+        return by_prior(self.structure, self.learner, states, block, board, solve)
 
     def newcomer(self, board: BoardView) -> States:
-        nothing = np.zeros((1, 1))
+        """Return the model of a task without rows; then, where tasks are in groups, of one in each group."""
+        said, count = self._said(board), 1 if self.groups is None else 1 + len(self.groups)
+        nothing = np.zeros((count, 1))
         empty = Block(
-            np.zeros(1), np.zeros((1, 1, self.learner.dim)), nothing, nothing, np.zeros(1, np.uint64)
+            np.zeros(count),
+            np.zeros((count, 1, self.learner.dim)),
+            nothing,
+            nothing,
+            np.zeros(count, np.uint64),
+            np.arange(NO_GROUP, count - 1),
         )
-        candidates = self.structure.candidates(self.learner, board)
-        shared = [c for c in candidates if c.shared] or candidates
-        return self.learner.finish(self.learner.prepare(empty), empty, shared, self._said(board))
+
+        def solve(states: States, block: Block, candidates: list[Candidate]) -> States:
+            shared = [c for c in candidates if c.shared] or candidates
+            return self.learner.finish(states, block, shared, said)
+
+        return by_prior(self.structure, self.learner, self.learner.prepare(empty), empty, board, solve)
+
+    @property
+    def groups(self) -> Groups | None:
+        return self.structure.groups if isinstance(self.structure, Nested) else None
+
+    def with_groups(self, groups: Groups) -> SharedPrior:
+        inside = self.structure.structure if isinstance(self.structure, Nested) else self.structure
+        return replace(self, structure=Nested(inside, groups))  # type: ignore[arg-type]

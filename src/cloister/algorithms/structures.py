@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cloister.board.billboard import BoardView, Release
     from cloister.tasks import Block
 
-__all__ = ["Joint", "Mean", "Structure", "Subspace", "Support"]
+__all__ = ["Joint", "Mean", "Structure", "Subspace", "Support", "looked_from", "shared_candidates"]
 
 
 class Structure(Protocol):
@@ -64,7 +64,7 @@ def _descend(learner: BayesianLearner, g: Floats, s: float, weight: float, board
     """
     since, dim = int(board["since"]), len(g)
     if since > 0:
-        point, clip = _point(board), learner.clip
+        point, clip = looked_from(board), learner.clip
         variance = 0.49 * float(board["variance"]) + (clip * s) ** 2
         return {
             "mean": point + clip * g,
@@ -106,7 +106,7 @@ def _still(dim: int) -> Public:
     }
 
 
-def _point(board: BoardView) -> Floats:
+def looked_from(board: BoardView) -> Floats:
     """Return the point tasks look from: the mean with Nesterov's momentum."""
     since = int(board["since"])
     momentum = (since - 1) / (since + 2) if since > 0 else 0.0
@@ -120,7 +120,7 @@ def _shrunk_mean(board: BoardView) -> Floats:
     return mean if square == 0 else mean * max(0.0, 1 - len(mean) * float(board["variance"]) / (2 * square))
 
 
-def _shared_candidates(learner: BayesianLearner, mean: Floats, factors: list[Floats]) -> list[Candidate]:
+def shared_candidates(learner: BayesianLearner, mean: Floats, factors: list[Floats]) -> list[Candidate]:
     """Return own priors (weight .1), priors around the mean (.6) and around it with a covariance (.3).
 
     Where neither a mean nor a covariance stands out of the noise, tasks keep to themselves.
@@ -166,17 +166,20 @@ class Mean:
         return _still(learner.size)
 
     def message(self, learner: BayesianLearner, states: States, block: Block, board: BoardView) -> Array:
-        return learner.offset(states, block, _point(board))
+        return learner.offset(states, block, looked_from(board))
 
-    def update(self, learner: BayesianLearner, release: Release, board: BoardView) -> Public:
-        m = release.denominator
-        return _descend(learner, release.value / m, release.noise / m, 1.0, board)
+    def update(
+        self, learner: BayesianLearner, release: Release, board: BoardView, part: float = 1.0
+    ) -> Public:
+        """Return the public state after a release; its mean has a part of the precision it could have."""
+        m = release.denominator * math.sqrt(part)
+        return _descend(learner, release.value / m, release.noise / m, part, board)
 
     def mean(self, learner: BayesianLearner, board: BoardView) -> Floats:
         return _shrunk_mean(board)
 
     def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
-        return _shared_candidates(learner, self.mean(learner, board), [])
+        return shared_candidates(learner, self.mean(learner, board), [])
 
 
 @dataclass(frozen=True)
@@ -209,19 +212,23 @@ class Joint:
         }
 
     def message(self, learner: BayesianLearner, states: States, block: Block, board: BoardView) -> Array:
-        return learner.offset(states, block, _point(board))
+        return learner.offset(states, block, looked_from(board))
 
-    def update(self, learner: BayesianLearner, release: Release, board: BoardView) -> Public:
+    def update(
+        self, learner: BayesianLearner, release: Release, board: BoardView, part: float = 1.0
+    ) -> Public:
+        """Return the public state after a release; its mean has a part of the precision it could have."""
         a = (self.moving, self.standing)[release.channel]
         dim, m = learner.size, release.denominator
-        g, s = release.value[:dim] / (math.sqrt(a) * m), release.noise / (math.sqrt(a) * m)
+        mean_share = math.sqrt(a * part)
+        g, s = release.value[:dim] / (mean_share * m), release.noise / (mean_share * m)
         outer = unsvec(release.value[dim:], dim) / (math.sqrt(1 - a) * m)
         outer_noise = release.noise / (math.sqrt(1 - a) * m)
         precision = 1 / (2 + a**2 / (2 * (1 - a)))  # of the release; the same shape under either relation
         shrunk = g * max(0.0, 1 - dim * s**2 / max(float(g @ g), 1e-300))  # as much of g as is not noise
         covariance = outer - np.outer(shrunk, shrunk)
         weight = precision * (1 - a)
-        moved = _descend(learner, g, s, precision * a, board)
+        moved = _descend(learner, g, s, precision * a * part, board)
         return moved | {
             "moment": board["moment"] + weight * covariance,
             "moment_weight": board["moment_weight"] + weight,
@@ -236,7 +243,7 @@ class Joint:
         weight = float(board["moment_weight"])
         noise = math.sqrt(float(board["moment_noise"])) / weight
         factors = covariance_factors(board["moment"] / weight, noise)
-        return _shared_candidates(learner, self.mean(learner, board), factors)
+        return shared_candidates(learner, self.mean(learner, board), factors)
 
 
 def _unit(weights: Floats) -> Floats:

@@ -1,0 +1,258 @@
+r"""Tasks nested in public groups: each draws its prior from its group's, which is drawn from the common one.
+
+.. math::
+    w_i \sim N(\mu + \delta_{g(i)}, \Sigma), \qquad \delta_{gj} \sim N(0, \tau_j^2)
+
+A task says where its weights lie from its group's point, to all and to its group, in one message
+(`cloister.channel.Grouped`). From what all hear comes the common mean, as without groups; from what each
+group hears more than that, its offset, of which as much is kept as is not noise. All of it is public
+post-processing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from cloister.algorithms.structures import Joint, Mean, Structure, looked_from, shared_candidates
+from cloister.arrays import Array, Floats, Integers, Public, States
+from cloister.channel import Channel, Grouped, Relation
+from cloister.errors import PlanError
+from cloister.groups import NO_GROUP, Groups
+from cloister.learners.learner import BayesianLearner
+from cloister.learners.linear.average import Candidate
+
+if TYPE_CHECKING:
+    from cloister.board.billboard import BoardView, Release
+    from cloister.tasks import Block
+
+__all__ = ["Nested", "by_prior"]
+
+#: The most noise that a group's offset may be expected to have in the end, in clips, for it to be asked for.
+LOUDEST = 0.4
+#: By how many deviations of pure noise groups must differ in a coordinate before it counts.
+DEVIATIONS = 2.0
+#: The part of a shared prior's weight that goes to the group's mean; the rest stays at the common one.
+GROUP_PART = 0.8
+
+
+@dataclass(frozen=True)
+class Nested:
+    r"""Mean or mean and covariance, of all tasks and of public groups of them.
+
+    Parameters
+    ----------
+    structure : Mean or Joint
+        What tasks would tell each other without groups.
+    groups : Groups
+        The groups, and how many tasks each has.
+
+    Privacy
+    -------
+    The price of every round is that of the structure inside: see `cloister.channel.Grouped`. Which group a
+    task is in is public.
+
+    Notes
+    -----
+    Half of what is said of the mean goes to the groups' slots, from the second round on, if the group that a
+    task is in, of :math:`n = \sum_g m_g^2 / m` tasks on average, can be expected to end with noise of at most
+    0.4 clips in each number; from half of the rounds on, only if groups were found to differ. Otherwise, and
+    with one group, everything is as without groups. All of this follows from public numbers and the board.
+
+    Examples
+    --------
+    >>> from cloister.learners import Regression
+    >>> nested = Nested(Joint(), Groups.of(["north", "south", "north"]))
+    >>> [type(channel.lift).__name__ for channel in nested.channels(Regression(3))]
+    ['MeanAndOuter', 'MeanAndOuter', 'Grouped', 'Grouped']
+    """
+
+    structure: Mean | Joint
+    groups: Groups
+
+    buys_scale = True
+    #: Share of the common slot in what is said of the mean.
+    share: ClassVar[float] = 0.5
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.structure, Mean | Joint):
+            raise PlanError(
+                f"Groups have means of their own. Got {type(self.structure).__name__}(), which says none. "
+                "Use Mean() or Joint()."
+            )
+
+    def rounds(self, size: int, n_tasks: int, mu: float) -> int:
+        return self.structure.rounds(size, n_tasks, mu)
+
+    def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
+        plain = self.structure.channels(learner)
+        if len(self.groups) == 1:
+            return plain
+        return plain + tuple(replace(c, lift=Grouped(c.lift, len(self.groups), self.share)) for c in plain)
+
+    def channel(self, learner: BayesianLearner, board: BoardView) -> Channel:
+        """Speak to groups as well where they can be expected to hear something."""
+        plain = self.structure.channel(learner, board)
+        if len(self.groups) == 1 or not self._audible(learner, plain, board):
+            return plain
+        return replace(plain, lift=Grouped(plain.lift, len(self.groups), self.share))
+
+    def _audible(self, learner: BayesianLearner, plain: Channel, board: BoardView) -> bool:
+        left = board.capacity - board.rounds
+        if 2 * left < board.capacity and not self.offsets(learner, board).any():
+            return False
+        loudness = float(board["loudness"]) * plain.sensitivity(Relation.REPLACE)
+        typical = float(self.groups.counts @ self.groups.counts) / self.groups.tasks
+        expected = loudness / math.sqrt(_mean_share(plain) * (1 - self.share) * max(1, left))
+        return expected <= LOUDEST * typical
+
+    def start(self, learner: BayesianLearner) -> Public:
+        count = len(self.groups)
+        return self.structure.start(learner) | {
+            "loudness": np.array(math.inf),
+            "group_sum": np.zeros((count, learner.size)),
+            "group_weight": np.zeros(()),
+            "group_noise": np.zeros(count),
+        }
+
+    def message(self, learner: BayesianLearner, states: States, block: Block, board: BoardView) -> Array:
+        point, offsets = looked_from(board), self.offsets(learner, board)
+
+        def offset(states: States, block: Block, group: int) -> States:
+            seen_from = point if group == NO_GROUP else point + offsets[group]
+            return {"offset": learner.offset(states, block, seen_from)}
+
+        return _apart(states, block, _heard(block.group, offsets), offset)["offset"]
+
+    def update(self, learner: BayesianLearner, release: Release, board: BoardView) -> Public:
+        """Take the common mean from all slots, by their precision, and add up what groups hear beyond it."""
+        channels, plain = self.channels(learner), len(self.structure.channels(learner))
+        inside = channels[release.channel % plain]
+        a = _mean_share(inside)
+        unit = release.noise / inside.sensitivity(Relation.REPLACE)
+        loudness = {"loudness": np.array(unit * self.groups.tasks / release.denominator)}
+        if release.channel < plain:
+            kept = {name: board[name] for name in ("group_sum", "group_weight", "group_noise")}
+            return self.structure.update(learner, release, board) | kept | loudness
+        common, slots = release.value[: inside.size], release.value[inside.size :]
+        slots = slots.reshape(len(self.groups), learner.size)
+        b, count, m = self.share, len(self.groups), release.denominator
+        part = b + (1 - b) / count
+        mean = math.sqrt(b) * common[: learner.size] + math.sqrt(1 - b) / count * slots.sum(axis=0)
+        mean /= math.sqrt(part)
+        value = np.concatenate([mean, common[learner.size :]])
+        heard = replace(release, value=value, channel=release.channel - plain)
+        members = m * self.groups.counts / self.groups.tasks
+        beyond = slots / (math.sqrt(a * (1 - b)) * members[:, None]) - mean / (math.sqrt(a * part) * m)
+        noise = 1 / ((1 - b) * members**2) + 1 / (part * m**2) - 2 / (part * count * m * members)
+        noise *= release.noise**2 / a
+        weight = a / inside.sensitivity(Relation.REPLACE) ** 2  # precision, the same under either relation
+        position = self.offsets(learner, board) + learner.clip * beyond
+        return (
+            self.structure.update(learner, heard, board, part)
+            | loudness
+            | {
+                "group_sum": board["group_sum"] + weight * position,
+                "group_weight": board["group_weight"] + weight,
+                "group_noise": board["group_noise"] + weight**2 * learner.clip**2 * noise,
+            }
+        )
+
+    def offsets(self, learner: BayesianLearner, board: BoardView) -> Floats:
+        r"""Return how far each group's mean lies from the common one: as much of it as stands out.
+
+        Of a coordinate j, :math:`D_{gj}` was heard with variance :math:`W_{gj}`, the noise's and that of a
+        mean of :math:`m_g` tasks. The spread between groups is :math:`\tau_j^2`, the mean of
+        :math:`D_{gj}^2 - W_{gj}` weighted by :math:`W_{gj}^{-2}`; where it is less than two deviations
+        :math:`(2 / \sum_g W_{gj}^{-2})^{1/2}` of what pure noise gives, groups do not differ. Elsewhere
+        :math:`D_{gj}` is shrunk to :math:`D_{gj}\, \tau_j^2 / (\tau_j^2 + W_{gj})`.
+        """
+        weight = float(board["group_weight"])
+        if weight == 0:
+            return np.zeros((len(self.groups), learner.size))
+        found = board["group_sum"] / weight
+        variance = self._spread(learner, board) / self.groups.counts[:, None]
+        variance = variance + (board["group_noise"] / weight**2)[:, None] + 1e-12
+        precision = 1 / variance**2
+        total = precision.sum(axis=0)
+        between = (precision * (found**2 - variance)).sum(axis=0) / total
+        between = np.where(between > DEVIATIONS * np.sqrt(2 / total), between, 0.0)
+        return np.asarray(found * between / (between + variance))
+
+    def _spread(self, learner: BayesianLearner, board: BoardView) -> Floats:
+        """Return the variance of one task's message around its group's mean, in each coordinate."""
+        if isinstance(self.structure, Joint) and float(board["moment_weight"]) > 0:
+            inside = np.diag(board["moment"]) / float(board["moment_weight"])
+            return np.asarray(learner.clip**2 * np.clip(inside, 0.0, 1.0))
+        return np.full(learner.size, learner.clip**2 / (4 * learner.size))  # messages half a clip long
+
+    def mean(self, learner: BayesianLearner, board: BoardView) -> Floats:
+        return self.structure.mean(learner, board)
+
+    def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
+        return self.structure.candidates(learner, board)
+
+    def group_candidates(self, learner: BayesianLearner, board: BoardView, offset: Floats) -> list[Candidate]:
+        """Return the priors of a group's tasks: the common ones, and the shared ones around its own mean."""
+        common = self.candidates(learner, board)
+        if not any(c.shared for c in common):  # no common mean was heard, but this group's was
+            return shared_candidates(learner, offset, [])
+        own = [c for c in common if not c.shared]
+        shared = [c for c in common if c.shared]
+        there = [replace(c, weight=GROUP_PART * c.weight, mean=c.mean + offset) for c in shared]
+        return own + [replace(c, weight=(1 - GROUP_PART) * c.weight) for c in shared] + there
+
+
+def _mean_share(channel: Channel) -> float:
+    """Return the share of the mean in what is said: the square of its weight."""
+    return float(channel.lift.weights(channel.dim)[0][0]) ** 2
+
+
+Solve = Callable[["States", "Block", "list[Candidate]"], "States"]
+
+
+def by_prior(
+    structure: Structure,
+    learner: BayesianLearner,
+    states: States,
+    block: Block,
+    board: BoardView,
+    solve: Solve,
+) -> States:
+    """Let tasks with the same candidate priors solve together: all of them, or group by group."""
+    if not isinstance(structure, Nested):
+        return solve(states, block, structure.candidates(learner, board))
+    offsets = structure.offsets(learner, board)
+
+    def own(states: States, block: Block, group: int) -> States:
+        if group == NO_GROUP:
+            return solve(states, block, structure.candidates(learner, board))
+        return solve(states, block, structure.group_candidates(learner, board, offsets[group]))
+
+    return _apart(states, block, _heard(block.group, offsets), own)
+
+
+def _heard(groups: Integers, offsets: Floats) -> Integers:
+    """Return each task's group, or none if its group's offset is zero."""
+    heard = np.asarray(offsets.any(axis=1))
+    return np.where((groups != NO_GROUP) & heard[groups], groups, NO_GROUP)
+
+
+def _apart(
+    states: States, block: Block, groups: Integers, function: Callable[[States, Block, int], States]
+) -> States:
+    """Call a function for the tasks of each group, and put what it returns into their order."""
+    there = np.unique(groups)
+    if len(there) <= 1:
+        return function(states, block, int(there[0]) if len(there) else NO_GROUP)
+    places = [np.flatnonzero(groups == group) for group in there]
+    parts = [
+        function({name: array[at] for name, array in states.items()}, block.take(at), int(group))
+        for group, at in zip(there, places, strict=True)
+    ]
+    back = np.argsort(np.concatenate(places))
+    return {name: np.concatenate([part[name] for part in parts])[back] for name in parts[0]}
