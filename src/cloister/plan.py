@@ -127,6 +127,11 @@ class Plan:
         return self.algorithm.schedule(self.n_tasks, Budget(self.mechanism.budget, self.mechanism.pure))
 
     @cached_property
+    def widest(self) -> int:
+        """The most numbers that a task says in a round: about what its state and its model take."""
+        return max((channel.dim for round in set(self.rounds) for channel in round.channels), default=1)
+
+    @cached_property
     def schedule(self) -> Schedule:
         """What the mechanism is told before the run."""
         return Schedule(self.rounds, self.sampling, self.n_tasks, self.relation)

@@ -60,7 +60,7 @@ class Local:
 
     @contextmanager
     def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> Iterator[Workers]:
-        rows, dim = checked_rows(plan, tasks, self), _widest(plan)
+        rows, dim = checked_rows(plan, tasks, self), plan.widest
         layout = rows.layout(dim)
         blocks = list(rows.blocks(layout, seeds, dim, group_positions(plan, rows)))
         quick = 1 + rows.X.size // QUICK_ELEMENTS  # more threads than that would wait for each other
@@ -130,11 +130,6 @@ class _LocalWorkers:
         rows = ({name: array[index] for name, array in saved.states.items()} for index in self.layout)
         self.states, self.bad = list(rows), saved.rejected
         self.own = [True] * len(self.layout)
-
-
-def _widest(plan: Plan) -> int:
-    """Return the most numbers that a task says in a round: about what its state and its model take."""
-    return max((channel.dim for round in set(plan.rounds) for channel in round.channels), default=1)
 
 
 def _listen(
