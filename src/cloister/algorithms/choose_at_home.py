@@ -197,7 +197,7 @@ def _read_again(variant: Algorithm, board: BoardView) -> BoardView:
 def _replay(algorithm: Algorithm, board: BoardView, took_part: NDArray[np.bool_], block: Block) -> States:
     """Return an algorithm's models for other rows of the same tasks, against the same board."""
     states = algorithm.init(block, board.before(0))
-    for t in range(board.rounds):
+    for t in np.flatnonzero(took_part[:, : board.rounds].any(axis=0)).tolist():
         _, after = algorithm.send(states, block, board.before(t))
         states = {name: _rows_where(took_part[:, t], after[name], states[name]) for name in states}
     return algorithm.finish(states, block, board)
