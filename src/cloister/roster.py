@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from cloister.arrays import Array
 from cloister.errors import InputError
 
-__all__ = ["Name", "Roster", "group_labels", "is_missing", "task_ids", "task_name"]
+__all__ = ["GrowingRoster", "Name", "Roster", "group_labels", "is_missing", "task_ids", "task_name"]
 
 Name = str | int
 
@@ -96,6 +96,59 @@ class Roster:
         """A hash of all names, and labels if there are any, in their order: of this list and of no other."""
         listed = self.names if self.groups is None else [self.names, self.groups]
         return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+
+
+class GrowingRoster:
+    """A roster to which names are added one by one, each once; no addition takes longer than the first.
+
+    Examples
+    --------
+    >>> schools = GrowingRoster()
+    >>> schools.add("Elm"), schools.add(" Oak"), schools.position("Oak"), "Ash" in schools
+    (None, None, 1, False)
+    >>> schools.add("Oak")
+    Traceback (most recent call last):
+        ...
+    cloister.errors.InputError: Each task may be here once, and 'Oak' is, as number 2. Name another.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[Name, int] = {}
+        self._spelled: dict[str, Name] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, name: object) -> bool:
+        return task_name(name) in self._places
+
+    @property
+    def names(self) -> tuple[Name, ...]:
+        return tuple(self._places)
+
+    def position(self, name: object) -> int:
+        """Return where a name stands; refuse one that is not here."""
+        if name not in self:
+            raise InputError(f"There is no task {name!r} here. Write it as it is in the roster.")
+        return self._places[task_name(name)]
+
+    def checked(self, given: object) -> Name:
+        """Return a new name as it counts; refuse it where `Roster` would refuse it beside the others."""
+        name = task_name(given)
+        if name in self._places:
+            place = self._places[name] + 1
+            raise InputError(f"Each task may be here once, and {name!r} is, as number {place}. Name another.")
+        first = next(iter(self._places), name)
+        task_ids([first, name])  # all text, or all whole numbers
+        alike = self._spelled.get(_look(str(name)))
+        if alike is not None:
+            task_ids([alike, name])  # says which two look the same
+        return name
+
+    def add(self, given: object) -> None:
+        name = self.checked(given)
+        self._spelled[_look(str(name))] = name
+        self._places[name] = len(self._places)
 
 
 def task_name(value: object) -> Name:

@@ -3,9 +3,11 @@
 One process imports everything and forks a child for each run. A point is a call that changes or opens a file
 of the run (or locks it): the child counts them and sends SIGKILL to itself just before the n-th; if that one
 is a write, also after half of its bytes. A stream also loses its power then: of what was written to its
-board since the last sync some bytes never arrive.
+board (or its roster) since the last sync some bytes never arrive.
 
-    python tests/faults/killing.py WORK {engine,stream,sums,network,cli} {seeded,secure} {points,times} RUNS
+    python tests/faults/killing.py WORK KIND {seeded,secure} {points,times} RUNS
+
+where KIND is one of engine, stream, sums, arrivals, network, cli.
 """
 
 from __future__ import annotations
@@ -28,14 +30,16 @@ import numpy as np
 import cloister.board.billboard
 import cloister.board.record_store
 from cloister import Billboard, Ledger, Plan, Tasks, run
-from cloister.algorithms import MeanRegularized
+from cloister.algorithms import FTMRL, MeanRegularized
 from cloister.board.storage import write_file
 from cloister.cli import app
+from cloister.engines import TaskStream
 from cloister.engines.local import Local
 from cloister.engines.workers import Engine
-from cloister.learners import LeastSquares
+from cloister.errors import InputError
+from cloister.learners import Convex, ExactSolver, LeastSquares
 from cloister.mechanisms import BLT, Gaussian, Toeplitz
-from cloister.sampling import Epochs, Poisson
+from cloister.sampling import Epochs, InOrder, Poisson
 from cloister.tables.files import write_csv
 
 EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "fcntl.flock"}
@@ -46,12 +50,12 @@ BOOK = 'task = "t"\n[target]\nname = "y"\nbounds = [-1, 1]\n[features.x]\nbounds
 def count_points(work: Path, kill_at: int | None, torn: bool, power: bool = False) -> list[str]:
     """From now on list every point this process passes; at the given one, end, perhaps with the power."""
     passed: list[str] = []
-    synced = {path.stat().st_ino: path.stat().st_size for path in work.rglob("board")}
+    synced = {path.stat().st_ino: path.stat().st_size for path in appended(work)}
     write, write_at, sync = os.write, os.pwrite, os.fsync
 
     def die() -> None:
         if power:
-            for path in work.rglob("board"):
+            for path in appended(work):
                 lose(path, synced.get(path.stat().st_ino, 0), random.Random(kill_at), write)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -81,6 +85,10 @@ def count_points(work: Path, kill_at: int | None, torn: bool, power: bool = Fals
     sys.addaudithook(hook)
     os.write, os.pwrite, os.fsync = wrap(write, "write"), wrap(write_at, "write"), wrap(noted, "fsync")
     return passed
+
+
+def appended(work: Path) -> list[Path]:
+    return [*work.rglob("board"), *work.rglob("roster")]
 
 
 def lose(path: Path, synced: int, rng: random.Random, write: Callable) -> None:
@@ -166,6 +174,37 @@ class SumsRun(EngineRun):
         super().__init__(seed)
         algorithm = replace(self.plan.algorithm, rounds=12)
         self.plan = Plan(algorithm, BLT(), Epochs(2), n_tasks=12).calibrate(1.0)
+
+
+class ArrivalsRun(EngineRun):
+    """A stream of tasks, three a round, that join one by one; it ends before its last round is full."""
+
+    power = True
+
+    def __init__(self, seed: int | None) -> None:
+        super().__init__(seed)
+        algorithm = FTMRL(Convex(LeastSquares(3)), ExactSolver(), rounds=4)
+        self.plan = Plan(algorithm, Toeplitz(), InOrder(), n_tasks=12).calibrate(1.0)
+        self.tasks = self.tasks.select(range(11))
+        self.names = {"board", "plan.toml", "roster", "models"}
+
+    def go(self, work: Path) -> None:
+        folder, ledger = work / "run", Ledger.open(work / "ledger")
+        if (folder / "models").exists() and not (folder / "secret").exists():
+            return  # it has ended
+        rows = [(i, self.tasks.X[slice(*self.tasks.offsets[i : i + 2])]) for i in range(11)]
+        try:
+            stream = TaskStream(self.plan, random_state=self.seed, ledger=ledger, journal=folder)
+        except InputError:  # it had ended, and now its secret is deleted
+            assert (folder / "models").exists()
+            return
+        for i, X in rows:
+            if i not in stream.roster:
+                stream.join(i, X, X.sum(axis=1))
+        models = [stream.model(i, X, X.sum(axis=1))["coef"] for i, X in rows]
+        if not (folder / "models").exists():  # the end may be posted already
+            write_file(folder / "models", np.array(models).tobytes())
+        stream.finish()
 
 
 class NetworkRun(EngineRun):
@@ -351,6 +390,7 @@ def main() -> None:
         "engine": EngineRun,
         "stream": StreamRun,
         "sums": SumsRun,
+        "arrivals": ArrivalsRun,
         "network": NetworkRun,
         "cli": CommandRun,
     }

@@ -32,6 +32,7 @@ def kill_runs(tmp_path, kind, noise, how, runs):
         ("engine", "secure"),
         ("stream", "secure"),
         ("sums", "secure"),
+        ("arrivals", "secure"),
     ],
 )
 def test_the_engine_goes_on_from_any_point(kind, noise, tmp_path):
@@ -59,6 +60,8 @@ def test_the_command_goes_on_from_any_point(tmp_path):
         ("stream", "seeded"),
         ("stream", "secure"),
         ("sums", "secure"),
+        ("arrivals", "seeded"),
+        ("arrivals", "secure"),
         ("engine", "secure"),
         ("network", "secure"),
         ("cli", "secure"),

@@ -10,6 +10,7 @@ from cloister.engines.devices import MultiDevice
 from cloister.engines.local import Local
 from cloister.engines.rounds_only import RoundsOnly
 from cloister.engines.run import Run
+from cloister.engines.task_stream import TaskStream
 
 if TYPE_CHECKING:
     from cloister.engines.batched import Batched
@@ -21,6 +22,7 @@ __all__ = [
     "MultiDevice",
     "RoundsOnly",
     "Run",
+    "TaskStream",
     "cluster_plans",
     "run_clusters",
 ]

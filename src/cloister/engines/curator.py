@@ -107,17 +107,35 @@ class Curator:
                     self.journal.restore(state)
             else:
                 coins = self.coins[t]
-                total = _summed(plan, board, workers.collect(board, coins), coins, self.groups)
+                total = self.collect(workers, board, coins)
                 _ = board.head  # hashed while a device may still be computing the sum
                 if t < posted.rounds:
                     state.recall(total, posted.releases[t].value)
                 else:
-                    board = self.journal.keep(_post(plan, board, total, state), state)
+                    board = self.post(board, total, state)
             if t < posted.rounds:
                 board = posted.before(t + 1)
             if progress is not None:
                 progress(t + 1, len(plan.rounds))
         return board
+
+    def collect(self, workers: Workers, board: Billboard, coins: Coins) -> Any:
+        """Return the sum of what the sampled tasks say in the coming round."""
+        return _summed(self.plan, board, workers.collect(board, coins), coins, self.groups)
+
+    def post(self, board: Billboard, total: Any, state: NoiseState) -> Billboard:
+        """Add noise to a round's sum and post it; return the board when it can be used."""
+        return self.journal.keep(_post(self.plan, board, total, state), state)
+
+    def noise_state(self) -> NoiseState:
+        """Return the noise after all that is posted, where every release is synced before its use."""
+        posted = self.journal.posted
+        state = self.plan.mechanism.begin(self.plan.schedule, self.journal.source)
+        for release in posted.releases:
+            state.listen(release.value)
+        if state.rows and posted.rounds and not posted.complete:
+            self.journal.restore(state)
+        return state
 
 
 def _summed(plan: Plan, board: Billboard, collected: Any, coins: Coins, groups: Integers) -> Any:

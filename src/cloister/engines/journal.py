@@ -12,6 +12,8 @@ board       the billboard, one record a release; public; locked by the process t
 secret      the version that began the run, the key, a digest of the data under that key, the key of the
             charge; private; deleted at the end
 sums        what correlated noise remembers of old sums; private; deleted with the secret
+roster      of a stream of tasks: who has joined (`cloister.engines.arrivals`); public
+waiting     of a stream: the sum of the round that is not posted yet; private; deleted with the secret
 =========== ============================================================================================
 """
 
@@ -85,6 +87,10 @@ class Journal(Protocol):
         """Whether the run was begun by this call."""
 
     @property
+    def ended(self) -> bool:
+        """Whether the board was closed before."""
+
+    @property
     def kept(self) -> int:
         """After how many rounds the sums that noise remembers were kept last."""
 
@@ -114,6 +120,7 @@ class MemoryJournal:
     folder: Path | None = None
     kept: int = 0
     fresh: bool = True
+    ended: bool = False
 
     def keep(self, board: Billboard, state: NoiseState) -> Billboard:
         self.posted = board
@@ -248,7 +255,8 @@ class FolderJournal:
         """Delete sums and secret; return when they are gone from disk."""
         self.sums.close()
         with storage_errors(self.folder / "secret", _AGAIN):
-            (self.folder / "sums").unlink(missing_ok=True)
+            for name in ("sums", "waiting"):
+                (self.folder / name).unlink(missing_ok=True)
             (self.folder / "secret").unlink()
             sync_folder(self.folder)
 
@@ -377,7 +385,7 @@ def _begin(folder: Path, plan: Plan, secret: Secret) -> Secret:
 
 
 def _remove(folder: Path) -> None:
-    for name in ("sums", "secret", "plan.toml", "board"):
+    for name in ("sums", "waiting", "roster", "secret", "plan.toml", "board"):
         (folder / name).unlink(missing_ok=True)
     if not any(folder.iterdir()):
         folder.rmdir()

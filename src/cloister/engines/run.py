@@ -24,6 +24,7 @@ from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.participation import Participation
+from cloister.privacy.sampling import InOrder
 from cloister.roster import Roster, task_name
 from cloister.tasks import Tasks, public_seeds
 
@@ -202,7 +203,7 @@ def replay(
     Parameters
     ----------
     plan, board : Plan, Billboard
-        The public part of a run.
+        The public part of a run; of a stream of tasks (`InOrder`) as far as it has come.
     tasks : Tasks
         One task or many; their number need not be the plan's. Where the plan knows public groups, one with a
         label gets the model of its group, one without the model that all tasks have in common.
@@ -216,7 +217,7 @@ def replay(
         Where and how tasks are computed on.
     """
     plan.check(board)
-    if not board.complete:
+    if not (board.complete or isinstance(plan.sampling, InOrder)):
         raise InputError(
             f"The board holds {board.rounds} of {board.capacity} releases. Finish the run first."
         )
@@ -225,7 +226,7 @@ def replay(
     own = public_seeds(tasks.ids) if seeds is None else seeds
     with engine.workers(plan, tasks, own) as workers:
         workers.start(board.before(0))
-        for t in range(len(plan.rounds)):
+        for t in range(board.rounds):
             workers.listen(board.before(t), took_part[t])
         return workers.finish(board)
 

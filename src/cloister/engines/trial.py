@@ -9,6 +9,7 @@ from cloister.engines.local import named
 from cloister.engines.workers import check_messages
 from cloister.errors import AlgorithmError
 from cloister.plan import Plan
+from cloister.privacy.sampling import InOrder
 from cloister.rows import Rows, Target
 from cloister.tasks import Block, Tasks
 
@@ -61,5 +62,7 @@ def _try_rounds(plan: Plan, block: Block) -> None:
             channel=declared.index(channel),
         )
         board = board.post(release, algorithm.update(release, board))
+        if isinstance(plan.sampling, InOrder):  # a task of a stream has its model at its arrival
+            named(algorithm.finish, board, block, states)
     if board.complete:
         named(algorithm.finish, board, block, states)
