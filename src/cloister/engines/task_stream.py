@@ -331,7 +331,9 @@ def _tasks_of_a_round(plan: Plan) -> int:
             "MetaSGD, or run it over tasks that are known beforehand."
         )
     if plan.algorithm.groups is not None:
-        raise PlanError("A stream knows no groups. Plan without, or run over tasks that are known beforehand.")
+        raise PlanError(
+            "A stream knows no groups. Plan without, or run over tasks that are known beforehand."
+        )
     rounds, size = len(plan.rounds), plan.sampling.per_round(plan.n_tasks, len(plan.rounds))
     if (rounds - 1) * size >= plan.n_tasks:
         raise PlanError(
