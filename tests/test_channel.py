@@ -19,9 +19,12 @@ from cloister.channel import (
     Channel,
     Diagonal,
     MeanAndOuter,
+    MeanAndSquares,
     Outer,
     Plain,
     Relation,
+    SumOfOuters,
+    SumOfSquares,
     finite_rows,
     svec,
     unsvec,
@@ -234,6 +237,85 @@ def test_random_search_finds_nothing_beyond_the_bound(lift, dim):
     lifted = [np.array([channel.total(row[None]) for row in rows]) for rows in (u, v)]
     assert np.linalg.norm(lifted[0] - lifted[1], axis=1).max() <= channel.sensitivity("replace") + 1e-12
     assert np.linalg.norm(lifted[0], axis=1).max() <= channel.sensitivity("zero_out") + 1e-12
+
+
+# --- messages of several vectors, one for each class
+
+
+VECTORS = [SumOfOuters, SumOfSquares, *(lambda q, a=a: MeanAndSquares(a, q) for a in SHARES)]
+
+
+def vectors_by_hand(lift, row):
+    """Return the lifted numbers of one message, weights left out, by Python's own arithmetic."""
+    width = len(row) // lift.vectors
+    parts = [row[at : at + width] for at in range(0, len(row), width)]
+    if isinstance(lift, SumOfOuters):
+        return [sum(p[i] * p[j] for p in parts) for i in range(width) for j in range(i, width)]
+    squares = [sum(p[j] ** 2 for p in parts) for j in range(width)]
+    return [*row, *squares] if isinstance(lift, MeanAndSquares) else squares
+
+
+def vectors_bound(lift, relation):
+    if isinstance(lift, MeanAndSquares):
+        return exact_bound(MeanAndOuter(lift.a), relation)
+    return Fraction(1 if relation is Relation.ZERO_OUT else 2)
+
+
+@given(data=st.data(), kind=st.sampled_from(VECTORS), shape=st.sampled_from([(1, 3), (2, 1), (2, 2), (3, 2)]))
+@settings(max_examples=300, deadline=None)
+def test_several_vectors_move_the_sum_by_no_more_than_the_sensitivity(data, kind, shape):
+    """In fractions on the grid: the squared change is at most the squared bound; sums are those of ints."""
+    lift, dim = kind(shape[0]), math.prod(shape)
+    messages = data.draw(arrays(np.float64, (4, dim), elements=WILD))
+    channel = Channel(dim, 0.7, lift)
+    rows = [[int(x) for x in row] for row in channel.rows(messages)]
+    weights, degrees = lift.weights(dim)
+    squared = [
+        Fraction(1) if isinstance(lift, SumOfSquares) else Fraction(round(w**2))
+        for w in ([] if isinstance(lift, MeanAndSquares) else weights)
+    ] or [Fraction(lift.a)] * dim + [1 - Fraction(lift.a)] * shape[1]
+    near, far, none = (
+        [Fraction(x) / GRID**d for x, d in zip(vectors_by_hand(lift, row), degrees.tolist(), strict=True)]
+        for row in (*rows[:2], [0] * dim)
+    )
+    for relation, other in ((Relation.REPLACE, far), (Relation.ZERO_OUT, none)):
+        change = sum(w * (x - y) ** 2 for w, x, y in zip(squared, near, other, strict=True))
+        assert change <= vectors_bound(lift, relation)
+        assert channel.sensitivity(relation) ** 2 == pytest.approx(
+            float(vectors_bound(lift, relation)), 1e-14
+        )
+    by_hand = sum(np.array(vectors_by_hand(lift, row), dtype=object) for row in rows)
+    assert channel.total(messages, exact=True).tolist() == by_hand.tolist()
+    tensor = channel.lifted_sum(torch.tensor(rows, dtype=torch.int64))
+    assert tensor.tolist() == by_hand.tolist()
+
+
+@pytest.mark.parametrize("kind", VECTORS)
+def test_bounds_of_several_vectors_are_attained(kind):
+    """Two features, one of three classes says something: within 0.1 % of each bound."""
+    lift = kind(3)
+    twice = min(1.0, lift.a / (2 * (1 - lift.a))) if isinstance(lift, MeanAndSquares) else 0.0
+    angle, (u, v) = math.asin(twice) / 2, np.zeros((2, 1, 6))
+    u[0, 2:4], v[0, 2:4] = (math.cos(angle), math.sin(angle)), (-math.sin(angle), -math.cos(angle))
+    channel = Channel(6, 0.7, lift)
+    for relation, neighbour in ((Relation.REPLACE, v), (Relation.ZERO_OUT, 0 * v)):
+        one = np.array([[0.0, 0.0, 1.0, 0.0, 0.0, 0.0]]) if relation is Relation.ZERO_OUT else u
+        for exact, step in ((True, channel.steps), (False, 1.0)):
+            moved = np.linalg.norm(
+                (channel.total(9 * one, exact) - channel.total(9 * neighbour, exact)) * step
+            )
+            assert (
+                0.999 * channel.sensitivity(relation) <= moved <= channel.sensitivity(relation) * (1 + 1e-12)
+            )
+
+
+def test_one_vector_is_the_lift_without_vectors():
+    messages = np.random.default_rng(0).normal(size=(5, 3))
+    for several, one in ((SumOfOuters(1), Outer()), (SumOfSquares(1), Diagonal())):
+        totals = [Channel(3, 1.0, lift).total(messages, exact=True) for lift in (several, one)]
+        np.testing.assert_array_equal(*totals)
+    with pytest.raises(PlanError, match="at least one vector"):
+        SumOfSquares(0)
 
 
 def test_a_relation_may_be_a_word_but_not_any_word():

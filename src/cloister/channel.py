@@ -28,10 +28,13 @@ __all__ = [
     "Grouped",
     "Lift",
     "MeanAndOuter",
+    "MeanAndSquares",
     "Outer",
     "Plain",
     "Relation",
     "Round",
+    "SumOfOuters",
+    "SumOfSquares",
 ]
 
 
@@ -165,6 +168,107 @@ class MeanAndOuter:
         if relation == Relation.ZERO_OUT:
             return 1.0
         return math.sqrt(2 + self.a**2 / (2 * (1 - self.a)) if self.a <= 2 / 3 else 4 * self.a)
+
+
+@dataclass(frozen=True)
+class SumOfOuters:
+    r"""Of several vectors, :math:`u = (u_1, \ldots, u_q)`, the sum :math:`\sum_c u_c u_c'`, as `svec`.
+
+    Several classes have a weight vector each; a subspace of features is common to all. Sensitivity 1,
+    :math:`\sqrt2` (:math:`u_1 = e_1, e_2` and no other): the sum is positive semi-definite with trace
+    :math:`|u|^2 \le 1`, hence of Frobenius norm 1 at most, and two such matrices have an inner product of 0
+    at least. With one vector it is `Outer`.
+    """
+
+    vectors: int
+
+    def __post_init__(self) -> None:
+        _check_vectors(self.vectors)
+
+    def weights(self, dim: int) -> tuple[Floats, Integers]:
+        return Outer().weights(_width(dim, self.vectors))
+
+    def sums(self, units: A) -> A:
+        return Outer().sums(_one_by_one(units, self.vectors))
+
+    def sensitivity(self, relation: Relation) -> float:
+        return Outer().sensitivity(relation)
+
+
+@dataclass(frozen=True)
+class SumOfSquares:
+    r"""Of several vectors, each feature's :math:`\sum_c u_{cj}^2`: the diagonal of `SumOfOuters`.
+
+    Sensitivity 1, :math:`\sqrt2` (:math:`u_1 = e_1, e_2` and no other): numbers that are not negative and add
+    up to :math:`|u|^2 \le 1`, so that the bound of `Absolute` applies. With one vector it is `Diagonal`.
+    """
+
+    vectors: int
+
+    def __post_init__(self) -> None:
+        _check_vectors(self.vectors)
+
+    def weights(self, dim: int) -> tuple[Floats, Integers]:
+        return Diagonal().weights(_width(dim, self.vectors))
+
+    def sums(self, units: A) -> A:
+        return Diagonal().sums(_one_by_one(units, self.vectors))
+
+    def sensitivity(self, relation: Relation) -> float:
+        return Diagonal().sensitivity(relation)
+
+
+@dataclass(frozen=True)
+class MeanAndSquares:
+    r"""Mean and every feature's square in one message, :math:`[\sqrt a\,u, \sqrt{1-a}\,(\sum_c u_{cj}^2)_j]`.
+
+    Sensitivities are those of `MeanAndOuter`, 1 and :math:`D(a)^{1/2}`. Let :math:`x_j` be the length of
+    feature j's numbers :math:`(u_{cj})_c`, and :math:`y_j` that of another message v. Then
+    :math:`u'v \ge -x'y`, so that the squared change is at most
+
+    .. math:: a\,|x + y|^2 + (1-a) \sum_j (x_j^2 - y_j^2)^2 \le a\,|x + y|^2 + (1-a)\,\|xx' - yy'\|_F^2,
+
+    which is the squared change of `MeanAndOuter` between x and -y, both in the unit ball. It is attained by
+    :math:`u_1 = (\cos t, \sin t)`, :math:`v_1 = -(\sin t, \cos t)`, :math:`\sin 2t = \min(1, a/(2(1-a)))`.
+
+    For :math:`a \ge 2/3` the replace sensitivity is :math:`2\sqrt a`: the mean is as precise as it would be
+    on its own, and the squares are free. Under zero-out the mean pays for them.
+    """
+
+    a: float
+    vectors: int
+
+    def __post_init__(self) -> None:
+        MeanAndOuter(self.a)
+        _check_vectors(self.vectors)
+
+    def weights(self, dim: int) -> tuple[Floats, Integers]:
+        (ones, first), (scale, second) = Plain().weights(dim), SumOfSquares(self.vectors).weights(dim)
+        weights = [math.sqrt(self.a) * ones, math.sqrt(1 - self.a) * scale]
+        return np.concatenate(weights), np.concatenate([first, second])
+
+    def sums(self, units: A) -> A:
+        both = [Plain().sums(units), SumOfSquares(self.vectors).sums(units)]
+        return namespace(units).concatenate(both)
+
+    def sensitivity(self, relation: Relation) -> float:
+        return MeanAndOuter(self.a).sensitivity(relation)
+
+
+def _check_vectors(vectors: int) -> None:
+    if vectors < 1:
+        raise PlanError(f"A message must have at least one vector. Got vectors={vectors}.")
+
+
+def _width(dim: int, vectors: int) -> int:
+    return -(-dim // vectors)
+
+
+def _one_by_one(units: A, vectors: int) -> A:
+    """Return the vectors of all messages, one a row; what the last of a message lacks is zero."""
+    missing: int = -units.shape[1] % vectors
+    whole = namespace(units).concatenate([units, *[0 * units[:, :1]] * missing], axis=1) if missing else units
+    return whole.reshape(len(units) * vectors, _width(units.shape[1], vectors))
 
 
 @dataclass(frozen=True)

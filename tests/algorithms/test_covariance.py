@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import softmax
+from scipy.stats import kstest
 from threadpoolctl import threadpool_limits
 
 from cloister import Plan, Tasks, check_algorithm, replay, run
@@ -13,7 +15,7 @@ from cloister.algorithms import Decomposed, EntrySparse, GeometricBudget, GroupS
 from cloister.algorithms.covariance import ModelProtected
 from cloister.channel import unsvec
 from cloister.errors import PlanError
-from cloister.learners import LeastSquares, Logistic
+from cloister.learners import LeastSquares, Logistic, Softmax
 from cloister.mechanisms import Gaussian, L2Laplace, NoNoise
 from cloister.sampling import Poisson
 
@@ -122,6 +124,80 @@ def test_logistic_loss_too(data, family):
     coef = fit(algorithm, X, y).private.models["coef"].T
     _, value = minimum(X, y, family, 0.2, logistic=True)
     assert objective(coef, X, y, family, 0.2, logistic=True) <= value * (1 + 1e-6)
+
+
+# --- several classes: the weight vectors of a task's classes are columns of W side by side
+
+
+def classes_problem():
+    """Three classes, two of the features of no use: rows, labels, and the mean loss of W (D, tasks, 2)."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(M, N, D)) / 2
+    y = (X[..., :4] @ rng.normal(size=(4, 3)) + rng.gumbel(size=(M, N, 3))).argmax(axis=2)
+
+    def loss_and_slope(W):
+        scores = np.concatenate([np.zeros((M, N, 1)), np.einsum("knd,dkc->knc", X, W)], axis=2)
+        chances = softmax(scores, axis=2)
+        value = -np.log(np.take_along_axis(chances, y[..., None], 2)).mean(axis=1).sum()
+        return value, np.einsum("knd,knc->dkc", X, (chances - np.eye(3)[y])[..., 1:]) / N
+
+    return X, y.astype(float), loss_and_slope
+
+
+@BOTH
+def test_several_classes_share_one_subspace_or_support(family):
+    X, y, loss_and_slope = classes_problem()
+    step, lam = 2 * safe_step(X), 0.3
+    coef = fit(family(Softmax(D, 3), lam=lam, clip=100.0, lr=step, rounds=600), X, y).private.models["coef"]
+    W = np.zeros((D, M, 2))
+    for _ in range(6000):
+        W = shrink((W - step * loss_and_slope(W)[1]).reshape(D, -1), step * lam, family).reshape(W.shape)
+    found = coef.reshape(M, 2, D).transpose(2, 0, 1)
+    best = loss_and_slope(W)[0] + lam * norm(W.reshape(D, -1), family)
+    reached = loss_and_slope(found)[0] + lam * norm(found.reshape(D, -1), family)
+    assert best * (1 - 1e-9) <= reached <= best * (1 + 1e-6)
+    np.testing.assert_allclose(found, W, atol=2e-3 * np.abs(W).max())
+    assert np.linalg.matrix_rank(W.reshape(D, -1), tol=1e-8) < D
+
+
+@BOTH
+def test_several_classes_without_penalty_are_single_tasks(family):
+    X, y, loss_and_slope = classes_problem()
+    lr, W = safe_step(X), np.zeros((D, M, 2))
+    options = {"accelerated": False, "rounds": 9, "warmup": 0}
+    found = fit(family(Softmax(D, 3), lam=0.0, clip=100.0, lr=lr, **options), X, y, Gaussian(0.01))
+    for _ in range(8):
+        W = W - lr * loss_and_slope(W)[1]
+    np.testing.assert_allclose(found.private.models["coef"], W.transpose(1, 2, 0).reshape(M, -1), atol=1e-12)
+    assert found.board["matrix"].shape == (D, D)
+
+
+def test_several_classes_with_exceptions():
+    """With so dear a part of its own there is none: the shared algorithm with half the step."""
+    X, y, _ = classes_problem()
+    shared = LowRank(Softmax(D, 3), lam=0.3, clip=100.0, lr=safe_step(X), rounds=50)
+    both = fit(Decomposed(shared, EntrySparse(1e6)), X, y).private.models
+    np.testing.assert_allclose(both["coef"], fit(shared, X, y).private.models["coef"], atol=1e-12)
+    free = fit(Decomposed(shared, EntrySparse(0.01)), X, y).private.models
+    assert np.abs(free["own"]).max() > 0.1
+
+
+@BOTH
+@pytest.mark.parametrize(("relation", "sensitivity"), [("replace", math.sqrt(2)), ("zero_out", 1.0)])
+def test_several_classes_are_priced_as_one(family, relation, sensitivity):
+    """The release has as many numbers as for one class, and the noise of its price."""
+    plan = Plan(family(Softmax(100, 4), rounds=8, warmup=1), Gaussian(0.5), n_tasks=8, relation=relation)
+    tasks = Tasks.from_arrays(np.zeros((8, 100)), np.zeros(8), np.arange(8))
+    releases = run(plan, tasks, random_state=0).board.releases
+    assert {release.value.size for release in releases} == {100 * 101 // 2 if family is LowRank else 100}
+    for release, round in zip(releases, plan.rounds, strict=True):
+        assert release.noise == pytest.approx(sensitivity / (0.5 * math.sqrt(round.share)))
+    drawn = np.concatenate([release.value / release.noise for release in releases])
+    assert [kstest(drawn / scale, "norm").pvalue > 1e-4 for scale in (1, 2 / 3, 3 / 2)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 @BOTH

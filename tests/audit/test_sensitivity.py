@@ -10,10 +10,24 @@ import pytest
 
 from cloister.audit.releases import released_total
 from cloister.audit.sensitivity import furthest, furthest_on
-from cloister.channel import Absolute, Channel, Diagonal, MeanAndOuter, Outer, Plain, Relation
+from cloister.channel import (
+    Absolute,
+    Channel,
+    Diagonal,
+    MeanAndOuter,
+    MeanAndSquares,
+    Outer,
+    Plain,
+    Relation,
+    SumOfOuters,
+    SumOfSquares,
+)
 from cloister.mechanisms import Gaussian
 
-LIFTS = [Plain(), Absolute(), Outer(), Diagonal(), MeanAndOuter(0.3), MeanAndOuter(0.9)]
+LIFTS = [
+    *(Plain(), Absolute(), Outer(), Diagonal(), MeanAndOuter(0.3), MeanAndOuter(0.9)),
+    *(SumOfOuters(2), SumOfSquares(2), MeanAndSquares(0.3, 2), MeanAndSquares(2 / 3, 2)),
+]
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -21,7 +35,7 @@ LIFTS = [Plain(), Absolute(), Outer(), Diagonal(), MeanAndOuter(0.3), MeanAndOut
 @pytest.mark.parametrize("lift", LIFTS, ids=repr)
 def test_claims_are_reached_and_not_exceeded(lift, relation, exact):
     total = partial(released_total, Gaussian(1.0, exact=exact))
-    found = furthest_on(Channel(5, clip=0.7, lift=lift), relation, total=total, tries=600)
+    found = furthest_on(Channel(6, clip=0.7, lift=lift), relation, total=total, tries=600)
     assert found.ratio >= 0.999
     assert not found.breach
 
@@ -34,7 +48,7 @@ def test_a_sensitivity_that_is_understated_is_found(lift):
             return 0.95 * super().sensitivity(relation)
 
     broken = Understated(*(getattr(lift, name) for name in lift.__dataclass_fields__))
-    found = furthest_on(Channel(3, lift=broken), Relation.REPLACE, tries=200)
+    found = furthest_on(Channel(4, lift=broken), Relation.REPLACE, tries=200)
     assert found.breach
     assert found.ratio == pytest.approx(1 / 0.95, rel=1e-3)
 

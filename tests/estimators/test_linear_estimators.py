@@ -35,7 +35,7 @@ from cloister.estimators import (
     SingleTaskClassifier,
     SingleTaskRegressor,
 )
-from cloister.learners import LeastSquares, Logistic, Softmax
+from cloister.learners import LeastSquares, Logistic
 from cloister.tables.model import TaskModel
 
 M, N = 40, 12
@@ -103,14 +103,13 @@ def test_classifiers_fit_and_predict(table, face):
     assert model.score(X, two) > 0.7
 
 
-def test_more_than_two_classes(table):
+@pytest.mark.parametrize("face", CLASSIFIERS)
+def test_more_than_two_classes(table, face):
     X, _, _, three = table
-    model = MeanRegularizedClassifier("school", epsilon=4.0, bounds=THREE, random_state=0).fit(X, three)
+    model = face("school", epsilon=4.0, bounds=THREE, random_state=0).fit(X, three)
     assert model.coef_.shape == (M, 2, 2)
-    assert model.plan_.algorithm.loss == Softmax(3, 3)
+    assert model.predict_proba(X).shape == (len(X), 3)
     assert model.score(X, three) > 0.6
-    with pytest.raises(InputError, match=r"tells two classes apart\. The codebook lists 3"):
-        LowRankClassifier("school", bounds=THREE).fit(X, three)
 
 
 def test_the_algorithm_has_the_parameters_of_its_face():

@@ -17,7 +17,17 @@ from scipy import stats
 from cloister import Plan, Tasks, run
 from cloister.algorithm import Algorithm
 from cloister.arrays import to_uniforms
-from cloister.channel import Absolute, Channel, MeanAndOuter, Outer, Plain, Relation, Round, unsvec
+from cloister.channel import (
+    Absolute,
+    Channel,
+    MeanAndOuter,
+    MeanAndSquares,
+    Outer,
+    Plain,
+    Relation,
+    Round,
+    unsvec,
+)
 from cloister.doubts import SEEDED
 from cloister.errors import PlanError
 from cloister.mechanisms import Gaussian, L2Laplace, NoNoise, Wishart
@@ -203,7 +213,9 @@ def test_silent_adds_nothing():
 
 @pytest.mark.parametrize("relation", list(Relation))
 @pytest.mark.parametrize(
-    "lift", [Plain(), Absolute(), Outer(), MeanAndOuter(0.15), MeanAndOuter(0.8)], ids=repr
+    "lift",
+    [Plain(), Absolute(), Outer(), MeanAndOuter(0.15), MeanAndOuter(0.8), MeanAndSquares(2 / 3, 3)],
+    ids=repr,
 )
 def test_noise_is_exactly_what_is_priced(lift, relation):
     """Each round is mu_t = Delta / sigma_t with mu_t^2 = share * mu^2; all rounds together are mu."""

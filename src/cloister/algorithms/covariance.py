@@ -7,7 +7,8 @@ a gradient step on its own data. Without noise this is accelerated proximal grad
 .. math:: \min_W \sum_i f_i(w_i) + \lambda\,g(W),
 
 with the trace norm for `LowRank` and the l2,1 norm for `GroupSparse`, because both proximal operators need
-W only through :math:`WW'`.
+W only through :math:`WW'`. With several classes a task has a weight vector for each but the reference:
+columns of W side by side, so that a subspace, or features, are common to all tasks and all classes.
 
 References
 ----------
@@ -31,7 +32,7 @@ from cloister.algorithms.allocation import Allocation, GeometricBudget, PowerBud
 from cloister.algorithms.bases import LossAlgorithm
 from cloister.algorithms.mean import project
 from cloister.arrays import Array, Floats, Public, States
-from cloister.channel import Channel, Diagonal, Lift, Outer, Round, unsvec
+from cloister.channel import Channel, Diagonal, Lift, Outer, Round, SumOfOuters, SumOfSquares, unsvec
 from cloister.errors import PlanError
 from cloister.learners.linear.losses import Loss
 
@@ -147,7 +148,12 @@ class ModelProtected(LossAlgorithm):
         return Channel(self.loss.size, self.clip, self.lift)
 
     def start(self) -> Public:
-        return {"matrix": np.eye(self.loss.size)}
+        return {"matrix": np.eye(self.features)}
+
+    @property
+    def features(self) -> int:
+        """Number of rows of W."""
+        return self.loss.size // self.loss.vectors
 
     def channel(self, board: BoardView) -> Channel:
         return self._channel
@@ -195,8 +201,9 @@ class ModelProtected(LossAlgorithm):
     def keep_shared(self, weights: Floats, board: BoardView) -> Floats:
         """Return M times the clipped models (Step 9 of Algorithm 2): the proximal operator of the penalty."""
         with np.errstate(over="ignore", invalid="ignore"):  # data that overflow spoil their own task only
-            kept = project(weights, self.clip)[:, None, :] @ board["matrix"]  # task by task, lest bits depend
-            return np.asarray(kept[:, 0])  # on how many there are
+            vectors = project(weights, self.clip).reshape(len(weights), self.loss.vectors, -1)
+            kept = vectors @ board["matrix"]  # task by task, lest bits depend on how many there are
+            return np.asarray(kept.reshape(weights.shape))
 
     def look_ahead(self, now: Floats, before: Floats, board: BoardView) -> Floats:
         """Return where momentum leads (Step 10)."""
@@ -231,7 +238,8 @@ class LowRank(ModelProtected):
 
     Privacy
     -------
-    One task is protected. Releases :math:`\sum_i w_i w_i'` with :math:`|w_i| \le K` each round: Frobenius
+    One task is protected. Releases :math:`\sum_i w_i w_i'`, with several classes
+    :math:`\sum_i \sum_c w_{ic} w_{ic}'`, with :math:`|w_i| \le K` each round: Frobenius
     sensitivity :math:`K^2` (zero-out) or :math:`\sqrt2 K^2` (replace), with GOE noise of deviation s; the
     Gaussian-DP parameters of the rounds add up in squares. A public shift
     :math:`s(\sqrt{2d} + \sqrt{2\log(2T/\beta)})` keeps the covariance positive, but for chance
@@ -255,11 +263,11 @@ class LowRank(ModelProtected):
 
     @property
     def lift(self) -> Lift:
-        return Outer()
+        return Outer() if self.loss.vectors == 1 else SumOfOuters(self.loss.vectors)
 
     def shared_matrix(self, total: Floats, noise: float) -> Floats:
         """Shift, decompose and shrink the covariance (Steps 6 to 8)."""
-        dim = self.loss.size
+        dim = self.features
         edge = math.sqrt(2 * dim) + math.sqrt(2 * math.log(2 * self.rounds / SHIFT_FAILS))
         values, vectors = np.linalg.eigh(unsvec(total, dim))
         return np.asarray((vectors * self._kept(values + self.shift * noise * edge)) @ vectors.T)
@@ -279,7 +287,8 @@ class GroupSparse(ModelProtected):
 
     Privacy
     -------
-    One task is protected. Releases only the diagonal, :math:`\sum_i w_{ij}^2`: l2 sensitivity :math:`K^2`
+    One task is protected. Releases only the diagonal, :math:`\sum_i w_{ij}^2` (with several classes
+    :math:`\sum_i \sum_c w_{icj}^2`): l2 sensitivity :math:`K^2`
     (zero-out) or :math:`\sqrt2 K^2` (replace), with d noises instead of the d(d+1)/2 of the paper, which
     perturbs the whole covariance and reads its diagonal. The public shift is
     :math:`s\sqrt{2\log(2dT/\beta)}`.
@@ -302,7 +311,7 @@ class GroupSparse(ModelProtected):
 
     @property
     def lift(self) -> Lift:
-        return Diagonal()
+        return Diagonal() if self.loss.vectors == 1 else SumOfSquares(self.loss.vectors)
 
     def shared_matrix(self, total: Floats, noise: float) -> Floats:
         """Shift and shrink the rows' squared norms (Steps 6 and 7)."""

@@ -182,7 +182,10 @@ def _others(dim: int, clip: float, rng: np.random.Generator) -> list[Floats]:
 
 
 def _plane(channel: Channel, relation: Relation) -> Iterator[tuple[Floats, Floats]]:
-    """Yield a vector as long as the clip beside silence, and beside vectors of that length at every angle."""
+    """Yield a vector as long as the clip beside silence, and pairs of that length at every angle.
+
+    One of the two lies along an axis, or they mirror each other: where squares count, axes are special.
+    """
     one, zero = np.zeros(channel.dim), np.zeros(channel.dim)
     one[0] = channel.clip
     yield one, zero
@@ -194,6 +197,10 @@ def _plane(channel: Channel, relation: Relation) -> Iterator[tuple[Floats, Float
         if channel.dim > 1:
             other[1] = channel.clip * math.sin(angle)
         yield one, other
+        if channel.dim > 1:
+            mirrored = zero.copy()
+            mirrored[:2] = -other[1::-1]
+            yield other, mirrored
 
 
 def _moved(statistic: Statistic, one: Floats, other: Floats, others: Floats | None = None) -> float:

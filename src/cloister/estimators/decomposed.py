@@ -67,7 +67,8 @@ class DecomposedRegressor(BaseMultiTaskRegressor, _Decomposed):
 
 
 class DecomposedClassifier(BaseMultiTaskClassifier, _Decomposed):
-    """Logistic regression for many tasks with shared weights and weights of their own, under task-level JDP.
+    """Logistic or multinomial regression with shared weights and weights of a task's own, under JDP.
 
-    Parameters, attributes and privacy are those of `DecomposedRegressor`; the codebook lists two classes.
+    Parameters, attributes and privacy are those of `DecomposedRegressor`; the codebook lists two classes or
+    more.
     """

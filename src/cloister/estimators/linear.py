@@ -41,9 +41,6 @@ class BaseLinear(BasePrivate):
     rounds: int = 20
     lr: float | str = "auto"
 
-    #: Whether more than two classes can be told apart.
-    _several = False
-
     @abstractmethod
     def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> Algorithm:
         """Return the shared algorithm for a loss and a penalty."""
@@ -62,14 +59,7 @@ class BaseLinear(BasePrivate):
         classes = codebook.classes
         if classes is None:
             return LeastSquares(codebook.width)
-        if classes == 2:
-            return Logistic(codebook.width)
-        if self._several:
-            return Softmax(codebook.width, classes)
-        raise InputError(
-            f"{type(self).__name__} tells two classes apart. The codebook lists {classes}. "
-            "Use MeanRegularizedClassifier or SharedPriorClassifier."
-        )
+        return Logistic(codebook.width) if classes == 2 else Softmax(codebook.width, classes)
 
     def _step(self, codebook: Codebook) -> float:
         """Return the step: by default 1 over the largest curvature that rows of norm 1 can have."""
@@ -137,7 +127,8 @@ class LowRankRegressor(BaseMultiTaskRegressor, _Covariance):
     rounds : int
         Releases.
     lr : float or "auto"
-        Step size. "auto" is what is safe for any encoded rows: 1 for least squares, 4 for logistic loss.
+        Step size. "auto" is what is safe for any encoded rows: 1 for least squares, 4 for two classes and 2
+        for more.
     accelerated, strong, warmup, averaged
         As for `LowRank`.
     guard : bool
@@ -169,10 +160,11 @@ class LowRankRegressor(BaseMultiTaskRegressor, _Covariance):
 
 
 class LowRankClassifier(BaseMultiTaskClassifier, _Covariance):
-    """Logistic regression for many tasks whose weights lie in a common subspace, under task-level JDP.
+    """Logistic or multinomial regression for many tasks with weights in a common subspace, under JDP.
 
-    Parameters, attributes and privacy are those of `LowRankRegressor`; the codebook lists two classes. A
-    task that was not in `fit` is told that either is as likely.
+    Parameters, attributes and privacy are those of `LowRankRegressor`; the codebook lists two classes or
+    more, whose weight vectors share one subspace of features. A task that was not in `fit` is told that all
+    are as likely.
     """
 
     _kind = LowRank
@@ -189,10 +181,10 @@ class GroupSparseRegressor(BaseMultiTaskRegressor, _Covariance):
 
 
 class GroupSparseClassifier(BaseMultiTaskClassifier, _Covariance):
-    """Logistic regression for many tasks that use the same few features, under task-level JDP.
+    """Logistic or multinomial regression for many tasks that use the same few features, under JDP.
 
-    Parameters, attributes and privacy are those of `GroupSparseRegressor`; the codebook lists two classes. A
-    task that was not in `fit` is told that either is as likely.
+    Parameters, attributes and privacy are those of `GroupSparseRegressor`; the codebook lists two classes or
+    more, which use the same features. A task that was not in `fit` is told that all are as likely.
     """
 
     _kind = GroupSparse
@@ -201,8 +193,6 @@ class GroupSparseClassifier(BaseMultiTaskClassifier, _Covariance):
 @dataclass(eq=False, repr=False, kw_only=True)
 class _MeanRegularized(BaseChoosing):
     """What the estimators of `MeanRegularized` share."""
-
-    _several = True
 
     lam: float | Sequence[float] = 0.05
     rounds: int = 10

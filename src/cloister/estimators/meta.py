@@ -38,8 +38,6 @@ SOLVER = ExactSolver(50)
 class _Meta(BaseLinear):
     """What both estimators share."""
 
-    _several = True
-
     models: int = 1
     lam: float | Sequence[float] = 0.02
     tail: float = 0.5

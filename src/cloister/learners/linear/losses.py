@@ -34,6 +34,11 @@ class Loss(ABC):
         """Number of parameters, p."""
 
     @property
+    def vectors(self) -> int:
+        """Number of weight vectors that a row is multiplied by; flat weights have one after the other."""
+        return 1
+
+    @property
     def rows(self) -> Rows | None:
         """The rows it is for; None if it does not say."""
         return None
@@ -190,6 +195,10 @@ class Softmax(Loss):
     @property
     def size(self) -> int:
         return self.dim * (self.classes - 1)
+
+    @property
+    def vectors(self) -> int:
+        return self.classes - 1
 
     @property
     def rows(self) -> Rows:
