@@ -15,6 +15,7 @@ from cloister.audit.claim import claimed_epsilon, claimed_missed
 from cloister.audit.game import affordable, play
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian, L2Laplace, Wishart
+from cloister.privacy import gaussian_dp
 from cloister.privacy.participation import Participation
 from cloister.privacy.randomness import SeededRandomness
 from cloister.sampling import Everyone, FixedSize, InOrder, OnePass, Poisson
@@ -96,7 +97,7 @@ class Twice(InOrder):
 
     def draw(self, coins, n_tasks, rounds):
         once = super().draw(coins, n_tasks, rounds)
-        return Participation(lambda t: once[t] | once[(t + 1) % rounds], rounds, n_tasks)
+        return Participation(lambda t: once[t] | once[(t - 1) % rounds], rounds, n_tasks)
 
 
 @dataclass(frozen=True)
@@ -157,12 +158,13 @@ def test_half_the_noise_is_convicted():
     assert found.to_dict()["verdict"] == "convicted"
 
 
-def test_who_speaks_twice_and_pays_once_is_convicted():
-    """The scores have the spread of two rounds; those of the sampling as it is have that of one."""
-    plan = SHIPPED["in order"].calibrate(1.0)
+@pytest.mark.parametrize("name", ["in order", "toeplitz, in order"])
+def test_who_speaks_twice_and_pays_once_is_convicted(name):
+    """The scores have the spread of two rounds, or more of correlated ones; once, that of one."""
+    plan = SHIPPED[name].calibrate(1.0)
     once, twice = (play(p, SeededRandomness(0), 40_000) for p in (plan, replace(plan, sampling=Twice())))
-    for scores, rounds in ((once, 1), (twice, 2)):
-        assert scores.speaking.std() == pytest.approx(plan.mechanism.mu / 2 * rounds**0.5, rel=0.02)
+    assert once.speaking.std() == pytest.approx(gaussian_dp.mu(1.0, plan.delta), rel=0.02)
+    assert twice.speaking.std() > 1.98**0.5 * once.speaking.std()
     found = audit(replace(plan, sampling=Twice()), draws=60_000, random_state=0)
     assert any(m.breach for m in found.measured)
 

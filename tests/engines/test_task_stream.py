@@ -16,6 +16,7 @@ from cloister.algorithms import FTMRL, ChooseAtHome, MeanRegularized, MetaSGD
 from cloister.audit import lower_bound
 from cloister.audit.claim import claimed_epsilon
 from cloister.engines import TaskStream
+from cloister.engines.curator import Curator
 from cloister.errors import AlgorithmError, BillboardError, BudgetError, InputError, PlanError, StorageError
 from cloister.learners import Convex, ExactSolver, LeastSquares, Logistic
 from cloister.mechanisms import BLT, Gaussian, NoNoise, Toeplitz, Tree
@@ -157,6 +158,11 @@ def test_a_growing_roster_refuses_what_a_roster_refuses():
         with pytest.raises(InputError):
             growing.add(bad)
     assert len(growing) == 1
+    words = GrowingRoster()
+    words.add("Oak")
+    words.add("El\u200bm")
+    with pytest.raises(InputError, match="which look the same"):
+        words.add("Elm")
 
 
 def test_a_full_a_finished_and_a_closed_stream_say_what_to_do():
@@ -331,6 +337,24 @@ def test_a_board_without_its_last_releases_is_refused(saved):
     (folder / "board").write_bytes(begun._bytes().removesuffix(b"end of billboard\n"))
     with pytest.raises(BillboardError, match="0 releases of 9 tasks"):
         TaskStream(plan, journal=folder)
+
+
+def test_a_full_round_that_was_no_longer_posted_is_posted_on_opening(saved, monkeypatch):
+    """The process ends when the last message is kept and not yet released: nobody need come again."""
+    plan, folder = saved
+    rows = rows_of(some_tasks(8))
+    stream = TaskStream(plan, journal=folder)
+    stream.join(*rows[6])
+    monkeypatch.setattr(Curator, "post", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        stream.join(*rows[7])
+    with pytest.raises(InputError, match="is closed"):
+        stream.join("t009", *rows[0][1:])
+    monkeypatch.undo()
+    with TaskStream(plan, journal=folder) as stream:
+        assert (len(stream), stream.board.rounds) == (8, 2)
+        with pytest.raises(InputError, match="'t007' has joined already, as number 8"):
+            stream.join(*rows[7])
 
 
 def test_a_name_without_its_sum_has_not_joined(saved):

@@ -25,6 +25,7 @@ from cloister.channel import Channel
 from cloister.plan import Plan
 from cloister.privacy.correlated import Correlated
 from cloister.privacy.randomness import Randomness, SystemRandomness
+from cloister.privacy.sampling import Epochs, OnePass
 
 __all__ = ["affordable", "between_steps", "fine", "noise", "rounds_played", "scores"]
 
@@ -63,7 +64,7 @@ def scores(
     rows = others.reshape(_OTHERS, -1)
     exact, pair = _mechanism(plan).exact, worst_pair(channel, plan.relation)
     speaking, silent, absent = (channel.total(np.vstack([rows, row]), exact) for row in (*pair, 0 * rows[0]))
-    present = _exposed(plan)
+    present = _exposed(plan, source)
     root = _root(plan)
     known = in_release_units(channel, absent)
     moved = [np.outer(present, in_release_units(channel, total) - known) for total in (silent, speaking)]
@@ -122,11 +123,18 @@ def _mechanism(plan: Plan) -> Correlated:
     return cast("Correlated", plan.mechanism)
 
 
-def _exposed(plan: Plan) -> NDArray[np.bool_]:
-    """Say in which of the rounds that are played the target takes part: those of the most exposed slot."""
-    passes, rounds = plan.schedule.passes, len(plan.rounds)
+def _exposed(plan: Plan, source: Randomness) -> NDArray[np.bool_]:
+    """Say in which of the rounds that are played the target takes part: a task of the most exposed slot.
+
+    In one pass or several it is one that is really drawn, with all rounds that it is drawn for.
+    """
+    passes, rounds, played = plan.schedule.passes, len(plan.rounds), rounds_played(plan)
     slot = int(_mechanism(plan).strategy(plan.schedule).sensitivities(passes).argmax())
-    return np.asarray(np.arange(rounds_played(plan)) % (rounds // passes) == slot)
+    if isinstance(plan.sampling, (OnePass, Epochs)):
+        drawn = plan.sampling.draw(source.stream("target").numbered, plan.n_tasks, rounds)
+        for target in np.flatnonzero(drawn[slot])[:1]:
+            return np.array([drawn[t, target] for t in range(played)])
+    return np.asarray(np.arange(played) % (rounds // passes) == slot)
 
 
 def _root(plan: Plan) -> Floats:

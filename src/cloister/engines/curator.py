@@ -1,7 +1,7 @@
 """The curator: the one place that charges a ledger, adds noise to a sum, and posts the release.
 
-Everything that lets anything out goes through here, whatever the engine: runs, clusters, votes, accounted
-evaluations. The curator sees plans, sums and the journal; rows, states and models stay with the workers.
+Everything that lets anything out goes through here, whatever the engine: runs, streams, clusters, votes,
+accounted evaluations. It sees plans, sums and the journal; rows, states and models stay with the workers.
 """
 
 from __future__ import annotations
