@@ -18,6 +18,7 @@ from cloister.audit.claim import claimed_epsilon
 from cloister.engines import TaskStream
 from cloister.engines.curator import Curator
 from cloister.errors import AlgorithmError, BillboardError, BudgetError, InputError, PlanError, StorageError
+from cloister.groups import Groups
 from cloister.learners import Convex, ExactSolver, LeastSquares, Logistic
 from cloister.mechanisms import BLT, Gaussian, NoNoise, Toeplitz, Tree
 from cloister.privacy import gaussian_dp
@@ -206,6 +207,9 @@ def test_a_round_that_is_not_full_at_the_end_is_posted_as_it_is():
 
 def test_plans_that_cannot_take_tasks_as_they_come_are_refused():
     prior = cl.algorithms.SharedPrior(cl.learners.Regression(DIM))
+    apart = cl.algorithms.SharedPrior(cl.learners.Regression(DIM), cl.algorithms.Mean()).with_groups(
+        Groups(("north", "south"), (5, 4))
+    )
     for plan, says in [
         (
             replace(plan_of(6, 2), sampling=OnePass()),
@@ -216,6 +220,7 @@ def test_plans_that_cannot_take_tasks_as_they_come_are_refused():
             cl.Plan(cl.algorithms.Independent(cl.learners.Regression(2)), NoNoise(), InOrder(), n_tasks=9),
             "0 kinds",
         ),
+        (cl.Plan(apart, Gaussian(0.5), InOrder(), n_tasks=9), "knows no groups|kinds of rounds"),
         (plan_of(9, 6), "9 tasks, 2 a round, do not fill 6 rounds. Plan for 5 rounds, or for 12 tasks"),
         (cl.Plan(ftmrl(3), Gaussian(), InOrder(), n_tasks=3), "no noise level yet"),
     ]:
