@@ -324,15 +324,15 @@ def _tasks_of_a_round(plan: Plan) -> int:
             "A stream takes tasks in the order in which they come. "
             f"Got sampling={plan.sampling!r}. Plan with sampling=InOrder()."
         )
+    if plan.algorithm.groups is not None:
+        raise PlanError(
+            "A stream knows no groups. Plan without, or run over tasks that are known beforehand."
+        )
     if len(set(plan.rounds)) != 1 or len(plan.rounds[0].channels) != 1:
         raise PlanError(
             f"In a stream every round must be like the others, because nobody chooses when to come. "
             f"{type(plan.algorithm).__name__} has {len(set(plan.rounds))} kinds of rounds. Use FTMRL or "
             "MetaSGD, or run it over tasks that are known beforehand."
-        )
-    if plan.algorithm.groups is not None:
-        raise PlanError(
-            "A stream knows no groups. Plan without, or run over tasks that are known beforehand."
         )
     rounds, size = len(plan.rounds), plan.sampling.per_round(plan.n_tasks, len(plan.rounds))
     if (rounds - 1) * size >= plan.n_tasks:
