@@ -50,6 +50,7 @@ TYPES = {
     "cloister/local-noise/1": "cloister.algorithms.local_noise:LocalNoise",
     "cloister/local-only/1": "cloister.algorithms.federated:LocalOnly",
     "cloister/low-rank/1": "cloister.algorithms.covariance:LowRank",
+    "cloister/located/1": "cloister.algorithms.located:Located",
     "cloister/mean-regularized/1": "cloister.algorithms.mean:MeanRegularized",
     "cloister/meta-sgd/1": "cloister.algorithms.meta:MetaSGD",
     "cloister/model-averaging/1": "cloister.algorithms.averaging:ModelAveraging",

@@ -24,6 +24,7 @@ from cloister.algorithms.federated import (
 from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning
 from cloister.algorithms.independent import Independent
 from cloister.algorithms.local_noise import LocalNoise
+from cloister.algorithms.located import Located
 from cloister.algorithms.mean import MeanRegularized
 from cloister.algorithms.meta import FTMRL, MetaSGD
 from cloister.algorithms.nested import Nested
@@ -55,6 +56,7 @@ __all__ = [
     "Joint",
     "LocalNoise",
     "LocalOnly",
+    "Located",
     "LowRank",
     "Mean",
     "MeanRegularized",

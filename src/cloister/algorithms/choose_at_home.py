@@ -167,7 +167,7 @@ class ChooseAtHome(Wrapper):
 
     def _alone(self, block: Block) -> States:
         states = self.learner.prepare(block)
-        return self.learner.finish(states, block, self.learner.own_candidates, {})
+        return self.learner.finish(states, block, (), {})
 
     def _folds(self, block: Block) -> Iterator[tuple[Block, Floats]]:
         """Yield the block without each fold, and the weights of that fold's rows."""

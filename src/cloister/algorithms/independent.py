@@ -34,4 +34,4 @@ class Independent(WithoutRounds, BayesianAlgorithm):
         return self.learner.prepare(block)
 
     def finish(self, states: States, block: Block, board: BoardView) -> States:
-        return self.learner.finish(states, block, self.learner.own_candidates, {})
+        return self.learner.finish(states, block, (), {})

@@ -200,11 +200,9 @@ class Nested:
         """Return the priors of a group's tasks: the common ones, and the shared ones around its own mean."""
         common = self.candidates(learner, board)
         if not any(c.shared for c in common):  # no common mean was heard, but this group's was
-            return shared_candidates(learner, offset, [])
-        own = [c for c in common if not c.shared]
-        shared = [c for c in common if c.shared]
-        there = [replace(c, weight=GROUP_PART * c.weight, mean=c.mean + offset) for c in shared]
-        return own + [replace(c, weight=(1 - GROUP_PART) * c.weight) for c in shared] + there
+            return shared_candidates(learner, offset, [], board)
+        there = [replace(c, weight=GROUP_PART * c.weight, mean=c.mean + offset) for c in common]
+        return [replace(c, weight=(1 - GROUP_PART) * c.weight) for c in common] + there
 
 
 def _mean_share(channel: Channel) -> float:

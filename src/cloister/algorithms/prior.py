@@ -100,7 +100,7 @@ class SharedPrior(BayesianAlgorithm):
             return self.structure.message(self.learner, states, block, board), states
         said = self._said(board)
         if board.rounds <= len(self._questions[0]):
-            return question.answer(states, block, self.learner.own_candidates, said), states
+            return question.answer(states, block, (), said), states
 
         def answer(states: States, block: Block, candidates: list[Candidate]) -> States:
             return {"answer": question.answer(states, block, candidates, said)}

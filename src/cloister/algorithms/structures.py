@@ -16,7 +16,7 @@ import numpy as np
 from cloister.arrays import Array, Floats, Public, States
 from cloister.channel import Absolute, Channel, MeanAndOuter, Outer, Plain, unsvec
 from cloister.learners.learner import BayesianLearner
-from cloister.learners.linear.average import Candidate, every_class, loose_intercept, own_candidates
+from cloister.learners.linear.average import Candidate, every_class, loose_intercept
 
 if TYPE_CHECKING:
     from cloister.board.billboard import BoardView, Release
@@ -120,25 +120,25 @@ def _shrunk_mean(board: BoardView) -> Floats:
     return mean if square == 0 else mean * max(0.0, 1 - len(mean) * float(board["variance"]) / (2 * square))
 
 
-def shared_candidates(learner: BayesianLearner, mean: Floats, factors: list[Floats]) -> list[Candidate]:
-    """Return own priors (weight .1), priors around the mean (.6) and around it with a covariance (.3).
+def shared_candidates(
+    learner: BayesianLearner, mean: Floats, factors: list[Floats], board: BoardView
+) -> list[Candidate]:
+    """Return priors around the mean (weight .6) and around it with a covariance (.3); .9 if there is none.
 
-    Where neither a mean nor a covariance stands out of the noise, tasks keep to themselves.
+    Where neither a mean nor a covariance stands out of the noise, nor targets were located so that zero is
+    where they are, tasks keep to themselves.
     """
-    if not mean.any() and not factors:
-        return _own(learner, 1.0)
+    located = "located_found" in board and int(board["located_found"]) > 0
+    if not (mean.any() or factors or located):
+        return []
     plain, loose, full = learner.prior_scales
     isotropic = math.sqrt(plain) * np.eye(learner.size)
     around = [isotropic]
     if learner.intercept:
         around.append(math.sqrt(loose) * every_class(loose_intercept(learner.dim, 30.0, True), learner.size))
-    shared = [Candidate(0.6 / len(around), mean, factor, True) for factor in around]
+    shared = [Candidate((0.6 if factors else 0.9) / len(around), mean, factor, True) for factor in around]
     shared += [Candidate(0.3 / len(factors), mean, math.sqrt(full) * f, True) for f in factors]
-    return _own(learner, 0.1) + shared
-
-
-def _own(learner: BayesianLearner, weight: float) -> list[Candidate]:
-    return own_candidates(learner.size, learner.dim, learner.intercept, weight)
+    return shared
 
 
 def _short_rounds(size: int, n_tasks: int, mu: float) -> int:
@@ -179,7 +179,7 @@ class Mean:
         return _shrunk_mean(board)
 
     def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
-        return shared_candidates(learner, self.mean(learner, board), [])
+        return shared_candidates(learner, self.mean(learner, board), [], board)
 
 
 @dataclass(frozen=True)
@@ -239,11 +239,11 @@ class Joint:
         return _shrunk_mean(board)
 
     def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
-        """Return own priors, priors around the mean, and with the covariance where it is significant."""
+        """Return priors around the mean, and with the covariance where it is significant."""
         weight = float(board["moment_weight"])
         noise = math.sqrt(float(board["moment_noise"])) / weight
         factors = covariance_factors(board["moment"] / weight, noise)
-        return shared_candidates(learner, self.mean(learner, board), factors)
+        return shared_candidates(learner, self.mean(learner, board), factors, board)
 
 
 def _unit(weights: Floats) -> Floats:
@@ -280,15 +280,14 @@ class Subspace:
         return np.zeros(learner.size)
 
     def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
-        """Return shrunk covariances mixed with identity, unshrunk ones lifted by the noise's edge, and I."""
+        """Return shrunk covariances mixed with identity, and unshrunk ones lifted by the noise's edge."""
         dim, noise, total = learner.size, float(board["noise"]), board["moment"]
         kept, vectors = spikes(total, noise)
         raised = edge(noise, dim)
         matrices = [compose(kept, vectors, r) for r in (0.003, 0.01, 0.03, 0.1, 0.3) if kept.any()]
         matrices += [lifted(total, raised), lifted(total, raised / 2)]
-        own = _own(learner, 1.0 / (1 + len(matrices)))
-        zero = np.zeros(dim)
-        return own + [Candidate(1.0 / (1 + len(matrices)), zero, factor_of(m), False) for m in matrices]
+        zero, weight = np.zeros(dim), 1.0 / (1 + len(matrices))
+        return [Candidate(weight, zero, factor_of(m), False) for m in matrices]
 
 
 @dataclass(frozen=True)
@@ -319,7 +318,7 @@ class Support:
         return np.zeros(learner.size)
 
     def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
-        """Return diagonal priors at three thresholds, and own ones."""
+        """Return diagonal priors at three thresholds."""
         dim, noise = learner.size, float(board["noise"])
         above = board["size"] - np.median(board["size"])
         diagonals = []
@@ -328,7 +327,7 @@ class Support:
             if kept.sum() > 0:
                 diagonals.append(np.sqrt(np.maximum(kept * dim / kept.sum(), 1e-6)))
         zero, weight = np.zeros(dim), 1.0 / (1 + len(diagonals))
-        return _own(learner, weight) + [Candidate(weight, zero, np.diag(d), False) for d in diagonals]
+        return [Candidate(weight, zero, np.diag(d), False) for d in diagonals]
 
 
 def significant(matrix: Floats, noise: float) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cloister.algorithm import Algorithm
+from cloister.algorithms.located import Located
 from cloister.algorithms.prior import SharedPrior
 from cloister.algorithms.structures import Joint, Mean, Structure, Subspace, Support
 from cloister.errors import InputError
@@ -27,8 +29,9 @@ class _SharedPrior(BasePrivate):
 
     structure: str = "auto"
 
-    def _algorithm(self, codebook: Codebook) -> SharedPrior:
-        return SharedPrior(self._learner(codebook), self._structure(codebook))
+    def _algorithm(self, codebook: Codebook) -> Algorithm:
+        shared = SharedPrior(self._learner(codebook), self._structure(codebook))
+        return shared if self._classify else Located(shared, intercept=1 / codebook.row_scale)
 
     def _structure(self, codebook: Codebook) -> Structure:
         several = codebook.classes is not None and codebook.classes > 2

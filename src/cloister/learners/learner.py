@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from cloister.arrays import Array, Floats, States
 from cloister.errors import PlanError
 from cloister.learners.descent import Solver
-from cloister.learners.linear.average import Candidate
 from cloister.learners.linear.losses import Loss
 from cloister.learners.linear.question import Candidates, Question, Said
 from cloister.rows import Rows
@@ -66,11 +65,6 @@ class BayesianLearner(ABC):
     def last(self) -> tuple[Question, ...]:
         """What they are asked when the mean is known."""
 
-    @property
-    @abstractmethod
-    def own_candidates(self) -> list[Candidate]:
-        """The priors of a task on its own."""
-
     @abstractmethod
     def prepare(self, block: Block) -> States:
         """Return private state."""
@@ -85,7 +79,7 @@ class BayesianLearner(ABC):
 
     @abstractmethod
     def finish(self, states: States, block: Block, candidates: Candidates, said: Said) -> States:
-        """Return models, averaged over candidates by each task's own evidence."""
+        """Return models, averaged over candidates and the task's own prior by its own evidence."""
 
 
 class ClientLearner(ABC):

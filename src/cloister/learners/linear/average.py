@@ -6,15 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cloister.arrays import Floats
+from cloister.arrays import Floats, States
 
 __all__ = [
     "Candidate",
+    "Posterior",
     "every_class",
     "evidence_weights",
+    "log_sum",
     "loose_intercept",
+    "mixture",
     "normal_on_grid",
-    "own_candidates",
 ]
 
 
@@ -22,6 +24,7 @@ __all__ = [
 class Candidate:
     """A public guess at the prior: mean, a factor L of its covariance LL' up to scale, and its weight.
 
+    What the weights of all candidates leave of 1 is the weight of the task's own prior, in its own units.
     `shared` says whether the prior's scale follows what the tasks said about it, or is free (flat).
     """
 
@@ -29,6 +32,48 @@ class Candidate:
     mean: Floats
     factor: Floats
     shared: bool
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Posterior:
+    """What one kind of prior makes of every task's rows, and how well it foresaw their targets.
+
+    Attributes
+    ----------
+    log_evidence : array of shape (tasks,)
+        Log marginal likelihood of the targets, times the prior weight; in units that all kinds share.
+    coef, covariance : arrays of shapes (tasks, size) and (tasks, size, size)
+        Mean and covariance of the weights, in public units.
+    noise : array of shape (tasks,), optional
+        Expected noise variance, for regression.
+    """
+
+    log_evidence: Floats
+    coef: Floats
+    covariance: Floats
+    noise: Floats | None = None
+
+
+def mixture(parts: list[Posterior]) -> States:
+    """Average posteriors by their evidence: the first two moments of the mixture."""
+    (chances,) = evidence_weights([np.stack([part.log_evidence for part in parts], axis=1)], [np.zeros(1)])
+    coef = np.zeros_like(parts[0].coef)
+    for chance, part in zip(chances.T, parts, strict=True):
+        coef += chance[:, None] * part.coef
+    covariance = np.zeros_like(parts[0].covariance)
+    for chance, part in zip(chances.T, parts, strict=True):
+        away = part.coef - coef
+        covariance += chance[:, None, None] * (part.covariance + away[:, :, None] * away[:, None, :])
+    models = {"coef": coef, "covariance": covariance}
+    noise = [part.noise for part in parts if part.noise is not None]
+    return models | ({"noise": (chances * np.stack(noise, axis=1)).sum(axis=1)} if noise else {})
+
+
+def log_sum(scores: Floats) -> Floats:
+    """Return log sum exp over all axes but the first."""
+    flat = scores.reshape(len(scores), -1)
+    top = flat.max(axis=1)
+    return np.asarray(top + np.log(np.exp(flat - top[:, None]).sum(axis=1)))
 
 
 def evidence_weights(log_evidence: list[Floats], log_prior: list[Floats]) -> list[Floats]:
@@ -60,12 +105,3 @@ def loose_intercept(dim: int, variance: float, intercept: bool) -> Floats:
 def every_class(factor: Floats, size: int) -> Floats:
     """Repeat one class's factor along the diagonal, so that all classes are treated alike."""
     return np.asarray(np.kron(np.eye(size // len(factor)), factor), dtype=np.float64)
-
-
-def own_candidates(size: int, dim: int, intercept: bool, weight: float) -> list[Candidate]:
-    """Return the priors of a task on its own: zero mean, with and without a loose intercept.
-
-    `size` is a multiple of `dim` when there are several classes; all are treated alike.
-    """
-    factors = [np.eye(size)] + ([every_class(loose_intercept(dim, 100.0, True), size)] if intercept else [])
-    return [Candidate(weight / len(factors), np.zeros(size), factor, False) for factor in factors]

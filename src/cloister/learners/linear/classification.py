@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,14 +14,17 @@ from cloister.channel import Channel, Plain
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import (
     Candidate,
+    Posterior,
     evidence_weights,
+    log_sum,
     loose_intercept,
+    mixture,
     normal_on_grid,
-    own_candidates,
 )
 from cloister.learners.linear.losses import Softmax
+from cloister.learners.linear.own_units import OwnUnits
 from cloister.learners.linear.question import Candidates, Question, Said, centred, tempered
-from cloister.learners.linear.softmax import NEGLIGIBLE, laplace, mode, posterior
+from cloister.learners.linear.softmax import NEGLIGIBLE, LaplaceFit, laplace, mode, posterior
 
 if TYPE_CHECKING:
     from cloister.tasks import Block
@@ -30,6 +34,19 @@ __all__ = ["Classification"]
 
 #: Grid of the prior's variance, for rows of norm at most about 1.
 VARIANCES = np.geomspace(1e-2, 1e2, 9)
+#: A task alone, in its own units: grid of the prior variance of a score's slopes, all together.
+OWN_VARIANCES = np.geomspace(1e-3, 1e2, 11)
+#: With fewer rows than this a task on its own has its rates and no slopes.
+LEAST_ROWS = 4
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Scored:
+    """A prior's fit, its evidence times its weight by variance, and the way from its units to public ones."""
+
+    fit: LaplaceFit
+    scores: Floats
+    to_public: Callable[[Floats, Floats], tuple[Floats, Floats]]
 
 
 @dataclass(frozen=True)
@@ -72,10 +89,6 @@ class Classification(BayesianLearner):
     def loss(self) -> Softmax:
         return Softmax(self.dim, self.classes)
 
-    @property
-    def own_candidates(self) -> list[Candidate]:
-        return own_candidates(self.size, self.dim, self.intercept, weight=1.0)
-
     def prepare(self, block: Block) -> States:
         return {}
 
@@ -95,7 +108,7 @@ class Classification(BayesianLearner):
         return found.reshape(len(block), self.size)
 
     def own_weights(self, states: States, block: Block) -> Floats:
-        weights: Floats = self.finish(states, block, self.own_candidates, {})["coef"]
+        weights: Floats = self.finish(states, block, (), {})["coef"]
         return weights
 
     def _variances(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
@@ -103,7 +116,7 @@ class Classification(BayesianLearner):
         factor = loose_intercept(self.dim, 3.0, self.intercept)
         fit = laplace(
             self._whiten(block, factor),
-            self._scores(block, candidates[-1].mean),  # the last is around the mean, if there is one
+            self._scores(block, candidates[-1].mean if candidates else np.zeros(self.size)),
             block.y,
             block.weight,
             VARIANCES,
@@ -118,38 +131,77 @@ class Classification(BayesianLearner):
         return np.array([center, max(0.7, math.sqrt(float(mass @ (grid - center) ** 2)))])
 
     def finish(self, states: States, block: Block, candidates: Candidates, said: Said) -> States:
-        """Average over candidates and prior variances by the task's own Laplace evidence."""
+        """Average over candidates, prior variances and the own prior by the task's own Laplace evidence."""
+        own = 1 - sum(candidate.weight for candidate in candidates)
+        fits = [self._around(block, candidate, said) for candidate in candidates]
+        if own > 1e-9:
+            fits.append(self._alone(block, own))
+        worth = np.stack([log_sum(part.scores) for part in fits], axis=1)
+        (chances,) = evidence_weights([worth], [np.zeros(1)])
+        parts = []
+        for part, chance, log_evidence in zip(fits, chances.T, worth.T, strict=True):
+            (share,) = evidence_weights([part.scores], [np.zeros(1)])
+            found = posterior(part.fit, np.where((chance > NEGLIGIBLE)[:, None], share, 0.0))
+            parts.append(Posterior(log_evidence, *part.to_public(*found)))
+        return mixture(parts)
+
+    def _around(self, block: Block, candidate: Candidate, said: Said) -> _Scored:
+        """Fit each task with a public prior."""
         grid = np.log(VARIANCES)
-        flat = np.full(len(grid), -math.log(len(grid)))
-        follow = normal_on_grid(grid, *map(float, said["scale"])) if "scale" in said else flat
-        fits = [
-            laplace(
-                self._whiten(block, c.factor),
-                self._scores(block, c.mean),
-                block.y,
-                block.weight,
-                VARIANCES,
-                classes=self.classes,
-            )
-            for c in candidates
-        ]
-        weights = evidence_weights(
-            [fit.log_evidence for fit in fits],
-            [math.log(c.weight) + (follow if c.shared else flat) for c in candidates],
-        )
-        coef = np.zeros((len(block), self.size))
-        second = np.zeros((len(block), self.size, self.size))
-        for candidate, fit, weight in zip(candidates, fits, weights, strict=True):
-            total = weight.sum(axis=1)
-            share = np.where(total > NEGLIGIBLE, weight.T / np.maximum(total, NEGLIGIBLE), 0.0).T
-            inner, spread = posterior(fit, share)
+        follow = np.full(len(grid), -math.log(len(grid)))
+        if candidate.shared and "scale" in said:
+            follow = normal_on_grid(grid, *map(float, said["scale"]))
+        X, scores = self._whiten(block, candidate.factor), self._scores(block, candidate.mean)
+        fit = laplace(X, scores, block.y, block.weight, VARIANCES, classes=self.classes)
+
+        def to_public(inner: Floats, spread: Floats) -> tuple[Floats, Floats]:
             mean = candidate.mean + (inner.reshape(len(block), 1, -1) @ candidate.factor.T)[:, 0]
-            spread = candidate.factor @ spread @ candidate.factor.T
-            coef += total[:, None] * mean
-            second += total[:, None, None] * (spread + mean[:, :, None] * mean[:, None, :])
-        return {"coef": coef, "covariance": second - coef[:, :, None] * coef[:, None, :]}
+            return mean, candidate.factor @ spread @ candidate.factor.T
+
+        return _Scored(fit, fit.log_evidence + follow + math.log(candidate.weight), to_public)
+
+    def _alone(self, block: Block, weight: float = 1.0) -> _Scored:
+        """Fit each task in its own units, from its own smoothed rates: slopes over a grid of variances.
+
+        The intercepts' priors are worth one row, around the own rates: with no slopes, and for a task of one
+        class, these are what it predicts.
+        """
+        units = OwnUnits.of(block.X, block.weight, self.intercept)
+        few, q = units.count < LEAST_ROWS, self.classes - 1
+        X, offset = np.where(few[:, None, None], 0.0, units.rows), np.zeros((len(block), q))
+        worth = np.full(len(block), math.log(weight / len(OWN_VARIANCES)))
+        if self.intercept:
+            X = np.concatenate([np.where(units.weight > 0, 1.0, 0.0)[..., None], X], axis=2)
+            counts = (units.weight[:, None, :] @ (block.y[..., None] == np.arange(self.classes)))[:, 0]
+            odds = np.log(counts + 0.5)
+            offset = odds[:, 1:] - odds[:, :1]
+            worth -= 0.5 * q * np.log1p(units.total)
+        variances = OWN_VARIANCES / max(1, units.rows.shape[2])
+        scores = np.broadcast_to(offset[:, None, :], (*block.y.shape, q))
+        fit = laplace(X, scores, block.y, units.weight, variances, classes=self.classes)
+
+        def to_public(inner: Floats, spread: Floats) -> tuple[Floats, Floats]:
+            weights = np.array(inner.reshape(len(block), q, -1))
+            if self.intercept:
+                weights[:, :, 0] += offset
+            turn = _of_every_class(units.back, q)
+            coef = (weights @ units.back.swapaxes(1, 2)).reshape(len(block), self.size)
+            return coef, turn @ spread @ turn.swapaxes(1, 2)
+
+        log_evidence = fit.log_evidence + worth[:, None]
+        log_evidence[:, 1:] = np.where(few[:, None], -np.inf, log_evidence[:, 1:])
+        return _Scored(fit, log_evidence, to_public)
 
     def _whiten(self, block: Block, factor: Floats) -> Floats:
         """Return features times a factor's block for one class: candidates treat all classes alike."""
         with np.errstate(all="ignore"):
             return np.asarray(block.X @ factor[: self.dim, : self.dim])
+
+
+def _of_every_class(turn: Floats, q: int) -> Floats:
+    """Repeat each task's (d, d) matrix along the diagonal, once for each class but the reference."""
+    k, d, _ = turn.shape
+    out = np.zeros((k, q, d, q, d))
+    for c in range(q):
+        out[:, c, :, c] = turn
+    return out.reshape(k, q * d, q * d)

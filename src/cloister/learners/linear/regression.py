@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,8 +11,15 @@ import numpy as np
 from cloister.arrays import Floats, States
 from cloister.channel import Absolute, Channel, Plain
 from cloister.learners.learner import BayesianLearner
-from cloister.learners.linear.average import Candidate, evidence_weights, normal_on_grid, own_candidates
+from cloister.learners.linear.average import (
+    Posterior,
+    evidence_weights,
+    log_sum,
+    mixture,
+    normal_on_grid,
+)
 from cloister.learners.linear.losses import LeastSquares
+from cloister.learners.linear.own_units import OwnUnits
 from cloister.learners.linear.question import Candidates, Question, Said, centred, tempered
 from cloister.learners.linear.ridge import RidgeFit, ridge_fit
 from cloister.learners.linear.summary import Summary, summary, summary_of
@@ -27,6 +34,13 @@ LAMBDAS = np.geomspace(1e-4, 1e2, 19)
 #: Grid of the noise variance's prior scale, for targets in [-1, 1].
 NOISE_RANGE = (2e-4, 0.5)
 NOISE_SCALES = np.geomspace(*NOISE_RANGE, 8)
+#: A task alone, in its own units: penalties, the last of which leaves no slope, with their log weights, and
+#: the grid of the noise variance's prior scale.
+OWN_LAMBDAS = np.append(np.geomspace(1e-3, 1e3, 13), 1e12)
+OWN_LAMBDA_WEIGHTS = np.log(np.append(np.full(13, 0.95 / 13), 0.05))
+OWN_SCALES = np.geomspace(1e-6, 1.0, 9)
+#: With fewer rows than this a task on its own has a mean and no slopes.
+LEAST_ROWS = 4
 
 
 @dataclass(frozen=True)
@@ -72,10 +86,6 @@ class Regression(BayesianLearner):
     def loss(self) -> LeastSquares:
         return LeastSquares(self.dim)
 
-    @property
-    def own_candidates(self) -> list[Candidate]:
-        return own_candidates(self.dim, self.dim, self.intercept, weight=1.0)
-
     def prepare(self, block: Block) -> States:
         """Sum the block up once; rounds then cost a few matrix-vector products a task."""
         stats = summary(block.X, block.y, block.weight)
@@ -86,15 +96,14 @@ class Regression(BayesianLearner):
         return summary_of(states).offset(states["inverse"], point)
 
     def own_weights(self, states: States, block: Block) -> Floats:
-        return _mean(*_average(summary_of(states), self.own_candidates, {}))
+        return self._alone(block, {}).coef
 
     def _own_level(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
         """Say the log of the own noise variance, as a point between two ends, weighted by trust in it."""
-        stats = summary_of(states)
-        fits, weights = _average(stats, self.own_candidates, {})
-        noise = sum(_variance(stats, *part).sum(axis=1) for part in zip(fits, weights, strict=True))
+        noise = self._alone(block, {}).noise
+        assert noise is not None
         low, high = np.log(NOISE_RANGE)
-        level = np.clip((np.log(noise) - low) / (high - low), 0.0, 1.0)
+        level = np.clip((np.log(np.maximum(noise, 1e-300)) - low) / (high - low), 0.0, 1.0)
         trust = np.minimum(1.0, states["count"] / 20)
         return np.stack([trust * level, trust * (1 - level)], axis=1)
 
@@ -113,6 +122,8 @@ class Regression(BayesianLearner):
         """Say how well each lambda of the shared priors explains the own data: centred log evidence."""
         stats, level = summary_of(states), _level(said)
         shared = [c for c in candidates if c.shared] or candidates
+        if not shared:
+            return np.zeros((len(block), len(LAMBDAS)))
         fits = [ridge_fit(stats, c.mean, c.factor, LAMBDAS, NOISE_SCALES) for c in shared]
         weights = [level + math.log(c.weight) for c in shared]
         joint = np.concatenate(
@@ -123,8 +134,58 @@ class Regression(BayesianLearner):
 
     def finish(self, states: States, block: Block, candidates: Candidates, said: Said) -> States:
         """Average over candidates, lambdas and noise scales by the task's own marginal likelihood."""
-        stats = summary_of(states)
-        return _mix(stats, *_average(stats, candidates, said))
+        own = 1 - sum(candidate.weight for candidate in candidates)
+        parts = [_public(summary_of(states), candidates, said)] if candidates else []
+        if own > 1e-9:
+            alone = self._alone(block, said)
+            parts.append(replace(alone, log_evidence=alone.log_evidence + math.log(own)))
+        return mixture(parts)
+
+    def _alone(self, block: Block, said: Said) -> Posterior:
+        """Fit each task in its own units: ridge regression over a grid of penalties, and no slopes at all.
+
+        Penalties are weighed by evidence times the likelihood of leaving one row out: either alone is fooled
+        more often by few rows. The intercept has a prior worth one row, around the own mean; the noise scale
+        follows what tasks said of it, or is free in own units.
+        """
+        units = OwnUnits.of(block.X, block.weight, self.intercept)
+        y = np.where(units.weight > 0, block.y, 0.0)
+        total = np.where(units.total > 0, units.total, 1.0)
+        center = (units.weight * y).sum(axis=1) / total if self.intercept else np.zeros(len(block))
+        away = np.where(units.weight > 0, y - center[:, None], 0.0)
+        scale = np.sqrt((units.weight * away**2).sum(axis=1) / total)
+        scale = np.where(scale > 1e-9 * np.abs(y).max(axis=1, initial=0.0), scale, 1.0)
+        stats = summary(units.rows, away / scale[:, None], units.weight)
+        heard = _heard(said)
+        scales, level = OWN_SCALES, _own_level(units)
+        if heard is not None:
+            scales, level = NOISE_SCALES / scale[:, None, None] ** 2, heard
+        width = units.rows.shape[2]
+        fit = ridge_fit(stats, np.zeros(width), np.eye(width), OWN_LAMBDAS, scales)
+        joint = fit.log_evidence + OWN_LAMBDA_WEIGHTS[:, None] + level
+        joint[:, :-1] = np.where((units.count < LEAST_ROWS)[:, None, None], -np.inf, joint[:, :-1])
+        worth = log_sum(joint) - units.total * np.log(scale)
+        if self.intercept:
+            worth -= 0.5 * np.log1p(units.total)
+        (weights,) = evidence_weights(
+            [joint], [_left_out(stats, fit, units, away / scale[:, None], self.intercept)[..., None]]
+        )
+        found = _mix(stats, [fit], [weights])
+        return self._to_public(units, center, scale, found, worth)
+
+    def _to_public(
+        self, units: OwnUnits, center: Floats, scale: Floats, found: Posterior, worth: Floats
+    ) -> Posterior:
+        assert found.noise is not None
+        coef, covariance = found.coef, found.covariance
+        if self.intercept:  # put what the mean of the rows says in front
+            coef = np.column_stack([center / scale, coef])
+            inner, covariance = covariance, np.zeros((len(coef), coef.shape[1], coef.shape[1]))
+            covariance[:, 1:, 1:] = inner
+            covariance[:, 0, 0] = found.noise / (1 + units.total)
+        turn = scale[:, None, None] * units.back
+        coef = (turn @ coef[..., None])[..., 0]
+        return Posterior(worth, coef, turn @ covariance @ turn.swapaxes(1, 2), scale**2 * found.noise)
 
 
 def _usual_lambdas(value: Floats, noise: float) -> Floats:
@@ -133,14 +194,50 @@ def _usual_lambdas(value: Floats, noise: float) -> Floats:
     return tempered(max(0.0, 1 - (len(value) - 1) * noise**2 / square) * value, noise)
 
 
-def _level(said: Said) -> Floats:
-    """Return the log weights of the noise scales: around what tasks said, or all alike."""
+def _own_level(units: OwnUnits) -> Floats:
+    """Return the log weights of noise scales in own units: small ones are unlikely.
+
+    The more so where there are as many features as rows, so that any targets could be fitted exactly.
+    """
+    power = np.where(units.count > units.rows.shape[2] + 1, 0.25, 1.0)[:, None, None]
+    weights = power * np.log(OWN_SCALES)
+    return np.asarray(weights - np.log(np.exp(weights).sum(axis=2, keepdims=True)))
+
+
+def _heard(said: Said) -> Floats | None:
+    """Return the log weights of the noise scales around what tasks said, if it was heard."""
     if "level" in said and np.isfinite(said["level"][1]):
         return normal_on_grid(np.log(NOISE_SCALES), *map(float, said["level"]))
-    return np.full(len(NOISE_SCALES), -math.log(len(NOISE_SCALES)))
+    return None
 
 
-def _average(stats: Summary, candidates: Candidates, said: Said) -> tuple[list[RidgeFit], list[Floats]]:
+def _level(said: Said) -> Floats:
+    """Return the log weights of the noise scales: around what tasks said, or all alike."""
+    heard = _heard(said)
+    return np.full(len(NOISE_SCALES), -math.log(len(NOISE_SCALES))) if heard is None else heard
+
+
+def _left_out(stats: Summary, fit: RidgeFit, units: OwnUnits, y: Floats, intercept: bool) -> Floats:
+    r"""Return, for each penalty, the log-likelihood of every row under a fit to the others, (tasks, lambdas).
+
+    A residual is larger by :math:`1/(1-h)` if its row is left out, h being its leverage; the variance is
+    that of all such residuals.
+    """
+    root = np.sqrt(units.weight)[..., None]
+    spectrum = stats.spectrum(None)
+    along = spectrum.rows if spectrum.rows is not None else root * (units.rows @ spectrum.basis)
+    values = spectrum.values[:, :, None]
+    kept = 1 / (values + OWN_LAMBDAS) if spectrum.rows is None else values / (values + OWN_LAMBDAS)
+    leverage = np.square(along) @ kept
+    if intercept:
+        leverage = leverage + (units.weight / np.where(units.total > 0, units.total, 1.0)[:, None])[..., None]
+    residual = y[..., None] - units.rows @ fit.solutions.swapaxes(1, 2)
+    left_out = root * residual / np.maximum(1 - leverage, 1e-10)
+    mean = np.square(left_out).sum(axis=1) / np.where(units.total > 0, units.total, 1.0)[:, None]
+    return np.asarray(-0.5 * units.total[:, None] * np.log(mean + 1e-12))
+
+
+def _public(stats: Summary, candidates: Candidates, said: Said) -> Posterior:
     """Fit every candidate, and weigh its lambdas and noise scales by evidence."""
     level = _level(said)
     follow = normal_on_grid(np.log(LAMBDAS), np.log(2 * NOISE_SCALES)[:, None], 1.5).T
@@ -150,16 +247,15 @@ def _average(stats: Summary, candidates: Candidates, said: Said) -> tuple[list[R
     follow = follow + level
     flat = np.full((len(LAMBDAS), 1), -math.log(len(LAMBDAS))) + level
     fits = [ridge_fit(stats, c.mean, c.factor, LAMBDAS, NOISE_SCALES) for c in candidates]
-    weights = evidence_weights(
-        [fit.log_evidence for fit in fits],
-        [math.log(c.weight) + (follow if c.shared else flat) for c in candidates],
-    )
-    return fits, weights
+    evidence = [fit.log_evidence for fit in fits]
+    priors = [math.log(c.weight) + (follow if c.shared else flat) for c in candidates]
+    worth = log_sum(np.stack([log_sum(e + p) for e, p in zip(evidence, priors, strict=True)], axis=1))
+    return replace(_mix(stats, fits, evidence_weights(evidence, priors)), log_evidence=worth)
 
 
 def _variance(stats: Summary, fit: RidgeFit, joint: Floats) -> Floats:
     """Return the expected noise variance by lambda, times the weight of that lambda."""
-    total = (joint * (NOISE_SCALES + fit.residual[:, :, None])).sum(axis=2)
+    total = (joint * (fit.scales + fit.residual[:, :, None])).sum(axis=2)
     return np.asarray(total / (1 + stats.count[:, None]))
 
 
@@ -172,8 +268,8 @@ def _mean(fits: list[RidgeFit], weights: list[Floats]) -> Floats:
     return mean
 
 
-def _mix(stats: Summary, fits: list[RidgeFit], weights: list[Floats]) -> States:
-    """Match the first two moments of the mixture of posteriors."""
+def _mix(stats: Summary, fits: list[RidgeFit], weights: list[Floats]) -> Posterior:
+    """Match the first two moments of the mixture of posteriors; what it is worth is left open."""
     coef = _mean(fits, weights)
     covariance = np.zeros((*coef.shape, coef.shape[1]))
     noise = np.zeros(len(coef))
@@ -188,4 +284,4 @@ def _mix(stats: Summary, fits: list[RidgeFit], weights: list[Floats]) -> States:
             covariance += (variance[:, :, None] * fit.bump).swapaxes(1, 2) @ fit.bump
         if fit.prior is not None:
             covariance += (variance * fit.rest).sum(axis=1)[:, None, None] * fit.prior
-    return {"coef": coef, "covariance": covariance, "noise": noise}
+    return Posterior(np.zeros(len(coef)), coef, covariance, noise)

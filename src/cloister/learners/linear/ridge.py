@@ -58,6 +58,8 @@ class RidgeFit:
         Log marginal likelihood, up to a constant of the task.
     residual : array of shape (tasks, lambdas)
         The Q of the module's formula.
+    scales : array of shape (scales,) or (tasks, 1, scales)
+        The noise scales.
     """
 
     center: Floats
@@ -69,6 +71,7 @@ class RidgeFit:
     bump: Floats | None
     log_evidence: Floats
     residual: Floats
+    scales: Floats
 
 
 def ridge_fit(stats: Summary, center: Floats, factor: Floats, lambdas: Floats, scales: Floats) -> RidgeFit:
@@ -81,8 +84,10 @@ def ridge_fit(stats: Summary, center: Floats, factor: Floats, lambdas: Floats, s
     >>> ridge_fit(block, np.zeros(1), np.eye(1), np.array([1.0, 4.0]), np.ones(1)).solutions.ravel().tolist()
     [0.8, 0.5]
     """
-    scale, first = factor[-1, -1], factor[0, 0]
-    loose = first >= scale and np.array_equal(factor, np.diag([first] + [scale] * (len(factor) - 1)))
+    scale, first = (factor[-1, -1], factor[0, 0]) if len(factor) else (1.0, 1.0)
+    loose = not len(factor) or (
+        first >= scale and np.array_equal(factor, np.diag([first] + [scale] * (len(factor) - 1)))
+    )
     spectrum = stats.spectrum(None if loose else factor)
     lams = lambdas / scale**2 if loose else lambdas
     start, inner, along = stats.against(center, spectrum)
@@ -111,4 +116,6 @@ def ridge_fit(stats: Summary, center: Floats, factor: Floats, lambdas: Floats, s
         - 0.5 * (stats.count[:, None, None] + 1) * np.log(scales + residual[:, :, None])
         + 0.5 * np.log(scales)
     )
-    return RidgeFit(center, solutions, spectrum.basis, spread, prior, rest, bump, log_evidence, residual)
+    return RidgeFit(
+        center, solutions, spectrum.basis, spread, prior, rest, bump, log_evidence, residual, scales
+    )

@@ -180,7 +180,8 @@ def statistics(X: Array, y: Array, weight: Array) -> Statistics:
         gram = weighted.swapaxes(1, 2) @ X
         cross = (weighted.swapaxes(1, 2) @ y[..., None])[..., 0]
         square, count = (weight * y * y).sum(axis=1), weight.sum(axis=1)
-        size = np.abs(gram).max(axis=(1, 2)) + np.abs(cross).max(axis=1) + square + count
+        size = np.abs(gram).max(axis=(1, 2), initial=0.0) + np.abs(cross).max(axis=1, initial=0.0)
+        size += square + count
         sane = size < ABSURD  # False for NaN too
     return Statistics(
         np.where(sane[:, None, None], gram, 0.0),
