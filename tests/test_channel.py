@@ -31,6 +31,7 @@ from cloister.channel import (
 )
 from cloister.errors import InputError, PlanError
 from cloister.learners import Classification, Regression
+from cloister.learners.linear.average import Candidate
 from cloister.tasks import Block
 
 SHARES = (0.05, 0.15, 0.3, 1 / 3, 0.4, 0.6, 0.66, 2 / 3, 0.67, 0.8, 0.95)
@@ -389,7 +390,7 @@ def test_the_level_message_of_regression_is_non_negative_and_short():
     learner, block = Regression(3), wild_block()
     (question,) = learner.first
     with np.errstate(all="ignore"):
-        message = question.answer(learner.prepare(block), block, learner.own_candidates, {})
+        message = question.answer(learner.prepare(block), block, (), {})
     assert (message >= 0).all()
     assert (message.sum(axis=1) <= 1 + 1e-12).all()
     assert message.sum(axis=1)[0] == pytest.approx(1.0)  # 30 rows: full trust
@@ -404,7 +405,8 @@ def test_the_scale_message_is_centred_and_clipped(classes):
     learner = Regression(3) if classes is None else Classification(3, classes)
     block, (question,) = wild_block(classes), learner.last
     with np.errstate(all="ignore"):
-        message = question.answer(learner.prepare(block), block, learner.own_candidates, {})
+        around_zero = Candidate(1.0, np.zeros(learner.size), np.eye(learner.size), True)
+        message = question.answer(learner.prepare(block), block, [around_zero], {})
     assert np.isfinite(message).all()
     said = np.delete(message, 7, axis=0)  # a weight of 1e25 leaves nothing but rounding
     np.testing.assert_allclose(said.sum(axis=1), 0, atol=1e-9 * np.abs(said).max())

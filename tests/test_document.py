@@ -25,7 +25,7 @@ cross-entropy/1 cross-validated-tuning/1 decomposed/1 descent/1 ditto/1 entry-sp
 everyone/1 ewc/1 exact-solver/1 fed-avg/1 fed-prox/1 fine-tuning/1 fixed-size/1 ftmrl/1 gaussian/1
 geometric-budget/1 group-sparse/1 groups/1 in-order/1 increment/1 independent/1 joint/1 l2-laplace/1
 least-squares/1
-local-noise/1 local-only/1 logistic/1 low-rank/1 mean/1 mean-regularized/1 meta-sgd/1
+local-noise/1 local-only/1 located/1 logistic/1 low-rank/1 mean/1 mean-regularized/1 meta-sgd/1
 model-averaging/1 module/1 nested/1 no-noise/1 offset/1 one-pass/1 personalized/1 plan/1 poisson/1 position/1
 power-budget/1 quadratic/1 regression/1 server-adam/1 server-average/1 server-momentum/1
 shared-prior/1 softmax/1 squared-norm/1 subspace/1 support/1 symmetrized-kl/1 task-sparse/1
@@ -49,6 +49,8 @@ WORKING_VALUES = {
             "LaplaceFit",
             "Loop",
             "NetworkRows",
+            "OwnUnits",
+            "Posterior",
             "Precision",
             "Question",
             "RidgeFit",
@@ -182,6 +184,7 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
         finetune=cl.algorithms.FineTuning(SOLVER, cl.learners.EWC(0.5)),
     ),
     cl.algorithms.Independent(cl.learners.Regression(2, intercept=False)),
+    cl.algorithms.Located(cl.algorithms.SharedPrior(cl.learners.Regression(3)), intercept=0.5),
     cl.algorithms.LocalNoise(cl.algorithms.MeanRegularized(cl.learners.LeastSquares(2), rounds=3), 0.5, 0.25),
     cl.algorithms.LocalOnly(NET, SOLVER),
     cl.algorithms.ModelAveraging(cl.learners.Logistic(2), lam=0.5, clip=0.5, steps=7),

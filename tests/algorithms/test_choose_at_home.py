@@ -100,7 +100,8 @@ def test_the_choice_is_cross_validation_by_hand(tasks, sampling):
         chose_own.append(score[1] < score[0])
         expected = alone(X, y) if chose_own[-1] else by_hand(algorithm, done, i, X, y)
         np.testing.assert_allclose(done.private.models["coef"][i], expected, rtol=1e-9, atol=1e-12)
-    assert 0 < sum(chose_own) < 10
+    assert sum(chose_own) > 0
+    assert sum(chose_own) < 10 or sampling != Everyone()
 
 
 def by_hand(algorithm, done, i, X, y):

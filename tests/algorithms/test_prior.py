@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,13 @@ from cloister.channel import unsvec
 from cloister.learners import Classification, Regression
 from cloister.learners.linear.average import Candidate
 from cloister.learners.linear.classification import VARIANCES
-from cloister.learners.linear.regression import LAMBDAS, NOISE_SCALES
+from cloister.learners.linear.regression import (
+    LAMBDAS,
+    NOISE_SCALES,
+    OWN_LAMBDA_WEIGHTS,
+    OWN_LAMBDAS,
+    OWN_SCALES,
+)
 from cloister.mechanisms import Gaussian, NoNoise
 
 STRUCTURES = [Joint(), Mean(), Subspace(), Support()]
@@ -109,7 +116,7 @@ def test_a_task_at_home_equals_the_dense_formulas(said):
     y = X @ [0.3, -0.5, 0.8] + 0.05 * rng.normal(size=7)
     learner = Regression(3)
     candidates = [
-        *learner.own_candidates,
+        Candidate(0.3, np.zeros(3), np.eye(3), False),
         Candidate(0.5, np.array([0.2, -0.4, 0.9]), 0.3 * np.eye(3), True),
         Candidate(0.2, np.array([0.2, -0.4, 0.9]), rng.normal(size=(3, 3)), True),
     ]
@@ -126,6 +133,60 @@ def test_a_task_at_home_equals_the_dense_formulas(said):
         np.testing.assert_allclose(model["coef"][i], center, rtol=1e-8, atol=1e-10)
         np.testing.assert_allclose(model["covariance"][i], second, rtol=1e-6, atol=1e-9)
         assert model["noise"][i] == pytest.approx(noise, rel=1e-8)
+
+
+@pytest.mark.parametrize("learner", [Regression(4), Classification(4)], ids=repr)
+@pytest.mark.parametrize("n", [1, 3, 6, 40])
+def test_alone_a_task_does_not_know_how_wide_its_codebook_is(learner, n):
+    """Features and target moved and stretched a hundredfold: the same predictions, to the last digits."""
+    rng = np.random.default_rng(n)
+    X, fresh = rng.normal(size=(5, n, 3)), rng.normal(size=(5, 20, 3))
+    y = X @ [1.0, -0.5, 0.0] + 0.3 * rng.normal(size=(5, n))
+    found = []
+    for width, away in ((1.0, 0.0), (100.0, 0.7)):
+
+        def rows(X, width=width, away=away):
+            return np.concatenate([np.ones((*X.shape[:2], 1)), X / width + away], axis=2) / 2
+
+        target = y / width + away if isinstance(learner, Regression) else (y > 0).astype(float)
+        (block,) = Tasks.from_list(list(rows(X)), list(target)).blocks([np.arange(5)])
+        models = learner.finish(learner.prepare(block), block, (), {})
+        scores = (rows(fresh) @ models["coef"][..., None])[..., 0]
+        found.append((scores - away) * width if isinstance(learner, Regression) else scores)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-6)
+
+
+def test_own_priors_are_weighed_for_the_same_targets():
+    """A prior in public units against the own one: the odds do not change with the units of y."""
+    rng = np.random.default_rng(8)
+    X = rows(rng, 12, 3)
+    y = X @ [0.3, -0.5, 0.8] + 0.05 * rng.normal(size=12)
+    learner = Regression(3)
+    shared = [Candidate(0.5, np.array([0.2, -0.4, 0.9]), 0.3 * np.eye(3), True)]
+    (block,) = Tasks.from_list([X], [y]).blocks()
+    states = learner.prepare(block)
+    (alone,) = learner.finish(states, block, (), {})["coef"]
+    (around,) = learner.finish(states, block, [replace(shared[0], weight=1.0)], {})["coef"]
+    (both,) = learner.finish(states, block, shared, {})["coef"]
+    share = np.median((both - alone) / (around - alone))
+    # by brute force, all in the units of y: the own prior's intercept is worth one row
+    Z = X[:, 1:] - X[:, 1:].mean(axis=0)
+    spread, scale = Z.std(axis=0), y.std()
+    own = []
+    for lam, weight in zip(OWN_LAMBDAS, OWN_LAMBDA_WEIGHTS, strict=True):
+        kernel = np.eye(12) + (Z / spread) @ (Z / spread).T / lam
+        for s, level in zip(OWN_SCALES, OWN_SCALES**0.25 / (OWN_SCALES**0.25).sum(), strict=True):
+            evidence = stats.multivariate_t(np.full(12, y.mean()), s * scale**2 * kernel, df=1).logpdf(y)
+            own.append(evidence + weight + math.log(level))
+    own = np.logaddexp.reduce(own) - 0.5 * math.log(13)
+    public = []
+    for i, lam in enumerate(LAMBDAS):
+        kernel = np.eye(12) + X @ X.T * 0.09 / lam
+        for s in NOISE_SCALES:
+            follow = stats.norm.pdf(np.log(LAMBDAS), math.log(2 * s), 1.5)
+            evidence = stats.multivariate_t(X @ shared[0].mean, s * kernel, df=1).logpdf(y)
+            public.append(evidence + math.log(follow[i] / follow.sum() / len(NOISE_SCALES)))
+    assert share == pytest.approx(1 / (1 + math.exp(own - np.logaddexp.reduce(public))), rel=1e-6)
 
 
 def test_offsets_are_ridge_solutions_from_the_public_point():

@@ -136,20 +136,38 @@ class Located(Wrapper):
     # Private: which bin, and the algorithm inside on located targets.
 
     def init(self, block: Block, board: BoardView) -> States:
-        return {}
+        """Make room for the states of the algorithm inside, which begins when targets are located."""
+        one = self.algorithm.init(block.take([0]), _InnerBoard(board))
+        room = {name: np.zeros((len(block), *array.shape[1:]), array.dtype) for name, array in one.items()}
+        return room | {"located": np.zeros(len(block), dtype=bool)}
+
+    def _inside(self, states: States, located: Block, board: BoardView) -> States:
+        """Return the states of the algorithm inside, begun where they were not."""
+        begun, inside = states["located"], {name: a for name, a in states.items() if name != "located"}
+        if begun.all():
+            return inside
+        fresh = self.algorithm.init(located, _InnerBoard(board))
+        if not begun.any():
+            return fresh
+        return {
+            name: np.where(begun.reshape(-1, *[1] * (a.ndim - 1)), a, fresh[name])
+            for name, a in inside.items()
+        }
 
     def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         if board.rounds < PLACES:
             return _one_hot(_bins(_medians(block), *board["located_between"]), block), states
         if board.rounds < ROUNDS:
             return _one_hot(_octaves(block, float(board["located_center"])), block), states
-        located, inner = _located(block, board), _InnerBoard(board)
-        if board.rounds == ROUNDS:
-            states = self.algorithm.init(located, inner)
-        return self.algorithm.send(states, located, inner)
+        located = _located(block, board)
+        states = self._inside(states, located, board)
+        messages, states = self.algorithm.send(states, located, _InnerBoard(board))
+        return messages, states | {"located": np.ones(len(block), dtype=bool)}
 
     def finish(self, states: States, block: Block, board: BoardView) -> States:
-        models = self.algorithm.finish(states, _located(block, board), _InnerBoard(board))
+        located = _located(block, board)
+        states = self._inside(states, located, board)
+        models = self.algorithm.finish(states, located, _InnerBoard(board))
         total = block.weight.sum(axis=1)
         own = (block.weight * block.X[..., 0]).sum(axis=1) / np.where(total > 0, total, 1.0)
         return _to_codebook(models, np.where(own == 0, self._constant, own), board)
@@ -240,10 +258,13 @@ def _spread(value: Floats, noise: float, board: BoardView) -> Public:
 
 
 def _medians(block: Block) -> Floats:
-    """Return the middle of each task's targets (the lower of two), without padding."""
-    values = np.sort(np.where(block.weight > 0, block.y, np.inf), axis=1)
-    middle = np.maximum((block.weight > 0).sum(axis=1) - 1, 0) // 2
-    return np.asarray(np.take_along_axis(values, middle[:, None], axis=1)[:, 0])
+    """Return the weighted median of each task's targets (the lower of two), without padding."""
+    values = np.where(block.weight > 0, block.y, np.inf)
+    order = np.argsort(values, axis=1, kind="stable")
+    reached = np.cumsum(np.take_along_axis(block.weight, order, axis=1), axis=1)
+    middle = np.argmax(reached >= reached[:, -1:] / 2, axis=1)
+    at = np.take_along_axis(order, middle[:, None], axis=1)
+    return np.asarray(np.take_along_axis(values, at, axis=1)[:, 0])
 
 
 def _bins(values: Floats, low: float, high: float) -> Floats:
@@ -254,8 +275,8 @@ def _bins(values: Floats, low: float, high: float) -> Floats:
 def _octaves(block: Block, center: float) -> Floats:
     """Return minus twice the binary logarithm of the targets' typical distance from the center."""
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        squares = np.where(block.weight > 0, np.square(block.y - center), 0.0).sum(axis=1)
-        typical = squares / np.maximum((block.weight > 0).sum(axis=1), 1)
+        squares = np.where(block.weight > 0, np.square(block.y - center), 0.0)
+        typical = (block.weight * squares).sum(axis=1) / block.weight.sum(axis=1)
         return np.asarray(np.clip(np.round(-np.log2(typical)), 0, BINS - 1))
 
 

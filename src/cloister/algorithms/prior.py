@@ -137,6 +137,8 @@ class SharedPrior(BayesianAlgorithm):
 
         def solve(states: States, block: Block, candidates: list[Candidate]) -> States:
             shared = [c for c in candidates if c.shared] or candidates
+            total = sum(c.weight for c in shared)
+            shared = [replace(c, weight=c.weight / total) for c in shared]  # nothing is known of its own
             return self.learner.finish(states, block, shared, said)
 
         return by_prior(self.structure, self.learner, self.learner.prepare(empty), empty, board, solve)

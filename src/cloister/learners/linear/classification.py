@@ -167,7 +167,7 @@ class Classification(BayesianLearner):
         class, these are what it predicts.
         """
         units = OwnUnits.of(block.X, block.weight, self.intercept)
-        few, q = units.count < LEAST_ROWS, self.classes - 1
+        few, q = units.total < LEAST_ROWS, self.classes - 1
         X, offset = np.where(few[:, None, None], 0.0, units.rows), np.zeros((len(block), q))
         worth = np.full(len(block), math.log(weight / len(OWN_VARIANCES)))
         if self.intercept:

@@ -31,8 +31,6 @@ class OwnUnits:
         Standardised features; a column that is constant is zero. Without an intercept nothing is centred.
     weight : array of shape (tasks, rows)
         Weights of the rows; zero throughout for a task whose numbers are not finite.
-    count : array of shape (tasks,)
-        How many rows have weight.
     total : array of shape (tasks,)
         The sum of weights.
     back : array of shape (tasks, d, d)
@@ -41,7 +39,6 @@ class OwnUnits:
 
     rows: Floats
     weight: Floats
-    count: Floats
     total: Floats
     back: Floats
 
@@ -81,4 +78,4 @@ class OwnUnits:
             back[:, 0, 0] = 1.0
             back[:, 0, 1:] = -center * scale
             back[:, 0] /= constant[:, None]
-        return cls(away * scale[:, None], weight, (weight > 0).sum(axis=1).astype(float), total, back)
+        return cls(away * scale[:, None], weight, total, back)

@@ -163,7 +163,7 @@ class Regression(BayesianLearner):
         width = units.rows.shape[2]
         fit = ridge_fit(stats, np.zeros(width), np.eye(width), OWN_LAMBDAS, scales)
         joint = fit.log_evidence + OWN_LAMBDA_WEIGHTS[:, None] + level
-        joint[:, :-1] = np.where((units.count < LEAST_ROWS)[:, None, None], -np.inf, joint[:, :-1])
+        joint[:, :-1] = np.where((units.total < LEAST_ROWS)[:, None, None], -np.inf, joint[:, :-1])
         worth = log_sum(joint) - units.total * np.log(scale)
         if self.intercept:
             worth -= 0.5 * np.log1p(units.total)
@@ -199,7 +199,7 @@ def _own_level(units: OwnUnits) -> Floats:
 
     The more so where there are as many features as rows, so that any targets could be fitted exactly.
     """
-    power = np.where(units.count > units.rows.shape[2] + 1, 0.25, 1.0)[:, None, None]
+    power = np.where(units.total > units.rows.shape[2] + 1, 0.25, 1.0)[:, None, None]
     weights = power * np.log(OWN_SCALES)
     return np.asarray(weights - np.log(np.exp(weights).sum(axis=2, keepdims=True)))
 
@@ -221,19 +221,16 @@ def _left_out(stats: Summary, fit: RidgeFit, units: OwnUnits, y: Floats, interce
     r"""Return, for each penalty, the log-likelihood of every row under a fit to the others, (tasks, lambdas).
 
     A residual is larger by :math:`1/(1-h)` if its row is left out, h being its leverage; the variance is
-    that of all such residuals.
+    that of all such residuals. A weight counts as so many rows.
     """
-    root = np.sqrt(units.weight)[..., None]
-    spectrum = stats.spectrum(None)
-    along = spectrum.rows if spectrum.rows is not None else root * (units.rows @ spectrum.basis)
-    values = spectrum.values[:, :, None]
-    kept = 1 / (values + OWN_LAMBDAS) if spectrum.rows is None else values / (values + OWN_LAMBDAS)
-    leverage = np.square(along) @ kept
-    if intercept:
-        leverage = leverage + (units.weight / np.where(units.total > 0, units.total, 1.0)[:, None])[..., None]
+    spectrum, total = stats.spectrum(None), np.where(units.total > 0, units.total, 1.0)[:, None, None]
+    squares, kept = np.square(units.rows @ spectrum.basis), 1 / (spectrum.values[:, :, None] + OWN_LAMBDAS)
+    if spectrum.rows is not None:  # its basis is longer than the prior's own by the root of an eigenvalue
+        kept = kept / np.maximum(spectrum.values, 1e-300)[:, :, None]
+    leverage = squares @ kept + (1 / total if intercept else 0.0)
     residual = y[..., None] - units.rows @ fit.solutions.swapaxes(1, 2)
-    left_out = root * residual / np.maximum(1 - leverage, 1e-10)
-    mean = np.square(left_out).sum(axis=1) / np.where(units.total > 0, units.total, 1.0)[:, None]
+    left_out = np.square(residual / np.maximum(1 - leverage, 1e-10))
+    mean = (units.weight[:, None, :] @ left_out)[:, 0] / total[:, 0]
     return np.asarray(-0.5 * units.total[:, None] * np.log(mean + 1e-12))
 
 

@@ -1,0 +1,130 @@
+"""Where targets are: a search over bins, what it costs, and what is relative to it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloister import Plan, Tasks, run
+from cloister.algorithm import Budget
+from cloister.algorithms import Located, LowRank, SharedPrior
+from cloister.algorithms.located import BINS, MOST, ROUNDS, _heard, _medians, _octaves, _one_hot, search_share
+from cloister.engines.check import check_algorithm
+from cloister.engines.run import replay
+from cloister.errors import PlanError
+from cloister.learners import Classification, LeastSquares, Regression
+from cloister.mechanisms import NoNoise
+from cloister.tasks import Block
+
+ALGORITHM = Located(SharedPrior(Regression(2)))
+
+
+def make(center, spread, m=200, n=8, seed=0):
+    rng = np.random.default_rng(seed)
+    X = np.stack([np.ones((m, n)), rng.uniform(-1, 1, (m, n))], axis=2) / math.sqrt(2)
+    y = center + spread * (0.5 * rng.normal(size=(m, 1)) + X[..., 1] + 0.3 * rng.normal(size=(m, n)))
+    return Tasks.from_list(list(X), list(np.clip(y, -1, 1)))
+
+
+@pytest.mark.parametrize("center", [-0.9, 0.0, 0.37])
+@pytest.mark.parametrize("spread", [0.3, 0.01, 0.001])
+def test_targets_are_found_however_narrow(center, spread):
+    """At epsilon 1, 200 tasks: within a unit of where they are, the unit not far from their spread."""
+    if abs(center) + 2 * spread > 1:
+        pytest.skip("beyond the bounds")
+    tasks = make(center, spread)
+    board = run(Plan(ALGORITHM, n_tasks=200).calibrate(1.0), tasks, random_state=1).board
+    unit = float(board["located_unit"])
+    assert int(board["located_found"]) > 0
+    assert abs(float(board["located_center"]) - center) < max(unit, 3 * spread)
+    assert spread < unit <= max(100 * spread, 0.3)
+
+
+def test_a_hundred_times_the_width_changes_little():
+    """Models of the same targets in bounds of one and of a hundred widths, compared in the targets' units."""
+    X = make(0.0, 0.3).X.reshape(200, 8, 2)
+    rng = np.random.default_rng(3)
+    z = rng.normal(size=(200, 1)) + 2 * X[..., 1] + 0.5 * rng.normal(size=(200, 8))
+    errors = []
+    for width in (5.0, 500.0):
+        tasks = Tasks.from_list(list(X), list(z / width - 0.2))
+        coef = run(Plan(ALGORITHM, n_tasks=200).calibrate(4.0), tasks, random_state=0).private.models["coef"]
+        fitted = (X @ coef[..., None])[..., 0]
+        errors.append(np.mean(((fitted + 0.2) * width - z) ** 2))
+    assert errors[1] == pytest.approx(errors[0], rel=0.05)
+
+
+def test_nothing_heard_is_said():
+    board = run(Plan(ALGORITHM, n_tasks=20).calibrate(0.1), make(0.5, 0.01, m=20), random_state=0).board
+    assert int(board["located_found"]) == 0
+    assert (float(board["located_center"]), float(board["located_unit"])) == (0.0, 1.0)
+
+
+def test_the_search_takes_a_tenth_at_most_and_no_more_than_is_needed():
+    shares = [search_share(m, 0.3) for m in (10, 150, 100_000)]
+    assert shares[0] < 1e-5
+    assert shares[1] == MOST
+    assert shares[2] < 1e-3
+    rounds = ALGORITHM.schedule(150, Budget(0.3))
+    assert sum(one.share for one in rounds) == pytest.approx(1.0)
+    assert sum(one.share for one in rounds[:ROUNDS]) == pytest.approx(MOST)
+
+
+@given(
+    st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=4, max_size=4),
+    st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0]), min_size=4, max_size=4),
+    st.floats(-1, 1),
+)
+def test_a_task_is_in_one_bin_or_in_none(y, weight, center):
+    """So the exact sensitivity of the sum is 1 (zero-out) and sqrt(2) (replace), whatever the data."""
+    block = Block(np.zeros(1), np.ones((1, 4, 1)), np.array([y]), np.array([weight]), np.zeros(1, np.uint64))
+    with np.errstate(all="ignore"):
+        for places in (_medians(block), _octaves(block, center)):
+            message = _one_hot(np.clip(places, 0, BINS - 1), block)
+            assert sorted(message.ravel().tolist()) in ([0.0] * BINS, [0.0] * (BINS - 1) + [1.0])
+
+
+def test_replacing_a_task_moves_it_from_one_bin_to_another():
+    """The tight witness: two counts change by one each."""
+    tasks, other = make(-0.9, 0.001, m=3), make(0.9, 0.001, m=3)
+    plan = Plan(ALGORITHM, NoNoise(), n_tasks=3)
+    neighbour = Tasks(
+        tasks.ids, tasks.X, np.concatenate([other.y[:8], tasks.y[8:]]), tasks.weight, tasks.offsets
+    )
+    sums = [run(plan, one).board.releases[0].value for one in (tasks, neighbour)]
+    assert np.linalg.norm(sums[0] - sums[1]) == pytest.approx(math.sqrt(2))
+
+
+def test_noise_alone_is_seldom_heard():
+    """2 % of rounds; 5 % would happen by chance once in a million times."""
+    rng = np.random.default_rng(0)
+    heard = sum(_heard(rng.normal(size=BINS), 1.0) is not None for _ in range(2000))
+    assert heard < 0.04 * 2000
+
+
+def test_replay_and_newcomers_are_in_the_codebooks_units():
+    tasks = make(0.6, 0.01)
+    plan = Plan(ALGORITHM, n_tasks=200).calibrate(8.0)
+    done = run(plan, tasks, random_state=0)
+    assert done.board["located_found"] == 2
+    own = Tasks.from_list([tasks.X[56:64]], [tasks.y[56:64]])
+    again = replay(plan, done.board, own)
+    np.testing.assert_allclose(again["coef"][0], done.private.models["coef"][7], rtol=1e-9)
+    assert ALGORITHM.newcomer(done.board)["coef"][0, 0] / math.sqrt(2) == pytest.approx(0.6, abs=0.02)
+
+
+def test_contract():
+    """Tasks that agree where they are: with ties the least noise would decide which bin is loudest."""
+    one = make(0.5, 0.1, m=1)
+    X, y = [one.X] * 6, [one.y + shift for shift in 1e-6 * np.arange(6)]
+    for algorithm in (ALGORITHM, Located(LowRank(LeastSquares(2), rounds=2, warmup=3))):
+        check_algorithm(algorithm, Tasks.from_list(X, y))
+
+
+def test_classes_are_refused():
+    with pytest.raises(PlanError, match="numbers"):
+        Located(SharedPrior(Classification(2)))
