@@ -26,11 +26,12 @@ from benchmarks import Figures, Table, Targets, data_file, mixed_models, track
 from benchmarks.harm import alone_classes, alone_numbers
 from cloister import Plan, Tasks, datasets
 from cloister import run as run_plan
-from cloister.algorithms import Independent, Joint, SharedPrior, Subspace, Support
+from cloister.algorithms import Algorithm, Independent, Joint, Located, SharedPrior, Subspace, Support
 from cloister.algorithms.structures import Structure
 from cloister.engines.local import Local
 from cloister.learners import Classification, Regression
 from cloister.mechanisms import NoNoise
+from cloister.rows import Target
 from cloister.tables.codebook import Numeric
 
 NAME = "prior-accuracy"
@@ -118,7 +119,9 @@ def plan_for(learner: Learner, n_tasks: int, epsilon: float, structure: str = "j
     """Return the plan for an epsilon; 0 is every task alone, infinity is no noise."""
     if epsilon == 0:
         return Plan(Independent(learner), n_tasks=n_tasks)
-    algorithm = SharedPrior(learner, STRUCTURES[structure]())
+    algorithm: Algorithm = SharedPrior(learner, STRUCTURES[structure]())
+    if isinstance(learner, Regression) and learner.intercept:  # as the estimator does
+        algorithm = Located(algorithm)
     if math.isinf(epsilon):
         return Plan(algorithm, NoNoise(), n_tasks=n_tasks)
     return Plan(algorithm, n_tasks=n_tasks).calibrate(epsilon)
@@ -128,7 +131,7 @@ def losses(plan: Plan, train: Tasks, test: Tasks, seed: int) -> tuple[float, NDA
     """Run a plan; return the loss over all held-out rows, and each task's own."""
     coef = run_plan(plan, train, random_state=seed, engine=Local(1)).private.models["coef"]
     score = np.einsum("nd,nd->n", test.X, coef[owners(train, test)])
-    each = row_losses(score, test, isinstance(plan.algorithm.learner, Classification))
+    each = row_losses(score, test, plan.algorithm.rows.target is not Target.NUMBER)
     return float(each.mean()), np.add.reduceat(each, test.offsets[:-1]) / test.sizes
 
 

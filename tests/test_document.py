@@ -16,13 +16,15 @@ import torch
 
 import cloister as cl
 from cloister.document import ESTIMATORS, TYPES, foreign_types, from_document, to_document, type_id
+from cloister.earlier import EarlierPrior
 from cloister.groups import Groups
 
 #: Every id that a released version has written. Add to it; never change or remove a line.
 FROZEN = """
 adaptive-fed-avg/1 blt/1 choose-at-home/1 classification/1 clustered-meta-sgd/1 convex/1
-cross-entropy/1 cross-validated-tuning/1 decomposed/1 descent/1 ditto/1 entry-sparse/1 epochs/1
-everyone/1 ewc/1 exact-solver/1 fed-avg/1 fed-prox/1 fine-tuning/1 fixed-size/1 ftmrl/1 gaussian/1
+cross-entropy/1 cross-validated-tuning/1 decomposed/1 descent/1 ditto/1 earlier-prior/1
+entry-sparse/1 epochs/1 everyone/1 ewc/1 exact-solver/1 fed-avg/1 fed-prox/1 fine-tuning/1 fixed-size/1
+ftmrl/1 gaussian/1
 geometric-budget/1 group-sparse/1 groups/1 in-order/1 increment/1 independent/1 joint/1 l2-laplace/1
 least-squares/1
 local-noise/1 local-only/1 located/1 logistic/1 low-rank/1 mean/1 mean-regularized/1 meta-sgd/1
@@ -61,6 +63,7 @@ WORKING_VALUES = {
     },
 }
 HOMES = [
+    "earlier",
     "groups",
     "privacy.mechanisms",
     "privacy.laplace",
@@ -204,6 +207,11 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
         cl.algorithms.SharedPrior(cl.learners.Regression(2), structure)
         for structure in (
             cl.algorithms.Joint(),
+            cl.algorithms.Joint(
+                EarlierPrior(
+                    (0.5, 1.5), 0.25, (1.0,) * 4, 0.5, ("a",), ((0.5, 2.0),), 0.5, 2.0, 1, "b", ("c",)
+                )
+            ),
             cl.algorithms.Mean(),
             cl.algorithms.Subspace(),
             cl.algorithms.Support(),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cloister.arrays import Array, Public, States
     from cloister.board.billboard import BoardView, Release
     from cloister.channel import Channel, Round
+    from cloister.earlier import EarlierPrior
     from cloister.groups import Groups
     from cloister.rows import Rows
     from cloister.tasks import Block
@@ -109,6 +110,18 @@ class Algorithm(ABC):
             "command line `cloister replay`) with the task's own rows."
         )
 
+    @property
+    def start_from(self) -> EarlierPrior | None:
+        """What an earlier board says that its rounds start from, if they do."""
+        return None
+
+    def prior_on(self, board: BoardView) -> EarlierPrior:
+        """Return what a finished board of this algorithm says, for a later plan to start from."""
+        raise PlanError(
+            f"A plan can start from a board of SharedPrior with structure Joint() or Mean(). Got a board of "
+            f"{type(self).__name__}."
+        )
+
     def predict(self, models: States, X: Array) -> Array:
         """Return what each task's model says of its own rows X (k, n, ...).
 
@@ -182,6 +195,13 @@ class Wrapper(Algorithm):
 
     def newcomer(self, board: BoardView) -> States:
         return self.inner.newcomer(board)
+
+    @property
+    def start_from(self) -> EarlierPrior | None:
+        return self.inner.start_from
+
+    def prior_on(self, board: BoardView) -> EarlierPrior:
+        return self.inner.prior_on(board)
 
     def predict(self, models: States, X: Array) -> Array:
         return self.inner.predict(models, X)

@@ -58,6 +58,7 @@ TYPES = {
     "cloister/shared-prior/1": "cloister.algorithms.prior:SharedPrior",
     # parts of algorithms
     "cloister/cross-validated-tuning/1": "cloister.algorithms.finetuning:CrossValidatedTuning",
+    "cloister/earlier-prior/1": "cloister.earlier:EarlierPrior",
     "cloister/entry-sparse/1": "cloister.algorithms.decomposed:EntrySparse",
     "cloister/fine-tuning/1": "cloister.algorithms.finetuning:FineTuning",
     "cloister/geometric-budget/1": "cloister.algorithms.allocation:GeometricBudget",

@@ -22,6 +22,7 @@ from cloister.board.storage import write_file
 from cloister.channel import Channel, Relation, Round
 from cloister.document import from_document, to_document, type_id
 from cloister.doubts import Doubt, Grade
+from cloister.earlier import EarlierPrior
 from cloister.errors import BillboardError, CloisterError, PlanError
 from cloister.forecast import Forecast, forecast
 from cloister.privacy import accounting
@@ -163,7 +164,7 @@ class Plan:
             made,
             self.doubts,
             n_tasks=self.n_tasks,
-            participation=self.sampling.describe(),
+            participation=self._participation,
         )
 
     def guarantee_on(self, board: Billboard) -> Guarantee:
@@ -172,17 +173,68 @@ class Plan:
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
-        """What the plan itself has against its guarantee: every caveat makes it void."""
-        return tuple(Doubt(Grade.VOID, caveat) for caveat in self.caveats)
+        """What the plan itself has against its guarantee: every caveat makes it void, earlier ones too."""
+        start = self.algorithm.start_from
+        earlier = (
+            () if start is None else (f"it starts from an earlier run, and {why}" for why in start.doubts)
+        )
+        return tuple(Doubt(Grade.VOID, caveat) for caveat in (*self.caveats, *earlier))
 
-    def forecast(self) -> Forecast:
-        """Say from public numbers alone what joining can be expected to bring."""
+    @property
+    def _participation(self) -> str:
+        start = self.algorithm.start_from
+        if start is None:
+            return self.sampling.describe()
+        return (
+            f"{self.sampling.describe()}; the run starts from the earlier board {start.source[:16]}, which "
+            "is public: tasks that took part in it have paid for it on their ledger, and epsilon here is "
+            "what this run adds"
+        )
+
+    def prior_on(self, board: Billboard) -> EarlierPrior:
+        """Return what a finished board of this plan says, for a later plan to start from.
+
+        Privacy
+        -------
+        Free, and as private as the earlier run: the board is verified against this plan, so that what is
+        handed on follows from its noisy releases, with whatever makes its guarantee void.
+
+        Examples
+        --------
+        >>> from cloister import Tasks, run
+        >>> from cloister.algorithms import Joint, SharedPrior
+        >>> from cloister.learners import Regression
+        >>> tasks = Tasks.from_list([np.ones((5, 1))] * 40, [np.full(5, 0.5)] * 40)
+        >>> plan = Plan(SharedPrior(Regression(1)), n_tasks=40).calibrate(epsilon=2.0)
+        >>> earlier = plan.prior_on(run(plan, tasks).board)
+        >>> algorithm = SharedPrior(Regression(1), Joint(start_from=earlier))
+        >>> later = Plan(algorithm, n_tasks=40).calibrate(epsilon=0.1)
+        >>> later.guarantee.epsilon <= 0.1, earlier.source[:16] in str(later.guarantee)
+        (True, True)
+        """
+        self.check(board)
+        if not board.complete:
+            raise PlanError(
+                f"A plan starts from a finished board. This one has {board.rounds} of {board.capacity} "
+                "releases. Finish its run first."
+            )
+        guarantee = self.guarantee_on(board)
+        doubts = guarantee.reasons if guarantee.holds or guarantee.reasons else ("that run has no noise",)
+        return replace(self.algorithm.prior_on(board), source=board.head.hex(), doubts=doubts)
+
+    def forecast(self, rows: float | None = None) -> Forecast:
+        """Say from public numbers alone what joining can be expected to bring.
+
+        `rows` is a guess at how many rows a typical task has, if that is public.
+        """
         budget_of = {1: 0.0}  # by the number of parameters spoken of
         for round in self.rounds:
             dim = round.channels[0].dim
             budget_of[dim] = budget_of.get(dim, 0.0) + round.share
         effective_mu = self.mechanism.effective_mu(self.schedule) if self.rounds else 0.0
-        return forecast(self.n_tasks, effective_mu, max(budget_of, key=budget_of.__getitem__))
+        dim, groups = max(budget_of, key=budget_of.__getitem__), self.algorithm.groups
+        group = None if groups is None else float(groups.counts @ groups.counts) / groups.tasks
+        return forecast(self.n_tasks, effective_mu, dim, rows, group)
 
     def noise(self, round: int, channel: Channel) -> float:
         """Return the noise's standard deviation in a round, in units of the clip."""

@@ -244,6 +244,18 @@ def test_gain_says_when_nothing_was_heard() -> None:
     assert unclear.startswith("No clear difference: ")
 
 
+def test_a_run_starts_from_an_earlier_one(work: Path) -> None:
+    run = ["fit", "exam.csv", "--codebook", "book.toml"]
+    ok(*run, "--epsilon", 20, "-o", "first")
+    said = ok(*run, "--epsilon", 0.5, "--start-from", "first", "-o", "second")
+    head = Path("first/head.txt").read_text().strip()
+    assert f"earlier board {head[:16]}" in " ".join(said.split())
+    ok("verify", "second", "--head", Path("second/head.txt").read_text().strip())
+    assert "--start-from" in refused(
+        *run, "--plan", "second/plan.toml", "--start-from", "first", "-o", "third"
+    )
+
+
 # --- what is said, and what is not -----------------------------------------------------------------------
 
 

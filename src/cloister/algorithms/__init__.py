@@ -32,6 +32,7 @@ from cloister.algorithms.prior import SharedPrior
 from cloister.algorithms.relationship import Relationship, dp_mtrl, mtrl
 from cloister.algorithms.server import ServerAdam, ServerAverage, ServerMomentum
 from cloister.algorithms.structures import Joint, Mean, Subspace, Support
+from cloister.earlier import EarlierPrior
 from cloister.groups import Groups
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "CrossValidatedTuning",
     "Decomposed",
     "Ditto",
+    "EarlierPrior",
     "EntrySparse",
     "FedAvg",
     "FedProx",

@@ -19,6 +19,7 @@ import numpy as np
 from cloister.algorithm import Algorithm, Budget, Wrapper
 from cloister.arrays import Array, Floats, Public, States
 from cloister.channel import Absolute, Channel, Round
+from cloister.earlier import EarlierPrior
 from cloister.errors import PlanError
 from cloister.rows import Target
 
@@ -105,7 +106,14 @@ class Located(Wrapper):
 
     # Public: the search, and what it found.
 
+    @property
+    def _rounds(self) -> int:
+        """Rounds of the search: none if an earlier board has said it, which all else there is relative to."""
+        return ROUNDS if self.start_from is None else 0
+
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
+        if not self._rounds:
+            return self.algorithm.schedule(n_tasks, budget)
         share = search_share(n_tasks, budget.mu)
         rest = replace(budget, mu=math.sqrt(1 - share) * budget.mu)
         inner = self.algorithm.schedule(n_tasks, rest)
@@ -113,23 +121,35 @@ class Located(Wrapper):
         return (*search, *(Round((1 - share) * one.share, one.channels) for one in inner))
 
     def start(self) -> Public:
+        earlier = self.start_from or EarlierPrior((), 0.0)
         search = {
-            "located_center": np.zeros(()),
-            "located_unit": np.ones(()),
-            "located_found": np.zeros((), dtype=np.int64),
+            "located_center": np.array(earlier.center),
+            "located_unit": np.array(earlier.unit),
+            "located_found": np.array(earlier.found),
             "located_between": np.array([-1.0, 1.0]),
             "located_counts": np.zeros(BINS),
             "located_noise": np.zeros(()),
         }
         return search | dict(self.algorithm.start())
 
+    def prior_on(self, board: BoardView) -> EarlierPrior:
+        return replace(
+            self.algorithm.prior_on(self._inner(board)),
+            center=float(board["located_center"]),
+            unit=float(board["located_unit"]),
+            found=int(board["located_found"]),
+        )
+
+    def _inner(self, board: BoardView) -> BoardView:
+        return _InnerBoard(board, self._rounds)
+
     def channel(self, board: BoardView) -> Channel:
-        return _CHANNEL if board.rounds < ROUNDS else self.algorithm.channel(_InnerBoard(board))
+        return _CHANNEL if board.rounds < self._rounds else self.algorithm.channel(self._inner(board))
 
     def update(self, release: Release, board: BoardView) -> Public:
         posted = {name: board[name] for name in self.start()}
-        if board.rounds >= ROUNDS:
-            return posted | dict(self.algorithm.update(release, _InnerBoard(board)))
+        if board.rounds >= self._rounds:
+            return posted | dict(self.algorithm.update(release, self._inner(board)))
         look = _place if board.rounds < PLACES else _spread
         return posted | look(release.value, release.noise, board)
 
@@ -137,7 +157,7 @@ class Located(Wrapper):
 
     def init(self, block: Block, board: BoardView) -> States:
         """Make room for the states of the algorithm inside, which begins when targets are located."""
-        one = self.algorithm.init(block.take([0]), _InnerBoard(board))
+        one = self.algorithm.init(block.take([0]), self._inner(board))
         room = {name: np.zeros((len(block), *array.shape[1:]), array.dtype) for name, array in one.items()}
         return room | {"located": np.zeros(len(block), dtype=bool)}
 
@@ -146,7 +166,7 @@ class Located(Wrapper):
         begun, inside = states["located"], {name: a for name, a in states.items() if name != "located"}
         if begun.all():
             return inside
-        fresh = self.algorithm.init(located, _InnerBoard(board))
+        fresh = self.algorithm.init(located, self._inner(board))
         if not begun.any():
             return fresh
         return {
@@ -155,25 +175,25 @@ class Located(Wrapper):
         }
 
     def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
-        if board.rounds < PLACES:
+        if board.rounds < min(PLACES, self._rounds):
             return _one_hot(_bins(_medians(block), *board["located_between"]), block), states
-        if board.rounds < ROUNDS:
+        if board.rounds < self._rounds:
             return _one_hot(_octaves(block, float(board["located_center"])), block), states
         located = _located(block, board)
         states = self._inside(states, located, board)
-        messages, states = self.algorithm.send(states, located, _InnerBoard(board))
+        messages, states = self.algorithm.send(states, located, self._inner(board))
         return messages, states | {"located": np.ones(len(block), dtype=bool)}
 
     def finish(self, states: States, block: Block, board: BoardView) -> States:
         located = _located(block, board)
         states = self._inside(states, located, board)
-        models = self.algorithm.finish(states, located, _InnerBoard(board))
+        models = self.algorithm.finish(states, located, self._inner(board))
         total = block.weight.sum(axis=1)
         own = (block.weight * block.X[..., 0]).sum(axis=1) / np.where(total > 0, total, 1.0)
         return _to_codebook(models, np.where(own == 0, self._constant, own), board)
 
     def newcomer(self, board: BoardView) -> States:
-        models = self.algorithm.newcomer(_InnerBoard(board))
+        models = self.algorithm.newcomer(self._inner(board))
         return _to_codebook(models, np.full(1, self._constant), board)
 
     @property
@@ -297,6 +317,7 @@ class _InnerBoard:
     """The board without the search's rounds, as the algorithm inside expects it."""
 
     board: BoardView
+    search: int
 
     @property
     def plan(self) -> str:
@@ -304,15 +325,15 @@ class _InnerBoard:
 
     @property
     def capacity(self) -> int:
-        return self.board.capacity - ROUNDS
+        return self.board.capacity - self.search
 
     @property
     def rounds(self) -> int:
-        return self.board.rounds - ROUNDS
+        return self.board.rounds - self.search
 
     @property
     def releases(self) -> Sequence[Release]:
-        return self.board.releases[ROUNDS:]
+        return self.board.releases[self.search :]
 
     def __getitem__(self, name: str) -> Array:
         return self.board[name]
@@ -321,4 +342,4 @@ class _InnerBoard:
         return name in self.board
 
     def before(self, round: int) -> _InnerBoard:
-        return _InnerBoard(self.board.before(round + ROUNDS))
+        return _InnerBoard(self.board.before(round + self.search), self.search)

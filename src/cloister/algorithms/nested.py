@@ -21,6 +21,7 @@ import numpy as np
 from cloister.algorithms.structures import Joint, Mean, Structure, looked_from, shared_candidates
 from cloister.arrays import Array, Floats, Integers, Public, States
 from cloister.channel import Channel, Grouped, Relation
+from cloister.earlier import EarlierPrior
 from cloister.errors import PlanError
 from cloister.groups import NO_GROUP, Groups
 from cloister.learners.learner import BayesianLearner
@@ -192,6 +193,14 @@ class Nested:
 
     def mean(self, learner: BayesianLearner, board: BoardView) -> Floats:
         return self.structure.mean(learner, board)
+
+    @property
+    def start_from(self) -> EarlierPrior | None:
+        return self.structure.start_from
+
+    def prior_on(self, learner: BayesianLearner, board: BoardView) -> EarlierPrior:
+        """Return the common prior; what groups were found to differ by is not handed on."""
+        return self.structure.prior_on(learner, board)
 
     def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
         return self.structure.candidates(learner, board)

@@ -19,6 +19,7 @@ from cloister.algorithms.nested import Nested, by_prior
 from cloister.algorithms.structures import Joint, Mean, Structure
 from cloister.arrays import Array, Public, States
 from cloister.channel import Channel, Round
+from cloister.earlier import EarlierPrior
 from cloister.errors import PlanError
 from cloister.groups import NO_GROUP, Groups
 from cloister.learners.learner import BayesianLearner
@@ -52,6 +53,12 @@ class SharedPrior(BayesianAlgorithm):
 
     def __post_init__(self) -> None:
         inside = self.structure.structure if isinstance(self.structure, Nested) else self.structure
+        start = self.structure.start_from
+        if start is not None and len(start.mean) != self.learner.size:
+            raise PlanError(
+                f"The earlier board has {len(start.mean)} weights a task, and this plan {self.learner.size}. "
+                "Start from a run with the same codebook."
+            )
         if self.learner.size != self.learner.dim and not isinstance(inside, Mean):
             raise PlanError(
                 f"With more than two classes tasks share a mean only. Got {type(self.structure).__name__}(). "
@@ -61,17 +68,30 @@ class SharedPrior(BayesianAlgorithm):
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
         """Return the rounds; questions about the scale share 6 % of the squared budget."""
         channels, first, last = self.structure.channels(self.learner), *self._questions
-        if not first + last:
+        if not self.structure.buys_scale:
             return (Round(1.0, channels),)
-        rest, each = 1 - SCALE_SHARE, SCALE_SHARE / len(first + last)
+        each = SCALE_SHARE / len((*self.learner.first, *self.learner.last))
+        rest = 1 - each * len(first + last)
         count = self.structure.rounds(self.learner.size, n_tasks, math.sqrt(rest) * budget.mu)
         before, after = ([Round(each, (question.channel,)) for question in asked] for asked in (first, last))
         return (*before, *(Round(rest / count, channels),) * count, *after)
 
     @property
     def _questions(self) -> tuple[tuple[Question, ...], tuple[Question, ...]]:
-        """What is asked about the scale, before and after the structure's rounds."""
-        return (self.learner.first, self.learner.last) if self.structure.buys_scale else ((), ())
+        """What is asked about the scale, before and after the structure's rounds: what is not yet known."""
+        if not self.structure.buys_scale:
+            return (), ()
+        first, last = (
+            tuple(question for question in asked if question.name not in self._known)
+            for asked in (self.learner.first, self.learner.last)
+        )
+        return first, last
+
+    @property
+    def _known(self) -> Public:
+        """What an earlier board says about the scale."""
+        start = self.structure.start_from
+        return {} if start is None else start.said
 
     def _question(self, board: BoardView) -> Question | None:
         first, last = self._questions
@@ -80,12 +100,27 @@ class SharedPrior(BayesianAlgorithm):
 
     def _said(self, board: BoardView) -> Public:
         first, last = self._questions
-        return {question.name: board[question.name] for question in first + last}
+        return {name: board[name] for name in (*(question.name for question in first + last), *self._known)}
 
     def start(self) -> Public:
         first, last = self._questions
         unknown = {question.name: np.array(question.unknown) for question in first + last}
-        return unknown | dict(self.structure.start(self.learner))
+        return unknown | dict(self._known) | dict(self.structure.start(self.learner))
+
+    @property
+    def start_from(self) -> EarlierPrior | None:
+        return self.structure.start_from
+
+    def prior_on(self, board: BoardView) -> EarlierPrior:
+        found = self.structure.prior_on(self.learner, board)
+        if found is None:
+            raise PlanError(
+                "A plan can start from a board of SharedPrior with structure Joint() or Mean(). Got "
+                f"{type(self.structure).__name__}()."
+            )
+        said = {name: tuple(answer.tolist()) for name, answer in self._said(board).items()}
+        known = {name: answer for name, answer in said.items() if _informative(answer)}
+        return replace(found, known=tuple(known), answers=tuple(known.values()))
 
     def channel(self, board: BoardView) -> Channel:
         question = self._question(board)
@@ -150,3 +185,8 @@ class SharedPrior(BayesianAlgorithm):
     def with_groups(self, groups: Groups) -> SharedPrior:
         inside = self.structure.structure if isinstance(self.structure, Nested) else self.structure
         return replace(self, structure=Nested(inside, groups))  # type: ignore[arg-type]
+
+
+def _informative(answer: tuple[float, ...]) -> bool:
+    """Say whether an answer on a board is more than 'not heard': finite, and not the same for all."""
+    return all(map(math.isfinite, answer)) and len(set(answer)) > 1

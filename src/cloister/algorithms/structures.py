@@ -15,6 +15,7 @@ import numpy as np
 
 from cloister.arrays import Array, Floats, Public, States
 from cloister.channel import Absolute, Channel, MeanAndOuter, Outer, Plain, unsvec
+from cloister.earlier import EarlierPrior
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate, every_class, loose_intercept
 
@@ -30,6 +31,10 @@ class Structure(Protocol):
 
     #: Whether a small share of the budget buys the scale of the prior.
     buys_scale: bool
+
+    @property
+    def start_from(self) -> EarlierPrior | None:
+        """What an earlier board says, which rounds start from."""
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
         """Return how many rounds to take."""
@@ -52,6 +57,9 @@ class Structure(Protocol):
     def mean(self, learner: BayesianLearner, board: BoardView) -> Floats:
         """Return the prior's mean."""
 
+    def prior_on(self, learner: BayesianLearner, board: BoardView) -> EarlierPrior | None:
+        """Return the prior on a finished board, for a later plan; None if it has none to start from."""
+
     def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
         """Return the candidate priors."""
 
@@ -59,8 +67,9 @@ class Structure(Protocol):
 def _descend(learner: BayesianLearner, g: Floats, s: float, weight: float, board: BoardView) -> Public:
     """Move the public mean by what the tasks said: gather evidence first, then accelerated steps.
 
-    Until the average offset is larger than its noise the mean stays at zero (`since` 0); from then on each
-    round is a step from the point tasks were looking from, and `variance` follows the noise in the mean.
+    Until the average offset is larger than its noise the mean stays where it started (`since` 0), at zero or
+    at an earlier run's; from then on each round is a step from the point tasks were looking from, and
+    `variance` follows the noise in the mean.
     """
     since, dim = int(board["since"]), len(g)
     if since > 0:
@@ -81,7 +90,7 @@ def _descend(learner: BayesianLearner, g: Floats, s: float, weight: float, board
     squared = float(average @ average)
     # a sd above pure noise, and noise at most twice as long as any mean of clipped offsets can be
     moves = squared > (dim + math.sqrt(2 * dim)) * variance and dim * variance < 4
-    mean = learner.clip * average if moves else np.zeros(dim)
+    mean = board["mean"] + learner.clip * average if moves else board["mean"]
     return {
         "mean": mean,
         "previous": mean,
@@ -93,11 +102,11 @@ def _descend(learner: BayesianLearner, g: Floats, s: float, weight: float, board
     }
 
 
-def _still(dim: int) -> Public:
-    zero = np.zeros(())
+def _still(dim: int, start_from: EarlierPrior | None) -> Public:
+    zero, mean = np.zeros(()), np.zeros(dim) if start_from is None else np.array(start_from.mean)
     return {
-        "mean": np.zeros(dim),
-        "previous": np.zeros(dim),
+        "mean": mean,
+        "previous": mean,
         "since": np.array(0),
         "variance": zero,
         "sum": np.zeros(dim),
@@ -114,10 +123,13 @@ def looked_from(board: BoardView) -> Floats:
     return point
 
 
-def _shrunk_mean(board: BoardView) -> Floats:
-    mean: Floats = board["mean"]
+def _found_mean(board: BoardView, start_from: EarlierPrior | None) -> tuple[Floats, float]:
+    """Return the prior's mean and the variance of its noise: shrunk, or weighed against an earlier one."""
+    mean, variance = board["mean"], float(board["variance"])
+    if start_from is not None and any(start_from.mean):
+        return start_from.combined_mean(mean, variance)
     square = float(mean @ mean)
-    return mean if square == 0 else mean * max(0.0, 1 - len(mean) * float(board["variance"]) / (2 * square))
+    return mean if square == 0 else mean * max(0.0, 1 - len(mean) * variance / (2 * square)), variance
 
 
 def shared_candidates(
@@ -149,7 +161,15 @@ def _short_rounds(size: int, n_tasks: int, mu: float) -> int:
 
 @dataclass(frozen=True)
 class Mean:
-    """Tasks say where their weights lie from the public mean: the offset, clipped."""
+    """Tasks say where their weights lie from the public mean: the offset, clipped.
+
+    Parameters
+    ----------
+    start_from : EarlierPrior, optional
+        What an earlier board says, in place of zero.
+    """
+
+    start_from: EarlierPrior | None = None
 
     buys_scale = True
 
@@ -163,7 +183,7 @@ class Mean:
         return self.channels(learner)[0]
 
     def start(self, learner: BayesianLearner) -> Public:
-        return _still(learner.size)
+        return _still(learner.size, self.start_from)
 
     def message(self, learner: BayesianLearner, states: States, block: Block, board: BoardView) -> Array:
         return learner.offset(states, block, looked_from(board))
@@ -176,7 +196,11 @@ class Mean:
         return _descend(learner, release.value / m, release.noise / m, part, board)
 
     def mean(self, learner: BayesianLearner, board: BoardView) -> Floats:
-        return _shrunk_mean(board)
+        return _found_mean(board, self.start_from)[0]
+
+    def prior_on(self, learner: BayesianLearner, board: BoardView) -> EarlierPrior:
+        mean, variance = _found_mean(board, self.start_from)
+        return EarlierPrior(tuple(mean.tolist()), variance)
 
     def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
         return shared_candidates(learner, self.mean(learner, board), [], board)
@@ -184,7 +208,15 @@ class Mean:
 
 @dataclass(frozen=True)
 class Joint:
-    """Mean and covariance in one message a round: the offset and its outer product, jointly clipped."""
+    """Mean and covariance in one message a round: the offset and its outer product, jointly clipped.
+
+    Parameters
+    ----------
+    start_from : EarlierPrior, optional
+        What an earlier board says, in place of zero.
+    """
+
+    start_from: EarlierPrior | None = None
 
     buys_scale = True
     #: Share of the message that is the mean: while the mean moves (or at first), and while it stands still.
@@ -205,7 +237,7 @@ class Joint:
 
     def start(self, learner: BayesianLearner) -> Public:
         dim = learner.size
-        return _still(dim) | {
+        return _still(dim, self.start_from) | {
             "moment": np.zeros((dim, dim)),
             "moment_weight": np.zeros(()),
             "moment_noise": np.zeros(()),
@@ -236,13 +268,22 @@ class Joint:
         }
 
     def mean(self, learner: BayesianLearner, board: BoardView) -> Floats:
-        return _shrunk_mean(board)
+        return _found_mean(board, self.start_from)[0]
+
+    def covariance(self, board: BoardView) -> tuple[Floats, float]:
+        """Return the covariance of clipped weights, with an earlier one's, and its noise's deviation."""
+        weight = float(board["moment_weight"])
+        found = board["moment"] / weight, math.sqrt(float(board["moment_noise"])) / weight
+        return found if self.start_from is None else self.start_from.combined_covariance(*found)
+
+    def prior_on(self, learner: BayesianLearner, board: BoardView) -> EarlierPrior:
+        mean, variance = _found_mean(board, self.start_from)
+        covariance, noise = self.covariance(board)
+        return EarlierPrior(tuple(mean.tolist()), variance, tuple(covariance.ravel().tolist()), noise)
 
     def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
         """Return priors around the mean, and with the covariance where it is significant."""
-        weight = float(board["moment_weight"])
-        noise = math.sqrt(float(board["moment_noise"])) / weight
-        factors = covariance_factors(board["moment"] / weight, noise)
+        factors = covariance_factors(*self.covariance(board))
         return shared_candidates(learner, self.mean(learner, board), factors, board)
 
 
@@ -255,6 +296,7 @@ class Subspace:
     """Tasks say the outer product of their own direction: for weights in a common subspace, mean useless."""
 
     buys_scale = False
+    start_from = None
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
         return 1
@@ -279,6 +321,9 @@ class Subspace:
     def mean(self, learner: BayesianLearner, board: BoardView) -> Floats:
         return np.zeros(learner.size)
 
+    def prior_on(self, learner: BayesianLearner, board: BoardView) -> None:
+        return None
+
     def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
         """Return shrunk covariances mixed with identity, and unshrunk ones lifted by the noise's edge."""
         dim, noise, total = learner.size, float(board["noise"]), board["moment"]
@@ -295,6 +340,7 @@ class Support:
     """Tasks say how much of their own direction lies on each coordinate: for a common support."""
 
     buys_scale = False
+    start_from = None
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
         return 1
@@ -316,6 +362,9 @@ class Support:
 
     def mean(self, learner: BayesianLearner, board: BoardView) -> Floats:
         return np.zeros(learner.size)
+
+    def prior_on(self, learner: BayesianLearner, board: BoardView) -> None:
+        return None
 
     def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
         """Return diagonal priors at three thresholds."""

@@ -50,6 +50,9 @@ def fit(
     delta: Delta = None,
     relation: Neighbours = Relation.REPLACE,
     structure: Annotated[Structure, typer.Option(help="What tasks tell each other.")] = Structure.auto,
+    start_from: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="An earlier run, whose public board to start from.")
+    ] = None,
     plan_file: Annotated[
         Path | None,
         typer.Option(
@@ -78,6 +81,7 @@ def fit(
     For example:
       cloister fit exam.csv --codebook exam-codebook.toml
       cloister fit exam.csv --codebook exam-codebook.toml --epsilon 0.5 -o exam-half
+      cloister fit exam-2027.csv --codebook exam-codebook.toml --epsilon 0.1 --start-from exam-half
       cloister fit exam.csv --codebook exam-codebook.toml --plan plan.toml --types mine.py:Mine
     """
     from cloister.tables import folder as folders
@@ -92,11 +96,11 @@ def fit(
     book = _codebook(codebook, task, target)
     ids = _ids(data, book)
     if plan_file is None:
-        model = _estimator(book, epsilon, delta, relation, structure)
+        model = _estimator(book, epsilon, delta, relation, structure, start_from)
         plan: Plan = model.plan(len(ids), book)
         settings = EstimatorSettings.of(model, ids, named=True)
     else:
-        said = given(context, "epsilon", "delta", "relation", "structure")
+        said = given(context, "epsilon", "delta", "relation", "structure", "start_from")
         plan = _plan(plan_file, types or (), book, len(ids), epsilon, said)
         settings = EstimatorSettings()
     if not json:
@@ -166,7 +170,12 @@ def _ids(data: Path, book: Codebook) -> Array:
 
 
 def _estimator(
-    book: Codebook, epsilon: float, delta: float | None, relation: Relation, structure: Structure
+    book: Codebook,
+    epsilon: float,
+    delta: float | None,
+    relation: Relation,
+    structure: Structure,
+    start_from: Path | None,
 ) -> SharedPriorRegressor | SharedPriorClassifier:
     from cloister.estimators.prior import SharedPriorClassifier, SharedPriorRegressor
 
@@ -177,6 +186,7 @@ def _estimator(
         delta="auto" if delta is None else delta,
         relation=relation.value,
         structure=structure.value,
+        start_from=start_from,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from cloister.algorithm import Algorithm
 from cloister.algorithms.located import Located
@@ -11,6 +12,7 @@ from cloister.algorithms.structures import Joint, Mean, Structure, Subspace, Sup
 from cloister.errors import InputError
 from cloister.estimators.base import BaseMultiTaskClassifier, BaseMultiTaskRegressor, BasePrivate
 from cloister.estimators.parameters import check_word
+from cloister.estimators.starting import earlier_prior
 from cloister.tables.codebook import Codebook
 
 __all__ = ["SharedPriorClassifier", "SharedPriorRegressor"]
@@ -28,6 +30,7 @@ class _SharedPrior(BasePrivate):
     """What both estimators share: the structure, by its word."""
 
     structure: str = "auto"
+    start_from: Any = None
 
     def _algorithm(self, codebook: Codebook) -> Algorithm:
         shared = SharedPrior(self._learner(codebook), self._structure(codebook))
@@ -36,11 +39,15 @@ class _SharedPrior(BasePrivate):
     def _structure(self, codebook: Codebook) -> Structure:
         several = codebook.classes is not None and codebook.classes > 2
         check_word("structure", self.structure, ["auto", *STRUCTURES])
-        if self.structure == "auto":
-            return Mean() if several else Joint()
-        if several and self.structure != "mean":
+        if several and self.structure not in ("auto", "mean"):
             raise InputError(f"More than two classes share a mean only. Got structure={self.structure!r}.")
-        return STRUCTURES[self.structure]()
+        kind = {"auto": Mean if several else Joint, **STRUCTURES}[self.structure]
+        if self.start_from is None:
+            return kind()
+        if kind not in (Joint, Mean):
+            raise InputError(f"A run with structure={self.structure!r} starts anew. Leave start_from out.")
+        earlier = earlier_prior(self.start_from, codebook)
+        return kind() if earlier.heard_nothing else kind(start_from=earlier)
 
 
 class SharedPriorRegressor(BaseMultiTaskRegressor, _SharedPrior):
@@ -69,6 +76,10 @@ class SharedPriorRegressor(BaseMultiTaskRegressor, _SharedPrior):
         The account these tasks spend from. Every fit is charged, a refit again, and says so.
     random_state : int, optional
         Makes noise reproducible and INSECURE: for tests and papers.
+    start_from : fitted estimator, path or (Plan, Billboard), optional
+        An earlier run with the same codebook, say last year's, whose public board this one starts from. It
+        costs nothing, and a smaller epsilon will do. (`sklearn.base.clone` unfits an estimator that is passed
+        here; a folder stays what it is.)
 
     Attributes
     ----------

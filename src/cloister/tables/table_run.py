@@ -35,8 +35,8 @@ __all__ = ["EstimatorSettings", "TableRun"]
 FORMAT = "cloister estimator 1"
 
 #: Parameters of estimators that are not written down: the codebook has its own file, an account is not the
-#: run's, and whoever knows a seed can take the noise off the board.
-_LEFT_OUT = ("bounds", "ledger", "random_state")
+#: run's, whoever knows a seed can take the noise off the board, and what a run starts from is in its plan.
+_LEFT_OUT = ("bounds", "ledger", "random_state", "start_from")
 
 
 class _Estimator(Protocol):

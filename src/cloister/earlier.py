@@ -1,0 +1,124 @@
+"""What an earlier run found out about how tasks are alike: public numbers that a later plan starts from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from cloister.arrays import Floats
+from cloister.errors import PlanError
+
+__all__ = ["EarlierPrior"]
+
+
+@dataclass(frozen=True)
+class EarlierPrior:
+    """The prior on an earlier board: `plan.prior_on(board)` verifies the board and reads it off.
+
+    A plan that starts from it holds all of these numbers, so its fingerprint covers them.
+
+    Parameters
+    ----------
+    mean : tuple of float
+        Mean of the tasks' weights; all zeros if it was not heard.
+    variance : float
+        Variance of the noise in each number of the mean.
+    covariance : tuple of float
+        Covariance of the tasks' clipped weights, row by row; empty if there is none.
+    covariance_noise : float
+        Deviation of the noise in it.
+    known : tuple of str
+        Questions about the prior's scale that were answered: they are not asked again.
+    answers : tuple of tuple of float
+        What the board says to each.
+    center, unit : float
+        Where targets were found to be and how wide they spread, which all of this is relative to, in the
+        codebook's half-widths.
+    found : int
+        Whether they were: 0 if not, 1 for the place, 2 for the spread as well.
+    source : str
+        The head of the earlier board, in hexadecimal digits: whoever has the board can compare.
+    doubts : tuple of str
+        Reasons why the earlier run's guarantee does not hold; that of a plan which starts from it does not
+        hold either.
+
+    Privacy
+    -------
+    All of it follows from noisy releases that the earlier run's tasks have paid for: using it is free. It is
+    only as private as that run was, which is why `plan.prior_on` verifies that the board follows from its
+    plan's releases, and hands on what makes its guarantee void.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> earlier = EarlierPrior(mean=(0.4, -0.2), variance=0.01)
+    >>> earlier.combined_mean(np.array([0.5, -0.1]), variance=0.01)[0].round(3).tolist()  # no more than noise
+    [0.45, -0.15]
+    >>> earlier.combined_mean(np.array([0.9, 0.3]), variance=0.01)[0].round(3).tolist()  # tasks have moved
+    [0.876, 0.276]
+    """
+
+    mean: tuple[float, ...]
+    variance: float
+    covariance: tuple[float, ...] = ()
+    covariance_noise: float = math.inf
+    known: tuple[str, ...] = ()
+    answers: tuple[tuple[float, ...], ...] = ()
+    center: float = 0.0
+    unit: float = 1.0
+    found: int = 0
+    source: str = ""
+    doubts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.covariance) not in (0, len(self.mean) ** 2):
+            raise PlanError(
+                f"The covariance of {len(self.mean)} weights must have {len(self.mean) ** 2} numbers. "
+                f"Got {len(self.covariance)}. Read it off a board: plan.prior_on(board)."
+            )
+        if len(self.known) != len(self.answers):
+            raise PlanError(
+                f"Each known question must have an answer. Got {len(self.known)} and {len(self.answers)}."
+            )
+        if not self.variance >= 0 or not self.covariance_noise >= 0:
+            raise PlanError(
+                f"Noise must not be negative. Got variance {self.variance} and covariance noise "
+                f"{self.covariance_noise}."
+            )
+
+    @property
+    def heard_nothing(self) -> bool:
+        """Whether neither where targets are nor where weights are stood out of the noise."""
+        return not (self.found or any(self.mean))
+
+    @property
+    def said(self) -> dict[str, Floats]:
+        """The known answers, by question."""
+        return {name: np.array(answer) for name, answer in zip(self.known, self.answers, strict=True)}
+
+    def combined_mean(self, mean: Floats, variance: float) -> tuple[Floats, float]:
+        """Weigh a later mean against this one by their noise and by how far tasks have moved meanwhile.
+
+        As far as the squared distance of both is more than two deviations above what the noise of either
+        explains, tasks have moved. Returns the combined mean and the variance of its noise.
+        """
+        old, size = np.array(self.mean), len(self.mean)
+        noise = self.variance + variance
+        moved = float((mean - old) @ (mean - old)) - (size + 2 * math.sqrt(2 * size)) * noise
+        total = noise + max(0.0, moved / size)
+        weight = 1 - variance / total if total > 0 else 1.0
+        return old + weight * (mean - old), weight**2 * variance + (1 - weight) ** 2 * self.variance
+
+    def combined_covariance(self, covariance: Floats, noise: float) -> tuple[Floats, float]:
+        """Weigh a later covariance against this one by their noise; return it and the noise's deviation."""
+        if not self.covariance or noise == 0:
+            return covariance, noise
+        if math.isinf(noise):
+            share = 0.0
+        else:
+            share = self.covariance_noise**2 / (self.covariance_noise**2 + noise**2)
+        old = np.reshape(self.covariance, covariance.shape)
+        left = (1 - share) * self.covariance_noise
+        return old + share * (covariance - old), math.hypot(share * noise if share else 0.0, left)
