@@ -1,10 +1,13 @@
 """Whether forecasts of what a run keeps of the noise-free gain hold, on data sets not used to fit them.
 
-Random subsets of the tasks of real tables (and of one synthetic problem) are fitted alone, without noise and
-at seven epsilons. What a run keeps is (alone - private) / (alone - no noise), at most 1: more is luck on the
-test rows. Runs where even the noise-free prior gains less than 2 % say nothing and are left out.
-The band holds the middle 80 % of runs at each rho = m mu / sqrt(d), every data set counting the same; it is
-fitted without a data set and scored on it. The last rows are the table for ``cloister.forecast``.
+Random subsets of the tasks of real tables (and of one synthetic problem), with all of their training rows or
+with two fifths of them, are fitted alone, without noise and at five epsilons. What a run keeps is
+(alone - private) / (alone - no noise), at most 1: more is luck on the test rows. Runs where even the
+noise-free prior gains less than 2 % say nothing and are left out.
+
+The band is to hold four of five runs of a data set that it has not seen. Data sets differ, so it spans the
+middle 90 % of the runs near each rho, every data set counting the same. It is fitted without a data set and
+scored on it, with the usual rows of a task for a public guess. The last rows are ``cloister.forecast.BAND``.
 """
 
 from __future__ import annotations
@@ -24,29 +27,33 @@ from cloister.learners import Regression
 
 NAME = "forecast"
 
-EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
-SUBSETS = (16, 32, 64, 128, 256, 512, 1024, 2048)
+EPSILONS = (0.1, 0.3, 1.0, 3.0, 8.0)
+SUBSETS = (16, 32, 64, 128, 256, 512, 1024)
+#: Share of a task's training rows that is kept.
+ROWS = (1.0, 0.4)
 KNOTS = tuple(rho for rho, _, _ in BAND)
 #: Two targets of one table would vouch for each other.
 SAME = {"chem97_high": "chem97"}
 LEAST_GAIN = 0.02
 #: A data set with fewer runs that gain anything has nothing to say.
 LEAST_RUNS = 30
+#: Share of the pooled runs beyond either end of the band.
+BEYOND = 0.05
 Band = tuple[tuple[float, float, float], ...]
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What one run kept."""
+    """What one run kept, and its signal over noise by the forecast."""
 
     name: str
     rho: float
     share: float
 
 
-def measure(job: tuple[str, int, int]) -> list[Kept]:
+def measure(job: tuple[str, int, float, int]) -> list[Kept]:
     """Fit one subset of one data set at every epsilon."""
-    name, size, repeat = job
+    name, size, rows, repeat = job
     learner: Learner
     if name == "low_rank":
         train, test = synthetic(name, 100 + repeat)
@@ -56,6 +63,8 @@ def measure(job: tuple[str, int, int]) -> list[Kept]:
         train, test = tasks.split(test=0.3, seed=500 + repeat)
     rng = np.random.default_rng([repeat, size, *name.encode()])
     train = train.select(np.sort(rng.permutation(len(train))[:size]))
+    if rows < 1:
+        train, _ = train.split(test=1 - rows, seed=900 + repeat)
     test = test.select(np.flatnonzero(np.isin(test.ids, train.ids)))
     alone, _ = losses(plan_for(learner, len(train), 0.0), train, test, 0)
     quiet, _ = losses(plan_for(learner, len(train), math.inf), train, test, 0)
@@ -65,19 +74,18 @@ def measure(job: tuple[str, int, int]) -> list[Kept]:
     for epsilon in EPSILONS:
         plan = plan_for(learner, len(train), epsilon)
         share = (alone - losses(plan, train, test, repeat)[0]) / (alone - quiet)
-        rho = len(train) * plan.mechanism.budget / math.sqrt(learner.size)
-        kept.append(Kept(name, rho, min(share, 1.0)))
+        kept.append(Kept(name, plan.forecast(float(np.median(train.sizes))).rho, min(share, 1.0)))
     return kept
 
 
-def jobs_for(names: list[str], quick: bool) -> list[tuple[str, int, int]]:
+def jobs_for(names: list[str], quick: bool) -> list[tuple[str, int, float, int]]:
     """List subsets: more of the small ones, which vary more and cost less."""
     jobs = []
     for name in names:
         most = 320 if name == "low_rank" else len(table(name)[0])
-        for size in [size for size in SUBSETS if size < 0.8 * most] + [most]:
-            repeats = 3 if quick else 12 if size <= 256 else 6 if size <= 600 else 3
-            jobs += [(name, size, repeat) for repeat in range(repeats)]
+        for size in [size for size in SUBSETS if size < 0.8 * most] + ([most] if most < 2000 else []):
+            repeats = 3 if quick else 8 if size <= 256 else 3 if size <= 600 else 1
+            jobs += [(name, size, rows, repeat) for rows in ROWS for repeat in range(repeats)]
     return jobs
 
 
@@ -92,7 +100,7 @@ def fit_band(runs: list[Kept], knots: tuple[float, ...] = KNOTS) -> Band:
         for name in set(names):
             near[names == name] /= max(float(near[names == name].sum()), 1e-9)
         mass = np.cumsum(near[order]) / near.sum()
-        found.append([shares[order][np.searchsorted(mass, level)] for level in (0.1, 0.9)])
+        found.append([shares[order][np.searchsorted(mass, level)] for level in (BEYOND, 1 - BEYOND)])
     low, high = np.maximum.accumulate(np.array(found), axis=0).T
     low, high = np.floor(20 * low + 1e-9) / 20, np.minimum(np.ceil(20 * high - 1e-9) / 20, 1.0)
     return tuple(zip(knots, low.tolist(), high.tolist(), strict=True))
@@ -145,4 +153,4 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
         "coverage_of_shipped_band": position(runs, BAND)[1],
         "mean_width": float(np.mean([high - low for _, low, high in whole])),
     }
-    return figures, {"coverage": (">=", 0.7)}, rows
+    return figures, {"coverage": (">=", 0.8), "coverage_of_worst_set": (">=", 0.75)}, rows

@@ -7,7 +7,9 @@ import pytest
 
 from cloister import Plan
 from cloister.algorithms import Independent, Joint, SharedPrior
+from cloister.algorithms.nested import Nested
 from cloister.forecast import BAND, DEPENDABLE, Forecast, forecast
+from cloister.groups import Groups
 from cloister.learners import Regression
 from cloister.mechanisms import NoNoise
 
@@ -95,3 +97,23 @@ def test_sentence_word_by_word():
         "At rho = 12 expect to keep 20 to 95 % of what sharing without noise would gain; "
         "about 1,300 tasks would be needed at this epsilon to count on half."
     )
+
+
+def test_a_guess_at_the_rows_of_a_task_moves_the_forecast():
+    few, usual, many = (forecast(200, 0.25, 9, rows=rows) for rows in (3, 27, 10**6))
+    assert usual == forecast(200, 0.25, 9)  # three rows a parameter is what is taken for usual
+    assert few.low < usual.low <= many.low
+    assert few.tasks_needed > usual.tasks_needed
+    assert few.rho == pytest.approx(usual.rho / 3)
+    plan = Plan(SharedPrior(Regression(9), Joint()), n_tasks=200).calibrate(1.0)
+    assert plan.forecast(rows=3).rho == pytest.approx(plan.forecast().rho / 3)
+
+
+def test_groups_are_heard_less_than_all():
+    groups = Groups.of(["north"] * 30 + ["south"] * 10)
+    plan = Plan(SharedPrior(Regression(4), Nested(Joint(), groups)), n_tasks=40).calibrate(1.0)
+    found = plan.forecast()
+    typical = (30**2 + 10**2) / 40  # tasks in the group of a task
+    assert found.group_rho == pytest.approx(found.rho * typical / 40 / math.sqrt(2))
+    assert f"a typical group's own mean is heard at rho = {found.group_rho:.3g}" in str(found)
+    assert Plan(SharedPrior(Regression(4), Joint()), n_tasks=40).calibrate(1.0).forecast().group_rho is None

@@ -2,7 +2,11 @@ r"""What joining can be expected to bring, from public numbers alone.
 
 The noise in an average over m tasks of d numbers, released with a total budget of :math:`\mu`, is about
 :math:`\sqrt d / (m\mu)` long where the messages have length 1 at most. Its inverse,
-:math:`\rho = m\mu/\sqrt d`, decides how much of the gain of sharing survives.
+:math:`\rho = m\mu/\sqrt d`, decides how much of the gain of sharing survives. Tasks with few rows say less:
+from n of them a task learns about n / (n + d) of its weights, and :math:`\rho` shrinks with that.
+
+How wide the codebook's bounds are does not enter: a private search for where the targets are costs at most a
+tenth of the squared budget, whatever the width.
 """
 
 from __future__ import annotations
@@ -28,6 +32,8 @@ BAND = (
     (64.0, 0.8, 1.0),
     (128.0, 0.95, 1.0),
 )
+#: Without a guess at the rows of a task: the share of its weights that tasks of ordinary tables learn alone.
+USUAL_SHARE = 0.75
 #: A gain is dependable where at least this share of it is kept.
 DEPENDABLE = 0.5
 
@@ -44,6 +50,8 @@ class Forecast:
         What four of five runs keep; below 0, sharing may cost a little.
     tasks_needed : int, optional
         About how many tasks would make half of the gain dependable at this epsilon; None if it is already.
+    group_rho : float, optional
+        Signal over noise of a typical public group's own mean, where there are groups.
 
     Examples
     --------
@@ -55,6 +63,7 @@ class Forecast:
     low: float
     high: float
     tasks_needed: int | None = None
+    group_rho: float | None = None
 
     def __str__(self) -> str:
         if self.rho == 0:
@@ -69,26 +78,43 @@ class Forecast:
             text = (
                 f"At rho = {self.rho:.3g} nothing is dependable: anything from a small loss to {top} {gain}"
             )
-        if self.tasks_needed is None:
-            return f"{text}."
-        return f"{text}; about {self.tasks_needed:,} tasks would be needed at this epsilon to count on half."
+        if self.tasks_needed is not None:
+            text += f"; about {self.tasks_needed:,} tasks would be needed at this epsilon to count on half"
+        if self.group_rho is not None:
+            text += f"; a typical group's own mean is heard at rho = {self.group_rho:.3g}"
+        return f"{text}."
 
 
-def forecast(n_tasks: int, mu: float, dim: int) -> Forecast:
+def forecast(
+    n_tasks: int, mu: float, dim: int, rows: float | None = None, group: float | None = None
+) -> Forecast:
     """Forecast from the number of tasks, the Gaussian-DP budget and the number of shared parameters.
+
+    Parameters
+    ----------
+    n_tasks, mu, dim : int, float, int
+        Tasks, budget of the rounds that are about the parameters, and parameters.
+    rows : float, optional
+        A public guess at how many rows a typical task has: a number that you know without the data.
+    group : float, optional
+        Tasks in a typical public group, which half of every message is for.
 
     Examples
     --------
     >>> forecast(n_tasks=50, mu=0.0, dim=4).high
     0.0
+    >>> forecast(200, 0.25, 9, rows=5).low < forecast(200, 0.25, 9, rows=50).low
+    True
     """
     if mu == 0:
         return Forecast(0.0, 0.0, 0.0)
-    rho = n_tasks * mu / math.sqrt(dim)
+    told = mu if rows is None else mu * rows / (rows + dim) / USUAL_SHARE
+    rho = n_tasks * told / math.sqrt(dim)
     if math.isinf(rho):
         return Forecast(rho, 1.0, 1.0)
     low, high = band_at(rho)
-    return Forecast(rho, low, high, None if low >= DEPENDABLE else _tasks_needed(n_tasks, mu, dim))
+    needed = None if low >= DEPENDABLE else _tasks_needed(n_tasks, mu, dim, told / mu)
+    return Forecast(rho, low, high, needed, None if group is None else rho * group / n_tasks / math.sqrt(2))
 
 
 def band_at(rho: float, band: tuple[tuple[float, float, float], ...] = BAND) -> tuple[float, float]:
@@ -98,10 +124,10 @@ def band_at(rho: float, band: tuple[tuple[float, float, float], ...] = BAND) -> 
     return float(np.interp(at, np.log(knots), low)), float(np.interp(at, np.log(knots), high))
 
 
-def _tasks_needed(n_tasks: int, mu: float, dim: int) -> int:
+def _tasks_needed(n_tasks: int, mu: float, dim: int, share: float) -> int:
     """Return for how many tasks half is dependable, at the epsilon of this budget and default deltas."""
     knots, low, _ = np.array(BAND).T
-    rho = math.exp(float(np.interp(DEPENDABLE, low, np.log(knots))))
+    rho = math.exp(float(np.interp(DEPENDABLE, low, np.log(knots)))) / share
     epsilon = gaussian_dp.epsilon(mu, default_delta(n_tasks))
     needed = rho * math.sqrt(dim) / mu
     for _ in range(20 if epsilon > 0 else 0):  # mu depends on the number of tasks through delta, but weakly
