@@ -27,7 +27,7 @@ from cloister.errors import BillboardError, CloisterError, PlanError
 from cloister.forecast import Forecast, forecast
 from cloister.privacy import accounting
 from cloister.privacy.events import Cost
-from cloister.privacy.guarantee import Guarantee, NoiseMade, guarantee_for
+from cloister.privacy.guarantee import DOMAIN, PUBLIC_GROUPS, Guarantee, NoiseMade, guarantee_for
 from cloister.privacy.mechanisms import Gaussian, Mechanism
 from cloister.privacy.randomness import Origin, Randomness
 from cloister.privacy.sampling import Everyone, Sampling
@@ -165,6 +165,7 @@ class Plan:
             self.doubts,
             n_tasks=self.n_tasks,
             participation=self._participation,
+            domain=DOMAIN if self.algorithm.groups is None else f"{DOMAIN}; {PUBLIC_GROUPS}",
         )
 
     def guarantee_on(self, board: Billboard) -> Guarantee:

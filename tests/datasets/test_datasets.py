@@ -23,7 +23,11 @@ SIZES = {
     "contraception": (1934, 60, 5),
     "nlswork": (28091, 4697, 9),
     "migraine": (4152, 133, 10),
+    "gapminder": (1704, 142, 3),
+    "insteval": (73421, 1128, 4),
 }
+#: Sets whose tasks are nested in public groups.
+GROUPS = {"chem97": 131, "chem97_high": 131, "gapminder": 5, "insteval": 14}
 #: Bounds written without a look at the data, which may clip a few targets.
 FROM_DOCUMENTATION = ("nlswork", "migraine")
 
@@ -58,6 +62,10 @@ def test_load(name: str) -> None:
     check(dataset, *SIZES[name])
     assert dataset.name == name
     assert dataset.codebook == datasets.codebook(name)
+    assert (dataset.group is not None) == (name in GROUPS)
+    if dataset.group is not None:
+        pairs = set(zip(dataset.task.tolist(), dataset.group.tolist(), strict=True))
+        assert (len(pairs), len({group for _, group in pairs})) == (dataset.n_tasks, GROUPS[name])
 
 
 def test_chem97_high_is_a_threshold_of_chem97() -> None:

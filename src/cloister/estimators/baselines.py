@@ -234,8 +234,8 @@ class _Pooled(BaseMultiTask):
         super()._keep(fitted)
         del self.plan_, self.billboard_  # of the one task that all rows were taken for
 
-    def _locate(self, ids: Array) -> tuple[States, Index]:
-        return self._fitted.models, np.zeros(len(ids), dtype=np.intp)  # whatever the task
+    def _locate(self, columns: Columns) -> tuple[States, Index]:
+        return self._fitted.models, np.zeros(len(columns), dtype=np.intp)  # whatever the task
 
 
 class PooledRegressor(BaseMultiTaskRegressor, _Pooled):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+from numpy.typing import ArrayLike
 
 from cloister.algorithm import Algorithm
 from cloister.algorithms.located import Located
@@ -13,7 +17,12 @@ from cloister.errors import InputError
 from cloister.estimators.base import BaseMultiTaskClassifier, BaseMultiTaskRegressor, BasePrivate
 from cloister.estimators.parameters import check_word
 from cloister.estimators.starting import earlier_prior
+from cloister.groups import Groups
+from cloister.plan import Plan
+from cloister.roster import group_labels
 from cloister.tables.codebook import Codebook
+from cloister.tables.columns import Columns, labels_by_task, split_groups
+from cloister.tasks import Tasks
 
 __all__ = ["SharedPriorClassifier", "SharedPriorRegressor"]
 
@@ -27,10 +36,87 @@ STRUCTURES: dict[str, type[Structure]] = {
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class _SharedPrior(BasePrivate):
-    """What both estimators share: the structure, by its word."""
+    """What both estimators share: the structure, by its word, and the column of public groups."""
 
     structure: str = "auto"
     start_from: Any = None
+    groups: str | int | None = None
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        tasks: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+        journal: str | os.PathLike[str] | None = None,
+    ) -> Any:
+        """Fit every task's model.
+
+        Parameters
+        ----------
+        X : DataFrame, mapping of columns, or array of shape (n_samples, n_features)
+            Features, the task column if `task` names one, and the groups' column if `groups` does.
+        y : array-like of shape (n_samples,)
+            Numbers or classes.
+        tasks : array-like of shape (n_samples,), optional
+            One task id a row, instead of a task column.
+        sample_weight : array-like of shape (n_samples,), optional
+            Row weights; they stay with the task.
+        groups : array-like of shape (n_samples,), optional
+            The public group of each row's task, instead of a column; the same in all rows of a task.
+        journal : path, optional
+            A new folder where the run is left, as by `save`. Every release is on disk before it is used: if
+            this call is killed, the same call goes on, with the same releases, and is charged once.
+
+        Returns
+        -------
+        self
+        """
+        columns, codebook, data = self._encode(X, y, tasks, sample_weight)
+        if groups is not None:
+            data = data.with_groups(labels_by_task(columns.ids, group_labels(groups)))
+        elif self.groups is not None and data.groups is None:
+            raise InputError(
+                f"X has no column {self.groups!r} with the tasks' groups. Add it, or pass one label a row "
+                "with fit(groups=...)."
+            )
+        return self._fit(columns, codebook, data, journal)
+
+    def _encode(
+        self, X: Any, y: Any, tasks: ArrayLike | None, sample_weight: ArrayLike | None
+    ) -> tuple[Columns, Codebook, Tasks]:
+        columns, codebook, data = super()._encode(X, y, tasks, sample_weight)
+        if columns.groups is not None:
+            data = data.with_groups(labels_by_task(columns.ids, columns.groups))
+        return columns, codebook, data
+
+    def _split(self, X: Any, tasks: ArrayLike | None) -> Columns:
+        return split_groups(X, self.task, tasks, self.groups)
+
+    def plan(
+        self, n_tasks: int, codebook: Codebook | None = None, groups: Sequence[object] | None = None
+    ) -> Plan:
+        """Return the plan that `fit` would run on so many tasks: read its guarantee before spending.
+
+        `groups` has the public label of each task; with them the price is the same.
+        """
+        return self._with_groups(super().plan(n_tasks, codebook), groups)
+
+    def _plan_for(self, codebook: Codebook, data: Tasks) -> Plan:
+        labels = None if data.groups is None else data.groups.tolist()
+        return self._with_groups(super()._plan_for(codebook, data), labels)
+
+    def _with_groups(self, plan: Plan, labels: Sequence[object] | None) -> Plan:
+        if labels is None:
+            return plan
+        if self.structure not in ("auto", "joint", "mean"):
+            raise InputError(
+                f"Groups have means of their own, and structure={self.structure!r} has none. Use 'joint' or "
+                "'mean', or leave groups out."
+            )
+        return replace(plan, algorithm=plan.algorithm.with_groups(Groups.of(labels)))
 
     def _algorithm(self, codebook: Codebook) -> Algorithm:
         shared = SharedPrior(self._learner(codebook), self._structure(codebook))
@@ -69,6 +155,10 @@ class SharedPriorRegressor(BaseMultiTaskRegressor, _SharedPrior):
         Neighbours differ in one task's data (default), or in one task's silence.
     structure : {"auto", "joint", "mean", "lowrank", "sparse"}
         What tasks tell each other. "auto" is "joint": mean and covariance of their weights.
+    groups : str or int, optional
+        Name (or index) of a column with the public group of each row's task (its district, its country),
+        unless `fit` is given `groups`. Tasks then share a prior with their group, which shares one with all;
+        the price is the same. *Public*: that a task is in its group is hidden from nobody.
     bounds : mapping, path or Codebook
         Public limits of every feature and of the target; required to share anything. "data" reads them
         from the data, and the guarantee then says that it does not hold.

@@ -23,6 +23,7 @@ from cloister.privacy.randomness import Origin
 
 __all__ = [
     "DOMAIN",
+    "PUBLIC_GROUPS",
     "TRUSTED_CURATOR",
     "Guarantee",
     "NoiseMade",
@@ -42,6 +43,11 @@ DOMAIN = (
     "any other data that fit the codebook; where one operator holds all rows, data that do not fit are "
     "refused before anything is charged, to the operator alone; where tasks are apart, a task whose data do "
     "not fit sends zeros and is told at home"
+)
+
+#: Added where tasks are in groups.
+PUBLIC_GROUPS = (
+    "which group a task is in is public, and not protected: other data are those of a task in the same group"
 )
 
 _WORLDS: dict[RelationName, str] = {
@@ -306,6 +312,7 @@ def guarantee_for(
     n_tasks: int,
     participation: str,
     trust: str = TRUSTED_CURATOR,
+    domain: str = DOMAIN,
 ) -> Guarantee:
     """Build a guarantee: what was priced, how the noise is made, and all doubts about it.
 
@@ -319,8 +326,8 @@ def guarantee_for(
         Those of the plan, and of whatever the release rests on.
     n_tasks : int
         Public number of tasks.
-    participation, trust : str
-        Who takes part when, and who is trusted with what.
+    participation, trust, domain : str
+        Who takes part when, who is trusted with what, and which data it covers.
 
     Examples
     --------
@@ -342,6 +349,7 @@ def guarantee_for(
         trust=trust,
         other_epsilon=prices.other.epsilon,
         doubts=merged(doubts, made.doubts),
+        domain=domain,
     )
 
 

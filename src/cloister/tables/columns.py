@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,20 +13,21 @@ from numpy.typing import ArrayLike
 
 from cloister.arrays import Array
 from cloister.errors import InputError, PrivateDataError
-from cloister.roster import is_missing, task_ids
+from cloister.roster import group_labels, is_missing, task_ids
 from cloister.tables.codebook import Codebook
 from cloister.tasks import Tasks
 
-__all__ = ["Columns", "read_codebook", "split_table"]
+__all__ = ["Columns", "labels_by_task", "read_codebook", "split_groups", "split_table"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Columns:
-    """A table taken apart: feature columns in order, whether they had names, and one task id a row."""
+    """A table taken apart: feature columns in order, whether they had names, one task id and label a row."""
 
     features: dict[str, Array]
     named: bool
     ids: Array
+    groups: Array | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -90,24 +92,73 @@ def _column_name(task: str | int | None, named: bool) -> str:
     return f"x{task}" if isinstance(task, int) and not named else str(task)
 
 
+def split_groups(
+    X: Any, task: str | int | None, tasks: ArrayLike | None, groups: str | int | None
+) -> Columns:
+    """Take task ids out of a table, and the labels of public groups if it has the column of these."""
+    columns = split_table(X, task, tasks)
+    name = _column_name(groups, columns.named)
+    if groups is None or name not in columns.features:
+        return columns
+    try:
+        labels = group_labels(_as_given(X, name, columns.features))
+    except InputError as error:
+        raise InputError(f"Column {groups!r}: {error}") from None
+    return replace(columns, features={k: v for k, v in columns.features.items() if k != name}, groups=labels)
+
+
+def labels_by_task(ids: Array, labels: Array) -> dict[Any, str]:
+    """Return the public label of each task; refuse a task whose rows have different ones.
+
+    Examples
+    --------
+    >>> labels_by_task(np.array(["Elm", "Oak", "Elm"]), np.array(["north", "south", "north"]))
+    {'Elm': 'north', 'Oak': 'south'}
+    """
+    if len(labels) != len(ids):
+        raise InputError(f"groups must have one label a row: there are {len(ids)} rows. Got {len(labels)}.")
+    pairs = sorted(set(zip(ids.tolist(), labels.tolist(), strict=True)))
+    found: dict[Any, str] = dict(pairs)
+    if len(found) < len(pairs):
+        task = next(one for (one, _), (two, _) in pairwise(pairs) if one == two)
+        both = [label for name, label in pairs if name == task]
+        raise InputError(
+            f"A task's group is public and one for all its rows. Task {task!r} has {both[0]!r} and "
+            f"{both[1]!r}. Mend the column, or name another."
+        )
+    return found
+
+
+def has_column(X: Any, name: str | int | None) -> bool:
+    found, named = named_columns(X)
+    return _column_name(name, named) in found
+
+
 def row_count(X: Any) -> int:
     """Return how many rows a table has, whatever kind of table it is."""
     return len(next(iter(X.values()), ())) if isinstance(X, Mapping) else len(X)
 
 
 def one_task(
-    codebook: Codebook, X: Any, y: Any, task: str | int | None, sample_weight: ArrayLike | None = None
+    codebook: Codebook,
+    X: Any,
+    y: Any,
+    task: str | int | None,
+    sample_weight: ArrayLike | None = None,
+    groups: str | int | None = None,
 ) -> Tasks:
-    """Encode the rows of one task, with or without the task column."""
-    found, named = named_columns(X)
-    rows = len(next(iter(found.values()), ()))
-    beside = None if _column_name(task, named) in found else np.zeros(rows, dtype=int)
-    columns = split_table(X, task, beside)
+    """Encode the rows of one task, with or without the columns of its name and of its group."""
+    rows = len(next(iter(named_columns(X)[0].values()), ()))
+    beside = None if has_column(X, task) else np.zeros(rows, dtype=int)
+    columns = split_groups(X, task, beside, groups)
     if len(np.unique(columns.ids)) != 1 or len(np.asarray(y)) != rows:
         raise InputError("These must be the rows of one task, and one target for each.")
     refuse_missing({**columns.features, codebook.target.name: np.asarray(y)}, columns.ids)
     encoded = codebook.encode(check_columns(codebook, columns))
-    return Tasks.from_arrays(encoded, codebook.encode_target(y), columns.ids, sample_weight)
+    own = Tasks.from_arrays(encoded, codebook.encode_target(y), columns.ids, sample_weight)
+    if columns.groups is None:
+        return own
+    return own.with_groups(labels_by_task(columns.ids, columns.groups))
 
 
 def read_codebook(bounds: Any, columns: Columns, target: str, y: Any, classify: bool) -> Codebook:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import secrets
@@ -17,7 +18,9 @@ import numpy as np
 from cloister.arrays import States
 from cloister.board.billboard import Billboard
 from cloister.board.storage import private_folder, remove_drafts, storage_errors, sync_folder, sync_tree
+from cloister.document import check_format
 from cloister.errors import CloisterError, InputError, PlanError
+from cloister.groups import Groups
 from cloister.plan import Plan
 from cloister.tables.codebook import Codebook
 from cloister.tables.model import TaskModel
@@ -45,6 +48,8 @@ _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)")
 #: The longest name that is written out; file systems allow 255 bytes.
 _LONGEST = 200
 
+GROUPS_FORMAT = "cloister groups 1"
+
 README = """\
 A run of cloister.
 
@@ -56,6 +61,7 @@ Public: anyone may see these files.
   estimator.toml   which estimator made the run, with which settings, if one did
   guarantee.txt    what the others can learn about one task, in words
   guarantee.json   the same for machines
+  groups.json      the public group of each task, if tasks are in groups
 
 Private: each file goes to its own task, and to nobody else.
   models/NAME.json one task's own model. NAME is the task's id, percent-encoded; a very long id is cut, with
@@ -129,8 +135,24 @@ def read_public(folder: Path, types: Iterable[object] = ()) -> TableRun:
         )
     book, place = read_codebook(folder, plan), folder / "estimator.toml"
     settings = EstimatorSettings.load(place) if place.exists() else EstimatorSettings()
-    nobody = settings.as_ids([])
-    return TableRun(plan, board, plan.guarantee_on(board), book, nobody, _stacked([], book), settings)
+    nobody, groups = settings.as_ids([]), _read_groups(folder / "groups.json", plan)
+    guarantee = plan.guarantee_on(board)
+    return TableRun(plan, board, guarantee, book, nobody, _stacked([], book), settings, groups)
+
+
+def _read_groups(path: Path, plan: Plan) -> dict[str, str]:
+    """Read the public label of each task; refuse labels that the plan is not for."""
+    if plan.algorithm.groups is None:
+        return {}
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        check_format(document.get("format"), GROUPS_FORMAT, path)
+        found = {str(task): str(label) for task, label in document["groups"].items()}
+        if Groups.of(list(found.values())) == plan.algorithm.groups:
+            return found
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise InputError(f"{path} must have the label of each task, as the plan has its groups. Restore it.")
 
 
 def with_models(folder: Path, public: TableRun, tasks: Iterable[str] | None = None) -> TableRun:
@@ -197,6 +219,9 @@ def write_run(folder: Path, run: TableRun, models: bool = True) -> None:
             "README.txt": README.rstrip(),
         }.items():
             (folder / name).write_text(f"{text}\n", encoding="utf-8")
+        if run.groups:
+            listed = {"format": GROUPS_FORMAT, "groups": dict(run.groups)}
+            (folder / "groups.json").write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
         if models:
             home = private_folder(folder / "models")
             remove_drafts(home)  # of a process that was killed here

@@ -32,11 +32,11 @@ class Rows:
         return len(self.X)
 
 
-def task_column(path: Path, column: str) -> Array:
-    """Return each row's task as text, by the name that counts; no other column is looked at."""
+def task_column(path: Path, column: str, what: str = "task column ") -> Array:
+    """Return each row's task (or group) as text, by the name that counts; no other column is looked at."""
     found = read_table(path, text=[column], only=[column])
     if column not in found:
-        raise _no_column(path, column, "task column ")
+        raise _no_column(path, column, what)
     return _names(path, column, found[column])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ import numpy as np
 import tomli_w
 from numpy.typing import ArrayLike
 
-from cloister.arrays import Array, Floats, States
+from cloister.arrays import Array, States
 from cloister.board.billboard import Billboard
 from cloister.board.storage import write_file
 from cloister.document import check_format, type_id
@@ -24,7 +24,7 @@ from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.roster import task_name
 from cloister.tables.codebook import Codebook
-from cloister.tables.columns import check_columns, one_task, refuse_missing, split_table
+from cloister.tables.columns import check_columns, has_column, one_task, refuse_missing, split_groups
 from cloister.tables.model import TaskModel
 from cloister.tables.prediction import Index, predicted_columns
 from cloister.tables.scaling import OwnScaling
@@ -83,6 +83,11 @@ class EstimatorSettings:
             pass
         raise InputError(f"{path} does not say which estimator made the run. Restore it, or remove it.")
 
+    @property
+    def groups(self) -> str | int | None:
+        """The column of the tasks' public groups, if the estimator named one."""
+        return self.parameters.get("groups")
+
     def as_ids(self, names: list[str]) -> Array:
         """Return task ids as they were in the table, from how model files write them."""
         text = np.array(names, dtype=np.str_)
@@ -112,6 +117,8 @@ class TableRun:
         The tasks whose models are here, sorted.
     models : dict of arrays
         One row a task.
+    groups : mapping
+        The public label of each task of the run, by its id as text, if tasks are in groups.
     """
 
     plan: Plan
@@ -121,6 +128,7 @@ class TableRun:
     ids: Array
     models: States = field(repr=False)
     settings: EstimatorSettings = EstimatorSettings()
+    groups: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -130,7 +138,10 @@ class TableRun:
         settings: EstimatorSettings = EstimatorSettings(),  # noqa: B008
     ) -> TableRun:
         private = run.private
-        return cls(run.plan, run.board, run.guarantee, units, private.ids, private.models, settings)
+        roster, groups = run.roster, {}
+        if run.plan.algorithm.groups is not None and roster.groups is not None:
+            groups = dict(zip(map(str, roster), map(str, roster.groups), strict=True))
+        return cls(run.plan, run.board, run.guarantee, units, private.ids, private.models, settings, groups)
 
     def __repr__(self) -> str:
         return f"TableRun({type(self.plan.algorithm).__name__}, models of {len(self.ids)} tasks, private)"
@@ -149,10 +160,11 @@ class TableRun:
             "themselves. Fit with bounds=, or pickle a model of one's own."
         )
 
-    def locate(self, ids: Array) -> tuple[States, Index]:
+    def locate(self, ids: Array, labels: Array | None = None) -> tuple[States, Index]:
         """Return the models of the tasks that rows belong to, and which is whose.
 
-        A task whose model is not here gets the one that the board has for tasks without rows.
+        A task whose model is not here gets the one that the board has for tasks without rows: that of its
+        group, where the run knows it or a label says it, or else the common one.
         """
         if (self.ids.dtype.kind == "U") != (ids.dtype.kind == "U"):
             kinds = ("numbers", "text") if ids.dtype.kind == "U" else ("text", "numbers")
@@ -164,7 +176,16 @@ class TableRun:
             board = self.newcomer()
             models = {name: np.concatenate([array, board[name]]) for name, array in models.items()}
         place = np.searchsorted(self.ids[used], ids)
-        return models, np.where(known, place, len(used)).astype(np.intp)
+        return models, np.where(known, place, len(used) + self._group_rows(ids, labels)).astype(np.intp)
+
+    def _group_rows(self, ids: Array, labels: Array | None) -> Array:
+        """Return which of the board's models without rows is for each row: 0, or 1 + its group's position."""
+        known = self.plan.algorithm.groups
+        if known is None:
+            return np.zeros(len(ids), dtype=np.intp)
+        said = [""] * len(ids) if labels is None else labels.tolist()
+        found = (self.groups.get(str(task), label) for task, label in zip(ids.tolist(), said, strict=True))
+        return np.array([1 + known.names.index(label) if label in known.names else 0 for label in found])
 
     def newcomer(self) -> States:
         return self.plan.algorithm.newcomer(self.board)
@@ -186,19 +207,29 @@ class TableRun:
 
     def predict(self, X: object, tasks: ArrayLike | None = None) -> Array:
         """Predict each row by its own task's model, or by the board's for a task without one."""
-        rows, ids = self._encode(X, tasks)
-        return predicted_columns(self.codebook, rows, *self.locate(ids))["prediction"]
-
-    def _encode(self, X: object, tasks: ArrayLike | None) -> tuple[Floats, Array]:
-        columns = split_table(X, self.codebook.task, tasks)
+        columns = split_groups(X, self.codebook.task, tasks, self.settings.groups)
         refuse_missing(columns.features, columns.ids)
-        return self.codebook.encode(check_columns(self.codebook, columns)), columns.ids
+        rows = self.codebook.encode(check_columns(self.codebook, columns))
+        found = self.locate(columns.ids, columns.groups)
+        return predicted_columns(self.codebook, rows, *found)["prediction"]
 
     def replay(
         self, X: object, y: object, sample_weight: ArrayLike | None = None, *, task: object = "new"
     ) -> TaskModel:
         """Return one task's model from its own rows and the board alone: nothing leaves, nothing is spent."""
-        return self.model_of(one_task(self.codebook, X, y, self.codebook.task, sample_weight), task)
+        return self.model_of(self.own_rows(X, y, self.codebook.task, sample_weight, task), task)
+
+    def own_rows(
+        self, X: object, y: object, column: str | int | None, sample_weight: ArrayLike | None, task: object
+    ) -> Tasks:
+        """Encode one task's rows, in its public group: by its label in the table, or by what the run knows.
+
+        The run knows it by the task's name, as it is given or in the table's task column.
+        """
+        own = one_task(self.codebook, X, y, column, sample_weight, self.settings.groups)
+        names = [str(task), *(str(name) for name in own.ids if has_column(X, column))]
+        label = next((self.groups[name] for name in names if name in self.groups), None)
+        return own if own.groups is not None or label is None else replace(own, groups=np.array([label]))
 
     def model_of(
         self, own: Tasks, task: object, compute: Callable[[Plan, Billboard, Tasks], States] = replay_tasks
