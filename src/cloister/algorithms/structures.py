@@ -88,8 +88,10 @@ def _descend(learner: BayesianLearner, g: Floats, s: float, weight: float, board
     noise = float(board["noise"]) + (weight * s) ** 2
     average, variance = total / precision, noise / precision**2
     squared = float(average @ average)
-    # a sd above pure noise, and noise at most twice as long as any mean of clipped offsets can be
-    moves = squared > (dim + math.sqrt(2 * dim)) * variance and dim * variance < 4
+    # a sd above pure noise (three where an earlier mean would be left), and noise at most twice as long as
+    # any mean of clipped offsets can be
+    deviations = 3 if board["mean"].any() else 1
+    moves = squared > (dim + deviations * math.sqrt(2 * dim)) * variance and dim * variance < 4
     mean = board["mean"] + learner.clip * average if moves else board["mean"]
     return {
         "mean": mean,
