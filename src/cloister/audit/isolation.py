@@ -2,11 +2,13 @@
 
 A small run of the plan is made on invented tasks. Then one task's data are changed, to other data and to
 garbage, and everybody listens to the same billboard again. Every other task's model must be the same to the
-last bit.
+last bit. The billboard itself must follow from its noisy releases: whoever has seen nothing else, a copy of
+the plan from before the run, has to make the same of them.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -15,7 +17,7 @@ import numpy as np
 from cloister.arrays import States
 from cloister.engines.check import GARBAGE
 from cloister.engines.run import Run, replay, run
-from cloister.errors import CloisterError
+from cloister.errors import BillboardError, CloisterError
 from cloister.groups import Groups
 from cloister.plan import Plan
 from cloister.tasks import Tasks
@@ -29,7 +31,7 @@ _ROUNDS = 50_000
 
 @dataclass(frozen=True)
 class Isolation:
-    """Whether one task's data reached another's model: True if not, False if so, None if not tested."""
+    """Whether one task's data reached others past the noise: True if not, False if so, None if not tested."""
 
     holds: bool | None
     detail: str
@@ -58,10 +60,15 @@ def check_isolation(plan: Plan, seed: int = 0) -> Isolation:
         labels = np.resize(np.array(plan.algorithm.groups.names[:2]), size)
         tasks = replace(tasks, groups=labels)
         small = replace(small, algorithm=plan.algorithm.with_groups(Groups.of(labels)))
+    untouched = copy.deepcopy(small)
     try:
         finished = run(small, tasks, random_state=seed)
     except CloisterError as error:
         return Isolation(None, f"not tested: a small run on invented data failed ({error})")
+    try:
+        untouched.check(finished.board)
+    except BillboardError as error:
+        return Isolation(False, f"the billboard says more than follows from its releases: {error}")
     victim = size // 2
     others = np.arange(size) != victim
     changes = [replace(changed, groups=tasks.groups) for changed in _changes(tasks, victim)]

@@ -30,7 +30,7 @@ __all__ = ["NoiseLaw", "check_noise", "examine"]
 
 
 #: Kinds of releases that are looked at, and calls of a mechanism that makes one release a call.
-_KINDS, _CALLS = 4, 4000
+_KINDS, _CALLS = 8, 4000
 #: Numbers of noise that are compared under two keys.
 _PAIRED = 20_000
 

@@ -1,0 +1,171 @@
+"""The search for targets stands every attack; planted versions of it that leak are convicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from cloister import Plan
+from cloister.algorithms import Located, SharedPrior
+from cloister.algorithms.located import BINS, PLACES, ROUNDS
+from cloister.audit import audit
+from cloister.audit.noise_law import check_noise
+from cloister.channel import GRID, Absolute, Channel, Round
+from cloister.learners import Regression
+from cloister.mechanisms import Gaussian
+from cloister.privacy.randomness import SeededRandomness
+
+INSIDE = SharedPrior(Regression(2))
+
+
+def attacked(algorithm, relation="replace", seed=0):
+    plan = Plan(algorithm, n_tasks=200, relation=relation).calibrate(1.0)
+    return audit(plan, draws=2000, confidence=0.9999, random_state=seed)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
+@pytest.mark.parametrize("relation", ["replace", "zero_out"])
+def test_the_search_is_acquitted(relation, seed):
+    """A false alarm has probability 1e-4 each; the search's own channel is among those attacked."""
+    found = attacked(Located(INSIDE), relation, seed)
+    assert found.verdict == "No contradiction found."
+    assert found.isolation.holds
+    assert found.sensitivity.ratio == pytest.approx(1.0, abs=1e-6)
+
+
+# ------------------------------------------------------------------ versions that leak
+
+
+@dataclass(frozen=True)
+class Rescaled(Channel):
+    """Messages that are scaled after their clip, by a public unit below 1."""
+
+    unit: float = 0.8
+
+    def units(self, messages):
+        return super().units(messages) / self.unit
+
+    def rows(self, messages):
+        return np.asarray(np.trunc(replace(self, unit=1.0).units(messages) * GRID / self.unit), np.int64)
+
+
+@dataclass(frozen=True)
+class ScalesAfterTheClip(Located):
+    """All that follows the search is told in the unit that was found, and clipped in the codebook's."""
+
+    def schedule(self, n_tasks, budget):
+        search, rest = np.split(np.array(super().schedule(n_tasks, budget), dtype=object), [ROUNDS])
+        scaled = [Round(one.share, tuple(map(_rescaled, one.channels))) for one in rest]
+        return (*search, *scaled)
+
+    def channel(self, board):
+        channel = super().channel(board)
+        return channel if board.rounds < ROUNDS else _rescaled(channel)
+
+
+def _rescaled(channel):
+    return Rescaled(channel.dim, channel.clip, channel.lift)
+
+
+@dataclass(frozen=True)
+class Histogram(Channel):
+    """A channel that clips each count by itself."""
+
+    def units(self, messages):
+        return np.clip(np.nan_to_num(messages), 0.0, 1.0)
+
+    def rows(self, messages):
+        return np.asarray(self.units(messages) * GRID, np.int64)
+
+
+_HISTOGRAM = Histogram(BINS, 1.0, Absolute())
+
+
+@dataclass(frozen=True)
+class TwoBins(Located):
+    """A task is in the bin of its median and in the next one, for a smoother histogram."""
+
+    def schedule(self, n_tasks, budget):
+        rounds = super().schedule(n_tasks, budget)
+        return (*(Round(one.share, (_HISTOGRAM,)) for one in rounds[:ROUNDS]), *rounds[ROUNDS:])
+
+    def channel(self, board):
+        return _HISTOGRAM if board.rounds < ROUNDS else super().channel(board)
+
+    def send(self, states, block, board):
+        messages, states = super().send(states, block, board)
+        if board.rounds < ROUNDS:
+            messages = messages + np.roll(messages, 1, axis=1)
+        return messages, states
+
+
+@dataclass(frozen=True)
+class CentresAtHome(Located):
+    """Targets less the mean of everybody's, which nobody has perturbed."""
+
+    def finish(self, states, block, board):
+        models = super().finish(states, block, board)
+        coef = np.array(models["coef"])
+        coef[:, 0] += block.y.mean() - float(board["located_center"])
+        return models | {"coef": coef}
+
+
+@dataclass(frozen=True)
+class PostsTheSum(Located):
+    """A center from the counts as they were before noise."""
+
+    def send(self, states, block, board):
+        messages, states = super().send(states, block, board)
+        if board.rounds == PLACES - 1:
+            object.__setattr__(self, "counts", messages.sum(axis=0))
+        return messages, states
+
+    def update(self, release, board):
+        posted = super().update(release, board)
+        if board.rounds == PLACES - 1:
+            counts = getattr(self, "counts", np.zeros(BINS))
+            center = np.linspace(-1, 1, BINS) @ counts / max(1.0, counts.sum())
+            posted = posted | {"located_center": np.array(center)}
+        return posted
+
+
+@pytest.mark.parametrize(
+    ("kind", "relation", "reason"),
+    [
+        (ScalesAfterTheClip, "replace", "times as far"),
+        (ScalesAfterTheClip, "zero_out", "times as far"),
+        (TwoBins, "replace", "times as far"),
+        (TwoBins, "zero_out", "times as far"),
+        (CentresAtHome, "replace", "of other tasks"),
+        (PostsTheSum, "replace", "more than follows from its releases"),
+    ],
+)
+def test_versions_that_leak_are_convicted(kind, relation, reason):
+    found = attacked(kind(INSIDE), relation)
+    assert found.convicted
+    assert reason in found.verdict
+
+
+# ------------------------------------------------------------------ the noise of the search
+
+
+@dataclass(frozen=True)
+class LouderSearch(Gaussian):
+    """Noise of another scale than is said, in the rounds of the search alone."""
+
+    factor: float = 1.0
+
+    def perturb(self, total, channel, noise, source, round):
+        scale = self.factor if channel.dim == BINS else 1.0
+        return super().perturb(total, channel, scale * noise, source, round)
+
+
+@pytest.mark.parametrize("factor", [2 / 3, 1.0, 3 / 2])
+def test_the_noise_of_the_search_has_its_law(factor):
+    """A false alarm has probability 1e-3."""
+    mu = Plan(Located(INSIDE), n_tasks=200).calibrate(1.0).mechanism.mu
+    plan = Plan(Located(INSIDE), LouderSearch(mu, factor=factor), n_tasks=200)
+    p_value = check_noise(plan, SeededRandomness(0), numbers=40_000).p_value
+    assert p_value > 1e-3 if factor == 1 else p_value < 1e-6
