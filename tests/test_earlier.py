@@ -297,3 +297,16 @@ def test_targets_are_not_searched_for_again():
     assert errors[0] < 0.004**2 / 6  # a task's own six rows, no more
     assert replace(earlier, center=0.0) != earlier
     assert located(Joint(start_from=replace(earlier, center=0.0)), 0.1).fingerprint != later.fingerprint
+
+
+def test_groups_start_from_the_common_prior():
+    def grouped(seed):
+        X, y = table(seed)
+        return X | {"town": X["school"] % 4}, y
+
+    settings = {"bounds": BOUNDS, "groups": "town", "random_state": 0}
+    first = SharedPriorRegressor("school", epsilon=4.0, **settings).fit(*grouped(0))
+    later = SharedPriorRegressor("school", epsilon=0.2, start_from=first, **settings).fit(*grouped(1))
+    assert later.plan_.algorithm.start_from.mean == first.plan_.prior_on(first.billboard_).mean
+    later.plan_.check(later.billboard_)
+    assert "a typical group's own mean" in str(later.plan_.forecast())
