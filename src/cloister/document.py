@@ -60,6 +60,7 @@ TYPES = {
     "cloister/cross-validated-tuning/1": "cloister.algorithms.finetuning:CrossValidatedTuning",
     "cloister/earlier-prior/1": "cloister.earlier:EarlierPrior",
     "cloister/entry-sparse/1": "cloister.algorithms.decomposed:EntrySparse",
+    "cloister/feature-relevance/1": "cloister.algorithms.structures:FeatureRelevance",
     "cloister/fine-tuning/1": "cloister.algorithms.finetuning:FineTuning",
     "cloister/geometric-budget/1": "cloister.algorithms.allocation:GeometricBudget",
     "cloister/groups/1": "cloister.groups:Groups",

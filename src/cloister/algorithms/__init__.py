@@ -31,7 +31,7 @@ from cloister.algorithms.nested import Nested
 from cloister.algorithms.prior import SharedPrior
 from cloister.algorithms.relationship import Relationship, dp_mtrl, mtrl
 from cloister.algorithms.server import ServerAdam, ServerAverage, ServerMomentum
-from cloister.algorithms.structures import Joint, Mean, Subspace, Support
+from cloister.algorithms.structures import FeatureRelevance, Joint, Mean, Subspace, Support
 from cloister.earlier import EarlierPrior
 from cloister.groups import Groups
 
@@ -47,6 +47,7 @@ __all__ = [
     "Ditto",
     "EarlierPrior",
     "EntrySparse",
+    "FeatureRelevance",
     "FedAvg",
     "FedProx",
     "FineTuning",

@@ -16,7 +16,7 @@ import numpy as np
 from cloister.algorithm import Budget
 from cloister.algorithms.bases import BayesianAlgorithm
 from cloister.algorithms.nested import Nested, by_prior
-from cloister.algorithms.structures import Joint, Mean, Structure
+from cloister.algorithms.structures import FeatureRelevance, Joint, Mean, Structure
 from cloister.arrays import Array, Public, States
 from cloister.channel import Channel, Round
 from cloister.earlier import EarlierPrior
@@ -44,8 +44,8 @@ class SharedPrior(BayesianAlgorithm):
     ----------
     learner : Regression or Classification
         What a task does at home.
-    structure : Joint, Mean, Subspace, Support or Nested
-        What tasks tell each other. `Nested` is `Joint` or `Mean` with public groups.
+    structure : Joint, Mean, FeatureRelevance, Subspace, Support or Nested
+        What tasks tell each other; of several classes `Mean` or `FeatureRelevance`. `Nested` is `Joint` or `Mean` with public groups.
     """
 
     learner: BayesianLearner
@@ -59,10 +59,10 @@ class SharedPrior(BayesianAlgorithm):
                 f"The earlier board has {len(start.mean)} weights a task, and this plan {self.learner.size}. "
                 "Start from a run with the same codebook."
             )
-        if self.learner.size != self.learner.dim and not isinstance(inside, Mean):
+        if self.learner.size != self.learner.dim and not isinstance(inside, Mean | FeatureRelevance):
             raise PlanError(
-                f"With more than two classes tasks share a mean only. Got {type(self.structure).__name__}(). "
-                "Use structure=Mean()."
+                "With more than two classes tasks share a mean, and what matters of it. Got "
+                f"{type(self.structure).__name__}(). Use structure=Mean() or FeatureRelevance()."
             )
 
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:

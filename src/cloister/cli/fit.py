@@ -36,6 +36,7 @@ class Structure(StrEnum):
     auto = "auto"
     joint = "joint"
     mean = "mean"
+    relevance = "relevance"
     lowrank = "lowrank"
     sparse = "sparse"
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from cloister.algorithm import Algorithm
 from cloister.algorithms.located import Located
 from cloister.algorithms.prior import SharedPrior
-from cloister.algorithms.structures import Joint, Mean, Structure, Subspace, Support
+from cloister.algorithms.structures import FeatureRelevance, Joint, Mean, Structure, Subspace, Support
 from cloister.errors import InputError
 from cloister.estimators.base import BaseMultiTaskClassifier, BaseMultiTaskRegressor, BasePrivate
 from cloister.estimators.parameters import check_word
@@ -29,6 +29,7 @@ __all__ = ["SharedPriorClassifier", "SharedPriorRegressor"]
 STRUCTURES: dict[str, type[Structure]] = {
     "joint": Joint,
     "mean": Mean,
+    "relevance": FeatureRelevance,
     "lowrank": Subspace,
     "sparse": Support,
 }
@@ -116,7 +117,11 @@ class _SharedPrior(BasePrivate):
                 f"Groups have means of their own, and structure={self.structure!r} has none. Use 'joint' or "
                 "'mean', or leave groups out."
             )
-        return replace(plan, algorithm=plan.algorithm.with_groups(Groups.of(labels)))
+        algorithm = plan.algorithm
+        if self.structure == "auto" and isinstance(algorithm, SharedPrior):
+            if isinstance(algorithm.structure, FeatureRelevance):
+                algorithm = replace(algorithm, structure=Mean())
+        return replace(plan, algorithm=algorithm.with_groups(Groups.of(labels)))
 
     def _algorithm(self, codebook: Codebook) -> Algorithm:
         shared = SharedPrior(self._learner(codebook), self._structure(codebook))
@@ -125,9 +130,12 @@ class _SharedPrior(BasePrivate):
     def _structure(self, codebook: Codebook) -> Structure:
         several = codebook.classes is not None and codebook.classes > 2
         check_word("structure", self.structure, ["auto", *STRUCTURES])
-        if several and self.structure not in ("auto", "mean"):
-            raise InputError(f"More than two classes share a mean only. Got structure={self.structure!r}.")
-        kind = {"auto": Mean if several else Joint, **STRUCTURES}[self.structure]
+        if several and self.structure not in ("auto", "mean", "relevance"):
+            raise InputError(
+                f"More than two classes share a mean: structure 'mean' or 'relevance'. Got {self.structure!r}."
+            )
+        usual = Joint if not several else FeatureRelevance if self.start_from is None else Mean
+        kind = {"auto": usual, **STRUCTURES}[self.structure]
         if self.start_from is None:
             return kind()
         if kind not in (Joint, Mean):

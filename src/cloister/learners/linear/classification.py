@@ -67,12 +67,6 @@ class Classification(BayesianLearner):
     classes: int = 2
     intercept: bool = True
 
-    #: How far a task's weights may lie from the public point before its message is clipped.
-    clip = 2.0
-    #: Prior variance of the offset a task reports.
-    variance = 10.0
-    #: Scales of the shared priors: isotropic, with a loose intercept, with a covariance.
-    prior_scales = (1.0, 0.3, 1.0)
     #: Nothing is asked before the mean is known.
     first: ClassVar[tuple[Question, ...]] = ()
 
@@ -84,6 +78,29 @@ class Classification(BayesianLearner):
     @property
     def size(self) -> int:
         return (self.classes - 1) * self.dim
+
+    @property
+    def clip(self) -> float:
+        """How far a task's weights may lie from the public point before its message is clipped.
+
+        Rows of norm 1 have the smaller numbers the more columns there are, and scores the longer weights;
+        with several classes each has its own.
+        """
+        return 2.0 if self.classes == 2 else 2.0 * math.sqrt(self.size)
+
+    @property
+    def variance(self) -> float:
+        """Prior variance of the offset a task reports."""
+        return 10.0 * self._stretch
+
+    @property
+    def prior_scales(self) -> tuple[float, float, float]:
+        return self._stretch, 0.3 * self._stretch, self._stretch
+
+    @property
+    def _stretch(self) -> float:
+        """What variances of weights grow by with the number of columns; two classes were measured without."""
+        return 1.0 if self.classes == 2 else max(1.0, self.dim / 4)
 
     @property
     def loss(self) -> Softmax:
@@ -113,7 +130,7 @@ class Classification(BayesianLearner):
 
     def _variances(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
         """Say how well each prior variance around the mean explains the own data: centred log evidence."""
-        factor = loose_intercept(self.dim, 3.0, self.intercept)
+        factor = math.sqrt(self._stretch) * loose_intercept(self.dim, 3.0, self.intercept)
         fit = laplace(
             self._whiten(block, factor),
             self._scores(block, candidates[-1].mean if candidates else np.zeros(self.size)),
