@@ -28,7 +28,7 @@ NAME = "classes"
 
 TASKS, ROWS, TEST, FEATURES, USEFUL, CLASSES = 36, 1600, 100, 42, 12, 6
 WRITERS, IMAGES = 36, 40
-SEEDS = 5
+SEEDS = 3
 #: Deviations of the true weights: of the common ones, of a task's from them, and of its intercepts.
 SIGNAL, OWN, INTERCEPT = 1.8, 0.6, 1.0
 EPSILONS = (1.0, 8.0, math.inf)

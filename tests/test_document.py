@@ -23,8 +23,8 @@ from cloister.groups import Groups
 FROZEN = """
 adaptive-fed-avg/1 blt/1 choose-at-home/1 classification/1 clustered-meta-sgd/1 convex/1
 cross-entropy/1 cross-validated-tuning/1 decomposed/1 descent/1 ditto/1 earlier-prior/1
-entry-sparse/1 epochs/1 everyone/1 ewc/1 exact-solver/1 fed-avg/1 fed-prox/1 fine-tuning/1 fixed-size/1
-ftmrl/1 gaussian/1
+entry-sparse/1 epochs/1 everyone/1 ewc/1 exact-solver/1 feature-relevance/1 fed-avg/1 fed-prox/1
+fine-tuning/1 fixed-size/1 ftmrl/1 gaussian/1
 geometric-budget/1 group-sparse/1 groups/1 in-order/1 increment/1 independent/1 joint/1 l2-laplace/1
 least-squares/1
 local-noise/1 local-only/1 located/1 logistic/1 low-rank/1 mean/1 mean-regularized/1 meta-sgd/1
@@ -213,6 +213,7 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
                 )
             ),
             cl.algorithms.Mean(),
+            cl.algorithms.FeatureRelevance(),
             cl.algorithms.Subspace(),
             cl.algorithms.Support(),
         )

@@ -152,7 +152,7 @@ def test_plans_that_make_no_sense_are_refused():
         Plan(algorithm, n_tasks=0)
     with pytest.raises(PlanError, match="relation must be 'replace' or 'zero_out'"):
         Plan(algorithm, n_tasks=9, relation="add_remove")
-    with pytest.raises(PlanError, match="share a mean only"):
+    with pytest.raises(PlanError, match="share a mean, and what matters"):
         SharedPrior(Classification(3, classes=3), Joint())
 
 

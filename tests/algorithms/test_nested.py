@@ -224,5 +224,5 @@ def test_plans_with_groups_are_plans():
     assert replace(plan, mechanism=Gaussian(1.0)).algorithm.with_groups(renamed).groups == renamed
     with pytest.raises(PlanError, match=r"Got Subspace\(\), which says none"):
         Nested(Subspace(), GROUPS)
-    with pytest.raises(PlanError, match="share a mean only"):
+    with pytest.raises(PlanError, match="share a mean, and what matters"):
         SharedPrior(Classification(3, 4), Nested(Joint(), GROUPS))

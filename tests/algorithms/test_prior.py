@@ -11,7 +11,7 @@ from scipy import stats
 
 from cloister import Plan, Tasks, run
 from cloister.algorithm import Budget
-from cloister.algorithms import Independent, Joint, Mean, SharedPrior, Subspace, Support
+from cloister.algorithms import FeatureRelevance, Independent, Joint, Mean, SharedPrior, Subspace, Support
 from cloister.algorithms.structures import compose, covariance_factors, leak, lifted, significant, spikes
 from cloister.board.billboard import Billboard, Release
 from cloister.channel import unsvec
@@ -27,7 +27,7 @@ from cloister.learners.linear.regression import (
 )
 from cloister.mechanisms import Gaussian, NoNoise
 
-STRUCTURES = [Joint(), Mean(), Subspace(), Support()]
+STRUCTURES = [Joint(), Mean(), FeatureRelevance(), Subspace(), Support()]
 
 
 def rows(rng, n, d):
@@ -271,7 +271,7 @@ def test_a_newcomer_gets_the_prior_mean(structure, learner, related):
     newcomer = algorithm.newcomer(done.board)
     mean = structure.mean(learner, done.board)
     np.testing.assert_allclose(newcomer["coef"][0], mean, atol=1e-12)
-    assert mean.any() == (structure in (Joint(), Mean()))
+    assert mean.any() == (structure not in (Subspace(), Support()))
     assert (np.linalg.eigvalsh(newcomer["covariance"][0]) > 0).all()
 
 
@@ -287,6 +287,45 @@ def test_sharing_costs_nothing_where_there_is_nothing_to_share(structure):
     """Weights of all directions and no common mean: within 2 % of single-task learning at epsilon 1."""
     train, test = make_tasks(np.random.default_rng(6).normal(0, 0.6, (250, 6)), n=30)
     assert error(structure, train, test) < 1.02 * error(None, train, test, seeds=(0,))
+
+
+def classes_by(useful, d, seed=0, m=80):
+    """Return training and test tasks of four classes and `d` columns, of which the first `useful` matter."""
+    rng = np.random.default_rng(seed)
+    common = 12 * rng.normal(size=(4, useful))
+    parts = []
+    for n in (15, 60):
+        X = np.stack([rows(rng, n, d) for _ in range(m)])
+        scores = X[..., :useful] @ common.T + rng.gumbel(size=(m, n, 4))
+        parts.append(Tasks.from_list(list(X), list(scores.argmax(axis=2).astype(float))))
+    return parts
+
+
+def test_features_that_matter_to_nobody_are_left_out():
+    """Without noise: every feature that matters keeps its mean, the others lose it, and predictions gain."""
+    train, test = classes_by(useful=4, d=20)
+    learner, losses = Classification(20, 4), []
+    owner = np.repeat(np.arange(len(test)), test.sizes)
+    for structure in (FeatureRelevance(), Mean()):
+        done = run(Plan(SharedPrior(learner, structure), NoNoise(), n_tasks=len(train)), train)
+        chances = learner.predict(done.private.models["coef"][owner], test.X[:, None])[:, 0]
+        losses.append(-np.log(chances[np.arange(len(test.y)), test.y.astype(int)]).mean())
+        if structure == FeatureRelevance():
+            kept, found = (
+                np.square(w.reshape(3, 20)).sum(axis=0)
+                for w in (structure.mean(learner, done.board), done.board["mean"])
+            )
+            assert (kept[1:4] > 0.9 * found[1:4]).all()
+            assert np.median(kept[4:]) < 0.1 * np.median(found[4:])
+    assert losses[0] < 0.99 * losses[1]
+
+
+def test_which_features_matter_costs_the_mean_nothing_under_replace():
+    learner = Classification(5, 4)
+    (both,), (mean,) = (s.channels(learner) for s in (FeatureRelevance(), Mean()))
+    share = FeatureRelevance.share
+    assert both.sensitivity("replace") / math.sqrt(share) == pytest.approx(mean.sensitivity("replace"))
+    assert both.sensitivity("zero_out") / math.sqrt(share) == pytest.approx(math.sqrt(1.5))
 
 
 def test_wide_weights_are_not_taken_for_narrow_ones():

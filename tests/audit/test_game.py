@@ -60,6 +60,11 @@ SHIPPED = {
     "prior of classes": Plan(
         cl.algorithms.SharedPrior(cl.learners.Classification(2, classes=4), cl.algorithms.Mean()), **TASKS
     ),
+    "prior of relevant features": Plan(
+        cl.algorithms.SharedPrior(cl.learners.Classification(2, classes=4), cl.algorithms.FeatureRelevance()),
+        **TASKS,
+    ),
+    "low rank of classes": Plan(cl.algorithms.LowRank(cl.learners.Softmax(3, 4), rounds=2), **TASKS),
     "guarded": Plan(
         cl.algorithms.ChooseAtHome(
             cl.algorithms.SharedPrior(cl.learners.Regression(3)), cl.learners.Regression(3)

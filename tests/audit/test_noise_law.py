@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from cloister import Plan
-from cloister.algorithms import LowRank, MeanRegularized, SharedPrior
+from cloister.algorithms import FeatureRelevance, LowRank, MeanRegularized, SharedPrior
 from cloister.audit.noise_law import check_noise, examine
 from cloister.channel import svec
 from cloister.learners import LeastSquares
+from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.regression import Regression
 from cloister.mechanisms import Gaussian, L2Laplace, Wishart
 from cloister.privacy.laws import GaussianLaw, WishartLaw
@@ -24,6 +25,7 @@ PLANS = {
     "floating": Plan(MeanRegularized(LOSS, rounds=2), Gaussian(exact=False), n_tasks=100),
     "matrix": Plan(LowRank(LOSS, rounds=2), Gaussian(), n_tasks=100),
     "joint": Plan(SharedPrior(Regression(4)), Gaussian(), n_tasks=100),
+    "relevance": Plan(SharedPrior(Classification(3, 4), FeatureRelevance()), Gaussian(), n_tasks=100),
     "laplace": Plan(MeanRegularized(LOSS, rounds=2), L2Laplace(), n_tasks=100),
     "one number": Plan(MeanRegularized(LeastSquares(1), rounds=2), L2Laplace(), n_tasks=100),
     "wishart": Plan(LowRank(LOSS, rounds=2), Wishart(), n_tasks=100),

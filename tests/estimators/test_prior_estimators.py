@@ -537,7 +537,7 @@ def test_data_that_cannot_be_used_is_refused_in_a_sentence(table, fitted):
         model.fit(X, y[:-1])
     with pytest.raises(InputError, match="one task only"):
         model.fit(X[:N], y[:N])
-    with pytest.raises(InputError, match="More than two classes share a mean only"):
+    with pytest.raises(InputError, match="More than two classes share a mean: use"):
         SharedPriorClassifier("school", structure="joint", bounds=KINDS).fit(X, kind)
     with pytest.raises(InputError, match="target is a number"):
         SharedPriorClassifier("school", bounds=BOUNDS).fit(X, kind)

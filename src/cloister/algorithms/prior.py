@@ -45,7 +45,8 @@ class SharedPrior(BayesianAlgorithm):
     learner : Regression or Classification
         What a task does at home.
     structure : Joint, Mean, FeatureRelevance, Subspace, Support or Nested
-        What tasks tell each other; of several classes `Mean` or `FeatureRelevance`. `Nested` is `Joint` or `Mean` with public groups.
+        What tasks tell each other; with several classes `Mean` or `FeatureRelevance`. `Nested` is `Joint` or
+        `Mean` with public groups.
     """
 
     learner: BayesianLearner

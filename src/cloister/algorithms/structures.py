@@ -1,8 +1,9 @@
 r"""What tasks tell each other about how they are alike: the structures of a shared prior.
 
 `Joint`, `Mean` and `FeatureRelevance` take a few short rounds in which each task says where its weights lie
-from a public point; `Subspace` and `Support` take one round in which it says the direction of its own weights. The functions at
-the end clean a noisy covariance up for candidate priors: post-processing, hence free.
+from a public point; `Subspace` and `Support` take one round in which it says the direction of its own
+weights. The functions at the end clean a noisy covariance up for candidate priors: post-processing, hence
+free.
 """
 
 from __future__ import annotations
@@ -23,7 +24,16 @@ if TYPE_CHECKING:
     from cloister.board.billboard import BoardView, Release
     from cloister.tasks import Block
 
-__all__ = ["FeatureRelevance", "Joint", "Mean", "Structure", "Subspace", "Support", "looked_from", "shared_candidates"]
+__all__ = [
+    "FeatureRelevance",
+    "Joint",
+    "Mean",
+    "Structure",
+    "Subspace",
+    "Support",
+    "looked_from",
+    "shared_candidates",
+]
 
 
 class Structure(Protocol):

@@ -118,9 +118,8 @@ class _SharedPrior(BasePrivate):
                 "'mean', or leave groups out."
             )
         algorithm = plan.algorithm
-        if self.structure == "auto" and isinstance(algorithm, SharedPrior):
-            if isinstance(algorithm.structure, FeatureRelevance):
-                algorithm = replace(algorithm, structure=Mean())
+        if isinstance(algorithm, SharedPrior) and algorithm.structure == FeatureRelevance():
+            algorithm = replace(algorithm, structure=Mean())  # groups have means, of all features
         return replace(plan, algorithm=algorithm.with_groups(Groups.of(labels)))
 
     def _algorithm(self, codebook: Codebook) -> Algorithm:
@@ -132,7 +131,8 @@ class _SharedPrior(BasePrivate):
         check_word("structure", self.structure, ["auto", *STRUCTURES])
         if several and self.structure not in ("auto", "mean", "relevance"):
             raise InputError(
-                f"More than two classes share a mean: structure 'mean' or 'relevance'. Got {self.structure!r}."
+                "More than two classes share a mean: use structure 'mean' or 'relevance'. "
+                f"Got {self.structure!r}."
             )
         usual = Joint if not several else FeatureRelevance if self.start_from is None else Mean
         kind = {"auto": usual, **STRUCTURES}[self.structure]
@@ -161,8 +161,10 @@ class SharedPriorRegressor(BaseMultiTaskRegressor, _SharedPrior):
         By default min(m^-1.5, 1/(10 m)) for m tasks; more than 1/m is refused.
     relation : {"replace", "zero_out"}
         Neighbours differ in one task's data (default), or in one task's silence.
-    structure : {"auto", "joint", "mean", "lowrank", "sparse"}
-        What tasks tell each other. "auto" is "joint": mean and covariance of their weights.
+    structure : {"auto", "joint", "mean", "relevance", "lowrank", "sparse"}
+        What tasks tell each other. "auto" is "joint": mean and covariance of their weights; with more than
+        two classes it is "relevance": their mean, and which features matter in it ("mean" with `groups` or
+        `start_from`).
     groups : str or int, optional
         Name (or index) of a column with the public group of each row's task (its district, its country),
         unless `fit` is given `groups`. Tasks then share a prior with their group, which shares one with all;
@@ -212,7 +214,7 @@ class SharedPriorClassifier(BaseMultiTaskClassifier, _SharedPrior):
     """Logistic or multinomial regression for many tasks, under task-level joint differential privacy.
 
     Parameters, attributes and privacy are those of `SharedPriorRegressor`; the codebook lists the classes,
-    which are public. With more than two classes tasks share a mean.
+    which are public.
 
     Examples
     --------
