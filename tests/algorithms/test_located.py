@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from cloister import Plan, Tasks, run
 from cloister.algorithm import Budget
 from cloister.algorithms import Located, LowRank, SharedPrior
-from cloister.algorithms.located import BINS, MOST, ROUNDS, _heard, _medians, _octaves, _one_hot, search_share
+from cloister.algorithms.located import (
+    BINS,
+    MOST,
+    ROUNDS,
+    _heard,
+    _medians,
+    _octaves,
+    _one_hot,
+    _place,
+    search_share,
+)
 from cloister.engines.check import check_algorithm
 from cloister.engines.run import replay
 from cloister.errors import PlanError
@@ -67,7 +77,7 @@ def test_nothing_heard_is_said():
 def test_the_search_takes_a_tenth_at_most_and_no_more_than_is_needed():
     shares = [search_share(m, 0.3) for m in (10, 150, 100_000)]
     assert shares[0] < 1e-5
-    assert shares[1] == MOST
+    assert shares[1] == MOST == 0.1
     assert shares[2] < 1e-3
     rounds = ALGORITHM.schedule(150, Budget(0.3))
     assert sum(one.share for one in rounds) == pytest.approx(1.0)
@@ -104,6 +114,38 @@ def test_noise_alone_is_seldom_heard():
     rng = np.random.default_rng(0)
     heard = sum(_heard(rng.normal(size=BINS), 1.0) is not None for _ in range(2000))
     assert heard < 0.04 * 2000
+
+
+def test_medians_are_of_rows_that_count():
+    """A weight counts as so many rows, padding as none; of two in the middle it is the lower."""
+    y, weight = np.array([[0.3, -0.5, 0.1, 0.9, -9.0, 9.0]]), np.array([[1.0, 4.0, 1.0, 3.0, 0.0, 0.0]])
+    block = Block(np.zeros(1), np.ones((1, 6, 1)), y, weight, np.zeros(1, np.uint64))
+    assert _medians(block).item() == np.sort(np.repeat(y, weight.ravel().astype(int)))[4] == 0.1
+
+
+@pytest.mark.parametrize(("count", "heard"), [(2.2, False), (2.8, True)])
+def test_what_is_not_heard_is_asked_again_and_added_up(count, heard):
+    """Twice 2.2 deviations of noise are 3.1 of both, twice 2.8 are 4."""
+    board = dict(ALGORITHM.start())
+    value = np.where(np.arange(BINS) == 5, count, 0.0)
+    for _ in range(2):
+        assert int(board["located_found"]) == 0
+        board |= _place(value, 1.0, board)
+    assert bool(board["located_found"]) == heard
+    if heard:
+        assert float(board["located_center"]) == pytest.approx(-1 + 5.5 * 2 / BINS)
+
+
+def test_variances_are_in_the_codebooks_units():
+    """Targets a hundredth as wide have noise and uncertainty of a ten-thousandth."""
+    noise, variances = [], []
+    for spread in (0.2, 0.002):
+        tasks = make(0.1, spread)
+        models = run(Plan(ALGORITHM, n_tasks=200).calibrate(8.0), tasks, random_state=0).private.models
+        noise.append(np.median(models["noise"]) / (0.3 * spread) ** 2)
+        variances.append(np.median(models["covariance"][:, 0, 0]) / spread**2)
+    np.testing.assert_allclose(noise, 1.0, rtol=0.4)
+    assert variances[1] == pytest.approx(variances[0], rel=0.4)
 
 
 def test_replay_and_newcomers_are_in_the_codebooks_units():
