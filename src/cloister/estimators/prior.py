@@ -134,14 +134,14 @@ class _SharedPrior(BasePrivate):
                 "More than two classes share a mean: use structure 'mean' or 'relevance'. "
                 f"Got {self.structure!r}."
             )
-        usual = Joint if not several else FeatureRelevance if self.start_from is None else Mean
-        kind = {"auto": usual, **STRUCTURES}[self.structure]
+        anew = {"auto": FeatureRelevance if several else Joint, **STRUCTURES}[self.structure]
         if self.start_from is None:
-            return kind()
+            return anew()
+        kind = Mean if several and self.structure == "auto" else anew
         if kind not in (Joint, Mean):
             raise InputError(f"A run with structure={self.structure!r} starts anew. Leave start_from out.")
         earlier = earlier_prior(self.start_from, codebook)
-        return kind() if earlier.heard_nothing else kind(start_from=earlier)
+        return anew() if earlier.heard_nothing else kind(start_from=earlier)
 
 
 class SharedPriorRegressor(BaseMultiTaskRegressor, _SharedPrior):
