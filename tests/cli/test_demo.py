@@ -109,6 +109,8 @@ def test_the_page_says_what_it_must(page: str, small: Comparison) -> None:
     assert small.headline in page
     for method in small.methods:
         assert f"{method.mean:.4f} ± {method.sd:.4f}" in text
+    assert small.location in page
+    assert "found" in small.location or "not heard" in small.location
 
 
 def test_text_is_escaped() -> None:

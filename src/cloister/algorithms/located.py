@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cloister.board.billboard import BoardView, Release
     from cloister.tasks import Block
 
-__all__ = ["Located"]
+__all__ = ["Located", "Location"]
 
 #: Rounds that look for the place, each with so many bins; one more asks for the spread, in powers of two.
 PLACES, BINS = 2, 32
@@ -39,6 +39,26 @@ HEARD = 3.5
 MOST, CLEAR = 0.1, 15.0
 #: The public unit is so many typical distances from the center: most targets are within it.
 REACH = 3.0
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a board says that targets are, in encoded units: [-1, 1] are their bounds. Public.
+
+    Attributes
+    ----------
+    center, unit : float
+        Most targets are within a unit of the center.
+    heard : bool
+        Whether the search found them; if not, these are the middle and half of the bounds.
+    rounds : int
+        Rounds that were asked for it: none if an earlier board said it.
+    """
+
+    center: float
+    unit: float
+    heard: bool
+    rounds: int
 
 
 @dataclass(frozen=True)
@@ -139,6 +159,11 @@ class Located(Wrapper):
             unit=float(board["located_unit"]),
             found=int(board["located_found"]),
         )
+
+    def location(self, board: BoardView) -> Location:
+        """Return where a board says that targets are."""
+        center, unit, found = (board[f"located_{name}"] for name in ("center", "unit", "found"))
+        return Location(float(center), float(unit), bool(found), self._rounds)
 
     def _inner(self, board: BoardView) -> BoardView:
         return _InnerBoard(board, self._rounds)

@@ -18,6 +18,7 @@ from cloister.estimators.prior import SharedPriorRegressor
 from cloister.plan import Plan
 from cloister.report.comparison import Comparison, Method
 from cloister.tables.codebook import Codebook
+from cloister.tables.location import location_found
 from cloister.tasks import Tasks
 
 __all__ = ["EPSILONS", "chem97", "compare"]
@@ -51,6 +52,7 @@ class _Scores:
     epsilon: float
     errors: list[float] = field(default_factory=list)
     by_task: list[Floats] = field(default_factory=list)
+    location: str = ""
 
     def method(self, alone: _Scores) -> Method:
         gains = _tested(self.rmse() - alone.rmse()) < 0
@@ -64,8 +66,10 @@ class _Scores:
     def fit(self, codebook: Codebook, train: Tasks) -> Floats:
         if self.kind == "pooled":
             return pooled_ridge(train)
-        models = run(self.plan(codebook, len(train)), train).private.models
-        return np.asarray(models["coef"])
+        plan = self.plan(codebook, len(train))
+        finished = run(plan, train)
+        self.location = location_found(plan, finished.board, codebook) or ""
+        return np.asarray(finished.private.models["coef"])
 
     def score(self, weights: Floats, train: Tasks, test: Tasks) -> None:
         """Take note of squared errors on the test rows; a task without any has no error (NaN)."""
@@ -134,4 +138,5 @@ def compare(
         guarantee=plan.guarantee,
         forecast=plan.forecast(),
         description=data.description,
+        location=chosen.location,
     )

@@ -68,6 +68,7 @@ def _show(comparison: Comparison, splits: int) -> None:
         "private; the data are public.",
         f"The guarantee of one run at epsilon 1: {comparison.guarantee}",
         f"Forecast of that run, from public numbers alone: {comparison.forecast}",
+        comparison.location,
         apart=True,
     )
 

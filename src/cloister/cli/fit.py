@@ -118,7 +118,7 @@ def fit(
         )
     account = _account(ledger, population)
     with advance("Rounds") as progress:
-        fit_in_folder(
+        finished = fit_in_folder(
             folder,
             plan,
             partial(_tasks, data, book, groups, labels),
@@ -131,8 +131,9 @@ def fit(
         )
     head = (folder / "head.txt").read_text(encoding="utf-8").strip()
     if json:
-        return emit(_summary(folder, plan) | {"head": head})
+        return emit(_summary(folder, plan) | {"location": finished.location, "head": head})
     say(
+        *filter(None, [finished.location]),
         f"Wrote {folder}: the public part, and one file for each task in {folder / 'models'}. "
         "Give each of these to its own task alone; README.txt says more.",
         f"The board's head, to sign, publish or keep:\n{head}",

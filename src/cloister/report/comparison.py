@@ -76,6 +76,8 @@ class Comparison:
         What the plan of that run expected.
     description : str
         What the data are.
+    location : str
+        Where the last run at epsilon 1 found targets.
     """
 
     methods: tuple[Method, ...]
@@ -86,6 +88,7 @@ class Comparison:
     guarantee: Guarantee
     forecast: Forecast
     description: str
+    location: str
 
     def one(self, kind: str) -> Method:
         """Return the method of a kind; of the private ones, the one at epsilon 1."""
@@ -135,6 +138,7 @@ class Comparison:
             "share_of_gain_kept": self.kept,
             "guarantee": self.guarantee.to_dict(),
             "forecast": str(self.forecast),
+            "location": self.location,
         }
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import tomli_w
 from numpy.typing import ArrayLike
 
+from cloister.algorithm import Algorithm, Wrapper
 from cloister.arrays import Array, States
 from cloister.board.billboard import Billboard
 from cloister.board.storage import write_file
@@ -25,6 +26,7 @@ from cloister.privacy.guarantee import Guarantee
 from cloister.roster import task_name
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import check_columns, has_column, one_task, refuse_missing, split_groups
+from cloister.tables.location import location_found
 from cloister.tables.model import TaskModel
 from cloister.tables.prediction import Index, predicted_columns
 from cloister.tables.scaling import OwnScaling
@@ -95,6 +97,12 @@ class EstimatorSettings:
             return text if self.ids == "text" else text.astype(self.ids)
         except ValueError:
             raise InputError("Task ids were numbers in fit and are text here. Pass them as in fit.") from None
+
+
+def _kind(algorithm: Algorithm) -> str:
+    """Name an algorithm, with what is inside of it."""
+    name = type(algorithm).__name__
+    return f"{name}({_kind(algorithm.inner)})" if isinstance(algorithm, Wrapper) else name
 
 
 def _plain(value: Any) -> Any:
@@ -190,10 +198,19 @@ class TableRun:
     def newcomer(self) -> States:
         return self.plan.algorithm.newcomer(self.board)
 
+    @property
+    def location(self) -> str | None:
+        """Where the board says that targets are, in the user's units; None if nothing was asked. Public."""
+        if isinstance(self.units, Codebook):
+            return location_found(self.plan, self.board, self.units)
+        return None
+
     def summary(self) -> str:
-        """Say what was run and promised, and the board's model of a task without rows. Public, all of it."""
-        kind, rounds = type(self.plan.algorithm).__name__, len(self.plan.rounds)
+        """Say what was run, promised and found, and the board's model of a task without rows: all public."""
+        kind, rounds = _kind(self.plan.algorithm), len(self.plan.rounds)
         parts = [f"{kind} over {self.plan.n_tasks} tasks, {rounds} rounds.", str(self.guarantee)]
+        if self.location:
+            parts.append(self.location)
         try:
             model = TaskModel.of("", self.codebook, {name: rows[0] for name, rows in self.newcomer().items()})
         except InputError:  # the board has none

@@ -1,0 +1,50 @@
+"""Where targets were found, in the user's units: what a board says of it, as a sentence."""
+
+from __future__ import annotations
+
+import math
+
+from cloister.algorithm import Wrapper
+from cloister.algorithms.located import Located
+from cloister.board.billboard import BoardView
+from cloister.plan import Plan
+from cloister.tables.codebook import Codebook, Numeric
+
+__all__ = ["location_found"]
+
+
+def location_found(plan: Plan, board: BoardView, codebook: Codebook) -> str | None:
+    """Say where a finished board has found targets; None if nothing was asked. Public, all of it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cloister import Tasks, run
+    >>> from cloister.algorithms import SharedPrior
+    >>> from cloister.learners import Regression
+    >>> book = Codebook((Numeric("age", 0, 100),), Numeric("kelvin", 0, 1000))
+    >>> y = book.encode_target(296 + np.random.default_rng(0).normal(size=1600)).reshape(200, 8)
+    >>> tasks = Tasks.from_list([np.ones((8, 2)) / 2**0.5] * 200, list(y))
+    >>> plan = Plan(Located(SharedPrior(Regression(2))), n_tasks=200).calibrate(epsilon=2.0)
+    >>> location_found(plan, run(plan, tasks, random_state=0).board, book)  # doctest: +ELLIPSIS
+    'Targets were found around 29..., most within ... (asked privately, in 3 rounds); the bounds were 0 ...'
+    """
+    algorithm = plan.algorithm
+    while isinstance(algorithm, Wrapper) and not isinstance(algorithm, Located):
+        algorithm = algorithm.inner
+    if not (isinstance(algorithm, Located) and isinstance(codebook.target, Numeric)):
+        return None
+    found = algorithm.location(board)
+    bounds = f"{codebook.target.low:g} to {codebook.target.high:g}"
+    if not found.heard:
+        return (
+            "Where targets are was not heard above the noise: what tasks share is in the units of the "
+            f"bounds, {bounds}, and each task's own model in its own."
+        )
+    center, unit = float(codebook.decode_target(found.center)), codebook.target_scale * found.unit
+    digits = max(0, 1 - math.floor(math.log10(unit)))
+    how = f"asked privately, in {found.rounds} rounds" if found.rounds else "as the earlier board says"
+    return (
+        f"Targets were found around {center:.{digits}f}, most within {unit:.{digits}f} ({how}); the bounds "
+        f"were {bounds}."
+    )

@@ -1,0 +1,49 @@
+"""Where targets were found, in words: the user's units, as many digits as are known, or that nothing was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cloister import Plan
+from cloister.algorithms import Located, MeanRegularized, SharedPrior
+from cloister.learners import LeastSquares, Regression
+from cloister.tables.codebook import Codebook, Numeric
+from cloister.tables.location import location_found
+
+PLAN = Plan(Located(SharedPrior(Regression(2))), n_tasks=200)
+FEATURES = (Numeric("age", 0, 100),)
+
+
+def posted(center, unit, found):
+    return {
+        name: np.array(value)
+        for name, value in (("located_center", center), ("located_unit", unit), ("located_found", found))
+    }
+
+
+@pytest.mark.parametrize(
+    ("bounds", "center", "unit", "words"),
+    [
+        ((0, 1000), -0.4064, 0.005, "around 296.8, most within 2.5 "),
+        ((0, 1000), -0.4064, 1.0, "around 297, most within 500 "),
+        ((-1, 1), 0.01234, 0.0021, "around 0.0123, most within 0.0021 "),
+        ((1_000_000, 1_200_000), 0.1, 0.002, "around 1110000, most within 200 "),
+    ],
+)
+def test_what_was_found_is_in_the_users_units(bounds, center, unit, words):
+    book = Codebook(FEATURES, Numeric("y", *bounds))
+    text = location_found(PLAN, posted(center, unit, 2), book)
+    assert words in text
+    assert "asked privately, in 3 rounds" in text
+
+
+def test_that_nothing_was_heard_is_said():
+    text = location_found(PLAN, posted(0.0, 1.0, 0), Codebook(FEATURES, Numeric("y", 0, 50)))
+    assert "not heard above the noise" in text
+    assert "0 to 50" in text
+
+
+def test_where_nothing_was_asked_nothing_is_said():
+    plan = Plan(MeanRegularized(LeastSquares(2), rounds=2), n_tasks=200)
+    assert location_found(plan, {}, Codebook(FEATURES, Numeric("y", 0, 50))) is None
