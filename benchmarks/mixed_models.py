@@ -1,9 +1,9 @@
 """Mixed-effects models by statsmodels, fitted to everybody's rows without any privacy: what to compare with.
 
 Numbers are predicted by `MixedLM` with a random intercept for each task and, if asked, a random slope of
-every column that takes more than ten values, all of them correlated; classes by a logistic model with random
-intercepts, `BinomialBayesMixedGLM` by variational Bayes. A row is predicted with its own task's effects (the
-BLUP, or the posterior mean).
+every column that takes more than ten values, all of them correlated, if these are three at most (more take
+minutes); classes by a logistic model with random intercepts, `BinomialBayesMixedGLM` by variational Bayes. A
+row is predicted with its own task's effects (the BLUP, or the posterior mean).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from scipy.sparse import csr_matrix
 from cloister import Tasks
 
 Floats = NDArray[np.float64]
+MOST_SLOPES = 3
 
 
 def available() -> bool:
@@ -29,11 +30,13 @@ def available() -> bool:
 
 
 def numbers(train: Tasks, test: Tasks, slopes: bool = False) -> Floats | None:
-    """Predict the targets of the second part; None where the model does not converge."""
+    """Predict the targets of the second part; None where the model does not converge, or has many slopes."""
     from statsmodels.regression.mixed_linear_model import MixedLM
 
     X, asked, own, asked_own = _standardised(train, test)
     random = [0, *(j for j in range(1, X.shape[1]) if slopes and len(np.unique(X[:, j])) > 10)]
+    if len(random) > 1 + MOST_SLOPES:
+        return None
     middle, unit = train.y.mean(), train.y.std()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -56,7 +56,7 @@ EPSILONS = (0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 8.0)
 DRAWS = 3
 #: (tasks, re-splits): slow peers (cross-validated classes, random slopes) are fitted to so many re-splits of
 #: tables with fewer tasks, and to none of larger ones.
-SLOW_SPLITS = ((1000, 3), (4000, 1))
+SLOW_SPLITS = ((1000, 2), (4000, 1))
 #: What stands beside us in the table: scikit-learn task by task, and mixed-effects models of all rows.
 PEERS = ("scikit", "intercepts", "slopes")
 #: Gain in percent that is expected at epsilon .5 and 1.
