@@ -54,6 +54,7 @@ WORKING_VALUES = {
             "LaplaceFit",
             "Loop",
             "NetworkRows",
+            "OwnRidge",
             "OwnUnits",
             "Posterior",
             "Precision",

@@ -18,11 +18,11 @@ from cloister.channel import unsvec
 from cloister.learners import Classification, Regression
 from cloister.learners.linear.average import Candidate
 from cloister.learners.linear.classification import VARIANCES
+from cloister.learners.linear.own_ridge import OWN_LAMBDAS
 from cloister.learners.linear.regression import (
     LAMBDAS,
     NOISE_SCALES,
     OWN_LAMBDA_WEIGHTS,
-    OWN_LAMBDAS,
     OWN_SCALES,
 )
 from cloister.mechanisms import Gaussian, NoNoise

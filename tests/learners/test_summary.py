@@ -39,7 +39,10 @@ def covariance(fit):
     found = np.einsum("tdk,tlk,tek->tlde", fit.basis, fit.spread, fit.basis)
     if fit.prior is not None:
         found = found + fit.rest[:, None, None] * fit.prior
-    return found if fit.bump is None else found + fit.bump[..., :, None] * fit.bump[..., None, :]
+    if fit.bump is not None:
+        bump = np.einsum("tdk,tlk->tld", fit.basis, fit.bump)
+        found = found + bump[..., :, None] * bump[..., None, :]
+    return found
 
 
 @pytest.mark.parametrize("name", FACTORS)

@@ -17,6 +17,7 @@ __all__ = [
     "loose_intercept",
     "mixture",
     "normal_on_grid",
+    "weighed",
 ]
 
 
@@ -74,6 +75,16 @@ def log_sum(scores: Floats) -> Floats:
     flat = scores.reshape(len(scores), -1)
     top = flat.max(axis=1)
     return np.asarray(top + np.log(np.exp(flat - top[:, None]).sum(axis=1)))
+
+
+def weighed(scores: Floats) -> tuple[Floats, Floats]:
+    """Return log sum exp of each task's scores (all axes but the first), and their shares of that sum."""
+    axes = tuple(range(1, scores.ndim))
+    top = scores.max(axis=axes, keepdims=True)
+    shares = np.exp(scores - top)
+    total = shares.sum(axis=axes, keepdims=True)
+    shares /= total
+    return (top + np.log(total)).reshape(len(scores)), shares
 
 
 def evidence_weights(log_evidence: list[Floats], log_prior: list[Floats]) -> list[Floats]:

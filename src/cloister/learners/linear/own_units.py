@@ -33,14 +33,18 @@ class OwnUnits:
         Weights of the rows; zero throughout for a task whose numbers are not finite.
     total : array of shape (tasks,)
         The sum of weights.
-    back : array of shape (tasks, d, d)
-        T, from own units (with an intercept: the value at the task's own mean first) to public ones.
+    scale, shift : arrays of the shape of a row
+        One over each feature's spread, and what the intercept takes back because features were centred.
+    front : array of shape (tasks,), optional
+        With an intercept, one over the constant in column 0.
     """
 
     rows: Floats
     weight: Floats
     total: Floats
-    back: Floats
+    scale: Floats
+    shift: Floats
+    front: Floats | None
 
     @classmethod
     def of(cls, X: Array, weight: Array, intercept: bool) -> OwnUnits:
@@ -55,27 +59,48 @@ class OwnUnits:
         >>> (units.back @ np.array([10.0, 2.0])).tolist()  # 10 in the middle, 2 a spread: 2 x - 2
         [[-2.0, 2.0]]
         """
-        k, _, d = X.shape
         with np.errstate(all="ignore"):
             size = np.abs(X).max(axis=(1, 2), initial=0.0) + weight.sum(axis=1)
             sane = size < _ABSURD  # False for NaN too
         weight = np.where(sane[:, None], weight, 0.0)
-        X = np.where((weight > 0)[..., None], X, 0.0)
+        there = (weight > 0)[..., None]
+        X = np.where(there, X, 0.0)
         total = weight.sum(axis=1)
         share = (weight / np.where(total > 0, total, 1.0)[:, None])[:, None, :]
-        features = X[..., 1:] if intercept else X
-        center = (share @ features)[:, 0] if intercept else np.zeros((k, d))
-        away = np.where((weight > 0)[..., None], features - center[:, None], 0.0)
+        away = features = X[..., 1:] if intercept else X
+        if intercept:
+            center = share @ features
+            away = np.where(there, features - center, 0.0)
         spread = np.sqrt((share @ np.square(away))[:, 0])
-        varies = spread > _CONSTANT * np.abs(features).max(axis=1, initial=0.0)
+        size = np.maximum(features.max(axis=1, initial=0.0), -features.min(axis=1, initial=0.0))
+        varies = spread > _CONSTANT * size
         scale = np.where(varies, 1 / np.where(varies, spread, 1.0), 0.0)
-        back = np.zeros((k, d, d))
-        place = np.arange(d - scale.shape[1], d)
-        back[:, place, place] = scale
+        shift, front = np.zeros_like(scale), None
         if intercept:
             constant = (share @ X[..., :1])[:, 0, 0]
-            constant = np.where(constant == 0, 1 / math.sqrt(d), constant)
-            back[:, 0, 0] = 1.0
-            back[:, 0, 1:] = -center * scale
-            back[:, 0] /= constant[:, None]
-        return cls(away * scale[:, None], weight, total, back)
+            front = 1 / np.where(constant == 0, 1 / math.sqrt(X.shape[2]), constant)
+            shift = -center[:, 0] * scale * front[:, None]
+        return cls(away * scale[:, None], weight, total, scale, shift, front)
+
+    @property
+    def back(self) -> Floats:
+        """T, (tasks, d, d): from own units (with an intercept, the value at the own mean first) to public."""
+        return turned(np.eye(self.scale.shape[1])[None], self.scale, self.shift, self.front)
+
+
+def turned(basis: Floats, scale: Floats, shift: Floats, front: Floats | None) -> Floats:
+    """Return directions of slopes in public units; with an intercept, the value at the own mean first.
+
+    Examples
+    --------
+    >>> turned(np.eye(1)[None], np.full((1, 1), 2.0), np.full((1, 1), -3.0), np.array([0.5])).tolist()
+    [[[0.5, -3.0], [0.0, 2.0]]]
+    """
+    slopes = scale[:, :, None] * basis
+    if front is None:
+        return slopes
+    found = np.zeros((len(scale), 1 + slopes.shape[1], 1 + slopes.shape[2]))
+    found[:, 0, 0] = front
+    found[:, :1, 1:] = shift[:, None, :] @ basis
+    found[:, 1:, 1:] = slopes
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,15 +11,9 @@ import numpy as np
 from cloister.arrays import Floats, States
 from cloister.channel import Absolute, Channel, Plain
 from cloister.learners.learner import BayesianLearner
-from cloister.learners.linear.average import (
-    Posterior,
-    evidence_weights,
-    log_sum,
-    mixture,
-    normal_on_grid,
-)
+from cloister.learners.linear.average import log_sum, normal_on_grid, weighed
 from cloister.learners.linear.losses import LeastSquares
-from cloister.learners.linear.own_units import OwnUnits
+from cloister.learners.linear.own_ridge import OwnRidge
 from cloister.learners.linear.question import Candidates, Question, Said, centred, tempered
 from cloister.learners.linear.ridge import RidgeFit, ridge_fit
 from cloister.learners.linear.summary import Summary, summary, summary_of
@@ -34,9 +28,7 @@ LAMBDAS = np.geomspace(1e-4, 1e2, 19)
 #: Grid of the noise variance's prior scale, for targets in [-1, 1].
 NOISE_RANGE = (2e-4, 0.5)
 NOISE_SCALES = np.geomspace(*NOISE_RANGE, 8)
-#: A task alone, in its own units: penalties, the last of which leaves no slope, with their log weights, and
-#: the grid of the noise variance's prior scale.
-OWN_LAMBDAS = np.append(np.geomspace(1e-3, 1e3, 13), 1e12)
+#: A task alone, in its own units: log weights of the penalties, and the noise variance's prior scales.
 OWN_LAMBDA_WEIGHTS = np.log(np.append(np.full(13, 0.95 / 13), 0.05))
 OWN_SCALES = np.geomspace(1e-6, 1.0, 9)
 #: With fewer rows than this a task on its own has a mean and no slopes.
@@ -87,21 +79,23 @@ class Regression(BayesianLearner):
         return LeastSquares(self.dim)
 
     def prepare(self, block: Block) -> States:
-        """Sum the block up once; rounds then cost a few matrix-vector products a task."""
+        """Sum the block up once, in public and own units: rounds then are matrix-vector products."""
         stats = summary(block.X, block.y, block.weight)
-        return stats.arrays() | {"inverse": stats.inverse(self.ridge)}
+        own = OwnRidge.of(block, self.intercept)
+        return stats.arrays() | {"inverse": stats.inverse(self.ridge)} | own.arrays()
 
     def offset(self, states: States, block: Block, point: Floats) -> Floats:
         r"""Return :math:`\arg\min_r |y - X(\nu+r)|^2 + \rho|r|^2`, from the summary alone."""
         return summary_of(states).offset(states["inverse"], point)
 
     def own_weights(self, states: States, block: Block) -> Floats:
-        return self._alone(block, {}).coef
+        own = _alone(OwnRidge.kept(states), {})
+        return _mean([own.in_public()], [own.shares])
 
     def _own_level(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
         """Say the log of the own noise variance, as a point between two ends, weighted by trust in it."""
-        noise = self._alone(block, {}).noise
-        assert noise is not None
+        own = _alone(OwnRidge.kept(states), {})
+        noise = own.rows.unit**2 * _variance(own.rows.count, own.fit, own.shares).sum(axis=1)
         low, high = np.log(NOISE_RANGE)
         level = np.clip((np.log(np.maximum(noise, 1e-300)) - low) / (high - low), 0.0, 1.0)
         trust = np.minimum(1.0, states["count"] / 20)
@@ -134,58 +128,51 @@ class Regression(BayesianLearner):
 
     def finish(self, states: States, block: Block, candidates: Candidates, said: Said) -> States:
         """Average over candidates, lambdas and noise scales by the task's own marginal likelihood."""
-        own = 1 - sum(candidate.weight for candidate in candidates)
-        parts = [_public(summary_of(states), candidates, said)] if candidates else []
-        if own > 1e-9:
-            alone = self._alone(block, said)
-            parts.append(replace(alone, log_evidence=alone.log_evidence + math.log(own)))
-        return mixture(parts)
+        stats, alone = summary_of(states), 1 - sum(candidate.weight for candidate in candidates)
+        fits, weighed_fits = _public(stats, candidates, said)
+        if alone > 1e-9:
+            own = _alone(OwnRidge.kept(states), said)
+            fits.append(own.in_public())
+            weighed_fits.append((own.worth + math.log(alone), own.shares))
+        _, chances = weighed(np.stack([worth for worth, _ in weighed_fits], axis=1))
+        for chance, (_, shares) in zip(chances.T, weighed_fits, strict=True):
+            shares *= chance[:, None, None]
+        return _mix(stats.count, fits, [shares for _, shares in weighed_fits])
 
-    def _alone(self, block: Block, said: Said) -> Posterior:
-        """Fit each task in its own units: ridge regression over a grid of penalties, and no slopes at all.
 
-        Penalties are weighed by evidence times the likelihood of leaving one row out: either alone is fooled
-        more often by few rows. The intercept has a prior worth one row, around the own mean; the noise scale
-        follows what tasks said of it, or is free in own units.
-        """
-        units = OwnUnits.of(block.X, block.weight, self.intercept)
-        y = np.where(units.weight > 0, block.y, 0.0)
-        total = np.where(units.total > 0, units.total, 1.0)
-        center = (units.weight * y).sum(axis=1) / total if self.intercept else np.zeros(len(block))
-        away = np.where(units.weight > 0, y - center[:, None], 0.0)
-        scale = np.sqrt((units.weight * away**2).sum(axis=1) / total)
-        scale = np.where(scale > 1e-9 * np.abs(y).max(axis=1, initial=0.0), scale, 1.0)
-        stats = summary(units.rows, away / scale[:, None], units.weight)
-        heard = _heard(said)
-        scales, level = OWN_SCALES, _own_level(units)
-        if heard is not None:
-            scales, level = NOISE_SCALES / scale[:, None, None] ** 2, heard
-        width = units.rows.shape[2]
-        fit = ridge_fit(stats, np.zeros(width), np.eye(width), OWN_LAMBDAS, scales)
-        joint = fit.log_evidence + OWN_LAMBDA_WEIGHTS[:, None] + level
-        joint[:, :-1] = np.where((units.total < LEAST_ROWS)[:, None, None], -np.inf, joint[:, :-1])
-        worth = log_sum(joint) - units.total * np.log(scale)
-        if self.intercept:
-            worth -= 0.5 * np.log1p(units.total)
-        (weights,) = evidence_weights(
-            [joint], [_left_out(stats, fit, units, away / scale[:, None], self.intercept)[..., None]]
-        )
-        found = _mix(stats, [fit], [weights])
-        return self._to_public(units, center, scale, found, worth)
+@dataclass(frozen=True, eq=False, repr=False)
+class _Alone:
+    """A task's own fits, the weights of penalties and noise scales, and how well all of them foresaw y."""
 
-    def _to_public(
-        self, units: OwnUnits, center: Floats, scale: Floats, found: Posterior, worth: Floats
-    ) -> Posterior:
-        assert found.noise is not None
-        coef, covariance = found.coef, found.covariance
-        if self.intercept:  # put what the mean of the rows says in front
-            coef = np.column_stack([center / scale, coef])
-            inner, covariance = covariance, np.zeros((len(coef), coef.shape[1], coef.shape[1]))
-            covariance[:, 1:, 1:] = inner
-            covariance[:, 0, 0] = found.noise / (1 + units.total)
-        turn = scale[:, None, None] * units.back
-        coef = (turn @ coef[..., None])[..., 0]
-        return Posterior(worth, coef, turn @ covariance @ turn.swapaxes(1, 2), scale**2 * found.noise)
+    rows: OwnRidge
+    fit: RidgeFit
+    shares: Floats
+    worth: Floats
+
+    def in_public(self) -> RidgeFit:
+        return self.rows.to_public(self.fit)
+
+
+def _alone(rows: OwnRidge, said: Said) -> _Alone:
+    """Fit each task in its own units: ridge regression over a grid of penalties, and no slopes at all.
+
+    Penalties are weighed by evidence times the likelihood of leaving one row out: either alone is fooled
+    more often by few rows. The intercept has a prior worth one row, around the own mean; the noise scale
+    follows what tasks said of it, or is free in own units.
+    """
+    heard = _heard(said)
+    if heard is None:
+        scales, level = OWN_SCALES, _own_level(rows)
+    else:
+        scales, level = NOISE_SCALES / rows.unit[:, None, None] ** 2, heard
+    fit = rows.fit(scales)
+    joint = fit.log_evidence + (OWN_LAMBDA_WEIGHTS[:, None] + level)
+    joint[:, :-1] = np.where((rows.count < LEAST_ROWS)[:, None, None], -np.inf, joint[:, :-1])
+    worth = log_sum(joint) - rows.count * np.log(rows.unit)
+    if rows.front is not None:
+        worth -= 0.5 * np.log1p(rows.count)
+    joint += rows.left_out[..., None]
+    return _Alone(rows, fit, weighed(joint)[1], worth)
 
 
 def _usual_lambdas(value: Floats, noise: float) -> Floats:
@@ -194,12 +181,12 @@ def _usual_lambdas(value: Floats, noise: float) -> Floats:
     return tempered(max(0.0, 1 - (len(value) - 1) * noise**2 / square) * value, noise)
 
 
-def _own_level(units: OwnUnits) -> Floats:
+def _own_level(rows: OwnRidge) -> Floats:
     """Return the log weights of noise scales in own units: small ones are unlikely.
 
     The more so where there are as many features as rows, so that any targets could be fitted exactly.
     """
-    power = np.where(units.total > units.rows.shape[2] + 1, 0.25, 1.0)[:, None, None]
+    power = np.where(rows.count > rows.basis.shape[1] + 1, 0.25, 1.0)[:, None, None]
     weights = power * np.log(OWN_SCALES)
     return np.asarray(weights - np.log(np.exp(weights).sum(axis=2, keepdims=True)))
 
@@ -217,25 +204,10 @@ def _level(said: Said) -> Floats:
     return np.full(len(NOISE_SCALES), -math.log(len(NOISE_SCALES))) if heard is None else heard
 
 
-def _left_out(stats: Summary, fit: RidgeFit, units: OwnUnits, y: Floats, intercept: bool) -> Floats:
-    r"""Return, for each penalty, the log-likelihood of every row under a fit to the others, (tasks, lambdas).
-
-    A residual is larger by :math:`1/(1-h)` if its row is left out, h being its leverage; the variance is
-    that of all such residuals. A weight counts as so many rows.
-    """
-    spectrum, total = stats.spectrum(None), np.where(units.total > 0, units.total, 1.0)[:, None, None]
-    squares, kept = np.square(units.rows @ spectrum.basis), 1 / (spectrum.values[:, :, None] + OWN_LAMBDAS)
-    if spectrum.rows is not None:  # its basis is longer than the prior's own by the root of an eigenvalue
-        kept = kept / np.maximum(spectrum.values, 1e-300)[:, :, None]
-    leverage = squares @ kept + (1 / total if intercept else 0.0)
-    residual = y[..., None] - units.rows @ fit.solutions.swapaxes(1, 2)
-    left_out = np.square(residual / np.maximum(1 - leverage, 1e-10))
-    mean = (units.weight[:, None, :] @ left_out)[:, 0] / total[:, 0]
-    return np.asarray(-0.5 * units.total[:, None] * np.log(mean + 1e-12))
-
-
-def _public(stats: Summary, candidates: Candidates, said: Said) -> Posterior:
-    """Fit every candidate, and weigh its lambdas and noise scales by evidence."""
+def _public(
+    stats: Summary, candidates: Candidates, said: Said
+) -> tuple[list[RidgeFit], list[tuple[Floats, Floats]]]:
+    """Fit every candidate; return what each fit is worth, and the shares of its lambdas and scales."""
     level = _level(said)
     follow = normal_on_grid(np.log(LAMBDAS), np.log(2 * NOISE_SCALES)[:, None], 1.5).T
     if "scale" in said:  # what explains all tasks together
@@ -244,41 +216,46 @@ def _public(stats: Summary, candidates: Candidates, said: Said) -> Posterior:
     follow = follow + level
     flat = np.full((len(LAMBDAS), 1), -math.log(len(LAMBDAS))) + level
     fits = [ridge_fit(stats, c.mean, c.factor, LAMBDAS, NOISE_SCALES) for c in candidates]
-    evidence = [fit.log_evidence for fit in fits]
     priors = [math.log(c.weight) + (follow if c.shared else flat) for c in candidates]
-    worth = log_sum(np.stack([log_sum(e + p) for e, p in zip(evidence, priors, strict=True)], axis=1))
-    return replace(_mix(stats, fits, evidence_weights(evidence, priors)), log_evidence=worth)
+    return fits, [weighed(fit.log_evidence + prior) for fit, prior in zip(fits, priors, strict=True)]
 
 
-def _variance(stats: Summary, fit: RidgeFit, joint: Floats) -> Floats:
+def _variance(count: Floats, fit: RidgeFit, joint: Floats) -> Floats:
     """Return the expected noise variance by lambda, times the weight of that lambda."""
     total = (joint * (fit.scales + fit.residual[:, :, None])).sum(axis=2)
-    return np.asarray(total / (1 + stats.count[:, None]))
+    return np.asarray(total / (1 + count[:, None]))
 
 
 def _mean(fits: list[RidgeFit], weights: list[Floats]) -> Floats:
-    mean = np.zeros(fits[0].solutions[:, 0].shape)
+    mean = np.zeros(fits[0].basis.shape[:2])
     for fit, joint in zip(fits, weights, strict=True):
         over_lambda = joint.sum(axis=2)
         mean += over_lambda.sum(axis=1)[:, None] * fit.center
-        mean += (over_lambda[:, None, :] @ fit.solutions)[:, 0]
+        mean += (fit.basis @ (over_lambda[:, None, :] @ fit.coordinates).swapaxes(1, 2))[..., 0]
     return mean
 
 
-def _mix(stats: Summary, fits: list[RidgeFit], weights: list[Floats]) -> Posterior:
-    """Match the first two moments of the mixture of posteriors; what it is worth is left open."""
+def _mix(count: Floats, fits: list[RidgeFit], weights: list[Floats]) -> States:
+    """Match the first two moments of the mixture of posteriors."""
     coef = _mean(fits, weights)
-    covariance = np.zeros((*coef.shape, coef.shape[1]))
-    noise = np.zeros(len(coef))
-    for fit, joint in zip(fits, weights, strict=True):
-        variance = _variance(stats, fit, joint)
+    covariance, noise = np.zeros((*coef.shape, coef.shape[1])), np.zeros(len(coef))
+    away, parts = np.empty((len(coef), len(fits), coef.shape[1])), np.empty((len(coef), len(fits)))
+    for i, (fit, joint) in enumerate(zip(fits, weights, strict=True)):
+        variance, over_lambda = _variance(count, fit, joint), joint.sum(axis=2)
         noise += variance.sum(axis=1)
-        away = fit.solutions + (fit.center - coef)[:, None, :]
-        covariance += (joint.sum(axis=2)[:, :, None] * away).swapaxes(1, 2) @ away
-        spread = variance[:, None, :] @ fit.spread
-        covariance += (fit.basis * spread) @ fit.basis.swapaxes(1, 2)
+        parts[:, i] = over_lambda.sum(axis=1)
+        share = over_lambda / np.maximum(parts[:, i, None], 1e-300)
+        middle = share[:, None, :] @ fit.coordinates
+        away[:, i] = (fit.basis @ middle.swapaxes(1, 2))[..., 0] + (fit.center - coef)
+        vectors, heights = fit.coordinates - middle, over_lambda
         if fit.bump is not None:
-            covariance += (variance[:, :, None] * fit.bump).swapaxes(1, 2) @ fit.bump
+            vectors = np.concatenate([vectors, fit.bump], axis=1)
+            heights = np.concatenate([heights, variance], axis=1)
+        inside = (heights[:, :, None] * vectors).swapaxes(1, 2) @ vectors
+        at = np.arange(inside.shape[1])
+        inside[:, at, at] += (variance[:, None, :] @ fit.spread)[:, 0]
+        covariance += fit.basis @ inside @ fit.basis.swapaxes(1, 2)
         if fit.prior is not None:
             covariance += (variance * fit.rest).sum(axis=1)[:, None, None] * fit.prior
-    return Posterior(np.zeros(len(coef)), coef, covariance, noise)
+    covariance += (parts[:, :, None] * away).swapaxes(1, 2) @ away
+    return {"coef": coef, "covariance": covariance, "noise": noise}

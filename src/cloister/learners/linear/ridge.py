@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cloister.arrays import Floats
-from cloister.learners.linear.summary import Summary
+from cloister.learners.linear.summary import Decomposed
 
 __all__ = ["RidgeFit", "ridge_fit"]
 
@@ -45,14 +45,14 @@ class RidgeFit:
     ----------
     center : array of shape (d,)
         Prior mean.
-    solutions : array of shape (tasks, lambdas, d)
-        Posterior means, seen from the center.
-    basis, spread : arrays of shapes (tasks, d, k) and (tasks, lambdas, k)
+    basis, coordinates : arrays of shapes (tasks, d, k) and (tasks, lambdas, k)
+        Posterior means, seen from the center, are ``basis @ coordinates``.
+    spread : array of shape (tasks, lambdas, k)
         The posterior covariance over the noise variance is ``basis @ diag(spread) @ basis.T``, plus
-        ``rest * prior``, plus the outer product of `bump`.
-    prior, rest : arrays of shapes (d, d) and (lambdas,), optional
+        ``rest * prior``, plus the outer product of ``basis @ bump``.
+    prior, rest : arrays of shapes (d, d) or (tasks, d, d) and (lambdas,), optional
         What the prior adds where rows are fewer than columns.
-    bump : array of shape (tasks, lambdas, d), optional
+    bump : array of shape (tasks, lambdas, k), optional
         What a loose intercept adds.
     log_evidence : array of shape (tasks, lambdas, scales)
         Log marginal likelihood, up to a constant of the task.
@@ -63,8 +63,8 @@ class RidgeFit:
     """
 
     center: Floats
-    solutions: Floats
     basis: Floats
+    coordinates: Floats
     spread: Floats
     prior: Floats | None
     rest: Floats
@@ -73,8 +73,13 @@ class RidgeFit:
     residual: Floats
     scales: Floats
 
+    @property
+    def solutions(self) -> Floats:
+        """Posterior means, seen from the center: (tasks, lambdas, d)."""
+        return self.coordinates @ self.basis.swapaxes(1, 2)
 
-def ridge_fit(stats: Summary, center: Floats, factor: Floats, lambdas: Floats, scales: Floats) -> RidgeFit:
+
+def ridge_fit(stats: Decomposed, center: Floats, factor: Floats, lambdas: Floats, scales: Floats) -> RidgeFit:
     """Fit the prior N(center, sigma^2 factor factor' / lambda) for all lambdas and noise scales.
 
     Examples
@@ -91,31 +96,36 @@ def ridge_fit(stats: Summary, center: Floats, factor: Floats, lambdas: Floats, s
     spectrum = stats.spectrum(None if loose else factor)
     lams = lambdas / scale**2 if loose else lambdas
     start, inner, along = stats.against(center, spectrum)
-    inverse = 1.0 / (spectrum.values[:, None, :] + lams[:, None])
-    solutions = (inner[:, None, :] * inverse) @ spectrum.basis.swapaxes(1, 2)
-    taken = ((inner * along)[:, None, :] * inverse).sum(axis=2)
-    volume = np.log1p(spectrum.values[:, None, :] / lams[:, None]).sum(axis=2)
+    basis, lifted = spectrum.basis, spectrum.values[:, None, :] + lams[:, None]
+    volume = np.log(lifted / lams[:, None]).sum(axis=2)
+    inverse = np.reciprocal(lifted, out=lifted)
+    coordinates = inner[:, None, :] * inverse
+    taken = (coordinates @ along[:, :, None])[..., 0]
     prior, rest, spread = None, np.zeros_like(lams), inverse
-    if spectrum.rows is not None:  # the module's last formula
+    if spectrum.short:  # the module's last formula
         prior = np.eye(len(factor)) if loose else factor @ factor.T
         rest, spread = 1 / lams, -inverse / lams[:, None]
     bump = None
     if loose and first > scale:  # the rank-one correction of the module's second formula
         kappa = 1 - (scale / first) ** 2
-        bump = (spectrum.basis[:, None, 0, :] * spread) @ spectrum.basis.swapaxes(1, 2)
-        bump[:, :, 0] += rest
-        room = 1 - kappa * lams * bump[:, :, 0]
+        bump = basis[:, :1] * spread
+        if spectrum.short:  # the intercept's own direction is not among the rows'
+            ahead = np.zeros((*basis.shape[:2], 1))
+            ahead[:, 0] = 1.0
+            basis = np.concatenate([basis, ahead], axis=2)
+            none = np.zeros((*spread.shape[:2], 1))
+            bump = np.concatenate([bump, none + rest[:, None]], axis=2)
+            coordinates, spread = (np.concatenate([part, none], axis=2) for part in (coordinates, spread))
+        front = basis[:, 0, :, None]
+        room = 1 - kappa * lams * (bump @ front)[..., 0]
         gain = kappa * lams / room
-        taken += gain * solutions[:, :, 0] ** 2
-        solutions += (gain * solutions[:, :, 0])[:, :, None] * bump
+        at_front = (coordinates @ front)[..., 0]
+        taken += gain * at_front**2
+        coordinates += (gain * at_front)[:, :, None] * bump
         volume += np.log(room / (1 - kappa))
         bump *= np.sqrt(gain)[:, :, None]
     residual = np.maximum(start[:, None] - taken, 0.0)
-    log_evidence = (
-        -0.5 * volume[:, :, None]
-        - 0.5 * (stats.count[:, None, None] + 1) * np.log(scales + residual[:, :, None])
-        + 0.5 * np.log(scales)
-    )
-    return RidgeFit(
-        center, solutions, spectrum.basis, spread, prior, rest, bump, log_evidence, residual, scales
-    )
+    log_evidence = np.log(scales + residual[:, :, None])
+    log_evidence *= -0.5 * (stats.count[:, None, None] + 1)
+    log_evidence += 0.5 * np.log(scales) - 0.5 * volume[:, :, None]
+    return RidgeFit(center, basis, coordinates, spread, prior, rest, bump, log_evidence, residual, scales)

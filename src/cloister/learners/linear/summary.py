@@ -14,7 +14,7 @@ import numpy as np
 
 from cloister.arrays import Array, Floats, States
 
-__all__ = ["Rows", "Spectrum", "Statistics", "Summary", "statistics", "summary", "summary_of"]
+__all__ = ["Decomposed", "Rows", "Spectrum", "Statistics", "Summary", "statistics", "summary", "summary_of"]
 
 #: Sums beyond this are no data: a task that sends them is treated as empty.
 ABSURD = 1e100
@@ -33,31 +33,24 @@ class Spectrum:
     basis : array of shape (tasks, d, k)
         Columns that map coordinates to weights: Lv for an eigenvector v of the Gram form, PX'u for an
         eigenvector u of the row form.
+    short : bool
+        Whether it is of the row form: the posterior covariance is then the prior's less what the rows tell.
     rows : array of shape (tasks, rows, k), optional
-        The eigenvectors u of the row form, which no multiple of the prior is left out of: the posterior
-        covariance is then the prior's less what the rows tell.
+        The eigenvectors u of the row form.
     """
 
     values: Floats
     basis: Floats
+    short: bool = False
     rows: Floats | None = None
 
 
-class Summary(Protocol):
-    """What ridge regression needs of a block."""
+class Decomposed(Protocol):
+    """What ridge regression needs of a block once it is summed up."""
 
     @property
     def count(self) -> Floats:
         """The number of rows of each task; the sum of their weights, if they have any."""
-
-    def arrays(self) -> States:
-        """Return the summary as a state."""
-
-    def inverse(self, ridge: float) -> Floats:
-        """Return what `offset` needs for a ridge; no data can make one task fail, and so fail the others."""
-
-    def offset(self, inverse: Floats, point: Floats) -> Floats:
-        """Return ``argmin |y - X(point + r)|^2 + ridge |r|^2`` for every task."""
 
     def spectrum(self, factor: Floats | None) -> Spectrum:
         """Decompose for the prior with this factor of its covariance; None is the identity."""
@@ -68,6 +61,19 @@ class Summary(Protocol):
         ``basis @ (coordinates / (values + lambda))`` is the posterior mean less the center, and the sum of
         ``coordinates * along / (values + lambda)`` is what it takes off the square.
         """
+
+
+class Summary(Decomposed, Protocol):
+    """What there is to know of a block for linear regression, in one of two forms."""
+
+    def arrays(self) -> States:
+        """Return the summary as a state."""
+
+    def inverse(self, ridge: float) -> Floats:
+        """Return what `offset` needs for a ridge; no data can make one task fail, and so fail the others."""
+
+    def offset(self, inverse: Floats, point: Floats) -> Floats:
+        """Return ``argmin |y - X(point + r)|^2 + ridge |r|^2`` for every task."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -138,7 +144,7 @@ class Rows:
 
     def _decompose(self, spread_rows: Floats) -> Spectrum:
         values, vectors = _eigen(self.rows @ spread_rows.swapaxes(1, 2))
-        return Spectrum(values, spread_rows.swapaxes(1, 2) @ vectors, vectors)
+        return Spectrum(values, spread_rows.swapaxes(1, 2) @ vectors, True, vectors)
 
     def against(self, center: Floats, spectrum: Spectrum) -> tuple[Floats, Floats, Floats]:
         """Rotate y - X center; the basis has length e in the prior's own."""

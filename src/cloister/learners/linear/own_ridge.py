@@ -1,0 +1,153 @@
+r"""Ridge regression alone: a task's own rows in its own units, decomposed once, over a grid of penalties.
+
+Everything here is kept from round to round; only the noise's scale, which tasks may tell each other, is
+left open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cloister.arrays import Floats, States
+from cloister.learners.linear.own_units import OwnUnits, turned
+from cloister.learners.linear.ridge import RidgeFit, ridge_fit
+from cloister.learners.linear.summary import Spectrum, summary
+
+if TYPE_CHECKING:
+    from cloister.tasks import Block
+
+__all__ = ["OWN_LAMBDAS", "OwnRidge"]
+
+#: Penalties in own units, the last of which leaves no slope.
+OWN_LAMBDAS = np.append(np.geomspace(1e-3, 1e3, 13), 1e12)
+
+_KEPT = "own_"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OwnRidge:
+    """What a task's own rows say in its own units, whatever the noise's scale.
+
+    Attributes
+    ----------
+    values, basis : arrays of shapes (tasks, k) and (tasks, features, k)
+        The spectrum of the standardised rows (see `Spectrum`).
+    inner : array of shape (tasks, k)
+        Standardised targets by coordinates.
+    left_out : array of shape (tasks, penalties)
+        Log-likelihood of every row under a fit to the others.
+    square, count : arrays of shape (tasks,)
+        The sum of squares of standardised targets, and of weights.
+    center, unit : arrays of shape (tasks,)
+        Mean and spread of the targets.
+    scale, shift, front
+        The way to public units (see `OwnUnits`).
+    """
+
+    values: Floats
+    basis: Floats
+    inner: Floats
+    left_out: Floats
+    square: Floats
+    count: Floats
+    center: Floats
+    unit: Floats
+    scale: Floats
+    shift: Floats
+    front: Floats | None = None
+
+    @classmethod
+    def of(cls, block: Block, intercept: bool) -> OwnRidge:
+        """Standardise and decompose a block's rows, task by task."""
+        units = OwnUnits.of(block.X, block.weight, intercept)
+        y = np.where(units.weight > 0, block.y, 0.0)
+        total = np.where(units.total > 0, units.total, 1.0)
+        center = (units.weight * y).sum(axis=1) / total if intercept else np.zeros(len(block))
+        away = np.where(units.weight > 0, y - center[:, None], 0.0)
+        unit = np.sqrt((units.weight * away**2).sum(axis=1) / total)
+        unit = np.where(unit > 1e-9 * np.abs(y).max(axis=1, initial=0.0), unit, 1.0)
+        away /= unit[:, None]
+        stats = summary(units.rows, away, units.weight)
+        spectrum = stats.spectrum(None)
+        square, inner, _ = stats.against(np.zeros(units.rows.shape[2]), spectrum)
+        left_out = _left_out(units, away, spectrum, inner, intercept)
+        spread = units.scale, units.shift, units.front
+        return cls(
+            spectrum.values, spectrum.basis, inner, left_out, square, stats.count, center, unit, *spread
+        )
+
+    def arrays(self) -> States:
+        """Return it as a state."""
+        found = {_KEPT + item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: array for name, array in found.items() if array is not None}
+
+    @classmethod
+    def kept(cls, states: States) -> OwnRidge:
+        """Return what `arrays` put into a state."""
+        return cls(*(states.get(_KEPT + item.name) for item in fields(cls)))  # type: ignore[arg-type]
+
+    def spectrum(self, factor: Floats | None) -> Spectrum:
+        """Return the spectrum for the identity; there is no other prior in own units."""
+        assert factor is None
+        return Spectrum(self.values, self.basis, self._short)
+
+    def against(self, center: Floats, spectrum: Spectrum) -> tuple[Floats, Floats, Floats]:
+        """See `Summary`; the center is zero."""
+        return self.square, self.inner, self.inner * self.values if self._short else self.inner
+
+    @property
+    def _short(self) -> bool:
+        """Whether there are fewer rows than features."""
+        return bool(self.basis.shape[2] < self.basis.shape[1])
+
+    def fit(self, scales: Floats) -> RidgeFit:
+        """Fit every penalty, in own units; scales of the noise are relative to the targets' own variance."""
+        width = self.basis.shape[1]
+        return ridge_fit(self, np.zeros(width), np.eye(width), OWN_LAMBDAS, scales)
+
+    def to_public(self, fit: RidgeFit) -> RidgeFit:
+        """Return the same fit in public units, its intercept around the own mean with a prior of one row."""
+        basis = turned(self.basis, self.scale, self.shift, self.front)
+        unit, coordinates, spread, prior = self.unit[:, None, None], fit.coordinates, fit.spread, fit.prior
+        coordinates = unit * coordinates
+        if prior is not None:
+            prior = turned(np.eye(self.basis.shape[1])[None], self.scale, self.shift, self.front)
+        if self.front is not None:
+            shape = (*coordinates.shape[:2], 1)
+            mean = np.broadcast_to(self.center[:, None, None], shape)
+            coordinates = np.concatenate([mean, coordinates], axis=2)
+            sure = np.broadcast_to(1 / (1 + self.count)[:, None, None], shape)
+            spread = np.concatenate([sure, spread], axis=2)
+            prior = None if prior is None else prior[:, :, 1:]
+        return replace(
+            fit,
+            center=np.zeros(basis.shape[1]),
+            coordinates=coordinates,
+            basis=basis,
+            spread=spread,
+            prior=None if prior is None else prior @ prior.swapaxes(1, 2),
+            residual=self.unit[:, None] ** 2 * fit.residual,
+            scales=unit**2 * fit.scales,
+        )
+
+
+def _left_out(units: OwnUnits, y: Floats, spectrum: Spectrum, inner: Floats, intercept: bool) -> Floats:
+    r"""Return the log-likelihood of every row under a fit to the others: one number a task and penalty.
+
+    A residual is larger by :math:`1/(1-h)` if its row is left out, h being its leverage; the variance is
+    that of all such residuals. A weight counts as so many rows.
+    """
+    total = np.where(units.total > 0, units.total, 1.0)[:, None, None]
+    along, kept = units.rows @ spectrum.basis, 1 / (spectrum.values[:, :, None] + OWN_LAMBDAS)
+    residual = y[..., None] - along @ (inner[:, :, None] * kept)
+    if spectrum.short:  # its basis is longer than the prior's own by the root of an eigenvalue
+        kept = kept / np.maximum(spectrum.values, 1e-300)[:, :, None]
+    leverage = np.square(along) @ kept
+    if intercept:
+        leverage += 1 / total
+    left_out = np.square(residual / np.maximum(1 - leverage, 1e-10))
+    mean = (units.weight[:, None, :] @ left_out)[:, 0] / total[:, 0]
+    return np.asarray(-0.5 * units.total[:, None] * np.log(mean + 1e-12))
