@@ -7,10 +7,9 @@ import pytest
 
 from cloister.learners import Classification, Regression
 from cloister.learners.linear.average import Candidate
+from cloister.learners.linear.own_ridge import OWN_LAMBDAS, OwnRidge
 from cloister.learners.linear.own_units import OwnUnits
-from cloister.learners.linear.regression import OWN_LAMBDAS, OWN_SCALES, _left_out
-from cloister.learners.linear.ridge import ridge_fit
-from cloister.learners.linear.summary import summary
+from cloister.learners.linear.regression import _alone
 from cloister.tasks import Block
 
 TASKS, ROWS, DIM = 4, 9, 3
@@ -63,8 +62,8 @@ def test_classification_alone_does_not_depend_on_units(classes):
 
 def test_evidence_is_of_the_targets_as_they_are():
     """Smaller targets have a larger density, by their unit for every row: what other priors have too."""
-    here, there = (Regression(DIM)._alone(block(X, y), {}) for y in (Y, UNIT * Y + CENTER))
-    np.testing.assert_allclose(there.log_evidence, here.log_evidence - ROWS * np.log(UNIT), rtol=1e-8)
+    here, there = (_alone(OwnRidge.of(block(X, y), True), {}) for y in (Y, UNIT * Y + CENTER))
+    np.testing.assert_allclose(there.worth, here.worth - ROWS * np.log(UNIT), rtol=1e-8)
 
 
 @pytest.mark.parametrize("learner", [Regression(DIM), Classification(DIM)], ids=["numbers", "classes"])
@@ -93,10 +92,8 @@ def test_a_column_that_does_not_vary_has_no_slope():
 def test_rows_left_out_as_if_they_had_been():
     """The shortcut by leverages, against fits to all rows but one."""
     units = OwnUnits.of(X, np.ones(Y.shape), intercept=True)
-    away = Y - Y.mean(axis=1, keepdims=True)
-    stats = summary(units.rows, away, units.weight)
-    fit = ridge_fit(stats, np.zeros(DIM - 1), np.eye(DIM - 1), OWN_LAMBDAS, OWN_SCALES)
-    found = _left_out(stats, fit, units, away, intercept=True)
+    away = (Y - Y.mean(axis=1, keepdims=True)) / Y.std(axis=1, keepdims=True)
+    found = OwnRidge.of(block(X, Y), intercept=True).left_out
     for task in range(TASKS):
         for at, penalty in enumerate(OWN_LAMBDAS[:-1]):
             squares = []

@@ -99,7 +99,7 @@ class Workers(Protocol):
         """Let the sampled tasks do a round's work whose release is posted already: nothing leaves them."""
 
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
-        """Let every task make its model; return the models in the order of the tasks.
+        """Let every task make its model, once, at the end; return the models in the order of the tasks.
 
         Workers that keep models to themselves return nothing, ``{}``. Models that are too large for memory
         may be put into a file in the folder.
