@@ -240,7 +240,7 @@ class GroupedFedAvg(FedAvg):
 
 
 def test_the_batched_engine_places_messages_by_label(monkeypatch):
-    monkeypatch.setattr("cloister.engines.batched.CHUNK", 20)  # a few messages are added at once
+    monkeypatch.setattr("cloister.engines.batched.CHUNK", 1)  # messages are added one by one
     torch.manual_seed(0)
     algorithm = GroupedFedAvg(Module(nn.Linear(2, 2)), Descent(epochs=1, lr=0.1), clip=0.3, rounds=2)
     plan = Plan(algorithm, Gaussian(2.0), n_tasks=M)
