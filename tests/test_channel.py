@@ -400,10 +400,24 @@ def test_the_level_message_of_regression_is_non_negative_and_short():
     assert channel.sensitivity(Relation.REPLACE) == math.sqrt(2)
 
 
+def test_the_trust_message_is_two_parts_of_one():
+    """Non-negative and of norm at most 1, whatever the data: its replace sensitivity is sqrt(2)."""
+    learner, block = Regression(3), wild_block()
+    question = learner.last[1]
+    around = Candidate(0.6, np.array([0.1, 0.2, -0.1]), np.eye(3), True)
+    with np.errstate(all="ignore"):
+        message = question.answer(learner.prepare(block), block, [around], {})
+    assert (message >= 0).all()
+    assert (message.sum(axis=1) <= 1 + 1e-12).all()
+    assert message[0].sum() == pytest.approx(1.0)
+    assert not message[1].any()  # no rows: nothing to say
+    assert question.channel.sensitivity(Relation.REPLACE) == math.sqrt(2)
+
+
 @pytest.mark.parametrize("classes", [None, 2, 3])
 def test_the_scale_message_is_centred_and_clipped(classes):
     learner = Regression(3) if classes is None else Classification(3, classes)
-    block, (question,) = wild_block(classes), learner.last
+    block, question = wild_block(classes), learner.last[0]
     with np.errstate(all="ignore"):
         around_zero = Candidate(1.0, np.zeros(learner.size), np.eye(learner.size), True)
         message = question.answer(learner.prepare(block), block, [around_zero], {})

@@ -165,17 +165,21 @@ def test_without_anything_heard_it_is_as_if_there_were_no_start(kind):
     plan = planned(kind(), 1e-3)
     deaf = plan.prior_on(run(plan, year(0)[0], random_state=0).board)
     assert not any(deaf.mean)
-    assert not deaf.known
+    assert not {"level", "trust"} & set(deaf.known)
     found = run(planned(kind(deaf), 1.0), train, random_state=3).private.models
     assert found["coef"] == pytest.approx(models[1]["coef"], rel=1e-3, abs=1e-4)
 
 
 def test_known_answers_are_not_bought_again(kind, first):
     fresh, started = planned(kind(), 1.0), planned(kind(start_from=first[2]), 1.0)
-    assert first[2].known == ("level", "scale")
+    assert set(first[2].known) >= {"scale", "trust"}
     assert math.fsum(r.share for r in started.rounds) == pytest.approx(1.0)
-    assert {r.channels for r in started.rounds} == {fresh.rounds[1].channels}
-    partly = replace(first[2], known=("scale",), answers=first[2].answers[1:])
+    all_known = replace(
+        first[2], known=("level", "scale", "trust"), answers=((-3.0, 0.7), (1.0, 2.0), (0.9, 0.1))
+    )
+    quiet = planned(kind(start_from=all_known), 1.0).rounds
+    assert {r.channels for r in quiet} == {fresh.rounds[1].channels}
+    partly = replace(all_known, known=("scale",), answers=all_known.answers[1:2])
     rounds = planned(kind(start_from=partly), 1.0).rounds
     assert rounds[0].channels == fresh.rounds[0].channels
     assert math.fsum(r.share for r in rounds) == pytest.approx(1.0)

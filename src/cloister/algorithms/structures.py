@@ -74,10 +74,13 @@ class Structure(Protocol):
         """Return the candidate priors."""
 
 
-def _descend(learner: BayesianLearner, g: Floats, s: float, weight: float, board: BoardView) -> Public:
+def _descend(
+    learner: BayesianLearner, g: Floats, s: float, weight: float, board: BoardView, sampling: float = 0.0
+) -> Public:
     """Move the public mean by what the tasks said: gather evidence first, then accelerated steps.
 
-    Until the average offset is larger than its noise the mean stays where it started (`since` 0), at zero or
+    Until the average offset is larger than its noise, and than offsets of unrelated tasks would have by
+    chance (a variance of `sampling` in each number), the mean stays where it started (`since` 0), at zero or
     at an earlier run's; from then on each round is a step from the point tasks were looking from, and
     `variance` follows the noise in the mean.
     """
@@ -101,7 +104,8 @@ def _descend(learner: BayesianLearner, g: Floats, s: float, weight: float, board
     # a sd above pure noise (three where an earlier mean would be left), and noise at most twice as long as
     # any mean of clipped offsets can be
     deviations = 3 if board["mean"].any() else 1
-    moves = squared > (dim + deviations * math.sqrt(2 * dim)) * variance and dim * variance < 4
+    unlikely = (dim + deviations * math.sqrt(2 * dim)) * (variance + sampling)
+    moves = squared > unlikely and dim * variance < 4
     mean = board["mean"] + learner.clip * average if moves else board["mean"]
     return {
         "mean": mean,
@@ -135,20 +139,32 @@ def looked_from(board: BoardView) -> Floats:
     return point
 
 
-def _found_mean(board: BoardView, start_from: EarlierPrior | None) -> tuple[Floats, float]:
-    """Return the prior's mean and the variance of its noise: shrunk, or weighed against an earlier one."""
+def _found_mean(
+    learner: BayesianLearner, board: BoardView, start_from: EarlierPrior | None, sampling: float = 0.0
+) -> tuple[Floats, float]:
+    """Return the prior's mean and the variance of its noise: shrunk, or weighed against an earlier one.
+
+    What is noise, or luck in which tasks there are (variance `sampling`), is taken off intercepts and slopes
+    apart: an intercept far from zero says nothing about how much of the slopes is noise.
+    """
     mean, variance = board["mean"], float(board["variance"])
     if start_from is not None and any(start_from.mean):
         return start_from.combined_mean(mean, variance)
-    square = float(mean @ mean)
-    return mean if square == 0 else mean * max(0.0, 1 - len(mean) * variance / (2 * square)), variance
+    by_class, uncertain = mean.reshape(-1, learner.dim), variance + 2 * sampling
+    shrunk, first = np.zeros_like(by_class), 1 if learner.intercept else 0
+    for part in (slice(0, first), slice(first, learner.dim)):
+        square, size = float(np.square(by_class[:, part]).sum()), by_class[:, part].size
+        if square > (size + math.sqrt(2 * size)) * uncertain:
+            shrunk[:, part] = by_class[:, part] * (1 - size * uncertain / (2 * square))
+    return shrunk.ravel(), variance
 
 
 def shared_candidates(
     learner: BayesianLearner, mean: Floats, factors: list[Floats], board: BoardView
 ) -> list[Candidate]:
-    """Return priors around the mean (weight .6) and around it with a covariance (.3); .9 if there is none.
+    """Return priors around the mean (two thirds of the weight) and around it with a covariance (a third).
 
+    A tenth of the weight is left to the task's own prior, and up to half the more of the mean is noise.
     Where neither a mean nor a covariance stands out of the noise, nor targets were located so that zero is
     where they are, tasks keep to themselves.
     """
@@ -160,9 +176,13 @@ def shared_candidates(
     around = [isotropic]
     if learner.intercept:
         around.append(math.sqrt(loose) * every_class(loose_intercept(learner.dim, 30.0, True), learner.size))
-    shared = [Candidate((0.6 if factors else 0.9) / len(around), mean, factor, True) for factor in around]
-    shared += [Candidate(0.3 / len(factors), mean, math.sqrt(full) * f, True) for f in factors]
-    return shared
+    slopes = mean[1:] if learner.intercept and learner.size > 1 else mean
+    noise = min(1.0, len(slopes) * float(board["variance"]) / max(float(slopes @ slopes), 1e-300))
+    total = 0.9 - 0.4 * noise
+    plainly = 2 / 3 * total if factors else total
+    shared = [Candidate(plainly / len(around), mean, factor, True) for factor in around]
+    rest = (total - plainly) / max(len(factors), 1)
+    return shared + [Candidate(rest, mean, math.sqrt(full) * f, True) for f in factors]
 
 
 def _short_rounds(size: int, n_tasks: int, mu: float) -> int:
@@ -208,10 +228,10 @@ class Mean:
         return _descend(learner, release.value / m, release.noise / m, part, board)
 
     def mean(self, learner: BayesianLearner, board: BoardView) -> Floats:
-        return _found_mean(board, self.start_from)[0]
+        return _found_mean(learner, board, self.start_from)[0]
 
     def prior_on(self, learner: BayesianLearner, board: BoardView) -> EarlierPrior:
-        mean, variance = _found_mean(board, self.start_from)
+        mean, variance = _found_mean(learner, board, self.start_from)
         return EarlierPrior(tuple(mean.tolist()), variance)
 
     def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
@@ -354,7 +374,8 @@ class Joint:
         shrunk = g * max(0.0, 1 - dim * s**2 / max(float(g @ g), 1e-300))  # as much of g as is not noise
         covariance = outer - np.outer(shrunk, shrunk)
         weight = precision * (1 - a)
-        moved = _descend(learner, g, s, precision * a * part, board)
+        sampling = min(1.0, max(0.0, float(np.trace(outer)))) / (dim * m)
+        moved = _descend(learner, g, s, precision * a * part, board, sampling)
         return moved | {
             "moment": board["moment"] + weight * covariance,
             "moment_weight": board["moment_weight"] + weight,
@@ -362,16 +383,31 @@ class Joint:
         }
 
     def mean(self, learner: BayesianLearner, board: BoardView) -> Floats:
-        return _found_mean(board, self.start_from)[0]
+        return self._mean(learner, board)[0]
+
+    def _mean(self, learner: BayesianLearner, board: BoardView) -> tuple[Floats, float]:
+        sampling = learner.clip**2 * self._spread(board) / (learner.size * board.releases[-1].denominator)
+        return _found_mean(learner, board, self.start_from, sampling)
+
+    def _spread(self, board: BoardView) -> float:
+        """Return the mean squared length of tasks' offsets from their mean, in clips."""
+        weight = float(board["moment_weight"])
+        return min(1.0, max(0.0, float(np.trace(board["moment"])) / weight)) if weight > 0 else 0.0
 
     def covariance(self, board: BoardView) -> tuple[Floats, float]:
-        """Return the covariance of clipped weights, with an earlier one's, and its noise's deviation."""
-        weight = float(board["moment_weight"])
-        found = board["moment"] / weight, math.sqrt(float(board["moment_noise"])) / weight
+        r"""Return the covariance of clipped weights, with an earlier one's, and its noise's deviation.
+
+        The second moment of m tasks is uncertain without any noise: for offsets of all directions its entries
+        vary as if noise of :math:`t \sqrt{2 / (m d (d + 2))}` were added, t being their mean squared length.
+        """
+        weight, dim, m = float(board["moment_weight"]), len(board["mean"]), board.releases[-1].denominator
+        noise = math.sqrt(float(board["moment_noise"])) / weight
+        noise = math.hypot(noise, self._spread(board) * math.sqrt(2 / (m * dim * (dim + 2))))
+        found = board["moment"] / weight, noise
         return found if self.start_from is None else self.start_from.combined_covariance(*found)
 
     def prior_on(self, learner: BayesianLearner, board: BoardView) -> EarlierPrior:
-        mean, variance = _found_mean(board, self.start_from)
+        mean, variance = self._mean(learner, board)
         covariance, noise = self.covariance(board)
         return EarlierPrior(tuple(mean.tolist()), variance, tuple(covariance.ravel().tolist()), noise)
 

@@ -144,7 +144,8 @@ def _left_out(units: OwnUnits, y: Floats, spectrum: Spectrum, inner: Floats, int
     along, kept = units.rows @ spectrum.basis, 1 / (spectrum.values[:, :, None] + OWN_LAMBDAS)
     residual = y[..., None] - along @ (inner[:, :, None] * kept)
     if spectrum.short:  # its basis is longer than the prior's own by the root of an eigenvalue
-        kept = kept / np.maximum(spectrum.values, 1e-300)[:, :, None]
+        real = spectrum.values > 1e-12 * spectrum.values.max(axis=1, keepdims=True, initial=0.0)
+        kept = kept * np.where(real, 1 / np.where(real, spectrum.values, 1.0), 0.0)[:, :, None]
     leverage = np.square(along) @ kept
     if intercept:
         leverage += 1 / total

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from cloister.arrays import Floats, States
 from cloister.channel import Absolute, Channel, Plain
 from cloister.learners.learner import BayesianLearner
-from cloister.learners.linear.average import log_sum, normal_on_grid, weighed
+from cloister.learners.linear.average import Candidate, log_sum, normal_on_grid, weighed
 from cloister.learners.linear.losses import LeastSquares
 from cloister.learners.linear.own_ridge import OwnRidge
 from cloister.learners.linear.question import Candidates, Question, Said, centred, tempered
@@ -31,6 +31,9 @@ NOISE_SCALES = np.geomspace(*NOISE_RANGE, 8)
 #: A task alone, in its own units: log weights of the penalties, and the noise variance's prior scales.
 OWN_LAMBDA_WEIGHTS = np.log(np.append(np.full(13, 0.95 / 13), 0.05))
 OWN_SCALES = np.geomspace(1e-6, 1.0, 9)
+#: How far the tasks' trust in the shared priors may lie from what it is thought to be before they are asked,
+#: and the least and the most weight of the own prior.
+TRUST_SD, LEAST_OWN, MOST_OWN = 0.25, 0.03, 0.98
 #: With fewer rows than this a task on its own has a mean and no slopes.
 LEAST_ROWS = 4
 
@@ -68,7 +71,9 @@ class Regression(BayesianLearner):
     @property
     def last(self) -> tuple[Question, ...]:
         channel, unknown = Channel(len(LAMBDAS), 2.0, Plain()), (0.0,) * len(LAMBDAS)
-        return (Question("scale", channel, unknown, self._lambdas, _usual_lambdas),)
+        scale = Question("scale", channel, unknown, self._lambdas, _usual_lambdas)
+        trust = Question("trust", Channel(2, 1.0, Absolute()), (0.0, math.inf), self._trusts, _usual_trust)
+        return scale, trust
 
     @property
     def size(self) -> int:
@@ -126,8 +131,20 @@ class Regression(BayesianLearner):
         top = joint.max(axis=2, keepdims=True)
         return centred(top[..., 0] + np.log(np.exp(joint - top).sum(axis=2)))
 
+    def _trusts(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
+        """Say how likely the shared priors are, and the own one, by the own evidence: two parts of one."""
+        if not candidates:
+            return np.zeros((len(block), 2))
+        alone = 1 - sum(candidate.weight for candidate in candidates)
+        worths = [worth for worth, _ in _public(summary_of(states), candidates, said)[1]]
+        shared = log_sum(np.stack(worths, axis=1))
+        own = _alone(OwnRidge.kept(states), said).worth + math.log(alone)
+        _, chances = weighed(np.stack([shared, own], axis=1))
+        return np.where(states["count"][:, None] > 0, chances, 0.0)
+
     def finish(self, states: States, block: Block, candidates: Candidates, said: Said) -> States:
         """Average over candidates, lambdas and noise scales by the task's own marginal likelihood."""
+        candidates = _trusted(candidates, said)
         stats, alone = summary_of(states), 1 - sum(candidate.weight for candidate in candidates)
         fits, weighed_fits = _public(stats, candidates, said)
         if alone > 1e-9:
@@ -177,8 +194,34 @@ def _alone(rows: OwnRidge, said: Said) -> _Alone:
 
 def _usual_lambdas(value: Floats, noise: float) -> Floats:
     """Return log weights of lambdas by the evidence of all tasks, as much of it as is not noise."""
-    square = max(float(value @ value), 1e-300)
-    return tempered(max(0.0, 1 - (len(value) - 1) * noise**2 / square) * value, noise)
+    square, freedom = max(float(value @ value), 1e-300), len(value) - 1
+    heard = square > (freedom + 2 * math.sqrt(2 * freedom)) * noise**2
+    return tempered((1 - freedom * noise**2 / square if heard else 0.0) * value, noise)
+
+
+def _usual_trust(value: Floats, noise: float) -> Floats:
+    """Return the share of tasks that the shared priors explain, and its error; infinite if noise hides it."""
+    total = float(value.sum())
+    if total <= 2 * noise:
+        return np.array([0.0, np.inf])
+    share = min(1.0, max(0.0, float(value[0]) / total))
+    return np.array([share, noise * math.hypot(share, 1 - share) / total])
+
+
+def _trusted(candidates: Candidates, said: Said) -> list[Candidate]:
+    """Weigh shared priors by the share of tasks that they explain, as far as it was heard.
+
+    Where a task's few rows cannot tell, the others can: a step of expectation-maximisation on the weight of
+    the own prior, taken over all tasks.
+    """
+    before = sum(candidate.weight for candidate in candidates)
+    asked = "trust" in said and np.isfinite(said["trust"][1])
+    if not asked or not candidates or before > 1 - 1e-9:  # a task without rows has no prior of its own
+        return list(candidates)
+    share, error = map(float, said["trust"])
+    share = (before * error**2 + share * TRUST_SD**2) / (error**2 + TRUST_SD**2)
+    share = min(max(share, 1 - MOST_OWN), 1 - LEAST_OWN)
+    return [replace(candidate, weight=candidate.weight * share / before) for candidate in candidates]
 
 
 def _own_level(rows: OwnRidge) -> Floats:
