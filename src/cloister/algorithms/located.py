@@ -287,7 +287,7 @@ def _place(value: Floats, noise: float, board: BoardView) -> Public:
         "located_between": between,
         "located_counts": np.zeros(BINS),
         "located_noise": np.zeros(()),
-        "located_unit": np.array(min(1.0, REACH * (between[1] - between[0]) / 2)),
+        "located_unit": np.array((between[1] - between[0]) / 2),
     }
 
 
@@ -299,7 +299,9 @@ def _spread(value: Floats, noise: float, board: BoardView) -> Public:
     first, last = window
     loud = np.maximum(value[first:last], 0.0)
     octave = float(loud @ np.arange(first, last) / loud.sum())
-    return {"located_unit": np.array(min(1.0, REACH * 2.0 ** -(octave / 2))), "located_found": np.array(2)}
+    low, high = map(float, board["located_between"])
+    typical = max(2.0**-octave, (high - low) / 2 / BINS)  # no less than a bin that was looked at
+    return {"located_unit": np.array(min(1.0, REACH * typical)), "located_found": np.array(2)}
 
 
 def _medians(block: Block) -> Floats:
@@ -318,11 +320,11 @@ def _bins(values: Floats, low: float, high: float) -> Floats:
 
 
 def _octaves(block: Block, center: float) -> Floats:
-    """Return minus twice the binary logarithm of the targets' typical distance from the center."""
+    """Return minus the binary logarithm of the targets' typical distance from the center, rounded."""
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         squares = np.where(block.weight > 0, np.square(block.y - center), 0.0)
         typical = (block.weight * squares).sum(axis=1) / block.weight.sum(axis=1)
-        return np.asarray(np.clip(np.round(-np.log2(typical)), 0, BINS - 1))
+        return np.asarray(np.clip(np.round(-0.5 * np.log2(typical)), 0, BINS - 1))
 
 
 def _one_hot(places: Floats, block: Block) -> Floats:

@@ -398,11 +398,13 @@ class Joint:
         r"""Return the covariance of clipped weights, with an earlier one's, and its noise's deviation.
 
         The second moment of m tasks is uncertain without any noise: for offsets of all directions its entries
-        vary as if noise of :math:`t \sqrt{2 / (m d (d + 2))}` were added, t being their mean squared length.
+        vary as if noise of :math:`t \sqrt{2 / (m d (d + 2))}` were added, t being their mean squared length;
+        the largest eigenvalue is larger than that noise's by :math:`1 + \sqrt{d/m}/2` (Marchenko-Pastur).
         """
         weight, dim, m = float(board["moment_weight"]), len(board["mean"]), board.releases[-1].denominator
         noise = math.sqrt(float(board["moment_noise"])) / weight
-        noise = math.hypot(noise, self._spread(board) * math.sqrt(2 / (m * dim * (dim + 2))))
+        sampling = self._spread(board) * math.sqrt(2 / (m * dim * (dim + 2))) * (1 + math.sqrt(dim / m) / 2)
+        noise = math.hypot(noise, sampling)
         found = board["moment"] / weight, noise
         return found if self.start_from is None else self.start_from.combined_covariance(*found)
 
