@@ -9,7 +9,7 @@ free.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -249,7 +249,7 @@ class FeatureRelevance:
     .. math:: \max(0, 1 - (q v / 2 + s_j^2) / |m_j|^2)
 
     of its mean (James and Stein's shrinkage, feature by feature): one that matters to nobody is left out, and
-    a prior whose variances follow what is left is one more candidate.
+    a prior whose variances follow what is left is one more candidate. So is one around zero in public units.
 
     Privacy
     -------
@@ -285,7 +285,8 @@ class FeatureRelevance:
         g, s = release.value[: learner.size] / (mean_share * m), release.noise / (mean_share * m)
         squares = release.value[learner.size :] / (math.sqrt(1 - self.share) * m)
         means = _by_feature(learner, g) - learner.size // learner.dim * s**2
-        return _descend(learner, g, s, 1.0, board) | {
+        sampling = min(1.0, max(0.0, float(squares.sum()))) / (learner.size * m)
+        return _descend(learner, g, s, 1.0, board, sampling) | {
             "chance": board["chance"] + (squares - np.maximum(means, 0.0)) / m,
             "spoken": board["spoken"] + 1,
         }
@@ -305,14 +306,19 @@ class FeatureRelevance:
         return EarlierPrior(tuple(self.mean(learner, board).tolist()), float(board["variance"]))
 
     def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
-        """Return priors around the mean, and with variances that follow its features."""
-        mean = self.mean(learner, board)
+        """Return a prior around zero in public units, and around the mean, one that follows its features.
+
+        Public units may suit a task better than its own, as those of pixels do, also where no mean is heard.
+        """
+        mean, zero = self.mean(learner, board), np.zeros(learner.size)
+        factor = math.sqrt(learner.prior_scales[0]) * np.eye(learner.size)
         sizes = _by_feature(learner, mean)
         if not sizes.any():
-            return shared_candidates(learner, mean, [], board)
+            return [Candidate(0.5, zero, factor, False)]
         diagonal = (1 - self.floor) * sizes / sizes.mean() + self.floor
-        factor = every_class(np.diag(np.sqrt(diagonal)), learner.size)
-        return shared_candidates(learner, mean, [factor], board)
+        relevant = every_class(np.diag(np.sqrt(diagonal)), learner.size)
+        around = shared_candidates(learner, mean, [relevant], board)
+        return [Candidate(0.2, zero, factor, False), *(replace(c, weight=0.8 * c.weight) for c in around)]
 
 
 def _by_feature(learner: BayesianLearner, flat: Floats) -> Floats:
