@@ -183,7 +183,10 @@ class Located(Wrapper):
     def init(self, block: Block, board: BoardView) -> States:
         """Make room for the states of the algorithm inside, which begins when targets are located."""
         one = self.algorithm.init(block.take([0]), self._inner(board))
-        room = {name: np.zeros((len(block), *array.shape[1:]), array.dtype) for name, array in one.items()}
+        room = {
+            name: np.broadcast_to(np.zeros((), array.dtype), (len(block), *array.shape[1:]))
+            for name, array in one.items()
+        }
         return room | {"located": np.zeros(len(block), dtype=bool)}
 
     def _inside(self, states: States, located: Block, board: BoardView) -> States:

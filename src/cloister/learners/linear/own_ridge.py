@@ -1,7 +1,7 @@
 r"""Ridge regression alone: a task's own rows in its own units, decomposed once, over a grid of penalties.
 
-Everything here is kept from round to round; only the noise's scale, which tasks may tell each other, is
-left open.
+Only the noise's scale, which tasks may tell each other, is left open. All but the basis, which is as large as
+a task's rows and needed for its model only, is kept from round to round.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class OwnRidge:
 
     Attributes
     ----------
-    values, basis : arrays of shapes (tasks, k) and (tasks, features, k)
-        The spectrum of the standardised rows (see `Spectrum`).
+    values : array of shape (tasks, k)
+        Eigenvalues of the standardised rows (see `Spectrum`).
     inner : array of shape (tasks, k)
         Standardised targets by coordinates.
     left_out : array of shape (tasks, penalties)
@@ -45,10 +45,11 @@ class OwnRidge:
         Mean and spread of the targets.
     scale, shift, front
         The way to public units (see `OwnUnits`).
+    basis : array of shape (tasks, features, k), optional
+        The spectrum's basis; a state does not keep it.
     """
 
     values: Floats
-    basis: Floats
     inner: Floats
     left_out: Floats
     square: Floats
@@ -58,6 +59,7 @@ class OwnRidge:
     scale: Floats
     shift: Floats
     front: Floats | None = None
+    basis: Floats | None = None
 
     @classmethod
     def of(cls, block: Block, intercept: bool) -> OwnRidge:
@@ -74,14 +76,13 @@ class OwnRidge:
         spectrum = stats.spectrum(None)
         square, inner, _ = stats.against(np.zeros(units.rows.shape[2]), spectrum)
         left_out = _left_out(units, away, spectrum, inner, intercept)
-        spread = units.scale, units.shift, units.front
-        return cls(
-            spectrum.values, spectrum.basis, inner, left_out, square, stats.count, center, unit, *spread
-        )
+        back = units.scale, units.shift, units.front
+        sums = inner, left_out, square, stats.count
+        return cls(spectrum.values, *sums, center, unit, *back, spectrum.basis)
 
     def arrays(self) -> States:
-        """Return it as a state."""
-        found = {_KEPT + item.name: getattr(self, item.name) for item in fields(self)}
+        """Return it as a state, without its basis."""
+        found = {_KEPT + item.name: getattr(self, item.name) for item in fields(self) if item.name != "basis"}
         return {name: array for name, array in found.items() if array is not None}
 
     @classmethod
@@ -92,7 +93,8 @@ class OwnRidge:
     def spectrum(self, factor: Floats | None) -> Spectrum:
         """Return the spectrum for the identity; there is no other prior in own units."""
         assert factor is None
-        return Spectrum(self.values, self.basis, self._short)
+        nothing = np.zeros((*self.scale.shape, 0))
+        return Spectrum(self.values, nothing if self.basis is None else self.basis, self._short)
 
     def against(self, center: Floats, spectrum: Spectrum) -> tuple[Floats, Floats, Floats]:
         """See `Summary`; the center is zero."""
@@ -101,20 +103,21 @@ class OwnRidge:
     @property
     def _short(self) -> bool:
         """Whether there are fewer rows than features."""
-        return bool(self.basis.shape[2] < self.basis.shape[1])
+        return bool(self.values.shape[1] < self.scale.shape[1])
 
     def fit(self, scales: Floats) -> RidgeFit:
         """Fit every penalty, in own units; scales of the noise are relative to the targets' own variance."""
-        width = self.basis.shape[1]
+        width = self.scale.shape[1]
         return ridge_fit(self, np.zeros(width), np.eye(width), OWN_LAMBDAS, scales)
 
     def to_public(self, fit: RidgeFit) -> RidgeFit:
         """Return the same fit in public units, its intercept around the own mean with a prior of one row."""
+        assert self.basis is not None
         basis = turned(self.basis, self.scale, self.shift, self.front)
         unit, coordinates, spread, prior = self.unit[:, None, None], fit.coordinates, fit.spread, fit.prior
         coordinates = unit * coordinates
         if prior is not None:
-            prior = turned(np.eye(self.basis.shape[1])[None], self.scale, self.shift, self.front)
+            prior = turned(np.eye(self.scale.shape[1])[None], self.scale, self.shift, self.front)
         if self.front is not None:
             shape = (*coordinates.shape[:2], 1)
             mean = np.broadcast_to(self.center[:, None, None], shape)

@@ -94,7 +94,7 @@ class Regression(BayesianLearner):
         return summary_of(states).offset(states["inverse"], point)
 
     def own_weights(self, states: States, block: Block) -> Floats:
-        own = _alone(OwnRidge.kept(states), {})
+        own = _alone(OwnRidge.of(block, self.intercept), {})
         return _mean([own.in_public()], [own.shares])
 
     def _own_level(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
@@ -148,7 +148,7 @@ class Regression(BayesianLearner):
         stats, alone = summary_of(states), 1 - sum(candidate.weight for candidate in candidates)
         fits, weighed_fits = _public(stats, candidates, said)
         if alone > 1e-9:
-            own = _alone(OwnRidge.kept(states), said)
+            own = _alone(OwnRidge.of(block, self.intercept), said)
             fits.append(own.in_public())
             weighed_fits.append((own.worth + math.log(alone), own.shares))
         _, chances = weighed(np.stack([worth for worth, _ in weighed_fits], axis=1))
@@ -229,7 +229,7 @@ def _own_level(rows: OwnRidge) -> Floats:
 
     The more so where there are as many features as rows, so that any targets could be fitted exactly.
     """
-    power = np.where(rows.count > rows.basis.shape[1] + 1, 0.25, 1.0)[:, None, None]
+    power = np.where(rows.count > rows.scale.shape[1] + 1, 0.25, 1.0)[:, None, None]
     weights = power * np.log(OWN_SCALES)
     return np.asarray(weights - np.log(np.exp(weights).sum(axis=2, keepdims=True)))
 
