@@ -400,9 +400,11 @@ def test_the_level_message_of_regression_is_non_negative_and_short():
     assert channel.sensitivity(Relation.REPLACE) == math.sqrt(2)
 
 
-def test_the_trust_message_is_two_parts_of_one():
+@pytest.mark.parametrize("classes", [None, 2])
+def test_the_trust_message_is_two_parts_of_one(classes):
     """Non-negative and of norm at most 1, whatever the data: its replace sensitivity is sqrt(2)."""
-    learner, block = Regression(3), wild_block()
+    learner = Regression(3) if classes is None else Classification(3, classes)
+    block = wild_block(classes)
     question = learner.last[1]
     around = Candidate(0.6, np.array([0.1, 0.2, -0.1]), np.eye(3), True)
     with np.errstate(all="ignore"):

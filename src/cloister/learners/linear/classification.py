@@ -23,7 +23,15 @@ from cloister.learners.linear.average import (
 )
 from cloister.learners.linear.losses import Softmax
 from cloister.learners.linear.own_units import OwnUnits
-from cloister.learners.linear.question import Candidates, Question, Said, centred, tempered
+from cloister.learners.linear.question import (
+    Candidates,
+    Question,
+    Said,
+    centred,
+    tempered,
+    trust_question,
+    trusted,
+)
 from cloister.learners.linear.softmax import NEGLIGIBLE, LaplaceFit, laplace, mode, posterior
 
 if TYPE_CHECKING:
@@ -73,7 +81,8 @@ class Classification(BayesianLearner):
     @property
     def last(self) -> tuple[Question, ...]:
         channel = Channel(len(VARIANCES), 2.0, Plain())
-        return (Question("scale", channel, (0.0, math.inf), self._variances, self._usual_variance),)
+        scale = Question("scale", channel, (0.0, math.inf), self._variances, self._usual_variance)
+        return (scale, trust_question(self._trusts)) if self.classes == 2 else (scale,)
 
     @property
     def size(self) -> int:
@@ -149,10 +158,7 @@ class Classification(BayesianLearner):
 
     def finish(self, states: States, block: Block, candidates: Candidates, said: Said) -> States:
         """Average over candidates, prior variances and the own prior by the task's own Laplace evidence."""
-        own = 1 - sum(candidate.weight for candidate in candidates)
-        fits = [self._around(block, candidate, said) for candidate in candidates]
-        if own > 1e-9:
-            fits.append(self._alone(block, own))
+        fits = self._fits(block, trusted(candidates, said), said)
         worth = np.stack([log_sum(part.scores) for part in fits], axis=1)
         (chances,) = evidence_weights([worth], [np.zeros(1)])
         parts = []
@@ -161,6 +167,21 @@ class Classification(BayesianLearner):
             found = posterior(part.fit, np.where((chance > NEGLIGIBLE)[:, None], share, 0.0))
             parts.append(Posterior(log_evidence, *part.to_public(*found)))
         return mixture(parts)
+
+    def _trusts(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
+        """Say how likely the shared priors are, and the own one, by the own evidence: two parts of one."""
+        if not candidates:
+            return np.zeros((len(block), 2))
+        *shared, own = (log_sum(part.scores) for part in self._fits(block, candidates, said))
+        both = np.stack([log_sum(np.stack(shared, axis=1)), own], axis=1)
+        (chances,) = evidence_weights([both], [np.zeros(1)])
+        return np.where(block.weight.sum(axis=1, keepdims=True) > 0, chances, 0.0)
+
+    def _fits(self, block: Block, candidates: Candidates, said: Said) -> list[_Scored]:
+        """Fit each task with every candidate and, with the weight that they leave, alone."""
+        own = 1 - sum(candidate.weight for candidate in candidates)
+        fits = [self._around(block, candidate, said) for candidate in candidates]
+        return fits + ([self._alone(block, own)] if own > 1e-9 else [])
 
     def _around(self, block: Block, candidate: Candidate, said: Said) -> _Scored:
         """Fit each task with a public prior."""

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from cloister.arrays import Floats, States
-from cloister.channel import Channel
+from cloister.channel import Absolute, Channel
 from cloister.learners.linear.average import Candidate
 
 if TYPE_CHECKING:
     from cloister.tasks import Block
 
-__all__ = ["Candidates", "Question", "Said", "centred", "tempered"]
+__all__ = ["Candidates", "Question", "Said", "centred", "tempered", "trust_question", "trusted"]
+
+#: How far the tasks' trust in the shared priors may lie from what it is thought to be before they are asked,
+#: and the least and the most weight of the own prior.
+TRUST_SD, LEAST_OWN, MOST_OWN = 0.25, 0.03, 0.98
 
 Candidates: TypeAlias = Sequence[Candidate]
 #: What became of the answers, by the question's name; empty where nobody asked.
@@ -57,3 +62,33 @@ def tempered(total: Floats, noise: float) -> Floats:
     score = total / max(1.0, noise)
     top = score.max()
     return np.asarray(score - top - np.log(np.exp(score - top).sum()))
+
+
+def trust_question(answer: Callable[[States, Block, Candidates, Said], Floats]) -> Question:
+    """Ask how likely the shared priors are, and the own one: two parts of one, of sensitivity sqrt(2)."""
+    return Question("trust", Channel(2, 1.0, Absolute()), (0.0, math.inf), answer, _usual_trust)
+
+
+def _usual_trust(value: Floats, noise: float) -> Floats:
+    """Return the share of tasks that the shared priors explain, and its error; infinite if noise hides it."""
+    total = float(value.sum())
+    if total <= 2 * noise:
+        return np.array([0.0, np.inf])
+    share = min(1.0, max(0.0, float(value[0]) / total))
+    return np.array([share, noise * math.hypot(share, 1 - share) / total])
+
+
+def trusted(candidates: Candidates, said: Said) -> list[Candidate]:
+    """Weigh shared priors by the share of tasks that they explain, as far as it was heard.
+
+    Where a task's few rows cannot tell, the others can: a step of expectation-maximisation on the weight of
+    the own prior, taken over all tasks.
+    """
+    before = sum(candidate.weight for candidate in candidates)
+    asked = "trust" in said and np.isfinite(said["trust"][1])
+    if not asked or not candidates or before > 1 - 1e-9:  # a task without rows has no prior of its own
+        return list(candidates)
+    share, error = map(float, said["trust"])
+    share = (before * error**2 + share * TRUST_SD**2) / (error**2 + TRUST_SD**2)
+    share = min(max(share, 1 - MOST_OWN), 1 - LEAST_OWN)
+    return [replace(candidate, weight=candidate.weight * share / before) for candidate in candidates]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,10 +11,18 @@ import numpy as np
 from cloister.arrays import Floats, States
 from cloister.channel import Absolute, Channel, Plain
 from cloister.learners.learner import BayesianLearner
-from cloister.learners.linear.average import Candidate, log_sum, normal_on_grid, weighed
+from cloister.learners.linear.average import log_sum, normal_on_grid, weighed
 from cloister.learners.linear.losses import LeastSquares
 from cloister.learners.linear.own_ridge import OwnRidge
-from cloister.learners.linear.question import Candidates, Question, Said, centred, tempered
+from cloister.learners.linear.question import (
+    Candidates,
+    Question,
+    Said,
+    centred,
+    tempered,
+    trust_question,
+    trusted,
+)
 from cloister.learners.linear.ridge import RidgeFit, ridge_fit
 from cloister.learners.linear.summary import Summary, summary, summary_of
 
@@ -31,9 +39,6 @@ NOISE_SCALES = np.geomspace(*NOISE_RANGE, 8)
 #: A task alone, in its own units: log weights of the penalties, and the noise variance's prior scales.
 OWN_LAMBDA_WEIGHTS = np.log(np.append(np.full(13, 0.95 / 13), 0.05))
 OWN_SCALES = np.geomspace(1e-6, 1.0, 9)
-#: How far the tasks' trust in the shared priors may lie from what it is thought to be before they are asked,
-#: and the least and the most weight of the own prior.
-TRUST_SD, LEAST_OWN, MOST_OWN = 0.25, 0.03, 0.98
 #: With fewer rows than this a task on its own has a mean and no slopes.
 LEAST_ROWS = 4
 
@@ -72,8 +77,7 @@ class Regression(BayesianLearner):
     def last(self) -> tuple[Question, ...]:
         channel, unknown = Channel(len(LAMBDAS), 2.0, Plain()), (0.0,) * len(LAMBDAS)
         scale = Question("scale", channel, unknown, self._lambdas, _usual_lambdas)
-        trust = Question("trust", Channel(2, 1.0, Absolute()), (0.0, math.inf), self._trusts, _usual_trust)
-        return scale, trust
+        return scale, trust_question(self._trusts)
 
     @property
     def size(self) -> int:
@@ -144,7 +148,7 @@ class Regression(BayesianLearner):
 
     def finish(self, states: States, block: Block, candidates: Candidates, said: Said) -> States:
         """Average over candidates, lambdas and noise scales by the task's own marginal likelihood."""
-        candidates = _trusted(candidates, said)
+        candidates = trusted(candidates, said)
         stats, alone = summary_of(states), 1 - sum(candidate.weight for candidate in candidates)
         fits, weighed_fits = _public(stats, candidates, said)
         if alone > 1e-9:
@@ -197,31 +201,6 @@ def _usual_lambdas(value: Floats, noise: float) -> Floats:
     square, freedom = max(float(value @ value), 1e-300), len(value) - 1
     heard = square > (freedom + 2 * math.sqrt(2 * freedom)) * noise**2
     return tempered((1 - freedom * noise**2 / square if heard else 0.0) * value, noise)
-
-
-def _usual_trust(value: Floats, noise: float) -> Floats:
-    """Return the share of tasks that the shared priors explain, and its error; infinite if noise hides it."""
-    total = float(value.sum())
-    if total <= 2 * noise:
-        return np.array([0.0, np.inf])
-    share = min(1.0, max(0.0, float(value[0]) / total))
-    return np.array([share, noise * math.hypot(share, 1 - share) / total])
-
-
-def _trusted(candidates: Candidates, said: Said) -> list[Candidate]:
-    """Weigh shared priors by the share of tasks that they explain, as far as it was heard.
-
-    Where a task's few rows cannot tell, the others can: a step of expectation-maximisation on the weight of
-    the own prior, taken over all tasks.
-    """
-    before = sum(candidate.weight for candidate in candidates)
-    asked = "trust" in said and np.isfinite(said["trust"][1])
-    if not asked or not candidates or before > 1 - 1e-9:  # a task without rows has no prior of its own
-        return list(candidates)
-    share, error = map(float, said["trust"])
-    share = (before * error**2 + share * TRUST_SD**2) / (error**2 + TRUST_SD**2)
-    share = min(max(share, 1 - MOST_OWN), 1 - LEAST_OWN)
-    return [replace(candidate, weight=candidate.weight * share / before) for candidate in candidates]
 
 
 def _own_level(rows: OwnRidge) -> Floats:
