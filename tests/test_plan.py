@@ -112,9 +112,9 @@ def test_visible_sampling_is_priced_by_the_average_over_coins():
 def test_the_other_relation_is_priced_by_the_worst_channel():
     """Joint may use either of two channels in a round; only what holds for both may be said."""
     plan = Plan(SharedPrior(Regression(3), Joint()), Gaussian(1.0), n_tasks=100)
-    rounds = len(plan.rounds) - 2
+    rounds = len(plan.rounds) - 3
     d2 = lambda a: 2 + a * a / (2 * (1 - a))  # noqa: E731
-    scale, joint = 0.03 / 2 + 0.03 / 4, 0.94 / min(d2(0.4), d2(0.15))  # 1 / sensitivity^2, silence's is 1
+    scale, joint = 0.02 / 2 + 0.02 / 4 + 0.02 / 2, 0.94 / min(d2(0.4), d2(0.15))  # 1 / sensitivity^2, silence's is 1
     mu = math.sqrt(scale + joint)
     expected = gdp_epsilon(lambda e: gdp_delta(mu, e), plan.delta)
     assert plan.guarantee.other_epsilon == pytest.approx(expected, rel=1e-6)
