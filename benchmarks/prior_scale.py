@@ -86,7 +86,7 @@ def ridge(n_tasks: int, turns: int = 4) -> dict[str, float]:
 def _ridge(block: Block, ridge: float, point: np.ndarray) -> np.ndarray:
     """Solve for every task, as it does to say where its weights lie."""
     stats = summary(block.X, block.y, block.weight)
-    return stats.offset(stats.inverse(ridge), point)
+    return stats.offset(ridge, point)
 
 
 def apart(what: str, n_tasks: int) -> dict[str, float]:

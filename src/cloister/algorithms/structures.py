@@ -308,13 +308,14 @@ class FeatureRelevance:
     def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
         """Return a prior around zero in public units, and around the mean, one that follows its features.
 
-        Public units may suit a task better than its own, as those of pixels do, also where no mean is heard.
+        Public units may suit a task better than its own, as those of pixels do. Where no mean is heard nobody
+        can tell, and tasks keep to themselves.
         """
         mean, zero = self.mean(learner, board), np.zeros(learner.size)
         factor = math.sqrt(learner.prior_scales[0]) * np.eye(learner.size)
         sizes = _by_feature(learner, mean)
         if not sizes.any():
-            return [Candidate(0.5, zero, factor, False)]
+            return []
         diagonal = (1 - self.floor) * sizes / sizes.mean() + self.floor
         relevant = every_class(np.diag(np.sqrt(diagonal)), learner.size)
         around = shared_candidates(learner, mean, [relevant], board)

@@ -82,7 +82,7 @@ class Classification(BayesianLearner):
     def last(self) -> tuple[Question, ...]:
         channel = Channel(len(VARIANCES), 2.0, Plain())
         scale = Question("scale", channel, (0.0, math.inf), self._variances, self._usual_variance)
-        return (scale, trust_question(self._trusts)) if self.classes == 2 else (scale,)
+        return scale, trust_question(self._trusts)
 
     @property
     def size(self) -> int:

@@ -91,11 +91,11 @@ class Regression(BayesianLearner):
         """Sum the block up once, in public and own units: rounds then are matrix-vector products."""
         stats = summary(block.X, block.y, block.weight)
         own = OwnRidge.of(block, self.intercept)
-        return stats.arrays() | {"inverse": stats.inverse(self.ridge)} | own.arrays()
+        return stats.decomposed().arrays() | own.arrays()
 
     def offset(self, states: States, block: Block, point: Floats) -> Floats:
         r"""Return :math:`\arg\min_r |y - X(\nu+r)|^2 + \rho|r|^2`, from the summary alone."""
-        return summary_of(states).offset(states["inverse"], point)
+        return summary_of(states).offset(self.ridge, point)
 
     def own_weights(self, states: States, block: Block) -> Floats:
         own = _alone(OwnRidge.of(block, self.intercept), {})

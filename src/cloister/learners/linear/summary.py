@@ -6,7 +6,7 @@ Gram form by the eigenvectors of :math:`L'X'XL`, the row form by those of :math:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -69,36 +69,46 @@ class Summary(Decomposed, Protocol):
     def arrays(self) -> States:
         """Return the summary as a state."""
 
-    def inverse(self, ridge: float) -> Floats:
-        """Return what `offset` needs for a ridge; no data can make one task fail, and so fail the others."""
+    def decomposed(self) -> Summary:
+        """Return the same with its plain spectrum, which need not be made again from its `arrays`."""
 
-    def offset(self, inverse: Floats, point: Floats) -> Floats:
-        """Return ``argmin |y - X(point + r)|^2 + ridge |r|^2`` for every task."""
+    def offset(self, ridge: float, point: Floats) -> Floats:
+        """Return ``argmin |y - X(point + r)|^2 + ridge |r|^2`` for every task.
+
+        No data can make one task fail, and so fail the others.
+        """
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Statistics:
-    """X'X, X'y, y'y and the number of rows: all of a block that has no fewer rows than columns."""
+    """X'X, X'y, y'y and the number of rows: all of a block that has no fewer rows than columns.
+
+    If it is decomposed, X'X is ``vectors @ diag(values) @ vectors.T``.
+    """
 
     gram: Floats
     cross: Floats
     square: Floats
     count: Floats
+    values: Floats | None = None
+    vectors: Floats | None = None
 
     def arrays(self) -> States:
-        return {item.name: getattr(self, item.name) for item in fields(self)}
+        return _arrays(self)
 
-    def inverse(self, ridge: float) -> Floats:
-        """Return ``(X'X + ridge I)^-1``."""
-        return _ridge_inverse(self.gram, ridge)
+    def decomposed(self) -> Statistics:
+        values, vectors = _eigen(self.gram)
+        return replace(self, values=values, vectors=vectors)
 
-    def offset(self, inverse: Floats, point: Floats) -> Floats:
-        """Return the ridge solution seen from a point, by two matrix-vector products."""
-        return np.asarray((inverse @ (self.cross - self.gram @ point)[..., None])[..., 0])
+    def offset(self, ridge: float, point: Floats) -> Floats:
+        """Return the ridge solution seen from a point, by three matrix-vector products."""
+        return _ridge_solution(self._plain.values, self._plain.basis, self.cross - self.gram @ point, ridge)
 
     @cached_property
     def _plain(self) -> Spectrum:
-        return Spectrum(*_eigen(self.gram))
+        if self.values is None or self.vectors is None:
+            return Spectrum(*_eigen(self.gram))
+        return Spectrum(self.values, self.vectors)
 
     def spectrum(self, factor: Floats | None) -> Spectrum:
         """Decompose ``factor' X'X factor``."""
@@ -116,27 +126,36 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rows:
-    """Rows and targets, times the root of their weight: all of a block with fewer rows than columns."""
+    """Rows and targets, times the root of their weight: all of a block with fewer rows than columns.
+
+    If it is decomposed, XX' is ``vectors @ diag(values) @ vectors.T``.
+    """
 
     rows: Floats
     target: Floats
     count: Floats
+    values: Floats | None = None
+    vectors: Floats | None = None
 
     def arrays(self) -> States:
-        return {item.name: getattr(self, item.name) for item in fields(self)}
+        return _arrays(self)
 
-    def inverse(self, ridge: float) -> Floats:
-        """Return ``(XX' + ridge I)^-1``."""
-        return _ridge_inverse(self.rows @ self.rows.swapaxes(1, 2), ridge)
+    def decomposed(self) -> Rows:
+        values, vectors = _eigen(self.rows @ self.rows.swapaxes(1, 2))
+        return replace(self, values=values, vectors=vectors)
 
-    def offset(self, inverse: Floats, point: Floats) -> Floats:
+    def offset(self, ridge: float, point: Floats) -> Floats:
         """Return the ridge solution seen from a point, as X' times a vector over rows."""
-        dual = inverse @ (self.target - self.rows @ point)[..., None]
-        return np.asarray((self.rows.swapaxes(1, 2) @ dual)[..., 0])
+        plain = self._plain
+        assert plain.rows is not None
+        dual = _ridge_solution(plain.values, plain.rows, self.target - self.rows @ point, ridge)
+        return np.asarray((self.rows.swapaxes(1, 2) @ dual[..., None])[..., 0])
 
     @cached_property
     def _plain(self) -> Spectrum:
-        return self._decompose(self.rows)
+        if self.values is None or self.vectors is None:
+            return self._decompose(self.rows)
+        return Spectrum(self.values, self.rows.swapaxes(1, 2) @ self.vectors, True, self.vectors)
 
     def spectrum(self, factor: Floats | None) -> Spectrum:
         """Decompose ``X factor factor' X'``."""
@@ -160,9 +179,9 @@ def summary(X: Array, y: Array, weight: Array) -> Summary:
     Examples
     --------
     >>> tall, wide = (summary(np.ones((1, 4, d)), np.ones((1, 4)), np.ones((1, 4))) for d in (1, 5))
-    >>> tall.offset(tall.inverse(1.0), np.zeros(1)).tolist()
+    >>> tall.offset(1.0, np.zeros(1)).tolist()
     [[0.8]]
-    >>> type(wide).__name__, wide.offset(wide.inverse(1.0), np.zeros(5)).sum().round(3).item()
+    >>> type(wide).__name__, wide.offset(1.0, np.zeros(5)).sum().round(3).item()
     ('Rows', 0.952)
     """
     if X.shape[1] >= X.shape[2]:
@@ -199,15 +218,19 @@ def statistics(X: Array, y: Array, weight: Array) -> Statistics:
 
 def summary_of(arrays: States) -> Summary:
     kind: type[Statistics] | type[Rows] = Statistics if "gram" in arrays else Rows
-    return kind(*(arrays[item.name] for item in fields(kind)))
+    return kind(*(arrays.get(item.name) for item in fields(kind)))  # type: ignore[arg-type]
 
 
-def _ridge_inverse(matrix: Floats, ridge: float) -> Floats:
-    diagonal = np.arange(matrix.shape[1])
-    lifted = matrix.copy()
-    trace = lifted[:, diagonal, diagonal].sum(axis=1, keepdims=True)
-    lifted[:, diagonal, diagonal] += np.maximum(ridge, LEAST_RIDGE * trace)
-    return np.asarray(np.linalg.inv(lifted), dtype=np.float64)
+def _arrays(summed: Statistics | Rows) -> States:
+    found = {item.name: getattr(summed, item.name) for item in fields(summed)}
+    return {name: array for name, array in found.items() if array is not None}
+
+
+def _ridge_solution(values: Floats, vectors: Floats, right: Floats, ridge: float) -> Floats:
+    """Solve ``(matrix + ridge I) x = right`` in the matrices' eigenvectors."""
+    lifted = values + np.maximum(ridge, LEAST_RIDGE * values.sum(axis=1, keepdims=True))
+    along = (vectors.swapaxes(1, 2) @ right[..., None])[..., 0] / lifted
+    return np.asarray((vectors @ along[..., None])[..., 0])
 
 
 def _eigen(matrix: Floats) -> tuple[Floats, Floats]:
