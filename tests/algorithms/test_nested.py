@@ -99,7 +99,7 @@ def test_offsets_are_found_where_they_are(inside):
 
 def board_of(algorithm, releases):
     """Post releases one after the other, as the curator does."""
-    board = Billboard.create(algorithm.start(), "none", len(releases) + 1)
+    board = Billboard.create(algorithm.start(), "none", len(releases) + len(algorithm.learner.last))
     for release in releases:
         board = board.post(release, algorithm.update(release, board))
     return board

@@ -116,7 +116,6 @@ class _LocalWorkers:
         for start in range(0, len(self.blocks), AT_ONCE):
             some = slice(start, start + AT_ONCE)
             parts = self.each(function, self.blocks[some], self.states[some])
-            self.states[some] = [{} for _ in parts]  # models take their place
             for index, part in zip(self.layout[some], parts, strict=True):
                 models.put(index, part)
         return models.arrays()
