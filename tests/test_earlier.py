@@ -314,3 +314,11 @@ def test_groups_start_from_the_common_prior():
     assert later.plan_.algorithm.start_from.mean == first.plan_.prior_on(first.billboard_).mean
     later.plan_.check(later.billboard_)
     assert "a typical group's own mean" in str(later.plan_.forecast())
+
+
+def test_a_start_made_by_hand_is_no_public_board(kind):
+    """Numbers that were not read off a verified board may be anybody's data: the guarantee is void."""
+    by_hand = EarlierPrior((0.5,) * DIM, 0.01)
+    guarantee = planned(kind(by_hand), 1.0).guarantee
+    assert not guarantee.holds
+    assert "verified board" in str(guarantee)

@@ -177,8 +177,10 @@ class Plan:
         """What the plan itself has against its guarantee: every caveat makes it void, earlier ones too."""
         start = self.algorithm.start_from
         earlier = (
-            () if start is None else (f"it starts from an earlier run, and {why}" for why in start.doubts)
+            [] if start is None else [f"it starts from an earlier run, and {why}" for why in start.doubts]
         )
+        if start is not None and not start.source:
+            earlier.append("what it starts from was not read off a verified board (use Plan.prior_on)")
         return tuple(Doubt(Grade.VOID, caveat) for caveat in (*self.caveats, *earlier))
 
     @property

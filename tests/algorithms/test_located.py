@@ -148,6 +148,30 @@ def test_variances_are_in_the_codebooks_units():
     assert variances[1] == pytest.approx(variances[0], rel=0.4)
 
 
+def test_what_cannot_be_heard_is_not_found():
+    """Where all tasks in one bin would drown, whatever stands out is noise: nothing is made of it."""
+    tasks = make(0.3, 0.05, m=24)
+    plan = Plan(ALGORITHM, n_tasks=24).calibrate(0.05)
+    assert not any(int(run(plan, tasks, random_state=s).board["located_found"]) for s in range(60))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("wild", [np.nan, np.inf, 1e200, 1.7e308])
+def test_targets_that_are_no_data_harm_nobody_and_leave_a_model(wild):
+    tasks = make(0.3, 0.05, m=12)
+    y = tasks.y.copy()
+    y[:8] = wild
+    spoilt = Tasks(tasks.ids, tasks.X, y, tasks.weight, tasks.offsets)
+    coef = run(Plan(ALGORITHM, NoNoise(), n_tasks=12), spoilt).private.models["coef"]
+    assert np.isfinite(coef).all()
+
+
+def test_a_task_without_rows_says_nothing():
+    block = Block(np.zeros(2), np.ones((2, 0, 2)), np.ones((2, 0)), np.ones((2, 0)), np.zeros(2, np.uint64))
+    assert not _one_hot(_medians(block), block).any()
+    assert not _one_hot(_octaves(block, 0.0), block).any()
+
+
 def test_replay_and_newcomers_are_in_the_codebooks_units():
     tasks = make(0.6, 0.01)
     plan = Plan(ALGORITHM, n_tasks=200).calibrate(8.0)

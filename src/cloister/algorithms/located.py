@@ -175,6 +175,8 @@ class Located(Wrapper):
         posted = {name: board[name] for name in self.start()}
         if board.rounds >= self._rounds:
             return posted | dict(self.algorithm.update(release, self._inner(board)))
+        if HEARD * release.noise > release.denominator:  # all tasks in one bin could not be heard
+            return posted
         look = _place if board.rounds < PLACES else _spread
         return posted | look(release.value, release.noise, board)
 
@@ -216,9 +218,10 @@ class Located(Wrapper):
         located = _located(block, board)
         states = self._inside(states, located, board)
         models = self.algorithm.finish(states, located, self._inner(board))
-        total = block.weight.sum(axis=1)
-        own = (block.weight * block.X[..., 0]).sum(axis=1) / np.where(total > 0, total, 1.0)
-        return _to_codebook(models, np.where(own == 0, self._constant, own), board)
+        with np.errstate(all="ignore"):  # data that are not finite count as no data
+            total = block.weight.sum(axis=1)
+            own = (block.weight * block.X[..., 0]).sum(axis=1) / np.where(total > 0, total, 1.0)
+        return _to_codebook(models, np.where(np.isfinite(own) & (own != 0), own, self._constant), board)
 
     def newcomer(self, board: BoardView) -> States:
         models = self.algorithm.newcomer(self._inner(board))
@@ -309,9 +312,12 @@ def _spread(value: Floats, noise: float, board: BoardView) -> Public:
 
 def _medians(block: Block) -> Floats:
     """Return the weighted median of each task's targets (the lower of two), without padding."""
+    if block.y.shape[1] == 0:
+        return np.full(len(block), np.nan)
     values = np.where(block.weight > 0, block.y, np.inf)
     order = np.argsort(values, axis=1, kind="stable")
-    reached = np.cumsum(np.take_along_axis(block.weight, order, axis=1), axis=1)
+    with np.errstate(over="ignore"):
+        reached = np.cumsum(np.take_along_axis(block.weight, order, axis=1), axis=1)
     middle = np.argmax(reached >= reached[:, -1:] / 2, axis=1)
     at = np.take_along_axis(order, middle[:, None], axis=1)
     return np.asarray(np.take_along_axis(values, at, axis=1)[:, 0])

@@ -14,7 +14,7 @@ import numpy as np
 from cloister.arrays import Floats, States
 from cloister.learners.linear.own_units import OwnUnits, turned
 from cloister.learners.linear.ridge import RidgeFit, ridge_fit
-from cloister.learners.linear.summary import Spectrum, summary
+from cloister.learners.linear.summary import ABSURD, Spectrum, summary
 
 if TYPE_CHECKING:
     from cloister.tasks import Block
@@ -64,7 +64,10 @@ class OwnRidge:
     @classmethod
     def of(cls, block: Block, intercept: bool) -> OwnRidge:
         """Standardise and decompose a block's rows, task by task."""
-        units = OwnUnits.of(block.X, block.weight, intercept)
+        with np.errstate(invalid="ignore", over="ignore"):  # a task whose targets are no data has none
+            largest = np.abs(np.where(block.weight > 0, block.y, 0.0)).max(axis=1, initial=0.0)
+        weight = np.where((largest < ABSURD)[:, None], block.weight, 0.0)
+        units = OwnUnits.of(block.X, weight, intercept)
         y = np.where(units.weight > 0, block.y, 0.0)
         total = np.where(units.total > 0, units.total, 1.0)
         center = (units.weight * y).sum(axis=1) / total if intercept else np.zeros(len(block))
