@@ -411,6 +411,18 @@ def test_a_short_last_round_that_was_posted_is_the_last(saved):
         assert stream.finish().rounds == 2
 
 
+def test_the_last_round_is_not_made_again_with_more_tasks(saved):
+    """Killed while a short last round was posted: it is posted as it was, and nobody may join."""
+    plan, folder = saved
+    stream = TaskStream(plan, journal=folder)
+    stream._arrivals.end()  # as finish does before it posts
+    stream.close()
+    with TaskStream(plan, journal=folder) as again:
+        with pytest.raises(InputError, match="has ended"):
+            again.join("late", np.ones((1, DIM)), np.zeros(1))
+        assert again.finish().rounds == 2
+
+
 def test_tasks_may_come_from_many_threads():
     plan, tasks = plan_of(24, 8, Tree()), some_tasks(24)
     stream = TaskStream(plan, random_state=0)

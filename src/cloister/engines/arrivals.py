@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from cloister.arrays import Array
-from cloister.board.storage import BINARY, read_at, storage_errors, sync_folder, write_all
+from cloister.board.storage import BINARY, read_at, storage_errors, sync_folder, write_all, write_file
 from cloister.engines.kept_sums import KeptSums
 from cloister.errors import BillboardError
 from cloister.roster import GrowingRoster, Name
@@ -40,10 +40,13 @@ class Arrivals:
         The sum of what the tasks of the coming round have said. Private.
     roster : GrowingRoster
         Everybody who has joined.
+    ending : bool
+        Whether nobody may join any more, and the last round is posted as it is.
     """
 
     total: Array = field(repr=False)
     roster: GrowingRoster = field(default_factory=GrowingRoster)
+    ending: bool = False
 
     def add(self, name: Name, message: Array) -> None:
         """Let a task join; when this returns, it has spoken."""
@@ -53,6 +56,10 @@ class Arrivals:
     def clear(self) -> None:
         """Begin the next round: the sum is posted."""
         self.total = np.zeros_like(self.total)
+
+    def end(self) -> None:
+        """Let nobody join any more; when this returns, no crash can take it back."""
+        self.ending = True
 
     def close(self) -> None: ...
 
@@ -71,7 +78,7 @@ class FolderArrivals(Arrivals):
     """
 
     def __init__(self, total: Array, folder: Path, key: bytes) -> None:
-        super().__init__(total)
+        super().__init__(total, ending=(folder / "ending").exists())
         self.path, self.waiting = folder / "roster", KeptSums(folder / "waiting", key)
         self.names = hashlib.blake2b(key=key, digest_size=_DIGEST, person=b"cloister roster")
         with storage_errors(self.path, "then try again"):
@@ -94,6 +101,10 @@ class FolderArrivals(Arrivals):
         if first:
             sync_folder(self.path.parent)
         super().add(name, message)
+
+    def end(self) -> None:
+        write_file(self.path.with_name("ending"), b"Nobody may join any more.\n")
+        super().end()
 
     def close(self) -> None:
         self.waiting.close()

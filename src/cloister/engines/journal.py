@@ -255,7 +255,7 @@ class FolderJournal:
         """Delete sums and secret; return when they are gone from disk."""
         self.sums.close()
         with storage_errors(self.folder / "secret", _AGAIN):
-            for name in ("sums", "waiting"):
+            for name in ("sums", "waiting", "ending"):
                 (self.folder / name).unlink(missing_ok=True)
             (self.folder / "secret").unlink()
             sync_folder(self.folder)
@@ -385,7 +385,7 @@ def _begin(folder: Path, plan: Plan, secret: Secret) -> Secret:
 
 
 def _remove(folder: Path) -> None:
-    for name in ("sums", "waiting", "roster", "secret", "plan.toml", "board"):
+    for name in ("sums", "waiting", "ending", "roster", "secret", "plan.toml", "board"):
         (folder / name).unlink(missing_ok=True)
     if not any(folder.iterdir()):
         folder.rmdir()

@@ -213,6 +213,7 @@ class TaskStream:
             self._check_open()
             with self._closed_on_error():
                 if self._waiting > 0:
+                    self._arrivals.end()  # lest the same round be made again with more tasks in it
                     self._post()
                 self._curator.journal.finish()
                 self._curator.journal.forget()
@@ -232,7 +233,7 @@ class TaskStream:
         return len(self) - self._size * self.board.rounds
 
     def _go_on(self) -> bool:
-        """Post a round that was full when the last process ended; say whether the stream was at its end."""
+        """Post a round that was full, or the last, when a process ended; say whether the stream has ended."""
         if not -self._size < self._waiting <= self._size:
             raise BillboardError(
                 f"This stream has {self.board.rounds} releases of {len(self)} tasks: its board or its roster "
@@ -240,9 +241,9 @@ class TaskStream:
             )
         if self._waiting <= 0:
             self._arrivals.clear()
-        elif self._is_full:
+        elif self._is_full or self._arrivals.ending:
             self._post()
-        return self._waiting < 0
+        return self._waiting < 0 or self._arrivals.ending
 
     @property
     def _is_full(self) -> bool:
