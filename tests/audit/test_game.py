@@ -141,8 +141,10 @@ def test_shipped_mechanisms_are_acquitted_with_twenty_seeds(name):
 
 @pytest.mark.parametrize(
     ("algorithm", "faint", "shipped"),
-    [(low_rank(1), FaintWishart, Wishart), (mean(1), FaintLaplace, L2Laplace)],
-    ids=["wishart", "laplace"],
+    [
+        pytest.param(low_rank(1), FaintWishart, Wishart, marks=pytest.mark.slow, id="wishart"),
+        pytest.param(mean(1), FaintLaplace, L2Laplace, id="laplace"),
+    ],
 )
 def test_a_third_of_the_noise_is_convicted(algorithm, faint, shipped):
     """By the law of the noise and, for the bound at the larger deltas, by the game."""

@@ -135,9 +135,9 @@ class PostsTheSum(Located):
     ("kind", "relation", "reason"),
     [
         (ScalesAfterTheClip, "replace", "times as far"),
-        (ScalesAfterTheClip, "zero_out", "times as far"),
+        pytest.param(ScalesAfterTheClip, "zero_out", "times as far", marks=pytest.mark.slow),
         (TwoBins, "replace", "times as far"),
-        (TwoBins, "zero_out", "times as far"),
+        pytest.param(TwoBins, "zero_out", "times as far", marks=pytest.mark.slow),
         (CentresAtHome, "replace", "of other tasks"),
         (PostsTheSum, "replace", "more than follows from its releases"),
     ],
