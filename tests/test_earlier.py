@@ -322,3 +322,9 @@ def test_a_start_made_by_hand_is_no_public_board(kind):
     guarantee = planned(kind(by_hand), 1.0).guarantee
     assert not guarantee.holds
     assert "verified board" in str(guarantee)
+
+
+@pytest.mark.parametrize("wrong", [{"unit": 0.0}, {"center": math.nan}, {"mean": (math.inf,) * DIM}])
+def test_numbers_that_no_board_has_are_refused(wrong):
+    with pytest.raises(PlanError, match="finite"):
+        EarlierPrior(**({"mean": (0.0,) * DIM, "variance": 1.0} | wrong))

@@ -82,6 +82,12 @@ class EarlierPrior:
             raise PlanError(
                 f"Each known question must have an answer. Got {len(self.known)} and {len(self.answers)}."
             )
+        numbers = (*self.mean, *self.covariance, self.center, self.unit)
+        if not all(map(math.isfinite, numbers)) or self.unit <= 0:
+            raise PlanError(
+                "Means, covariances, center and unit must be finite, and the unit positive. Read them off a "
+                "board: plan.prior_on(board)."
+            )
         if not self.variance >= 0 or not self.covariance_noise >= 0:
             raise PlanError(
                 f"Noise must not be negative. Got variance {self.variance} and covariance noise "

@@ -106,7 +106,7 @@ class Located(Wrapper):
     intercept: float | None = None
 
     def __post_init__(self) -> None:
-        rows = self.algorithm.rows
+        rows = self.algorithm.rows if isinstance(self.algorithm, Algorithm) else None
         if rows is None or rows.target is not Target.NUMBER or len(rows.features or ()) != 1:
             raise PlanError(
                 "Located needs an algorithm of linear models whose targets are numbers. "

@@ -320,6 +320,8 @@ class TaskStream:
 
 def _tasks_of_a_round(plan: Plan) -> int:
     """Return how many tasks a round takes; refuse a plan that cannot take tasks as they come."""
+    if not isinstance(plan, Plan):
+        raise PlanError(f"A stream needs a Plan. Got {type(plan).__name__}.")
     if not isinstance(plan.sampling, InOrder):
         raise PlanError(
             "A stream takes tasks in the order in which they come. "
