@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from cloister import Ledger, Plan, SharedPriorRegressor, estimators, tune
+from cloister import Codebook, Ledger, Plan, SharedPriorRegressor, estimators, tune
 from cloister.algorithms import LowRank
 from cloister.errors import BudgetError, InputError, PlanError
 from cloister.estimators import (
@@ -50,10 +50,27 @@ def test_parameters_of_the_wrong_kind(name, value):
         SharedPriorRegressor(bounds=BOUNDS).set_params(**{name: value}).fit(X, Y, tasks=IDS)
 
 
-@pytest.mark.parametrize(("y", "got"), [("score", "a single str"), (Y[:, None], r"shape \(120, 1\)")])
-def test_targets_that_are_no_column(y, got):
-    with pytest.raises(InputError, match=rf"y must be one column.*Got {got}"):
+@pytest.mark.parametrize(
+    ("y", "sentence"),
+    [
+        ("score", "X has no column 'score' with the targets. It is an array, without names"),
+        (None, "y must be one column.*Got a single NoneType"),
+        (Y[:, None], r"y must be one column.*Got shape \(120, 1\).*y\[:, 0\]"),
+    ],
+)
+def test_targets_that_are_no_column(y, sentence):
+    with pytest.raises(InputError, match=sentence):
         SharedPriorRegressor(bounds=BOUNDS).fit(X, y, tasks=IDS)
+
+
+def test_a_target_among_the_features():
+    table = {"a": X[:, 0], "b": X[:, 1], "score": Y}
+    bounds = {"a": (0, 1), "b": (0, 1), "score": (0, 1)}
+    book = Codebook.from_mapping(bounds, ["a", "b"], target="score")
+    with pytest.raises(InputError, match="X has the target's column 'score' among its features"):
+        SharedPriorRegressor(bounds=book).fit(table, Y, tasks=IDS)
+    with pytest.raises(InputError, match=r"no column 'scores' with the targets\. It has: a, b, score"):
+        SharedPriorRegressor(bounds=book).fit(table, "scores", tasks=IDS)
 
 
 @pytest.mark.filterwarnings("ignore:Determining the column names")

@@ -32,7 +32,9 @@ from cloister.tables.columns import (
     check_columns,
     read_codebook,
     refuse_missing,
+    refuse_target,
     split_table,
+    target_column,
 )
 from cloister.tables.fitting import fit_in_folder
 from cloister.tables.folder import save_run
@@ -86,8 +88,8 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         ----------
         X : DataFrame, mapping of columns, or array of shape (n_samples, n_features)
             Features, and the task column if `task` names one.
-        y : array-like of shape (n_samples,)
-            Numbers or classes.
+        y : array-like of shape (n_samples,), or str
+            Numbers or classes; or the name of the column of X that has them.
         tasks : array-like of shape (n_samples,), optional
             One task id a row, instead of a task column.
         sample_weight : array-like of shape (n_samples,), optional
@@ -120,8 +122,10 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         self, X: Any, y: Any, tasks: ArrayLike | None, sample_weight: ArrayLike | None
     ) -> tuple[Columns, Codebook, Tasks]:
         """Turn a table into tasks by its codebook; refuse what does not fit."""
-        columns, target = self._columns(X, y, tasks)
+        X, y, target = target_column(X, y)
+        columns = self._columns(X, y, tasks, target)
         codebook = read_codebook(self.bounds, columns, target, y, self._classify)
+        refuse_target(columns, codebook.target.name)
         if codebook.task is None and isinstance(self.task, str):
             codebook = replace(codebook, task=self.task)
         self._check_target(codebook)
@@ -134,18 +138,19 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
             )
         return columns, codebook, data
 
-    def _columns(self, X: Any, y: Any, tasks: ArrayLike | None) -> tuple[Columns, str]:
+    def _columns(self, X: Any, y: Any, tasks: ArrayLike | None, target: str) -> Columns:
         columns, shape = self._split(X, tasks), np.shape(y)
         if len(shape) != 1:
             got = f"shape {shape}" if shape else f"a single {type(y).__name__}"
             raise InputError(
-                f"y must be one column, with one target a row. Got {got}. Pass that, and leave it out of X."
+                f"y must be one column, with one target a row. Got {got}. Pass the column, y[:, 0] of an "
+                "array, or its name, if X has it."
             )
         if shape[0] != len(columns):
             raise InputError(f"X and y must have one entry a row: X has {len(columns)}, y {shape[0]}.")
-        target = str(getattr(y, "name", None) or "target")
+        refuse_target(columns, target)
         refuse_missing({**columns.features, target: np.asarray(y)}, columns.ids)
-        return columns, target
+        return columns
 
     def _split(self, X: Any, tasks: ArrayLike | None) -> Columns:
         """Take a table apart."""
@@ -211,6 +216,21 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _encode_rows(self, columns: Columns) -> Floats:
         return self.codebook_.encode(check_columns(self.codebook_, columns))
+
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> Array:
+        """Return the names of the columns that `coef_` has: of a category, one for each level but the first.
+
+        Parameters
+        ----------
+        input_features : array-like of str, optional
+            For scikit-learn's sake: the features of `fit`, if anything.
+        """
+        from sklearn.utils.validation import _check_feature_names_in
+
+        check_is_fitted(self, "guarantee_")
+        names = _check_feature_names_in(self, input_features)
+        units = self._fitted.units
+        return np.array(units.column_names if isinstance(units, Codebook) else names, dtype=object)
 
     def replay(
         self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, task: object = "new"
@@ -320,6 +340,7 @@ class BaseMultiTaskRegressor(RegressorMixin, BaseMultiTask):  # type: ignore[mis
         """Return the coefficient of determination. Private: a score that leaves its tasks is a release."""
         from sklearn.metrics import r2_score
 
+        X, y, _ = target_column(X, y)
         return float(r2_score(y, self.predict(X, tasks), sample_weight=sample_weight))
 
 
@@ -334,25 +355,49 @@ class BaseMultiTaskClassifier(ClassifierMixin, BaseMultiTask):  # type: ignore[m
             raise InputError(f"The codebook's target is a number. Use {other}, or list classes.")
 
     def _keep(self, fitted: TableRun) -> None:
-        if isinstance(fitted.units, Codebook):
-            self.classes_ = np.asarray(fitted.units.target.levels)  # type: ignore[union-attr]
         super()._keep(fitted)
+        if isinstance(fitted.units, Codebook):
+            self.classes_ = np.sort(fitted.units.target.levels)  # type: ignore[union-attr]
+            self.coef_ = _against_first(self.coef_, self._order, self.coef_.ndim == 3)
+            self.intercept_ = _against_first(self.intercept_, self._order, self.intercept_.ndim == 2)
+
+    @property
+    def _order(self) -> Index:
+        """Where each of `classes_`, which are sorted, stands in the codebook, whose order models have."""
+        units = self._fitted.units
+        listed = units.target.levels if isinstance(units, Codebook) else self.classes_  # type: ignore[union-attr]
+        return np.argsort(listed)
 
     def _learner(self, codebook: Codebook) -> Classification:
         return Classification(codebook.width, codebook.classes or 2)
 
     def predict_proba(self, X: Any, tasks: ArrayLike | None = None) -> Floats:
         """Return class probabilities by each row's own task's model, in the order of `classes_`."""
-        chances = class_probabilities(*self._rows(X, tasks))[:, : len(self.classes_)]
-        return np.asarray(chances / chances.sum(axis=1, keepdims=True))
+        return np.asarray(self._chances(X, tasks)[:, self._order])
 
     def predict(self, X: Any, tasks: ArrayLike | None = None) -> Array:
-        """Return the most probable class by each row's own task's model."""
-        likeliest = self.predict_proba(X, tasks).argmax(axis=1)
-        return np.asarray(self.classes_[likeliest])
+        """Return the most probable class by each row's own task's model; of equals the codebook's first."""
+        likeliest = self._chances(X, tasks).argmax(axis=1)
+        return np.asarray(self.classes_[np.argsort(self._order)[likeliest]])
+
+    def _chances(self, X: Any, tasks: ArrayLike | None) -> Floats:
+        """Return class probabilities in the order of the codebook."""
+        chances = class_probabilities(*self._rows(X, tasks))[:, : len(self.classes_)]
+        return np.asarray(chances / chances.sum(axis=1, keepdims=True))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: ArrayLike | None = None) -> float:
         """Return the accuracy. Private: a score that leaves its tasks is a release."""
         from sklearn.metrics import accuracy_score
 
+        X, y, _ = target_column(X, y)
         return float(accuracy_score(y, self.predict(X, tasks), sample_weight=sample_weight))
+
+
+def _against_first(weights: Floats, order: Index, several: bool) -> Floats:
+    """Return weights of classes against the first in another order; those given are against the first."""
+    if (order == np.arange(len(order))).all():
+        return weights
+    if not several:
+        return -weights
+    each = np.concatenate([np.zeros_like(weights[:, :1]), weights], axis=1)[:, order]
+    return np.asarray(each[:, 1:] - each[:, :1])

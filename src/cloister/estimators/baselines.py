@@ -24,7 +24,7 @@ from cloister.plan import Plan
 from cloister.privacy.accounting import Price, Prices
 from cloister.privacy.guarantee import NoiseMade, guarantee_for
 from cloister.tables.codebook import Codebook
-from cloister.tables.columns import Columns
+from cloister.tables.columns import Columns, target_column
 from cloister.tables.prediction import Index
 from cloister.tables.scaling import OwnScaling
 from cloister.tables.table_run import EstimatorSettings, TableRun
@@ -53,8 +53,8 @@ class _SingleTask(BaseMultiTask):
         ----------
         X : DataFrame, mapping of columns, or array of shape (n_samples, n_features)
             Features, and the task column if `task` names one; numbers only without bounds.
-        y : array-like of shape (n_samples,)
-            Numbers or classes.
+        y : array-like of shape (n_samples,), or str
+            Numbers or classes; or the name of the column of X that has them.
         tasks : array-like of shape (n_samples,), optional
             One task id a row, instead of a task column. Without either, all rows are one task's own.
         sample_weight : array-like of shape (n_samples,), optional
@@ -69,11 +69,12 @@ class _SingleTask(BaseMultiTask):
         alone = self.task is None and tasks is None
         if (self.bounds is None or alone) and journal is not None:
             raise InputError("A journal holds a codebook and tasks. Pass bounds= and task= or tasks=.")
+        if self.bounds is not None and not alone:
+            return super().fit(X, y, tasks, sample_weight, journal=journal)
+        X, y, target = target_column(X, y)
         if alone:
             return self._fit_alone(X, y, sample_weight)
-        if self.bounds is not None:
-            return super().fit(X, y, tasks, sample_weight, journal=journal)
-        columns, _ = self._columns(X, y, tasks)
+        columns = self._columns(X, y, tasks, target)
         self._fit_each(columns, np.asarray(y), sample_weight)
         return self
 

@@ -59,8 +59,8 @@ class _SharedPrior(BasePrivate):
         ----------
         X : DataFrame, mapping of columns, or array of shape (n_samples, n_features)
             Features, the task column if `task` names one, and the groups' column if `groups` does.
-        y : array-like of shape (n_samples,)
-            Numbers or classes.
+        y : array-like of shape (n_samples,), or str
+            Numbers or classes; or the name of the column of X that has them.
         tasks : array-like of shape (n_samples,), optional
             One task id a row, instead of a task column.
         sample_weight : array-like of shape (n_samples,), optional
@@ -214,7 +214,8 @@ class SharedPriorClassifier(BaseMultiTaskClassifier, _SharedPrior):
     """Logistic or multinomial regression for many tasks, under task-level joint differential privacy.
 
     Parameters, attributes and privacy are those of `SharedPriorRegressor`; the codebook lists the classes,
-    which are public.
+    which are public. `classes_` are sorted, as scikit-learn's scorers expect; `coef_` has the log-odds of
+    each but the first against the first.
 
     Examples
     --------

@@ -129,6 +129,35 @@ def labels_by_task(ids: Array, labels: Array) -> dict[Any, str]:
     return found
 
 
+def target_column(X: Any, y: Any) -> tuple[Any, Any, str]:
+    """Return table, targets and what these are called: `y` may be the name of a column of the table.
+
+    Examples
+    --------
+    >>> target_column({"age": [7, 8], "score": [1.0, 2.0]}, "score")
+    ({'age': [7, 8]}, array([1., 2.]), 'score')
+    """
+    if not isinstance(y, str):
+        return X, y, str(getattr(y, "name", None) or "target")
+    columns, named = named_columns(X)
+    if not named or y not in columns:
+        has = f"It has: {', '.join(columns)}" if named else "It is an array, without names"
+        raise InputError(f"X has no column {y!r} with the targets. {has}. Pass y as one target a row.")
+    if isinstance(X, Mapping):
+        return {name: column for name, column in X.items() if str(name) != y}, columns[y], y
+    import narwhals as nw
+
+    return nw.from_native(X).drop(y).to_native(), columns[y], y
+
+
+def refuse_target(columns: Columns, name: str) -> None:
+    """Refuse a table that has its own target among the features."""
+    if name in columns.features:
+        raise InputError(
+            f"X has the target's column {name!r} among its features. Leave it out, or pass y={name!r} alone."
+        )
+
+
 def has_column(X: Any, name: str | int | None) -> bool:
     found, named = named_columns(X)
     return _column_name(name, named) in found
@@ -148,6 +177,7 @@ def one_task(
     groups: str | int | None = None,
 ) -> Tasks:
     """Encode the rows of one task, with or without the columns of its name and of its group."""
+    X, y, _ = target_column(X, y)
     rows = len(next(iter(named_columns(X)[0].values()), ()))
     beside = None if has_column(X, task) else np.zeros(rows, dtype=int)
     columns = split_groups(X, task, beside, groups)
@@ -200,7 +230,8 @@ def refuse_missing(columns: Mapping[str, Array], ids: Array) -> None:
 def check_columns(codebook: Codebook, columns: Columns) -> dict[str, Array]:
     """Return the codebook's features in order; refuse missing and unknown ones."""
     missing = [name for name in codebook.names if name not in columns.features]
-    unknown = [name for name in columns.features if name not in codebook.names]
+    known = (*codebook.names, codebook.target.name)  # the target may be there: nobody looks
+    unknown = [name for name in columns.features if name not in known]
     if missing or unknown:
         raise InputError(
             f"X must have exactly the features the codebook names: missing {missing}, unknown {unknown}."
