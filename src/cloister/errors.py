@@ -18,6 +18,8 @@ Each message is one sentence or two: what, the rule, what was found, what to do.
 
 from __future__ import annotations
 
+from collections.abc import Sized
+
 __all__ = [
     "AlgorithmError",
     "BillboardError",
@@ -84,6 +86,11 @@ class MissingExtraError(CloisterError, ImportError):
         )
 
 
-def not_pickled(what: str, instead: str) -> InputError:
-    """Return the refusal to pickle, or copy, what holds more than one task's model."""
-    return InputError(f"{what} holds every task's model, so it is not pickled whole. {instead}")
+def check_one_owner(owners: Sized, what: str, instead: str) -> None:
+    """Refuse to pickle, or to copy, what holds the models of more than one task: the rule for all that does.
+
+    One file with everyone's models is a leak waiting for its accident. What is public, what is not fitted
+    yet and what is one task's own is pickled like anything else.
+    """
+    if len(owners) > 1:
+        raise InputError(f"{what} holds every task's model, so it is not pickled whole. {instead}")

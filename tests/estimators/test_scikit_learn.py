@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from sklearn import config_context
+from sklearn.base import clone
 from sklearn.metrics import get_scorer, roc_auc_score
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
-from cloister import SharedPriorClassifier, SharedPriorRegressor, load
-from cloister.estimators import LowRankClassifier
+from cloister import Ledger, Plan, SharedPriorClassifier, SharedPriorRegressor, Tasks, load, run
+from cloister.algorithms import Independent
+from cloister.engines import TaskStream
+from cloister.errors import InputError
+from cloister.estimators import LowRankClassifier, MeanRegularizedRegressor, SingleTaskRegressor
+from cloister.learners import Regression
+from cloister.ledger.charges import exposure
 
 TASKS, ROWS = 24, 8
 BOUNDS = {"age": (0, 100), "sex": ["F", "M"], "score": (0, 50)}
@@ -107,3 +120,119 @@ def test_columns_of_coefficients_have_names(fitted):
     assert fitted.get_feature_names_out(["age", "sex"]).shape == fitted.coef_.shape[1:]
     with pytest.raises(ValueError, match="input_features is not equal to feature_names_in_"):
         fitted.get_feature_names_out(["sex", "age"])
+
+
+# Metadata ---------------------------------------------------------------------------------------------------
+
+ROWS_ONLY = X[["age"]].to_numpy()
+SCORE, SCHOOL = PUPILS["score"].to_numpy(), np.repeat(np.arange(TASKS), ROWS)
+WEIGHT = np.where(np.arange(len(X)) % 3 == 0, 2.0, 1.0)
+BESIDE = {0: (0, 100), "y": (0, 50)}
+
+
+def quick(**parameters) -> MeanRegularizedRegressor:
+    return MeanRegularizedRegressor(**{"bounds": BESIDE, "rounds": 2, "epsilon": 8.0} | parameters)
+
+
+def test_metadata_is_routed_through_pipelines_and_searches():
+    """Task ids and weights that are asked for arrive, in the fits, the scores and the predictions."""
+    by_hand = quick(random_state=0).fit(ROWS_ONLY, SCORE, tasks=SCHOOL, sample_weight=WEIGHT)
+    with config_context(enable_metadata_routing=True):
+        asking = quick(random_state=0).set_fit_request(tasks=True, sample_weight=True)
+        asking.set_predict_request(tasks=True).set_score_request(tasks=True, sample_weight=True)
+        beside = {"tasks": SCHOOL, "sample_weight": WEIGHT}
+        pipeline = make_pipeline(FunctionTransformer(), asking).fit(ROWS_ONLY, SCORE, **beside)
+        np.testing.assert_array_equal(
+            pipeline.predict(ROWS_ONLY, tasks=SCHOOL), by_hand.predict(ROWS_ONLY, SCHOOL)
+        )
+        assert pipeline.score(ROWS_ONLY, SCORE, **beside) == by_hand.score(ROWS_ONLY, SCORE, WEIGHT, SCHOOL)
+        cv = KFold(2, shuffle=True, random_state=0)
+        grid = {"meanregularizedregressor__lam": [0.05, 0.5]}
+        search = GridSearchCV(pipeline, grid, cv=cv, error_score="raise").fit(ROWS_ONLY, SCORE, **beside)
+        train, test = next(cv.split(ROWS_ONLY))
+        one = quick(random_state=0).fit(ROWS_ONLY[train], SCORE[train], SCHOOL[train], WEIGHT[train])
+        expected = one.score(ROWS_ONLY[test], SCORE[test], WEIGHT[test], SCHOOL[test])
+        assert search.cv_results_["split0_test_score"][0] == pytest.approx(expected, rel=1e-12)
+        assert "journal" not in str(asking.get_metadata_routing())  # a folder is one run's
+
+
+def test_groups_of_folds_and_groups_of_tasks_have_a_name_each():
+    district = np.where(SCHOOL % 2, "north", "south")
+    with config_context(enable_metadata_routing=True):
+        model = SharedPriorRegressor(bounds=BESIDE, random_state=0).set_fit_request(
+            tasks=True, groups="district"
+        )
+        model.set_score_request(tasks=True)
+        beside = {"tasks": SCHOOL, "district": district, "groups": SCHOOL}
+        found = cross_validate(
+            model,
+            ROWS_ONLY,
+            SCORE,
+            params=beside,
+            cv=GroupKFold(2),
+            return_estimator=True,
+            error_score="raise",
+        )
+    assert [len(one.task_ids_) for one in found["estimator"]] == [TASKS // 2] * 2
+    assert all(one.plan_.algorithm.groups is not None for one in found["estimator"])
+
+
+# Searches and ledgers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:These tasks have now been charged")
+@pytest.mark.parametrize("by", ["rows", "groups"])
+def test_every_clone_of_a_search_is_charged(by):
+    """Two settings, three folds and the refit are seven charges, each for the tasks that were in it."""
+    ledger = Ledger(epsilon=100.0, delta=1e-3)
+    cv = KFold(3, shuffle=True, random_state=0) if by == "rows" else GroupKFold(3)
+    model = quick(task=0, bounds={1: (0, 100), "y": (0, 50)}, delta=1e-3, ledger=ledger)
+    table = np.column_stack([SCHOOL, ROWS_ONLY])
+    search = GridSearchCV(model, {"lam": [0.05, 0.5]}, cv=cv, error_score="raise")
+    search.fit(table, SCORE, groups=None if by == "rows" else SCHOOL)
+    assert clone(model).ledger is search.best_estimator_.ledger is ledger
+    book = search.best_estimator_.codebook_
+    in_fold = TASKS if by == "rows" else TASKS * 2 // 3
+    fold, whole = (
+        exposure(model.plan(tasks, book).cost_under(ledger.relation)) for tasks in (in_fold, TASKS)
+    )
+    assert len(ledger.history) == 7
+    assert ledger.balance.squares == pytest.approx(6 * fold**2 + whole**2, rel=1e-9)
+    assert ledger.spent > 2 * search.best_estimator_.guarantee_.epsilon
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:These tasks have now been charged")
+def test_a_search_in_several_processes_spends_from_one_file(tmp_path):
+    ledger = Ledger.create(tmp_path / "l.ledger", "schools", epsilon=100.0, delta=1e-3, n_tasks=TASKS)
+    model = quick(task=0, bounds={1: (0, 100), "y": (0, 50)}, delta=1e-3, ledger=ledger)
+    cv = KFold(2, shuffle=True, random_state=0)
+    search = GridSearchCV(model, {"lam": [0.05, 0.5]}, cv=cv, error_score="raise", n_jobs=2)
+    search.fit(np.column_stack([SCHOOL, ROWS_ONLY]), SCORE)
+    assert len(ledger.history) == 5
+
+
+# Pickles ----------------------------------------------------------------------------------------------------
+
+
+def test_one_rule_for_what_is_pickled(fitted, tmp_path):
+    """What holds the models of more than one task is not; what is public, unfitted or one task's own is."""
+    tasks = Tasks.from_arrays(np.c_[np.ones(6), np.arange(6.0)], np.arange(6.0), np.arange(6) % 2)
+    both = run(Plan(Independent(Regression(2)), n_tasks=2), tasks)
+    one = run(Plan(Independent(Regression(2)), n_tasks=1), tasks.select([0]))
+    public = load(fitted.save(tmp_path / "public", models=False))
+    searched = GridSearchCV(fitted, {"epsilon": [1.0]})
+    searched.best_estimator_ = fitted
+    for everyones in (fitted, fitted._fitted, both, both.private, make_pipeline(fitted), searched):
+        for copying in (pickle.dumps, copy.deepcopy):
+            with pytest.raises(InputError, match="holds every task's model, so it is not pickled whole"):
+                copying(everyones)
+    own = SingleTaskRegressor().fit(ROWS_ONLY, SCORE)
+    parts = (fitted.plan_, fitted.billboard_, fitted.guarantee_, fitted.codebook_, fitted.task_model("s03"))
+    for harmless in (clone(fitted), public, own, one, *parts):
+        again = pickle.loads(pickle.dumps(harmless))
+        assert type(again) is type(harmless)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(public)).predict(X), public.predict(X))
+    assert own.predict(ROWS_ONLY)[0] == pickle.loads(pickle.dumps(own)).predict(ROWS_ONLY)[0]
+    with pytest.raises(InputError, match=r"A stream .* is not pickled\. Give it a journal"):
+        pickle.dumps(TaskStream.__new__(TaskStream))

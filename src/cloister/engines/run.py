@@ -19,7 +19,7 @@ from cloister.engines.journal import open_journal
 from cloister.engines.local import Local
 from cloister.engines.trial import try_plan
 from cloister.engines.workers import Engine, check_groups, group_positions
-from cloister.errors import InputError, PlanError, not_pickled
+from cloister.errors import InputError, PlanError, check_one_owner
 from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
@@ -55,13 +55,13 @@ class PrivateRun:
         )
 
     def __getstate__(self) -> object:
-        if len(self.ids) == 1:  # all of it is that task's own
-            return super().__getstate__()
-        raise not_pickled(
+        check_one_owner(
+            self.ids,
             "A finished run",
             "Save its plan and board, which are public, and give model(task) to that task alone; "
             "an estimator has save(folder) and export(task, path).",
         )
+        return super().__getstate__()
 
 
 @dataclass(frozen=True, eq=False)

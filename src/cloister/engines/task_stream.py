@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Self
+from typing import NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -146,6 +146,12 @@ class TaskStream:
 
     def __repr__(self) -> str:
         return f"TaskStream({len(self)} of {self.capacity} tasks)"
+
+    def __reduce__(self) -> NoReturn:
+        raise InputError(
+            "A stream is where tasks join, and two copies would take them into the same round: it is not "
+            "pickled. Give it a journal, close it, and open it again with its plan and journal."
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -16,12 +16,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithm import Algorithm
 from cloister.arrays import Array, Floats, States
 from cloister.engines.run import run
-from cloister.errors import InputError, not_pickled
+from cloister.errors import InputError, PrivateDataError, check_one_owner
 from cloister.estimators.parameters import Budgeted
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.regression import Regression
@@ -55,6 +56,7 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
     bounds: Any = None
 
     _classify: ClassVar[bool]
+    __metadata_request__fit: ClassVar = {"journal": UNUSED}  # a folder is one run's
 
     @property
     def _paid(self) -> dict[str, Any]:
@@ -131,6 +133,8 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         self._check_target(codebook)
         rows = codebook.encode(check_columns(codebook, columns))
         data = Tasks.from_arrays(rows, codebook.encode_target(y), columns.ids, sample_weight)
+        if not data.weight.any():
+            raise PrivateDataError("sample_weight is zero in every row. Leave it out, or mend it.")
         if len(data) < 2:
             raise InputError(
                 "There is one task only, and nobody to learn from. For a model of one's own use "
@@ -286,11 +290,8 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         return Path(folder)
 
     def __getstate__(self) -> dict[str, Any]:
-        if len(getattr(self, "task_ids_", ())) > 1:
-            raise not_pickled(
-                "A fitted estimator",
-                "Use save(folder) for the run, and export(task, path) for one task's own model.",
-            )
+        instead = "Use save(folder) for the run, and export(task, path) for one task's own model."
+        check_one_owner(getattr(self, "task_ids_", ()), "A fitted estimator", instead)
         state: dict[str, Any] = super().__getstate__()
         return state
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
-from cloister.errors import InputError
+from cloister.errors import InputError, PlanError
 
-__all__ = ["Descent", "ExactSolver", "Solver"]
+__all__ = ["Descent", "ExactSolver", "Solver", "require_solver"]
 
 #: More passes over the data in one round than anyone makes; passes of different rounds never share a shuffle.
 MOST_EPOCHS = 4096
@@ -100,3 +100,13 @@ class ExactSolver:
 
 #: How a task trains at home.
 Solver: TypeAlias = Descent | ExactSolver
+
+
+def require_solver(given: object) -> None:
+    """Refuse another library's optimiser, which knows nothing of tasks side by side."""
+    if not isinstance(given, Descent | ExactSolver):
+        kind = given.__name__ if isinstance(given, type) else type(given).__name__
+        raise PlanError(
+            f"solver must be a Descent or an ExactSolver. Got {kind}. Write Descent(lr=0.1, epochs=1), with "
+            "batch= and momentum= where you want them."
+        )

@@ -20,7 +20,7 @@ from cloister.board.storage import write_file
 from cloister.document import check_format, type_id
 from cloister.engines.run import Run
 from cloister.engines.run import replay as replay_tasks
-from cloister.errors import InputError, not_pickled
+from cloister.errors import InputError, check_one_owner
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.roster import task_name
@@ -155,9 +155,9 @@ class TableRun:
         return f"TableRun({type(self.plan.algorithm).__name__}, models of {len(self.ids)} tasks, private)"
 
     def __getstate__(self) -> object:
-        if len(self.ids) <= 1:
-            return super().__getstate__()
-        raise not_pickled("A run", "Its folder holds it, and export(task, path) writes one task's own model.")
+        instead = "Its folder holds it, and export(task, path) writes one task's own model."
+        check_one_owner(self.ids, "A run", instead)
+        return super().__getstate__()
 
     @property
     def codebook(self) -> Codebook:

@@ -13,7 +13,7 @@ import numpy as np
 
 from cloister.arrays import Array, Floats
 from cloister.errors import PlanError
-from cloister.learners.descent import FOLDS, Descent, ExactSolver, Solver
+from cloister.learners.descent import FOLDS, Descent, ExactSolver, Solver, require_solver
 from cloister.learners.learner import ClientLearner
 from cloister.learners.linear.losses import Loss
 from cloister.learners.quadratic import Quadratic
@@ -101,6 +101,7 @@ class Convex(ClientLearner):
 
     def check_solver(self, solver: Solver, penalty: Penalty | None) -> None:
         """Refuse minibatches, penalties other than `Quadratic`, and `ExactSolver` without a penalty."""
+        require_solver(solver)
         lam = _strength(penalty)
         if solver.batch is not None:
             raise PlanError("Convex losses take all rows in every step. Leave the solver's batch out.")

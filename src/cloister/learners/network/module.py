@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from cloister.arrays import A, Array
 from cloister.document import type_id
 from cloister.errors import InputError, PlanError
-from cloister.learners.descent import Descent, Solver
+from cloister.learners.descent import Descent, Solver, require_solver
 from cloister.learners.learner import ClientLearner
 from cloister.learners.network.minibatches import folds
 from cloister.learners.network.penalties import Penalty
@@ -218,6 +218,7 @@ class NetworkRows(Rows):
 
 
 def _stepwise(solver: Solver) -> Descent:
+    require_solver(solver)
     if solver.to_the_end:
         raise PlanError("ExactSolver solves the problems of Convex losses. Give a network a Descent.")
     return solver

@@ -18,6 +18,11 @@ Kind = tuple[torch.Size, torch.dtype]
 #: What a row may hold if nobody looked: it must stop no other task.
 ABSURD_FLOATS = (torch.nan, torch.inf, -torch.inf, 1e30)
 ABSURD_CODES = (-(2**62), -1, 2**62)
+#: What to type instead of a loss that is refused; once, whatever is wrong with it first.
+_REMEDY = (
+    "For classes leave loss= out: Module(net) has a cross-entropy of its own. Another loss may be "
+    "lambda outputs, targets: nn.functional.mse_loss(outputs[:, 0], targets, reduction='none')."
+)
 
 
 def check_behaviour(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> None:
@@ -85,8 +90,7 @@ def check_loss(net: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], inputs:
             ) from error
         if each.shape != (2,):
             raise InputError(
-                f"A loss must return one number an example. Got shape {tuple(each.shape)} for 2. "
-                "Use reduction='none'."
+                f"A loss must return one number an example. Got shape {tuple(each.shape)} for 2. {_REMEDY}"
             )
         moved = outputs.clone()
         moved[0] += torch.arange(moved[0].numel(), dtype=moved.dtype).reshape(moved[0].shape)
@@ -97,8 +101,8 @@ def check_loss(net: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], inputs:
                 loss(outputs, torch.full_like(none, value))
             except Exception as error:
                 raise InputError(
-                    f"The loss fails on a target of {value}: {error}. A task with such a target would stop "
-                    "all others, so clamp it; cloister.learners.network.module.cross_entropy does."
+                    f"The loss fails on a target of {value}: {error} A task with such a target would stop "
+                    f"all others, so clamp it first. {_REMEDY}"
                 ) from error
 
 
