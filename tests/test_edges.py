@@ -17,7 +17,7 @@ from cloister.cli.fit import fit
 from cloister.engines.invalid import ZeroInvalid, complaints
 from cloister.errors import InputError
 from cloister.tables.files import write_csv
-from cloister.tables.folder import file_name, task_of
+from cloister.tables.model_files import file_name, task_of
 from cloister.tables.rows import task_column
 from cloister.tasks import public_seeds
 

@@ -25,8 +25,8 @@ from cloister.learners.linear.regression import Regression
 from cloister.mechanisms import Gaussian
 from cloister.sampling import FixedSize
 from cloister.tables.files import read_table, write_csv
-from cloister.tables.folder import file_name, task_of
 from cloister.tables.model import TaskModel
+from cloister.tables.model_files import file_name, task_of
 
 BOOK = """
 task = "school"
@@ -132,7 +132,7 @@ def test_from_a_table_to_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "README.txt",
     }
     assert names == public | {"models"}
-    assert len(list(Path("exam-run/models").iterdir())) == TASKS
+    assert len(list(Path("exam-run/models").glob("*.json"))) == TASKS
     assert "nobody else" in Path("exam-run/README.txt").read_text()
 
     assert "NO" not in ok("verify", "exam-run").split()
@@ -754,7 +754,7 @@ def test_odd_names_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     write_csv("exam.csv", pupils(len(ODD), names=ODD.__getitem__))
     Path("book.toml").write_text(BOOK)
     ok("fit", "exam.csv", "--codebook", "book.toml", "-o", "run")
-    files = list(Path("run/models").iterdir())
+    files = list(Path("run/models").glob("*.json"))
     assert {TaskModel.load(file).task for file in files} == set(ODD)
     assert len(files) == len(ODD)
     assert json.loads(ok("predict", "run", "exam.csv", "--json"))["tasks_from_board"] == 0

@@ -51,7 +51,7 @@ def test_what_commands_write_for_one_task_is_its_owners_alone(work: Path, umask:
     ok("predict", "run", "own.csv", "-o", "predicted.csv")
     assert mode("run") == mode("run/models") == 0o700
     files = [*Path("run/models").iterdir(), "own.json", "predicted.csv", "own.csv"]
-    assert len(files) == 13
+    assert len(files) == 14  # with the index
     assert {mode(path) for path in files} == {0o600}
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import unquote
 
 import numpy as np
 
@@ -24,11 +21,11 @@ from cloister.groups import Groups
 from cloister.plan import Plan
 from cloister.tables.codebook import Codebook
 from cloister.tables.model import TaskModel
+from cloister.tables.model_files import file_names, names_of_files, on_disk, write_index
 from cloister.tables.table_run import EstimatorSettings, TableRun
 
 __all__ = [
     "check_free",
-    "file_name",
     "put_in_place",
     "read_codebook",
     "read_plan",
@@ -36,17 +33,11 @@ __all__ = [
     "read_run",
     "require_folder",
     "save_run",
-    "task_of",
     "tidy",
     "unfinished_folder",
     "with_models",
     "write_run",
 ]
-
-#: Names that Windows keeps for devices, whatever the extension.
-_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)")
-#: The longest name that is written out; file systems allow 255 bytes.
-_LONGEST = 200
 
 GROUPS_FORMAT = "cloister groups 1"
 
@@ -64,8 +55,10 @@ Public: anyone may see these files.
   groups.json      the public group of each task, if tasks are in groups
 
 Private: each file goes to its own task, and to nobody else.
-  models/NAME.json one task's own model. NAME is the task's id, percent-encoded; a very long id is cut, with
-                   a hash at its end. The file says under "task" whose it is.
+  models/NAME.json one task's own model. NAME is the task's id; where that is no safe name for a file, or too
+                   like another's, it is percent-encoded, and cut with a hash at its end if it is very long.
+                   The file says under "task" whose it is.
+  models/index.csv which file is whose, for you alone
 
 The folder is for its owner alone as it comes. To publish the public part, copy those files.
 
@@ -73,34 +66,6 @@ Use it from Python:              cloister.load(FOLDER)
 Check the public part:           cloister verify FOLDER --head HEAD
 A task that comes later joins:   cloister replay FOLDER own-data.csv --task-name NAME
 """
-
-
-def file_name(task: str) -> str:
-    """Return the name of a task's model file: different for different tasks on every file system.
-
-    Capitals are encoded too, because some file systems do not tell them apart. `urllib.parse.unquote`
-    gives the id back, unless it was too long for a file name.
-
-    Examples
-    --------
-    >>> file_name("school-7"), file_name("A/b"), file_name("a/b")
-    ('school-7.json', '%41%2Fb.json', 'a%2Fb.json')
-    """
-    name = "".join(c if re.fullmatch(r"[a-z0-9_-]", c) else _percent(c) for c in task)
-    if _DEVICES.fullmatch(name):
-        name = _percent(name[0]) + name[1:]
-    if len(name) > _LONGEST:
-        name = f"{name[:100]}...{hashlib.sha256(task.encode()).hexdigest()}"
-    return f"{name}.json"
-
-
-def task_of(path: Path) -> str | None:
-    """Return the task whose model file this is by its name; None if the id was too long for it."""
-    return None if "..." in path.name else unquote(path.name.removesuffix(".json"))
-
-
-def _percent(character: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in character.encode())
 
 
 def read_plan(path: Path, types: Iterable[object] = ()) -> Plan:
@@ -165,14 +130,21 @@ def with_models(folder: Path, public: TableRun, tasks: Iterable[str] | None = No
 
 
 def _read_models(folder: Path, codebook: Codebook, tasks: Iterable[str] | None) -> list[TaskModel]:
-    paths = sorted(folder.glob("*.json")) if tasks is None else [folder / file_name(task) for task in tasks]
-    models = [(path, TaskModel.load(path)) for path in paths if path.is_file()]
-    for path, model in models:
-        if file_name(model.task) != path.name:
+    found = on_disk(folder)
+    if tasks is not None:
+        wanted = {name for task in tasks for name in names_of_files(task)}
+        found = {name: path for name, path in found.items() if name in wanted}
+    models: dict[str, TaskModel] = {}
+    for name, path in found.items():
+        model = TaskModel.load(path)
+        if name not in names_of_files(model.task):
             raise InputError(f"{path} is the model of task {model.task!r}, and not its file. Restore it.")
+        if model.task in models:
+            raise InputError(f"{path} is a second model of task {model.task!r}. Remove the wrong one.")
         if model.codebook.to_dict() != codebook.to_dict():
             raise InputError(f"{path} belongs to another codebook. Take this run's model.")
-    return [model for _, model in models]
+        models[model.task] = model
+    return list(models.values())
 
 
 def _stacked(models: list[States], codebook: Codebook) -> States:
@@ -225,9 +197,11 @@ def write_run(folder: Path, run: TableRun, models: bool = True) -> None:
         if models:
             home = private_folder(folder / "models")
             remove_drafts(home)  # of a process that was killed here
-            for i, task in enumerate(map(str, run.ids.tolist())):
+            files = file_names(map(str, run.ids.tolist()))
+            for i, (task, file) in enumerate(files.items()):
                 own = {name: array[i] for name, array in run.models.items()}
-                TaskModel.of(task, run.codebook, own).save(home / file_name(task), synced=False)
+                TaskModel.of(task, run.codebook, own).save(home / file, synced=False)
+            write_index(home, files)
         sync_tree(folder)
 
 

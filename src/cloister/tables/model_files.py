@@ -1,0 +1,106 @@
+"""What the model files of a run are called: by their tasks' names where these are safe, with an index."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import re
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import unquote
+
+from cloister.board.storage import write_private
+
+__all__ = ["INDEX", "file_name", "file_names", "names_of_files", "on_disk", "task_of", "write_index"]
+
+#: The table of which file is whose, beside the files.
+INDEX = "index.csv"
+#: Names that Windows keeps for devices, whatever the extension.
+_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)")
+#: The longest name that is written out; file systems allow 255 bytes.
+_LONGEST = 200
+_MARKS = frozenset(" _-.,'()+&")
+
+
+def file_names(tasks: Iterable[str]) -> dict[str, str]:
+    """Return the name of each task's model file: its own where that is safe, or else `file_name`.
+
+    Safe is a name of letters, digits and a few marks that means the same on every file system, and that no
+    other task's is like on one that does not tell capitals apart.
+
+    Examples
+    --------
+    >>> file_names(["Elm", "Müller 2", "Oak", "oak", "../Ash", "CON"])  # doctest: +NORMALIZE_WHITESPACE
+    {'Elm': 'Elm.json', 'Müller 2': 'Müller 2.json', 'Oak': '%4Fak.json', 'oak': 'oak.json',
+     '../Ash': '%2E%2E%2F%41sh.json', 'CON': '%43%4F%4E.json'}
+    """
+    names = list(tasks)
+    alike = Counter(map(_folded, names))
+    return {
+        task: f"{task}.json" if _is_safe(task) and alike[_folded(task)] == 1 else file_name(task)
+        for task in names
+    }
+
+
+def names_of_files(task: str) -> tuple[str, ...]:
+    """Return the names that a task's model file may have, whoever else was in the run."""
+    encoded = file_name(task)
+    return (f"{task}.json", encoded) if _is_safe(task) and encoded != f"{task}.json" else (encoded,)
+
+
+def on_disk(folder: Path) -> dict[str, Path]:
+    """Return the model files in a folder by name, letter for letter, whatever its file system makes of it."""
+    return {unicodedata.normalize("NFC", path.name): path for path in sorted(folder.glob("*.json"))}
+
+
+def file_name(task: str) -> str:
+    """Return a name that is different for different tasks on every file system, whatever they are called.
+
+    Capitals are encoded too, because some file systems do not tell them apart. `urllib.parse.unquote`
+    gives the id back, unless it was too long for a file name.
+
+    Examples
+    --------
+    >>> file_name("school-7"), file_name("A/b"), file_name("a/b")
+    ('school-7.json', '%41%2Fb.json', 'a%2Fb.json')
+    """
+    name = "".join(c if re.fullmatch(r"[a-z0-9_-]", c) else _percent(c) for c in task)
+    if _DEVICES.fullmatch(name):
+        name = _percent(name[0]) + name[1:]
+    if len(name) > _LONGEST:
+        name = f"{name[:100]}...{hashlib.sha256(task.encode()).hexdigest()}"
+    return f"{name}.json"
+
+
+def task_of(path: Path) -> str | None:
+    """Return the task whose model file this is by its name; None if the id was too long for it."""
+    return None if "..." in path.name else unquote(path.name.removesuffix(".json"))
+
+
+def write_index(folder: Path, files: dict[str, str]) -> None:
+    """Write which file is whose, as a table that spreadsheets open; for the folder's owner alone."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([("task", "file"), *files.items()])
+    write_private(folder / INDEX, text.getvalue().encode(), synced=False)
+
+
+def _is_safe(task: str) -> bool:
+    """Say whether a name is one and the same file on every file system, and no place or option anywhere."""
+    plain = all(c.isalnum() or c in _MARKS for c in task) and unicodedata.normalize("NFKC", task) == task
+    ends = task[:1].isalnum() and (task[-1:].isalnum() or task[-1:] == ")") and ".." not in task
+    device = _DEVICES.fullmatch(task.split(".")[0].rstrip().casefold())
+    held = task.isascii() or sys.getfilesystemencoding().lower() in ("utf-8", "utf8")
+    return plain and ends and not device and held and len(task.encode()) <= _LONGEST
+
+
+def _folded(task: str) -> str:
+    """Return what a file system that does not tell capitals apart might take a name for."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", task).casefold())
+
+
+def _percent(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode())
