@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from cloister.arrays import Array
 from cloister.errors import InputError, MissingExtraError
-from cloister.tables.codebook import Categorical, Codebook, Numeric
+from cloister.tables.codebook import Categorical, Codebook, Feature, Numeric
 
 __all__ = ["Dataset", "codebook", "load", "load_landmine", "load_school", "names"]
 
@@ -375,10 +375,12 @@ def _recipe(name: str) -> _Recipe:
     return _RECIPES[name]
 
 
-def _plain(column: Any, part: Numeric | Categorical) -> Array:
+def _plain(column: Any, part: Feature) -> Array:
     """Numbers as float64, text as NumPy text, coded levels as integers."""
     if isinstance(part, Numeric):
         return np.asarray(column, dtype=np.float64)
+    if not isinstance(part, Categorical):
+        return np.asarray(column)
     return np.asarray(column, dtype=np.str_ if isinstance(part.levels[0], str) else np.int64)
 
 

@@ -30,9 +30,8 @@ from cloister.plan import Plan
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import (
     Columns,
-    check_columns,
+    encode_rows,
     read_codebook,
-    refuse_missing,
     refuse_target,
     split_table,
     target_column,
@@ -131,8 +130,8 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         if codebook.task is None and isinstance(self.task, str):
             codebook = replace(codebook, task=self.task)
         self._check_target(codebook)
-        rows = codebook.encode(check_columns(codebook, columns))
-        data = Tasks.from_arrays(rows, codebook.encode_target(y), columns.ids, sample_weight)
+        rows = encode_rows(codebook, columns)
+        data = Tasks.from_arrays(rows, codebook.encode_target(y, columns.at), columns.ids, sample_weight)
         if not data.weight.any():
             raise PrivateDataError("sample_weight is zero in every row. Leave it out, or mend it.")
         if len(data) < 2:
@@ -153,7 +152,6 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         if shape[0] != len(columns):
             raise InputError(f"X and y must have one entry a row: X has {len(columns)}, y {shape[0]}.")
         refuse_target(columns, target)
-        refuse_missing({**columns.features, target: np.asarray(y)}, columns.ids)
         return columns
 
     def _split(self, X: Any, tasks: ArrayLike | None) -> Columns:
@@ -212,14 +210,13 @@ class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
         """Return encoded rows, models, and which of these is each row's own task's."""
         check_is_fitted(self, "guarantee_")
         columns = self._split(X, tasks)
-        refuse_missing(columns.features, columns.ids)
         return self._encode_rows(columns), *self._locate(columns)
 
     def _locate(self, columns: Columns) -> tuple[States, Index]:
         return self._fitted.locate(columns.ids, columns.groups)
 
     def _encode_rows(self, columns: Columns) -> Floats:
-        return self.codebook_.encode(check_columns(self.codebook_, columns))
+        return encode_rows(self.codebook_, columns)
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> Array:
         """Return the names of the columns that `coef_` has: of a category, one for each level but the first.

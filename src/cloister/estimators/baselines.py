@@ -24,7 +24,7 @@ from cloister.plan import Plan
 from cloister.privacy.accounting import Price, Prices
 from cloister.privacy.guarantee import NoiseMade, guarantee_for
 from cloister.tables.codebook import Codebook
-from cloister.tables.columns import Columns, target_column
+from cloister.tables.columns import Columns, refuse_missing, target_column
 from cloister.tables.prediction import Index
 from cloister.tables.scaling import OwnScaling
 from cloister.tables.table_run import EstimatorSettings, TableRun
@@ -75,6 +75,7 @@ class _SingleTask(BaseMultiTask):
         if alone:
             return self._fit_alone(X, y, sample_weight)
         columns = self._columns(X, y, tasks, target)
+        refuse_missing({**columns.features, target: np.asarray(y)}, columns.ids)
         self._fit_each(columns, np.asarray(y), sample_weight)
         return self
 
@@ -148,11 +149,10 @@ class _SingleTask(BaseMultiTask):
 
     def _encode_rows(self, columns: Columns) -> Floats:
         scaling = self._fitted.units
-        return (
-            super()._encode_rows(columns)
-            if isinstance(scaling, Codebook)
-            else scaling.encode(_numbers(columns))
-        )
+        if isinstance(scaling, Codebook):
+            return super()._encode_rows(columns)
+        refuse_missing(columns.features, columns.ids)
+        return scaling.encode(_numbers(columns))
 
     def _algorithm(self, codebook: Codebook) -> Algorithm:
         return Independent(self._learner(codebook))

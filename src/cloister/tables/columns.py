@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cloister.arrays import Array
+from cloister.arrays import Array, Floats
 from cloister.errors import InputError, PrivateDataError
 from cloister.roster import group_labels, is_missing, task_ids
 from cloister.tables.codebook import Codebook
@@ -32,27 +32,44 @@ class Columns:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def at(self, row: int) -> str:
+        """Name a row, counted from 1, and its task: for the operator alone."""
+        return f"Row {row + 1}, of task {self.ids[row]!s},"
+
 
 def named_columns(X: Any) -> tuple[dict[str, Array], bool]:
-    """Return the columns of a DataFrame, a mapping or a 2-D array (named x0, x1, ... there)."""
+    """Return the columns of a data frame, a mapping or a 2-D array (named x0, x1, ... there).
+
+    Data frames are those of pandas, polars (lazy ones are collected), pyarrow and what else narwhals knows.
+    """
     if isinstance(X, Mapping):
-        return {str(name): np.asarray(column) for name, column in X.items()}, True
-    if hasattr(X, "columns") or hasattr(X, "column_names"):
+        return {str(name): as_array(column) for name, column in X.items()}, True
+    if not isinstance(X, np.ndarray | list | tuple):
         import narwhals as nw
 
-        try:
-            frame = nw.from_native(X, eager_only=True)
-        except TypeError:
-            raise InputError(
-                f"X must be a table in memory. Got a {type(X).__name__}. Collect or convert it first."
-            ) from None
-        return {str(name): np.asarray(frame[name].to_numpy()) for name in frame.columns}, True
+        frame = nw.from_native(X, pass_through=True)
+        if isinstance(frame, nw.LazyFrame):
+            frame = frame.collect()
+        if isinstance(frame, nw.DataFrame):
+            return {str(name): _from_frame(frame[name]) for name in frame.columns}, True
     values = np.asarray(X)
     if values.dtype.kind == "U" and not hasattr(X, "__array__"):  # a list: text drops NUL at its end
         values = np.asarray(X, dtype=object)
     if values.ndim != 2:
         raise InputError(f"X must be a table or a two-dimensional array. Got {values.ndim} dimension(s).")
     return {f"x{i}": values[:, i] for i in range(values.shape[1])}, False
+
+
+def as_array(column: Any) -> Array:
+    """Return a column as an array; a missing category of pyarrow, which would become another one, as None."""
+    kind = getattr(column, "type", None)
+    encoded = hasattr(column, "cast") and str(kind).startswith("dictionary")
+    return np.asarray(column.cast(kind.value_type) if encoded else column)
+
+
+def _from_frame(series: Any) -> Array:
+    native = series.to_native()
+    return as_array(native) if hasattr(native, "combine_chunks") else np.asarray(series.to_numpy())
 
 
 def split_table(X: Any, task: str | int | None, tasks: ArrayLike | None) -> Columns:
@@ -138,7 +155,8 @@ def target_column(X: Any, y: Any) -> tuple[Any, Any, str]:
     ({'age': [7, 8]}, array([1., 2.]), 'score')
     """
     if not isinstance(y, str):
-        return X, y, str(getattr(y, "name", None) or "target")
+        name = str(getattr(y, "name", None) or "target")
+        return X, as_array(y) if hasattr(y, "combine_chunks") else y, name
     columns, named = named_columns(X)
     if not named or y not in columns:
         has = f"It has: {', '.join(columns)}" if named else "It is an array, without names"
@@ -165,7 +183,7 @@ def has_column(X: Any, name: str | int | None) -> bool:
 
 def row_count(X: Any) -> int:
     """Return how many rows a table has, whatever kind of table it is."""
-    return len(next(iter(X.values()), ())) if isinstance(X, Mapping) else len(X)
+    return len(next(iter(named_columns(X)[0].values()), ()))
 
 
 def one_task(
@@ -178,17 +196,25 @@ def one_task(
 ) -> Tasks:
     """Encode the rows of one task, with or without the columns of its name and of its group."""
     X, y, _ = target_column(X, y)
-    rows = len(next(iter(named_columns(X)[0].values()), ()))
+    rows = row_count(X)
     beside = None if has_column(X, task) else np.zeros(rows, dtype=int)
     columns = split_groups(X, task, beside, groups)
     if len(np.unique(columns.ids)) != 1 or len(np.asarray(y)) != rows:
         raise InputError("These must be the rows of one task, and one target for each.")
-    refuse_missing({**columns.features, codebook.target.name: np.asarray(y)}, columns.ids)
-    encoded = codebook.encode(check_columns(codebook, columns))
-    own = Tasks.from_arrays(encoded, codebook.encode_target(y), columns.ids, sample_weight)
+    encoded = codebook.encode(check_columns(codebook, columns), _row)
+    own = Tasks.from_arrays(encoded, codebook.encode_target(y, _row), columns.ids, sample_weight)
     if columns.groups is None:
         return own
     return own.with_groups(labels_by_task(columns.ids, columns.groups))
+
+
+def _row(position: int) -> str:
+    return f"Row {position + 1}"
+
+
+def encode_rows(codebook: Codebook, columns: Columns) -> Floats:
+    """Encode a table's features; a row that does not fit is named, with its task."""
+    return codebook.encode(check_columns(codebook, columns), columns.at)
 
 
 def read_codebook(bounds: Any, columns: Columns, target: str, y: Any, classify: bool) -> Codebook:
@@ -196,6 +222,7 @@ def read_codebook(bounds: Any, columns: Columns, target: str, y: Any, classify: 
     if isinstance(bounds, Codebook):
         return bounds
     if isinstance(bounds, str) and bounds == "data":
+        refuse_missing({**columns.features, target: np.asarray(y)}, columns.ids)
         return Codebook.from_data(columns.features, np.asarray(y), target, classify=classify)
     if isinstance(bounds, (str, os.PathLike)):
         return Codebook.load(os.fspath(bounds))

@@ -19,8 +19,9 @@ import numpy as np
 from cloister.arrays import Array
 from cloister.board.storage import write_private
 from cloister.errors import InputError, MissingExtraError
+from cloister.tables.reading import is_number
 
-__all__ = ["csv_text", "is_number", "read_table", "write_csv"]
+__all__ = ["csv_text", "read_table", "write_csv"]
 
 #: Rows that are taken apart at a time.
 _CHUNK = 1 << 12
@@ -75,21 +76,6 @@ def csv_text(columns: Mapping[str, Any]) -> str:
     writer.writerow(columns)
     writer.writerows(zip(*(_cells(np.asarray(column)) for column in columns.values()), strict=True))
     return buffer.getvalue()
-
-
-def is_number(cell: str) -> bool:
-    """Say whether a cell is a number as spreadsheets write them.
-
-    Examples
-    --------
-    >>> [is_number(cell) for cell in ("3", "-1e3", "nan", "1_000", "F", "")]
-    [True, True, True, False, False, False]
-    """
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return "_" not in cell
 
 
 def _cells(column: Array) -> list[Any]:

@@ -15,7 +15,7 @@ from cloister.board.storage import write_private
 from cloister.document import check_format
 from cloister.errors import InputError
 from cloister.tables.codebook import Codebook, Numeric
-from cloister.tables.columns import check_columns, row_count, split_table
+from cloister.tables.columns import encode_rows, row_count, split_table
 from cloister.tables.prediction import Index, class_probabilities, deviations, numbers
 
 __all__ = ["TaskModel", "no_posterior"]
@@ -89,7 +89,7 @@ class TaskModel:
     def _rows(self, X: object) -> tuple[Floats, States, Index]:
         columns = split_table(X, None, np.zeros(row_count(X), dtype=int))
         features = {k: v for k, v in columns.features.items() if k in self.codebook.names}
-        rows = self.codebook.encode(check_columns(self.codebook, replace(columns, features=features)))
+        rows = encode_rows(self.codebook, replace(columns, features=features))
         return rows, self.arrays, np.zeros(len(rows), dtype=np.intp)
 
     def save(self, path: str | os.PathLike[str], *, synced: bool = True) -> Path:

@@ -27,13 +27,13 @@ class Units(Protocol):
     def target_scale(self) -> float:
         """How many units of the target one encoded unit is."""
 
-    def decode_target(self, values: Any) -> Array:
-        """Return encoded numbers in the target's units."""
+    def decode_prediction(self, values: Any) -> Array:
+        """Return encoded predictions in the target's units, within its bounds if it has public ones."""
 
 
 def numbers(units: Units, rows: Floats, models: States, at: Index) -> Array:
     """Return the predicted mean of each row, in the target's units."""
-    return units.decode_target(np.einsum("nd,nd->n", rows, models["coef"][at]))
+    return units.decode_prediction(np.einsum("nd,nd->n", rows, models["coef"][at]))
 
 
 def deviations(units: Units, rows: Floats, models: States, at: Index) -> Floats:

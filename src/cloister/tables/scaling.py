@@ -46,7 +46,7 @@ class OwnScaling:
     def encode_target(self, y: Floats) -> Floats:
         return (y - self.target_center) / self.target_scale
 
-    def decode_target(self, values: Floats) -> Floats:
+    def decode_prediction(self, values: Floats) -> Floats:
         return self.target_center + self.target_scale * values
 
     def to_user_units(self, weights: Floats) -> tuple[Floats, Floats]:

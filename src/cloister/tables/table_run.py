@@ -25,7 +25,7 @@ from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.roster import task_name
 from cloister.tables.codebook import Codebook
-from cloister.tables.columns import check_columns, has_column, one_task, refuse_missing, split_groups
+from cloister.tables.columns import encode_rows, has_column, one_task, split_groups
 from cloister.tables.location import location_found
 from cloister.tables.model import TaskModel
 from cloister.tables.prediction import Index, predicted_columns
@@ -225,8 +225,7 @@ class TableRun:
     def predict(self, X: object, tasks: ArrayLike | None = None) -> Array:
         """Predict each row by its own task's model, or by the board's for a task without one."""
         columns = split_groups(X, self.codebook.task, tasks, self.settings.groups)
-        refuse_missing(columns.features, columns.ids)
-        rows = self.codebook.encode(check_columns(self.codebook, columns))
+        rows = encode_rows(self.codebook, columns)
         found = self.locate(columns.ids, columns.groups)
         return predicted_columns(self.codebook, rows, *found)["prediction"]
 
