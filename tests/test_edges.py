@@ -246,7 +246,7 @@ class TestBadData:
 
     def test_an_unlisted_level_is_told_to_the_operator_alone(self):
         book = cl.Codebook.from_mapping({"x": ["F", "M"], "y": (0, 1)}, ["x"], "y")
-        with pytest.raises(cl.errors.PrivateDataError, match=r"listed levels only.*For the operator alone"):
+        with pytest.raises(cl.errors.PrivateDataError, match=r"must hold levels.*For the operator alone"):
             book.encode({"x": ["F", "D"]})
 
     @pytest.mark.parametrize(

@@ -356,28 +356,28 @@ def fit(*options: object) -> list[object]:
         (
             lambda: spoil("age", 3, ""),
             [],
-            "Column 'age' of exam.csv must have a number in every row. Data row 3 ",
+            "Column 'age' must have a value in every row. Data row 3 of exam.csv has a missing value. ",
         ),
-        (lambda: spoil("age", 3, "nan"), [], "Column 'age' of exam.csv must have a number in every row. "),
+        (lambda: spoil("age", 3, "nan"), [], "Column 'age' must have a value in every row. "),
         (
             lambda: spoil("score", 2, "inf"),
             [],
-            "Column 'score' of exam.csv must have a number in every row. ",
+            "Column 'score' must hold finite numbers, as the codebook says. Data row 2 ",
         ),
         (
             lambda: spoil("age", 4, "old"),
             [],
-            "Column 'age' of exam.csv must hold numbers, as the codebook says. ",
+            "Column 'age' must hold finite numbers, as the codebook says. Data row 4 ",
         ),
         (
             lambda: spoil("sex", 5, "X"),
             [],
-            "Column 'sex' of exam.csv must hold levels that the codebook lists ",
+            "Column 'sex' must hold levels that the codebook lists ('F', 'M'). Data row 5 ",
         ),
         (
             lambda: spoil("sex", 5, ""),
             [],
-            "Column 'sex' of exam.csv must hold levels that the codebook lists ",
+            "Column 'sex' must have a value in every row. Data row 5 ",
         ),
         (
             lambda: spoil("school", 6, ""),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -20,7 +20,8 @@ import tomli_w
 from numpy.typing import ArrayLike, NDArray
 
 from cloister.arrays import Array
-from cloister.errors import InputError, PrivateDataError
+from cloister.errors import InputError
+from cloister.tables.check import At, ColumnCheck, accepted, check_column
 from cloister.tables.codebook_file import (
     Kind,
     as_target,
@@ -32,6 +33,7 @@ from cloister.tables.codebook_file import (
     from_spec,
     template,
 )
+from cloister.tables.frames import named_columns
 from cloister.tables.kinds import (
     Categorical,
     Classes,
@@ -45,14 +47,12 @@ from cloister.tables.kinds import (
     block_names,
     require,
 )
-from cloister.tables.reading import Reading
 
 __all__ = ["Categorical", "Classes", "Codebook", "Date", "Feature", "Numeric", "Target"]
 
 FROM_DATA = "feature or target bounds were read from the data, and no noise hides them"
-Columns = Mapping[str, ArrayLike] | ArrayLike
-#: Names a row by its position, for the sentence of an error: "Data row 7".
-At = Callable[[int], str]
+#: A data frame, a mapping of names to columns, or an array.
+Columns = Any
 
 
 @dataclass(frozen=True)
@@ -272,14 +272,12 @@ class Codebook:
     def user_columns(self, columns: Columns, at: At | None = None) -> NDArray[np.float64]:
         """Columns in the user's units: clipped numbers, their transforms, and 0/1 indicators of levels."""
         table = _table(columns, self.names)
-        own = np.hstack(
-            [block_columns(part, _accepted(part, table[part.name], at)) for part in self.features]
-        )
+        own = np.hstack([block_columns(part, accepted(part, table[part.name], at)) for part in self.features])
         one, two = self._products
         return np.hstack([own, own[:, one] * own[:, two]]) if len(one) else own
 
     def encode(self, columns: Columns, at: At | None = None) -> NDArray[np.float64]:
-        """Rows of norm at most one, from a mapping of names to columns or a 2-D array in feature order.
+        """Rows of norm at most one, from a table with names or a 2-D array in feature order.
 
         Rows that do not fit are refused; ``at`` names a row by its position in the sentence that says so.
         """
@@ -295,7 +293,7 @@ class Codebook:
 
     def encode_target(self, y: ArrayLike, at: At | None = None) -> Array:
         """Numbers clipped and mapped to [-1, 1], or the index of each class."""
-        values = _accepted(self.target, _column(self.target.name, y), at, goal=True).values
+        values = accepted(self.target, _column(self.target.name, y), at, goal=True).values
         if not isinstance(self.target, Numeric):
             return values.astype(np.int64)
         center, half = self._target_affine
@@ -313,6 +311,28 @@ class Codebook:
         decoded = self.decode_target(values)
         goal = self.target
         return np.clip(decoded, goal.low, goal.high) if isinstance(goal, Numeric) else decoded
+
+    def check(self, columns: Columns) -> list[ColumnCheck]:
+        """Say how much of each column is clipped, missing or refused. Private: for your own eyes.
+
+        Parameters
+        ----------
+        columns : table
+            With names; it may have the target. A column that it does not have is passed over.
+
+        Examples
+        --------
+        >>> book = Codebook((Numeric("age", 0, 120), Categorical("sex", ["F", "M"])), Numeric("score", 0, 10))
+        >>> for column in book.check({"age": [34, 430, None], "sex": ["F", "M", "m"]}):
+        ...     print(column)
+        age: 3 rows, 1 clipped (0 below 0, 1 above 120), 1 missing (refused)
+        sex: 3 rows, 1 not listed (refused): 'm' (1)
+        """
+        table, _ = named_columns(columns)
+        parts = (*self.features, self.target)
+        return [
+            check_column(part, _column(part.name, table[part.name])) for part in parts if part.name in table
+        ]
 
     def to_user_units(self, weights: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Coefficients and intercept in the user's units, from encoded weights of shape (..., width).
@@ -348,32 +368,6 @@ class Codebook:
         return self.target.affine()[0] if isinstance(self.target, Numeric) else (0.0, 1.0)
 
 
-def _accepted(part: Feature, column: Array, at: At | None, goal: bool = False) -> Reading:
-    """Read a column; refuse cells that are not what the codebook says, or are missing without a stand-in."""
-    found = part.read(column)
-    if found.wrong.any():
-        raise PrivateDataError(
-            f"Column {part.name!r} must {part.must}. {_who(found.wrong, at, 'does not', 'do not')}. Mend the "
-            "cells, or what the codebook says if that is publicly wrong. Codebook.check, or `cloister "
-            "codebook DATA --check CODEBOOK`, shows them to you."
-        )
-    if found.missing.any() and part.fill is None:
-        stand_in = f"Write missing = {part.hint}, to stand for missing ones, in the codebook, or drop"
-        raise PrivateDataError(
-            f"Column {part.name!r} must have a value in every row. "
-            f"{_who(found.missing, at, 'has a missing value', 'have none')}. "
-            f"{'Drop' if goal else stand_in} such rows by a public rule."
-        )
-    return found
-
-
-def _who(mask: NDArray[np.bool_], at: At | None, does: str, do: str) -> str:
-    count = int(np.count_nonzero(mask))
-    if at is None:
-        return f"{count} row{'s' * (count > 1)} {do if count > 1 else does}"
-    return f"{at(int(mask.argmax()))} {does}" + (f" (the first of {count} rows)" if count > 1 else "")
-
-
 def _observed(name: str, values: Array, as_levels: bool) -> Feature:
     if values.dtype.kind == "O" and all(isinstance(value, Real) for value in values):
         values = values.astype(np.float64)
@@ -393,18 +387,17 @@ def _column(name: str, values: ArrayLike) -> Array:
 
 
 def _table(columns: Columns, names: Sequence[str] = ()) -> dict[str, Array]:
-    if not isinstance(columns, Mapping):
-        # A data frame would lose its names here and be read in the wrong order without a word.
-        matrix = np.asarray(columns) if isinstance(columns, np.ndarray | list | tuple) else np.empty(0)
+    found, named = named_columns(columns)
+    if names and not named:
         require(
-            matrix.ndim == 2 and len(names) in (0, matrix.shape[-1]),
-            f"columns must be a mapping of names to arrays, or a 2-D array, {len(names) or 'some'} columns. "
-            f"Got {type(columns).__name__} of shape {np.shape(columns)}. Pass a data frame as a mapping.",
+            len(found) == len(names),
+            f"an array without names must have the codebook's {len(names)} features, in order. Got "
+            f"{len(found)} columns. Pass a table with names, or those columns.",
         )
-        columns = dict(zip(names or [f"x{i}" for i in range(matrix.shape[1])], matrix.T, strict=True))
-    missing = [name for name in names if name not in columns]
+        found = dict(zip(names, found.values(), strict=True))
+    missing = [name for name in names if name not in found]
     require(not missing, f"columns must hold every feature. Missing: {missing}. Add or rename the column.")
-    table = {name: _column(name, columns[name]) for name in names or columns}
+    table = {name: _column(name, found[name]) for name in names or found}
     lengths = {name: len(column) for name, column in table.items()}
     require(len(set(lengths.values())) == 1, f"columns must have one length. Got {lengths}. Take one table.")
     return table

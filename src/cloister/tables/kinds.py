@@ -68,7 +68,6 @@ class Numeric:
     missing: float | None = None
 
     must: ClassVar[str] = "hold finite numbers, as the codebook says"
-    hint: ClassVar[str] = "a number within its bounds"
 
     def __post_init__(self) -> None:
         require(
@@ -91,6 +90,10 @@ class Numeric:
                 f"{self.high:g}. Got {self.missing!r}. Write a public value to stand for missing ones.",
             )
             object.__setattr__(self, "missing", float(self.missing))
+
+    @property
+    def example(self) -> str:
+        return f"missing = {(self.low + self.high) / 2:g}"
 
     @property
     def fill(self) -> float | None:
@@ -146,7 +149,7 @@ class Categorical:
     ordinal: bool = False
     missing: Any = None
 
-    hint: ClassVar[str] = 'a level, such as "unknown"'
+    example: ClassVar[str] = 'missing = "unknown"'
     most: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
@@ -249,8 +252,6 @@ class Date:
     missing: date | None = None
     spelling: str | None = None
 
-    hint: ClassVar[str] = "a date within its bounds"
-
     def __post_init__(self) -> None:
         given = (self.low, self.high, *(() if self.missing is None else (self.missing,)))
         one_kind = len({isinstance(day, datetime) for day in given}) == 1
@@ -277,6 +278,10 @@ class Date:
     def must(self) -> str:
         how = "such as 2024-05-31" if self.spelling is None else f"spelt {self.spelling}"
         return f"hold dates {how}, without a time zone"
+
+    @property
+    def example(self) -> str:
+        return f"missing = {self.low + (self.high - self.low) / 2}"
 
     @property
     def fill(self) -> float | None:

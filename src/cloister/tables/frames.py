@@ -1,0 +1,48 @@
+"""The columns of whatever table a user has in memory: data frames, mappings and arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cloister.arrays import Array
+from cloister.errors import InputError
+
+__all__ = ["as_array", "named_columns"]
+
+
+def named_columns(X: Any) -> tuple[dict[str, Array], bool]:
+    """Return the columns of a data frame, a mapping or a 2-D array (named x0, x1, ... there).
+
+    Data frames are those of pandas, polars (lazy ones are collected), pyarrow and what else narwhals knows.
+    """
+    if isinstance(X, Mapping):
+        return {str(name): as_array(column) for name, column in X.items()}, True
+    if not isinstance(X, np.ndarray | list | tuple):
+        import narwhals as nw
+
+        frame = nw.from_native(X, pass_through=True)
+        if isinstance(frame, nw.LazyFrame):
+            frame = frame.collect()
+        if isinstance(frame, nw.DataFrame):
+            return {str(name): _from_frame(frame[name]) for name in frame.columns}, True
+    values = np.asarray(X)
+    if values.dtype.kind == "U" and not hasattr(X, "__array__"):  # a list: text drops NUL at its end
+        values = np.asarray(X, dtype=object)
+    if values.ndim != 2:
+        raise InputError(f"X must be a table or a two-dimensional array. Got {values.ndim} dimension(s).")
+    return {f"x{i}": values[:, i] for i in range(values.shape[1])}, False
+
+
+def as_array(column: Any) -> Array:
+    """Return a column as an array; a missing category of pyarrow, which would become another one, as None."""
+    kind: Any = getattr(column, "type", None)
+    encoded = hasattr(column, "cast") and str(kind).startswith("dictionary")
+    return np.asarray(column.cast(kind.value_type) if encoded else column)
+
+
+def _from_frame(series: Any) -> Array:
+    native = series.to_native()
+    return as_array(native) if hasattr(native, "combine_chunks") else np.asarray(series.to_numpy())

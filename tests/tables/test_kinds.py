@@ -1,0 +1,286 @@
+"""Kinds of columns: no row is longer than one, whatever is in it; units, names and files stay right."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from datetime import date, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloister.errors import InputError
+from cloister.tables.codebook import Categorical, Codebook, Date, Feature, Numeric
+from cloister.tables.kinds import block_bound, block_names
+from cloister.tables.transforms import Cuts, Monotone, Spline
+
+START, END = date(2020, 1, 1), date(2026, 12, 31)
+TRANSFORMS = [
+    Monotone(),
+    Monotone("log"),
+    Monotone("log1p"),
+    Monotone("sqrt"),
+    Cuts((3, 5)),
+    Spline((2, 4, 9)),
+]
+KINDS: list[Feature] = [
+    *(Numeric("n", 1, 10, shape, fill) for shape in TRANSFORMS for fill in (None, 1, 5.5, 10)),
+    Categorical("c", ["a", "b", "c"]),
+    Categorical("c", ["a", "b", "c"], missing="b"),
+    Categorical("c", ["a", "b", "c"], missing="unknown"),
+    Categorical("c", ["a", "b", "c"], ordinal=True),
+    Categorical("c", ["a", "b", "c"], ordinal=True, missing="unknown"),
+    Categorical("c", [False, True], missing="unknown"),
+    Date("d", START, END),
+    Date("d", START, END, ("days", "weekday", "month"), date(2023, 5, 6)),
+    Date("d", datetime(2020, 1, 1), datetime(2020, 1, 2, 12), ("weekday",), datetime(2020, 1, 1, 7)),
+]
+NUMBERS = [-1e9, 1.0, 2.0, 3.0, 4.0, 5.5, 7.0, 9.0, 10.0, 1e9]
+DAYS = [START - timedelta(700), *(END - timedelta(days) for days in range(-150, 20)), START]
+
+
+def cells(part: Feature) -> list[object]:
+    """Every kind of cell that a column may have, those beyond its bounds too."""
+    own = {Numeric: NUMBERS, Date: DAYS}.get(type(part)) or [*getattr(part, "levels", ())]
+    return [*own, None] if part.fill is not None else [*own]
+
+
+def any_cell(part: Feature) -> st.SearchStrategy[object]:
+    more = {Numeric: st.floats(allow_nan=False, allow_infinity=False), Date: st.dates()}
+    return st.sampled_from(cells(part)) | more.get(type(part), st.nothing())
+
+
+def filled(values: list[object]) -> np.ndarray:
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+@pytest.mark.parametrize("part", KINDS, ids=repr)
+def test_a_block_is_as_long_as_its_bound_and_no_longer(part: Feature) -> None:
+    book = Codebook((part,), Numeric("y", 0, 1))
+    block = book.encode({part.name: filled(cells(part))})[:, 1:] * book.row_scale
+    longest = (block**2).sum(axis=1).max()
+    assert longest == pytest.approx(block_bound(part), rel=1e-12)
+    assert block.shape[1] == len(block_names(part)) == book.width - 1
+
+
+@st.composite
+def books(draw: st.DrawFn) -> Codebook:
+    parts = []
+    for i, part in enumerate(draw(st.lists(st.sampled_from(KINDS), min_size=2, max_size=4))):
+        parts.append(replace(part, name=f"f{i}"))
+    pairs = list(itertools.combinations([part.name for part in parts], 2))
+    return Codebook(tuple(parts), Numeric("y", -3, 5), interactions=draw(st.sets(st.sampled_from(pairs))))
+
+
+@given(books(), st.data())
+def test_no_row_is_longer_than_one_and_units_are_the_users(book: Codebook, data: st.DataObject) -> None:
+    rows = data.draw(st.integers(1, 4))
+    table = {
+        part.name: filled(data.draw(st.lists(any_cell(part), min_size=rows, max_size=rows)))
+        for part in book.features
+    }
+    encoded = book.encode(table)
+    assert encoded.shape == (rows, book.width)
+    assert (np.linalg.norm(encoded, axis=1) <= 1 + 1e-12).all()
+    weights = np.random.default_rng(0).standard_normal((2, book.width))
+    coef, intercept = book.to_user_units(weights)
+    direct = book.decode_target(weights @ encoded.T)
+    units = book.user_columns(table)
+    size = np.abs(coef) @ np.abs(units).T + np.abs(intercept)[:, None]
+    assert (np.abs(intercept[:, None] + coef @ units.T - direct) <= 1e-12 * (1 + size)).all()
+
+
+@settings(max_examples=40)
+@given(books())
+def test_some_row_is_as_long_as_one(book: Codebook) -> None:
+    worst = {}
+    for part in book.features:
+        alone = Codebook((part,), Numeric("y", 0, 1)).encode({part.name: filled(cells(part))})
+        worst[part.name] = filled([cells(part)[(alone**2).sum(axis=1).argmax()]])
+    assert np.linalg.norm(book.encode(worst)) == pytest.approx(1.0, rel=1e-12)
+
+
+@settings(max_examples=25)
+@given(books())
+def test_files_and_dictionaries_give_the_codebook_back(tmp_path_factory, book: Codebook) -> None:
+    file = tmp_path_factory.getbasetemp() / "book.toml"
+    book.save(file)
+    assert Codebook.load(file) == book
+    assert Codebook.from_dict(json.loads(json.dumps(book.to_dict()))) == book
+
+
+def test_names_of_columns() -> None:
+    book = Codebook(
+        (
+            Numeric("income", 1, 1e6, Monotone("log"), 1e4),
+            Numeric("age", 0, 120, Cuts((18, 65))),
+            Categorical("sex", ["F", "M"]),
+            Date("start", START, END, ("month",)),
+        ),
+        Numeric("y", 0, 1),
+        interactions=(("income", "sex"),),
+    )
+    assert book.column_names[:5] == ("log(income)", "income[missing]", "age[18,65)", "age[65,120]", "sex[M]")
+    assert book.column_names[5:7] == ("start[Feb]", "start[Mar]")
+    assert book.column_names[-2:] == ("log(income):sex[M]", "income[missing]:sex[M]")
+
+
+def test_coefficients_of_products_are_those_of_a_plain_regression() -> None:
+    """Least squares on encoded rows, turned to user units, is least squares on the user's own columns."""
+    rng = np.random.default_rng(0)
+    table = {"age": rng.uniform(18, 80, 60), "sex": rng.choice(["F", "M"], 60), "pay": rng.uniform(1, 9, 60)}
+    parts = (Numeric("age", 0, 100), Categorical("sex", ["F", "M"]), Numeric("pay", 1, 10, Monotone("log")))
+    book = Codebook(parts, Numeric("y", 0, 50), interactions=(("age", "sex"), ("age", "pay")))
+    y = rng.uniform(10, 40, 60)
+    coef, intercept = book.to_user_units(np.linalg.lstsq(book.encode(table), book.encode_target(y))[0])
+    m, age, pay = table["sex"] == "M", table["age"], np.log(table["pay"])
+    plain = np.linalg.lstsq(np.column_stack([np.ones(60), age, m, pay, age * m, age * pay]), y)[0]
+    np.testing.assert_allclose([intercept, *coef], plain, rtol=1e-8)
+
+
+def test_what_needs_no_new_key_is_written_in_the_first_format(tmp_path: Path) -> None:
+    old = Codebook((Numeric("a", 0, 1), Categorical("b", [False, True])), Numeric("y", 0, 1), "school")
+    old.save(tmp_path / "old.toml")
+    head = 'format = "cloister codebook 1"\ntask = "school"\n\n[target]\nname = "y"\n'
+    bounds = "bounds = [\n    0.0,\n    1.0,\n]\n\n"
+    tables = f"[features.a]\n{bounds}[features.b]\nlevels = [\n    false,\n    true,\n]\n"
+    assert (tmp_path / "old.toml").read_text() == head + bounds + tables
+    for number, part in enumerate(part for part in KINDS[1:] if part not in (Numeric("n", 1, 10), KINDS[24])):
+        Codebook((part,), Numeric("y", 0, 1)).save(tmp_path / f"{number}.toml")
+        assert 'format = "cloister codebook 2"' in (tmp_path / f"{number}.toml").read_text()
+
+
+def test_dates_are_dates_however_they_come() -> None:
+    day = Date("d", START, END, ("days", "weekday"))
+    german = Date("d", START, END, ("days", "weekday"), spelling="%d.%m.%Y")
+    ways = [
+        (day, np.array(["2024-02-29"], dtype="M8[D]")),
+        (day, np.array(["2024-02-29T23:59"], dtype="M8[ns]")),
+        (day, np.array([date(2024, 2, 29)], dtype=object)),
+        (day, np.array([datetime(2024, 2, 29, 8)], dtype=object)),
+        (day, np.array(["2024-02-29"])),
+        (day, np.array([" 2024-02-29T10:00:00 "])),
+        (german, np.array(["29.02.2024"])),
+        (german, np.array(["2024-02-29"], dtype="M8[D]")),
+    ]
+    expected = [(date(2024, 2, 29) - START).days, 0, 0, 1, 0, 0, 0]  # a Thursday
+    for part, column in ways:
+        book = Codebook((part,), Numeric("y", 0, 1))
+        assert book.user_columns({"d": column}).tolist() == [expected]
+    for cell in ("29.02.2024", "2024-02-30", 45000.0, "2024-02-29T10:00+01:00"):
+        with pytest.raises(InputError, match="must hold dates such as 2024-05-31, without a time zone"):
+            Codebook((day,), Numeric("y", 0, 1)).encode({"d": filled([cell])})
+
+
+@pytest.mark.parametrize(
+    "cell", [True, 1, 1.0, "true", "True", "TRUE", " yes", "Y", "t", "1", "1.0", np.True_]
+)
+def test_booleans_are_booleans_however_they_come(cell: object) -> None:
+    book = Codebook((Categorical("b", [False, True], missing="unknown"),), Categorical("y", [False, True]))
+    negative = {bool: False, str: "no", np.bool_: np.False_}.get(type(cell), 0)
+    column = filled([cell, negative, None, "NA"])
+    assert book.user_columns({"b": column}).tolist() == [[1, 0], [0, 0], [0, 1], [0, 1]]
+    assert book.encode_target(filled([cell, negative])).tolist() == [1, 0]
+    assert book.decode_target([1, 0]).tolist() == [True, False]
+    with pytest.raises(InputError, match=r"must hold levels that the codebook lists \(False, True\)"):
+        book.encode({"b": filled([2])})
+
+
+def test_levels_are_what_is_written_and_missing_words_may_be_levels() -> None:
+    codes = Categorical("c", [1, 2, 3])
+    for column in ([2, 3], [2.0, 3.0], ["2", "3.0"], filled([2, " 3"])):
+        assert codes.read(np.asarray(column)).values.tolist() == [1, 2]
+    assert Categorical("c", ["1", "2"]).read(np.array([2, 1])).values.tolist() == [1, 0]
+    country = Categorical("c", ["DE", "NA"], missing="DE")
+    found = country.read(filled(["NA", "n/a", "", "DE "]))
+    assert found.values[[0, 3]].tolist() == [1, 0]
+    assert found.missing.tolist() == [False, True, True, False]
+
+
+def test_ranks_and_missing_ranks() -> None:
+    book = Codebook((Categorical("size", ["S", "M", "L"], True, "unknown"),), Numeric("y", 0, 1))
+    assert book.column_names == ("size", "size[unknown]")
+    assert book.user_columns({"size": filled(["S", "L", None])}).tolist() == [[0, 0], [2, 0], [1, 1]]
+
+
+SPECS = {
+    "transform": (
+        {"bounds": [0, 1], "transform": "log"},
+        "log of 'a' must be a finite number",
+    ),
+    "word": ({"bounds": [0, 1], "transform": "exp"}, "must be one of log, log1p, sqrt. Got 'exp'"),
+    "two shapes": (
+        {"bounds": [0, 9], "cuts": [3], "knots": [4]},
+        "must have one of transform, cuts",
+    ),
+    "cuts": ({"bounds": [0, 9], "cuts": [3, 9]}, "cuts of 'a' must be numbers between its bounds 0 and 9"),
+    "no knots": ({"bounds": [0, 9], "knots": []}, "knots of 'a' must be numbers between its bounds 0 and 9"),
+    "text cuts": ({"bounds": [0, 9], "cuts": ["x"]}, "cuts of 'a' must be a list of numbers"),
+    "fill": ({"bounds": [0, 9], "missing": 10}, "missing of 'a' must be a number within"),
+    "no fill": (
+        {"bounds": [0, 9], "missing": True},
+        "missing of 'a' must be a number within",
+    ),
+    "level": ({"levels": ["a", "b"], "missing": []}, "missing of 'a' must be a level, listed or not"),
+    "ordinal": ({"levels": ["a", "b"], "ordinal": True}, "ordinal of 'a' must be true or false"),
+    "other key": ({"levels": ["a", "b"], "knots": [1]}, "may also have ordinal, missing. Got knots"),
+    "dates": ({"bounds": ["2021-01-01", "2020-01-01"]}, "bounds of 'a' must be two dates"),
+    "mixed": ({"bounds": ["2020-01-01", "2021-01-01T10:00"]}, "bounds of 'a' must be two dates"),
+    "parts": (
+        {"bounds": [START, END], "parts": ["year"]},
+        "parts of 'a' must be some of days",
+    ),
+    "fill date": (
+        {"bounds": [START, END], "missing": date(1999, 1, 1)},
+        "missing of 'a' must be a date within",
+    ),
+}
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_what_cannot_be_is_refused_in_a_sentence(spec: str) -> None:
+    entry, sentence = SPECS[spec]
+    with pytest.raises(InputError) as refusal:
+        Codebook.from_mapping({"a": entry, "y": (0, 1)}, ["a"])
+    assert sentence in str(refusal.value)
+
+
+def test_targets_and_interactions_that_cannot_be() -> None:
+    with pytest.raises(InputError, match=r"must have bounds .* nothing else\. Got transform"):
+        Codebook.from_mapping({"a": (0, 1), "y": {"bounds": (1, 9), "transform": "log"}}, ["a"])
+    with pytest.raises(InputError, match=r"nothing else\. Got dates"):
+        Codebook.from_mapping({"a": (0, 1), "y": (START, END)}, ["a"])
+    for pairs in ([("a", "a")], [("a", "c")], [("a", "b"), ("b", "a")], [("a",)]):
+        with pytest.raises(InputError, match="interactions must be pairs of different features, each once"):
+            Codebook.from_mapping({"a": (0, 1), "b": (0, 1), "y": (0, 1)}, ["a", "b"], interactions=pairs)
+    with pytest.raises(InputError, match="must have different names"):
+        Codebook.from_mapping(
+            {"a": {"bounds": (1, 2), "transform": "log"}, "log(a)": (0, 1), "y": (0, 1)}, ["a", "log(a)"]
+        )
+
+
+def test_check_counts_what_does_not_fit() -> None:
+    book = Codebook(
+        (Numeric("age", 0, 120, missing=40), Categorical("sex", ["F", "M"]), Date("start", START, END)),
+        Numeric("y", 0, 10),
+    )
+    table = {
+        "age": filled([-1, 130, 131, None, "old"]),
+        "sex": filled(["F", "m", "m", "x", None]),
+        "start": ["2019-12-31", "2020-01-01", "", "2027-01-01", "soon"],
+    }
+    age, sex, start = book.check(table)
+    assert (age.below, age.above, age.missing, age.wrong, age.refused) == (1, 2, 1, 1, 1)
+    assert (sex.clipped, sex.missing, sex.wrong, sex.refused) == (0, 1, 3, 4)
+    assert sex.examples == (("'m'", 2), ("'x'", 1))
+    assert (start.below, start.above, start.missing, start.wrong) == (1, 1, 1, 1)
+    assert str(start) == (
+        "start: 5 rows, 2 clipped (1 below 2020-01-01, 1 above 2026-12-31), 1 missing (refused), "
+        "1 unreadable (refused): 'soon' (1)"
+    )
