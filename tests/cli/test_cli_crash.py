@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from test_cli_commands import BOOK, cloister, contents, ok, pupils, rebuild, refused
+from cli_helpers import BOOK, cloister, contents, ok, pupils, rebuild, refused
 
 from cloister import Billboard, Ledger
 from cloister.board import Release

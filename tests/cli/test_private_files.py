@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_cli_commands import BOOK, ok, pupils, refused
+from cli_helpers import BOOK, ok, pupils, refused
 
 from cloister import SharedPriorRegressor
 from cloister.board.storage import private_folder

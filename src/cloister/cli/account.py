@@ -10,6 +10,7 @@ import typer
 
 from cloister.channel import Relation
 from cloister.cli.options import Delta, Json, Neighbours, Types
+from cloister.cli.participation import FixedSize, Hidden, OnePass, Rate, sampling_of
 from cloister.cli.shell import emit, given, positive, say, show_table
 
 if TYPE_CHECKING:
@@ -21,25 +22,23 @@ __all__ = ["account"]
 _Noise = Annotated[
     float | None, typer.Option(help="Ask what epsilon this noise gives: its std over the clip.")
 ]
-_Rate = Annotated[float | None, typer.Option(help="Each task takes part in a round with this probability.")]
-_Hidden = Annotated[
-    bool, typer.Option("--hidden", help="Assert that nobody but the curator sees who takes part.")
-]
 
 
 def account(
     context: typer.Context,
-    plan: Annotated[Path | None, typer.Argument(metavar="PLAN.toml", help="A plan file, or nothing.")] = None,
+    plan: Annotated[
+        Path | None, typer.Argument(metavar="PLAN", help="A plan file or the folder of a run, or nothing.")
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Ask what noise this epsilon needs.")] = None,
     noise_multiplier: _Noise = None,
     tasks: Annotated[int | None, typer.Option(help="Number of tasks, a public number.")] = None,
     rounds: Annotated[int, typer.Option(help="Number of noisy sums.")] = 1,
     delta: Delta = None,
     relation: Neighbours = Relation.REPLACE,
-    rate: _Rate = None,
-    hidden: _Hidden = False,
-    fixed_size: Annotated[int | None, typer.Option(help="So many random tasks take part in a round.")] = None,
-    one_pass: Annotated[bool, typer.Option("--one-pass", help="Each task takes part in one round.")] = False,
+    rate: Rate = None,
+    hidden: Hidden = False,
+    fixed_size: FixedSize = None,
+    one_pass: OnePass = False,
     types: Types = None,
     json: Json = False,
 ) -> None:
@@ -51,10 +50,11 @@ def account(
 
     \b
     For example:
-      cloister account exam-run/plan.toml
+      cloister account exam-run
       cloister account --epsilon 1 --tasks 139 --rounds 20
       cloister account --noise-multiplier 30 --tasks 139 --rounds 20
-      cloister account --noise-multiplier 2 --tasks 5000 --rounds 100 --rate 0.05 --hidden
+      cloister account --noise-multiplier 2 --tasks 5000 --rounds 100 \
+          --rate 0.05 --hidden
     """
     if plan is not None:
         own = ("noise_multiplier", "tasks", "rounds", "relation", "rate", "hidden", "fixed_size", "one_pass")
@@ -67,7 +67,7 @@ def account(
         raise typer.BadParameter("Give a plan file, or exactly one of --epsilon and --noise-multiplier.")
     if tasks is None:
         raise typer.BadParameter("--tasks is needed: what delta means depends on the number of tasks.")
-    sampling = _sampling(rate, hidden, fixed_size, one_pass)
+    sampling = sampling_of(rate, hidden, fixed_size, one_pass)
     sums = [_sum_plan(r, sampling, tasks, rounds, delta) for r in (relation, relation.other)]
     _show([_priced(each, epsilon, noise_multiplier) for each in sums], json)
 
@@ -99,20 +99,6 @@ def _from_file(path: Path, epsilon: float | None, delta: float | None, types: li
     if plan.has_rounds and not plan.mechanism.calibrated:
         raise PlanError(f"{path} has no noise level yet. Add --epsilon to see what one would need.")
     return plan
-
-
-def _sampling(rate: float | None, hidden: bool, size: int | None, one_pass: bool) -> Sampling:
-    from cloister.privacy.sampling import Everyone, FixedSize, OnePass, Poisson
-
-    if (rate is not None) + (size is not None) + one_pass > 1:
-        raise typer.BadParameter("Give at most one of --rate, --fixed-size and --one-pass.")
-    if rate is not None:
-        return Poisson(rate, hidden=hidden)
-    if size is not None:
-        return FixedSize(size, hidden=hidden)
-    if hidden:
-        raise typer.BadParameter("--hidden goes with --rate.")
-    return OnePass() if one_pass else Everyone()
 
 
 def _sum_plan(relation: Relation, sampling: Sampling, tasks: int, rounds: int, delta: float | None) -> Plan:

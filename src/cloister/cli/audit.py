@@ -14,7 +14,7 @@ __all__ = ["audit"]
 
 
 def audit(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="A plan file, or the folder of a run.")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, or the folder of a run.")],
     draws: Annotated[int, typer.Option(min=1000, help="Games in each of the two worlds.")] = 1_000_000,
     confidence: Annotated[float, typer.Option(help="An honest plan is acquitted at least so often.")] = 0.95,
     types: Types = None,
@@ -35,8 +35,8 @@ def audit(
 
     \b
     For example:
-      cloister audit exam-run/plan.toml
-      cloister audit exam-run/plan.toml --draws 5000000 -o audit.html
+      cloister audit exam-run
+      cloister audit exam-run --draws 5000000 -o audit.html
     """
     from cloister.audit import audit as attack
     from cloister.audit.auditor import check_auditable
@@ -49,8 +49,7 @@ def audit(
     if output is not None:
         load_template("audit.html")  # what is missing is said before the work, not after
         absent(output, force)
-    path = plan / "plan.toml" if plan.is_dir() else plan
-    read = read_plan(path, types or ())
+    read = read_plan(plan, types or ())
     check_auditable(read)
     with advance("Attacking") as progress:
         found = attack(read, draws=draws, confidence=confidence, progress=progress)

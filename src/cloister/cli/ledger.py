@@ -48,7 +48,8 @@ def create(
     \b
     For example:
       cloister ledger create exam.ledger --epsilon 4 --tasks 139
-      cloister ledger create postgresql://ledger@db/privacy --population wards --epsilon 2 --tasks 320
+      cloister ledger create postgresql://ledger@db/privacy --population wards \
+          --epsilon 2 --tasks 320
     """
     from cloister.ledger import Ledger
     from cloister.privacy.accounting import default_delta
@@ -98,7 +99,7 @@ def show(ledger: _Where, population: _Whose = None, group: _Group = None, json: 
 
 def charge(
     ledger: _Where,
-    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="A calibrated plan.")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A calibrated plan, or a run's folder.")],
     run: _Run = None,
     population: _Whose = None,
     types: Types = None,
@@ -111,8 +112,8 @@ def charge(
 
     \b
     For example:
-      cloister ledger charge exam.ledger exam-run/plan.toml
-      cloister ledger charge exam.ledger exam-run/plan.toml --run 2025-07-night
+      cloister ledger charge exam.ledger exam-run
+      cloister ledger charge exam.ledger exam-run --run 2025-07-night
     """
     from cloister.engines.curator import Bill
     from cloister.engines.curator import charge as charge_ledger
@@ -141,7 +142,7 @@ def charge(
 
 
 def history(ledger: _Where, population: _Whose = None, json: Json = False) -> None:
-    r"""List every charge, in the order they were entry.
+    r"""List every charge, the oldest first.
 
     \b
     For example:

@@ -37,7 +37,7 @@ def museum(
     \b
     For example:
       cloister museum
-      cloister museum wishart-outputs --seed 7
+      cloister museum sample-counts --seed 7
     """
     shown, found = _named(name), []
     with advance("Exhibits") as progress:

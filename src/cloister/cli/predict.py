@@ -40,7 +40,7 @@ def predict(
     \b
     For example:
       cloister predict exam-run new-pupils.csv -o predicted.csv
-      cloister predict new-pupils.csv --model my-school.json      (at one school)
+      cloister predict my-pupils.csv --model elm.json    # at one school
     """
     if len(paths) != (2 if model is None else 1):
         raise typer.BadParameter("Give FOLDER and DATA, or DATA and --model FILE.")
@@ -127,7 +127,7 @@ def replay(
 
     \b
     For example:
-      cloister replay exam-run my-pupils.csv --task-name "Elm Street" -o elm-street.json
+      cloister replay exam-run my-pupils.csv --task-name "Elm Street" -o elm.json
     """
     from cloister.tables.columns import labels_by_task
     from cloister.tables.folder import read_public

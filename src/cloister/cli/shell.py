@@ -50,9 +50,10 @@ def attach(family: typer.Typer, *commands: Callable[..., None]) -> None:
 
 def given(context: typer.Context, *options: str) -> list[str]:
     """Return those of these options that were typed out, as one types them."""
+    spelled = {each.name: max(each.opts, key=len) for each in context.command.params}
     sources = {name: context.get_parameter_source(name) for name in options}
     typed = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
-    return [f"--{name.replace('_', '-')}" for name in typed]
+    return [spelled[name] for name in typed]
 
 
 def _fail(sentence: str) -> Never:

@@ -68,7 +68,7 @@ def verify(
     \b
     For example:
       cloister verify exam-run
-      cloister verify exam-run --head 5f3a...
+      cloister verify exam-run --head $(cat exam-run/head.txt)
     """
     from cloister.tables.folder import require_folder
 

@@ -51,8 +51,10 @@ class DecomposedRegressor(BaseMultiTaskRegressor, _Decomposed):
 
     Parameters
     ----------
-    task, epsilon, delta, relation, bounds, ledger, random_state, lam, clip, rounds, lr, warmup, guard
+    task, epsilon, delta, relation, bounds, ledger, random_state, lam, clip, rounds, lr, sampling, mechanism
         As for `LowRankRegressor`; the automatic step is half as long.
+    warmup, guard
+        As for `LowRankRegressor`.
     shared : {"lowrank", "sparse"}
         What tasks have in common: a subspace, or a few features.
     own : {"entries", "tasks", "squared"}

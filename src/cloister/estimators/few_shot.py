@@ -23,7 +23,7 @@ from cloister.learners.descent import Descent
 from cloister.learners.network.module import Module
 from cloister.learners.network.pixels import glyph_net
 from cloister.plan import Plan
-from cloister.privacy.sampling import Everyone, Sampling
+from cloister.privacy.sampling import Sampling
 from cloister.sharing import Overlap
 from cloister.tasks import Tasks
 
@@ -111,7 +111,7 @@ class FewShotClassifier(Budgeted):
         """Return the plan that `fit` would run on so many tasks with this network."""
         check_count("group_size", self.group_size)
         algorithm = MetaSGD(Module(net), INNER, LAM, CLIP, self.rounds, tail=0.3, finetune=ADAPTING)
-        plan = _paced(self._priced(algorithm, n_tasks, sampling=self.sampling or Everyone()), algorithm)
+        plan = _paced(self._priced(algorithm, n_tasks, sampling=self.sampling), algorithm)
         return Overlap(self.group_size).mark(plan)
 
     def fit(self, tasks: Tasks) -> FewShotClassifier:

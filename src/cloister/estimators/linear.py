@@ -18,6 +18,9 @@ from cloister.errors import InputError
 from cloister.estimators.base import BaseMultiTaskClassifier, BaseMultiTaskRegressor, BasePrivate
 from cloister.estimators.parameters import number_or_auto
 from cloister.learners.linear.losses import LeastSquares, Logistic, Loss, Softmax
+from cloister.plan import Plan
+from cloister.privacy.mechanisms import Mechanism
+from cloister.privacy.sampling import Sampling
 from cloister.tables.codebook import Codebook
 
 __all__ = [
@@ -34,12 +37,23 @@ __all__ = [
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BaseLinear(BasePrivate):
-    """What the estimators here share: a loss and a step that suit the codebook."""
+    """What the estimators here share: many rounds, and a loss and a step that suit the codebook."""
 
     lam: float | Sequence[float] = 0.1
     clip: float | str = "auto"
     rounds: int = 20
     lr: float | str = "auto"
+    sampling: Sampling | None = None
+    mechanism: Mechanism | None = None
+
+    def _plan(self, codebook: Codebook, n_tasks: int) -> Plan:
+        return self._priced(
+            self._algorithm(codebook),
+            n_tasks,
+            caveats=codebook.caveats,
+            sampling=self.sampling,
+            mechanism=self.mechanism,
+        )
 
     @abstractmethod
     def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> Algorithm:
@@ -129,6 +143,11 @@ class LowRankRegressor(BaseMultiTaskRegressor, _Covariance):
     lr : float or "auto"
         Step size. "auto" is what is safe for any encoded rows: 1 for least squares, 4 for two classes and 2
         for more.
+    sampling : Sampling, optional
+        Who takes part in a round (see `cloister.sampling`); everyone by default.
+    mechanism : Mechanism, optional
+        What kind of noise the releases get (see `cloister.mechanisms`), as much as epsilon needs;
+        `Gaussian()` by default.
     accelerated, strong, warmup, averaged
         As for `LowRank`.
     guard : bool
@@ -216,7 +235,7 @@ class MeanRegularizedRegressor(BaseMultiTaskRegressor, _MeanRegularized):
 
     Parameters
     ----------
-    task, epsilon, delta, relation, bounds, ledger, random_state, clip, guard
+    task, epsilon, delta, relation, bounds, ledger, random_state, clip, sampling, mechanism, guard
         As for `LowRankRegressor`.
     lam : float or several
         Penalty on the distance from the mean, at most 1/lr. 0 is single-task learning. Of several, each task

@@ -10,6 +10,9 @@ from typing import Any
 from cloister.document import ESTIMATORS, library_class
 from cloister.errors import InputError
 from cloister.estimators.base import BaseMultiTask
+from cloister.plan import Plan
+from cloister.privacy.mechanisms import Gaussian, NoNoise
+from cloister.privacy.sampling import Everyone
 from cloister.tables.folder import read_run
 from cloister.tables.table_run import TableRun
 
@@ -54,7 +57,7 @@ def load(folder: str | os.PathLike[str], types: Iterable[object] = ()) -> Any:
 
 def _fitted(kind: type[BaseMultiTask], found: TableRun) -> BaseMultiTask:
     try:
-        estimator = kind(**found.settings.parameters, bounds=found.codebook)
+        estimator = kind(**found.settings.parameters, **_of_plan(kind, found.plan), bounds=found.codebook)
     except TypeError as error:
         raise InputError(
             f"estimator.toml has settings that {kind.__name__} does not take: {error}. Restore the file."
@@ -63,3 +66,14 @@ def _fitted(kind: type[BaseMultiTask], found: TableRun) -> BaseMultiTask:
     estimator._check_target(found.codebook)
     estimator._keep(found)
     return estimator
+
+
+def _of_plan(kind: type[BaseMultiTask], plan: Plan) -> dict[str, Any]:
+    """Return the parameters that the plan says, and not the settings, where they are not the default."""
+    said: dict[str, Any] = {}
+    if plan.sampling != Everyone():
+        said["sampling"] = plan.sampling
+    noisy = plan.has_rounds and not isinstance(plan.mechanism, NoNoise)
+    if noisy and plan.mechanism.scaled(1.0) != Gaussian(1.0):
+        said["mechanism"] = plan.mechanism
+    return {name: value for name, value in said.items() if name in kind._get_param_names()}

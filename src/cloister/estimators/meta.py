@@ -119,6 +119,8 @@ class MetaRegressor(BaseMultiTaskRegressor, _Meta):
         Releases.
     lr : float or "auto"
         Step of the meta-models. "auto" is models / lam.
+    sampling, mechanism
+        As for `LowRankRegressor`.
     tail : float
         Share of the rounds whose meta-models are averaged.
 

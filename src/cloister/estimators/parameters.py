@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
 
 from sklearn.base import BaseEstimator
 
@@ -14,7 +13,8 @@ from cloister.algorithm import Algorithm
 from cloister.errors import InputError
 from cloister.ledger import Ledger
 from cloister.plan import Plan
-from cloister.privacy.mechanisms import Gaussian, NoNoise
+from cloister.privacy.mechanisms import Gaussian, Mechanism, NoNoise
+from cloister.privacy.sampling import Everyone, Sampling
 
 __all__ = ["Budgeted", "check_count", "check_word", "number_or_auto"]
 
@@ -50,17 +50,26 @@ class Budgeted(BaseEstimator):  # type: ignore[misc]
     def _delta(self) -> float | None:
         return None if isinstance(self.delta, str) else float(self.delta)
 
-    def _priced(self, algorithm: Algorithm, n_tasks: int, **parts: Any) -> Plan:
+    def _priced(
+        self,
+        algorithm: Algorithm,
+        n_tasks: int,
+        *,
+        caveats: tuple[str, ...] = (),
+        sampling: Sampling | None = None,
+        mechanism: Mechanism | None = None,
+    ) -> Plan:
         """Return the plan of an algorithm with the noise that the budget needs."""
         self._check_parameters()
         silent = math.isinf(self.epsilon)
         plan = Plan(
             algorithm,
-            NoNoise() if silent else Gaussian(),
+            NoNoise() if silent else Gaussian() if mechanism is None else mechanism,
+            Everyone() if sampling is None else sampling,
             n_tasks=n_tasks,
             relation=self.relation,  # type: ignore[arg-type]
             delta=self._delta,
-            **parts,
+            caveats=caveats,
         )
         return plan if silent else plan.calibrate(self.epsilon)
 

@@ -69,7 +69,9 @@ A task that comes later joins:   cloister replay FOLDER own-data.csv --task-name
 
 
 def read_plan(path: Path, types: Iterable[object] = ()) -> Plan:
-    """Read a plan file; whatever is wrong with it is one sentence."""
+    """Read a plan file, or that of a run's folder; whatever is wrong with it is one sentence."""
+    if path.is_dir():
+        return read_plan(path / "plan.toml", types)
     if not path.is_file():
         raise PlanError(f"There is no plan file {path}. Check the path.")
     try:

@@ -1,0 +1,130 @@
+"""What `fit` proposes to run, from a method's name or a plan file: priced before data is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from cloister.cli.methods import Method, kind_of, settings_for
+from cloister.cli.shell import advance, given, note
+from cloister.cli.table import Table
+from cloister.errors import InputError
+from cloister.ledger import Ledger
+from cloister.plan import Plan
+from cloister.tables.fitting import fit_in_folder
+from cloister.tables.folder import read_plan
+from cloister.tables.table_run import EstimatorSettings, TableRun
+
+if TYPE_CHECKING:
+    from cloister.board.billboard import Billboard
+
+__all__ = ["OneRun", "from_methods", "from_plan"]
+
+#: The options that set a parameter of estimators.
+_OPTIONS = {
+    "epsilon": ("epsilon",),
+    "delta": ("delta",),
+    "relation": ("relation",),
+    "groups": ("groups",),
+    "start_from": ("start_from",),
+    "sampling": ("rate", "hidden", "fixed_size", "one_pass"),
+    "mechanism": ("mechanism",),
+}
+
+
+@dataclass(frozen=True)
+class OneRun:
+    """One plan, and which estimator asks for it."""
+
+    plan: Plan
+    made_by: EstimatorSettings
+
+    @property
+    def paragraphs(self) -> list[object]:
+        """What is promised and expected, in words."""
+        return [self.plan.guarantee, f"Forecast, from public numbers alone: {self.plan.forecast()}"]
+
+    @property
+    def document(self) -> dict[str, object]:
+        forecast = self.plan.forecast()
+        return {
+            "tasks": self.plan.n_tasks,
+            "guarantee": self.plan.guarantee.to_dict(),
+            "statement": str(self.plan.guarantee),
+            "forecast": {"low": forecast.low, "high": forecast.high, "rho": forecast.rho},
+        }
+
+    def carry_out(self, folder: Path, table: Table, ledger: Ledger | None, force: bool) -> TableRun:
+        """Run it and leave it in a folder; what was killed goes on."""
+        with advance("Rounds") as progress:
+            return fit_in_folder(
+                folder,
+                self.plan,
+                table.tasks,
+                table.codebook,
+                self.made_by,
+                ledger=ledger,
+                force=force,
+                progress=progress,
+                resumed=_resumed,
+            )
+
+
+def from_methods(
+    context: typer.Context,
+    methods: Sequence[Method],
+    assignments: Iterable[str],
+    parameters: Mapping[str, Any],
+    table: Table,
+) -> OneRun:
+    """Propose what a method's estimator would run; refuse options and settings that it does not have."""
+    kinds = {method: kind_of(method, table.codebook) for method in methods}
+    settings = settings_for(kinds, assignments)
+    typed = {name: given(context, *options) for name, options in _OPTIONS.items()}
+    taken = {method: set(kind._get_param_names()) for method, kind in kinds.items()}
+    for name, options in typed.items():
+        if options and not any(name in names for names in taken.values()):
+            raise InputError(f"{', '.join(methods)} takes no {', '.join(options)}. Leave it out.")
+    models = {
+        method: kind(
+            table.task,
+            **{name: parameters[name] for name in typed if typed[name] and name in taken[method]},
+            **settings[method],
+        )
+        for method, kind in kinds.items()
+    }
+    (model,) = models.values()
+    return OneRun(_plan_of(model, table), EstimatorSettings.of(model, table.ids, named=True))
+
+
+def _plan_of(model: Any, table: Table) -> Plan:
+    labels = [] if table.labels is None else [list(table.labels.values())]
+    plan: Plan = model.plan(len(table.ids), table.codebook, *labels)
+    return plan
+
+
+def from_plan(
+    context: typer.Context, path: Path, types: Iterable[object], table: Table, epsilon: float
+) -> OneRun:
+    """Propose to run a plan file; refuse options that it settles (a draft leaves --epsilon open)."""
+    plan = read_plan(path, types)
+    draft = plan.has_rounds and not plan.mechanism.calibrated
+    open_to = {"groups", "epsilon"} if draft else {"groups"}
+    options = (option for name, each in _OPTIONS.items() if name not in open_to for option in each)
+    if settled := given(context, "method", "settings", *options):
+        raise InputError(f"{path} settles {', '.join(settled)} itself: nothing would change. Leave it out.")
+    if plan.n_tasks != len(table.ids):
+        raise InputError(f"{path} is a plan for {plan.n_tasks} tasks. Got {len(table.ids)} in the table.")
+    plan = replace(plan, caveats=tuple(dict.fromkeys((*plan.caveats, *table.codebook.caveats))))
+    return OneRun(plan.calibrate(epsilon) if draft else plan, EstimatorSettings())
+
+
+def _resumed(board: Billboard) -> None:
+    if board.complete:
+        note("An earlier run of this command was complete, but not yet in place. It is now; nothing was run.")
+    else:
+        note(f"Going on with the unfinished run: {board.rounds} of {board.capacity} releases are posted.")

@@ -1,0 +1,80 @@
+"""`cloister account`: prices of sums and of plans."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_helpers import cloister, ok, refused
+
+from cloister import Plan
+from cloister.algorithms import SharedPrior
+from cloister.learners.linear.regression import Regression
+from cloister.mechanisms import Gaussian
+from cloister.sampling import FixedSize
+
+
+def test_noise_and_epsilon_are_inverse() -> None:
+    for options in ([], ["--one-pass"], ["--rate", "0.1"], ["--fixed-size", "20"]):
+        common = ["--tasks", "200", "--rounds", "10", "--delta", "1e-4", *options, "--json"]
+        asked = json.loads(ok("account", "--epsilon", "1", *common))
+        needed = {row["relation"]: row["noise_multiplier"] for row in asked["relations"]}
+        for row in asked["relations"]:
+            noise = ["--noise-multiplier", repr(row["noise_multiplier"])]
+            given = json.loads(ok("account", *noise, "--relation", row["relation"], *common))
+            assert given["guarantee"]["epsilon"] == pytest.approx(1.0, rel=2e-4)
+            assert given["guarantee"]["relation"] == row["relation"]
+        assert needed["replace"] == pytest.approx(2 * needed["zero_out"], rel=1e-6)
+
+
+def test_one_gaussian_sum_has_the_exact_price() -> None:
+    from cloister.privacy import gaussian_dp
+
+    said = json.loads(ok("account", "--noise-multiplier", "4", "--tasks", "100", "--delta", "1e-3", "--json"))
+    by_relation = {row["relation"]: row["epsilon"] for row in said["relations"]}
+    assert by_relation["zero_out"] == pytest.approx(gaussian_dp.epsilon(1 / 4, 1e-3), rel=1e-6)
+    assert by_relation["replace"] == pytest.approx(gaussian_dp.epsilon(2 / 4, 1e-3), rel=1e-6)
+
+
+def test_a_plan_file_is_priced(work: Path) -> None:
+    said = " ".join(ok("account", "run/plan.toml").split())
+    assert "relation noise multiplier epsilon delta" in said
+    assert "joint differential privacy for each of the 40 tasks" in said
+    epsilons = {
+        r["relation"]: r["epsilon"] for r in json.loads(ok("account", "run/plan.toml", "--json"))["relations"]
+    }
+    guarantee = Plan.load("run/plan.toml").guarantee
+    assert epsilons == {"replace": guarantee.epsilon, "zero_out": guarantee.other_epsilon}
+    Plan(SharedPrior(Regression(3)), Gaussian(), n_tasks=50).save("open.toml")
+    assert refused("account", "open.toml").startswith("open.toml has no noise level yet. ")
+    priced = json.loads(ok("account", "open.toml", "--epsilon", "2", "--json"))
+    assert priced["guarantee"]["epsilon"] == pytest.approx(2, rel=1e-3)
+
+
+def test_account_refuses(work: Path) -> None:
+    plan = Plan(SharedPrior(Regression(3)), Gaussian(1.0), FixedSize(10), n_tasks=50)
+    text = plan.to_toml()
+    assert "hidden = false" in text
+    Path("hidden.toml").write_text(text.replace("hidden = false", "hidden = true"))
+    assert refused("account", "hidden.toml").startswith("FixedSize cannot be hidden: ")
+    sentence = refused("account", "--epsilon", 1, "--tasks", 99, "--fixed-size", 9, "--hidden")
+    assert sentence.startswith("FixedSize cannot be hidden: ")
+    assert "There is no plan file" in refused("account", "nowhere.toml")
+    assert "not a plan file" in refused("account", "exam.csv")
+    Path("odd.toml").write_text('type = "cloister/plan/1"\nalgorithm = 3\nn_tasks = 5\n')
+    assert "algorithm must be of a subclass of Algorithm" in refused("account", "odd.toml")
+    assert "above 0" in refused("account", "--epsilon", "0", "--tasks", "9")
+    assert "above 0" in refused("account", "--noise-multiplier", "-1", "--tasks", "9")
+    assert "--rounds" in refused("account", "--noise-multiplier", "1", "--tasks", "9", "--rounds", "0")
+    for usage in (
+        [],
+        ["--epsilon", "1"],
+        ["--epsilon", "1", "--noise-multiplier", "1", "--tasks", "9"],
+        ["--epsilon", "1", "--tasks", "9", "--hidden"],
+        ["--epsilon", "1", "--tasks", "9", "--rate", "0.1", "--one-pass"],
+        ["run/plan.toml", "--tasks", "9"],
+        ["run/plan.toml", "--relation", "zero_out"],
+        ["--epsilon", "one", "--tasks", "9"],
+    ):
+        assert cloister("account", *usage).exit_code == 2

@@ -1,0 +1,38 @@
+"""`cloister codebook`: a template without a value, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from cli_helpers import BOOK, fit, ok, pupils, refused
+
+from cloister.tables.files import write_csv
+
+
+def test_a_template_that_is_not_filled_in(work: Path) -> None:
+    ok("codebook", "exam.csv", "--task", "school", "--target", "score", "-o", "template.toml")
+    sentence = refused(*fit("--codebook", "template.toml"))
+    assert sentence.startswith("bounds of 'age' in template.toml must be filled in. Got an empty list. ")
+
+
+def test_the_template_holds_no_value(work: Path) -> None:
+    table = pupils()
+    unusual = {"age": table["age"] * 0 + 71.25, "sex": np.full(len(table["age"]), "rarely")}
+    write_csv("exam.csv", table | unusual)
+    ok("codebook", "exam.csv", "--task", "school", "--target", "score", "-o", "t.toml")
+    text = Path("t.toml").read_text()
+    assert "71" not in text
+    assert "rarely" not in text
+    assert "039" not in text
+
+
+def test_codebook_refuses(work: Path) -> None:
+    arguments = ["codebook", "exam.csv", "--task", "school", "--target", "score", "-o", "book.toml"]
+    assert refused(*arguments).startswith("book.toml is already there and is left as it is. ")
+    assert Path("book.toml").read_text() == BOOK
+    ok(*arguments, "--force")
+    assert Path("book.toml").read_text() != BOOK
+    assert "no column 'Score'" in refused("codebook", "exam.csv", "--task", "school", "--target", "Score")
+    assert "different columns" in refused("codebook", "exam.csv", "--task", "age", "--target", "age")
+    assert "no folder" in refused(*arguments[:-1], "nowhere/book.toml")

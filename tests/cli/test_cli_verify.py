@@ -1,0 +1,108 @@
+"""`cloister verify`: damage, edits and forgeries."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+from cli_helpers import cloister, contents, ok, rebuild, refused
+
+from cloister import Billboard, Guarantee
+from cloister.board import Release
+
+
+def fails(check: str) -> dict[str, object]:
+    result = cloister("verify", "run", "--json")
+    assert result.exit_code == 1
+    said = json.loads(result.stdout)
+    assert said["ok"] is False
+    bad = {item["check"]: item["detail"] for item in said["checks"] if item["ok"] is False}
+    assert check in bad
+    assert "does NOT pass" in cloister("verify", "run").stdout
+    return bad
+
+
+def test_a_truncated_board(work: Path) -> None:
+    data = Path("run/board").read_bytes()
+    for size in (len(data) - 1, len(data) // 2, 30, 0):
+        Path("run/board").write_bytes(data[:size])
+        fails("the board is whole")
+        before = contents(work)
+        refused("predict", "run", "exam.csv", "-o", "p.csv")
+        refused("replay", "run", "exam.csv", "--task-name", "000", "-o", "m.json")
+        assert contents(work) == before
+
+
+def test_an_edited_board(work: Path) -> None:
+    data = bytearray(Path("run/board").read_bytes())
+    data[len(data) // 2] ^= 1
+    Path("run/board").write_bytes(data)
+    fails("the board is whole")
+    assert "was edited" in refused("replay", "run", "exam.csv", "--task-name", "000")
+
+
+def test_no_changed_byte_is_passed_over_or_ends_in_a_traceback(work: Path) -> None:
+    data = Path("run/board").read_bytes()
+    rng = np.random.default_rng(0)
+    for at in rng.choice(len(data), 40, replace=False):
+        changed = bytearray(data)
+        changed[at] ^= 1 << rng.integers(8)
+        Path("run/board").write_bytes(changed)
+        assert cloister("verify", "run").exit_code == 1
+
+
+def test_a_forged_board(work: Path) -> None:
+    original = Path("run/board").read_bytes()
+    rebuild(lambda release, digest: (Release(release.value, **release.facts() | {"noise": 0.1}), digest))
+    fails("every release has the noise that the plan prices")
+    Path("run/board").write_bytes(original)
+    rebuild(lambda release, digest: (Release(release.value, **release.facts() | {"channel": 7}), digest))
+    fails("every release has the noise that the plan prices")
+    Path("run/board").write_bytes(original)
+    rebuild(lambda release, digest: (release, digest | {"mean": digest["mean"] + 1e-3}))
+    fails("what is posted follows from the releases")
+    Path("run/board").write_bytes(original)
+    rebuild(lambda release, digest: (release, digest))
+    ok("verify", "run")
+
+
+def test_an_unfinished_board(work: Path) -> None:
+    board = Billboard.load("run/board")
+    board.before(board.rounds - 1).save("run/board")
+    fails("the run is complete")
+    assert "Finish the run first" in refused("replay", "run", "exam.csv", "--task-name", "000")
+
+
+def test_a_changed_plan_or_guarantee(work: Path) -> None:
+    plan = Path("run/plan.toml").read_text()
+    Path("run/plan.toml").write_text(plan.replace("n_tasks = 40", "n_tasks = 60"))
+    fails("the board belongs to the plan")
+    Path("run/plan.toml").write_text("n_tasks = ")
+    fails("the plan can be read")
+    Path("run/plan.toml").write_text(plan)
+    said = Path("run/guarantee.json").read_text()
+    Path("run/guarantee.json").write_text(re.sub(r'"epsilon": [\d.]+', '"epsilon": 0.1', said, count=1))
+    bad = fails("the guarantee is what plan and board give")
+    assert "epsilon = 0.1" in str(bad["the guarantee is what plan and board give"])
+    Path("run/guarantee.json").unlink()
+    fails("the guarantee is what plan and board give")
+    Path("run/guarantee.json").write_text(said)
+    Path("run/guarantee.txt").write_text("Perfectly safe.\n")
+    fails("the guarantee is what plan and board give")
+    claimed = dataclasses.replace(
+        Guarantee.from_dict(json.loads(said)), noise="made by angels, perfectly private"
+    )
+    Path("run/guarantee.json").write_text(claimed.to_json())
+    Path("run/guarantee.txt").write_text(f"{claimed}\n")
+    fails("the guarantee is what plan and board give")  # the board itself says what noise it has
+
+
+def test_verify_says_when_the_guarantee_does_not_hold(work: Path) -> None:
+    said = ok("fit", "exam.csv", "--codebook", "book.toml", "-o", "bare", "--epsilon", "inf")
+    assert "NOT PRIVATE" in said
+    assert "does NOT hold" in " ".join(ok("verify", "bare").split())
+    assert json.loads(ok("verify", "bare", "--json"))["holds"] is False
+    assert "is not the folder of a run: it has no plan.toml" in refused("verify", ".")
