@@ -236,3 +236,20 @@ def test_one_rule_for_what_is_pickled(fitted, tmp_path):
     assert own.predict(ROWS_ONLY)[0] == pickle.loads(pickle.dumps(own)).predict(ROWS_ONLY)[0]
     with pytest.raises(InputError, match=r"A stream .* is not pickled\. Give it a journal"):
         pickle.dumps(TaskStream.__new__(TaskStream))
+
+
+# Notebooks --------------------------------------------------------------------------------------------------
+
+
+def test_notebooks_show_the_diagram_and_the_public_facts_and_nothing_of_any_task(fitted):
+    """Warnings are errors here: scikit-learn's reader of docstrings must not stumble over ours."""
+    with config_context(display="diagram"):
+        assert "guarantee" not in clone(fitted)._repr_html_()
+        alone = fitted._repr_mimebundle_()["text/html"]
+        within = make_pipeline(FunctionTransformer(), fitted)._repr_html_()
+    assert f"<td>{TASKS}, each with a model of its own" in alone
+    assert "<th>guarantee</th><td>DOES NOT HOLD (the noise is drawn from a seed" in alone
+    for shown in (alone, within):
+        assert "SharedPriorRegressor" in shown
+        assert "coef_" not in shown
+        assert "intercept_" not in shown

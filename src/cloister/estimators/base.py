@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
@@ -23,6 +23,7 @@ from cloister.algorithm import Algorithm
 from cloister.arrays import Array, Floats, States
 from cloister.engines.run import run
 from cloister.errors import InputError, PrivateDataError, check_one_owner
+from cloister.estimators.notebook import ShownInNotebooks
 from cloister.estimators.parameters import Budgeted
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.regression import Regression
@@ -47,7 +48,7 @@ __all__ = ["BaseMultiTask", "BaseMultiTaskClassifier", "BaseMultiTaskRegressor",
 
 
 @dataclass(eq=False, repr=False)
-class BaseMultiTask(BaseEstimator, ABC):  # type: ignore[misc]
+class BaseMultiTask(ShownInNotebooks, ABC):
     """The table, the plan, the run, and who gets which model."""
 
     task: str | int | None = None
