@@ -232,10 +232,10 @@ class Codebook:
     def column_names(self) -> tuple[str, ...]:
         """Names of the encoded columns without the intercept, e.g. ``("age", "sex[M]", "age:sex[M]")``."""
         own = [name for part in self.features for name in block_names(part)]
-        return (*own, *(f"{own[i]}:{own[j]}" for i, j in self._products.T))
+        return (*own, *(f"{own[i]}:{own[j]}" for i, j in self.products.T))
 
     @cached_property
-    def _products(self) -> NDArray[np.int64]:
+    def products(self) -> NDArray[np.int64]:
         """Positions of the two columns, of features, whose product is each column of an interaction."""
         ends = np.cumsum([0, *(len(block_names(part)) for part in self.features)])
         span = {name: range(*ends[i : i + 2]) for i, name in enumerate(self.names)}
@@ -273,7 +273,7 @@ class Codebook:
         """Columns in the user's units: clipped numbers, their transforms, and 0/1 indicators of levels."""
         table = _table(columns, self.names)
         own = np.hstack([block_columns(part, accepted(part, table[part.name], at)) for part in self.features])
-        one, two = self._products
+        one, two = self.products
         return np.hstack([own, own[:, one] * own[:, two]]) if len(one) else own
 
     def encode(self, columns: Columns, at: At | None = None) -> NDArray[np.float64]:
@@ -287,7 +287,7 @@ class Codebook:
         rows = np.ones((len(units), self.width))
         np.divide(np.subtract(own, center, out=own), half, out=own)
         np.clip(own, -1.0, 1.0, out=rows[:, 1 : 1 + len(center)])
-        one, two = 1 + self._products
+        one, two = 1 + self.products
         np.multiply(rows[:, one], rows[:, two], out=rows[:, 1 + len(center) :])
         return np.divide(rows, self.row_scale, out=rows)
 
@@ -345,7 +345,7 @@ class Codebook:
             f"weights must have {self.width} entries in their last axis, intercept first. Got shape "
             f"{w.shape}. Use the weights of a model that was fitted with this codebook.",
         )
-        (center, half), (start, scale), (one, two) = self._affine, self._target_affine, self._products
+        (center, half), (start, scale), (one, two) = self._affine, self._target_affine, self.products
         w = w * (scale / self.row_scale)
         coef = w[..., 1 : 1 + len(center)] / half
         intercept = start + w[..., 0] - coef @ center

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -91,6 +92,25 @@ class TaskModel:
         features = {k: v for k, v in columns.features.items() if k in self.codebook.names}
         rows = encode_rows(self.codebook, replace(columns, features=features))
         return rows, self.arrays, np.zeros(len(rows), dtype=np.intp)
+
+    def to_sklearn(self) -> Any:
+        """Return the model as an estimator of scikit-learn's own, for where cloister is not installed.
+
+        It predicts numbers within the target's bounds, or classes and their probabilities (in the order of
+        its `classes_`, sorted), as this model does, from a data frame with the same columns; without
+        standard deviations. Cells must be written as the codebook lists them: it does not take "yes" for
+        True. Dates are refused. Pickle it, or use skops; the file is this task's own.
+
+        Examples
+        --------
+        >>> book = Codebook.from_mapping({0: (0, 100), "y": (0, 10)}, 1)
+        >>> model = TaskModel.of("Elm", book, {"coef": np.array([0.0, 2**0.5])})
+        >>> model.to_sklearn().predict([[10], [50], [900]]), model.predict([[10], [50], [900]])
+        (array([ 1.,  5., 10.]), array([ 1.,  5., 10.]))
+        """
+        from cloister.tables.export import stock_estimator
+
+        return stock_estimator(self)
 
     def save(self, path: str | os.PathLike[str], *, synced: bool = True) -> Path:
         """Write the model to a JSON file that its owner alone can read; one that is there is replaced."""
