@@ -32,6 +32,7 @@ from cloister.privacy.mechanisms import Gaussian, Mechanism
 from cloister.privacy.randomness import Origin, Randomness
 from cloister.privacy.sampling import Everyone, Sampling
 from cloister.privacy.schedule import Schedule
+from cloister.privacy.tradeoff import FALSE_ALARMS
 
 __all__ = ["Plan"]
 
@@ -101,19 +102,53 @@ class Plan:
             accounting.check_delta(delta, self.n_tasks)
         object.__setattr__(self, "delta", delta)
 
-    def calibrate(self, epsilon: float, delta: float | None = None) -> Plan:
-        """Return the plan with as little noise as (epsilon, delta) allows; it never overspends."""
-        if not epsilon > 0:
+    def calibrate(
+        self,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        *,
+        detection: float | None = None,
+        false_alarms: float = FALSE_ALARMS,
+    ) -> Plan:
+        """Return the plan with as little noise as a target allows; it never overspends.
+
+        Parameters
+        ----------
+        epsilon, delta : float
+            The target, or delta alone beside `detection`.
+        detection : float
+            Instead of epsilon, a risk: the largest share of cases in which all others together may detect
+            what one task holds (or, under zero_out, that it takes part). Epsilon follows.
+        false_alarms : float, default=0.05
+            Share of cases in which their test may raise a false alarm. Guessing detects as much.
+
+        Examples
+        --------
+        >>> from cloister.algorithms import MeanRegularized
+        >>> from cloister.learners import LeastSquares
+        >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=5), n_tasks=200).calibrate(detection=0.10)
+        >>> round(plan.guarantee.detection(), 3), round(plan.guarantee.epsilon, 2)
+        (0.1, 1.05)
+        """
+        if (epsilon is None) == (detection is None):
+            raise PlanError("calibrate needs one target: epsilon, or detection. Use calibrate(epsilon=1.0).")
+        if epsilon is not None and not epsilon > 0:
             raise PlanError(f"epsilon must be > 0. Got {epsilon}. Use Independent() to release nothing.")
-        plan = self if delta is None else replace(self, delta=delta)
-        if math.isinf(epsilon):
+        if epsilon is not None and math.isinf(epsilon):
             raise PlanError("epsilon must be finite. Use mechanism=NoNoise() for a non-private run.")
+        plan = self if delta is None else replace(self, delta=delta)
         if not plan.has_rounds:
             return plan
         assert plan.delta is not None
-        budget = accounting.calibrate(
-            lambda mu: replace(plan, mechanism=plan.mechanism.scaled(mu)).cost, epsilon, plan.delta
-        )
+
+        def cost_of(mu: float) -> Cost:
+            return replace(plan, mechanism=plan.mechanism.scaled(mu)).cost
+
+        if epsilon is not None:
+            budget = accounting.calibrate(cost_of, epsilon, plan.delta)
+        else:
+            assert detection is not None
+            budget = accounting.calibrate_detection(cost_of, detection, false_alarms, plan.delta)
         return replace(plan, mechanism=plan.mechanism.scaled(budget))
 
     @property

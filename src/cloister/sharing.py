@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from cloister.errors import InputError
 from cloister.plan import Plan
 from cloister.privacy.accounting import group_epsilon
-from cloister.privacy.guarantee import rounded_up
+from cloister.privacy.rounding import rounded_up
 from cloister.tasks import Tasks
 
 __all__ = ["Overlap", "OverlapCount", "overlap"]

@@ -189,7 +189,7 @@ def test_every_file_says_its_format_and_a_later_one_is_refused_by_it(tasks, old,
     for path, format, read in (
         (old / "new.toml", "cloister codebook 1", cl.Codebook.load),
         (old / "s0.json", "cloister task model 1", TaskModel.load),
-        (old / "guarantee.json", "cloister guarantee 2", guarantee),
+        (old / "guarantee.json", "cloister guarantee 3", guarantee),
     ):
         with pytest.raises(cl.errors.InputError, match=f"says format = '{format[:-1]}7'.* reads '{format}'"):
             read(newer(path, format))

@@ -18,14 +18,29 @@ from cloister.sampling import FixedSize
 def test_noise_and_epsilon_are_inverse() -> None:
     for options in ([], ["--one-pass"], ["--rate", "0.1"], ["--fixed-size", "20"]):
         common = ["--tasks", "200", "--rounds", "10", "--delta", "1e-4", *options, "--json"]
-        asked = json.loads(ok("account", "--epsilon", "1", *common))
-        needed = {row["relation"]: row["noise_multiplier"] for row in asked["relations"]}
-        for row in asked["relations"]:
-            noise = ["--noise-multiplier", repr(row["noise_multiplier"])]
-            given = json.loads(ok("account", *noise, "--relation", row["relation"], *common))
+        needed = {}
+        for relation in ("replace", "zero_out"):
+            asked = json.loads(ok("account", "--epsilon", "1", "--relation", relation, *common))
+            first, second = asked["relations"]  # two prices of one and the same noise
+            assert (first["relation"], first["noise_multiplier"]) == (relation, second["noise_multiplier"])
+            assert second["epsilon"] == asked["guarantee"]["other_epsilon"]
+            assert first["detection"] == asked["guarantee"]["detection"]["at_most"]
+            needed[relation] = first["noise_multiplier"]
+            noise = ["--noise-multiplier", repr(needed[relation])]
+            given = json.loads(ok("account", *noise, "--relation", relation, *common))
             assert given["guarantee"]["epsilon"] == pytest.approx(1.0, rel=2e-4)
-            assert given["guarantee"]["relation"] == row["relation"]
         assert needed["replace"] == pytest.approx(2 * needed["zero_out"], rel=1e-6)
+
+
+def test_noise_is_found_for_a_risk(work: Path) -> None:
+    said = json.loads(ok("account", "--detection", "0.1", "--tasks", "100", "--rounds", "5", "--json"))
+    assert said["guarantee"]["detection"] == {"false_alarms": 0.05, "at_most": pytest.approx(0.1, rel=1e-3)}
+    rates = ["--detection", "0.02", "--false-alarms", "0.01"]
+    rare = json.loads(ok("account", *rates, "--tasks", "100", "--json"))["relations"][0]
+    assert (rare["false_alarms"], rare["detection"]) == (0.01, pytest.approx(0.02, rel=1e-3))
+    words = " ".join(ok("account", "run/plan.toml", "--detection", "0.2").split())
+    assert "detect it in at most 20 % of cases" in words
+    assert "detection must be above false_alarms" in refused("account", "--detection", "0.01", "--tasks", "9")
 
 
 def test_one_gaussian_sum_has_the_exact_price() -> None:
@@ -39,7 +54,7 @@ def test_one_gaussian_sum_has_the_exact_price() -> None:
 
 def test_a_plan_file_is_priced(work: Path) -> None:
     said = " ".join(ok("account", "run/plan.toml").split())
-    assert "relation noise multiplier epsilon delta" in said
+    assert "The same noise has two prices" in said
     assert "joint differential privacy for each of the 40 tasks" in said
     epsilons = {
         r["relation"]: r["epsilon"] for r in json.loads(ok("account", "run/plan.toml", "--json"))["relations"]
@@ -71,6 +86,8 @@ def test_account_refuses(work: Path) -> None:
         [],
         ["--epsilon", "1"],
         ["--epsilon", "1", "--noise-multiplier", "1", "--tasks", "9"],
+        ["--epsilon", "1", "--detection", "0.1", "--tasks", "9"],
+        ["run/plan.toml", "--epsilon", "1", "--detection", "0.1"],
         ["--epsilon", "1", "--tasks", "9", "--hidden"],
         ["--epsilon", "1", "--tasks", "9", "--rate", "0.1", "--one-pass"],
         ["run/plan.toml", "--tasks", "9"],

@@ -78,6 +78,7 @@ def test_the_guarantee_says_that_clusters_are_public():
     assert guarantee.holds
     assert guarantee.n_tasks == M
     assert guarantee.epsilon == pytest.approx(2.0, rel=1e-3)
+    assert guarantee.mu == pytest.approx(PLAN.guarantee.mu)
     assert "the run of its own cluster alone; which one that is counts as public" in str(guarantee)
     assert not run_clusters(PLAN, TASKS, PLACES, random_state=0).guarantee.holds
 

@@ -1,4 +1,4 @@
-"""``cloister account``: what a plan costs, what noise gives, and what an epsilon needs."""
+"""``cloister account``: what a plan costs, what noise gives, and what an epsilon or a risk needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cloister.channel import Relation
-from cloister.cli.options import Delta, Json, Neighbours, Types
+from cloister.cli.options import Delta, Detection, FalseAlarms, Json, Neighbours, Types
 from cloister.cli.participation import FixedSize, Hidden, OnePass, Rate, sampling_of
 from cloister.cli.shell import emit, given, positive, say, show_table
 
@@ -30,6 +30,8 @@ def account(
         Path | None, typer.Argument(metavar="PLAN", help="A plan file or the folder of a run, or nothing.")
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Ask what noise this epsilon needs.")] = None,
+    detection: Detection = None,
+    false_alarms: FalseAlarms = 0.05,
     noise_multiplier: _Noise = None,
     tasks: Annotated[int | None, typer.Option(help="Number of tasks, a public number.")] = None,
     rounds: Annotated[int, typer.Option(help="Number of noisy sums.")] = 1,
@@ -46,12 +48,14 @@ def account(
 
     Without a plan file, rounds are plain sums of one clipped message a task. The noise multiplier is the
     standard deviation of the noise over the clip. One task moves such a sum by 1 clip if it is left out
-    (zero_out) and by 2 if its data are replaced (replace).
+    (zero_out) and by 2 if its data are replaced (replace): one and the same noise has two prices. The noise
+    is set for --relation, and the table has both prices of it.
 
     \b
     For example:
       cloister account exam-run
       cloister account --epsilon 1 --tasks 139 --rounds 20
+      cloister account --detection 0.10 --tasks 139 --rounds 20
       cloister account --noise-multiplier 30 --tasks 139 --rounds 20
       cloister account --noise-multiplier 2 --tasks 5000 --rounds 100 \
           --rate 0.05 --hidden
@@ -60,26 +64,36 @@ def account(
         own = ("noise_multiplier", "tasks", "rounds", "relation", "rate", "hidden", "fixed_size", "one_pass")
         if said := given(context, *own):
             raise typer.BadParameter(
-                f"A plan file says {', '.join(said)} itself: only --epsilon and --delta go with it."
+                f"A plan file says {', '.join(said)} itself: only --epsilon or --detection, and --delta, go "
+                "with it."
             )
-        return _show([_from_file(plan, epsilon, delta, types)], json)
-    if (epsilon is None) == (noise_multiplier is None):
-        raise typer.BadParameter("Give a plan file, or exactly one of --epsilon and --noise-multiplier.")
+        if epsilon is not None and detection is not None:
+            raise typer.BadParameter("Give --epsilon or --detection, not both.")
+        found = _from_file(plan, epsilon, detection, false_alarms, delta, types)
+        return _show(found, false_alarms, json)
+    if sum(target is not None for target in (epsilon, detection, noise_multiplier)) != 1:
+        raise typer.BadParameter(
+            "Give a plan file, or exactly one of --epsilon, --detection and --noise-multiplier."
+        )
     if tasks is None:
         raise typer.BadParameter("--tasks is needed: what delta means depends on the number of tasks.")
-    sampling = sampling_of(rate, hidden, fixed_size, one_pass)
-    sums = [_sum_plan(r, sampling, tasks, rounds, delta) for r in (relation, relation.other)]
-    _show([_priced(each, epsilon, noise_multiplier) for each in sums], json)
+    sums = _sum_plan(relation, sampling_of(rate, hidden, fixed_size, one_pass), tasks, rounds, delta)
+    if noise_multiplier is None:
+        return _show(_calibrated(sums, epsilon, detection, false_alarms), false_alarms, json)
+    return _show(_with_noise(sums, noise_multiplier), false_alarms, json)
 
 
-def _priced(plan: Plan, epsilon: float | None, multiplier: float | None) -> Plan:
-    """Return a plan of plain sums with the noise that was asked for, or that an epsilon needs."""
+def _calibrated(plan: Plan, epsilon: float | None, detection: float | None, false_alarms: float) -> Plan:
+    if epsilon is not None:
+        return plan.calibrate(positive("--epsilon", epsilon))
+    return plan.calibrate(detection=detection, false_alarms=false_alarms)
+
+
+def _with_noise(plan: Plan, multiplier: float) -> Plan:
+    """Return a plan of plain sums with the noise that was asked for."""
     from cloister.algorithm import Budget
     from cloister.privacy.mechanisms import Gaussian
 
-    if epsilon is not None:
-        return plan.calibrate(positive("--epsilon", epsilon))
-    assert multiplier is not None
     rounds = plan.algorithm.schedule(plan.n_tasks, Budget(1.0, plan.mechanism.pure))
     reach = rounds[0].channels[0].sensitivity(plan.relation)
     return replace(
@@ -87,15 +101,22 @@ def _priced(plan: Plan, epsilon: float | None, multiplier: float | None) -> Plan
     )
 
 
-def _from_file(path: Path, epsilon: float | None, delta: float | None, types: list[str] | None) -> Plan:
+def _from_file(
+    path: Path,
+    epsilon: float | None,
+    detection: float | None,
+    false_alarms: float,
+    delta: float | None,
+    types: list[str] | None,
+) -> Plan:
     from cloister.errors import PlanError
     from cloister.tables.folder import read_plan
 
     plan = read_plan(path, types or ())
     if delta is not None:
         plan = replace(plan, delta=delta)
-    if epsilon is not None:
-        return plan.calibrate(positive("--epsilon", epsilon))
+    if epsilon is not None or detection is not None:
+        return _calibrated(plan, epsilon, detection, false_alarms)
     if plan.has_rounds and not plan.mechanism.calibrated:
         raise PlanError(f"{path} has no noise level yet. Add --epsilon to see what one would need.")
     return plan
@@ -119,20 +140,23 @@ def _multiplier(plan: Plan) -> float | None:
     return noises.pop() if len(noises) == 1 else None
 
 
-def _rows(plans: list[Plan]) -> list[dict[str, Any]]:
-    first = plans[0].guarantee
-    rows = [
-        {"relation": p.relation.value, "noise_multiplier": _multiplier(p), "epsilon": p.guarantee.epsilon}
-        for p in plans
-    ]
-    if len(plans) == 1:
-        other = rows[0] | {"relation": plans[0].relation.other.value, "epsilon": first.other_epsilon}
-        rows.append(other)
-    return rows
+def _rows(plan: Plan, false_alarms: float) -> list[dict[str, Any]]:
+    """Return the prices of the plan's noise under both relations, its own first."""
+    from cloister.privacy.accounting import price, tradeoff
+
+    assert plan.delta is not None
+    rows = []
+    for relation in (plan.relation, plan.relation.other):
+        cost = plan.cost_under(relation)
+        curve = tradeoff(cost, delta=plan.delta)
+        rate = 1.0 if curve is None else curve.detection(false_alarms)
+        epsilon = price(cost, plan.delta).epsilon
+        rows.append({"relation": relation.value, "epsilon": epsilon, "detection": rate})
+    return [row | {"noise_multiplier": _multiplier(plan), "false_alarms": false_alarms} for row in rows]
 
 
-def _show(plans: list[Plan], json: bool) -> None:
-    plan, rows = plans[0], _rows(plans)
+def _show(plan: Plan, false_alarms: float, json: bool) -> None:
+    rows = _rows(plan, false_alarms)
     if json:
         return emit(
             {
@@ -144,14 +168,24 @@ def _show(plans: list[Plan], json: bool) -> None:
                 "statement": str(plan.guarantee),
             }
         )
-    say(f"{plan.n_tasks} tasks, {len(plan.rounds)} noisy sum(s); {plan.sampling.describe()}.")
-    show_table(["relation", "noise multiplier", "epsilon", "delta"], (_cells(row, plan) for row in rows))
+    noise = rows[0]["noise_multiplier"]
+    level = "its level varies" if noise is None else f"noise multiplier {noise:.5g}"
+    say(
+        f"{plan.n_tasks} tasks, {len(plan.rounds)} noisy sum(s); {plan.sampling.describe()}.",
+        f"The noise is set for {plan.relation.value} ({level}). The same noise has two prices, at delta = "
+        f"{plan.delta:.4g}:",
+    )
+    heads = ["what is hidden (relation)", "epsilon", f"detected, of {100 * false_alarms:g} % false alarms"]
+    show_table(heads, (_cells(row) for row in rows))
     say(plan.guarantee, apart=True)
     return None
 
 
-def _cells(row: dict[str, Any], plan: Plan) -> list[str]:
-    from cloister.privacy.guarantee import rounded_up
+_HIDDEN = {"replace": "what a task's data are (replace)", "zero_out": "that a task takes part (zero_out)"}
 
-    noise = "varies" if row["noise_multiplier"] is None else rounded_up(row["noise_multiplier"], 5)
-    return [row["relation"], noise, rounded_up(row["epsilon"], 5), f"{plan.delta:.4g}"]
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    from cloister.privacy.rounding import rounded_up
+    from cloister.privacy.statement import percent
+
+    return [_HIDDEN[row["relation"]], rounded_up(row["epsilon"], 5), f"at most {percent(row['detection'])}"]

@@ -10,7 +10,20 @@ import typer
 from cloister.channel import Relation
 from cloister.cli.own_types import own_types
 
-__all__ = ["Data", "Delta", "Folder", "Force", "Json", "Neighbours", "Output", "OwnData", "TaskName", "Types"]
+__all__ = [
+    "Data",
+    "Delta",
+    "Detection",
+    "FalseAlarms",
+    "Folder",
+    "Force",
+    "Json",
+    "Neighbours",
+    "Output",
+    "OwnData",
+    "TaskName",
+    "Types",
+]
 
 Data = Annotated[
     Path, typer.Argument(metavar="DATA", help="CSV or Parquet file with a line of column names.")
@@ -21,6 +34,11 @@ OwnData = Annotated[
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a run; its public part is enough.")]
 TaskName = Annotated[str, typer.Option(help="Which task this is.")]
 Delta = Annotated[float | None, typer.Option(help="Default: min(m^-1.5, 1/(10 m)) for m tasks.")]
+Detection = Annotated[
+    float | None,
+    typer.Option(help="Instead of --epsilon: how often the others together may detect one task's data."),
+]
+FalseAlarms = Annotated[float, typer.Option(help="With how many false alarms; guessing detects as many.")]
 Neighbours = Annotated[Relation, typer.Option(help="Neighbours: a task's data replaced, or left out.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="File to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite what is already there.")]

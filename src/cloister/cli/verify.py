@@ -161,28 +161,49 @@ def _codebook_fits(seen: _Evidence) -> str:
 
 
 def _guarantee_follows(seen: _Evidence) -> str:
-    from cloister.privacy.guarantee import Guarantee
+    from cloister.privacy.guarantee import FORMAT, Guarantee
+    from cloister.privacy.statement import percent
 
     path = seen.folder / "guarantee.json"
     try:
-        claimed = Guarantee.from_dict(json_.loads(path.read_text(encoding="utf-8")))
+        document = json_.loads(path.read_text(encoding="utf-8"))
+        claimed = Guarantee.from_dict(document)
     except (OSError, TypeError, ValueError) as error:
         raise InputError(f"guarantee.json cannot be read: {error}") from None
-    due = seen.plan.guarantee_on(seen.board)
+    due, current = seen.plan.guarantee_on(seen.board), document.get("format") == FORMAT
     said = claimed.to_dict()
     for name, value in due.to_dict().items():
-        stated = said[name]
-        if not (_close(stated, value) if isinstance(value, float) else stated == value):
-            raise InputError(f"it says {name} = {stated!r}, plan and board give {value!r}.")
+        if name in ("detection", "statement"):  # they follow from the others
+            if not _agree(document.get(name, said[name]), said[name]):
+                raise InputError(f"its {name} is not what its numbers say.")
+        elif not _agree(said[name], value) and (current or name != "curve"):  # older ones have no curve
+            raise InputError(f"it says {name} = {_shown(said[name])}, plan and board give {_shown(value)}.")
     words = seen.folder / "guarantee.txt"
-    if words.is_file() and words.read_text(encoding="utf-8").strip() != str(claimed):
+    if current and words.is_file() and words.read_text(encoding="utf-8").strip() != str(claimed):
         raise InputError("guarantee.txt does not say what guarantee.json says.")
     seen.guarantee = claimed
-    return f"epsilon {claimed.epsilon:.6g}, delta {claimed.delta:.3g}, {claimed.relation}"
+    rate = f"detected at most {percent(claimed.detection())}"
+    return f"epsilon {claimed.epsilon:.6g}, delta {claimed.delta:.3g}, {claimed.relation}, {rate}"
 
 
-def _close(said: object, value: float) -> bool:
-    return isinstance(said, float) and math.isclose(said, value, rel_tol=1e-9)
+def _close(said: object, value: float, tolerance: float = 1e-9) -> bool:
+    return isinstance(said, float) and math.isclose(said, value, rel_tol=tolerance)
+
+
+def _agree(said: object, due: object, tolerance: float = 1e-9) -> bool:
+    """Compare what JSON can hold. Points of a curve have six digits: another machine may flip the last."""
+    if isinstance(due, dict):
+        return isinstance(said, dict) and all(_agree(said.get(k), due.get(k)) for k in {**said, **due})
+    if isinstance(due, list):
+        if not isinstance(said, list) or len(said) != len(due):
+            return False
+        return all(_agree(a, b, 1e-5) for a, b in zip(said, due, strict=True))
+    return _close(said, due, tolerance) if isinstance(due, float) else said == due
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 #: Key, what is checked, which checks must have passed before, and how.

@@ -24,6 +24,7 @@ from cloister.errors import InputError, PlanError
 from cloister.ledger import Ledger
 from cloister.ledger.charges import exposure
 from cloister.plan import Plan
+from cloister.privacy.accounting import tradeoff
 from cloister.privacy.guarantee import Guarantee, guarantee_for
 from cloister.privacy.randomness import source_of
 from cloister.roster import Roster, is_missing, task_name
@@ -57,8 +58,10 @@ class ClusterRuns:
         costliest = max(plans, key=lambda plan: plan.prices.own.epsilon)
         other = max((plan.prices.other for plan in plans), key=lambda price: price.epsilon)
         run = next(done for done in self.runs.values() if done.plan is costliest)
+        assert costliest.delta is not None
+        curve = tradeoff(*(plan.cost for plan in plans), delta=costliest.delta)
         return guarantee_for(
-            replace(costliest.prices, other=other),
+            replace(costliest.prices, other=other, curve=curve),
             costliest.noise_on(run.board),
             merged(*(done.guarantee.doubts for done in self.runs.values())),
             n_tasks=len(self.clusters),

@@ -6,7 +6,7 @@ import operator
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from cloister.engines.workers import Engine, check_groups, group_positions
 from cloister.errors import InputError, PlanError, check_one_owner
 from cloister.ledger import Ledger
 from cloister.plan import Plan
+from cloister.privacy.all_runs import AllRuns
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.participation import Participation
 from cloister.privacy.sampling import InOrder
@@ -72,11 +73,12 @@ class Run:
     board: Billboard
     private: PrivateRun = field(repr=False)
     roster: Roster
+    all_runs: AllRuns | None = None
 
     @property
     def guarantee(self) -> Guarantee:
-        """The plan's guarantee, with the noise that was really used."""
-        return self.plan.guarantee_on(self.board)
+        """The plan's guarantee, with the noise that was really used and what its ledger says of all runs."""
+        return replace(self.plan.guarantee_on(self.board), all_runs=self.all_runs)
 
     def model(self, task: object) -> States:
         """Return one task's own model. Give it to that task alone."""
@@ -154,6 +156,7 @@ def run(
                 workers = stack.enter_context(engine.workers(plan, tasks, seeds))
                 if ledger is not None:
                     curator.charge(ledger)
+                all_runs = None if ledger is None else ledger.balance.all_runs
             except (InputError, PlanError):  # it may not take place, and nothing was recorded
                 kept.discard()
                 raise
@@ -161,7 +164,7 @@ def run(
             board = curator.rounds(workers, progress)
             models = workers.finish(board, kept.folder)
             private = PrivateRun(np.array(roster.names), models, curator.coins, seeds, workers.rejected())
-        finished = Run(plan, board, private, roster)
+        finished = Run(plan, board, private, roster, all_runs)
         kept.finish()
         if save is not None:
             save(finished)

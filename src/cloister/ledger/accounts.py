@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cloister.channel import Relation
-from cloister.doubts import Doubt
+from cloister.doubts import Doubt, merged
 from cloister.errors import BudgetError, InputError, LedgerError, PlanError
 from cloister.ledger.charges import Account, Charge, exposure
 from cloister.privacy import gaussian_dp
 from cloister.privacy.accounting import check_delta
-from cloister.privacy.events import Cost
+from cloister.privacy.all_runs import AllRuns
+from cloister.privacy.events import Cost, RelationName
 
 __all__ = ["Balance", "Ledger", "Store"]
 
@@ -56,6 +57,15 @@ class Balance:
     def remaining(self) -> float:
         """The epsilon that one more run alone could have."""
         return self._epsilon(max(0.0, self.account.mu**2 - self.squares))
+
+    @property
+    def all_runs(self) -> AllRuns:
+        """What all charged runs promise together: those so far, and all that the budget allows."""
+        account = self.account
+        spent, budget = math.sqrt(self.squares), account.mu
+        doubts = merged(*(charge.doubts for charge in self.charges))
+        relation: RelationName = account.relation.value
+        return AllRuns(account.population, len(self.charges), relation, spent, budget, doubts)
 
     def spent_by(self, group: int) -> float:
         """Epsilon of all runs so far for the owner of `group` tasks."""

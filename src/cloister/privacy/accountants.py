@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from cloister.privacy import gamma, gaussian_dp, hidden, visible
-from cloister.privacy.composition import composition_bound
+from cloister.privacy.composition import composition_bound, composition_delta
 from cloister.privacy.events import Cost, GammaEvent, GaussianEvent, PureEvent
 from cloister.privacy.sampling import Epochs, Everyone, FixedSize, OnePass
 
@@ -240,17 +240,7 @@ class PureDP:
         return composition_bound(self._epsilons(cost), delta)
 
     def delta(self, cost: Cost, epsilon: float) -> float:
-        epsilons = self._epsilons(cost)
-        if composition_bound(epsilons, 0.0) <= epsilon:
-            return 0.0
-        if math.isinf(math.fsum(epsilons)) or composition_bound(epsilons, 1 - 1e-9) > epsilon:
-            return 1.0
-        low, high = -700.0, math.log(1 - 1e-9)
-        for _ in range(100):
-            middle = (low + high) / 2
-            good = composition_bound(epsilons, math.exp(middle)) <= epsilon
-            low, high = (low, middle) if good else (middle, high)
-        return math.exp(high)
+        return composition_delta(self._epsilons(cost), epsilon)
 
     def _epsilons(self, cost: Cost) -> tuple[float, ...]:
         epsilons = tuple(e.epsilon for e in cost.events if isinstance(e, PureEvent))

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from scipy.special import ndtri
+
 from cloister.channel import Relation
 from cloister.errors import InputError, PlanError
 from cloister.privacy import gaussian_dp, hidden
@@ -27,7 +29,11 @@ from cloister.privacy.accountants import (
     single_mu,
     visible_epsilon,
 )
-from cloister.privacy.events import Cost, GaussianEvent, PureEvent
+from cloister.privacy.events import Cost, PureEvent
+from cloister.privacy.rounding import ceiling
+from cloister.privacy.sampling import OnePass
+from cloister.privacy.search import largest_budget
+from cloister.privacy.tradeoff import Envelope, GaussianCurve, TradeOff
 
 __all__ = [
     "ACCOUNTANTS",
@@ -36,17 +42,25 @@ __all__ = [
     "Accountant",
     "GaussianDP",
     "Price",
+    "Prices",
     "PureDP",
     "Unamplified",
     "WishartPLD",
     "calibrate",
+    "calibrate_detection",
     "check_delta",
     "default_delta",
     "group_epsilon",
     "price",
+    "tradeoff",
 ]
 
-_TOLERANCE = 1e-4
+#: Pairs of epsilon and delta that an `Envelope` is made of: rates are within a thousandth of the whole curve.
+_PAIRS = 96
+#: The smallest delta among them, up to how they are spaced.
+_LEAST = 1e-6
+#: Digits of these pairs, rounded up: files stay short, and machines that round otherwise agree on them.
+_DIGITS = 6
 
 
 @dataclass(frozen=True)
@@ -60,15 +74,20 @@ class Price:
 
 @dataclass(frozen=True)
 class Prices:
-    """What an exposure costs under the relation that is claimed, and under the other at the same delta."""
+    """What an exposure costs under the relation that is claimed, and under the other at the same delta.
+
+    `curve` is the trade-off curve under the relation that is claimed, where more is proven than one epsilon.
+    """
 
     relation: Relation
     own: Price
     other: Price
+    curve: TradeOff | None = None
 
     @classmethod
     def of(cls, cost_under: Callable[[Relation], Cost], relation: Relation, delta: float) -> Prices:
-        return cls(relation, price(cost_under(relation), delta), price(cost_under(relation.other), delta))
+        own, other = (price(cost_under(r), delta) for r in (relation, relation.other))
+        return cls(relation, own, other, tradeoff(cost_under(relation), delta=delta))
 
 
 @lru_cache(maxsize=1024)
@@ -119,6 +138,80 @@ def price(cost: Cost, delta: float) -> Price:
     return best
 
 
+@lru_cache(maxsize=256)
+def tradeoff(*costs: Cost, delta: float) -> TradeOff | None:
+    """Trade-off curve that is proven for a cost; of several, one that holds for each of them.
+
+    Gaussian DP is exact where no coin is tossed. Otherwise the curve is made of pairs of epsilon and delta,
+    each proven by an accountant in both directions: privacy loss distributions for hidden coins and for
+    Wishart noise, an average over the task's own coins where these are visible, composition of pure DP and of
+    the Gaussian DP that bounds it.
+
+    Parameters
+    ----------
+    *costs : Cost
+        What tasks are exposed to.
+    delta : float
+        The delta of the guarantee, whose own epsilon is among the pairs.
+
+    Returns
+    -------
+    TradeOff or None
+        None where nothing is promised.
+
+    Examples
+    --------
+    >>> from cloister.privacy.events import GaussianEvent
+    >>> from cloister.privacy.sampling import Everyone, Poisson
+    >>> tradeoff(Cost((GaussianEvent(0.3), GaussianEvent(0.4)), Everyone(), n_tasks=200), delta=1e-5)
+    GaussianCurve(mu=0.5)
+    >>> sampled = Cost((GaussianEvent(1.0),) * 50, Poisson(0.1, hidden=True), 200, "zero_out")
+    >>> round(tradeoff(sampled, delta=1e-5).detection(), 3)
+    0.227
+    """
+    if not all(cost.private for cost in costs):
+        return None
+    mus = [0.0 if cost.silent else _exact_mu(cost) for cost in costs]
+    if None not in mus:
+        return GaussianCurve(max(mu for mu in mus if mu is not None))
+    own = max(price(cost, delta).epsilon for cost in costs)
+    if math.isinf(own):
+        return None
+    proven = [_deltas(cost, delta) for cost in costs if not cost.silent]
+
+    def worst(epsilon: float) -> float:
+        return ceiling(max(delta_at(epsilon) for delta_at in proven), _DIGITS)
+
+    found = {epsilon: worst(epsilon) for epsilon in _epsilons(own, delta)}
+    if all(cost.only(PureEvent) for cost in costs):
+        found[max(price(cost, 0.0).epsilon for cost in costs)] = 0.0
+    pairs = ((epsilon, value) for epsilon, value in sorted(found.items()) if value < 1)
+    return Envelope((*pairs, (own, delta)))
+
+
+def _exact_mu(cost: Cost) -> float | None:
+    """Return mu where a run is exactly mu-GDP: Gaussian noise, and no coin."""
+    return single_mu(cost, size=1) if GaussianDP().supports(cost) else None
+
+
+def _deltas(cost: Cost, delta: float) -> Callable[[float], float]:
+    """Return the curve of delta by epsilon: never of Rényi DP, which is loose at large deltas."""
+    able = [a for a in ACCOUNTANTS if a.supports(cost) and not isinstance(a, RDP)]
+    reader = able[0] if able and price(cost, delta).accountant != FALLBACK.name else FALLBACK
+    if not cost.only(PureEvent):
+        return lambda epsilon: reader.delta(cost, epsilon)
+    mus = [gaussian_dp.mu_of_pure(event.exposure) for event in cost.events]
+    mu = max(mus) if isinstance(cost.sampling, OnePass) else math.sqrt(math.fsum(mu * mu for mu in mus))
+    return lambda epsilon: min(reader.delta(cost, epsilon), gaussian_dp.delta(mu, epsilon))
+
+
+def _epsilons(own: float, delta: float) -> tuple[float, ...]:
+    """Epsilons at which to ask: evenly spaced, as far as the Gaussian curve through the guarantee goes."""
+    mu = gaussian_dp.mu(own, delta) if delta > 0 else gaussian_dp.mu_of_pure(own)
+    last = min(gaussian_dp.epsilon(mu, _LEAST), 700.0)
+    return tuple(ceiling(last * k / _PAIRS, _DIGITS) for k in range(_PAIRS))
+
+
 def calibrate(cost_of: Callable[[float], Cost], epsilon: float, delta: float) -> float:
     """Largest budget whose price is at most ``epsilon``; never overspends.
 
@@ -151,17 +244,42 @@ def calibrate(cost_of: Callable[[float], Cost], epsilon: float, delta: float) ->
     start = gaussian_dp.mu(epsilon, delta) * (1 - 1e-12) if delta > 0 else epsilon
     if math.isinf(start):
         return math.inf
-    bracket = _Bracket()
-    x, following = math.log(start), _guess(cost_of(start), start)
-    for turn in range(100):
-        bracket.add(x, _log_ratio(price(cost_of(math.exp(x)), delta).epsilon, epsilon))
-        if bracket.done:
-            return math.exp(bracket.good[0])
-        x = following if turn == 0 and following != x else bracket.next(turn)
-    raise PlanError(
-        f"calibrate found no budget for epsilon={epsilon!r}. Got the same side a hundred times. "
-        "Check that cost_of(mu) grows with mu."
-    )
+    return largest_budget(cost_of, lambda cost: price(cost, delta).epsilon, epsilon, start)
+
+
+def calibrate_detection(
+    cost_of: Callable[[float], Cost], detection: float, false_alarms: float, delta: float
+) -> float:
+    """Largest budget at which no test detects more than ``detection`` with such false alarms.
+
+    As `calibrate`, for a risk: what is compared is how far the two rates are apart on the scale of normal
+    quantiles, where Gaussian noise moves them by mu.
+
+    Examples
+    --------
+    >>> from cloister.privacy.events import GaussianEvent
+    >>> from cloister.privacy.sampling import Everyone
+    >>> def cost_of(mu):
+    ...     return Cost((GaussianEvent(mu),), Everyone(), 200)
+    >>> mu = calibrate_detection(cost_of, detection=0.1, false_alarms=0.05, delta=1e-4)
+    >>> round(mu, 3), 0.0999 < tradeoff(cost_of(mu), delta=1e-4).detection() <= 0.1
+    (0.363, True)
+    """
+    if not 0 < false_alarms < detection < 1:
+        raise PlanError(
+            "detection must be above false_alarms, which guessing reaches, and both between 0 and 1. Got "
+            f"{detection!r} and {false_alarms!r}. Use detection=0.1, false_alarms=0.05."
+        )
+    target = float(ndtri(detection) - ndtri(false_alarms))
+
+    def apart(cost: Cost) -> float:
+        curve = tradeoff(cost, delta=delta)
+        rate = 1.0 if curve is None else curve.detection(false_alarms)
+        if rate <= detection:
+            return min(target, float(ndtri(rate) - ndtri(false_alarms)))
+        return max(math.nextafter(target, math.inf), float(ndtri(rate) - ndtri(false_alarms)))
+
+    return largest_budget(cost_of, apart, target, target * (1 - 1e-12))
 
 
 def default_delta(n_tasks: int) -> float:
@@ -233,55 +351,3 @@ def group_epsilon(cost: Cost, delta: float, size: int) -> float:
     if amplified(cost) and cost.private and hidden.feasible(groups, rate, size):
         best = min(best, hidden.pld_epsilon(groups, rate, cost.relation, size, delta))
     return best
-
-
-def _guess(cost: Cost, mu: float) -> float:
-    """Where the budget should be, from how the exposure scales with mu, on a log scale."""
-    if not cost.only(GaussianEvent):
-        return math.log(mu)
-    single = single_mu(cost, size=1)
-    if single is not None and single > 0:
-        return math.log(mu * mu / single)
-    rate, n = cost.probability, max(1, cost.rounds)
-    if cost.sampling.hidden:  # central limit: rate * sqrt(n (exp(s^2/n) - 1)) = mu
-        return 0.5 * math.log(n * math.log1p((mu / rate) ** 2 / n))
-    return math.log(mu / math.sqrt(rate))
-
-
-def _log_ratio(got: float, target: float) -> float:
-    """Compare prices on a log scale, kept finite for interpolation."""
-    if got <= target:
-        return max(-3.0, math.log(max(got, 1e-300) / target))
-    return min(3.0, max(1e-15, math.log(got / target)))
-
-
-class _Bracket:
-    """Search on a log scale: x is the log of a budget, y the log of its price over the target."""
-
-    def __init__(self) -> None:
-        self.good, self.bad = (-math.inf, -math.inf), (math.inf, math.inf)
-        self.seen: list[tuple[float, float]] = []
-
-    def add(self, x: float, y: float) -> None:
-        self.seen.append((x, y))
-        if y <= 0:
-            self.good = (x, y)
-        else:
-            self.bad = (x, y)
-
-    @property
-    def done(self) -> bool:
-        """Whether the affordable end is near enough to the target, or to a jump in the price."""
-        return self.good[1] >= -_TOLERANCE or self.bad[0] - self.good[0] < 1e-7
-
-    def next(self, turn: int) -> float:
-        """Choose the next budget: a secant step, kept inside what is known."""
-        (x0, y0), (x1, y1) = self.seen[-2:] if len(self.seen) > 1 else (self.seen[0], self.seen[0])
-        slope = (y1 - y0) / (x1 - x0) if x1 != x0 and y1 != y0 else 1.0
-        x = x1 + min(max((-_TOLERANCE / 2 - y1) / max(slope, 0.5), -1.0), 1.0)
-        low, high = self.good[0], self.bad[0]
-        if math.isinf(low) or math.isinf(high):  # go further than the secant asks, to catch the answer
-            return x1 + 1.1 * (x - x1)
-        if turn % 4 == 3 or not low < x < high:  # a jump defeats the secant: halve now and then
-            return (low + high) / 2
-        return x

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from cloister.errors import InputError
 
-__all__ = ["composition_bound", "group_privacy", "published_group_privacy"]
+__all__ = ["composition_bound", "composition_delta", "group_privacy", "published_group_privacy"]
 
 
 def composition_bound(epsilons: Sequence[float], delta: float) -> float:
@@ -59,6 +59,30 @@ def composition_bound(epsilons: Sequence[float], delta: float) -> float:
     squares = math.fsum(epsilon * epsilon for epsilon in epsilons)
     smaller = min(math.log(1 / delta), math.log(math.e + math.sqrt(squares) / delta))
     return min(total, drift + math.sqrt(2 * squares * smaller))
+
+
+def composition_delta(epsilons: Sequence[float], epsilon: float) -> float:
+    """Delta at ``epsilon``: the inverse of :func:`composition_bound`, rounded up.
+
+    Examples
+    --------
+    >>> delta = composition_delta([0.1] * 100, 5.3)
+    >>> 0.99e-5 < delta < 1e-5, composition_bound([0.1] * 100, delta) <= 5.3
+    (True, True)
+    >>> composition_delta([0.5, 0.25], 0.75), composition_delta([0.5, 0.25], 0.01)
+    (0.0, 1.0)
+    """
+    total = composition_bound(epsilons, 0.0)
+    if total <= epsilon:
+        return 0.0
+    drift = math.fsum(each * math.tanh(each / 2) for each in epsilons)
+    squares = math.fsum(each * each for each in epsilons)
+    if math.isinf(total) or epsilon <= drift:
+        return 1.0
+    log = (epsilon - drift) ** 2 / (2 * squares) * (1 - 1e-12)
+    first = math.exp(-log)
+    second = math.sqrt(squares) / (math.exp(min(log, 700.0)) - math.e) if log > 1.1 else 1.0
+    return min(1.0, min(first, second) * (1 + 1e-12))
 
 
 def group_privacy(epsilon: float, delta: float, size: int) -> tuple[float, float]:

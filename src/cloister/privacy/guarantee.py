@@ -1,8 +1,8 @@
 """The guarantee: what was proven, about whom, against whom, and on which conditions, as a value.
 
-It prints as one paragraph that a data-protection officer can read, and as JSON that a machine can. One
-function, `guarantee_for`, builds every one of them: before a run from what its noise will be, after it from
-how its noise was really made.
+It prints as four lines that a data-protection officer can read, and as JSON that a machine can. One function,
+`guarantee_for`, builds every one of them: before a run from what its noise will be, after it from how its
+noise was really made.
 """
 
 from __future__ import annotations
@@ -11,29 +11,31 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from decimal import ROUND_CEILING, Context
 from typing import Any, Protocol
 
 from cloister.document import check_format
 from cloister.doubts import Doubt, Grade, doubts_in_old_words, merged
 from cloister.errors import InputError
 from cloister.privacy.accounting import Prices
+from cloister.privacy.all_runs import AllRuns
 from cloister.privacy.events import RelationName
 from cloister.privacy.randomness import Origin
+from cloister.privacy.statement import Statement, statement_of
+from cloister.privacy.tradeoff import FALSE_ALARMS, Envelope, GaussianCurve, TradeOff, curve_from_dict
 
 __all__ = [
     "DOMAIN",
     "PUBLIC_GROUPS",
+    "THIS_RUN",
     "TRUSTED_CURATOR",
     "Guarantee",
     "NoiseMade",
-    "detection_bound",
     "guarantee_for",
-    "rounded_up",
 ]
 
-#: The first had words for doubts, and did not say its format.
-FORMAT = "cloister guarantee 2"
+#: The first had words for doubts, and did not say its format; the second had no curve.
+FORMAT = "cloister guarantee 3"
+_SECOND = "cloister guarantee 2"
 TRUSTED_CURATOR = (
     "a trusted curator sees each clipped message; nothing is claimed against the curator or network observers"
 )
@@ -50,46 +52,11 @@ PUBLIC_GROUPS = (
     "which group a task is in is public, and not protected: other data are those of a task in the same group"
 )
 
-_WORLDS: dict[RelationName, str] = {
-    "replace": "holds one set of data rather than any other that fits the codebook",
-    "zero_out": "takes part with its data rather than stays silent",
-}
-
-
-def detection_bound(epsilon: float, delta: float, false_alarms: float = 0.05) -> float:
-    r"""Largest power of any test of one hypothesis about one task.
-
-    Every test with false-positive rate :math:`f` has a true-positive rate of at most
-    :math:`\min(e^\varepsilon f + \delta,\; 1 - e^{-\varepsilon}(1 - \delta - f))`.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        The guarantee.
-    false_alarms : float, default=0.05
-        False-positive rate of the test.
-
-    Returns
-    -------
-    float
-        Upper bound on the true-positive rate; ``false_alarms`` itself is what guessing achieves.
-
-    References
-    ----------
-    Kairouz, Oh, Viswanath, *The composition theorem for differential privacy*, arXiv:1311.0776, Theorem 2.1.
-
-    Examples
-    --------
-    >>> round(detection_bound(1.0, 1e-5), 3)
-    0.136
-    >>> detection_bound(0.0, 0.0), detection_bound(float("inf"), 1e-5)
-    (0.05, 1.0)
-    """
-    if epsilon > 700:
-        return 1.0
-    likely = math.exp(epsilon) * false_alarms + delta
-    rest = 1 - math.exp(-epsilon) * (1 - delta - false_alarms)
-    return min(1.0, likely, rest)
+#: Which releases the guarantee is about.
+THIS_RUN = (
+    "this is for this run alone, one fit, and for the rows as they were given to it: other runs on the same "
+    "rows, and whatever chose or scaled rows before, are no part of it"
+)
 
 
 class _Noise(Protocol):
@@ -163,15 +130,21 @@ class Guarantee:
         bit, it does, and says so.
     domain : str
         Which other data a task's data cannot be told from, and what becomes of data outside.
+    curve : TradeOff, optional
+        The whole trade-off curve, where it is proven; epsilon and delta alone otherwise.
+    scope : str
+        Which releases it is about.
+    all_runs : AllRuns, optional
+        What all runs promise together that were charged to the same ledger.
 
     Examples
     --------
     >>> g = Guarantee(1.0, 1e-5, "replace", 139, "exact Gaussian DP", "every task takes part in every round",
-    ...     "floating point, system entropy", other_epsilon=0.47)
-    >>> g.holds
-    True
-    >>> print(str(g)[:63])
-    (1, 1e-05)-joint differential privacy for each of the 139 tasks
+    ...     "floating point, system entropy", other_epsilon=0.47, curve=GaussianCurve(0.268))
+    >>> g.holds, g.mu, round(g.detection(), 4), round(g.detection(tasks=2), 4)
+    (True, 0.268, 0.0843, 0.1337)
+    >>> print(str(g).partition(".")[0])
+    Who is protected: each of the 139 tasks, with all its rows
     >>> Guarantee.from_dict(g.to_dict()) == g
     True
     """
@@ -188,13 +161,16 @@ class Guarantee:
     other_epsilon: float | None = None
     doubts: tuple[Doubt, ...] = ()
     domain: str = DOMAIN
+    curve: TradeOff | None = None
+    scope: str = THIS_RUN
+    all_runs: AllRuns | None = None
 
     def __post_init__(self) -> None:
         if not self.epsilon >= 0:
             raise InputError(f"epsilon must be at least 0. Got {self.epsilon!r}. Price the plan first.")
         if not 0 <= self.delta <= 1:
             raise InputError(f"delta must be in [0, 1]. Got {self.delta!r}. Use default_delta(n_tasks).")
-        if self.relation not in _WORLDS:
+        if self.relation not in ("replace", "zero_out"):
             raise InputError(f"relation must be 'replace' or 'zero_out'. Got {self.relation!r}. Choose one.")
         object.__setattr__(self, "doubts", tuple(self.doubts))
 
@@ -218,25 +194,58 @@ class Guarantee:
         """Whether it holds, lowest bits of floating-point numbers included."""
         return self.holds and not self.doubts
 
+    @property
+    def mu(self) -> float | None:
+        """The parameter of exact Gaussian DP, where that is proven."""
+        return self.curve.mu if isinstance(self.curve, GaussianCurve) else None
+
+    @property
+    def tradeoff(self) -> TradeOff:
+        """The curve; where none is known, what epsilon and delta say."""
+        if self.curve is not None:
+            return self.curve
+        return Envelope(((self.epsilon, self.delta),) if math.isfinite(self.epsilon) else ())
+
+    def detection(self, false_alarms: float = FALSE_ALARMS, *, tasks: int = 1) -> float:
+        """Return the largest share of cases that any test about one task can detect.
+
+        Parameters
+        ----------
+        false_alarms : float, default=0.05
+            Share of cases in which the test is wrong about the other world. Guessing detects as much.
+        tasks : int, default=1
+            How many tasks change at once: those that a person has rows in, or that one owner has.
+        """
+        return self.tradeoff.detection(false_alarms, tasks)
+
+    @property
+    def statement(self) -> Statement:
+        """The guarantee in words: four lines, and technicalities."""
+        return statement_of(self)
+
     def __str__(self) -> str:
-        parts = [self._verdict(), self._unproven(), self._meaning(), self._other(), self._conditions()]
-        return " ".join(part for part in parts if part)
+        return str(self.statement)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that strict JSON can hold; infinity becomes the text "inf".
 
+        What follows from the fields, the detection rate and the statement in words, is there for readers.
+
         Examples
         --------
         >>> g = Guarantee(float("inf"), 1e-5, "replace", 9, "exact Gaussian DP", "everyone", "none")
-        >>> g.to_dict()["epsilon"]
-        'inf'
+        >>> g.to_dict()["epsilon"], g.to_dict()["statement"]["who is protected"]
+        ('inf', 'nobody.')
         """
         out: dict[str, Any] = {"format": FORMAT} | {f.name: getattr(self, f.name) for f in fields(self)}
         out["doubts"] = [doubt.to_dict() for doubt in self.doubts]
+        out["curve"] = None if self.curve is None else self.curve.to_dict()
+        out["all_runs"] = None if self.all_runs is None else self.all_runs.to_dict()
         for name in ("epsilon", "other_epsilon"):
             if out[name] is not None and math.isinf(out[name]):
                 out[name] = "inf"
-        return out
+        rate = {"false_alarms": FALSE_ALARMS, "at_most": self.detection()}
+        return out | {"detection": rate, "statement": self.statement.to_dict()}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), allow_nan=False, ensure_ascii=False, indent=2)
@@ -244,64 +253,27 @@ class Guarantee:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Guarantee:
         """Read what :meth:`to_dict` wrote, here or in an older version."""
-        check_format(values.get("format"), FORMAT, "A guarantee")
+        if values.get("format") != _SECOND:
+            check_format(values.get("format"), FORMAT, "A guarantee")
         values = _without_old_words(values) if "caveats" in values else values
-        known = {"format"} | {f.name for f in fields(cls)}
-        unknown = sorted(set(values) - known)
+        derived = {"format", "detection", "statement"}
+        unknown = sorted(set(values) - derived - {f.name for f in fields(cls)})
         if unknown:
             raise InputError(
                 f"A guarantee has no field {unknown[0]!r}. Got {unknown}. Remove what is unknown."
             )
-        given = {name: value for name, value in values.items() if name != "format"}
+        given = {name: value for name, value in values.items() if name not in derived}
         for name in ("epsilon", "other_epsilon"):
             if given.get(name) is not None:
                 given[name] = float(given[name])
         given["doubts"] = tuple(map(Doubt.from_dict, given.get("doubts", ())))
+        for name, read in (("curve", curve_from_dict), ("all_runs", AllRuns.from_dict)):
+            if given.get(name) is not None:
+                given[name] = read(given[name])
         try:
             return cls(**given)
         except TypeError as error:
             raise InputError(f"A guarantee needs all its fields. Got {sorted(given)}: {error}.") from error
-
-    def _verdict(self) -> str:
-        """Say first whether to read on."""
-        if math.isinf(self.epsilon):
-            return "NOT PRIVATE: no noise protects what tasks say, and the others may learn everything."
-        if self.reasons:
-            return f"DOES NOT HOLD: {'; '.join(self.reasons)}. What follows would hold otherwise."
-        return ""
-
-    def _unproven(self) -> str:
-        if not self.unproven or math.isinf(self.epsilon):
-            return ""
-        return f"NOT PROVEN TO THE LAST BIT: {'; '.join(self.unproven)}."
-
-    def _meaning(self) -> str:
-        if math.isinf(self.epsilon):
-            return ""
-        if self.epsilon == 0 and self.delta == 0:
-            return f"Nothing leaves any {self.unit}: the others learn nothing from it (epsilon 0)."
-        power = rounded_up(100 * detection_bound(self.epsilon, self.delta), 3)
-        return (
-            f"({rounded_up(self.epsilon)}, {rounded_up(self.delta)})-joint differential privacy for each of "
-            f"the {self.n_tasks} {self.unit}s, relation {self.relation}. Suppose that all other {self.unit}s "
-            "collude, pool their data, their models and everything that was ever published, and test whether "
-            f"one {self.unit} {_WORLDS[self.relation]}: with 5 % false alarms they detect it in at most "
-            f"{power} % of cases (5 % is guessing)."
-        )
-
-    def _other(self) -> str:
-        if self.other_epsilon is None or math.isinf(self.epsilon):
-            return ""
-        other = "zero_out" if self.relation == "replace" else "replace"
-        return f"Under the relation {other} epsilon is {rounded_up(self.other_epsilon)} at the same delta."
-
-    def _conditions(self) -> str:
-        if self.epsilon == 0 and self.delta == 0:
-            return ""
-        return (
-            f"Domain: {self.domain}. Participation: {self.participation}. Trust: {self.trust}. "
-            f"Noise: {self.noise}. Accounting: {self.accountant}."
-        )
 
 
 def guarantee_for(
@@ -350,6 +322,7 @@ def guarantee_for(
         other_epsilon=prices.other.epsilon,
         doubts=merged(doubts, made.doubts),
         domain=domain,
+        curve=prices.curve,
     )
 
 
@@ -358,12 +331,3 @@ def _without_old_words(values: Mapping[str, Any]) -> dict[str, Any]:
     caveats = [Doubt(Grade.VOID, caveat).to_dict() for caveat in values["caveats"]]
     made = [doubt.to_dict() for doubt in doubts_in_old_words(str(values.get("noise", "")))]
     return {name: value for name, value in values.items() if name != "caveats"} | {"doubts": caveats + made}
-
-
-def rounded_up(value: float, digits: int = 4) -> str:
-    """Write a bound in a few digits, never smaller than it is."""
-    if not math.isfinite(value):
-        return str(value)
-    return format(
-        float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(value))), f".{digits}g"
-    )

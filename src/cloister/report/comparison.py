@@ -156,7 +156,6 @@ def load_template(name: str = "comparison.html") -> Any:
 def render(comparison: Comparison) -> str:
     """Return the page: HTML with its style and pictures inside, no script and nothing to fetch."""
     from cloister import __version__
-    from cloister.privacy.guarantee import detection_bound
 
     guarantee = comparison.guarantee
     return str(
@@ -164,7 +163,7 @@ def render(comparison: Comparison) -> str:
             c=comparison,
             best=comparison.one("private"),
             figures=_figures(comparison),
-            power=detection_bound(guarantee.epsilon, guarantee.delta),
+            power=guarantee.detection(),
             version=__version__,
             splits=len(comparison.methods[0].errors),
             infinity=math.inf,

@@ -182,13 +182,14 @@ def require_folder(folder: Path) -> None:
 
 def write_run(folder: Path, run: TableRun, models: bool = True) -> None:
     """Write everything but the plan and the board, which a run's journal has written; return when on disk."""
+    guarantee = replace(run.guarantee, all_runs=None)  # what follows from the plan and the board, for ever
     with storage_errors(folder, "then do the same again: every release is posted, and models come again"):
         run.codebook.save(folder / "codebook.toml")
         if run.settings.name:
             run.settings.save(folder / "estimator.toml")
         for name, text in {
-            "guarantee.json": run.guarantee.to_json(),
-            "guarantee.txt": str(run.guarantee),
+            "guarantee.json": guarantee.to_json(),
+            "guarantee.txt": str(guarantee),
             "head.txt": run.board.head.hex(),
             "README.txt": README.rstrip(),
         }.items():

@@ -1,0 +1,220 @@
+"""A guarantee in words: four lines that anyone can read, and the technicalities below them.
+
+Who is protected, against whom, how strongly, and what is not covered: the same lines in Python, in commands,
+on pages and in JSON.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cloister.privacy.events import RelationName
+from cloister.privacy.rounding import rounded_up
+
+if TYPE_CHECKING:
+    from cloister.privacy.guarantee import Guarantee
+
+__all__ = ["Statement", "percent", "statement_of"]
+
+#: What is tested, and what the relation means.
+_TESTED: dict[RelationName, str] = {
+    "replace": "holds one set of data rather than any other that fits the codebook",
+    "zero_out": "takes part with its data rather than stays silent",
+}
+_WORLDS: dict[RelationName, str] = {
+    "replace": "the two worlds differ in all data of one task",
+    "zero_out": "in one of the two worlds one task says only zeros",
+}
+_AGAINST = (
+    "all other tasks together, even if they collude and pool their data, their models and everything that is "
+    "published, and everybody else who sees what is published"
+)
+_HOLDERS = (
+    "whoever has rows sees them: one's own task and, where everyone's rows are in one table or process, its "
+    "operator"
+)
+_HANDED_ON = "a model, prediction or score that leaves its task is a release that nobody has paid for"
+
+#: What is explained where it appears.
+_GLOSSARY = {
+    "keyed by the operating system": "the key is a secret that the computer draws for this run, and without "
+    "it nobody can draw the same noise again and subtract it",
+}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a guarantee says.
+
+    Parameters
+    ----------
+    who, against, strength, not_covered : str
+        The four lines.
+    warnings : tuple of str
+        What must be read before them: that it does not hold, or is not proven to the last bit.
+    details : tuple of (str, str)
+        Technicalities: a label and its text.
+
+    Examples
+    --------
+    >>> print(Statement("us", "them", "well", "the rest", details=(("Noise", "none"),)))
+    Who is protected: us.
+    Against whom: them.
+    How strongly: well.
+    Not covered: the rest.
+    <BLANKLINE>
+    Technically
+      Noise: none.
+    """
+
+    who: str
+    against: str
+    strength: str
+    not_covered: str
+    warnings: tuple[str, ...] = ()
+    details: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def lines(self) -> tuple[tuple[str, str], ...]:
+        """The four lines, each with its label."""
+        texts = (self.who, self.against, self.strength, self.not_covered)
+        labels = ("Who is protected", "Against whom", "How strongly", "Not covered")
+        return tuple(zip(labels, texts, strict=True))
+
+    @property
+    def explained(self) -> tuple[tuple[str, str], ...]:
+        """The technicalities, with the words explained that need it."""
+        return tuple((label, "; ".join(_with_meanings(text))) for label, text in self.details)
+
+    def __str__(self) -> str:
+        parts = [*self.warnings, *(f"{label}: {text}." for label, text in self.lines)]
+        if self.details:
+            parts += ["", "Technically", *(f"  {label}: {text}." for label, text in self.explained)]
+        return "\n".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values: the labels are the keys."""
+        return {
+            "warnings": list(self.warnings),
+            **{label.lower(): f"{text}." for label, text in self.lines},
+            "technically": {label.lower(): f"{text}." for label, text in self.explained},
+        }
+
+
+def percent(share: float) -> str:
+    """Write a share that is a bound in per cent, with three digits, never smaller than it is.
+
+    Examples
+    --------
+    >>> percent(0.08385), percent(1.0)
+    ('8.39 %', '100 %')
+    """
+    return f"{rounded_up(100 * share, 3)} %"
+
+
+def _with_meanings(text: str) -> Iterator[str]:
+    yield text
+    for words, meaning in _GLOSSARY.items():
+        if words in text:
+            yield meaning
+
+
+def statement_of(guarantee: Guarantee) -> Statement:
+    """Put a guarantee in words."""
+    g = guarantee
+    if math.isinf(g.epsilon):
+        nothing = "no noise protects what tasks say, and the others may learn everything"
+        lines = ("nobody", "nobody", "not at all", f"everything: {nothing}")
+        return Statement(*lines, warnings=(f"NOT PRIVATE: {nothing}.",), details=_conditions(g))
+    silent = g.epsilon == 0 and g.delta == 0
+    not_covered = (_HOLDERS, g.scope, _HANDED_ON) if silent else (g.trust, _HOLDERS, g.scope, _HANDED_ON)
+    return Statement(
+        _who(g),
+        _AGAINST,
+        "completely: nothing leaves any task" if silent else ". ".join(_strength(g)),
+        ". ".join([not_covered[0], *(text[:1].upper() + text[1:] for text in not_covered[1:])]),
+        tuple(_warnings(g, silent)),
+        () if silent else _details(g),
+    )
+
+
+def _warnings(g: Guarantee, silent: bool) -> Iterator[str]:
+    """Say first whether to read on."""
+    if g.reasons:
+        yield f"DOES NOT HOLD: {'; '.join(g.reasons)}. What follows would hold otherwise."
+    if g.unproven:
+        yield f"NOT PROVEN TO THE LAST BIT: {'; '.join(g.unproven)}."
+    if silent:
+        yield f"Nothing leaves any {g.unit}: the others learn nothing from it (epsilon 0)."
+
+
+def _who(g: Guarantee) -> str:
+    inside = "as that task is" if g.relation == "replace" else "at the rate for a person that is said below"
+    return (
+        f"each of the {g.n_tasks} {g.unit}s, with all its rows. A person whose rows are in one task only, "
+        f"such as a pupil of one school, is protected from all other tasks, {inside}; but not from that task "
+        "itself, which has the rows"
+    )
+
+
+def _strength(g: Guarantee) -> Iterator[str]:
+    yield (
+        f"suppose that they test whether one {g.unit} {_TESTED[g.relation]}. With 5 % false alarms they "
+        f"detect it in at most {percent(g.detection())} of cases (5 % is guessing)"
+    )
+    # Replacing what a task holds is one step under replace, and two by way of silence under zero_out.
+    steps = 1 if g.relation == "replace" else 2
+    rates = {k: percent(g.detection(tasks=k * steps)) for k in (1, 2, 3) if k <= g.n_tasks}
+    if steps == 1:
+        del rates[1]
+    if rates:
+        each = (f"in {k} task{'s' if k > 1 else ''} it is {rate}" for k, rate in rates.items())
+        yield f"For a person with rows {', '.join(each)}"
+    if g.all_runs is not None:
+        yield str(g.all_runs)
+
+
+def _details(g: Guarantee) -> tuple[tuple[str, str], ...]:
+    epsilon, delta = rounded_up(g.epsilon), rounded_up(g.delta)
+    odds = (
+        f"({epsilon}, {delta})-joint differential privacy for each of the {g.n_tasks} {g.unit}s: the "
+        "probability of anything that the others may see changes between the two worlds by a factor of at "
+        f"most {rounded_up(math.exp(min(g.epsilon, 700.0)), 3)} (e to the power of epsilon = {epsilon})"
+    )
+    if g.delta > 0:
+        odds += f", but for a probability of {delta} (delta)"
+    return ("Privacy", odds), ("Curve", _curve(g)), ("Relation", _relations(g)), *_conditions(g)
+
+
+def _curve(g: Guarantee) -> str:
+    rates = ", ".join(f"{percent(g.detection(a))} with {100 * a:g} %" for a in (0.001, 0.01, 0.1))
+    if g.mu is not None:
+        kind = f"exact Gaussian DP with mu = {rounded_up(g.mu)}"
+    elif g.curve is None:
+        kind = "no more is proven than epsilon and delta say"
+    else:
+        kind = "many pairs of epsilon and delta that all hold"
+    return f"{kind}; detected at most: {rates} false alarms"
+
+
+def _relations(g: Guarantee) -> str:
+    own = f"{g.relation} ({_WORLDS[g.relation]})"
+    if g.other_epsilon is None:
+        return own
+    other: RelationName = "zero_out" if g.relation == "replace" else "replace"
+    return (
+        f"{own}; under {other} ({_WORLDS[other]}) the same noise has epsilon = {rounded_up(g.other_epsilon)} "
+        "at the same delta"
+    )
+
+
+def _conditions(g: Guarantee) -> tuple[tuple[str, str], ...]:
+    return (
+        ("Domain", g.domain),
+        ("Participation", g.participation),
+        ("Noise", g.noise),
+        ("Accounting", g.accountant),
+    )
