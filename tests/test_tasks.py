@@ -114,7 +114,7 @@ def test_how_far_a_task_is_padded_does_not_depend_on_others(sizes, other, quick)
         return mine.X.shape[1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cloister.tasks.QUICK_ELEMENTS", quick)
+        patch.setattr("cloister.tasks.PADDED_ELEMENTS", quick)
         padded = width(sizes)
         assert padded == width([sizes[0], *[other] * (len(sizes) - 1)])
         assert sizes[0] <= padded < max(2 * sizes[0], 65)
@@ -133,7 +133,7 @@ def test_one_row_and_one_task():
     for tasks in (make([1]), make([1, 1, 1])):
         (block,) = tasks.blocks()
         assert block.weight.sum(axis=1).tolist() == [1.0] * len(tasks)
-        assert [b.X.shape for b in tasks.blocks(dim=1 << 18)] == [(len(tasks), 1, 2)]
+        assert [b.X.shape for b in tasks.blocks(per_row=1 << 18)] == [(len(tasks), 1, 2)]
 
 
 def test_split_depends_on_the_seed_and_the_own_name_only():

@@ -20,6 +20,8 @@ __all__ = ["Block", "Tasks"]
 
 #: So many feature values are computed on as quickly as Python calls a dozen functions.
 QUICK_ELEMENTS = 1 << 18
+#: Tasks are padded to powers of two if all would have at most so many: it costs less than more blocks do.
+PADDED_ELEMENTS = 1 << 21
 #: So many are computed on faster than that; tasks of up to SHARED_WIDTH rows share a width then.
 SMALL_ELEMENTS, SHARED_WIDTH = 1 << 16, 64
 #: A block holds at most this many feature values (8 MB), so that temporaries stay in bounds.
@@ -305,14 +307,15 @@ class Tasks:
             parts = [part.with_groups(labels) for part in parts]
         return parts[0], parts[1]
 
-    def layout(self, dim: int = 1) -> list[NDArray[np.int64]]:
+    def layout(self, dim: int = 1, per_row: int = 1) -> list[NDArray[np.int64]]:
         """Group tasks of similar size into blocks: positions of the tasks of each.
 
         Only tasks of one `block_width` share a block, so that how many rows a task is padded to, and with
         that every bit that is computed for it, does not depend on the sizes of the others. A block's rows fit
-        into the caches, and so do `dim` numbers of each of its tasks.
+        into the caches, and so do `dim` numbers of each of its tasks. `per_row` is how many numbers are
+        computed with every row, where they are more than its features, as a network's parameters are.
         """
-        features, padded = self._features, self._widths(self.sizes, dim)
+        features, padded = self._features, self._widths(self.sizes, per_row)
         groups = []
         for rows in np.unique(padded):
             index = np.flatnonzero(padded == rows)
@@ -324,10 +327,10 @@ class Tasks:
         self,
         layout: Sequence[NDArray[np.int64]] | None = None,
         seeds: Words | None = None,
-        dim: int = 1,
+        per_row: int = 1,
         groups: Integers | None = None,
     ) -> Iterator[Block]:
-        """Iterate over the blocks of a layout for `dim`: views where nothing need be padded, else copies.
+        """Iterate over the blocks of a layout for `per_row`: views where nothing need be padded, else copies.
 
         `seeds` has each task's own seed, in their order; by default one that follows from its name. `groups`
         has the position of each one's group in a plan; by default they are in none.
@@ -336,12 +339,12 @@ class Tasks:
         if own.shape != self.ids.shape:
             raise InputError(f"There must be one seed a task, for {len(self)} tasks. Got {own.shape}.")
         places = np.full(len(self), NO_GROUP) if groups is None else groups
-        for index in self.layout(dim) if layout is None else layout:
-            yield Block(self.ids[index], *self._stack(index, dim), own[index], places[index])
+        for index in self.layout(per_row=per_row) if layout is None else layout:
+            yield Block(self.ids[index], *self._stack(index, per_row), own[index], places[index])
 
-    def _stack(self, index: NDArray[np.int64], dim: int) -> tuple[Array, Array, Array]:
+    def _stack(self, index: NDArray[np.int64], per_row: int) -> tuple[Array, Array, Array]:
         sizes, first = self.sizes[index], self.offsets[index]
-        rows = int(self._widths(sizes, dim).max(initial=0))
+        rows = int(self._widths(sizes, per_row).max(initial=0))
         if len(index) and (sizes == rows).all() and (np.diff(index) == 1).all():
             span = slice(first[0], first[0] + rows * len(index))
             return tuple(a[span].reshape(len(index), rows, *a.shape[1:]) for a in self._columns())  # type: ignore[return-value]
@@ -358,8 +361,8 @@ class Tasks:
     def _features(self) -> int:
         return max(1, int(np.prod(self.X.shape[1:])))
 
-    def _widths(self, sizes: Integers, dim: int) -> Integers:
-        return block_width(sizes, len(self) * max(self._features, dim))
+    def _widths(self, sizes: Integers, per_row: int) -> Integers:
+        return block_width(sizes, len(self) * max(self._features, per_row))
 
     def _columns(self) -> tuple[Array, Array, Array]:
         return self.X, self.y, self.weight
@@ -381,7 +384,7 @@ def block_width(sizes: ArrayLike, numbers: int) -> Integers:
     least = min(SHARED_WIDTH, 1 << (max(1, SMALL_ELEMENTS // numbers).bit_length() - 1))
     doubled = 1 << np.frexp(np.maximum(whole - 1, 0).astype(np.float64))[1].astype(np.int64)
     doubled = np.maximum(doubled, least)
-    return np.where(doubled * numbers <= QUICK_ELEMENTS, doubled, padded_size(whole))
+    return np.where(doubled * numbers <= PADDED_ELEMENTS, doubled, padded_size(whole))
 
 
 def padded_size(sizes: ArrayLike) -> NDArray[np.int64]:

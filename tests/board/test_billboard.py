@@ -43,6 +43,20 @@ def test_posting_leaves_earlier_boards_as_they_were():
         second.records[-1].public["m"] = np.zeros(2)
 
 
+def test_what_is_derived_is_computed_once_a_board():
+    calls = []
+
+    def total(power, board):
+        calls.append(board.rounds)
+        return float((board["mean"] ** power).sum())
+
+    first = Billboard.create({"mean": np.full(2, 3.0)}, "p", 2)
+    second = first.post(Release(np.ones(1), noise=1.0, denominator=1.0), {"mean": np.full(2, 5.0)})
+    asked = [(first, 1), (first, 2), (second, 1), (first, 1), (second.before(0), 1), (second, 1)]
+    assert [board.derive(total, power) for board, power in asked] == [6.0, 18.0, 10.0, 6.0, 6.0, 10.0]
+    assert calls == [0, 0, 1, 0]  # a board that is cut back is a board of its own
+
+
 def test_arrays_are_read_only_copies():
     mine, noisy = np.zeros(2), np.ones(2)
     board = Billboard.create({"m": mine}, plan="p", capacity=1)

@@ -98,7 +98,7 @@ ENGINES = [
 
 @pytest.mark.parametrize("engine", ENGINES, ids=repr)
 def test_every_engine_places_messages_by_label(engine, monkeypatch):
-    monkeypatch.setattr("cloister.tasks.QUICK_ELEMENTS", 8)  # many small blocks
+    monkeypatch.setattr("cloister.tasks.PADDED_ELEMENTS", 8)  # many small blocks
     monkeypatch.setattr("cloister.engines.local.QUICK_ELEMENTS", 8)
     done = run(replace(PLAN, mechanism=NoNoise()), TASKS, engine=engine)
     expected = [means()[name == LABELS].mean(axis=0) for name in GROUPS.names]

@@ -186,7 +186,7 @@ def test_nothing_is_written_behind_an_unsynced_last_record(cut, monkeypatch):
 
 def test_blocks_without_a_coin_are_left_alone(monkeypatch):
     monkeypatch.setattr("cloister.tasks.BLOCK_ELEMENTS", 20)
-    monkeypatch.setattr("cloister.tasks.QUICK_ELEMENTS", 0)
+    monkeypatch.setattr("cloister.tasks.PADDED_ELEMENTS", 0)
     plan, tasks = make_plan(30, 4, 30), make_tasks(30, 4)
     assert len(tasks.layout()) == 15
     asked = []

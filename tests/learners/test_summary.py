@@ -66,7 +66,7 @@ def test_both_forms_give_the_posterior_of_dense_algebra(data, name):
                 np.testing.assert_allclose(covariance(fit)[i, j], spread, atol=tolerance)
                 evidence = -0.5 * np.linalg.slogdet(total)[1] + 0.5 * np.log(SCALES)
                 evidence -= 0.5 * (weight[i].sum() + 1) * np.log(SCALES + square)
-                np.testing.assert_allclose(fit.log_evidence[i, j], evidence, rtol=1e-7, atol=1e-8)
+                np.testing.assert_allclose(fit.log_evidence[:, i, j], evidence, rtol=1e-7, atol=1e-8)
 
 
 def test_offsets_agree(data):

@@ -10,9 +10,9 @@ into the codebook's units.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from cloister.tasks import Block
 
 __all__ = ["Located", "Location"]
+
+T = TypeVar("T")
 
 #: Rounds that look for the place, each with so many bins; one more asks for the spread, in powers of two.
 PLACES, BINS = 2, 32
@@ -379,3 +381,13 @@ class _InnerBoard:
 
     def before(self, round: int) -> _InnerBoard:
         return _InnerBoard(self.board.before(round + self.search), self.search)
+
+    def derive(self, function: Callable[..., T], *public: Hashable) -> T:
+        found: T = self.board.derive(_derive_inside, self.search, function, public)
+        return found
+
+
+def _derive_inside(
+    search: int, function: Callable[..., T], public: Sequence[Hashable], board: BoardView
+) -> T:
+    return function(*public, _InnerBoard(board, search))

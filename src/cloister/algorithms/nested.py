@@ -26,6 +26,7 @@ from cloister.errors import PlanError
 from cloister.groups import NO_GROUP, Groups
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate
+from cloister.learners.linear.question import Candidates
 
 if TYPE_CHECKING:
     from cloister.board.billboard import BoardView, Release
@@ -208,7 +209,7 @@ class Nested:
 
     def group_candidates(self, learner: BayesianLearner, board: BoardView, offset: Floats) -> list[Candidate]:
         """Return the priors of a group's tasks: the common ones, and the shared ones around its own mean."""
-        common = self.candidates(learner, board)
+        common = board.derive(self.candidates, learner)
         if not any(c.shared for c in common):  # no common mean was heard, but this group's was
             return shared_candidates(learner, offset, [], board)
         there = [replace(c, weight=GROUP_PART * c.weight, mean=c.mean + offset) for c in common]
@@ -220,7 +221,7 @@ def _mean_share(channel: Channel) -> float:
     return float(channel.lift.weights(channel.dim)[0][0]) ** 2
 
 
-Solve = Callable[["States", "Block", "list[Candidate]"], "States"]
+Solve = Callable[["States", "Block", "Candidates"], "States"]
 
 
 def by_prior(
@@ -232,13 +233,14 @@ def by_prior(
     solve: Solve,
 ) -> States:
     """Let tasks with the same candidate priors solve together: all of them, or group by group."""
+    common = board.derive(structure.candidates, learner)
     if not isinstance(structure, Nested):
-        return solve(states, block, structure.candidates(learner, board))
+        return solve(states, block, common)
     offsets = structure.offsets(learner, board)
 
     def own(states: States, block: Block, group: int) -> States:
         if group == NO_GROUP:
-            return solve(states, block, structure.candidates(learner, board))
+            return solve(states, block, common)
         return solve(states, block, structure.group_candidates(learner, board, offsets[group]))
 
     return _apart(states, block, _heard(block.group, offsets), own)

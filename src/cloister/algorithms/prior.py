@@ -23,8 +23,7 @@ from cloister.earlier import EarlierPrior
 from cloister.errors import PlanError
 from cloister.groups import NO_GROUP, Groups
 from cloister.learners.learner import BayesianLearner
-from cloister.learners.linear.average import Candidate
-from cloister.learners.linear.question import Question
+from cloister.learners.linear.question import Candidates, Question
 from cloister.tasks import Block
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ class SharedPrior(BayesianAlgorithm):
         if board.rounds <= len(self._questions[0]):
             return question.answer(states, block, (), said), states
 
-        def answer(states: States, block: Block, candidates: list[Candidate]) -> States:
+        def answer(states: States, block: Block, candidates: Candidates) -> States:
             return {"answer": question.answer(states, block, candidates, said)}
 
         return by_prior(self.structure, self.learner, states, block, board, answer)["answer"], states
@@ -153,7 +152,7 @@ class SharedPrior(BayesianAlgorithm):
     def finish(self, states: States, block: Block, board: BoardView) -> States:
         said = self._said(board)
 
-        def solve(states: States, block: Block, candidates: list[Candidate]) -> States:
+        def solve(states: States, block: Block, candidates: Candidates) -> States:
             return self.learner.finish(states, block, candidates, said)
 
         return by_prior(self.structure, self.learner, states, block, board, solve)
@@ -171,7 +170,7 @@ class SharedPrior(BayesianAlgorithm):
             np.arange(NO_GROUP, count - 1),
         )
 
-        def solve(states: States, block: Block, candidates: list[Candidate]) -> States:
+        def solve(states: States, block: Block, candidates: Candidates) -> States:
             shared = [c for c in candidates if c.shared] or candidates
             total = sum(c.weight for c in shared)
             shared = [replace(c, weight=c.weight / total) for c in shared]  # nothing is known of its own

@@ -9,11 +9,11 @@ missing piece or a record out of order is found on loading and named. What is wh
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, overload
+from typing import Any, Protocol, TypeVar, overload
 
 from cloister.arrays import Array
 from cloister.board.record_store import ByteSource, FileBytes, MemoryBytes, RecordStore, bytes_of
@@ -36,6 +36,8 @@ from cloister.doubts import Doubt
 from cloister.errors import BillboardError, InputError
 
 __all__ = ["Billboard", "BoardView", "Release"]
+
+T = TypeVar("T")
 
 MAGIC, END = b"cloister billboard 1\n", b"end of billboard\n"
 #: A run's journal is synced so many times at most: a power cut costs a thousandth of the rounds.
@@ -98,6 +100,12 @@ class BoardView(Protocol):
     def before(self, round: int) -> BoardView:
         """Return the board as it was when round number `round` (from 0) began."""
 
+    def derive(self, function: Callable[..., T], *public: Hashable) -> T:
+        """Return ``function(*public, board)``, computed once for all blocks of tasks.
+
+        All of it must be public: what follows from one task's data would reach the others.
+        """
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Billboard:
@@ -124,6 +132,7 @@ class Billboard:
     records: Sequence[Record] = ()
     noise: str = ""
     doubts: tuple[Doubt, ...] = ()
+    _derived: dict[Hashable, Any] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.records, RecordStore):
@@ -203,6 +212,13 @@ class Billboard:
 
     def before(self, round: int) -> Billboard:
         return replace(self, records=self.records[: round + 1])
+
+    def derive(self, function: Callable[..., T], *public: Hashable) -> T:
+        key = (function, public)
+        if key not in self._derived:  # two threads may both compute it, to the same end
+            self._derived[key] = function(*public, self)
+        found: T = self._derived[key]
+        return found
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the board to one file, atomically: either the old file or the whole new one is there."""

@@ -8,11 +8,11 @@ fit on the device stay in pinned memory and pass through it block by block.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -41,6 +41,8 @@ from cloister.roster import Roster
 from cloister.tasks import Block, Tasks, padded_size
 
 __all__ = ["Batched"]
+
+T = TypeVar("T")
 
 #: How many times larger padded rows may be than those that are.
 WASTE = 1.25
@@ -178,6 +180,7 @@ class _DeviceBoard:
     board: BoardView
     device: torch.device
     arrays: dict[str, Tensor] = field(default_factory=dict)
+    derived: dict[Hashable, Any] = field(default_factory=dict)
 
     @property
     def plan(self) -> str:
@@ -197,6 +200,13 @@ class _DeviceBoard:
 
     def before(self, round: int) -> _DeviceBoard:
         return _DeviceBoard(self.board.before(round), self.device)
+
+    def derive(self, function: Callable[..., T], *public: Hashable) -> T:
+        key = (function, public)
+        if key not in self.derived:
+            self.derived[key] = function(*public, self)
+        found: T = self.derived[key]
+        return found
 
     def __contains__(self, name: str) -> bool:
         return name in self.board

@@ -60,9 +60,9 @@ class Local:
 
     @contextmanager
     def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> Iterator[Workers]:
-        rows, dim = checked_rows(plan, tasks, self), plan.widest
-        layout = rows.layout(dim)
-        blocks = list(rows.blocks(layout, seeds, dim, group_positions(plan, rows)))
+        rows, per_row = checked_rows(plan, tasks, self), 1 if plan.algorithm.network is None else plan.widest
+        layout = rows.layout(plan.widest, per_row)
+        blocks = list(rows.blocks(layout, seeds, per_row, group_positions(plan, rows)))
         quick = 1 + rows.X.size // QUICK_ELEMENTS  # more threads than that would wait for each other
         with _pool(min(len(blocks), quick), self.threads) as each:
             yield _LocalWorkers(plan, layout, blocks, each)

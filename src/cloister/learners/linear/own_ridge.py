@@ -136,7 +136,6 @@ class OwnRidge:
             spread=spread,
             prior=None if prior is None else prior @ prior.swapaxes(1, 2),
             residual=self.unit[:, None] ** 2 * fit.residual,
-            scales=unit**2 * fit.scales,
         )
 
 

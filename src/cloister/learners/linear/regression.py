@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from cloister.arrays import Floats, States
 from cloister.channel import Absolute, Channel, Plain
 from cloister.learners.learner import BayesianLearner
-from cloister.learners.linear.average import log_sum, normal_on_grid, weighed
+from cloister.learners.linear.average import Candidate, log_sum, normal_on_grid, weighed
 from cloister.learners.linear.losses import LeastSquares
 from cloister.learners.linear.own_ridge import OwnRidge
 from cloister.learners.linear.question import (
@@ -23,7 +23,7 @@ from cloister.learners.linear.question import (
     trust_question,
     trusted,
 )
-from cloister.learners.linear.ridge import RidgeFit, ridge_fit
+from cloister.learners.linear.ridge import RidgeFit, ridge_evidence, ridge_fit
 from cloister.learners.linear.summary import Summary, summary, summary_of
 
 if TYPE_CHECKING:
@@ -99,12 +99,12 @@ class Regression(BayesianLearner):
 
     def own_weights(self, states: States, block: Block) -> Floats:
         own = _alone(OwnRidge.of(block, self.intercept), {})
-        return _mean([own.in_public()], [own.shares])
+        return _mean([own.in_public()])
 
     def _own_level(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
         """Say the log of the own noise variance, as a point between two ends, weighted by trust in it."""
         own = _alone(OwnRidge.kept(states), {})
-        noise = own.rows.unit**2 * _variance(own.rows.count, own.fit, own.shares).sum(axis=1)
+        noise = own.rows.unit**2 * own.shares.variance(own.rows.count, own.fit).sum(axis=1)
         low, high = np.log(NOISE_RANGE)
         level = np.clip((np.log(np.maximum(noise, 1e-300)) - low) / (high - low), 0.0, 1.0)
         trust = np.minimum(1.0, states["count"] / 20)
@@ -123,42 +123,92 @@ class Regression(BayesianLearner):
 
     def _lambdas(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
         """Say how well each lambda of the shared priors explains the own data: centred log evidence."""
-        stats, level = summary_of(states), _level(said)
+        stats, level = summary_of(states), _level(said)[:, None, None]
         shared = [c for c in candidates if c.shared] or candidates
         if not shared:
             return np.zeros((len(block), len(LAMBDAS)))
-        fits = [ridge_fit(stats, c.mean, c.factor, LAMBDAS, NOISE_SCALES) for c in shared]
-        weights = [level + math.log(c.weight) for c in shared]
-        joint = np.concatenate(
-            [fit.log_evidence + weight for fit, weight in zip(fits, weights, strict=True)], axis=2
-        )
-        top = joint.max(axis=2, keepdims=True)
-        return centred(top[..., 0] + np.log(np.exp(joint - top).sum(axis=2)))
+        joint = np.concatenate([_evidence(stats, c) + (level + math.log(c.weight)) for c in shared])
+        top = joint.max(axis=0)
+        return centred(top + np.log(np.exp(joint - top).sum(axis=0)))
 
     def _trusts(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
         """Say how likely the shared priors are, and the own one, by the own evidence: two parts of one."""
         if not candidates:
             return np.zeros((len(block), 2))
-        alone = 1 - sum(candidate.weight for candidate in candidates)
-        worths = [worth for worth, _ in _public(summary_of(states), candidates, said)[1]]
-        shared = log_sum(np.stack(worths, axis=1))
+        stats, alone = summary_of(states), 1 - sum(candidate.weight for candidate in candidates)
+        worths = [_worth(_evidence(stats, c) + _log_prior(c, said)) for c in candidates]
         own = _alone(OwnRidge.kept(states), said).worth + math.log(alone)
-        _, chances = weighed(np.stack([shared, own], axis=1))
+        _, chances = weighed(np.stack([log_sum(np.stack(worths, axis=1)), own], axis=1))
         return np.where(states["count"][:, None] > 0, chances, 0.0)
 
     def finish(self, states: States, block: Block, candidates: Candidates, said: Said) -> States:
         """Average over candidates, lambdas and noise scales by the task's own marginal likelihood."""
         candidates = trusted(candidates, said)
         stats, alone = summary_of(states), 1 - sum(candidate.weight for candidate in candidates)
-        fits, weighed_fits = _public(stats, candidates, said)
+        worths, fits = [], []
+        for candidate in candidates:
+            fit = ridge_fit(stats, candidate.mean, candidate.factor, LAMBDAS, NOISE_SCALES)
+            worth, shares = _shares(fit.log_evidence + _log_prior(candidate, said), NOISE_SCALES)
+            worths.append(worth)
+            fits.append((fit, shares))
         if alone > 1e-9:
             own = _alone(OwnRidge.of(block, self.intercept), said)
+            worths.append(own.worth + math.log(alone))
             fits.append(own.in_public())
-            weighed_fits.append((own.worth + math.log(alone), own.shares))
-        _, chances = weighed(np.stack([worth for worth, _ in weighed_fits], axis=1))
-        for chance, (_, shares) in zip(chances.T, weighed_fits, strict=True):
-            shares *= chance[:, None, None]
-        return _mix(stats.count, fits, [shares for _, shares in weighed_fits])
+        _, chances = weighed(np.stack(worths, axis=1))
+        parts = zip(fits, chances.T, strict=True)
+        return _mix(stats.count, [(fit, shares.times(chance)) for (fit, shares), chance in parts])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Shares:
+    """The weight of every lambda in a fit, and the mean noise scale there times that weight."""
+
+    over_lambda: Floats
+    scale: Floats
+
+    def times(self, chance: Floats) -> _Shares:
+        return _Shares(chance[:, None] * self.over_lambda, chance[:, None] * self.scale)
+
+    def variance(self, count: Floats, fit: RidgeFit) -> Floats:
+        """Return the expected noise variance by lambda, times the weight of that lambda."""
+        return (self.scale + self.over_lambda * fit.residual) / (1 + count[:, None])
+
+
+#: A posterior over lambdas, and what each of them weighs.
+_Weighed: TypeAlias = tuple[RidgeFit, _Shares]
+
+
+def _worth(log_weights: Floats) -> Floats:
+    """Return log sum exp of every task's weights, (scales, tasks, lambdas)."""
+    top = log_weights.max(axis=0).max(axis=1)
+    return np.asarray(top + np.log(np.exp(log_weights - top[:, None]).sum(axis=0).sum(axis=1)))
+
+
+def _shares(log_weights: Floats, scales: Floats) -> tuple[Floats, _Shares]:
+    """Return log sum exp of every task's weights, (scales, tasks, lambdas), and their shares of that sum."""
+    top = log_weights.max(axis=0).max(axis=1)
+    weights = np.exp(log_weights - top[:, None])
+    over_lambda = weights.sum(axis=0)
+    weights *= scales.reshape(len(scales), -1, 1)
+    total = over_lambda.sum(axis=1)
+    return top + np.log(total), _Shares(over_lambda, weights.sum(axis=0)).times(1 / total)
+
+
+def _evidence(stats: Summary, candidate: Candidate) -> Floats:
+    return ridge_evidence(stats, candidate.mean, candidate.factor, LAMBDAS, NOISE_SCALES)
+
+
+def _log_prior(candidate: Candidate, said: Said) -> Floats:
+    """Return the log weights of noise scales and lambdas under a candidate, (scales, 1, lambdas)."""
+    over_lambda = np.full((1, len(LAMBDAS)), -math.log(len(LAMBDAS)))
+    if candidate.shared:
+        over_lambda = normal_on_grid(np.log(LAMBDAS), np.log(2 * NOISE_SCALES)[:, None], 1.5)
+        if "scale" in said:  # what explains all tasks together
+            over_lambda = over_lambda + said["scale"]
+            over_lambda -= np.log(np.exp(over_lambda).sum(axis=1, keepdims=True))
+    joint = over_lambda + (_level(said)[:, None] + math.log(candidate.weight))
+    return np.asarray(joint[:, None, :])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -167,11 +217,12 @@ class _Alone:
 
     rows: OwnRidge
     fit: RidgeFit
-    shares: Floats
+    shares: _Shares
     worth: Floats
 
-    def in_public(self) -> RidgeFit:
-        return self.rows.to_public(self.fit)
+    def in_public(self) -> _Weighed:
+        square = self.rows.unit[:, None] ** 2
+        return self.rows.to_public(self.fit), replace(self.shares, scale=square * self.shares.scale)
 
 
 def _alone(rows: OwnRidge, said: Said) -> _Alone:
@@ -185,15 +236,15 @@ def _alone(rows: OwnRidge, said: Said) -> _Alone:
     if heard is None:
         scales, level = OWN_SCALES, _own_level(rows)
     else:
-        scales, level = NOISE_SCALES / rows.unit[:, None, None] ** 2, heard
+        scales, level = NOISE_SCALES[:, None] / rows.unit**2, heard[:, None]
     fit = rows.fit(scales)
-    joint = fit.log_evidence + (OWN_LAMBDA_WEIGHTS[:, None] + level)
-    joint[:, :-1] = np.where((rows.count < LEAST_ROWS)[:, None, None], -np.inf, joint[:, :-1])
-    worth = log_sum(joint) - rows.count * np.log(rows.unit)
+    joint = fit.log_evidence + (OWN_LAMBDA_WEIGHTS + level[:, :, None])
+    joint[..., :-1] = np.where((rows.count < LEAST_ROWS)[:, None], -np.inf, joint[..., :-1])
+    worth = _worth(joint) - rows.count * np.log(rows.unit)
     if rows.front is not None:
         worth -= 0.5 * np.log1p(rows.count)
-    joint += rows.left_out[..., None]
-    return _Alone(rows, fit, weighed(joint)[1], worth)
+    joint += rows.left_out
+    return _Alone(rows, fit, _shares(joint, scales)[1], worth)
 
 
 def _usual_lambdas(value: Floats, noise: float) -> Floats:
@@ -208,9 +259,9 @@ def _own_level(rows: OwnRidge) -> Floats:
 
     The more so where there are as many features as rows, so that any targets could be fitted exactly.
     """
-    power = np.where(rows.count > rows.scale.shape[1] + 1, 0.25, 1.0)[:, None, None]
-    weights = power * np.log(OWN_SCALES)
-    return np.asarray(weights - np.log(np.exp(weights).sum(axis=2, keepdims=True)))
+    power = np.where(rows.count > rows.scale.shape[1] + 1, 0.25, 1.0)
+    weights = power * np.log(OWN_SCALES)[:, None]
+    return np.asarray(weights - np.log(np.exp(weights).sum(axis=0)))
 
 
 def _heard(said: Said) -> Floats | None:
@@ -226,44 +277,21 @@ def _level(said: Said) -> Floats:
     return np.full(len(NOISE_SCALES), -math.log(len(NOISE_SCALES))) if heard is None else heard
 
 
-def _public(
-    stats: Summary, candidates: Candidates, said: Said
-) -> tuple[list[RidgeFit], list[tuple[Floats, Floats]]]:
-    """Fit every candidate; return what each fit is worth, and the shares of its lambdas and scales."""
-    level = _level(said)
-    follow = normal_on_grid(np.log(LAMBDAS), np.log(2 * NOISE_SCALES)[:, None], 1.5).T
-    if "scale" in said:  # what explains all tasks together
-        follow = follow + said["scale"][:, None]
-        follow -= np.log(np.exp(follow).sum(axis=0))
-    follow = follow + level
-    flat = np.full((len(LAMBDAS), 1), -math.log(len(LAMBDAS))) + level
-    fits = [ridge_fit(stats, c.mean, c.factor, LAMBDAS, NOISE_SCALES) for c in candidates]
-    priors = [math.log(c.weight) + (follow if c.shared else flat) for c in candidates]
-    return fits, [weighed(fit.log_evidence + prior) for fit, prior in zip(fits, priors, strict=True)]
-
-
-def _variance(count: Floats, fit: RidgeFit, joint: Floats) -> Floats:
-    """Return the expected noise variance by lambda, times the weight of that lambda."""
-    total = (joint * (fit.scales + fit.residual[:, :, None])).sum(axis=2)
-    return np.asarray(total / (1 + count[:, None]))
-
-
-def _mean(fits: list[RidgeFit], weights: list[Floats]) -> Floats:
-    mean = np.zeros(fits[0].basis.shape[:2])
-    for fit, joint in zip(fits, weights, strict=True):
-        over_lambda = joint.sum(axis=2)
-        mean += over_lambda.sum(axis=1)[:, None] * fit.center
-        mean += (fit.basis @ (over_lambda[:, None, :] @ fit.coordinates).swapaxes(1, 2))[..., 0]
+def _mean(fits: list[_Weighed]) -> Floats:
+    mean = np.zeros(fits[0][0].basis.shape[:2])
+    for fit, shares in fits:
+        mean += shares.over_lambda.sum(axis=1)[:, None] * fit.center
+        mean += (fit.basis @ (shares.over_lambda[:, None, :] @ fit.coordinates).swapaxes(1, 2))[..., 0]
     return mean
 
 
-def _mix(count: Floats, fits: list[RidgeFit], weights: list[Floats]) -> States:
+def _mix(count: Floats, fits: list[_Weighed]) -> States:
     """Match the first two moments of the mixture of posteriors."""
-    coef = _mean(fits, weights)
+    coef = _mean(fits)
     covariance, noise = np.zeros((*coef.shape, coef.shape[1])), np.zeros(len(coef))
     away, parts = np.empty((len(coef), len(fits), coef.shape[1])), np.empty((len(coef), len(fits)))
-    for i, (fit, joint) in enumerate(zip(fits, weights, strict=True)):
-        variance, over_lambda = _variance(count, fit, joint), joint.sum(axis=2)
+    for i, (fit, shares) in enumerate(fits):
+        variance, over_lambda = shares.variance(count, fit), shares.over_lambda
         noise += variance.sum(axis=1)
         parts[:, i] = over_lambda.sum(axis=1)
         share = over_lambda / np.maximum(parts[:, i, None], 1e-300)

@@ -32,9 +32,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from cloister.arrays import Floats
-from cloister.learners.linear.summary import Decomposed
+from cloister.learners.linear.summary import Decomposed, Spectrum
 
-__all__ = ["RidgeFit", "ridge_fit"]
+__all__ = ["RidgeFit", "ridge_evidence", "ridge_fit"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,12 +54,10 @@ class RidgeFit:
         What the prior adds where rows are fewer than columns.
     bump : array of shape (tasks, lambdas, k), optional
         What a loose intercept adds.
-    log_evidence : array of shape (tasks, lambdas, scales)
+    log_evidence : array of shape (scales, tasks, lambdas)
         Log marginal likelihood, up to a constant of the task.
     residual : array of shape (tasks, lambdas)
         The Q of the module's formula.
-    scales : array of shape (scales,) or (tasks, 1, scales)
-        The noise scales.
     """
 
     center: Floats
@@ -71,7 +69,6 @@ class RidgeFit:
     bump: Floats | None
     log_evidence: Floats
     residual: Floats
-    scales: Floats
 
     @property
     def solutions(self) -> Floats:
@@ -79,53 +76,117 @@ class RidgeFit:
         return self.coordinates @ self.basis.swapaxes(1, 2)
 
 
-def ridge_fit(stats: Decomposed, center: Floats, factor: Floats, lambdas: Floats, scales: Floats) -> RidgeFit:
-    """Fit the prior N(center, sigma^2 factor factor' / lambda) for all lambdas and noise scales.
+def ridge_evidence(
+    stats: Decomposed, center: Floats, factor: Floats, lambdas: Floats, scales: Floats
+) -> Floats:
+    """Return the `log_evidence` of a `ridge_fit`, and nothing else of it.
 
     Examples
     --------
     >>> from cloister.learners.linear.summary import summary
     >>> block = summary(np.ones((1, 4, 1)), np.ones((1, 4)), np.ones((1, 4)))
-    >>> ridge_fit(block, np.zeros(1), np.eye(1), np.array([1.0, 4.0]), np.ones(1)).solutions.ravel().tolist()
+    >>> ridge_evidence(block, np.zeros(1), np.eye(1), np.array([1.0]), np.ones(1)).round(3).tolist()
+    [[[-2.274]]]
+    """
+    return _solve(stats, center, factor, lambdas).log_evidence(stats.count, scales)
+
+
+def ridge_fit(stats: Decomposed, center: Floats, factor: Floats, lambdas: Floats, scales: Floats) -> RidgeFit:
+    """Fit the prior N(center, sigma^2 factor factor' / lambda) for all lambdas and noise scales.
+
+    Scales have shape (scales,), or (scales, tasks) where each task has its own.
+
+    Examples
+    --------
+    >>> from cloister.learners.linear.summary import summary
+    >>> block = summary(np.ones((1, 4, 1)), np.ones((1, 4)), np.ones((1, 4)))
+    >>> fit = ridge_fit(block, np.zeros(1), np.eye(1), np.array([1.0, 4.0]), np.ones(1))
+    >>> fit.solutions.ravel().tolist()
     [0.8, 0.5]
     """
-    scale, first = (factor[-1, -1], factor[0, 0]) if len(factor) else (1.0, 1.0)
-    loose = not len(factor) or (
-        first >= scale and np.array_equal(factor, np.diag([first] + [scale] * (len(factor) - 1)))
-    )
-    spectrum = stats.spectrum(None if loose else factor)
-    lams = lambdas / scale**2 if loose else lambdas
-    start, inner, along = stats.against(center, spectrum)
-    basis, lifted = spectrum.basis, spectrum.values[:, None, :] + lams[:, None]
-    volume = np.log(lifted / lams[:, None]).sum(axis=2)
-    inverse = np.reciprocal(lifted, out=lifted)
-    coordinates = inner[:, None, :] * inverse
-    taken = (coordinates @ along[:, :, None])[..., 0]
-    prior, rest, spread = None, np.zeros_like(lams), inverse
-    if spectrum.short:  # the module's last formula
-        prior = np.eye(len(factor)) if loose else factor @ factor.T
-        rest, spread = 1 / lams, -inverse / lams[:, None]
-    bump = None
-    if loose and first > scale:  # the rank-one correction of the module's second formula
-        kappa = 1 - (scale / first) ** 2
+    solved = _solve(stats, center, factor, lambdas)
+    basis, short, lams = solved.spectrum.basis, solved.spectrum.short, solved.lams
+    coordinates, spread = solved.inner[:, None, :] * solved.inverse, solved.inverse
+    prior, rest, bump = None, np.zeros_like(lams), None
+    if short:  # the module's last formula
+        prior = np.eye(len(factor)) if solved.shares_basis else factor @ factor.T
+        rest, spread = 1 / lams, -spread / lams[:, None]
+    if solved.gain is not None:
         bump = basis[:, :1] * spread
-        if spectrum.short:  # the intercept's own direction is not among the rows'
+        if short:  # the intercept's own direction is not among the rows'
             ahead = np.zeros((*basis.shape[:2], 1))
             ahead[:, 0] = 1.0
             basis = np.concatenate([basis, ahead], axis=2)
             none = np.zeros((*spread.shape[:2], 1))
             bump = np.concatenate([bump, none + rest[:, None]], axis=2)
             coordinates, spread = (np.concatenate([part, none], axis=2) for part in (coordinates, spread))
-        front = basis[:, 0, :, None]
-        room = 1 - kappa * lams * (bump @ front)[..., 0]
+        coordinates += (solved.gain * solved.at_front)[:, :, None] * bump
+        bump *= np.sqrt(solved.gain)[:, :, None]
+    log_evidence = solved.log_evidence(stats.count, scales)
+    return RidgeFit(center, basis, coordinates, spread, prior, rest, bump, log_evidence, solved.residual)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Solved:
+    """What evidence and posterior share.
+
+    Attributes
+    ----------
+    lams : array of shape (lambdas,)
+        Lambdas for the spectrum's own prior.
+    shares_basis : bool
+        Whether the spectrum is that of the data alone, for an isotropic prior or a loose intercept.
+    inner : array of shape (tasks, k)
+        Targets by coordinates.
+    inverse : array of shape (tasks, lambdas, k)
+        One over eigenvalue plus lambda.
+    volume, residual : arrays of shape (tasks, lambdas)
+        Log determinant and Q of the module's first formula.
+    gain, at_front : arrays of shape (tasks, lambdas), optional
+        The g of the module's second formula, and what it is applied to: the intercept of the posterior mean.
+    """
+
+    spectrum: Spectrum
+    lams: Floats
+    shares_basis: bool
+    inner: Floats
+    inverse: Floats
+    volume: Floats
+    residual: Floats
+    gain: Floats | None
+    at_front: Floats
+
+    def log_evidence(self, count: Floats, scales: Floats) -> Floats:
+        over_grid = scales.reshape(len(scales), -1, 1)
+        found = np.log(over_grid + self.residual)
+        found *= -0.5 * (count[:, None] + 1)
+        found += 0.5 * np.log(over_grid) - 0.5 * self.volume
+        return np.asarray(found)
+
+
+def _solve(stats: Decomposed, center: Floats, factor: Floats, lambdas: Floats) -> _Solved:
+    scale, first = (factor[-1, -1], factor[0, 0]) if len(factor) else (1.0, 1.0)
+    shares_basis = not len(factor) or (
+        first >= scale and np.array_equal(factor, np.diag([first] + [scale] * (len(factor) - 1)))
+    )
+    spectrum = stats.spectrum(None if shares_basis else factor)
+    lams = lambdas / scale**2 if shares_basis else lambdas
+    start, inner, along = stats.against(center, spectrum)
+    lifted = spectrum.values[:, None, :] + lams[:, None]
+    volume = np.log(lifted / lams[:, None]) @ np.ones(lifted.shape[2])
+    inverse = np.reciprocal(lifted, out=lifted)
+    if not (shares_basis and first > scale):
+        taken = at_front = (inverse @ (inner * along)[:, :, None])[..., 0]
+        gain = None
+    else:  # the rank-one correction of the module's second formula
+        kappa, front = 1 - (scale / first) ** 2, spectrum.basis[:, 0]
+        sums = inverse @ np.stack([inner * along, inner * front, np.square(front)], axis=2)
+        taken, at_front, corner = sums[..., 0], sums[..., 1], sums[..., 2]
+        if spectrum.short:
+            corner = (1 - corner) / lams
+        room = 1 - kappa * lams * corner
         gain = kappa * lams / room
-        at_front = (coordinates @ front)[..., 0]
-        taken += gain * at_front**2
-        coordinates += (gain * at_front)[:, :, None] * bump
+        taken = taken + gain * at_front**2
         volume += np.log(room / (1 - kappa))
-        bump *= np.sqrt(gain)[:, :, None]
     residual = np.maximum(start[:, None] - taken, 0.0)
-    log_evidence = np.log(scales + residual[:, :, None])
-    log_evidence *= -0.5 * (stats.count[:, None, None] + 1)
-    log_evidence += 0.5 * np.log(scales) - 0.5 * volume[:, :, None]
-    return RidgeFit(center, basis, coordinates, spread, prior, rest, bump, log_evidence, residual, scales)
+    return _Solved(spectrum, lams, shares_basis, inner, inverse, volume, residual, gain, at_front)
