@@ -40,7 +40,7 @@ from cloister.tables.columns import (
 from cloister.tables.fitting import fit_in_folder
 from cloister.tables.folder import save_run
 from cloister.tables.model import TaskModel
-from cloister.tables.prediction import Index, class_probabilities, deviations, numbers
+from cloister.tables.prediction import Index, class_probabilities, deviations, intervals, numbers
 from cloister.tables.table_run import EstimatorSettings, TableRun
 from cloister.tasks import Tasks
 
@@ -334,6 +334,27 @@ class BaseMultiTaskRegressor(RegressorMixin, BaseMultiTask):  # type: ignore[mis
         found = self._rows(X, tasks)
         mean = numbers(self._fitted.units, *found)
         return (mean, deviations(self._fitted.units, *found)) if return_std else mean
+
+    def predict_interval(
+        self, X: Any, tasks: ArrayLike | None = None, coverage: float = 0.95
+    ) -> tuple[Floats, Floats]:
+        """Return the interval that holds each row's number with this probability, by its own task's model.
+
+        Parameters
+        ----------
+        X : DataFrame, mapping of columns, or array
+            As in `fit`.
+        tasks : array-like, optional
+            One task id a row, instead of a task column.
+        coverage : float
+            How often the interval is to hold the number.
+
+        Returns
+        -------
+        lower, upper : arrays of shape (n_samples,)
+            In the target's units. Of a task with few rows they are far apart, with the tails of Student's t.
+        """
+        return intervals(self._fitted.units, *self._rows(X, tasks), coverage)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: ArrayLike | None = None) -> float:
         """Return the coefficient of determination. Private: a score that leaves its tasks is a release."""

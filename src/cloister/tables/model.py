@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,22 @@ from cloister.document import check_format
 from cloister.errors import InputError
 from cloister.tables.codebook import Codebook, Numeric
 from cloister.tables.columns import encode_rows, row_count, split_table
-from cloister.tables.prediction import Index, class_probabilities, deviations, numbers
+from cloister.tables.prediction import Index, class_probabilities, deviations, intervals, numbers
 
-__all__ = ["TaskModel", "no_posterior"]
+__all__ = ["Prior", "TaskModel", "no_posterior"]
 
 FORMAT = "cloister task model 1"
+
+#: What a model may say of itself beside its posterior.
+FACTS = ("rows", "shared_weight", "freedom")
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What the board says of a task without rows: means and deviations of coefficients, in user's units."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -29,7 +40,8 @@ class TaskModel:
     """A task's posterior: mean weights, their covariance and, for numbers, the noise variance.
 
     Weights are on encoded columns; `coef` and `intercept` are in the user's units. Where an algorithm gives
-    no posterior, the covariance is NaN throughout.
+    no posterior, the covariance is NaN throughout. `facts` are what else the model says of itself: its number
+    of rows, the weight of the shared priors and, for numbers, degrees of freedom.
     """
 
     task: str
@@ -37,13 +49,18 @@ class TaskModel:
     weights: Floats
     covariance: Floats
     noise: float | None
+    facts: Mapping[str, float] = field(default_factory=dict)
+    prior: Prior | None = None
 
     @classmethod
-    def of(cls, task: str, codebook: Codebook, model: Mapping[str, Array]) -> TaskModel:
+    def of(
+        cls, task: str, codebook: Codebook, model: Mapping[str, Array], prior: Prior | None = None
+    ) -> TaskModel:
         """Take one task's row of a run's models."""
         noise = float(model["noise"]) if "noise" in model else None
         covariance = model.get("covariance", no_posterior(model["coef"]))
-        return cls(task, codebook, model["coef"], covariance, noise)
+        facts = {name: float(model[name]) for name in FACTS if name in model}
+        return cls(task, codebook, model["coef"], covariance, noise, facts, prior)
 
     def __repr__(self) -> str:
         return f"TaskModel({self.task!r}, {self.codebook.width} weights, private)"
@@ -79,10 +96,16 @@ class TaskModel:
             raise InputError("This model predicts classes; ask for predict_proba.")
         return deviations(self.codebook, *self._rows(X))
 
+    def predict_interval(self, X: object, coverage: float = 0.95) -> tuple[Floats, Floats]:
+        """Return the lower and the upper end of the interval that holds a row's number so often."""
+        if not isinstance(self.codebook.target, Numeric):
+            raise InputError("This model predicts classes; ask for predict_proba.")
+        return intervals(self.codebook, *self._rows(X), coverage)
+
     @property
     def arrays(self) -> States:
         """The model as arrays of one task, without what an algorithm does not give."""
-        found = {"coef": self.weights[None]}
+        found = {"coef": self.weights[None]} | {name: np.array([fact]) for name, fact in self.facts.items()}
         if np.isfinite(self.covariance).all():
             found["covariance"] = self.covariance[None]
         return found | ({} if self.noise is None else {"noise": np.array([self.noise])})
@@ -123,6 +146,8 @@ class TaskModel:
             "weights": self.weights.tolist(),
             "covariance": self.covariance.tolist() if np.isfinite(self.covariance).all() else None,
             "noise": self.noise,
+            "facts": dict(self.facts),
+            "prior": None if self.prior is None else asdict(self.prior),
             "codebook": self.codebook.to_dict(),
         }
         return write_private(Path(path), json.dumps(document).encode(), synced=synced)
@@ -133,12 +158,15 @@ class TaskModel:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
             check_format(document.get("format"), FORMAT, path)
             weights, covariance = np.array(document["weights"]), document["covariance"]
+            prior = document.get("prior")  # files of earlier versions have neither this nor facts
             return cls(
                 document["task"],
                 Codebook.from_dict(document["codebook"], str(path)),
                 weights,
                 no_posterior(weights) if covariance is None else np.array(covariance),
                 document["noise"],
+                {name: float(fact) for name, fact in document.get("facts", {}).items()},
+                None if prior is None else Prior(tuple(prior["mean"]), tuple(prior["deviation"])),
             )
         except InputError:
             raise

@@ -9,13 +9,14 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from cloister.arrays import Array, Floats, States
 from cloister.errors import InputError
 from cloister.learners.linear.softmax import probabilities
 from cloister.tables.codebook import Categorical, Codebook
 
-__all__ = ["Index", "Units", "class_probabilities", "deviations", "numbers", "predicted_columns"]
+__all__ = ["Index", "Units", "class_probabilities", "deviations", "intervals", "numbers", "predicted_columns"]
 
 Index = NDArray[np.intp]
 
@@ -38,6 +39,10 @@ def numbers(units: Units, rows: Floats, models: States, at: Index) -> Array:
 
 def deviations(units: Units, rows: Floats, models: States, at: Index) -> Floats:
     """Return the standard deviation of each row's prediction, noise included, in the target's units."""
+    return _deviations(rows, models, at) * units.target_scale
+
+
+def _deviations(rows: Floats, models: States, at: Index) -> Floats:
     if "covariance" not in models or "noise" not in models:
         raise InputError(
             "These models have no posterior, hence no standard deviation of their predictions. Use a "
@@ -49,7 +54,28 @@ def deviations(units: Units, rows: Floats, models: States, at: Index) -> Floats:
     for own in groups:  # a covariance for each row would take rows x columns^2 numbers
         X, model = rows[own], at[own[0]]
         variance[own] = np.einsum("nd,de,ne->n", X, models["covariance"][model], X) + models["noise"][model]
-    return np.sqrt(np.maximum(variance, 0.0)) * units.target_scale
+    return np.sqrt(np.maximum(variance, 0.0))
+
+
+def intervals(
+    units: Units, rows: Floats, models: States, at: Index, coverage: float
+) -> tuple[Floats, Floats]:
+    """Return both ends of the interval that holds each row's number with this probability.
+
+    Predictions are Student's t, with as many degrees of freedom as the task's rows leave its noise variance.
+    Nothing is said beyond public bounds; within them anything, of a task without rows if the board has heard
+    nothing.
+    """
+    if not 0 < coverage < 1:
+        raise InputError(f"coverage must be between 0 and 1. Got {coverage}. Usual is 0.95.")
+    deviation = _deviations(rows, models, at)
+    if "freedom" not in models:
+        raise InputError("These models are of an earlier version, which knew no intervals. Fit again.")
+    unknown = (models["rows"] == 0) & (models["shared_weight"] == 0)
+    reach = stdtrit(models["freedom"], (1 + coverage) / 2)
+    reach = np.where(unknown, np.inf, reach)[at] * deviation
+    middle = np.einsum("nd,nd->n", rows, models["coef"][at])
+    return units.decode_prediction(middle - reach), units.decode_prediction(middle + reach)
 
 
 def class_probabilities(rows: Floats, models: States, at: Index) -> Floats:

@@ -166,7 +166,8 @@ class Classification(BayesianLearner):
             (share,) = evidence_weights([part.scores], [np.zeros(1)])
             found = posterior(part.fit, np.where((chance > NEGLIGIBLE)[:, None], share, 0.0))
             parts.append(Posterior(log_evidence, *part.to_public(*found)))
-        return mixture(parts)
+        shared = chances[:, : len(candidates)].sum(axis=1)
+        return mixture(parts) | {"rows": block.weight.sum(axis=1), "shared_weight": shared}
 
     def _trusts(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
         """Say how likely the shared priors are, and the own one, by the own evidence: two parts of one."""

@@ -13,7 +13,8 @@ from cloister.channel import Absolute, Channel, Plain
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate, log_sum, normal_on_grid, weighed
 from cloister.learners.linear.losses import LeastSquares
-from cloister.learners.linear.own_ridge import OwnRidge
+from cloister.learners.linear.own_ridge import OWN_LAMBDAS, OwnRidge
+from cloister.learners.linear.predictive import degrees_of_freedom
 from cloister.learners.linear.question import (
     Candidates,
     Question,
@@ -157,7 +158,11 @@ class Regression(BayesianLearner):
             fits.append(own.in_public())
         _, chances = weighed(np.stack(worths, axis=1))
         parts = zip(fits, chances.T, strict=True)
-        return _mix(stats.count, [(fit, shares.times(chance)) for (fit, shares), chance in parts])
+        models = _mix(stats.count, [(fit, shares.times(chance)) for (fit, shares), chance in parts])
+        shared = chances[:, : len(candidates)].sum(axis=1)
+        fitted = own.effective_parameters if alone > 1e-9 else np.zeros(len(block))
+        freedom = degrees_of_freedom(stats.count, fitted, shared)
+        return models | {"rows": stats.count, "shared_weight": shared, "freedom": freedom}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -223,6 +228,12 @@ class _Alone:
     def in_public(self) -> _Weighed:
         square = self.rows.unit[:, None] ** 2
         return self.rows.to_public(self.fit), replace(self.shares, scale=square * self.shares.scale)
+
+    @property
+    def effective_parameters(self) -> Floats:
+        values = self.rows.values[:, :, None]
+        used = (values / (values + OWN_LAMBDAS)).sum(axis=1)
+        return np.asarray((self.shares.over_lambda * used).sum(axis=1))
 
 
 def _alone(rows: OwnRidge, said: Said) -> _Alone:
