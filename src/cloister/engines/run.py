@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import operator
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,16 +82,47 @@ class Run:
         """The plan's guarantee, with the noise that was really used and what its ledger says of all runs."""
         return replace(self.plan.guarantee_on(self.board), all_runs=self.all_runs)
 
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], types: Iterable[object] = ()) -> Run:
+        """Read the public part of a finished run, or of a stream that has ended, from its journal.
+
+        The tasks have their models, not the journal: each gets its own again by `replay`.
+
+        Parameters
+        ----------
+        folder : path
+            What was given to `run` or `TaskStream` as ``journal=``.
+        types : iterable, optional
+            Classes of your own, or the `Module` of a network, that the plan names.
+        """
+        home = Path(folder)
+        plan, board = Plan.load(home / "plan.toml", types), Billboard.load(home / "board")
+        plan.check(board)
+        nobody = PrivateRun(
+            np.array([]), {}, Participation.always(0, len(plan.rounds)), np.zeros(0, np.uint64), 0
+        )
+        return cls(plan, board, nobody, _joined(home / "roster"))
+
     def model(self, task: object) -> States:
         """Return one task's own model. Give it to that task alone."""
+        models = self.private.held_models
         found = np.flatnonzero(self.private.ids == task_name(task))
         if not len(found):
             raise InputError(f"There is no task {task!r} in this run.")
-        return {name: array[found[0]] for name, array in self.private.held_models.items()}
+        return {name: array[found[0]] for name, array in models.items()}
 
     def own_seed(self, task: object) -> Words:
         """Return the seed of one task's local randomness, for its `replay` at home. Give it to it alone."""
         return self.private.seeds[[Roster(self.private.ids.tolist()).position(task)]]
+
+
+def _joined(path: Path) -> Roster:
+    """Return who has joined a stream, in the order of arrival; nobody is listed of a run."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    try:
+        return Roster([json.loads(line) for line in lines])
+    except ValueError:
+        raise InputError(f"{path} must have the name of a task in every line. Restore it.") from None
 
 
 def run(

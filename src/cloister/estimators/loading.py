@@ -1,40 +1,48 @@
-"""Reading a saved run back, as the estimator that made it."""
+"""Reading back what was saved: a run as the estimator that made it, a file as what it says it is."""
 
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from cloister.board.billboard import Billboard
 from cloister.document import ESTIMATORS, library_class
+from cloister.engines.run import Run
 from cloister.errors import InputError
 from cloister.estimators.base import BaseMultiTask
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, NoNoise
 from cloister.privacy.sampling import Everyone
-from cloister.tables.folder import read_run
+from cloister.tables.codebook import Codebook
+from cloister.tables.folder import read_plan, read_run
+from cloister.tables.model import TaskModel
 from cloister.tables.table_run import TableRun
 
 __all__ = ["load"]
 
 
-def load(folder: str | os.PathLike[str], types: Iterable[object] = ()) -> Any:
-    """Read a run that `save`, ``fit(journal=)`` or ``cloister fit`` left in a folder.
+def load(path: str | os.PathLike[str], types: Iterable[object] = ()) -> Any:
+    """Read back whatever this library has written: a run's folder, or one of its files.
 
     Parameters
     ----------
-    folder : path
-        Of a finished run. Of its tasks those have a model again whose files are there; the others are
-        served from the board, as tasks that were not in `fit`. So the public part alone can be loaded too.
+    path : path
+        A folder that `save`, ``fit(journal=)`` or ``cloister fit`` left: of its tasks those have a model
+        again whose files are there; the others are served from the board, as tasks that were not in `fit`.
+        So the public part alone can be loaded too. Or the journal of a finished `run` or of a stream that has
+        ended. Or a file: one task's model, a plan, a codebook, a board.
     types : iterable, optional
-        Classes of your own that the plan names.
+        Classes of your own, or the `Module` of a network, that the plan names.
 
     Returns
     -------
-    estimator or TableRun
-        The fitted estimator that made the run; for a run that none of this library's made, a `TableRun`,
-        which predicts, replays and exports.
+    estimator, TableRun, Run, TaskModel, Plan, Codebook or Billboard
+        Of a folder the fitted estimator that made the run; for a run that none of this library's made, a
+        `TableRun`, which predicts, replays and exports; of a journal, the public part of a `Run`. Of a file
+        what it says it is.
 
     Examples
     --------
@@ -50,9 +58,31 @@ def load(folder: str | os.PathLike[str], types: Iterable[object] = ()) -> Any:
     >>> bool((again.predict({"school": school, "x": x}) == model.predict({"school": school, "x": x})).all())
     True
     """
-    found = read_run(Path(folder), types)
+    place = Path(path)
+    if place.is_file():
+        return _read_file(place, types)
+    if (place / "board").is_file() and not (place / "codebook.toml").exists():
+        return Run.load(place, types)
+    found = read_run(place, types)
     name = found.settings.name
     return _fitted(library_class(name, ESTIMATORS), found) if name.startswith("cloister/") else found
+
+
+def _read_file(path: Path, types: Iterable[object]) -> Any:
+    """Read a file as what it says it is."""
+    beginning = path.read_bytes()[:64].lstrip()
+    if beginning.startswith(b"cloister billboard"):
+        return Billboard.load(path)
+    if beginning.startswith(b"{"):
+        return TaskModel.load(path)
+    try:
+        keys = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise InputError(
+            f"{path} is nothing that can be loaded: a task's model, a plan, a codebook or a board. Name one, "
+            "or the folder of a run."
+        ) from None
+    return read_plan(path, types) if "algorithm" in keys else Codebook.load(path)
 
 
 def _fitted(kind: type[BaseMultiTask], found: TableRun) -> BaseMultiTask:
