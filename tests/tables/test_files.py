@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import gzip
 import re
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import InputError, MissingExtraError
-from cloister.tables.files import csv_text, is_number, read_table, write_csv
+from cloister.tables.files import csv_text, read_table, write_csv
+from cloister.tables.reading import is_number
 
 
 @pytest.fixture
@@ -57,6 +61,109 @@ def test_byte_order_mark_blank_lines_and_line_breaks_in_cells(table) -> None:
     assert columns["b"].tolist() == ["x\r\ny", "z"]
 
 
+OFFICE = "Schule;Größe;Datum;ja\nMüller;1,5;29.02.2024;wahr\nElm;-2;NA;\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        (OFFICE.encode(), "a.csv"),
+        (b"\xef\xbb\xbf" + OFFICE.replace("\n", "\r\n").encode(), "a.csv"),
+        (OFFICE.encode("cp1252"), "a.csv"),
+        (b"sep=;\r\n" + OFFICE.encode(), "a.csv"),
+        (OFFICE.replace(";", "\t").encode("utf-16"), "a.txt"),
+        (OFFICE.replace(";", "\t").encode(), "a.tsv"),
+        (gzip.compress(OFFICE.encode()), "a.csv.gz"),
+        (gzip.compress(OFFICE.encode("cp1252")), "a.csv"),
+    ],
+)
+def test_csv_as_offices_write_it(table, data: bytes, name: str) -> None:
+    columns = read_table(table(data, name), text=["Schule"])
+    assert list(columns) == ["Schule", "Größe", "Datum", "ja"]
+    assert columns["Schule"].tolist() == ["Müller", "Elm"]
+    assert columns["Größe"].tolist() == [1.5, -2]
+    assert columns["Datum"].tolist() == ["29.02.2024", "NA"]
+
+
+def test_separators_in_quotes_and_commas_in_comma_files_are_text(table) -> None:
+    columns = read_table(table('"a;b",c\n"1,5",NA\n"2,5",3\n'))
+    assert columns["a;b"].tolist() == ["1,5", "2,5"]
+    np.testing.assert_array_equal(columns["c"], [np.nan, 3.0])
+
+
+@pytest.mark.parametrize("name", ["a.arrow", "a.feather"])
+def test_arrow(tmp_path: Path, name: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table({"x": [1, None], "d": [datetime.date(2024, 5, 31), None], "s": ["F", None]})
+    kind = pa.ipc.new_file if name == "a.arrow" else pa.ipc.new_stream
+    with kind(str(tmp_path / name), table.schema) as writer:
+        writer.write_table(table)
+    columns = read_table(tmp_path / name)
+    np.testing.assert_array_equal(columns["x"], [1, np.nan])
+    np.testing.assert_array_equal(columns["d"], np.array(["2024-05-31", "NaT"], dtype="M8[us]"))
+    assert csv_text(columns) == "x,d,s\n1,2024-05-31,F\n,,\n"
+    assert list(read_table(tmp_path / name, only=["s"])) == ["s"]
+
+
+def workbook(path: Path, rows: list[list[tuple[str, object]]]) -> Path:
+    """Write a workbook of one sheet by hand: text, numbers, booleans, and dates in the one style there is."""
+    cells = {"s": '<c t="inlineStr"><is><t>{}</t></is></c>', "n": "<c><v>{}</v></c>", "": "<c/>"}
+    cells |= {"b": '<c t="b"><v>{}</v></c>', "d": '<c s="1"><v>{}</v></c>'}
+    lines = "".join(f"<row>{''.join(cells[kind].format(v) for kind, v in row)}</row>" for row in rows)
+    main, rels = "http://schemas.openxmlformats.org/spreadsheetml/2006/main", "package/2006/relationships"
+    office = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    relation = f'<Relationships xmlns="http://schemas.openxmlformats.org/{rels}">{{}}</Relationships>'
+    one = f'<Relationship Id="{{}}" Type="{office}/{{}}" Target="{{}}"/>'
+    sheets = '<sheets><sheet name="A" sheetId="1" r:id="r1"/></sheets>'
+    formats = '<cellXfs><xf/><xf numFmtId="14"/></cellXfs>'
+    parts = {
+        "[Content_Types].xml": "<Types/>",
+        "_rels/.rels": relation.format(one.format("r1", "officeDocument", "xl/workbook.xml")),
+        "xl/workbook.xml": f'<workbook xmlns="{main}" xmlns:r="{office}">{sheets}</workbook>',
+        "xl/_rels/workbook.xml.rels": relation.format(
+            one.format("r1", "worksheet", "worksheets/a.xml") + one.format("r2", "styles", "styles.xml")
+        ),
+        "xl/styles.xml": f'<styleSheet xmlns="{main}">{formats}</styleSheet>',
+        "xl/worksheets/a.xml": f'<worksheet xmlns="{main}"><sheetData>{lines}</sheetData></worksheet>',
+    }
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in parts.items():
+            archive.writestr(name, text)
+    return path
+
+
+def test_excel(tmp_path: Path) -> None:
+    pytest.importorskip("python_calamine")
+    head = [("s", "school"), ("s", "x"), ("s", "day"), ("s", "yes"), ("s", "note")]
+    rows = [
+        [("n", 7), ("n", 1.5), ("d", 45443), ("b", 1), ("s", "a, b")],
+        [("s", "Elm"), ("", ""), ("", ""), ("b", 0), ("n", 3)],
+    ]
+    columns = read_table(workbook(tmp_path / "a.xlsx", [head, *rows]), text=["school"])
+    assert columns["school"].tolist() == ["7", "Elm"]
+    np.testing.assert_array_equal(columns["x"], [1.5, np.nan])
+    np.testing.assert_array_equal(columns["day"], np.array(["2024-05-31", "NaT"], dtype="M8[us]"))
+    assert columns["yes"].tolist() == ["True", "False"]
+    assert columns["note"].tolist() == ["a, b", "3"]
+    with pytest.raises(InputError, match="has column names but no rows"):
+        read_table(workbook(tmp_path / "none.xlsx", [head]))
+    with pytest.raises(InputError, match=r"The first sheet of empty\.xlsx is empty"):
+        read_table(workbook(tmp_path / "empty.xlsx", []))
+
+
+@pytest.mark.parametrize(("name", "kind"), [("a.arrow", "Arrow"), ("a.xlsx", "Excel")])
+def test_bad_files_are_one_sentence(table, name: str, kind: str) -> None:
+    pytest.importorskip({"Arrow": "pyarrow", "Excel": "python_calamine"}[kind])
+    with pytest.raises(InputError, match=rf"^{name} is not a readable {kind} file: .*\. Export it again\.$"):
+        read_table(table("a\n1\n", name))
+
+
+def test_excel_without_its_reader_names_the_extra(table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "python_calamine", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'cloister\[excel\]'"):
+        read_table(table("", "data.xlsx"))
+
+
 def test_underscores_are_not_numbers(table) -> None:
     assert read_table(table("a\n1_000\n2\n"))["a"].tolist() == ["1_000", "2"]
     assert not is_number("1_000")
@@ -85,8 +192,14 @@ def test_long_files_are_read_whole(table) -> None:
             "to_csv(..., index=False)).",
         ),
         (
-            "a;b\n1;2\n",
-            "data.csv must separate columns by commas. Its first line has none. Save it as CSV.",
+            "a|b\n1|2\n",
+            "data.csv must separate columns by commas, semicolons or tabs. Its first line has none. Save it "
+            "as CSV.",
+        ),
+        (
+            "a;b\n1,5;2.5\n",
+            "data.csv must have decimal commas or decimal points throughout. Column 'a' has commas and "
+            "column 'b' has points. Export it with one of them, and none for thousands.",
         ),
         (
             "1,2\n3,4\n",
@@ -94,8 +207,19 @@ def test_long_files_are_read_whole(table) -> None:
         ),
         ("a\nx\0\n", "data.csv must be text. Got the character NUL in a cell. Export the file again."),
         (
-            b"a\n\xff\n",
-            "data.csv must be UTF-8 text: invalid start byte. Save it as 'CSV UTF-8' and try again.",
+            "Müller,".encode() + "Müller\n1,2\n".encode("latin-1"),
+            "data.csv must be UTF-8 text. Got some of it in another encoding. Save it as 'CSV UTF-8' and try "
+            "again.",
+        ),
+        (
+            b"a\n\x81\n",
+            "data.csv must be UTF-8 text: character maps to <undefined>. Save it as 'CSV UTF-8' and try "
+            "again.",
+        ),
+        (
+            gzip.compress(b"a\n1\n")[:-4],
+            "data.csv must be a whole gzip file. Got: Compressed file ended before the end-of-stream marker "
+            "was reached. Export it again.",
         ),
         (
             'a,b\n1,"2\n',
@@ -118,8 +242,8 @@ def test_missing_file_folder_and_unknown_kind(tmp_path: Path, table) -> None:
         read_table(tmp_path / "nowhere.csv")
     with pytest.raises(InputError, match="There is no file"):
         read_table(tmp_path)
-    with pytest.raises(InputError, match=r"must be a \.csv or \.parquet file\. Got data\.xlsx"):
-        read_table(table("a\n1\n", "data.xlsx"))
+    with pytest.raises(InputError, match=r"\.feather or \.xlsx file\. Got data\.docx"):
+        read_table(table("a\n1\n", "data.docx"))
 
 
 def test_parquet(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 Data = Annotated[
-    Path, typer.Argument(metavar="DATA", help="CSV or Parquet file with a line of column names.")
+    Path, typer.Argument(metavar="DATA", help="CSV, Parquet, Arrow or Excel file with column names.")
 ]
 OwnData = Annotated[
     Path, typer.Argument(metavar="DATA", help="The task's own rows; others in the file are passed over.")

@@ -1,0 +1,183 @@
+"""Tables as text, as offices write them: separator, decimal comma and encoding found by a public rule.
+
+The first line decides the separator: a tab if it has one outside quotes, else a semicolon, else a comma.
+Beside semicolons and tabs numbers may have a decimal comma, throughout the file. Text is UTF-8, UTF-16 with
+its mark, or else Windows-1252. Nothing is guessed from rows, but for whether a column is numbers or text.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from cloister.arrays import Array
+from cloister.errors import InputError
+from cloister.tables.cells import check_names, check_rows, text_column
+from cloister.tables.reading import is_number, says_missing
+
+__all__ = ["convert", "read_csv"]
+
+#: Rows that are taken apart at a time.
+_CHUNK = 1 << 12
+_SEPARATORS = {"\t": "tab", ";": "semicolon", ",": "comma"}
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+(,\d+)?([eE][+-]?\d+)?\s*")
+#: Characters of two bytes or more in UTF-8.
+_UTF8 = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
+_SAVE = "Save it as 'CSV UTF-8' and try again."
+
+
+def read_csv(file: Path, text: Collection[str], only: Collection[str] | None) -> dict[str, Array]:
+    """Read columns of numbers and text; those in ``text`` stay as they are written."""
+    try:
+        with _open(file) as stream:
+            wide = stream.read(2) in (b"\xff\xfe", b"\xfe\xff")
+        try:
+            return _Csv.of(file, "utf-16" if wide else "utf-8-sig").columns(text, only)
+        except UnicodeDecodeError:
+            with _open(file) as stream:
+                mixed = wide or any(map(_UTF8.search, stream))
+            if not mixed:
+                return _Csv.of(file, "cp1252").columns(text, only)
+        # One name that is written in two encodings would become two tasks.
+        raise InputError(f"{file.name} must be UTF-8 text. Got some of it in another encoding. {_SAVE}")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file.name} must be UTF-8 text: {error.reason}. {_SAVE}") from None
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise InputError(f"{file.name} must be a whole gzip file. Got: {error}. Export it again.") from None
+
+
+def _open(file: Path, encoding: str | None = None) -> IO[Any]:
+    """Open a file, packed or not: for bytes, or for text in an encoding."""
+    with file.open("rb") as stream:
+        packed = stream.read(2) == b"\x1f\x8b"
+    kind, newline = ("rb", None) if encoding is None else ("rt", "")
+    opened = gzip.open if packed else open
+    return opened(file, kind, encoding=encoding, newline=newline)
+
+
+@dataclass(frozen=True)
+class _Csv:
+    """A file, its encoding, what separates cells, and how many lines of Excel's own stand above the names."""
+
+    file: Path
+    encoding: str
+    separator: str
+    skipped: int
+
+    @classmethod
+    def of(cls, file: Path, encoding: str) -> _Csv:
+        with _open(file, encoding) as stream:
+            lines = [line.strip("\r\n") for line in islice(stream, 100)]
+        if lines and (found := re.fullmatch(r"sep=([,;\t])", lines[0])):
+            return cls(file, encoding, found[1], 1)
+        bare = re.sub(r'"[^"]*"', "", next(filter(None, lines), ""))
+        return cls(file, encoding, next((mark for mark in _SEPARATORS if mark in bare), ","), 0)
+
+    def columns(self, text: Collection[str], only: Collection[str] | None) -> dict[str, Array]:
+        with _open(self.file, self.encoding) as stream:
+            rows = self._rows(stream)
+            names = self._names(next(rows, []))
+            kept = [i for i, name in enumerate(names) if only is None or name in only]
+            cells: list[list[str]] = [[] for _ in kept]
+            while chunk := list(islice(rows, _CHUNK)):
+                if set(map(len, chunk)) - {len(names)}:
+                    raise self._ragged(len(names))
+                parts = list(zip(*chunk, strict=True))
+                for column, i in zip(cells, kept, strict=True):
+                    column.extend(parts[i])
+        if kept:
+            check_rows(self.file, len(cells[0]))
+        found = {names[i]: cells[n] for n, i in enumerate(kept)}
+        commas = self.separator != ","
+        if commas:
+            self._check_marks({name: column for name, column in found.items() if name not in text})
+        return {name: convert(self.file, column, name in text, commas) for name, column in found.items()}
+
+    def _rows(self, stream: IO[str]) -> Iterator[list[str]]:
+        """Yield the rows that are not blank."""
+        reader = csv.reader(stream, strict=True, delimiter=self.separator)
+        try:
+            yield from filter(None, islice(reader, self.skipped, None))
+        except csv.Error as error:
+            raise InputError(
+                f"{self.file.name} is not CSV at line {reader.line_num}: {error}. Mend the quotes there or "
+                "before."
+            ) from None
+
+    def _names(self, names: list[str]) -> list[str]:
+        where = self.file.name
+        if not names:
+            raise InputError(f"{where} is empty. Its first line must hold the column names.")
+        check_names(self.file, names)
+        if len(names) == 1 and "|" in names[0]:
+            raise InputError(
+                f"{where} must separate columns by commas, semicolons or tabs. Its first line has none. Save "
+                "it as CSV."
+            )
+        if all(map(is_number, names)):
+            raise InputError(
+                f"The first line of {where} must hold column names. Got numbers only. Add a line of names."
+            )
+        return names
+
+    def _ragged(self, width: int) -> InputError:
+        """Find the first line that has too many or too few cells."""
+        with _open(self.file, self.encoding) as stream:
+            reader = csv.reader(stream, strict=True, delimiter=self.separator)
+            rows = islice(reader, self.skipped, None)
+            count = next(len(row) for row in rows if row and len(row) != width)
+            return InputError(
+                f"Every line of {self.file.name} must have {width} cells. Line {reader.line_num} has "
+                f"{count}. Mend that line; a cell with a {_SEPARATORS[self.separator]} in it needs quotes."
+            )
+
+    def _check_marks(self, columns: dict[str, list[str]]) -> None:
+        """Refuse a file with decimal commas and decimal points: one of them may mean thousands."""
+        commas = next((name for name, cells in columns.items() if _has_commas(cells)), None)
+        points = next((name for name, cells in columns.items() if _has_points(cells)), None)
+        if commas is not None and points is not None:
+            raise InputError(
+                f"{self.file.name} must have decimal commas or decimal points throughout. Column {commas!r} "
+                f"has commas and column {points!r} has points. Export it with one of them, and none for "
+                "thousands."
+            )
+
+
+def _has_commas(cells: list[str]) -> bool:
+    fits = (_DECIMAL_COMMA.fullmatch(cell) or says_missing(cell) for cell in cells)
+    return any("," in cell for cell in cells) and all(fits)
+
+
+def _has_points(cells: list[str]) -> bool:
+    fits = (is_number(cell) or says_missing(cell) for cell in cells)
+    return any("." in cell for cell in cells) and all(fits)
+
+
+def convert(file: Path, cells: list[str], as_text: bool, decimal_comma: bool = False) -> Array:
+    """Return float64 if every cell that is not missing is a number, and one is; else text."""
+    if not as_text:
+        try:
+            numbers = np.array([float(cell) if cell else math.nan for cell in cells])
+        except ValueError:
+            pass
+        else:
+            # float() reads 1_000, which no spreadsheet means; and a column without any cell is no number.
+            if any(cells) and not any("_" in cell for cell in cells):
+                return numbers
+        known = [cell for cell in cells if not says_missing(cell)]
+        if known and all(map(is_number, known)):
+            return np.array([math.nan if says_missing(cell) else float(cell) for cell in cells])
+        if known and decimal_comma and all(map(_DECIMAL_COMMA.fullmatch, known)):
+            return np.array(
+                [math.nan if says_missing(cell) else float(cell.replace(",", ".")) for cell in cells]
+            )
+    return text_column(file, cells)
