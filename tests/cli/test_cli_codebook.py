@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
-from cli_helpers import BOOK, fit, ok, pupils, refused
+from cli_helpers import BOOK, cloister, fit, ok, pupils, refused
 
 from cloister.tables.files import write_csv
 
@@ -36,3 +37,31 @@ def test_codebook_refuses(work: Path) -> None:
     assert "no column 'Score'" in refused("codebook", "exam.csv", "--task", "school", "--target", "Score")
     assert "different columns" in refused("codebook", "exam.csv", "--task", "age", "--target", "age")
     assert "no folder" in refused(*arguments[:-1], "nowhere/book.toml")
+
+
+def test_check_tells_the_owner_what_does_not_fit(work: Path) -> None:
+    said = ok("codebook", "exam.csv", "--check", "book.toml")
+    assert "A fit takes it." in said
+    assert "For your own eyes" in said
+    table = pupils()
+    table["age"][:3] = [500, -1, np.nan]
+    table["sex"][0] = "?"
+    write_csv("odd.csv", table | {"note": table["sex"]})
+    result = cloister("codebook", "odd.csv", "--check", "book.toml")
+    assert result.exit_code == 1
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "sex: 300 rows, 1 not listed (refused): '?' (1)" in result.stdout
+    assert "Not in the codebook, and not used: note." in result.stdout
+    assert "A fit would refuse this file: mend age, sex." in result.stdout
+    found = json.loads(cloister("codebook", "odd.csv", "--check", "book.toml", "--json").stdout)
+    assert found["refused"] == ["age", "sex"]
+    assert found["columns"]["age"] | {"examples": {}} == {
+        "clipped_below": 1,
+        "clipped_above": 1,
+        "missing": 1,
+        "filled": False,
+        "refused": 1,
+        "examples": {},
+    }
+    assert cloister("codebook", "exam.csv", "--check", "book.toml", "--task", "school").exit_code == 2
+    assert cloister("codebook", "exam.csv", "--task", "school").exit_code == 2

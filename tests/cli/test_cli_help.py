@@ -88,7 +88,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 #: What the examples of a command make, and is not there before.
-MADE = {"fit": "exam-run", "codebook": "exam.toml", "replay": "elm.json", "ledger create": "exam.ledger"}
+MADE = {"fit": "exam-run", "replay": "elm.json", "ledger create": "exam.ledger"}
 #: Options that make examples fast.
 FASTER = {"audit": ["--draws", "1000"], "demo": ["--schools", "30", "--splits", "1", "--force"]}
 

@@ -1,56 +1,81 @@
-"""``cloister codebook``: a template of what is public about the columns, to be filled in by hand."""
+"""``cloister codebook``: a template of what is public about the columns, and a check of data against it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cloister.cli.options import Data, Force, Json
-from cloister.cli.shell import absent, emit, say
+from cloister.cli.shell import absent, emit, say, show_table
+
+if TYPE_CHECKING:
+    from cloister.tables.check import ColumnCheck
+    from cloister.tables.reading import Kind
 
 __all__ = ["codebook"]
+
+_PRIVATE = (
+    "For your own eyes: these numbers tell about the rows. Mend cells by them. Bounds or levels that are "
+    "changed because of them are no longer public knowledge, and no noise hides what they tell."
+)
 
 
 def codebook(
     data: Data,
-    task: Annotated[str, typer.Option(help="Column that says which task a row belongs to.")],
-    target: Annotated[str, typer.Option(help="Column to predict.")],
+    task: Annotated[str | None, typer.Option(help="Column that says which task a row belongs to.")] = None,
+    target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
+    check: Annotated[
+        Path | None, typer.Option(metavar="CODEBOOK", help="Check the data against this filled-in codebook.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Default: DATA-codebook.toml here.")
     ] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    r"""Write a codebook template to fill in.
+    r"""Write a codebook template to fill in, or check data against a codebook.
 
-    A codebook lists what is publicly possible in each column: bounds of numbers, levels of categories.
-    The template holds column names only, and no value from the data. Delete the table of a column that
-    is not to be used.
+    A codebook lists what is publicly possible in each column: bounds of numbers and dates, levels of
+    categories, what stands for missing cells. The template holds column names only, and no value from the
+    data. Delete the table of a column that is not to be used.
+
+    With --check it says, for your own eyes, how many cells of which column are clipped, missing, or not what
+    the codebook says. Nothing leaves and nothing is spent. The exit code is 1 if a fit would refuse the file.
 
     \b
     For example:
       cloister codebook exam.csv --task school --target score
-      cloister codebook exam.csv --task school --target score -o exam.toml
+      cloister codebook exam.csv --task school --target score -o new.toml
+      cloister codebook exam.csv --check exam.toml
     """
+    if check is not None:
+        if task is not None or target is not None or output is not None:
+            raise typer.BadParameter("--check takes a codebook and DATA, and writes nothing.")
+        return _check(data, check, json)
+    if task is None or target is None:
+        raise typer.BadParameter("Name the columns with --task and --target, or --check a codebook.")
     from cloister.tables.codebook import Codebook
 
     kinds = _kinds(data, task, target)
-    file = absent(Path(f"{data.stem}-codebook.toml") if output is None else output, force)
+    name = f"{Path(data.name.removesuffix('.gz')).stem}-codebook.toml"
+    file = absent(Path(name) if output is None else output, force)
     file.write_text(Codebook.template(kinds, task, target), encoding="utf-8")
     if json:
         return emit({"file": file, "columns": {k: v for k, v in kinds.items() if k != task}})
     say(
         f"Wrote {file}: {len(kinds) - 1} columns to fill in, with no value from the data.",
         "Write what is possible, not what is in the file. Then:",
-        f"  cloister fit {data} --codebook {file}",
+        f"  cloister codebook {data} --check {file}\n  cloister fit {data} --codebook {file}",
     )
+    return None
 
 
-def _kinds(data: Path, task: str, target: str) -> dict[str, Literal["numeric", "text"]]:
+def _kinds(data: Path, task: str, target: str) -> dict[str, Kind]:
     from cloister.errors import InputError
     from cloister.tables.files import read_table
+    from cloister.tables.reading import kind_of
 
     table = read_table(data, text=[task])
     for name in (task, target):
@@ -62,4 +87,60 @@ def _kinds(data: Path, task: str, target: str) -> dict[str, Literal["numeric", "
         raise InputError(f"--task and --target must be different columns. Got {task!r} for both.")
     if len(table) < 3:
         raise InputError(f"{data.name} must have a column besides task and target to predict from. Add one.")
-    return {name: "numeric" if column.dtype.kind == "f" else "text" for name, column in table.items()}
+    return {name: "text" if name == task else kind_of(column) for name, column in table.items()}
+
+
+def _check(data: Path, path: Path, json: bool) -> None:
+    from cloister.tables.codebook import Codebook
+    from cloister.tables.rows import codebook_table
+
+    book = Codebook.load(path)
+    table = codebook_table(data, book, target=True)
+    found = book.check(table)
+    refused = [column.name for column in found if column.refused]
+    used = {*book.names, book.target.name, book.task}
+    unused = [name for name in table if name not in used]
+    if json:
+        columns = {column.name: _document(column) for column in found}
+        emit(
+            {
+                "rows": found[0].rows,
+                "columns": columns,
+                "unused": unused,
+                "refused": refused,
+                "note": _PRIVATE,
+            }
+        )
+    else:
+        say(f"{data.name} against {path.name}: {found[0].rows} rows.")
+        _show(found)
+        say(
+            *filter(None, ["\n".join(f"  {column}" for column in found if column.refused or column.clipped)]),
+            *([f"Not in the codebook, and not used: {', '.join(unused)}."] if unused else []),
+            f"A fit would refuse this file: mend {', '.join(refused)}." if refused else "A fit takes it.",
+            _PRIVATE,
+            apart=True,
+        )
+    if refused:
+        raise typer.Exit(1)
+
+
+def _show(found: list[ColumnCheck]) -> None:
+    counts = ((column, (column.clipped, column.missing, column.refused)) for column in found)
+    rows = ([column.name, *(_share(n, column.rows) for n in each)] for column, each in counts)
+    show_table(["column", "clipped", "missing", "refused"], rows)
+
+
+def _share(count: int, rows: int) -> str:
+    return f"{count} ({count / rows:.1%})" if count else "-"
+
+
+def _document(column: ColumnCheck) -> dict[str, object]:
+    return {
+        "clipped_below": column.below,
+        "clipped_above": column.above,
+        "missing": column.missing,
+        "filled": column.filled,
+        "refused": column.refused,
+        "examples": dict(column.examples),
+    }

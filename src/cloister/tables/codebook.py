@@ -23,7 +23,6 @@ from cloister.arrays import Array
 from cloister.errors import InputError
 from cloister.tables.check import At, ColumnCheck, accepted, check_column
 from cloister.tables.codebook_file import (
-    Kind,
     as_target,
     check_codebook_format,
     codebook_format,
@@ -47,6 +46,7 @@ from cloister.tables.kinds import (
     block_names,
     require,
 )
+from cloister.tables.reading import Kind
 
 __all__ = ["Categorical", "Classes", "Codebook", "Date", "Feature", "Numeric", "Target"]
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
-from typing import Any, Literal
+from typing import Any
 
 import tomli_w
 
 from cloister.document import check_format
 from cloister.errors import InputError
 from cloister.tables.kinds import Categorical, Date, Feature, Numeric, Target, is_real, require
+from cloister.tables.reading import Kind
 from cloister.tables.transforms import IDENTITY, Cuts, Monotone, Spline, Transform
 
 __all__ = [
-    "Kind",
     "as_target",
     "check_codebook_format",
     "codebook_format",
@@ -27,9 +27,6 @@ __all__ = [
 
 #: The first format knows bounds and levels alone, and a codebook that needs no more is still written in it.
 _FIRST, _LATEST = "cloister codebook 1", "cloister codebook 2"
-
-#: What a template can say of a column without a value of it.
-Kind = Literal["numeric", "text", "boolean", "date"]
 
 _HEAD = """\
 # What is publicly known about each column. Write what is *possible*, from the questionnaire, the law or

@@ -11,7 +11,7 @@ import csv
 import gzip
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -60,7 +60,7 @@ def _open(file: Path, encoding: str | None = None) -> IO[Any]:
     with file.open("rb") as stream:
         packed = stream.read(2) == b"\x1f\x8b"
     kind, newline = ("rb", None) if encoding is None else ("rt", "")
-    opened = gzip.open if packed else open
+    opened: Callable[..., IO[Any]] = gzip.open if packed else open
     return opened(file, kind, encoding=encoding, newline=newline)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from itertools import repeat
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,12 @@ from cloister.arrays import Array, Floats
 from cloister.roster import is_missing
 
 __all__ = [
+    "Kind",
     "Mask",
     "Reading",
     "days_since_1970",
     "is_number",
+    "kind_of",
     "read_dates",
     "read_levels",
     "read_numbers",
@@ -32,6 +34,8 @@ __all__ = [
 
 Mask = NDArray[np.bool_]
 T = TypeVar("T")
+#: What can be said of a column without a value of it.
+Kind = Literal["numeric", "text", "boolean", "date"]
 
 #: Words that say that a cell is missing, unless they are listed levels; capitals do not count.
 _MISSING_WORDS = frozenset({"", "na", "n/a", "nan", "null", "none"})
@@ -85,6 +89,22 @@ def says_missing(value: object) -> bool:
     if isinstance(value, str):
         return value.strip().lower() in _MISSING_WORDS
     return is_missing(value)
+
+
+def kind_of(column: Array) -> Kind:
+    """Say what a column of a file holds, by all its cells that are not missing.
+
+    Examples
+    --------
+    >>> [kind_of(np.array(cells)) for cells in ([1.5], ["yes", "NA"], ["2024-05-31"], ["x"])]
+    ['numeric', 'boolean', 'date', 'text']
+    """
+    if column.dtype.kind in "fM":
+        return "numeric" if column.dtype.kind == "f" else "date"
+    known = {cell for cell in column.tolist() if not says_missing(cell)}
+    if known and all(str(cell).strip().lower() in _BOOLEAN_WORDS for cell in known):
+        return "boolean"
+    return "date" if known and not any(np.isinf(_days(cell, None)) for cell in known) else "text"
 
 
 def read_numbers(column: Array) -> Reading:

@@ -14,7 +14,7 @@ from cloister.roster import task_ids, task_name
 from cloister.tables.codebook import Categorical, Codebook
 from cloister.tables.files import read_table
 
-__all__ = ["Rows", "own_rows", "read_rows", "task_column"]
+__all__ = ["Rows", "codebook_table", "own_rows", "read_rows", "task_column"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,12 +50,7 @@ def read_rows(path: Path, codebook: Codebook, target: bool) -> Rows:
     target : bool
         Whether the target is needed.
     """
-    needed = [*codebook.features, *([codebook.target] if target else [])]
-    text = [part.name for part in needed if isinstance(part, Categorical) and isinstance(part.levels[0], str)]
-    table = read_table(path, text=[*text, *([] if codebook.task is None else [codebook.task])])
-    for part in needed:
-        if part.name not in table:
-            raise _no_column(path, part.name)
+    table = codebook_table(path, codebook, target)
 
     def at(row: int) -> str:
         """Name a row as people count: that below the column names is row 1."""
@@ -66,6 +61,17 @@ def read_rows(path: Path, codebook: Codebook, target: bool) -> Rows:
         ids = _names(path, codebook.task, ids)
     y = codebook.encode_target(table[codebook.target.name], at) if target else None
     return Rows(table, ids, codebook.encode({name: table[name] for name in codebook.names}, at), y)
+
+
+def codebook_table(path: Path, codebook: Codebook, target: bool) -> dict[str, Array]:
+    """Read a file's columns as its codebook means them; refuse one that lacks a column."""
+    needed = [*codebook.features, *([codebook.target] if target else [])]
+    text = [part.name for part in needed if isinstance(part, Categorical) and isinstance(part.levels[0], str)]
+    table = read_table(path, text=[*text, *([] if codebook.task is None else [codebook.task])])
+    for part in needed:
+        if part.name not in table:
+            raise _no_column(path, part.name)
+    return table
 
 
 def own_rows(path: Path, codebook: Codebook, task: str) -> Rows:
