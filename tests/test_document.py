@@ -21,7 +21,7 @@ from cloister.groups import Groups
 
 #: Every id that a released version has written. Add to it; never change or remove a line.
 FROZEN = """
-adaptive-fed-avg/1 blt/1 choose-at-home/1 classification/1 clustered-meta-sgd/1 convex/1
+adaptive-fed-avg/1 ballot/1 blt/1 choose-at-home/1 classification/1 clustered-meta-sgd/1 convex/1
 cross-entropy/1 cross-validated-tuning/1 decomposed/1 descent/1 ditto/1 earlier-prior/1
 entry-sparse/1 epochs/1 everyone/1 ewc/1 exact-solver/1 feature-relevance/1 fed-avg/1 fed-prox/1
 fine-tuning/1 fixed-size/1 ftmrl/1 gaussian/1
@@ -96,6 +96,7 @@ def concrete(module: str) -> dict[str, type]:
 def parts() -> set[type]:
     """Return every dataclass that a plan can be made of."""
     kinds = {kind for home in HOMES for kind in concrete(f"cloister.{home}").values()} | {cl.Plan}
+    kinds |= {cl.tune.Ballot}  # a vote's, beside the runs that it chooses among
     for package, working in WORKING_VALUES.items():
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             if module.name.rpartition(".")[2] != "kernels":  # needs a graphics card's compiler
@@ -250,6 +251,7 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
         delta=0.05,
         caveats=("a",),
     ),
+    cl.tune.Ballot(3),
 ]
 
 

@@ -38,6 +38,7 @@ TYPES = {
     "cloister/plan/1": "cloister.plan:Plan",
     # algorithms
     "cloister/adaptive-fed-avg/1": "cloister.algorithms.adaptive:AdaptiveFedAvg",
+    "cloister/ballot/1": "cloister.tune.voting:Ballot",
     "cloister/choose-at-home/1": "cloister.algorithms.choose_at_home:ChooseAtHome",
     "cloister/clustered-meta-sgd/1": "cloister.algorithms.clustered:ClusteredMetaSGD",
     "cloister/decomposed/1": "cloister.algorithms.decomposed:Decomposed",

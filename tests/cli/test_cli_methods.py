@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_helpers import BOOK, TASKS, contents, fit, ok, refused
+from cli_helpers import cloister as command
 
 import cloister
 from cloister import Ledger, Plan
@@ -171,8 +172,6 @@ def test_wrong_options_are_refused_and_nothing_is_charged(
     ],
 )
 def test_words_that_are_no_options(work: Path, options: list[str]) -> None:
-    from cli_helpers import cloister as command
-
     before = contents(work)
     assert command(*fit(*options)).exit_code == 2
     assert contents(work) == before

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from cloister import Codebook, Ledger, Plan, SharedPriorRegressor, estimators, tune
+from cloister import Codebook, Ledger, Plan, SharedPriorRegressor, estimators, load, tune
 from cloister.algorithms import LowRank
 from cloister.errors import BudgetError, InputError, PlanError
 from cloister.estimators import (
@@ -20,6 +20,7 @@ from cloister.estimators import (
 from cloister.learners import LeastSquares
 from cloister.mechanisms import L2Laplace
 from cloister.privacy.randomness import SeededRandomness
+from cloister.sampling import OnePass
 
 RNG = np.random.default_rng(0)
 X, IDS = RNG.uniform(0, 1, (120, 2)), np.repeat(np.arange(12), 10)
@@ -87,12 +88,17 @@ def test_saving_never_overwrites_unless_forced(tmp_path):
     model.save(tmp_path / "run", force=True)
 
 
-def test_a_voted_model_does_not_claim_its_own_plan_only(tmp_path):
+def test_a_voted_model_is_saved_with_the_price_of_the_choice(tmp_path):
     ledger = Ledger(5.0, 1e-3)
     grid = [MeanRegularizedRegressor(lam=lam, bounds=BOUNDS, rounds=2, random_state=0) for lam in (0.0, 0.5)]
-    best, _ = tune.fit_best(grid, X, Y, tasks=IDS)
-    with pytest.raises(InputError, match="chosen among several"):
-        best.save(tmp_path / "run")
+    best, choice = tune.fit_best(grid, X, Y, tasks=IDS)
+    again = load(best.save(tmp_path / "run"))
+    assert again.guarantee_ == best.guarantee_ == choice.guarantee
+    assert again.guarantee_.epsilon > again.plan_.guarantee.epsilon
+    np.testing.assert_array_equal(again.coef_, best.coef_)
+    with pytest.raises(InputError, match="Leave sampling out"):
+        tune.fit_best([grid[0].set_params(sampling=OnePass()), grid[1]], X, Y, tasks=IDS)
+    grid[0].set_params(sampling=None)
     with pytest.raises(InputError, match="same ledger"):
         tune.fit_best([grid[0], grid[1].set_params(ledger=ledger)], X, Y, tasks=IDS)
     assert not ledger.history

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +12,7 @@ from cloister.channel import Relation
 from cloister.cli.methods import Method
 from cloister.cli.options import Data, Delta, Force, Json, Neighbours, Types
 from cloister.cli.participation import FixedSize, Hidden, Noise, OnePass, Rate, mechanism_of, sampling_of
-from cloister.cli.shell import emit, positive, say
+from cloister.cli.shell import emit, positive, say, show_table
 from cloister.cli.table import Table, codebook_of
 from cloister.errors import InputError
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["fit"]
 
-_Method = Annotated[Method, typer.Option(metavar="METHOD", help=f"One of: {', '.join(Method)}.")]
+_Methods = Annotated[
+    list[Method] | None,
+    typer.Option(metavar="METHOD", help=f"One of: {', '.join(Method)}. Of several, tasks choose by vote."),
+]
 _Mechanism = Annotated[Noise, typer.Option(metavar="NOISE", help=f"One of: {', '.join(Noise)}.")]
 _Settings = Annotated[
     list[str] | None,
@@ -52,7 +55,7 @@ def fit(
     codebook: Annotated[Path, typer.Option(help="Filled-in codebook file: what is public.")],
     task: Annotated[str | None, typer.Option(help="Task column. Default: the codebook's.")] = None,
     target: Annotated[str | None, typer.Option(help="Column to predict. Default: the codebook's.")] = None,
-    method: _Method = Method.shared_prior,
+    method: _Methods = None,
     settings: _Settings = None,
     epsilon: Annotated[float, typer.Option(help="Privacy budget of every task; smaller is stricter.")] = 1.0,
     delta: Delta = None,
@@ -80,6 +83,9 @@ def fit(
     Whether numbers or classes are predicted follows from the codebook. A run that was killed goes on when
     the same command is given again: nothing is posted or spent twice.
 
+    Of several methods, all are run, tasks vote by rows that they kept back, and the one chosen is written
+    with the price of everything. That is dear; and killed, it does not go on: its charge stays.
+
     \b
     For example:
       cloister fit exam.csv --codebook exam.toml
@@ -89,8 +95,10 @@ def fit(
       cloister fit exam.csv --codebook exam.toml --method low-rank -o low-rank \
           --set lam=0.1,1 --relation zero_out --rate 0.2 --hidden
       cloister fit exam.csv --codebook exam.toml --plan low-rank --dry-run
+      cloister fit exam.csv --codebook exam.toml -o chosen \
+          --method shared-prior --method single-task
     """
-    from cloister.cli.proposals import from_methods, from_plan
+    from cloister.cli.proposals import Comparison, OneRun, from_methods, from_plan
     from cloister.tables import folder as folders
 
     folder = Path(f"{data.stem}-run") if output is None else output
@@ -99,6 +107,7 @@ def fit(
         folders.check_free(folder, force)
     if epsilon != math.inf:  # infinity is the non-private run, and says so
         positive("--epsilon", epsilon)
+    proposal: OneRun | Comparison
     table = Table(data, codebook_of(codebook, task, target), groups)
     if plan is not None:
         proposal = from_plan(context, plan, types or (), table, epsilon)
@@ -112,7 +121,8 @@ def fit(
             "sampling": sampling_of(rate, hidden, fixed_size, one_pass),
             "mechanism": mechanism_of(mechanism),
         }
-        proposal = from_methods(context, [method], settings or (), parameters, table)
+        methods = method or [Method.shared_prior]
+        proposal = from_methods(context, methods, settings or (), parameters, table)
     if not json:
         say(
             f"{data.name}: {len(table.ids)} tasks by column {table.task!r}. "
@@ -122,16 +132,26 @@ def fit(
     if dry_run:
         return emit(proposal.document) if json else None
     finished = proposal.carry_out(folder, table, _account(ledger, population), force)
-    head = (folder / "head.txt").read_text(encoding="utf-8").strip()
+    head, outcome = finished.head, proposal.outcome(finished)
     if json:
-        document = {"folder": folder} | proposal.document
+        document = {"folder": folder} | proposal.document | outcome
         return emit(document | {"location": finished.location, "head": head})
+    if outcome:
+        _show_votes(outcome)
     return say(
         *filter(None, [finished.location]),
         f"Wrote {folder}: the public part, and one file for each task in {folder / 'models'}. "
         "Give each of these to its own task alone; README.txt says more.",
         f"The board's head, to sign, publish or keep:\n{head}",
         f"Check the public part with:  cloister verify {folder} --head HEAD",
+        apart=True,
+    )
+
+
+def _show_votes(outcome: dict[str, Any]) -> None:
+    show_table(["method", "votes, with noise"], ([name, f"{n:.1f}"] for name, n in outcome["votes"].items()))
+    say(
+        f"Chosen: {outcome['chosen']}. The others' boards, and the vote, are public and beside it.",
         apart=True,
     )
 

@@ -13,16 +13,18 @@ from cloister.cli.methods import Method, kind_of, settings_for
 from cloister.cli.shell import advance, given, note
 from cloister.cli.table import Table
 from cloister.errors import InputError
+from cloister.estimators.base import BaseMultiTask
 from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.tables.fitting import fit_in_folder
-from cloister.tables.folder import read_plan
+from cloister.tables.folder import read_plan, save_run
 from cloister.tables.table_run import EstimatorSettings, TableRun
+from cloister.tune.voting import Vote, chosen_run, election_of, vote
 
 if TYPE_CHECKING:
     from cloister.board.billboard import Billboard
 
-__all__ = ["OneRun", "from_methods", "from_plan"]
+__all__ = ["Comparison", "OneRun", "from_methods", "from_plan"]
 
 #: The options that set a parameter of estimators.
 _OPTIONS = {
@@ -58,6 +60,10 @@ class OneRun:
             "forecast": {"low": forecast.low, "high": forecast.high, "rho": forecast.rho},
         }
 
+    def outcome(self, run: TableRun) -> dict[str, object]:
+        """Return what is to be said of a run's making, beside what was said before: nothing."""
+        return {}
+
     def carry_out(self, folder: Path, table: Table, ledger: Ledger | None, force: bool) -> TableRun:
         """Run it and leave it in a folder; what was killed goes on."""
         with advance("Rounds") as progress:
@@ -74,14 +80,63 @@ class OneRun:
             )
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """Several methods, all of which are run, and a vote of the tasks: one budget for everything together."""
+
+    models: Mapping[Method, BaseMultiTask]
+    election: Vote
+
+    @property
+    def paragraphs(self) -> list[object]:
+        return [
+            f"All of {', '.join(self.models)} are run on {1 - self.election.holdout:.0%} of each task's "
+            "rows. Every task votes for the one that predicts its other rows best, and a noisy count "
+            "decides. This is the price of all of it together:",
+            self.election.guarantee,
+            *(
+                f"Forecast of {method}, from public numbers alone: {plan.forecast()}"
+                for method, plan in zip(self.models, self.election.plans, strict=False)
+                if plan.has_rounds
+            ),
+        ]
+
+    @property
+    def document(self) -> dict[str, object]:
+        return {
+            "tasks": self.election.n_tasks,
+            "methods": list(self.models),
+            "guarantee": self.election.guarantee.to_dict(),
+            "statement": str(self.election.guarantee),
+        }
+
+    def outcome(self, run: TableRun) -> dict[str, object]:
+        """Return which method was chosen, and the noisy votes for each."""
+        assert run.choice is not None
+        votes = dict(zip(self.models, run.choice.votes, strict=True))
+        return {"chosen": list(self.models)[run.choice.winner], "votes": votes}
+
+    def carry_out(self, folder: Path, table: Table, ledger: Ledger | None, force: bool) -> TableRun:
+        """Run all of them, let tasks vote, and leave the chosen one in a folder, with the record of all."""
+        tasks = table.tasks()
+        with advance("Runs") as progress:
+            choice = vote(self.election, tasks, ledger=ledger, progress=progress)
+        model = list(self.models.values())[choice.index]
+        finished = chosen_run(choice, table.codebook, EstimatorSettings.of(model, table.ids, named=True))
+        save_run(folder, finished, models=True, force=force)
+        return finished
+
+
 def from_methods(
     context: typer.Context,
     methods: Sequence[Method],
     assignments: Iterable[str],
     parameters: Mapping[str, Any],
     table: Table,
-) -> OneRun:
-    """Propose what a method's estimator would run; refuse options and settings that it does not have."""
+) -> OneRun | Comparison:
+    """Propose what methods' estimators would run; refuse options and settings that they do not have."""
+    if twice := [method for method in methods if methods.count(method) > 1]:
+        raise InputError(f"--method {twice[0]} was given twice. Of several settings tasks choose at home.")
     kinds = {method: kind_of(method, table.codebook) for method in methods}
     settings = settings_for(kinds, assignments)
     typed = {name: given(context, *options) for name, options in _OPTIONS.items()}
@@ -97,6 +152,9 @@ def from_methods(
         )
         for method, kind in kinds.items()
     }
+    if len(models) > 1:
+        election = election_of(list(models.values()), table.codebook, len(table.ids))
+        return Comparison(models, election)
     (model,) = models.values()
     return OneRun(_plan_of(model, table), EstimatorSettings.of(model, table.ids, named=True))
 

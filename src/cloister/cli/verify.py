@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cloister.board.billboard import Billboard
     from cloister.plan import Plan
     from cloister.privacy.guarantee import Guarantee
+    from cloister.tables.choice import Choice
 
 __all__ = ["verify"]
 
@@ -37,7 +38,17 @@ class _Evidence:
     passed: set[str] = field(default_factory=set)
     plan: Plan = field(init=False)
     board: Billboard = field(init=False)
+    choice: Choice | None = None
     guarantee: Guarantee | None = None
+
+    @property
+    def chosen(self) -> bool:
+        """Whether the folder says that the run was chosen among several."""
+        return (self.folder / "choice").is_dir()
+
+    @property
+    def head_found(self) -> str:
+        return self.board.head.hex() if self.choice is None else self.choice.head
 
 
 @dataclass(frozen=True)
@@ -74,7 +85,8 @@ def verify(
 
     require_folder(folder)
     seen = _Evidence(folder, head, types or ())
-    checks = [_try(key, seen) for key in _CHECKS]
+    keys = [key for key in _CHECKS if key != "choice" or seen.chosen]
+    checks = [_try(key, seen) for key in keys]
     good = all(check.ok for check in checks)
     if json:
         emit(_document(seen, checks, good))
@@ -114,14 +126,29 @@ def _board_whole(seen: _Evidence) -> str:
     return f"{len(seen.board.records)} records match their hashes"
 
 
+def _choice_stands(seen: _Evidence) -> str:
+    from cloister.tables.folder import read_choice
+
+    seen.choice = read_choice(seen.folder, seen.plan, seen.board, seen.types)
+    assert seen.choice is not None
+    return f"number {seen.choice.winner} of {len(seen.choice.plans) - 1}, by a noisy count of tasks' votes"
+
+
 def _head_kept(seen: _Evidence) -> str:
     beside = seen.folder / "head.txt"
     if beside.is_file():
-        seen.board.expect(beside.read_text(encoding="utf-8").strip(), seen.folder / "board")
+        _expect(seen, beside.read_text(encoding="utf-8").strip())
     if seen.head is None:
         return "none was given to compare with" if beside.is_file() else "there is none to compare with"
-    seen.board.expect(seen.head, seen.folder / "board")
+    _expect(seen, seen.head)
     return "it is the one that was given"
+
+
+def _expect(seen: _Evidence, head: str) -> None:
+    if not seen.chosen:
+        seen.board.expect(head, seen.folder / "board")
+    elif seen.choice is None or head != seen.choice.head:
+        raise BillboardError("the boards that the run was chosen among do not have this head.")
 
 
 def _board_of_plan(seen: _Evidence) -> str:
@@ -164,13 +191,16 @@ def _guarantee_follows(seen: _Evidence) -> str:
     from cloister.privacy.guarantee import FORMAT, Guarantee
     from cloister.privacy.statement import percent
 
+    if seen.chosen and seen.choice is None:
+        raise InputError("what the run was chosen among, and paid for with it, does not pass.")
     path = seen.folder / "guarantee.json"
     try:
         document = json_.loads(path.read_text(encoding="utf-8"))
         claimed = Guarantee.from_dict(document)
     except (OSError, TypeError, ValueError) as error:
         raise InputError(f"guarantee.json cannot be read: {error}") from None
-    due, current = seen.plan.guarantee_on(seen.board), document.get("format") == FORMAT
+    due = seen.plan.guarantee_on(seen.board) if seen.choice is None else seen.choice.guarantee
+    current = document.get("format") == FORMAT
     said = claimed.to_dict()
     for name, value in due.to_dict().items():
         if name in ("detection", "statement"):  # they follow from the others
@@ -210,8 +240,9 @@ def _shown(value: object) -> str:
 _CHECKS: dict[str, tuple[str, tuple[str, ...], Callable[[_Evidence], str]]] = {
     "plan": ("the plan can be read", (), _plan_reads),
     "board": ("the board is whole", (), _board_whole),
-    "head": ("the head is the one that was kept", ("board",), _head_kept),
     "match": ("the board belongs to the plan", ("plan", "board"), _board_of_plan),
+    "choice": ("the vote has chosen this run among several", ("match",), _choice_stands),
+    "head": ("the head is the one that was kept", ("board",), _head_kept),
     "noise": ("every release has the noise that the plan prices", ("match",), _noise_as_priced),
     "complete": ("the run is complete", ("match",), _complete),
     "updates": ("what is posted follows from the releases", ("noise",), _updates_follow),
@@ -226,7 +257,7 @@ def _verdict(seen: _Evidence, good: bool) -> str:
     if seen.guarantee is not None and not seen.guarantee.holds:
         reasons = "; ".join(seen.guarantee.reasons) or "there is no noise"
         return f"{seen.folder} is consistent, but its guarantee does NOT hold: {reasons}."
-    head = f"The board's head, to compare with a copy:\n{seen.board.head.hex()}"
+    head = f"The board's head, to compare with a copy:\n{seen.head_found}"
     return f"{seen.folder} passes. Its guarantee is in guarantee.txt.\n{head}"
 
 
@@ -236,7 +267,7 @@ def _document(seen: _Evidence, checks: list[_Check], good: bool) -> dict[str, ob
         "folder": seen.folder,
         "ok": good,
         "holds": good and claimed is not None and claimed.holds,
-        "head": seen.board.head.hex() if "board" in seen.passed else None,
+        "head": seen.head_found if "board" in seen.passed else None,
         "checks": [{"check": c.name, "ok": c.ok, "detail": c.detail} for c in checks],
         "guarantee": None if claimed is None else claimed.to_dict(),
     }

@@ -279,11 +279,6 @@ class BaseMultiTask(ShownInNotebooks, ABC):
             Replace the folder of an older run.
         """
         check_is_fitted(self, "guarantee_")
-        if self.guarantee_.epsilon != self._fitted.guarantee.epsilon:
-            raise InputError(
-                "This model was chosen among several, which cost more than its own plan says. Keep the "
-                "guarantee of the choice, and export models with export(task, path)."
-            )
         save_run(Path(folder), self._fitted, models, force)
         return Path(folder)
 

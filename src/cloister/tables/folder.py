@@ -19,6 +19,7 @@ from cloister.document import check_format
 from cloister.errors import CloisterError, InputError, PlanError
 from cloister.groups import Groups
 from cloister.plan import Plan
+from cloister.tables.choice import Choice
 from cloister.tables.codebook import Codebook
 from cloister.tables.model import TaskModel
 from cloister.tables.model_files import file_names, names_of_files, on_disk, write_index
@@ -27,6 +28,7 @@ from cloister.tables.table_run import EstimatorSettings, TableRun
 __all__ = [
     "check_free",
     "put_in_place",
+    "read_choice",
     "read_codebook",
     "read_plan",
     "read_public",
@@ -53,6 +55,8 @@ Public: anyone may see these files.
   guarantee.txt    what the others can learn about one task, in words
   guarantee.json   the same for machines
   groups.json      the public group of each task, if tasks are in groups
+  choice           what the run was chosen among, if tasks chose it by vote: plans and boards of all runs, and
+                   of the vote. The guarantee is for all of them together, and so is the hash in head.txt
 
 Private: each file goes to its own task, and to nobody else.
   models/NAME.json one task's own model. NAME is the task's id; where that is no safe name for a file, or too
@@ -70,6 +74,11 @@ A task that comes later joins:   cloister replay FOLDER own-data.csv --task-name
 
 def read_plan(path: Path, types: Iterable[object] = ()) -> Plan:
     """Read a plan file, or that of a run's folder; whatever is wrong with it is one sentence."""
+    if (path / "choice").is_dir():
+        raise PlanError(
+            f"{path} was chosen among several runs, and costs more than its plan: see {path}/guarantee.txt. "
+            f"Name {path}/plan.toml to look at the plan of the chosen run alone."
+        )
     if path.is_dir():
         return read_plan(path / "plan.toml", types)
     if not path.is_file():
@@ -103,8 +112,21 @@ def read_public(folder: Path, types: Iterable[object] = ()) -> TableRun:
     book, place = read_codebook(folder, plan), folder / "estimator.toml"
     settings = EstimatorSettings.load(place) if place.exists() else EstimatorSettings()
     nobody, groups = settings.as_ids([]), _read_groups(folder / "groups.json", plan)
-    guarantee = plan.guarantee_on(board)
-    return TableRun(plan, board, guarantee, book, nobody, _stacked([], book), settings, groups)
+    choice = read_choice(folder, plan, board, types)
+    guarantee = plan.guarantee_on(board) if choice is None else choice.guarantee
+    return TableRun(plan, board, guarantee, book, nobody, _stacked([], book), settings, groups, choice)
+
+
+def read_choice(folder: Path, plan: Plan, board: Billboard, types: Iterable[object]) -> Choice | None:
+    """Read what a run was chosen among, if it was; refuse a record by which another was chosen."""
+    if not (folder / "choice").is_dir():
+        return None
+    try:
+        choice = Choice.load(folder / "choice", types)
+    except OSError as error:
+        raise InputError(f"{folder / 'choice'} is not whole: {error}. Restore it.") from None
+    choice.check(plan, board)
+    return choice
 
 
 def _read_groups(path: Path, plan: Plan) -> dict[str, str]:
@@ -190,10 +212,12 @@ def write_run(folder: Path, run: TableRun, models: bool = True) -> None:
         for name, text in {
             "guarantee.json": guarantee.to_json(),
             "guarantee.txt": str(guarantee),
-            "head.txt": run.board.head.hex(),
+            "head.txt": run.head,
             "README.txt": README.rstrip(),
         }.items():
             (folder / name).write_text(f"{text}\n", encoding="utf-8")
+        if run.choice is not None:
+            run.choice.save(folder / "choice")
         if run.groups:
             listed = {"format": GROUPS_FORMAT, "groups": dict(run.groups)}
             (folder / "groups.json").write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")

@@ -24,6 +24,7 @@ from cloister.errors import InputError, check_one_owner
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.roster import task_name
+from cloister.tables.choice import Choice
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import encode_rows, has_column, one_task, split_groups
 from cloister.tables.location import location_found
@@ -128,6 +129,8 @@ class TableRun:
         One row a task.
     groups : mapping
         The public label of each task of the run, by its id as text, if tasks are in groups.
+    choice : Choice, optional
+        What the run was chosen among, if tasks chose it by vote; the guarantee is then that of all of it.
     """
 
     plan: Plan
@@ -138,6 +141,7 @@ class TableRun:
     models: States = field(repr=False)
     settings: EstimatorSettings = EstimatorSettings()
     groups: Mapping[str, str] = field(default_factory=dict)
+    choice: Choice | None = None
 
     @classmethod
     def of(
@@ -159,6 +163,11 @@ class TableRun:
         instead = "Its folder holds it, and export(task, path) writes one task's own model."
         check_one_owner(self.ids, "A run", instead)
         return super().__getstate__()
+
+    @property
+    def head(self) -> str:
+        """The hash to keep: of the board, or of all boards that the run was chosen among."""
+        return self.board.head.hex() if self.choice is None else self.choice.head
 
     @property
     def codebook(self) -> Codebook:

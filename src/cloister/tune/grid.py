@@ -7,23 +7,21 @@ import secrets
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
 from cloister.algorithm import Algorithm
 from cloister.arrays import Floats
 from cloister.channel import Relation
-from cloister.doubts import Doubt, Grade
 from cloister.engines.run import Run, replay
 from cloister.errors import InputError, PlanError
 from cloister.learners.linear.losses import Loss
 from cloister.plan import Plan
 from cloister.privacy import accounting
-from cloister.privacy.guarantee import TRUSTED_CURATOR, Guarantee, NoiseMade, guarantee_for
+from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.randomness import Origin
-from cloister.privacy.sampling import Everyone
+from cloister.tables.choice import Choice
 from cloister.tasks import Tasks, local_key
 
 __all__ = ["Grid", "TuningResult", "check_tasks", "held_out_losses", "on_all_rows", "run_seed", "split_seed"]
@@ -43,6 +41,8 @@ class TuningResult:
         The public numbers that decided: noisy votes, or the noisy score of the run that is shown.
     guarantee : Guarantee
         For everything together. This is the one to quote.
+    record : Choice, optional
+        Plans and boards of all runs and of the vote, where they are public.
     """
 
     index: int
@@ -50,13 +50,12 @@ class TuningResult:
     run: Run
     scores: Floats
     guarantee: Guarantee
+    record: Choice | None = None
 
 
 @dataclass(frozen=True)
 class Grid(ABC):
     """What both ways of choosing need to know, all of it public."""
-
-    _trust: ClassVar[str] = TRUSTED_CURATOR
 
     candidates: tuple[Algorithm, ...]
     loss: Loss
@@ -94,25 +93,14 @@ class Grid(ABC):
             caveats=self.caveats,
         )
 
-    @abstractmethod
-    def _prices(self) -> accounting.Prices:
-        """Price everything together under both relations."""
-
     @cached_property
     def guarantee(self) -> Guarantee:
         """What the whole will promise, known before data is touched."""
         return self.guarantee_from(Origin.SYSTEM)
 
+    @abstractmethod
     def guarantee_from(self, origin: Origin) -> Guarantee:
         """Return what the whole promises if randomness comes from there."""
-        return guarantee_for(
-            self._prices(),
-            NoiseMade.by(Gaussian(), origin),
-            (Doubt(Grade.VOID, caveat) for caveat in self.caveats),
-            n_tasks=self.n_tasks,
-            participation=Everyone().describe(),
-            trust=self._trust,
-        )
 
 
 def held_out_losses(done: Run, test: Tasks, loss: Loss) -> Floats:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
@@ -15,7 +14,10 @@ from cloister.errors import AlgorithmError, PlanError
 from cloister.evaluation import release_sum
 from cloister.plan import Plan
 from cloister.privacy import accounting, gaussian_dp
-from cloister.privacy.randomness import source_of
+from cloister.privacy.guarantee import Guarantee, NoiseMade, guarantee_for
+from cloister.privacy.mechanisms import Gaussian
+from cloister.privacy.randomness import Origin, source_of
+from cloister.privacy.sampling import Everyone
 from cloister.tasks import Tasks
 from cloister.tune.grid import (
     Grid,
@@ -90,7 +92,6 @@ class RepeatAndSelect(Grid):
     for a curator that holds the data, and the guarantee says so; for tasks that hold their own use `Vote`.
     """
 
-    _trust: ClassVar[str] = HIDDEN_RUNS
     runs: float = field(default=10.0, kw_only=True)
     shape: float = field(default=1.0, kw_only=True)
     worst: float = field(default=1.0, kw_only=True)
@@ -132,13 +133,20 @@ class RepeatAndSelect(Grid):
     def plans(self) -> tuple[Plan, ...]:
         return tuple(self._plans(self.mu))
 
-    def _prices(self) -> accounting.Prices:
+    def guarantee_from(self, origin: Origin) -> Guarantee:
         assert self.delta is not None
         own, other = (
             accounting.Price(self._epsilon(self.mu, r), self.delta, "Rényi DP of repeat-and-select")
             for r in (self.relation, self.relation.other)
         )
-        return accounting.Prices(self.relation, own, other)
+        return guarantee_for(
+            accounting.Prices(self.relation, own, other),
+            NoiseMade.by(Gaussian(), origin),
+            tuple(dict.fromkeys(doubt for plan in self.plans for doubt in plan.doubts)),
+            n_tasks=self.n_tasks,
+            participation=Everyone().describe(),
+            trust=HIDDEN_RUNS,
+        )
 
 
 def repeat_and_select(

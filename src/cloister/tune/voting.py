@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,7 @@ from cloister.algorithm import Algorithm, Budget
 from cloister.arrays import States
 from cloister.board.billboard import BoardView, Release
 from cloister.channel import Absolute, Channel, Relation, Round
-from cloister.engines.curator import Bill, charge, check_price
+from cloister.engines.curator import Bill, Progress, charge, check_price
 from cloister.engines.local import Local
 from cloister.engines.run import check_run, run
 from cloister.errors import InputError
@@ -26,10 +26,12 @@ from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.privacy import accounting
 from cloister.privacy.events import Cost
-from cloister.privacy.randomness import source_of
-from cloister.privacy.sampling import Everyone
+from cloister.privacy.guarantee import Guarantee, NoiseMade
+from cloister.privacy.mechanisms import Gaussian
+from cloister.privacy.randomness import Origin, source_of
+from cloister.tables.choice import Choice, cost_together, guarantee_together
 from cloister.tables.codebook import Codebook
-from cloister.tables.table_run import TableRun
+from cloister.tables.table_run import EstimatorSettings, TableRun
 from cloister.tasks import Block, Tasks
 from cloister.tune.grid import (
     Grid,
@@ -41,7 +43,7 @@ from cloister.tune.grid import (
     split_seed,
 )
 
-__all__ = ["Ballot", "Vote", "fit_best", "vote"]
+__all__ = ["Ballot", "Vote", "chosen_run", "election_of", "fit_best", "vote"]
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class Vote(Grid):
         """One plan a candidate, and the ballot's; together they spend the budget and no more."""
         assert self.delta is not None
         mu = accounting.calibrate(
-            lambda mu: self._cost(self._plans(mu), self.relation), self.epsilon, self.delta
+            lambda mu: cost_together(self._plans(mu), self.relation), self.epsilon, self.delta
         )
         return self._plans(mu)
 
@@ -141,17 +143,12 @@ class Vote(Grid):
         runs = tuple(self._plan(candidate, each) for candidate in self.candidates)
         return (*runs, self._plan(Ballot(len(self.candidates)), ballot))
 
-    def _cost(self, plans: Sequence[Plan], relation: Relation) -> Cost:
-        events = tuple(event for plan in plans for event in plan.cost_under(relation).events)
-        return Cost(events, Everyone(), self.n_tasks, relation.value)
-
     def cost_under(self, relation: Relation) -> Cost:
         """Return what one task is exposed to over all runs and the vote."""
-        return self._cost(self.plans, Relation(relation))
+        return cost_together(self.plans, Relation(relation))
 
-    def _prices(self) -> accounting.Prices:
-        assert self.delta is not None
-        return accounting.Prices.of(self.cost_under, self.relation, self.delta)
+    def guarantee_from(self, origin: Origin) -> Guarantee:
+        return guarantee_together(self.plans, NoiseMade.by(Gaussian(), origin))
 
     @property
     def fingerprint(self) -> str:
@@ -160,7 +157,12 @@ class Vote(Grid):
 
 
 def vote(
-    election: Vote, tasks: Tasks, *, ledger: Ledger | None = None, random_state: int | None = None
+    election: Vote,
+    tasks: Tasks,
+    *,
+    ledger: Ledger | None = None,
+    random_state: int | None = None,
+    progress: Progress | None = None,
 ) -> TuningResult:
     """Run all candidates, let tasks vote by their own held-out rows, and return the winner.
 
@@ -176,6 +178,8 @@ def vote(
         Charged once, for everything, before anything leaves a task.
     random_state : int, optional
         Makes it reproducible and INSECURE.
+    progress : callable, optional
+        Called with (runs done, runs in all).
 
     Examples
     --------
@@ -200,7 +204,11 @@ def vote(
     if ledger is not None:
         charge(ledger, Bill(election.fingerprint, election.cost_under, guarantee.doubts))
     train, test = tasks.split(election.holdout, split_seed(random_state))
-    runs = [run(plan, train, random_state=run_seed(random_state, i)) for i, plan in enumerate(plans[:-1])]
+    runs = []
+    for i, plan in enumerate(plans[:-1]):
+        runs.append(run(plan, train, random_state=run_seed(random_state, i)))
+        if progress is not None:
+            progress(i + 1, len(plans))
     losses = np.column_stack([held_out_losses(done, test, election.loss) for done in runs])
     slips = Tasks(
         train.ids,
@@ -210,9 +218,10 @@ def vote(
         np.arange(len(tasks) + 1, dtype=np.int64),
     )
     count = run(plans[-1], slips, random_state=run_seed(random_state, len(runs)))
-    votes = np.asarray(count.board["votes"])
-    best = int(votes.argmax())
-    return TuningResult(best, election.candidates[best], on_all_rows(runs[best], tasks), votes, guarantee)
+    record = Choice(plans, (*(done.board for done in runs), count.board))
+    best = record.winner
+    found = on_all_rows(runs[best], tasks)
+    return TuningResult(best, election.candidates[best], found, np.array(record.votes), guarantee, record)
 
 
 def fit_best(
@@ -222,7 +231,7 @@ def fit_best(
 
     Codebook, epsilon, delta, relation, ledger and random state are those of the first that has them, for
     everything together; the others must not say otherwise. The winner has the guarantee of the whole, which
-    is more than its own plan costs, so it refuses `save`: export the tasks' models instead.
+    is more than its own plan costs, and `save` writes all runs and the vote beside it.
 
     Examples
     --------
@@ -237,29 +246,51 @@ def fit_best(
     """
     from sklearn.base import clone
 
-    first = next((estimator for estimator in estimators if isinstance(estimator, BasePrivate)), None)
-    if first is None:
-        raise InputError("One of the estimators must have an epsilon. Got none that has one.")
+    first = _first_private(estimators)
+    columns, codebook, data = first._encode(X, y, tasks, None)
+    election = election_of(estimators, codebook, len(data))
+    choice = vote(election, data, ledger=first.ledger, random_state=first.random_state)
+    best: BaseMultiTask = clone(estimators[choice.index])
+    best._adopt(columns, chosen_run(choice, codebook, EstimatorSettings.of(best, data.ids, columns.named)))
+    return best, choice
+
+
+def election_of(estimators: Sequence[BaseMultiTask], codebook: Codebook, n_tasks: int) -> Vote:
+    """Return the vote among estimators on so many tasks; refuse some that do not agree on the budget."""
+    first = _first_private(estimators)
     for name in ("task", "bounds", "epsilon", "delta", "relation", "ledger", "random_state"):
         given = [estimator.get_params()[name] for estimator in estimators if name in estimator.get_params()]
         if any(value is not given[0] and value != given[0] for value in given):
             raise InputError(f"All estimators must have the same {name}: it is one choice, with one budget.")
+    for name in ("sampling", "mechanism", "groups"):
+        if any(estimator.get_params().get(name) is not None for estimator in estimators):
+            raise InputError(
+                "Estimators are compared with every task in every round, Gaussian noise and no groups. Leave "
+                f"{name} out."
+            )
     first._check_parameters()
-    columns, codebook, data = first._encode(X, y, tasks, None)
-    election = Vote(
+    return Vote(
         tuple(estimator._algorithm(codebook) for estimator in estimators),
         _loss(codebook),
-        n_tasks=len(data),
+        n_tasks=n_tasks,
         epsilon=first.epsilon,
         delta=first._delta,
         relation=Relation(first.relation),
         caveats=codebook.caveats,
     )
-    choice = vote(election, data, ledger=first.ledger, random_state=first.random_state)
-    best: BaseMultiTask = clone(estimators[choice.index])
-    best._adopt(columns, TableRun.of(choice.run, codebook))
-    best.guarantee_ = choice.guarantee
-    return best, choice
+
+
+def chosen_run(choice: TuningResult, codebook: Codebook, settings: EstimatorSettings) -> TableRun:
+    """Return the chosen run over a table, with the record and the guarantee of the whole choice."""
+    fitted = TableRun.of(choice.run, codebook, settings)
+    return replace(fitted, guarantee=choice.guarantee, choice=choice.record)
+
+
+def _first_private(estimators: Sequence[BaseMultiTask]) -> BasePrivate:
+    first = next((estimator for estimator in estimators if isinstance(estimator, BasePrivate)), None)
+    if first is None:
+        raise InputError("One of the estimators must have an epsilon. Got none that has one.")
+    return first
 
 
 def _loss(codebook: Codebook) -> Loss:
