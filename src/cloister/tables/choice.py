@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -23,6 +23,10 @@ from cloister.privacy.sampling import Everyone
 __all__ = ["Choice", "cost_together", "guarantee_together"]
 
 _BALLOT = "cloister/ballot/1"
+THIS_CHOICE = (
+    "this is for one choice, all runs that were chosen among and the vote together, and for the rows as they "
+    "were given to it: other runs on the same rows, and whatever chose or scaled rows before, are no part"
+)
 
 
 def cost_together(plans: Sequence[Plan], relation: Relation) -> Cost:
@@ -37,13 +41,14 @@ def guarantee_together(plans: Sequence[Plan], made: NoiseMade) -> Guarantee:
     """Return what several runs over the same tasks promise together, all of whose noise is made so."""
     first = plans[0]
     assert first.delta is not None
-    return guarantee_for(
+    found = guarantee_for(
         Prices.of(partial(cost_together, plans), first.relation, first.delta),
         made,
         tuple(dict.fromkeys(doubt for plan in plans for doubt in plan.doubts)),
         n_tasks=first.n_tasks,
         participation="; ".join(dict.fromkeys(plan._participation for plan in plans)),
     )
+    return replace(found, scope=THIS_CHOICE)
 
 
 @dataclass(frozen=True, eq=False)

@@ -203,6 +203,7 @@ def vote(
     check_price(plans[-1])
     if ledger is not None:
         charge(ledger, Bill(election.fingerprint, election.cost_under, guarantee.doubts))
+        guarantee = replace(guarantee, all_runs=ledger.balance.all_runs)
     train, test = tasks.split(election.holdout, split_seed(random_state))
     runs = []
     for i, plan in enumerate(plans[:-1]):
