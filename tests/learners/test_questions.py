@@ -1,0 +1,139 @@
+"""What tasks are asked about a prior's scale and worth: its price, its noise, and what is believed of it."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from cloister import Plan, Tasks
+from cloister.algorithms import SharedPrior
+from cloister.audit.noise_law import examine
+from cloister.audit.releases import Curator, in_release_units
+from cloister.channel import GRID, Absolute, Relation
+from cloister.learners import Classification, Regression
+from cloister.learners.linear.average import Candidate
+from cloister.learners.linear.question import LEAST_OWN, MOST_OWN, TRUST_SD, trust_question, trusted
+from cloister.privacy.laws import GaussianLaw
+from cloister.privacy.randomness import SeededRandomness
+
+TRUST = Regression(2).last[1]
+LEARNERS = [Regression(2), Classification(2), Classification(2, 3)]
+WILD = st.one_of(st.floats(), st.sampled_from([0.0, 1.0, -1.0, 1e300, -1e300, 5e-324, math.nan, math.inf]))
+
+
+def questions(learner):
+    return (*learner.first, *learner.last)
+
+
+# --- price ------------------------------------------------------------------------------------------------
+
+
+@given(arrays(np.float64, (2, 2), elements=WILD))
+@settings(max_examples=200, deadline=None)
+def test_no_answer_moves_the_trust_by_more_than_its_sensitivity(answers):
+    """Exactly: in fractions of the grid, whatever a task says in place of two parts of one."""
+    one, two = ([Fraction(abs(int(x)), GRID) for x in row] for row in TRUST.channel.rows(answers))
+    assert sum(x * x for x in one) <= 1
+    assert sum((x - y) ** 2 for x, y in zip(one, two, strict=True)) <= 2
+    assert TRUST.channel.sensitivity(Relation.REPLACE) == math.sqrt(2)
+    assert TRUST.channel.sensitivity(Relation.ZERO_OUT) == 1
+
+
+@pytest.mark.parametrize("learner", [Regression(2), Classification(2)], ids=repr)
+def test_a_task_can_move_the_trust_by_its_whole_sensitivity(learner):
+    """One that the shared prior explains, in place of one that it does not: the bound is tight."""
+    rng = np.random.default_rng(0)
+    slope = rng.uniform(-1, 1, 400) / math.sqrt(2)
+    X = np.column_stack([np.full(400, 1 / math.sqrt(2)), slope])
+    if isinstance(learner, Regression):
+        y, mean = [sign * slope + 0.1 * rng.normal(size=400) for sign in (1, -1)], np.array([0.0, 1.0])
+    else:
+        y, mean = [slope > 0, slope < 0], np.array([0.0, 100.0])
+    (block,) = Tasks.from_list([X, X], y).blocks()
+    around = Candidate(0.5, mean, 1e-3 * np.eye(learner.size), True)
+    question = learner.last[1]
+    said = question.answer(learner.prepare(block), block, [around], {})
+    one, two = question.channel.rows(said).astype(float) / GRID
+    assert math.dist(one, two) > 0.999 * question.channel.sensitivity(Relation.REPLACE)
+
+
+def test_questions_are_priced_by_what_may_leave():
+    """Each has its share of the squared budget, and the noise of a release follows from its sensitivity."""
+    plan = Plan(SharedPrior(Regression(2)), n_tasks=200).calibrate(1.0)
+    asked = questions(plan.algorithm.learner)
+    for at, question in ((0, asked[0]), (-2, asked[1]), (-1, asked[2])):
+        round = plan.rounds[at]
+        assert (round.channels, round.share) == ((question.channel,), pytest.approx(0.02))
+        noise = question.channel.sensitivity(Relation.REPLACE) / (math.sqrt(0.02) * plan.mechanism.budget)
+        assert plan.noise(at % len(plan.rounds), question.channel) == pytest.approx(noise)
+
+
+# --- noise ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("louder", "holds"), [(1.0, True), (2 / 3, False), (3 / 2, False)])
+def test_answers_have_the_noise_of_the_claim(louder, holds):
+    """Two thirds and three halves of it are told apart; a false alarm has probability 1e-3 in all."""
+    plan = Plan(SharedPrior(Regression(2)), n_tasks=200).calibrate(1.0)
+    curator = Curator(plan.mechanism, SeededRandomness(2))
+    for at in (0, len(plan.rounds) - 2, len(plan.rounds) - 1):
+        (channel,) = plan.rounds[at].channels
+        noise = plan.noise(at, channel)
+        total = channel.total(np.eye(channel.dim)[:2], plan.mechanism.exact)
+        drawn = [
+            (curator.releases(total, channel, noise, 1500) - in_release_units(channel, total)) * louder
+            for _ in range(2)
+        ]
+        found = examine(GaussianLaw(noise), *drawn)
+        assert (min(found["law"], found["scale"]) > 1e-4) == holds
+
+
+# --- what is believed -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+def test_the_share_of_tasks_is_heard_with_its_error(share):
+    """Of 2,000 noisy sums: centred within 5 standard errors of a mean, and as far off as the board says."""
+    noise, sums = 20.0, 1000 * np.array([share, 1 - share])
+    drawn = sums + noise * np.random.default_rng(0).normal(size=(2000, 2))
+    found, error = np.array([TRUST.update(value, noise) for value in drawn]).T
+    away = (np.sum(drawn * [1 - share, -share], axis=1) / drawn.sum(axis=1)) / error
+    assert abs(away.mean()) < 5 / math.sqrt(2000)
+    assert away.std() == pytest.approx(1.0, abs=5 / math.sqrt(4000))
+    np.testing.assert_allclose(found, np.clip(drawn[:, 0] / drawn.sum(axis=1), 0, 1))
+
+
+def test_what_noise_hides_is_not_believed():
+    for value in ([1.0, 0.9], [-30.0, 2.0], [0.0, 0.0]):
+        assert TRUST.update(np.array(value), 1.0).tolist() == [0.0, math.inf]
+    assert np.isfinite(TRUST.update(np.array([1.2, 0.9]), 1.0)).all()
+
+
+def test_shared_priors_are_weighed_by_what_was_heard_and_how_well():
+    shared = [Candidate(w, np.zeros(1), np.eye(1), True) for w in (0.6, 0.2)]
+
+    def weights(share, error):
+        return [c.weight for c in trusted(shared, {"trust": np.array([share, error])})]
+
+    assert weights(0.4, 1e-9) == pytest.approx([0.3, 0.1])  # heard without an error: what the tasks say
+    assert weights(0.4, TRUST_SD) == pytest.approx([0.45, 0.15])  # as sure as before: the middle
+    assert weights(0.4, math.inf) == [0.6, 0.2]
+    assert sum(weights(0.0, 1e-9)) == pytest.approx(1 - MOST_OWN)
+    assert sum(weights(1.0, 1e-9)) == pytest.approx(1 - LEAST_OWN)
+    assert trusted([], {"trust": np.array([0.5, 0.1])}) == []
+    newcomer = [Candidate(1.0, np.zeros(1), np.eye(1), True)]
+    assert trusted(newcomer, {"trust": np.array([0.5, 0.1])})[0].weight == 1.0
+
+
+@pytest.mark.parametrize("learner", LEARNERS, ids=repr)
+def test_trust_is_asked_in_one_way(learner):
+    """Whatever the targets are, its channel takes non-negative parts: sensitivity sqrt(2), not 2."""
+    asked = learner.last[-1]
+    assert (asked.name, asked.channel) == ("trust", trust_question(asked.answer).channel)
+    assert isinstance(asked.channel.lift, Absolute)
