@@ -64,6 +64,11 @@ def test_targets_that_are_no_column(y, sentence):
         SharedPriorRegressor(bounds=BOUNDS).fit(X, y, tasks=IDS)
 
 
+def test_bounds_by_name_of_an_array():
+    with pytest.raises(InputError, match=r"columns have no names\. Got bounds of \['age'\].*\['x0', 'x1'\]"):
+        SharedPriorRegressor(bounds={0: (0, 1), "age": (0, 1), "y": (0, 1)}).fit(X, Y, tasks=IDS)
+
+
 def test_a_target_among_the_features():
     table = {"a": X[:, 0], "b": X[:, 1], "score": Y}
     bounds = {"a": (0, 1), "b": (0, 1), "score": (0, 1)}

@@ -195,6 +195,12 @@ def read_codebook(bounds: Any, columns: Columns, target: str, y: Any, classify: 
     if isinstance(bounds, Mapping):
         if not columns.named:  # by position in X, where the task column counts
             bounds = {f"x{key}" if isinstance(key, int) else key: limits for key, limits in bounds.items()}
+            unknown = [key for key in bounds if key not in (*columns.features, target, "target", "y")]
+            if unknown:
+                raise InputError(
+                    f"X is an array, whose columns have no names. Got bounds of {unknown}. Write bounds of "
+                    f"{list(columns.features)} (or of their numbers), or pass a data frame."
+                )
         return Codebook.from_mapping(bounds, list(columns.features), target)
     raise InputError(
         "bounds= is required to share anything: public limits of every feature and of the target, as a "
