@@ -94,7 +94,7 @@ def test_one_sentence_with_the_numbers_in_it(n_tasks):
 
 def test_sentence_word_by_word():
     assert str(Forecast(12.0, 0.2, 0.95, 1300)) == (
-        "At rho = 12 expect to keep 20 to 95 % of what sharing without noise would gain; "
+        "At rho = 12 (signal over noise) expect to keep 20 to 95 % of what sharing without noise would gain; "
         "about 1,300 tasks would be needed at this epsilon to count on half."
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import numpy as np
@@ -193,6 +193,7 @@ def evaluate(
     if ledger is not None:
         made = hashlib.sha256(f"evaluation of {finished.plan.fingerprint}".encode()).hexdigest()
         charge(ledger, Bill(made, lambda r: _cost(mu, n_tasks, r), guarantee.doubts))
+        guarantee = replace(guarantee, all_runs=ledger.balance.all_runs)
     value = release_sum(scores, mu, source)
     return PrivateScore(value / n_tasks, 1 / (mu * n_tasks), guarantee)
 

@@ -56,7 +56,7 @@ class Forecast:
     Examples
     --------
     >>> print(forecast(n_tasks=2410, mu=0.22, dim=4))  # doctest: +ELLIPSIS
-    At rho = 265 expect to keep ... % of what sharing without noise would gain.
+    At rho = 265 (signal over noise) expect to keep ... % of what sharing without noise would gain.
     """
 
     rho: float
@@ -71,13 +71,12 @@ class Forecast:
         if math.isinf(self.rho):
             return "Without noise the whole gain of sharing is kept, and nothing protects the tasks."
         gain = "of what sharing without noise would gain"
+        level = f"At rho = {self.rho:.3g} (signal over noise)"
         if self.low > 0:
-            text = f"At rho = {self.rho:.3g} expect to keep {_percent(self.low, self.high)} {gain}"
+            text = f"{level} expect to keep {_percent(self.low, self.high)} {gain}"
         else:
             top = _percent(self.high)
-            text = (
-                f"At rho = {self.rho:.3g} nothing is dependable: anything from a small loss to {top} {gain}"
-            )
+            text = f"{level} nothing is dependable: anything from a small loss to {top} {gain}"
         if self.tasks_needed is not None:
             text += f"; about {self.tasks_needed:,} tasks would be needed at this epsilon to count on half"
         if self.group_rho is not None:

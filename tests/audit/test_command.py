@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 from typer.testing import CliRunner
 
+import cloister as cl
 from cloister import Plan
 from cloister.algorithms import Independent, MeanRegularized
 from cloister.audit import audit
@@ -40,6 +41,11 @@ def test_an_honest_plan_is_acquitted(plan, tmp_path):
     assert "<script" not in text
     assert not re.search(r"(src|href)=", text)
     assert text.count("<svg") == 4
+    assert re.search(r"20\d\d-\d\d-\d\d \d\d:\d\d UTC", text)
+    for fact in ("MeanRegularized", plan.fingerprint, str(tmp_path / "plan.toml"), cl.__version__):
+        assert fact in text
+    for part in ("How to read this page", "Who is protected", "Not covered", "Technically"):
+        assert part in text
     assert cloister(tmp_path / "plan.toml", "-o", page).exit_code == 1  # not written over
 
 

@@ -96,7 +96,8 @@ def test_a_ledger_speaks_of_all_runs() -> None:
     together = AllRuns("schools", 3, "replace", spent=0.6, budget=1.0)
     charged = replace(PLAIN, all_runs=together)
     assert "Over the 3 runs charged so far to the account of 'schools'" in str(charged)
-    assert "at most 14.9 % if none was chosen by what another showed, and at most 26 %" in str(charged)
+    assert "at most 14.9 % of cases if none was chosen by what another showed" in str(charged)
+    assert "at most 26 % over all runs there may ever be" in str(charged)
     assert Guarantee.from_dict(json.loads(charged.to_json())) == charged
     void = replace(PLAIN, all_runs=replace(together, doubts=(SEEDED,)))
     assert "nothing can be promised, because of one of them the noise is drawn from a seed" in str(void)

@@ -56,7 +56,7 @@ def audit(
     if output is not None:
         from cloister.report.audit import save
 
-        save(read, found, output)
+        save(read, found, output, source=plan)
         note(f"Written: {output}")
     if json:
         emit(found.to_dict())

@@ -126,7 +126,7 @@ def fit(
     if not json:
         say(
             f"{data.name}: {len(table.ids)} tasks by column {table.task!r}. "
-            "The number of tasks is taken to be public.",
+            "The number of tasks is taken to be public. Whoever runs this holds everyone's rows.",
             *proposal.paragraphs,
         )
     if dry_run:
@@ -140,6 +140,7 @@ def fit(
         _show_votes(outcome)
     return say(
         *filter(None, [finished.location]),
+        *([] if finished.guarantee.all_runs is None else [f"{finished.guarantee.all_runs}."]),
         f"Wrote {folder}: the public part, and one file for each task in {folder / 'models'}. "
         "Give each of these to its own task alone; README.txt says more.",
         f"The board's head, to sign, publish or keep:\n{head}",

@@ -90,6 +90,7 @@ def show(ledger: _Where, population: _Whose = None, group: _Group = None, json: 
     say(
         f"{len(balance.charges)} run(s) charged. Costs do not just add up: one more run alone could have "
         f"epsilon = {balance.remaining:.4g}.",
+        f"{balance.all_runs}.",
         f"Head, to compare with a copy:\n{balance.head}",
         *(_warning(c, doubt) for c in balance.charges for doubt in c.doubts),
         apart=True,
@@ -212,6 +213,7 @@ def _document(balance: Balance, group: int | None = None) -> dict[str, object]:
         "delta": account.delta,
         "spent": balance.spent_by(1),
         "remaining": balance.remaining,
+        "all_runs": balance.all_runs.to_dict(),
         "runs": len(balance.charges),
         "head": balance.head,
     }

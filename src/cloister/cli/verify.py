@@ -154,7 +154,7 @@ def _expect(seen: _Evidence, head: str) -> None:
 def _board_of_plan(seen: _Evidence) -> str:
     if seen.board.plan != seen.plan.fingerprint or seen.board.capacity != len(seen.plan.rounds):
         raise BillboardError("it was opened with another plan, or the plan was changed since.")
-    return ""
+    return f"fingerprint {seen.plan.fingerprint}"
 
 
 def _noise_as_priced(seen: _Evidence) -> str:
@@ -268,6 +268,7 @@ def _document(seen: _Evidence, checks: list[_Check], good: bool) -> dict[str, ob
         "ok": good,
         "holds": good and claimed is not None and claimed.holds,
         "head": seen.head_found if "board" in seen.passed else None,
+        "plan": seen.plan.fingerprint if "plan" in seen.passed else None,
         "checks": [{"check": c.name, "ok": c.ok, "detail": c.detail} for c in checks],
         "guarantee": None if claimed is None else claimed.to_dict(),
     }

@@ -25,6 +25,7 @@ from cloister.ledger import Ledger
 from cloister.ledger.charges import exposure
 from cloister.plan import Plan
 from cloister.privacy.accounting import tradeoff
+from cloister.privacy.all_runs import AllRuns
 from cloister.privacy.guarantee import Guarantee, guarantee_for
 from cloister.privacy.randomness import source_of
 from cloister.roster import Roster, is_missing, task_name
@@ -50,6 +51,7 @@ class ClusterRuns:
 
     runs: dict[Hashable, Run]
     clusters: Clusters = field(repr=False)
+    all_runs: AllRuns | None = None
 
     @property
     def guarantee(self) -> Guarantee:
@@ -60,13 +62,14 @@ class ClusterRuns:
         run = next(done for done in self.runs.values() if done.plan is costliest)
         assert costliest.delta is not None
         curve = tradeoff(*(plan.cost for plan in plans), delta=costliest.delta)
-        return guarantee_for(
+        own = guarantee_for(
             replace(costliest.prices, other=other, curve=curve),
             costliest.noise_on(run.board),
             merged(*(done.guarantee.doubts for done in self.runs.values())),
             n_tasks=len(self.clusters),
             participation=f"{PUBLIC}; in that run, {costliest.sampling.describe()}",
         )
+        return replace(own, all_runs=self.all_runs)
 
     def model(self, task: Hashable) -> States:
         """Return one task's own model. Give it to that task alone."""
@@ -171,8 +174,7 @@ def run_clusters(
     parts = {name: tasks.select(np.array([cluster == name for cluster in of_task])) for name in plans}
     for name, own in plans.items():
         check_run(own, parts[name], engine)
-    if ledger is not None:
-        _charge(plans, ledger, seed, engine.doubts_of(plan))
+    all_runs = None if ledger is None else _charge(plans, ledger, seed, engine.doubts_of(plan))
     runs = {
         name: run(
             own,
@@ -182,7 +184,7 @@ def run_clusters(
         )
         for name, own in plans.items()
     }
-    return ClusterRuns(runs, clusters)
+    return ClusterRuns(runs, clusters, all_runs)
 
 
 def _resized(plan: Plan, count: int) -> Plan:
@@ -214,7 +216,9 @@ def _check_names(roster: Roster, clusters: Clusters) -> None:
         raise InputError(f"clusters names {min(strange, key=str)!r}, not a task of the data. Leave it out.")
 
 
-def _charge(plans: dict[Hashable, Plan], ledger: Ledger, seed: int | None, engine: tuple[Doubt, ...]) -> None:
+def _charge(
+    plans: dict[Hashable, Plan], ledger: Ledger, seed: int | None, engine: tuple[Doubt, ...]
+) -> AllRuns:
     """Charge the most expensive run once, for all tasks: no task takes part in two."""
     costliest = max(plans.values(), key=lambda own: exposure(own.cost_under(ledger.relation)))
     count = sum(own.n_tasks for own in plans.values())
@@ -223,6 +227,7 @@ def _charge(plans: dict[Hashable, Plan], ledger: Ledger, seed: int | None, engin
     each = (own.guarantee_with(noise) for own, noise in zip(plans.values(), made, strict=True))
     doubts = merged(*(guarantee.doubts for guarantee in each))
     charge(ledger, Bill(together, lambda r: replace(costliest.cost_under(r), n_tasks=count), doubts))
+    return ledger.balance.all_runs
 
 
 def _own_seed(seed: int, cluster: Hashable) -> int:

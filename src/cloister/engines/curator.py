@@ -7,7 +7,7 @@ accounted evaluations. It sees plans, sums and the journal; rows, states and mod
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +22,7 @@ from cloister.engines.workers import Coins, GridRows, Workers
 from cloister.errors import AlgorithmError, InputError
 from cloister.ledger import Charge, Ledger
 from cloister.plan import Plan
+from cloister.privacy.all_runs import AllRuns
 from cloister.privacy.events import Cost
 from cloister.privacy.mechanisms import Mechanism, NoiseState
 from cloister.privacy.participation import Participation
@@ -73,6 +74,7 @@ class Curator:
     journal: Journal
     groups: Integers
     apart: bool = False
+    all_runs: AllRuns | None = field(default=None, init=False)
 
     @cached_property
     def coins(self) -> Participation:
@@ -88,6 +90,7 @@ class Curator:
         """Charge for the whole run."""
         doubts = self.plan.guarantee_on(self.journal.posted).doubts
         charge(ledger, Bill(self.plan.fingerprint, self.plan.cost_under, doubts), self.journal.run)
+        self.all_runs = ledger.balance.all_runs
 
     def rounds(self, workers: Workers, progress: Progress | None) -> Billboard:
         """Go through all rounds: tasks listen to what is posted, and the rest is collected and posted.

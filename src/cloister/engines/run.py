@@ -189,7 +189,6 @@ def run(
                 workers = stack.enter_context(engine.workers(plan, tasks, seeds))
                 if ledger is not None:
                     curator.charge(ledger)
-                all_runs = None if ledger is None else ledger.balance.all_runs
             except (InputError, PlanError):  # it may not take place, and nothing was recorded
                 kept.discard()
                 raise
@@ -197,7 +196,7 @@ def run(
             board = curator.rounds(workers, progress)
             models = workers.finish(board, kept.folder)
             private = PrivateRun(np.array(roster.names), models, curator.coins, seeds, workers.rejected())
-        finished = Run(plan, board, private, roster, all_runs)
+        finished = Run(plan, board, private, roster, curator.all_runs)
         kept.finish()
         if save is not None:
             save(finished)

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import NoReturn, Self
 
 import numpy as np
@@ -139,7 +140,7 @@ class TaskStream:
     @property
     def guarantee(self) -> Guarantee:
         """What is promised to each task that joins: the plan's guarantee, for its capacity."""
-        return self.plan.guarantee_on(self.board)
+        return replace(self.plan.guarantee_on(self.board), all_runs=self._curator.all_runs)
 
     def __len__(self) -> int:
         return len(self._arrivals.roster)

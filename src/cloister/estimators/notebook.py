@@ -17,6 +17,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import estimator_html_repr
 
 from cloister.privacy.guarantee import Guarantee
+from cloister.privacy.statement import percent
 
 __all__ = ["ShownInNotebooks"]
 
@@ -61,13 +62,15 @@ def short_guarantee(guarantee: Guarantee) -> str:
 
     Examples
     --------
-    >>> short_guarantee(Guarantee(1.0, 1e-5, "replace", 139, "exact", "everyone", "system entropy"))
-    '(1, 1e-05)-joint differential privacy for each task, relation replace; print(model.guarantee_) says more'
+    >>> g = Guarantee(1.0, 1e-5, "replace", 139, "exact", "everyone", "system entropy")
+    >>> print(short_guarantee(g).partition(";")[0])
+    (1, 1e-05)-joint differential privacy for each task, relation replace
     """
     if math.isinf(guarantee.epsilon):
         return "NOT PRIVATE; print(model.guarantee_) says why"
     price = f"({guarantee.epsilon:.4g}, {guarantee.delta:.4g})"
-    said = f"{price}-joint differential privacy for each task, relation {guarantee.relation}"
+    rate = f"with 5 % false alarms it is detected in at most {percent(guarantee.detection())} of cases"
+    said = f"{price}-joint differential privacy for each task, relation {guarantee.relation}; {rate}"
     if not guarantee.holds:
         return f"DOES NOT HOLD ({'; '.join(guarantee.reasons)}). It would be {said}"
     return f"{said}; print(model.guarantee_) says more"

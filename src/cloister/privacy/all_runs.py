@@ -72,9 +72,10 @@ class AllRuns:
         so_far = percent(GaussianCurve(self.spent).detection())
         runs = f"the {self.runs} runs" if self.runs != 1 else "the 1 run"
         return (
-            f"Over {runs} charged so far to the account of {self.population!r}, under {self.relation}, it is "
-            f"at most {so_far} if none was chosen by what another showed, and at most "
-            f"{percent(self.detection())} over all runs there may ever be, however they are chosen"
+            f"Over {runs} charged so far to the account of {self.population!r}, under {self.relation}, they "
+            f"detect at most {so_far} of cases if none was chosen by what another showed, and at most "
+            f"{percent(self.detection())} over all runs there may ever be, however they are chosen (with 5 % "
+            "false alarms)"
         )
 
     def to_dict(self) -> dict[str, Any]:

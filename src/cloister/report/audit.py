@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from cloister.audit.bound import Point
 from cloister.audit.claim import claimed_missed
 from cloister.audit.verdict import Audit
 from cloister.plan import Plan
+from cloister.privacy.statement import percent
 from cloister.report.comparison import load_template
 from cloister.report.figures import Frame, caption
 
@@ -23,8 +25,20 @@ __all__ = ["curve_picture", "render", "save", "tail_picture"]
 _LEAST = 1e-5
 
 
-def render(plan: Plan, found: Audit) -> str:
-    """Return the page: HTML with its style and pictures inside, no script and nothing to fetch."""
+def render(plan: Plan, found: Audit, source: str | Path | None = None, when: datetime | None = None) -> str:
+    """Return the page: HTML with its style and pictures inside, no script and nothing to fetch.
+
+    Parameters
+    ----------
+    plan : Plan
+        What was audited.
+    found : Audit
+        What was found.
+    source : path, optional
+        The file that the plan was read from, for the page to name.
+    when : datetime, optional
+        When it was audited; now, by default.
+    """
     from cloister import __version__
 
     alarms = np.concatenate(
@@ -35,6 +49,7 @@ def render(plan: Plan, found: Audit) -> str:
     return str(
         template.render(
             audit=found,
+            statement=found.guarantee.statement,
             plan=plan,
             curve=[
                 curve_picture(alarms, missed, found.bound.curve, *size) for size in ((760, 420), (380, 360))
@@ -43,14 +58,33 @@ def render(plan: Plan, found: Audit) -> str:
                 tail_picture(alarms, missed, found.bound.curve, *size) for size in ((760, 360), (380, 330))
             ],
             rows=list(found.rows()),
+            rate=percent(found.guarantee.detection()),
+            facts=_facts(plan, source, datetime.now(UTC) if when is None else when),
             version=__version__,
         )
     )
 
 
-def save(plan: Plan, found: Audit, path: str | Path) -> Path:
-    Path(path).write_text(render(plan, found), encoding="utf-8")
+def save(plan: Plan, found: Audit, path: str | Path, source: str | Path | None = None) -> Path:
+    """Write the page to a file; `source` is where the plan was read from."""
+    Path(path).write_text(render(plan, found, source), encoding="utf-8")
     return Path(path)
+
+
+def _facts(plan: Plan, source: str | Path | None, when: datetime) -> dict[str, str]:
+    """Say what was audited, so that the page is not taken for that of another plan."""
+    from cloister import __version__
+
+    rounds = len(plan.rounds)
+    noise = f"{type(plan.mechanism).__name__} noise of level {plan.mechanism.budget:.4g}"
+    return {
+        "Algorithm": type(plan.algorithm).__name__,
+        "Plan": f"{plan.n_tasks} tasks, {rounds} noisy sum{'s' if rounds != 1 else ''}; "
+        f"{plan.sampling.describe()}; {noise}",
+        "File": "a plan in memory" if source is None else str(source),
+        "Fingerprint": plan.fingerprint,
+        "Audited": f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC, by cloister {__version__}",
+    }
 
 
 def curve_picture(alarms: Floats, missed: Floats, points: Sequence[Point], width: int, height: int) -> str:

@@ -148,9 +148,11 @@ def load_template(name: str = "comparison.html") -> Any:
         import jinja2
     except ImportError as error:
         raise MissingExtraError("jinja2", "report", "Writing a report page") from error
-    text = resources.files("cloister.report").joinpath(name).read_text(encoding="utf-8")
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(text)
+    loader = jinja2.FunctionLoader(
+        lambda part: resources.files("cloister.report").joinpath(part).read_text(encoding="utf-8")
+    )
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return environment.get_template(name)
 
 
 def render(comparison: Comparison) -> str:
@@ -164,6 +166,7 @@ def render(comparison: Comparison) -> str:
             best=comparison.one("private"),
             figures=_figures(comparison),
             power=guarantee.detection(),
+            statement=guarantee.statement,
             version=__version__,
             splits=len(comparison.methods[0].errors),
             infinity=math.inf,
