@@ -12,7 +12,14 @@ from scipy import stats
 from cloister import Plan, Tasks, run
 from cloister.algorithm import Budget
 from cloister.algorithms import FeatureRelevance, Independent, Joint, Mean, SharedPrior, Subspace, Support
-from cloister.algorithms.structures import compose, covariance_factors, leak, lifted, significant, spikes
+from cloister.algorithms.structures.noisy_covariance import (
+    compose,
+    covariance_factors,
+    leak,
+    lifted,
+    significant,
+    spikes,
+)
 from cloister.board.billboard import Billboard, Release
 from cloister.channel import unsvec
 from cloister.learners import Classification, Regression

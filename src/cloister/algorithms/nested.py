@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from cloister.algorithms.structures import Joint, Mean, Structure, looked_from, shared_candidates
+from cloister.algorithms.structures import Joint, Mean, Structure
+from cloister.algorithms.structures.moving_mean import looked_from, shared_candidates
 from cloister.arrays import Array, Floats, Integers, Public, States
 from cloister.channel import Channel, Grouped, Relation
 from cloister.earlier import EarlierPrior

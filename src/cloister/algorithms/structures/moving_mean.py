@@ -1,0 +1,138 @@
+"""A public mean that moves by what tasks say of it, round by round, and the priors around where it ends.
+
+All of it is post-processing of releases, hence free.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cloister.arrays import Floats, Public
+from cloister.earlier import EarlierPrior
+from cloister.learners.learner import BayesianLearner
+from cloister.learners.linear.average import Candidate, every_class, loose_intercept
+
+if TYPE_CHECKING:
+    from cloister.board.billboard import BoardView
+
+__all__ = ["descend", "found_mean", "looked_from", "shared_candidates", "short_rounds", "standing_still"]
+
+
+def short_rounds(size: int, n_tasks: int, mu: float) -> int:
+    return (
+        20 if math.isinf(mu) else int(np.clip(round(1.5 * math.sqrt(n_tasks * mu / math.sqrt(size))), 4, 20))
+    )
+
+
+def standing_still(dim: int, start_from: EarlierPrior | None) -> Public:
+    zero, mean = np.zeros(()), np.zeros(dim) if start_from is None else np.array(start_from.mean)
+    return {
+        "mean": mean,
+        "previous": mean,
+        "since": np.array(0),
+        "variance": zero,
+        "sum": np.zeros(dim),
+        "precision": zero,
+        "noise": zero,
+    }
+
+
+def descend(
+    learner: BayesianLearner, g: Floats, s: float, weight: float, board: BoardView, sampling: float = 0.0
+) -> Public:
+    """Move the public mean by what the tasks said: gather evidence first, then accelerated steps.
+
+    Until the average offset is larger than its noise, and than offsets of unrelated tasks would have by
+    chance (a variance of `sampling` in each number), the mean stays where it started (`since` 0), at zero or
+    at an earlier run's; from then on each round is a step from the point tasks were looking from, and
+    `variance` follows the noise in the mean.
+    """
+    since, dim = int(board["since"]), len(g)
+    if since > 0:
+        point, clip = looked_from(board), learner.clip
+        variance = 0.49 * float(board["variance"]) + (clip * s) ** 2
+        return {
+            "mean": point + clip * g,
+            "previous": board["mean"],
+            "since": np.array(since + 1),
+            "variance": np.array(variance),
+            "sum": board["sum"],
+            "precision": board["precision"],
+            "noise": board["noise"],
+        }
+    total, precision = board["sum"] + weight * g, float(board["precision"]) + weight
+    noise = float(board["noise"]) + (weight * s) ** 2
+    average, variance = total / precision, noise / precision**2
+    squared = float(average @ average)
+    # a sd above pure noise (three where an earlier mean would be left), and noise at most twice as long as
+    # any mean of clipped offsets can be
+    deviations = 3 if board["mean"].any() else 1
+    unlikely = (dim + deviations * math.sqrt(2 * dim)) * (variance + sampling)
+    moves = squared > unlikely and dim * variance < 4
+    mean = board["mean"] + learner.clip * average if moves else board["mean"]
+    return {
+        "mean": mean,
+        "previous": mean,
+        "since": np.array(int(moves)),
+        "variance": np.array(learner.clip**2 * variance),
+        "sum": total,
+        "precision": np.array(precision),
+        "noise": np.array(noise),
+    }
+
+
+def looked_from(board: BoardView) -> Floats:
+    """Return the point tasks look from: the mean with Nesterov's momentum."""
+    since = int(board["since"])
+    momentum = (since - 1) / (since + 2) if since > 0 else 0.0
+    point: Floats = board["mean"] + momentum * (board["mean"] - board["previous"])
+    return point
+
+
+def found_mean(
+    learner: BayesianLearner, board: BoardView, start_from: EarlierPrior | None, sampling: float = 0.0
+) -> tuple[Floats, float]:
+    """Return the prior's mean and the variance of its noise: shrunk, or weighed against an earlier one.
+
+    What is noise, or luck in which tasks there are (variance `sampling`), is taken off intercepts and slopes
+    apart: an intercept far from zero says nothing about how much of the slopes is noise.
+    """
+    mean, variance = board["mean"], float(board["variance"])
+    if start_from is not None and any(start_from.mean):
+        return start_from.combined_mean(mean, variance)
+    by_class, uncertain = mean.reshape(-1, learner.dim), variance + 2 * sampling
+    shrunk, first = np.zeros_like(by_class), 1 if learner.intercept else 0
+    for part in (slice(0, first), slice(first, learner.dim)):
+        square, size = float(np.square(by_class[:, part]).sum()), by_class[:, part].size
+        if square > (size + math.sqrt(2 * size)) * uncertain:
+            shrunk[:, part] = by_class[:, part] * (1 - size * uncertain / (2 * square))
+    return shrunk.ravel(), variance
+
+
+def shared_candidates(
+    learner: BayesianLearner, mean: Floats, factors: list[Floats], board: BoardView
+) -> list[Candidate]:
+    """Return priors around the mean (two thirds of the weight) and around it with a covariance (a third).
+
+    A tenth of the weight is left to the task's own prior, and up to half the more of the mean is noise.
+    Where neither a mean nor a covariance stands out of the noise, nor targets were located so that zero is
+    where they are, tasks keep to themselves.
+    """
+    located = "located_found" in board and int(board["located_found"]) > 0
+    if not (mean.any() or factors or located):
+        return []
+    plain, loose, full = learner.prior_scales
+    isotropic = math.sqrt(plain) * np.eye(learner.size)
+    around = [isotropic]
+    if learner.intercept:
+        around.append(math.sqrt(loose) * every_class(loose_intercept(learner.dim, 30.0, True), learner.size))
+    slopes = mean[1:] if learner.intercept and learner.size > 1 else mean
+    noise = min(1.0, len(slopes) * float(board["variance"]) / max(float(slopes @ slopes), 1e-300))
+    total = 0.9 - 0.4 * noise
+    plainly = 2 / 3 * total if factors else total
+    shared = [Candidate(plainly / len(around), mean, factor, True) for factor in around]
+    rest = (total - plainly) / max(len(factors), 1)
+    return shared + [Candidate(rest, mean, math.sqrt(full) * f, True) for f in factors]
