@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 from sklearn import config_context
 from sklearn.base import clone
+from sklearn.ensemble import StackingRegressor
+from sklearn.linear_model import LinearRegression
 from sklearn.metrics import get_scorer, roc_auc_score
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, cross_validate
 from sklearn.pipeline import make_pipeline
@@ -118,8 +120,20 @@ def test_every_kind_of_table_is_fitted_predicted_saved_and_loaded(kind, fitted, 
 def test_columns_of_coefficients_have_names(fitted):
     assert fitted.get_feature_names_out().tolist() == ["age", "sex[M]"]
     assert fitted.get_feature_names_out(["age", "sex"]).shape == fitted.coef_.shape[1:]
+    within = make_pipeline(FunctionTransformer(feature_names_out="one-to-one"), clone(fitted))
+    assert within.fit(PUPILS, "score").get_feature_names_out().tolist() == ["age", "sex[M]"]
     with pytest.raises(ValueError, match="input_features is not equal to feature_names_in_"):
         fitted.get_feature_names_out(["sex", "age"])
+
+
+def test_targets_that_lost_their_name_are_found_in_the_bounds(fitted):
+    """Stacking and voting pass y on as an array; bounds that name one column beside the features mean it."""
+    again = clone(fitted).fit(X, PUPILS["score"].to_numpy())
+    assert again.codebook_ == fitted.codebook_
+    with pytest.raises(InputError, match=r"Missing: \['target'\]"):
+        clone(fitted).set_params(bounds=BOUNDS | {"hair": (0, 1)}).fit(X, PUPILS["score"].to_numpy())
+    stacked = StackingRegressor([("one", clone(fitted))], LinearRegression(), cv=KFold(2, shuffle=True))
+    assert stacked.fit(X, PUPILS["score"]).score(X, PUPILS["score"]) > 0.8
 
 
 # Metadata ---------------------------------------------------------------------------------------------------

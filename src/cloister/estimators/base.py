@@ -230,8 +230,12 @@ class BaseMultiTask(ShownInNotebooks, ABC):
         from sklearn.utils.validation import _check_feature_names_in
 
         check_is_fitted(self, "guarantee_")
-        names = _check_feature_names_in(self, input_features)
         units = self._fitted.units
+        goal = units.target.name if isinstance(units, Codebook) else None
+        if input_features is not None:  # of a pipeline, whose table has more columns than features
+            apart = (self.task, getattr(self, "groups", None), goal)
+            input_features = [name for name in np.asarray(input_features).tolist() if name not in apart]
+        names = _check_feature_names_in(self, input_features)
         return np.array(units.column_names if isinstance(units, Codebook) else names, dtype=object)
 
     def replay(

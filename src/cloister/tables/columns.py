@@ -20,6 +20,9 @@ from cloister.tasks import Tasks
 
 __all__ = ["Columns", "labels_by_task", "read_codebook", "split_groups", "split_table"]
 
+#: What targets are called that come without a name.
+UNNAMED = "target"
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Columns:
@@ -195,12 +198,15 @@ def read_codebook(bounds: Any, columns: Columns, target: str, y: Any, classify: 
     if isinstance(bounds, Mapping):
         if not columns.named:  # by position in X, where the task column counts
             bounds = {f"x{key}" if isinstance(key, int) else key: limits for key, limits in bounds.items()}
-            unknown = [key for key in bounds if key not in (*columns.features, target, "target", "y")]
-            if unknown:
-                raise InputError(
-                    f"X is an array, whose columns have no names. Got bounds of {unknown}. Write bounds of "
-                    f"{list(columns.features)} (or of their numbers), or pass a data frame."
-                )
+        others = [key for key in bounds if key not in columns.features]
+        named = [key for key in others if key not in (target, UNNAMED, "y")]
+        if len(others) > 1 and named and not columns.named:
+            raise InputError(
+                f"X is an array, whose columns have no names. Got bounds of {named}. Write bounds of "
+                f"{list(columns.features)} (or of their numbers), or pass a data frame."
+            )
+        if len(others) == 1 and named and target == UNNAMED:  # the bounds know what y is called
+            target = str(named[0])
         return Codebook.from_mapping(bounds, list(columns.features), target)
     raise InputError(
         "bounds= is required to share anything: public limits of every feature and of the target, as a "
