@@ -100,6 +100,37 @@ def test_a_changed_plan_or_guarantee(work: Path) -> None:
     fails("the guarantee is what plan and board give")  # the board itself says what noise it has
 
 
+def test_the_curve_is_computed_anew(work: Path) -> None:
+    path, line = Path("run/guarantee.json"), "the guarantee is what plan and board give"
+    said = json.loads(path.read_text())
+    mu = said["curve"]["mu"]
+
+    def write(**changes: object) -> None:
+        path.write_text(json.dumps({k: v for k, v in (said | changes).items() if v is not None}))
+
+    write()
+    assert "detected at most" in ok("verify", "run")
+    write(curve={"mu": mu / 2})
+    assert "says curve" in fails(line)[line]
+    write(curve={"points": [[0.0, 0.001]]})
+    fails(line)
+    write(statement=said["statement"] | {"how strongly": "perfectly."})
+    assert "its statement is not what its numbers say" in fails(line)[line]
+    write(detection={"false_alarms": 0.05, "at_most": 0.051})
+    fails(line)
+    old = {
+        "format": "cloister guarantee 2",
+        "curve": None,
+        "scope": None,
+        "statement": None,
+        "detection": None,
+    }
+    write(**old)
+    ok("verify", "run")  # it claims less
+    write(**old | {"curve": {"mu": mu / 2}})
+    fails(line)
+
+
 def test_verify_says_when_the_guarantee_does_not_hold(work: Path) -> None:
     said = ok("fit", "exam.csv", "--codebook", "book.toml", "-o", "bare", "--epsilon", "inf")
     assert "NOT PRIVATE" in said

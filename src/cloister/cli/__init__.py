@@ -45,7 +45,7 @@ def start(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Private multi-task learning: many tasks learn together, and each keeps its data and its model.
+    """Private multi-task learning: many tasks learn together, and each ends with its own model.
 
     Start with `codebook`, then `fit`. Anyone can `verify` what was published. A task uses its own model
     with `predict`, gets it again or joins late with `replay`, and asks `gain` whether it pays. `account`

@@ -66,7 +66,7 @@ def _show(comparison: Comparison, splits: int) -> None:
         "nMSE: mean squared error over the variance of the score. Change: against single-task. A school "
         "gains if its own test error is lower than with its own single-task model. These scores are not "
         "private; the data are public.",
-        f"The guarantee of one run at epsilon 1: {comparison.guarantee}",
+        f"The guarantee of one run at epsilon 1:\n{comparison.guarantee}",
         f"Forecast of that run, from public numbers alone: {comparison.forecast}",
         comparison.location,
         apart=True,

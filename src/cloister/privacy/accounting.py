@@ -86,8 +86,8 @@ class Prices:
 
     @classmethod
     def of(cls, cost_under: Callable[[Relation], Cost], relation: Relation, delta: float) -> Prices:
-        own, other = (price(cost_under(r), delta) for r in (relation, relation.other))
-        return cls(relation, own, other, tradeoff(cost_under(relation), delta=delta))
+        own, other = cost_under(relation), cost_under(relation.other)
+        return cls(relation, price(own, delta), price(other, delta), tradeoff(own, delta=delta))
 
 
 @lru_cache(maxsize=1024)

@@ -52,7 +52,7 @@ Public: anyone may see these files.
   head.txt         the hash that stands for the whole board: sign it, publish it or keep a copy of it
   codebook.toml    what was publicly known about the columns
   estimator.toml   which estimator made the run, with which settings, if one did
-  guarantee.txt    what the others can learn about one task, in words
+  guarantee.txt    who is protected, against whom, how strongly, and what is not covered
   guarantee.json   the same for machines
   groups.json      the public group of each task, if tasks are in groups
   choice           what the run was chosen among, if tasks chose it by vote: plans and boards of all runs, and
