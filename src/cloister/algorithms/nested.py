@@ -88,6 +88,14 @@ class Nested:
                 "Use Mean() or Joint()."
             )
 
+    @property
+    def several_classes(self) -> bool:
+        return self.structure.several_classes
+
+    @property
+    def for_groups(self) -> Mean | Joint:
+        return self.structure
+
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
         return self.structure.rounds(size, n_tasks, mu)
 

@@ -16,7 +16,7 @@ import numpy as np
 from cloister.algorithm import Budget
 from cloister.algorithms.bases import BayesianAlgorithm
 from cloister.algorithms.nested import Nested, by_prior
-from cloister.algorithms.structures import FeatureRelevance, Joint, Mean, Structure
+from cloister.algorithms.structures import Joint, Structure
 from cloister.arrays import Array, Public, States
 from cloister.channel import Channel, Round
 from cloister.earlier import EarlierPrior
@@ -52,14 +52,13 @@ class SharedPrior(BayesianAlgorithm):
     structure: Structure = field(default_factory=Joint)
 
     def __post_init__(self) -> None:
-        inside = self.structure.structure if isinstance(self.structure, Nested) else self.structure
         start = self.structure.start_from
         if start is not None and len(start.mean) != self.learner.size:
             raise PlanError(
                 f"The earlier board has {len(start.mean)} weights a task, and this plan {self.learner.size}. "
                 "Start from a run with the same codebook."
             )
-        if self.learner.size != self.learner.dim and not isinstance(inside, Mean | FeatureRelevance):
+        if self.learner.size != self.learner.dim and not self.structure.several_classes:
             raise PlanError(
                 "With more than two classes tasks share a mean, and what matters of it. Got "
                 f"{type(self.structure).__name__}(). Use structure=Mean() or FeatureRelevance()."
@@ -180,10 +179,10 @@ class SharedPrior(BayesianAlgorithm):
 
     @property
     def groups(self) -> Groups | None:
-        return self.structure.groups if isinstance(self.structure, Nested) else None
+        return self.structure.groups
 
     def with_groups(self, groups: Groups) -> SharedPrior:
-        inside = self.structure.structure if isinstance(self.structure, Nested) else self.structure
+        inside = self.structure.for_groups or self.structure  # which says why, if it has none
         return replace(self, structure=Nested(inside, groups))  # type: ignore[arg-type]
 
 

@@ -117,10 +117,7 @@ class _SharedPrior(BasePrivate):
                 f"Groups have means of their own, and structure={self.structure!r} has none. Use 'joint' or "
                 "'mean', or leave groups out."
             )
-        algorithm = plan.algorithm
-        if isinstance(algorithm, SharedPrior) and algorithm.structure == FeatureRelevance():
-            algorithm = replace(algorithm, structure=Mean())  # groups have means, of all features
-        return replace(plan, algorithm=algorithm.with_groups(Groups.of(labels)))
+        return replace(plan, algorithm=plan.algorithm.with_groups(Groups.of(labels)))
 
     def _algorithm(self, codebook: Codebook) -> Algorithm:
         shared = SharedPrior(self._learner(codebook), self._structure(codebook))

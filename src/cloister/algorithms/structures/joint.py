@@ -43,8 +43,14 @@ class Joint:
     start_from: EarlierPrior | None = None
 
     buys_scale = True
+    several_classes = False
+    groups = None
     #: Share of the message that is the mean: while the mean moves (or at first), and while it stands still.
     moving, standing = 0.4, 0.15
+
+    @property
+    def for_groups(self) -> Joint:
+        return self
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
         return short_rounds(size, n_tasks, mu)

@@ -29,6 +29,9 @@ class Subspace:
     """Tasks say the outer product of their own direction: for weights in a common subspace, mean useless."""
 
     buys_scale = False
+    several_classes = False
+    groups = None
+    for_groups = None
     start_from = None
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
