@@ -36,6 +36,7 @@ KINDS: list[Feature] = [
     Categorical("c", ["a", "b", "c"], ordinal=True, missing="unknown"),
     Categorical("c", [False, True], missing="unknown"),
     Date("d", START, END),
+    Date("d", START, END, ("days", "weekday", "month")),
     Date("d", START, END, ("days", "weekday", "month"), date(2023, 5, 6)),
     Date("d", datetime(2020, 1, 1), datetime(2020, 1, 2, 12), ("weekday",), datetime(2020, 1, 1, 7)),
 ]
