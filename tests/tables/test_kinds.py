@@ -257,6 +257,8 @@ def test_targets_and_interactions_that_cannot_be() -> None:
         Codebook.from_mapping({"a": (0, 1), "y": {"bounds": (1, 9), "transform": "log"}}, ["a"])
     with pytest.raises(InputError, match=r"nothing else\. Got dates"):
         Codebook.from_mapping({"a": (0, 1), "y": (START, END)}, ["a"])
+    with pytest.raises(InputError, match=r"nothing else\. Got missing"):
+        Codebook((Numeric("a", 0, 1),), Numeric("y", 0, 1, missing=0.5))
     for pairs in ([("a", "a")], [("a", "c")], [("a", "b"), ("b", "a")], [("a",)]):
         with pytest.raises(InputError, match="interactions must be pairs of different features, each once"):
             Codebook.from_mapping({"a": (0, 1), "b": (0, 1), "y": (0, 1)}, ["a", "b"], interactions=pairs)

@@ -118,14 +118,14 @@ def from_spec(name: str, spec: Any) -> Feature:
     return Categorical(name, spec)
 
 
-def as_target(part: Feature, source: str) -> Target:
-    """Return what is said of the target: bounds or classes, and nothing else."""
+def as_target(part: Feature) -> Target:
+    """Return what is said of the target; refuse what only features can have."""
     keys = entry(part, "classes")
     if isinstance(part, Date) or len(keys) > 1:
         got = "dates" if isinstance(part, Date) else ", ".join([*keys][1:])
         raise InputError(
-            f"The target {part.name!r} in {source} must have bounds of numbers or classes, and nothing else. "
-            f"Got {got}. To predict a logarithm, say, make a column of it."
+            f"The target {part.name!r} must have bounds of numbers or classes, and nothing else. Got {got}. "
+            "To predict a logarithm, say, make a column of it."
         )
     return part
 

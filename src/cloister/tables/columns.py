@@ -221,6 +221,8 @@ def refuse_missing(columns: Mapping[str, Array], ids: Array) -> None:
     for name, values in columns.items():
         if values.dtype.kind == "f":
             bad = ~np.isfinite(values)
+        elif values.dtype.kind == "M":
+            bad = np.isnat(values)
         elif values.dtype.kind == "O":
             bad = np.fromiter(map(is_missing, values), dtype=bool, count=len(values))
         else:

@@ -38,7 +38,7 @@ T = TypeVar("T")
 Kind = Literal["numeric", "text", "boolean", "date"]
 
 #: Words that say that a cell is missing, unless they are listed levels; capitals do not count.
-_MISSING_WORDS = frozenset({"", "na", "n/a", "nan", "null", "none"})
+_MISSING_WORDS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none"})
 _BOOLEAN_WORDS = {"true": True, "t": True, "yes": True, "y": True, "1": True} | {
     "false": False,
     "f": False,
@@ -79,7 +79,7 @@ def is_number(cell: str) -> bool:
 
 
 def says_missing(value: object) -> bool:
-    """Say whether a cell is empty, or says NA, N/A, NaN, null or None.
+    """Say whether a cell is empty, or says NA, N/A, #N/A, NaN, null or None.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def kind_of(column: Array) -> Kind:
     if column.dtype.kind in "fM":
         return "numeric" if column.dtype.kind == "f" else "date"
     known = {cell for cell in column.tolist() if not says_missing(cell)}
-    if known and all(str(cell).strip().lower() in _BOOLEAN_WORDS for cell in known):
+    if known and all(str(cell).strip().lower() in ("true", "false", "yes", "no") for cell in known):
         return "boolean"
     return "date" if known and not any(np.isinf(_days(cell, None)) for cell in known) else "text"
 
