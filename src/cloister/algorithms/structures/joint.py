@@ -18,10 +18,11 @@ from cloister.algorithms.structures.moving_mean import (
 )
 from cloister.algorithms.structures.noisy_covariance import covariance_factors
 from cloister.arrays import Array, Floats, Public, States
-from cloister.channel import Channel, MeanAndOuter, unsvec
+from cloister.channel import Channel, MeanAndOuter
 from cloister.earlier import EarlierPrior
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate
+from cloister.lifts import unsvec
 
 if TYPE_CHECKING:
     from cloister.board.billboard import BoardView, Release
