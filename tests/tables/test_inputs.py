@@ -102,6 +102,16 @@ def test_every_kind_of_table_gives_the_same(
     assert loaded.codebook_ == model.codebook_
 
 
+@pytest.mark.parametrize("kind", [dict, pandas, polars, pyarrow])
+def test_a_time_with_a_zone_is_refused_whatever_it_comes_as(kind: Callable[..., Any]) -> None:
+    """Which day it is depends on the zone."""
+    bounds = {name: FEATURES[name] for name in ("start", "sex")} | {"y": (0, 1)}
+    book = Codebook.from_mapping(bounds, ["start", "sex"])
+    when = datetime.datetime(2025, 1, 1, 23, tzinfo=datetime.timezone(datetime.timedelta(hours=-5)))
+    with pytest.raises(cl.CloisterError, match="without a time zone"):
+        book.encode(kind({"start": [when], "sex": ["F"]}))
+
+
 def test_an_earlier_run_had_the_same_interactions(fitted: cl.SharedPriorRegressor) -> None:
     other = replace(BOOK, interactions=(("age", "member"),))
     assert other.width == BOOK.width

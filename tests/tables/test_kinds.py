@@ -79,6 +79,7 @@ def books(draw: st.DrawFn) -> Codebook:
     return Codebook(tuple(parts), Numeric("y", -3, 5), interactions=draw(st.sets(st.sampled_from(pairs))))
 
 
+@settings(max_examples=60)
 @given(books(), st.data())
 def test_no_row_is_longer_than_one_and_units_are_the_users(book: Codebook, data: st.DataObject) -> None:
     rows = data.draw(st.integers(1, 4))

@@ -329,6 +329,10 @@ class BaseMultiTaskRegressor(RegressorMixin, BaseMultiTask):  # type: ignore[mis
             One task id a row, instead of a task column.
         return_std : bool
             Also return the standard deviation of the prediction, noise included; for models that have one.
+
+        Notes
+        -----
+        With a codebook, predictions are within the target's public bounds.
         """
         found = self._rows(X, tasks)
         mean = numbers(self._fitted.units, *found)
