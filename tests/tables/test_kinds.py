@@ -6,6 +6,7 @@ import itertools
 import json
 from dataclasses import replace
 from datetime import date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from cloister.errors import InputError
 from cloister.tables.codebook import Categorical, Codebook, Date, Feature, Numeric
 from cloister.tables.kinds import block_bound, block_names
+from cloister.tables.rows import read_rows
 from cloister.tables.transforms import Cuts, Monotone, Spline
 
 START, END = date(2020, 1, 1), date(2026, 12, 31)
@@ -170,6 +172,7 @@ def test_dates_are_dates_however_they_come() -> None:
         (day, np.array([" 2024-02-29T10:00:00 "])),
         (german, np.array(["29.02.2024"])),
         (german, np.array(["2024-02-29"], dtype="M8[D]")),
+        (german, np.array(["2024-02-29"])),
     ]
     expected = [(date(2024, 2, 29) - START).days, 0, 0, 1, 0, 0, 0]  # a Thursday
     for part, column in ways:
@@ -194,15 +197,34 @@ def test_booleans_are_booleans_however_they_come(cell: object) -> None:
         book.encode({"b": filled([2])})
 
 
+def test_dates_of_digits_in_a_file_are_no_numbers(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("d,y\n05062024,1\n")
+    book = Codebook((Date("d", START, END, spelling="%d%m%Y"),), Numeric("y", 0, 1))
+    rows = read_rows(tmp_path / "a.csv", book, target=True)
+    np.testing.assert_array_equal(rows.X, book.encode({"d": [date(2024, 6, 5)]}))
+
+
 def test_levels_are_what_is_written_and_missing_words_may_be_levels() -> None:
     codes = Categorical("c", [1, 2, 3])
     for column in ([2, 3], [2.0, 3.0], ["2", "3.0"], filled([2, " 3"])):
         assert codes.read(np.asarray(column)).values.tolist() == [1, 2]
+        assert Categorical("c", [1.0, 2.0, np.int64(3)]).read(np.asarray(column)).values.tolist() == [1, 2]
     assert Categorical("c", ["1", "2"]).read(np.array([2, 1])).values.tolist() == [1, 0]
+    assert Categorical("c", ["1", "2"]).read(np.array([2, np.nan])).missing.tolist() == [False, True]
     country = Categorical("c", ["DE", "NA"], missing="DE")
     found = country.read(filled(["NA", "n/a", "", "DE "]))
     assert found.values[[0, 3]].tolist() == [1, 0]
     assert found.missing.tolist() == [False, True, True, False]
+
+
+def test_numbers_are_numbers_however_they_come() -> None:
+    column = filled(
+        [1, "2", " 3.5 ", Decimal("4.5"), np.float32(5), True, "n/a", None, "1_000", "x", 10**400]
+    )
+    found = Numeric("n", 0, 10).read(column)
+    assert found.values[:6].tolist() == [1, 2, 3.5, 4.5, 5, 1]
+    assert found.missing.tolist() == [False] * 6 + [True] * 2 + [False] * 3
+    assert found.wrong.tolist() == [False] * 8 + [True] * 3
 
 
 def test_ranks_and_missing_ranks() -> None:
