@@ -154,6 +154,7 @@ class SharedPriorRegressor(BaseMultiTaskRegressor, _SharedPrior):
         nothing, is `SingleTaskRegressor`.
     epsilon : float
         Privacy budget of every task. ``float("inf")`` gives the non-private run, and says so.
+        For a risk instead, ``model.plan(n_tasks).calibrate(detection=0.10).guarantee.epsilon``.
     delta : float or "auto"
         By default min(m^-1.5, 1/(10 m)) for m tasks; more than 1/m is refused.
     relation : {"replace", "zero_out"}
