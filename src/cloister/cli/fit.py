@@ -101,7 +101,7 @@ def fit(
     from cloister.cli.proposals import Comparison, OneRun, from_methods, from_plan
     from cloister.tables import folder as folders
 
-    folder = Path(f"{data.stem}-run") if output is None else output
+    folder = Path(f"{Path(data.name.removesuffix('.gz')).stem}-run") if output is None else output
     if not dry_run:
         folders.tidy(folder)
         folders.check_free(folder, force)
