@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cloister.channel import Channel, Round
     from cloister.earlier import EarlierPrior
     from cloister.groups import Groups
+    from cloister.population import Population
     from cloister.rows import Location, Rows
     from cloister.tasks import Block
 
@@ -126,6 +127,13 @@ class Algorithm(ABC):
         """Return where a board says that targets are; None if it does not look for them."""
         return None
 
+    def population(self, board: BoardView) -> Population | None:
+        """Return what a finished board says of the population its tasks come from; None if it says nothing.
+
+        Free: it follows from the board alone.
+        """
+        return None
+
     def predict(self, models: States, X: Array) -> Array:
         """Return what each task's model says of its own rows X (k, n, ...).
 
@@ -209,6 +217,9 @@ class Wrapper(Algorithm):
 
     def location(self, board: BoardView) -> Location | None:
         return self.inner.location(board)
+
+    def population(self, board: BoardView) -> Population | None:
+        return self.inner.population(board)
 
     def predict(self, models: States, X: Array) -> Array:
         return self.inner.predict(models, X)

@@ -309,22 +309,6 @@ def test_a_ledger_is_charged_for_every_fit(table, tmp_path):
         clone(model).fit(X, y)
 
 
-def test_a_summary_is_public_and_labelled(fitted, classified, tmp_path):
-    """It says of a task without rows what `predict` does, and is the same from the public part alone."""
-    for model in (fitted, classified):
-        text = model.summary()
-        assert str(model.guarantee_) in text
-        assert not any(f"s{i:03d}" in text for i in range(M))
-        public = load(model.save(tmp_path / type(model).__name__, models=False))
-        assert public.summary() == text
-        board = model.billboard_
-        unheard = "located_found" in board and int(board["located_found"]) == 0
-        assert ("not heard above the noise" in text) == unheard
-    age = next(line for line in fitted.summary().splitlines() if line.startswith("  age"))
-    stranger = fitted.predict({"school": ["x", "x"], "age": [10.0, 11.0], "sex": ["F", "F"]})
-    assert float(age.split()[1]) == pytest.approx(np.diff(stranger)[0], rel=1e-3)
-
-
 def test_public_part_and_own_model_through_files(table, fitted, classified, tmp_path):
     """What is saved is public and enough for a task to replay its model; export is one task's alone."""
     X, y, _ = table

@@ -21,6 +21,7 @@ from cloister.arrays import Array, Floats, Public, States
 from cloister.channel import Absolute, Channel, Round
 from cloister.earlier import EarlierPrior
 from cloister.errors import PlanError
+from cloister.population import Population
 from cloister.rows import Location, Target
 
 if TYPE_CHECKING:
@@ -145,6 +146,15 @@ class Located(Wrapper):
     def location(self, board: BoardView) -> Location:
         center, unit, found = (board[f"located_{name}"] for name in ("center", "unit", "found"))
         return Location(float(center), float(unit), bool(found), self._rounds)
+
+    def population(self, board: BoardView) -> Population | None:
+        found = self.algorithm.population(self._inner(board))
+        if found is None:
+            return None
+        mean = found.mean
+        if mean is not None:
+            mean = _to_codebook({"coef": mean[None]}, np.full(1, self._constant), board)["coef"][0]
+        return found.scaled(float(board["located_unit"]), mean)
 
     def _inner(self, board: BoardView) -> BoardView:
         return _InnerBoard(board, self._rounds)

@@ -6,7 +6,6 @@ Notebooks are committed, mailed and printed. scikit-learn's diagram shows what a
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import estimator_html_repr
 
 from cloister.privacy.guarantee import Guarantee
-from cloister.privacy.statement import percent
+from cloister.tables.summary import short_guarantee
 
 __all__ = ["ShownInNotebooks"]
 
@@ -55,25 +54,6 @@ def _facts(guarantee: Guarantee) -> str:
     rows["guarantee"] = short_guarantee(guarantee)
     lines = (f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())
     return f"<table style='text-align: left'>{''.join(lines)}</table>"
-
-
-def short_guarantee(guarantee: Guarantee) -> str:
-    """Say in a line what was promised.
-
-    Examples
-    --------
-    >>> g = Guarantee(1.0, 1e-5, "replace", 139, "exact", "everyone", "system entropy")
-    >>> print(short_guarantee(g).partition(";")[0])
-    (1, 1e-05)-joint differential privacy for each task, relation replace
-    """
-    if math.isinf(guarantee.epsilon):
-        return "NOT PRIVATE; print(model.guarantee_) says why"
-    price = f"({guarantee.epsilon:.4g}, {guarantee.delta:.4g})"
-    rate = f"with 5 % false alarms it is detected in at most {percent(guarantee.detection())} of cases"
-    said = f"{price}-joint differential privacy for each task, relation {guarantee.relation}; {rate}"
-    if not guarantee.holds:
-        return f"DOES NOT HOLD ({'; '.join(guarantee.reasons)}). It would be {said}"
-    return f"{said}; print(model.guarantee_) says more"
 
 
 @contextmanager

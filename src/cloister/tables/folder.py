@@ -225,9 +225,8 @@ def write_run(folder: Path, run: TableRun, models: bool = True) -> None:
             home = private_folder(folder / "models")
             remove_drafts(home)  # of a process that was killed here
             files = file_names(map(str, run.ids.tolist()))
-            for i, (task, file) in enumerate(files.items()):
-                own = {name: array[i] for name, array in run.models.items()}
-                TaskModel.of(task, run.codebook, own).save(home / file, synced=False)
+            for model in run.task_models():
+                model.save(home / files[model.task], synced=False)
             write_index(home, files)
         sync_tree(folder)
 
