@@ -120,6 +120,7 @@ WRONG = [
     (["--set", "rounds=many"], "--set rounds=many: the value must be a whole number."),
     (["--set", "rounds=2.5"], "--set rounds=2.5: the value must be a whole number."),
     (["--set", "rounds=3,4"], "--set rounds=3,4: the value must be a whole number."),
+    (["--set", "rounds=2000000"], "--set rounds=2000000: the value must be at most 1000000, "),
     (["--set", "rounds=0"], "rounds must be"),
     (["--set", "guard=maybe"], "--set guard=maybe: the value must be true or false."),
     (["--set", "guard=1"], "--set guard=1: the value must be true or false."),

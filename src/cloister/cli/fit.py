@@ -111,6 +111,7 @@ def fit(
     if not dry_run:
         folders.tidy(folder)
         folders.check_free(folder, force)
+    account = None if dry_run else _account(ledger, population)
     target = _target(context, epsilon, detection, false_alarms)
     proposal: OneRun | Comparison
     table = Table(data, codebook_of(codebook, task, column), groups)
@@ -136,7 +137,7 @@ def fit(
         )
     if dry_run:
         return emit(proposal.document) if json else None
-    finished = proposal.carry_out(folder, table, _account(ledger, population), force)
+    finished = proposal.carry_out(folder, table, account, force)
     head, outcome = finished.head, proposal.outcome(finished)
     if json:
         document = {"folder": folder} | proposal.document | outcome
@@ -168,10 +169,7 @@ def _target(context: typer.Context, epsilon: float, detection: float | None, fal
 
 def _show_votes(outcome: dict[str, Any]) -> None:
     show_table(["method", "votes, with noise"], ([name, f"{n:.1f}"] for name, n in outcome["votes"].items()))
-    say(
-        f"Chosen: {outcome['chosen']}. The others' boards, and the vote, are public and beside it.",
-        apart=True,
-    )
+    say(f"Chosen: {outcome['chosen']}. The vote and all boards are public, and beside it.", apart=True)
 
 
 def _account(place: str | None, population: str | None) -> Ledger | None:
