@@ -34,7 +34,7 @@ class ShownInNotebooks(BaseEstimator):  # type: ignore[misc]
         with _known_sections():
             diagram: str = estimator_html_repr(self)
         guarantee = getattr(self, "guarantee_", None)
-        return diagram if guarantee is None else diagram + _facts(guarantee)
+        return diagram if guarantee is None else diagram + _facts(guarantee, hasattr(self, "coef_"))
 
     def _get_params_html(self, deep: bool = True, doc_link: str = "") -> Any:
         shown = super()._get_params_html(deep, doc_link)
@@ -49,9 +49,9 @@ class ShownInNotebooks(BaseEstimator):  # type: ignore[misc]
         return shown
 
 
-def _facts(guarantee: Guarantee) -> str:
-    rows = {"tasks": f"{guarantee.n_tasks}, each with a model of its own, which is not shown: it is private"}
-    rows["guarantee"] = short_guarantee(guarantee)
+def _facts(guarantee: Guarantee, models: bool) -> str:
+    own = ", each with a model of its own, which is not shown: it is private" if models else ""
+    rows = {"tasks": f"{guarantee.n_tasks}{own}", "guarantee": short_guarantee(guarantee)}
     lines = (f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())
     return f"<table style='text-align: left'>{''.join(lines)}</table>"
 
