@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import tomllib
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -231,6 +232,24 @@ def test_ranks_and_missing_ranks() -> None:
     book = Codebook((Categorical("size", ["S", "M", "L"], True, "unknown"),), Numeric("y", 0, 1))
     assert book.column_names == ("size", "size[unknown]")
     assert book.user_columns({"size": filled(["S", "L", None])}).tolist() == [[0, 0], [2, 0], [1, 1]]
+
+
+def test_ranges_of_dates_however_they_are_written() -> None:
+    pandas = pytest.importorskip("pandas")
+    for low, high in ((START, END), ("2020-01-01", "2026-12-31")):
+        book = Codebook.from_mapping({"d": (low, high), "y": (0, 1)}, ["d"])
+        assert book.features == (Date("d", START, END),)
+    times = (pandas.Timestamp(START), pandas.Timestamp(END))
+    part = Codebook.from_mapping({"d": times, "y": (0, 1)}, ["d"]).features[0]
+    assert part == Date("d", datetime(2020, 1, 1), datetime(2026, 12, 31))
+    assert type(part.low) is datetime
+
+
+def test_the_codebook_of_the_page_is_one() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "codebook.md").read_text(encoding="utf-8")
+    book = Codebook.from_dict(tomllib.loads(page.partition("```toml\n")[2].partition("```")[0]))
+    shown = {"gender[M]", "free_meals[True]", "log(household_income)", "books_at_home", "enrolled[Feb]"}
+    assert {*shown, "age:gender[M]"} <= set(book.column_names)
 
 
 SPECS = {

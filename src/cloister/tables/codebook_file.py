@@ -113,8 +113,10 @@ def from_spec(name: str, spec: Any) -> Feature:
         return from_entry(name, spec, "levels", "bounds")
     if isinstance(spec, tuple) and len(spec) == 2 and all(map(is_real, spec)):
         return Numeric(name, *spec)
-    if isinstance(spec, tuple) and len(spec) == 2 and all(isinstance(day, date) for day in spec):
-        return Date(name, *spec)
+    if isinstance(spec, tuple) and len(spec) == 2:
+        days = [*map(_as_date, spec)]
+        if all(isinstance(day, date) for day in days):
+            return Date(name, *days)
     return Categorical(name, spec)
 
 
@@ -189,8 +191,9 @@ def _transform(name: str, options: Mapping[str, Any]) -> Transform:
 
 
 def _as_date(value: Any) -> Any:
-    """Return text that is a date, or a time, as that; leave anything else as it is."""
+    """Return text, or a time of pandas, that is a date or a time as that; leave anything else as it is."""
+    text = value.isoformat() if isinstance(value, datetime) else value
     try:
-        return (date if len(value) == 10 else datetime).fromisoformat(value)
+        return (date if len(text) == 10 else datetime).fromisoformat(text)
     except (TypeError, ValueError):
         return value
