@@ -191,10 +191,10 @@ def short_guarantee(guarantee: Guarantee) -> str:
     (1, 1e-05)-joint differential privacy for each task, relation replace
     """
     if math.isinf(guarantee.epsilon):
-        return "NOT PRIVATE; print(model.guarantee_) says why"
+        return "NOT PRIVATE; the guarantee says why"
     price = f"({guarantee.epsilon:.4g}, {guarantee.delta:.4g})"
     rate = f"with 5 % false alarms it is detected in at most {percent(guarantee.detection())} of cases"
     said = f"{price}-joint differential privacy for each task, relation {guarantee.relation}; {rate}"
     if not guarantee.holds:
         return f"DOES NOT HOLD ({'; '.join(guarantee.reasons)}). It would be {said}"
-    return f"{said}; print(model.guarantee_) says more"
+    return f"{said}; the guarantee says more"
