@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -305,6 +306,11 @@ class BaseMultiTask(ShownInNotebooks, ABC):
         """Return one task's own model."""
         check_is_fitted(self, "guarantee_")
         return self._fitted.task_model(task)
+
+    def task_models(self) -> Iterator[TaskModel]:
+        """Yield every task's own model, in the order of `task_ids_`. Private: each is its task's alone."""
+        check_is_fitted(self, "guarantee_")
+        return self._fitted.task_models()
 
     def save(self, folder: str | os.PathLike[str], *, models: bool = True, force: bool = False) -> Path:
         """Write the run to a folder, as `cloister fit` does; `cloister.load` gives the estimator back.
