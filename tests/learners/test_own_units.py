@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from cloister.learners import Classification, Regression
-from cloister.learners.linear.average import Candidate
+from cloister.learners.linear.average import Candidate, every_class
+from cloister.learners.linear.classification import VARIANCES
 from cloister.learners.linear.own_ridge import OWN_LAMBDAS, OwnRidge
 from cloister.learners.linear.own_units import OwnUnits
 from cloister.learners.linear.regression import _alone
+from cloister.learners.linear.softmax import posterior
 from cloister.tasks import Block
 
 TASKS, ROWS, DIM = 4, 9, 3
@@ -58,6 +60,30 @@ def test_classification_alone_does_not_depend_on_units(classes):
             (rows @ models["coef"][:, part, None]) for rows, models in ((X, here), (elsewhere(X), there))
         ]
         np.testing.assert_allclose(scores[1], scores[0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_shared_prior_in_own_units_is_one_in_public_units_for_each_task(classes):
+    """The dense way: for every task a candidate whose factor is turned to public units by hand."""
+    learner, rng = Classification(DIM, classes), np.random.default_rng(1)
+    y = np.floor(classes * np.argsort(np.argsort(Y, axis=1), axis=1) / ROWS)
+    mean, factor = rng.normal(size=learner.size), np.diag([0.4, 0.7, 0.7])
+    own = Candidate(1.0, mean, every_class(factor, learner.size), False, own_units=True)
+    one = block(X, y)
+    found = learner._around(one, own, {})
+    for task in range(TASKS):
+        rows = X[task, :, 1:]
+        spread, middle = rows.std(axis=0), rows.mean(axis=0)
+        back = np.diag(np.append(DIM**0.5, 1 / spread))
+        back[0, 1:] = -middle / spread * DIM**0.5
+        there = Candidate(1.0, mean, every_class(back @ factor, learner.size), False)
+        expected = learner._around(one.take(np.array([task])), there, {})
+        np.testing.assert_allclose(found.fit.log_evidence[task], expected.fit.log_evidence[0], atol=1e-7)
+        weights = np.full((1, len(VARIANCES)), 1 / len(VARIANCES))
+        ours = found.to_public(*posterior(found.fit, np.repeat(weights, TASKS, axis=0)))
+        theirs = expected.to_public(*posterior(expected.fit, weights))
+        for part, dense in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(part[task], dense[0], rtol=1e-5, atol=1e-6)
 
 
 def test_evidence_is_of_the_targets_as_they_are():

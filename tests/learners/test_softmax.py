@@ -73,6 +73,19 @@ def hessian(v, X, offset, weight):
     )
 
 
+def class_covariance(q):
+    """Covariance of differences from class 0, if all classes have weights of variance one half."""
+    return (np.eye(q) + 1) / 2
+
+
+def prior_covariance(v):
+    return np.kron(class_covariance(len(v)), np.eye(v.shape[1]))
+
+
+def prior_penalty(v):
+    return float(np.sum(v * np.linalg.solve(class_covariance(len(v)), v))) / 2
+
+
 def task(b, i):
     return b.X[i], b.offset[i], b.y[i], b.weight[i]
 
@@ -80,8 +93,9 @@ def task(b, i):
 def off_mode(b, v, t, i):
     """Length of the Newton step that is left at v in task i, relative to v."""
     X, offset, _, weight = task(b, i)
-    slope = v + t * gradient(v, *task(b, i))
-    step = np.linalg.solve(np.eye(v.size) + t * hessian(v, X, offset, weight), slope.ravel())
+    K = prior_covariance(v)
+    slope = v.ravel() + t * K @ gradient(v, *task(b, i)).ravel()
+    step = np.linalg.solve(np.eye(v.size) + t * K @ hessian(v, X, offset, weight), slope)
     return np.linalg.norm(step) / (1 + np.linalg.norm(v))
 
 
@@ -105,15 +119,41 @@ def test_binary_mode_is_that_of_scikit_learn(t):
 def test_mode_minimises_the_objective(classes, t):
     b = make(2, classes=classes)
     ours = mode(b.X, b.offset, b.y, b.weight, t, classes=classes)
-    shape = ours.shape[1:]
+    shape, K = ours.shape[1:], class_covariance(classes - 1)
     for i in range(len(ours)):
         found = minimize(
-            lambda v, i=i: v @ v / (2 * t) - log_likelihood(v.reshape(shape), *task(b, i)),
+            lambda v, i=i: (
+                prior_penalty(v.reshape(shape)) / t - log_likelihood(v.reshape(shape), *task(b, i))
+            ),
             np.zeros(ours[i].size),
-            jac=lambda v, i=i: v / t + gradient(v.reshape(shape), *task(b, i)).ravel(),
+            jac=lambda v, i=i: (
+                (np.linalg.solve(K, v.reshape(shape)) / t).ravel()
+                + gradient(v.reshape(shape), *task(b, i)).ravel()
+            ),
             options={"gtol": 1e-10},
         )
         np.testing.assert_allclose(ours[i].ravel(), found.x, atol=1e-6)
+
+
+@pytest.mark.parametrize("classes", [3, 5])
+def test_no_class_is_special(classes):
+    """Another reference class: the same chances and evidence, up to their order."""
+    b, other = (make(15, classes=classes, offset=0.0) for _ in range(2))
+    other.y = (b.y + 1) % classes
+    first, second = (fit_all(c) for c in (b, other))
+    np.testing.assert_allclose(first.log_evidence, second.log_evidence, atol=1e-8)
+    here, there = (probabilities(b.X[:, None] @ fit.mode.swapaxes(2, 3)) for fit in (first, second))
+    np.testing.assert_allclose(here, np.roll(there, -1, axis=-1), atol=1e-7)
+
+
+@pytest.mark.parametrize("t", [0.05, 4.0])
+def test_several_classes_are_those_of_scikit_learn(t):
+    """Its penalty is on every class's weights, of variance t/2 here."""
+    rng = np.random.default_rng(16)
+    X, y = rng.normal(size=(1, 40, 3)), rng.integers(0, 4, (1, 40))
+    ours = mode(X, 0.0, y, np.ones((1, 40)), t, classes=4)[0]
+    theirs = LogisticRegression(C=t / 2, fit_intercept=False, tol=1e-10, max_iter=1000).fit(X[0], y[0])
+    np.testing.assert_allclose(ours, theirs.coef_[1:] - theirs.coef_[0], atol=1e-4)
 
 
 @settings(max_examples=40, deadline=None)
@@ -176,12 +216,12 @@ def test_evidence_and_posterior_follow_the_dense_formulas(classes, d):
         for j, t in enumerate(VARIANCES):
             v = fit.mode[i, j]
             H = hessian(v, X, offset, weight)
-            eye = np.eye(v.size)
-            expected = log_likelihood(v, *task(b, i)) - np.sum(v**2) / (2 * t)
-            expected -= np.linalg.slogdet(eye + t * H)[1] / 2
+            K = prior_covariance(v)
+            expected = log_likelihood(v, *task(b, i)) - prior_penalty(v) / t
+            expected -= np.linalg.slogdet(np.eye(v.size) + t * K @ H)[1] / 2
             assert fit.log_evidence[i, j] == pytest.approx(expected, abs=1e-8)
             first = first + average[i, j] * v.ravel()
-            second = second + average[i, j] * (np.linalg.inv(H + eye / t) + np.outer(v, v))
+            second = second + average[i, j] * (np.linalg.inv(H + np.linalg.inv(t * K)) + np.outer(v, v))
         np.testing.assert_allclose(mean[i].ravel(), first, atol=1e-10)
         np.testing.assert_allclose(covariance[i], second - np.outer(first, first), atol=1e-8)
 
@@ -197,7 +237,8 @@ def test_evidence_is_close_to_the_integral(d, classes):
     for i in range(4):
         for j, t in enumerate(VARIANCES):
             X, offset, y, weight = task(b, i)
-            scores = offset + np.sqrt(t) * X @ grid.swapaxes(1, 2)
+            root = np.linalg.cholesky(t * class_covariance(q))
+            scores = offset + X @ (root @ grid).swapaxes(1, 2)
             chosen = np.concatenate([np.zeros_like(scores[..., :1]), scores], axis=-1)
             chosen = chosen[:, np.arange(len(y)), y.astype(int)]
             values = (chosen - np.logaddexp.reduce(scores, axis=-1, initial=0.0)) @ weight

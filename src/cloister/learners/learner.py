@@ -57,6 +57,11 @@ class BayesianLearner(ABC):
 
     @property
     @abstractmethod
+    def own_scales(self) -> tuple[float, float] | None:
+        """Variances of a prior around the mean in own units, up to scale: intercept, slopes; or none."""
+
+    @property
+    @abstractmethod
     def first(self) -> tuple[Question, ...]:
         """What tasks are asked before they speak of their weights."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import betainc, gammainc, ndtr
 
 from cloister.arrays import Floats
-from cloister.lifts import unsvec
+from cloister.channel import unsvec
 
 __all__ = ["GaussianLaw", "LaplaceLaw", "Law", "WishartLaw"]
 

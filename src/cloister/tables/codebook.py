@@ -99,7 +99,6 @@ class Codebook:
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))
         object.__setattr__(self, "interactions", tuple(tuple(pair) for pair in self.interactions))
-        as_target(self.target)
         names = [*self.names, self.target.name, *([] if self.task is None else [self.task])]
         require(
             len(self.features) > 0 and len(set(names)) == len(names),
@@ -147,7 +146,7 @@ class Codebook:
         require(not missing, f"bounds must hold every column. Missing: {missing}. Add a range or levels.")
         require(not extra, f"bounds must name columns only. Unknown: {extra}. Remove or respell the entry.")
         parts = tuple(from_spec(name, entries[name]) for name in names)
-        end = as_target(from_spec(target, entries[goal]))
+        end = as_target(from_spec(target, entries[goal]), "bounds")
         return cls(parts, end, task, interactions=tuple(interactions))
 
     @classmethod
@@ -159,7 +158,7 @@ class Codebook:
         Extreme values belong to single rows, and no noise hides them: for public data and experiments only.
         """
         parts = tuple(_observed(name, values, False) for name, values in _table(X).items())
-        goal = as_target(_observed(target, _column(target, y), classify))
+        goal = as_target(_observed(target, _column(target, y), classify), "the data")
         return cls(parts, goal, task, from_private_data=True)
 
     @classmethod
@@ -181,7 +180,7 @@ class Codebook:
         )
         named = rows if isinstance(rows, Mapping) else {row["name"]: row for row in rows or ()}
         parts = tuple(from_entry(name, found, "levels", source) for name, found in named.items())
-        end = as_target(from_entry(goal["name"], goal, "classes", source))
+        end = as_target(from_entry(goal["name"], goal, "classes", source), source)
         return cls(
             parts,
             end,

@@ -18,7 +18,20 @@ from cloister.learners.linear.average import Candidate, every_class, loose_inter
 if TYPE_CHECKING:
     from cloister.board.billboard import BoardView
 
-__all__ = ["descend", "found_mean", "looked_from", "shared_candidates", "short_rounds", "standing_still"]
+__all__ = [
+    "OWN_UNITS",
+    "descend",
+    "found_mean",
+    "in_own_units",
+    "looked_from",
+    "shared_candidates",
+    "shared_weight",
+    "short_rounds",
+    "standing_still",
+]
+
+#: Share of the shared priors' weight for one whose differences from the mean are in the tasks' own units.
+OWN_UNITS = 0.5
 
 
 def short_rounds(size: int, n_tasks: int, mu: float) -> int:
@@ -117,22 +130,46 @@ def shared_candidates(
 ) -> list[Candidate]:
     """Return priors around the mean (two thirds of the weight) and around it with a covariance (a third).
 
-    A tenth of the weight is left to the task's own prior, and up to half the more of the mean is noise.
-    Where neither a mean nor a covariance stands out of the noise, nor targets were located so that zero is
-    where they are, tasks keep to themselves.
+    For classes half of the weight is that of a prior around the mean in own units, which stands for the
+    isotropic one in public units. A tenth is left to the task's own prior, and up to half the more of the
+    mean is noise. Where neither a mean nor a covariance stands out of the noise, nor targets were located so
+    that zero is where they are, tasks keep to themselves.
     """
     located = "located_found" in board and int(board["located_found"]) > 0
     if not (mean.any() or factors or located):
         return []
     plain, loose, full = learner.prior_scales
-    isotropic = math.sqrt(plain) * np.eye(learner.size)
-    around = [isotropic]
+    around = [math.sqrt(plain) * np.eye(learner.size)]
     if learner.intercept:
         around.append(math.sqrt(loose) * every_class(loose_intercept(learner.dim, 30.0, True), learner.size))
-    slopes = mean[1:] if learner.intercept and learner.size > 1 else mean
-    noise = min(1.0, len(slopes) * float(board["variance"]) / max(float(slopes @ slopes), 1e-300))
-    total = 0.9 - 0.4 * noise
+    total = shared_weight(learner, mean, board)
+    shared = in_own_units(learner, mean, OWN_UNITS * total)
+    if shared:
+        total -= shared[0].weight
+        around = around[-1:]
     plainly = 2 / 3 * total if factors else total
-    shared = [Candidate(plainly / len(around), mean, factor, True) for factor in around]
+    shared += [Candidate(plainly / len(around), mean, factor, True) for factor in around]
     rest = (total - plainly) / max(len(factors), 1)
     return shared + [Candidate(rest, mean, math.sqrt(full) * f, True) for f in factors]
+
+
+def shared_weight(learner: BayesianLearner, mean: Floats, board: BoardView) -> float:
+    """Return the weight of all shared priors together: .9, and down to .5 the more of the mean is noise."""
+    slopes = mean[1:] if learner.intercept and learner.size > 1 else mean
+    noise = min(1.0, len(slopes) * float(board["variance"]) / max(float(slopes @ slopes), 1e-300))
+    return 0.9 - 0.4 * noise
+
+
+def in_own_units(learner: BayesianLearner, mean: Floats, weight: float) -> list[Candidate]:
+    """Return the prior around the mean in own units, in which features have spread 1, if the learner has one.
+
+    Bounds that are too wide then cost no slopes.
+    """
+    if learner.own_scales is None:
+        return []
+    first, others = learner.own_scales
+    diagonal = np.full(learner.dim, math.sqrt(others))
+    if learner.intercept:
+        diagonal[0] = math.sqrt(first)
+    factor = every_class(np.diag(diagonal), learner.size)
+    return [Candidate(weight, mean, factor, False, own_units=True)]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloister.algorithms.structures.mean import Mean
 from cloister.algorithms.structures.moving_mean import (
+    OWN_UNITS,
     descend,
+    in_own_units,
     looked_from,
-    shared_candidates,
+    shared_weight,
     short_rounds,
     standing_still,
 )
@@ -49,17 +50,11 @@ class FeatureRelevance:
     """
 
     buys_scale = True
-    several_classes = True
-    groups = None
     start_from = None
     #: Share of the message that is the mean: from here on it does not pay for the squares, under replace.
     share = 2 / 3
     #: Least variance of a feature's prior, of an average of 1.
     floor = 0.03
-
-    @property
-    def for_groups(self) -> Mean:
-        return Mean()
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
         return short_rounds(size, n_tasks, mu)
@@ -103,7 +98,7 @@ class FeatureRelevance:
         return EarlierPrior(tuple(self.mean(learner, board).tolist()), float(board["variance"]))
 
     def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
-        """Return a prior around zero in public units, and around the mean, one that follows its features.
+        """Return a prior around zero in public units, and two around the mean: own units, relevant features.
 
         Public units may suit a task better than its own, as those of pixels do. Where no mean is heard nobody
         can tell, and tasks keep to themselves.
@@ -115,8 +110,12 @@ class FeatureRelevance:
             return []
         diagonal = (1 - self.floor) * sizes / sizes.mean() + self.floor
         relevant = every_class(np.diag(np.sqrt(diagonal)), learner.size)
-        around = shared_candidates(learner, mean, [relevant], board)
-        return [Candidate(0.2, zero, factor, False), *(replace(c, weight=0.8 * c.weight) for c in around)]
+        total = 0.8 * shared_weight(learner, mean, board)
+        return [
+            Candidate(0.2, zero, factor, False),
+            *in_own_units(learner, mean, OWN_UNITS * total),
+            Candidate((1 - OWN_UNITS) * total, mean, math.sqrt(learner.prior_scales[2]) * relevant, True),
+        ]
 
 
 def _by_feature(learner: BayesianLearner, flat: Floats) -> Floats:

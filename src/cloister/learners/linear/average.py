@@ -26,13 +26,15 @@ class Candidate:
     """A public guess at the prior: mean, a factor L of its covariance LL' up to scale, and its weight.
 
     What the weights of all candidates leave of 1 is the weight of the task's own prior, in its own units.
-    `shared` says whether the prior's scale follows what the tasks said about it, or is free (flat).
+    `shared` says whether the prior's scale follows what the tasks said about it, or is free (flat). With
+    `own_units`, LL' is the covariance of how a task's weights in its own units differ from the mean's.
     """
 
     weight: float
     mean: Floats
     factor: Floats
     shared: bool
+    own_units: bool = False
 
 
 @dataclass(frozen=True, eq=False, repr=False)

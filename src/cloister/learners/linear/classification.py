@@ -40,10 +40,12 @@ if TYPE_CHECKING:
 __all__ = ["Classification"]
 
 
-#: Grid of the prior's variance, for rows of norm at most about 1.
+#: Grid of the prior's variance, for rows of norm at most about 1; in own units, of all slopes together.
 VARIANCES = np.geomspace(1e-2, 1e2, 9)
-#: A task alone, in its own units: grid of the prior variance of a score's slopes, all together.
-OWN_VARIANCES = np.geomspace(1e-3, 1e2, 11)
+#: Log weights of variances in own units: evidence of few rows asks for less than there is.
+OWN_WEIGHTS = normal_on_grid(np.log(VARIANCES), math.log(2.0), 2.0)
+#: A task alone: prior deviation of an intercept from the own rates, of a slope's.
+OWN_INTERCEPT = 0.5
 #: With fewer rows than this a task on its own has its rates and no slopes.
 LEAST_ROWS = 4
 
@@ -105,6 +107,10 @@ class Classification(BayesianLearner):
     @property
     def prior_scales(self) -> tuple[float, float, float]:
         return self._stretch, 0.3 * self._stretch, self._stretch
+
+    @property
+    def own_scales(self) -> tuple[float, float]:
+        return 0.2, 1 / max(1, self.dim - int(self.intercept))
 
     @property
     def _stretch(self) -> float:
@@ -186,6 +192,8 @@ class Classification(BayesianLearner):
 
     def _around(self, block: Block, candidate: Candidate, said: Said) -> _Scored:
         """Fit each task with a public prior."""
+        if candidate.own_units:
+            return self._in_own_units(block, candidate)
         grid = np.log(VARIANCES)
         follow = np.full(len(grid), -math.log(len(grid)))
         if candidate.shared and "scale" in said:
@@ -199,6 +207,21 @@ class Classification(BayesianLearner):
 
         return _Scored(fit, fit.log_evidence + follow + math.log(candidate.weight), to_public)
 
+    def _in_own_units(self, block: Block, candidate: Candidate) -> _Scored:
+        """Fit each task around the public mean, its differences from it in the task's own units."""
+        units = OwnUnits.of(block.X, block.weight, self.intercept)
+        factor, scores = candidate.factor[: self.dim, : self.dim], self._scores(block, candidate.mean)
+        X = units.design @ factor
+        fit = laplace(X, scores, block.y, units.weight, VARIANCES, classes=self.classes)
+
+        def to_public(inner: Floats, spread: Floats) -> tuple[Floats, Floats]:
+            away = inner.reshape(len(block), self.classes - 1, -1) @ (units.back @ factor).swapaxes(1, 2)
+            turn = _of_every_class(units.back @ factor, self.classes - 1)
+            coef = candidate.mean + away.reshape(len(block), self.size)
+            return coef, turn @ spread @ turn.swapaxes(1, 2)
+
+        return _Scored(fit, fit.log_evidence + OWN_WEIGHTS + math.log(candidate.weight), to_public)
+
     def _alone(self, block: Block, weight: float = 1.0) -> _Scored:
         """Fit each task in its own units, from its own smoothed rates: slopes over a grid of variances.
 
@@ -207,27 +230,29 @@ class Classification(BayesianLearner):
         """
         units = OwnUnits.of(block.X, block.weight, self.intercept)
         few, q = units.total < LEAST_ROWS, self.classes - 1
-        X, offset = np.where(few[:, None, None], 0.0, units.rows), np.zeros((len(block), q))
-        worth = np.full(len(block), math.log(weight / len(OWN_VARIANCES)))
+        X, offset = np.where(few[:, None, None], 0.0, units.design), np.zeros((len(block), q))
+        back = units.back
+        worth = np.full(len(block), math.log(weight))
         if self.intercept:
-            X = np.concatenate([np.where(units.weight > 0, 1.0, 0.0)[..., None], X], axis=2)
+            X[..., 0] = np.where(units.weight > 0, OWN_INTERCEPT, 0.0)
+            back[..., 0] *= OWN_INTERCEPT
             counts = (units.weight[:, None, :] @ (block.y[..., None] == np.arange(self.classes)))[:, 0]
             odds = np.log(counts + 0.5)
             offset = odds[:, 1:] - odds[:, :1]
             worth -= 0.5 * q * np.log1p(units.total)
-        variances = OWN_VARIANCES / max(1, units.rows.shape[2])
+        variances = VARIANCES / max(1, units.rows.shape[2])
         scores = np.broadcast_to(offset[:, None, :], (*block.y.shape, q))
         fit = laplace(X, scores, block.y, units.weight, variances, classes=self.classes)
 
         def to_public(inner: Floats, spread: Floats) -> tuple[Floats, Floats]:
             weights = np.array(inner.reshape(len(block), q, -1))
             if self.intercept:
-                weights[:, :, 0] += offset
-            turn = _of_every_class(units.back, q)
-            coef = (weights @ units.back.swapaxes(1, 2)).reshape(len(block), self.size)
+                weights[:, :, 0] += offset / OWN_INTERCEPT
+            turn = _of_every_class(back, q)
+            coef = (weights @ back.swapaxes(1, 2)).reshape(len(block), self.size)
             return coef, turn @ spread @ turn.swapaxes(1, 2)
 
-        log_evidence = fit.log_evidence + worth[:, None]
+        log_evidence = fit.log_evidence + OWN_WEIGHTS + worth[:, None]
         log_evidence[:, 1:] = np.where(few[:, None], -np.inf, log_evidence[:, 1:])
         return _Scored(fit, log_evidence, to_public)
 

@@ -83,6 +83,13 @@ class OwnUnits:
         return cls(away * scale[:, None], weight, total, scale, shift, front)
 
     @property
+    def design(self) -> Floats:
+        """The rows with a column of ones in front, if there is an intercept."""
+        if self.front is None:
+            return self.rows
+        return np.concatenate([np.where(self.weight > 0, 1.0, 0.0)[..., None], self.rows], axis=2)
+
+    @property
     def back(self) -> Floats:
         """T, (tasks, d, d): from own units (with an intercept, the value at the own mean first) to public."""
         return turned(np.eye(self.scale.shape[1])[None], self.scale, self.shift, self.front)

@@ -68,6 +68,8 @@ class Regression(BayesianLearner):
     ridge = 0.05
     #: Scales of the shared priors: isotropic, with a loose intercept, with a covariance.
     prior_scales = (0.05, 0.02, 0.05)
+    #: A prior around the mean in own units gains nothing: targets have been located.
+    own_scales = None
 
     @property
     def first(self) -> tuple[Question, ...]:

@@ -4,13 +4,15 @@ Class 0 is the reference: with :math:`C` classes a task has :math:`q = C - 1` we
 
 .. math:: p(y = c \mid x) \propto e^{s_c}, \qquad s_0 = 0, \quad s_c = o_c + x^\top v_c,
 
-with a given offset :math:`o`. Two classes are plain logistic regression. The mode under the prior
-:math:`v \sim N(0, t I)` minimises
+with a given offset :math:`o`. Two classes are plain logistic regression. The prior treats all classes alike,
+the reference included: :math:`v \sim N(0, t K \otimes I)` with :math:`K = (I + 11^\top)/2` is what the
+differences from class 0 have if all C classes have weights of their own, of variance :math:`t/2`. With
+:math:`AA^\top = K` the mode is :math:`v = (A \otimes I) u` for the :math:`u` that minimises
 
-.. math:: f(v) = -\sum_n a_n \log p(y_n \mid x_n) + \frac{|v|^2}{2t}
+.. math:: f(u) = -\sum_n a_n \log p(y_n \mid x_n) + \frac{|u|^2}{2t}
 
-with :math:`a_n` the weight of row :math:`n`. A prior :math:`w \sim N(m, t L L^\top)` is the same problem
-on the features :math:`x L` with offset :math:`x m`; then :math:`w = m + L v`.
+with :math:`a_n` the weight of row :math:`n`. A prior :math:`w \sim N(m, t K \otimes L L^\top)` is the same
+problem on the features :math:`x L` with offset :math:`x m`; then :math:`w = m + (I \otimes L) v`.
 
 Notes
 -----
@@ -29,7 +31,7 @@ the last steps are full, so that convergence is fast.
 *Few weights* are solved for by Cholesky factors, all tasks at once. *More than* 32 are solved for by
 conjugate gradients on the Newton equations, with the preconditioner
 
-.. math:: I + t\, \bar S \otimes X^\top\! A X, \qquad
+.. math:: I + t\, A^\top\! \bar S A \otimes \sum_n a_n x_n x_n^\top, \qquad
     \bar S = \sum_n a_n (\mathrm{diag}\, p_n - p_n p_n^\top) / \sum_n a_n,
 
 whose inverse is cheap in the eigenvectors of its two factors. Conjugate gradients from zero stop at a step
@@ -44,6 +46,7 @@ mask, and one whose data cannot be used counts as a task without data.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -99,9 +102,9 @@ class _Axes:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Point:
-    """Weights with the scores, and the chances and the gradient of minus the log-likelihood there."""
+    """Coordinates with the scores, and the chances and the gradient of minus the log-likelihood there."""
 
-    v: Floats  # (k, q, d)
+    v: Floats  # (k, q, d), the module's u
     scores: Floats  # (k, q, n)
     chance: Floats  # (k, q, n)
     rest: Floats  # (k, q, n)
@@ -151,9 +154,9 @@ def laplace(
 ) -> LaplaceFit:
     r"""Fit every task under each of several prior variances, with the evidence for each.
 
-    .. math:: \log p(y \mid v^*) - \frac{|v^*|^2}{2t} - \frac12 \log\det(I + t H),
+    .. math:: \log p(y \mid u^*) - \frac{|u^*|^2}{2t} - \frac12 \log\det(I + t H),
 
-    with :math:`v^*` the mode and :math:`H` the Hessian of minus the log-likelihood there.
+    with :math:`u^*` the mode and :math:`H` the Hessian of minus the log-likelihood there.
 
     Parameters
     ----------
@@ -191,6 +194,7 @@ def laplace(
     array([[-1.363, -1.236],
            [-1.386, -1.386]])
     """
+    start = None if start is None else _unmixed(start)
     rows, axes, start = _prepared(_usable(X, offset, y, weight, classes), start)
     variances = _checked(variances)
     k, _, d = X.shape
@@ -202,7 +206,7 @@ def laplace(
         point = _newton(rows, axes, t, point, tol, max_iter)
         diagonals = _diagonals(t * _curvature(rows, point))
         evidence[:, i] = -_objective(rows, point.v, point.scores, t) - np.log(diagonals).sum(axis=-1)
-        modes[:, i] = point.v if axes is None else axes.back(point.v)
+        modes[:, i] = _mixed(point.v if axes is None else axes.back(point.v))
     return LaplaceFit(variances, modes, evidence, rows, axes)
 
 
@@ -226,17 +230,18 @@ def mode(
     >>> mode(X, 0.0, y, np.ones((1, 2)), 1.0, classes=2).round(3)
     array([[[0.675]]])
     """
+    start = None if start is None else _unmixed(start)
     rows, axes, start = _prepared(_usable(X, offset, y, weight, classes), start)
     t = _checked(np.array([variance]))[0]
     v = _newton(rows, axes, t, _first(rows, start, t), tol, max_iter).v
-    return v if axes is None else axes.back(v)
+    return _mixed(v if axes is None else axes.back(v))
 
 
 def posterior(fit: LaplaceFit, average: Floats) -> tuple[Floats, Floats]:
     r"""Mean and covariance of the weights, averaged over the prior variances.
 
     .. math:: \bar v = \sum_l a_l v_l, \qquad
-        \sum_l a_l \big[ (H_l + I/t_l)^{-1} + (v_l - \bar v)(v_l - \bar v)^\top \big]
+        \sum_l a_l \big[ (H_l + K^{-1} \otimes I/t_l)^{-1} + (v_l - \bar v)(v_l - \bar v)^\top \big]
 
     Parameters
     ----------
@@ -272,10 +277,10 @@ def posterior(fit: LaplaceFit, average: Floats) -> tuple[Floats, Floats]:
 
 
 def _within(fit: LaplaceFit, i: int, t: float, tasks: Integers) -> Floats:
-    """Return some tasks' covariances under one prior variance, (H + I/t)^-1."""
-    rows, v = fit._rows.take(tasks), fit.mode[tasks, i]
+    """Return some tasks' covariances under one prior variance, of weights v."""
+    rows, v = fit._rows.take(tasks), _unmixed(fit.mode[tasks, i])
     if fit._axes is None:
-        return t * _inverses(t * _curvature(rows, _at(rows, v, _scores(rows, v))))
+        return t * _mixed_twice(_inverses(t * _curvature(rows, _at(rows, v, _scores(rows, v)))), v.shape[1])
     axes = _Axes(fit._axes.vectors[tasks], fit._axes.squares[tasks])
     v = axes.turn(v)
     less = _inverses(t * _curvature(rows, _at(rows, v, _scores(rows, v))))
@@ -286,7 +291,7 @@ def _within(fit: LaplaceFit, i: int, t: float, tasks: Integers) -> Floats:
     V = axes.vectors[:, None]
     there = V @ less.reshape(k, q, r, q * r)  # from (a, i), (b, j) to (a, x), (b, j)
     both = there.reshape(k, q * d, q, r).swapaxes(1, 2) @ V.swapaxes(2, 3)
-    return t * (np.eye(q * d) + both.swapaxes(1, 2).reshape(k, q * d, q * d))
+    return t * _mixed_twice(np.eye(q * d) + both.swapaxes(1, 2).reshape(k, q * d, q * d), q)
 
 
 def _checked(variances: Floats) -> Floats:
@@ -320,8 +325,32 @@ def _usable(X: Floats, offset: Floats | float, y: Array, weight: Floats, classes
     )
 
 
+def _mixed(v: Floats, axis: int = 1) -> Floats:
+    """Multiply by A along the classes: weights, from coordinates in which the prior is isotropic."""
+    q = v.shape[axis]
+    if q == 1:
+        return v
+    return np.asarray((v + (math.sqrt(q + 1) - 1) / q * v.sum(axis=axis, keepdims=True)) / math.sqrt(2))
+
+
+def _unmixed(v: Floats) -> Floats:
+    """Return the coordinates of weights, the inverse of `_mixed`."""
+    q = v.shape[1]
+    if q == 1:
+        return v
+    return np.asarray((v - (1 - 1 / math.sqrt(q + 1)) / q * v.sum(axis=1, keepdims=True)) * math.sqrt(2))
+
+
+def _mixed_twice(matrix: Floats, q: int) -> Floats:
+    """Multiply matrices (k, qd, qd) by A along the classes, from both sides."""
+    if q == 1:
+        return matrix
+    (k, size, _), d = matrix.shape, matrix.shape[1] // q
+    return _mixed(_mixed(matrix.reshape(k, q, d, q, d)), axis=3).reshape(k, size, size)
+
+
 def _scores(rows: _Rows, v: Floats) -> Floats:
-    return np.asarray(rows.offset + v @ rows.X.swapaxes(1, 2))
+    return np.asarray(rows.offset + _mixed(v) @ rows.X.swapaxes(1, 2))
 
 
 def _exponentials(scores: Floats) -> tuple[Floats, Floats, Floats]:
@@ -354,7 +383,7 @@ def _objective(rows: _Rows, v: Floats, scores: Floats, variance: float) -> Float
 def _at(rows: _Rows, v: Floats, scores: Floats) -> _Point:
     """Chances and gradient of minus the log-likelihood."""
     chance, rest = _chances(scores)
-    gradient = (rows.weight[:, None] * np.where(rows.target, -rest, chance)) @ rows.X
+    gradient = _mixed((rows.weight[:, None] * np.where(rows.target, -rest, chance)) @ rows.X)
     return _Point(v, scores, chance, rest, gradient)
 
 
@@ -370,7 +399,7 @@ def _curvature(rows: _Rows, point: _Point) -> Floats:
             block = (XT * row_weight[:, None]) @ rows.X
             curvature[:, a, :, b] = block
             curvature[:, b, :, a] = block.swapaxes(1, 2)
-    return curvature.reshape(k, q * d, q * d)
+    return _mixed_twice(curvature.reshape(k, q * d, q * d), q)
 
 
 def _prepared(rows: _Rows, start: Floats | None) -> tuple[_Rows, _Axes | None, Floats | None]:
@@ -418,7 +447,7 @@ def _newton(
         else:
             close = tol / 4 * (1 + np.sqrt(_dot(point.v, point.v)))
             step, left = _short_step(rows, axes, variance, point, total, np.where(done, np.inf, close))
-        change = step @ rows.X.swapaxes(1, 2)
+        change = _mixed(step) @ rows.X.swapaxes(1, 2)
         spread = np.maximum(change.max(axis=1), 0.0) - np.minimum(change.min(axis=1), 0.0)
         beta = np.where(done, 0.0, spread.max(axis=1, initial=0.0))
         length = _length(rows, variance, point, step, change, beta)[:, None, None]
@@ -467,17 +496,17 @@ def _short_step(
         spread = -(weighted / mass) @ chance.swapaxes(1, 2)
         spread[:, np.arange(q), np.arange(q)] = ((weighted / mass) * point.rest).sum(axis=2)
         spread = np.where(np.isfinite(spread).all(axis=(1, 2), keepdims=True), spread, 0.0)
-        values, vectors = np.linalg.eigh(spread)
+        values, vectors = np.linalg.eigh(_mixed_twice(spread, q))
         kept = 1 + variance * np.maximum(values, 0.0)[:, :, None] * axes.squares[:, None]
 
         def preconditioned(r: Floats) -> Floats:
             return np.asarray(vectors @ ((vectors.swapaxes(1, 2) @ r) / kept))
 
         def hessian_times(s: Floats) -> Floats:
-            change = s @ XT
+            change = _mixed(s) @ XT
             likely = chance * change
             others = likely.sum(axis=1, keepdims=True) - likely
-            return np.asarray(s + variance * ((weighted * (point.rest * change - others)) @ rows.X))
+            return np.asarray(s + variance * _mixed((weighted * (point.rest * change - others)) @ rows.X))
 
         step, residual = np.zeros_like(total), -total
         squared = _dot(residual, residual)
