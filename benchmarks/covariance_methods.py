@@ -28,9 +28,10 @@ from cloister.algorithms import (
 from cloister.algorithms.baselines import lasso, pooled_ridge, ridge
 from cloister.algorithms.relationship import Relationship, dp_mtrl, laplace_ball, mtrl
 from cloister.arrays import Floats
-from cloister.channel import Channel, Relation, svec
+from cloister.channel import Channel, Relation
 from cloister.engines.local import Local
 from cloister.learners import LeastSquares, Regression
+from cloister.lifts import svec
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.privacy.instance_level import aggregation_scale, instance_budget, round_budgets
 from cloister.privacy.randomness import Randomness, normals

@@ -26,12 +26,11 @@ from cloister.channel import (
     SumOfOuters,
     SumOfSquares,
     finite_rows,
-    svec,
-    unsvec,
 )
 from cloister.errors import InputError, PlanError
 from cloister.learners import Classification, Regression
 from cloister.learners.linear.average import Candidate
+from cloister.lifts import svec, unsvec
 from cloister.tasks import Block
 
 SHARES = (0.05, 0.15, 0.3, 1 / 3, 0.4, 0.6, 0.66, 2 / 3, 0.67, 0.8, 0.95)

@@ -43,10 +43,7 @@ single-task-classifier/1 single-task-regressor/1
 
 #: What an algorithm, learner, mechanism or sampling works with, and no plan holds.
 WORKING_VALUES = {
-    "cloister.algorithms": {
-        "Location",  # what a board says
-        "Relationship",  # a baseline that cannot be run under a plan
-    },
+    "cloister.algorithms": {"Relationship"},  # a baseline that cannot be run under a plan
     "cloister.learners": {
         *(
             "Candidate",

@@ -237,7 +237,7 @@ def test_an_estimator_starts_from_a_fitted_one_a_folder_or_a_plan_and_its_board(
     assert len(prints) == 1
     assert prints != {SharedPriorRegressor("school", epsilon=0.2).plan(80, fitted.codebook_).fingerprint}
     model = clone(later[1]).set_params(random_state=1).fit(*table(1))
-    assert fitted.billboard_.head.hex()[:16] in model.summary()
+    assert fitted.billboard_.head.hex()[:16] in str(model.summary())
     fresh = SharedPriorRegressor("school", epsilon=0.2, bounds=BOUNDS, random_state=1).fit(*table(1))
     assert model.score(*table(2)) > fresh.score(*table(2))
     saved = model.save(tmp_path / "later")

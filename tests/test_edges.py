@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import cloister as cl
-from cloister.cli.fit import fit
+from cloister.cli import app
 from cloister.engines.invalid import ZeroInvalid, complaints
 from cloister.errors import InputError
 from cloister.tables.files import write_csv
@@ -22,6 +23,9 @@ from cloister.tables.rows import task_column
 from cloister.tasks import public_seeds
 
 N = 40
+
+
+FIT = ["fit", "t.csv", "--codebook", "book.toml"]
 
 
 def data(ids=None, count=N, rows=4, seed=0):
@@ -196,8 +200,9 @@ class TestNames:
         x, y, ids = table(names)
         write_csv("t.csv", {"s": np.array(ids), "x": x, "y": y})
         cl.Codebook.from_mapping(BOOK, ["x"], "y", task="s").save("book.toml")
-        with pytest.raises(InputError, match=r"Task column 's' of t.csv: A task must be spelled in one way"):
-            fit(None, Path("t.csv"), Path("book.toml"))
+        said = CliRunner().invoke(app, FIT)
+        assert said.exit_code == 1
+        assert "Task column 's' of t.csv: A task must be spelled in one way" in said.stderr
         assert sorted(path.name for path in tmp_path.iterdir()) == ["book.toml", "t.csv"]
 
 
@@ -237,10 +242,12 @@ class TestBadData:
         for go in (
             lambda: fitted(ledger, {"x": x}, y, tasks=ids),
             lambda: cl.run(plan(21), cl.Tasks.from_arrays(np.tile(x[:, None], 3), y, ids), ledger=ledger),
-            lambda: fit(None, Path("t.csv"), Path("book.toml"), ledger="l.sqlite", population="schools"),
         ):
             with pytest.raises(cl.errors.PrivateDataError, match=r"For the operator alone"):
                 go()
+        said = CliRunner().invoke(app, [*FIT, "--ledger", "l.sqlite", "--population", "schools"])
+        assert said.exit_code == 1
+        assert "For the operator alone" in said.stderr
         assert not ledger.history
         assert not cl.Ledger.open("l.sqlite", "schools").history
 
@@ -348,7 +355,7 @@ class TestOwnSeeds:
         trained = cl.algorithms.FedAvg(
             cl.learners.Module(net), solver, rounds=2, finetune=cl.algorithms.FineTuning(solver)
         )
-        tasks = data(count=4)
+        tasks = data(count=4, rows=12)  # so many that no two seeds ever draw the same minibatches
         tasks = replace(tasks, X=tasks.X.astype(np.float32), y=(tasks.y > 0).astype(np.int64))
         done = cl.run(cl.Plan(trained, cl.mechanisms.NoNoise(), n_tasks=4), tasks)
         own = done.own_seed(2)

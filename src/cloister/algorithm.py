@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from cloister.channel import Channel, Round
     from cloister.earlier import EarlierPrior
     from cloister.groups import Groups
-    from cloister.rows import Rows
+    from cloister.population import Population
+    from cloister.rows import Location, Rows
     from cloister.tasks import Block
 
 __all__ = ["Algorithm", "Budget", "Network", "Wrapper"]
@@ -122,6 +123,17 @@ class Algorithm(ABC):
             f"{type(self).__name__}."
         )
 
+    def location(self, board: BoardView) -> Location | None:
+        """Return where a board says that targets are; None if it does not look for them."""
+        return None
+
+    def population(self, board: BoardView) -> Population | None:
+        """Return what a finished board says of the population its tasks come from; None if it says nothing.
+
+        Free: it follows from the board alone.
+        """
+        return None
+
     def predict(self, models: States, X: Array) -> Array:
         """Return what each task's model says of its own rows X (k, n, ...).
 
@@ -202,6 +214,12 @@ class Wrapper(Algorithm):
 
     def prior_on(self, board: BoardView) -> EarlierPrior:
         return self.inner.prior_on(board)
+
+    def location(self, board: BoardView) -> Location | None:
+        return self.inner.location(board)
+
+    def population(self, board: BoardView) -> Population | None:
+        return self.inner.population(board)
 
     def predict(self, models: States, X: Array) -> Array:
         return self.inner.predict(models, X)

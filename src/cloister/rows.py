@@ -1,4 +1,4 @@
-"""What data an algorithm can take: known before any data is touched, so that other data cost nothing."""
+"""What data an algorithm can take, known before any data is touched; and where targets were found."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cloister.arrays import Array
 from cloister.errors import InputError, PrivateDataError
 from cloister.tasks import Tasks
 
-__all__ = ["Rows", "Target"]
+__all__ = ["Location", "Rows", "Target"]
 
 #: How many tasks, and rows of each, stand in for data that nobody has seen yet.
 SYNTHETIC_TASKS, SYNTHETIC_ROWS = 2, 3
@@ -90,3 +90,23 @@ class Rows:
         features = made.astype(X.dtype) if X.dtype.kind == "f" else np.zeros(shape, X.dtype)
         names = np.repeat(np.arange(SYNTHETIC_TASKS), SYNTHETIC_ROWS)
         return Tasks.from_arrays(features, np.zeros((count, *y.shape[1:]), y.dtype), names)
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a board says that targets are, in encoded units: [-1, 1] are their bounds. Public.
+
+    Attributes
+    ----------
+    center, unit : float
+        Most targets are within a unit of the center.
+    heard : bool
+        Whether the search found them; if not, these are the middle and half of the bounds.
+    rounds : int
+        Rounds that were asked for it: none if an earlier board said it.
+    """
+
+    center: float
+    unit: float
+    heard: bool
+    rounds: int

@@ -21,7 +21,6 @@ from cloister.algorithms.structures.noisy_covariance import (
     spikes,
 )
 from cloister.board.billboard import Billboard, Release
-from cloister.channel import unsvec
 from cloister.learners import Classification, Regression
 from cloister.learners.linear.average import Candidate
 from cloister.learners.linear.classification import VARIANCES
@@ -32,6 +31,7 @@ from cloister.learners.linear.regression import (
     OWN_LAMBDA_WEIGHTS,
     OWN_SCALES,
 )
+from cloister.lifts import unsvec
 from cloister.mechanisms import Gaussian, NoNoise
 
 STRUCTURES = [Joint(), Mean(), FeatureRelevance(), Subspace(), Support()]

@@ -53,6 +53,8 @@ def test_json_is_strict(plan, tmp_path):
     result = cloister(tmp_path, "--json", "--confidence", 0.9999)  # a folder with a plan will do
     found = json.loads(result.stdout, parse_constant=pytest.fail)
     assert found["verdict"] == "no contradiction found"
+    assert found["audited"]["fingerprint"] == plan.fingerprint
+    assert found["audited"]["algorithm"] == "MeanRegularized"
     assert found["measured_epsilon"] < found["claimed_epsilon"] <= 1
     assert found["isolation"]["holds"] is True
     assert [game["delta"] for game in found["games"]] == [pytest.approx(plan.delta), 0.01, 0.1]

@@ -13,9 +13,10 @@ from cloister import Plan
 from cloister.algorithms import LowRank
 from cloister.audit.fixtures import PublishedLaplace, PublishedWishart, TaskRelationship
 from cloister.audit.releases import Curator
-from cloister.channel import Relation, unsvec
+from cloister.channel import Relation
 from cloister.errors import PlanError
 from cloister.learners import LeastSquares
+from cloister.lifts import unsvec
 from cloister.mechanisms import Gaussian
 from cloister.privacy.randomness import SeededRandomness
 

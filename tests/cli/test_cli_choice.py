@@ -125,6 +125,10 @@ def test_the_plan_of_a_chosen_run_is_not_its_price(vote: Path) -> None:
             "Estimators are compared with ",
         ),
         (
+            ["--method", "meta", "--method", "low-rank", "--detection", "0.1"],
+            "Several methods are compared at an epsilon: ",
+        ),
+        (
             ["--method", "meta", "--method", "low-rank", "--epsilon", "inf"],
             "epsilon must be > 0 and finite. ",
         ),

@@ -24,6 +24,8 @@ from cloister.tables.files import write_csv
         ["fit", "exam.csv", "--codebook", "book.toml", "-o", "other"],
         ["codebook", "exam.csv", "--task", "school", "--target", "score"],
         ["verify", "run"],
+        ["summary", "run"],
+        ["show", "run", "003"],
         ["predict", "run", "exam.csv"],
         ["replay", "run", "exam.csv", "--task-name", "000"],
         ["gain", "run", "exam.csv", "--task-name", "000"],
@@ -36,7 +38,20 @@ def test_json_alone_is_on_stdout(work: Path, arguments: list[str]) -> None:
 
 
 COMMANDS = [
-    *("codebook", "account", "audit", "fit", "verify", "predict", "replay", "gain", "demo", "museum"),
+    *(
+        "codebook",
+        "account",
+        "audit",
+        "fit",
+        "verify",
+        "summary",
+        "show",
+        "predict",
+        "replay",
+        "gain",
+        "demo",
+        "museum",
+    ),
     *(f"ledger {name}" for name in ("create", "show", "charge", "history")),
 ]
 

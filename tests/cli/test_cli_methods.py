@@ -95,6 +95,14 @@ def test_a_dry_run_prints_the_price_and_leaves_nothing(work: Path) -> None:
     assert sorted(path.name for path in work.iterdir()) == ["book.toml", "exam.csv", "ledger", "run"]
 
 
+def test_a_run_at_a_risk(work: Path) -> None:
+    ok(*fit("--detection", "0.1", "--method", "meta", "--set", "rounds=3"))
+    model = cloister.load("run")
+    assert model.guarantee_.detection() == pytest.approx(0.1, abs=1e-4)
+    assert model.epsilon == model.guarantee_.epsilon
+    ok("verify", "run")
+
+
 def test_a_folder_stands_for_its_plan(work: Path) -> None:
     assert ok("account", "run") == ok("account", "run/plan.toml")
     ok("fit", "exam.csv", "--codebook", "book.toml", "--plan", "run", "-o", "again")
@@ -112,6 +120,7 @@ WRONG = [
     (["--set", "rounds=many"], "--set rounds=many: the value must be a whole number."),
     (["--set", "rounds=2.5"], "--set rounds=2.5: the value must be a whole number."),
     (["--set", "rounds=3,4"], "--set rounds=3,4: the value must be a whole number."),
+    (["--set", "rounds=2000000"], "--set rounds=2000000: the value must be at most 1000000, "),
     (["--set", "rounds=0"], "rounds must be"),
     (["--set", "guard=maybe"], "--set guard=maybe: the value must be true or false."),
     (["--set", "guard=1"], "--set guard=1: the value must be true or false."),
@@ -143,6 +152,12 @@ WRONG = [
         "--set rounds=2: there is no setting 'rounds': single-task has none.",
     ),
     (["--method", "meta", "--set", "tail=2"], "tail must be"),
+    (["--detection", "0.04"], "detection must be above false_alarms, "),
+    (["--detection", "1"], "detection must be above false_alarms, "),
+    (["--detection", "nan"], "detection must be above false_alarms, "),
+    (["--detection", "0.1", "--false-alarms", "0"], "detection must be above false_alarms, "),
+    (["--method", "single-task", "--detection", "0.1"], "single-task takes no --detection. "),
+    (["--plan", "run", "--detection", "0.1"], "run settles --detection itself: "),
     (["--plan", "nowhere"], "There is no plan file nowhere. "),
     (["--plan", "run", "--method", "meta"], "run settles --method itself: "),
 ]
@@ -169,6 +184,8 @@ def test_wrong_options_are_refused_and_nothing_is_charged(
         ["--rate", "often"],
         ["--method", "low-rank", "--rate", "0.1", "--one-pass"],
         ["--method", "low-rank", "--hidden"],
+        ["--detection", "0.1", "--epsilon", "1"],
+        ["--false-alarms", "0.1"],
     ],
 )
 def test_words_that_are_no_options(work: Path, options: list[str]) -> None:

@@ -44,6 +44,16 @@ def test_the_journal_of_a_run_is_its_public_part(tmp_path):
         again.model(3)
 
 
+def test_a_run_is_saved_without_its_models(tmp_path):
+    done = run(PLAN, TASKS)
+    folder = done.save(tmp_path / "public")
+    assert {path.name for path in folder.iterdir()} == {"plan.toml", "roster", "board"}
+    again = load(folder)
+    assert (again.plan, again.board.head, list(again.roster)) == (PLAN, done.board.head, list(range(10)))
+    with pytest.raises(InputError, match="is already there and is left as it is"):
+        done.save(folder)
+
+
 def test_a_stream_is_read_when_it_has_ended(tmp_path):
     with TaskStream(STREAM.calibrate(2.0), journal=tmp_path) as stream:
         stream.join("Elm", X[:3], X[:3, 0])

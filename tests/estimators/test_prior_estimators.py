@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -20,6 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from cloister import (
     Billboard,
     Codebook,
+    Guarantee,
     Ledger,
     Plan,
     SharedPriorClassifier,
@@ -292,31 +295,18 @@ def test_the_plan_can_be_read_before_anything_is_spent(table):
         SharedPriorRegressor("school", bounds="data").plan(M)
 
 
-def test_a_ledger_is_charged_for_every_fit(table):
+def test_a_ledger_is_charged_for_every_fit(table, tmp_path):
     X, y, _ = table
     ledger = Ledger(epsilon=1.5, delta=1e-3)
     model = SharedPriorRegressor("school", epsilon=0.9, delta=1e-3, bounds=BOUNDS, ledger=ledger)
     model.fit(X, y)
+    assert "Over the 1 run charged so far" in str(model.guarantee_)
+    saved = Guarantee.from_dict(json.loads((model.save(tmp_path / "run") / "guarantee.json").read_text()))
+    assert saved == replace(model.guarantee_, all_runs=None)  # what follows from its plan and board
     with pytest.warns(UserWarning, match="charged 2 times"):
         clone(model).fit(X, y)
     with pytest.raises(BudgetError, match="Nothing has left any task"):
         clone(model).fit(X, y)
-
-
-def test_a_summary_is_public_and_labelled(fitted, classified, tmp_path):
-    """It says of a task without rows what `predict` does, and is the same from the public part alone."""
-    for model in (fitted, classified):
-        text = model.summary()
-        assert str(model.guarantee_) in text
-        assert not any(f"s{i:03d}" in text for i in range(M))
-        public = load(model.save(tmp_path / type(model).__name__, models=False))
-        assert public.summary() == text
-        board = model.billboard_
-        unheard = "located_found" in board and int(board["located_found"]) == 0
-        assert ("not heard above the noise" in text) == unheard
-    age = next(line for line in fitted.summary().splitlines() if line.startswith("  age"))
-    stranger = fitted.predict({"school": ["x", "x"], "age": [10.0, 11.0], "sex": ["F", "F"]})
-    assert float(age.split()[1]) == pytest.approx(np.diff(stranger)[0], rel=1e-3)
 
 
 def test_public_part_and_own_model_through_files(table, fitted, classified, tmp_path):

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cloister.channel import unsvec
 from cloister.engines.run import run
+from cloister.lifts import unsvec
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import NoNoise
 from papers import mpmtl

@@ -17,19 +17,10 @@ from scipy import stats
 from cloister import Plan, Tasks, run
 from cloister.algorithm import Algorithm
 from cloister.arrays import to_uniforms
-from cloister.channel import (
-    Absolute,
-    Channel,
-    MeanAndOuter,
-    MeanAndSquares,
-    Outer,
-    Plain,
-    Relation,
-    Round,
-    unsvec,
-)
+from cloister.channel import Absolute, Channel, MeanAndOuter, MeanAndSquares, Outer, Plain, Relation, Round
 from cloister.doubts import SEEDED
 from cloister.errors import PlanError
+from cloister.lifts import unsvec
 from cloister.mechanisms import Gaussian, L2Laplace, NoNoise, Wishart
 from cloister.privacy.randomness import SeededRandomness, SystemRandomness, normals
 from cloister.sampling import Everyone, Poisson

@@ -14,9 +14,10 @@ from scipy import stats
 
 from cloister import Ledger, Plan, Tasks, replay, run
 from cloister.algorithms import GroupSparse, LowRank, MeanRegularized
-from cloister.channel import Channel, Outer, Plain, Relation, Round, unsvec
+from cloister.channel import Channel, Outer, Plain, Relation, Round
 from cloister.errors import InputError, PlanError
 from cloister.learners import LeastSquares
+from cloister.lifts import unsvec
 from cloister.mechanisms import Gaussian, Wishart
 from cloister.privacy import gamma, gaussian_dp
 from cloister.privacy.accounting import WishartPLD, calibrate, group_epsilon, price

@@ -145,6 +145,8 @@ def test_excel(tmp_path: Path) -> None:
     np.testing.assert_array_equal(columns["day"], np.array(["2024-05-31", "NaT"], dtype="M8[us]"))
     assert columns["yes"].tolist() == ["True", "False"]
     assert columns["note"].tolist() == ["a, b", "3"]
+    with pytest.raises(InputError, match=r"Got the float 1000000000000000\.0, which may stand"):
+        read_table(workbook(tmp_path / "id.xlsx", [[("s", "id")], [("n", 10**15)]]), text=["id"])
     with pytest.raises(InputError, match="has column names but no rows"):
         read_table(workbook(tmp_path / "none.xlsx", [head]))
     with pytest.raises(InputError, match=r"The first sheet of empty\.xlsx is empty"):

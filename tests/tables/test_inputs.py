@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,23 @@ def test_every_kind_of_table_gives_the_same(
     loaded = cl.load(model.save(tmp_path / "run"))
     np.testing.assert_array_equal(loaded.predict(table), expected)
     assert loaded.codebook_ == model.codebook_
+
+
+@pytest.mark.parametrize("kind", [dict, pandas, polars, pyarrow])
+def test_a_time_with_a_zone_is_refused_whatever_it_comes_as(kind: Callable[..., Any]) -> None:
+    """Which day it is depends on the zone."""
+    bounds = {name: FEATURES[name] for name in ("start", "sex")} | {"y": (0, 1)}
+    book = Codebook.from_mapping(bounds, ["start", "sex"])
+    when = datetime.datetime(2025, 1, 1, 23, tzinfo=datetime.timezone(datetime.timedelta(hours=-5)))
+    with pytest.raises(cl.CloisterError, match="without a time zone"):
+        book.encode(kind({"start": [when], "sex": ["F"]}))
+
+
+def test_an_earlier_run_had_the_same_interactions(fitted: cl.SharedPriorRegressor) -> None:
+    other = replace(BOOK, interactions=(("age", "member"),))
+    assert other.width == BOOK.width
+    with pytest.raises(cl.CloisterError, match="same codebook: the columns differ"):
+        cl.SharedPriorRegressor("school", bounds=other, start_from=fitted).fit(TABLE, SCORE)
 
 
 def write(path: Path, separator: str, words: tuple[str, str]) -> None:

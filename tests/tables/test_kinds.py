@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import tomllib
 from dataclasses import replace
 from datetime import date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from cloister.errors import InputError
 from cloister.tables.codebook import Categorical, Codebook, Date, Feature, Numeric
 from cloister.tables.kinds import block_bound, block_names
+from cloister.tables.rows import read_rows
 from cloister.tables.transforms import Cuts, Monotone, Spline
 
 START, END = date(2020, 1, 1), date(2026, 12, 31)
@@ -36,6 +39,7 @@ KINDS: list[Feature] = [
     Categorical("c", ["a", "b", "c"], ordinal=True, missing="unknown"),
     Categorical("c", [False, True], missing="unknown"),
     Date("d", START, END),
+    Date("d", START, END, ("days", "weekday", "month")),
     Date("d", START, END, ("days", "weekday", "month"), date(2023, 5, 6)),
     Date("d", datetime(2020, 1, 1), datetime(2020, 1, 2, 12), ("weekday",), datetime(2020, 1, 1, 7)),
 ]
@@ -78,6 +82,7 @@ def books(draw: st.DrawFn) -> Codebook:
     return Codebook(tuple(parts), Numeric("y", -3, 5), interactions=draw(st.sets(st.sampled_from(pairs))))
 
 
+@settings(max_examples=60)
 @given(books(), st.data())
 def test_no_row_is_longer_than_one_and_units_are_the_users(book: Codebook, data: st.DataObject) -> None:
     rows = data.draw(st.integers(1, 4))
@@ -168,6 +173,7 @@ def test_dates_are_dates_however_they_come() -> None:
         (day, np.array([" 2024-02-29T10:00:00 "])),
         (german, np.array(["29.02.2024"])),
         (german, np.array(["2024-02-29"], dtype="M8[D]")),
+        (german, np.array(["2024-02-29"])),
     ]
     expected = [(date(2024, 2, 29) - START).days, 0, 0, 1, 0, 0, 0]  # a Thursday
     for part, column in ways:
@@ -192,21 +198,58 @@ def test_booleans_are_booleans_however_they_come(cell: object) -> None:
         book.encode({"b": filled([2])})
 
 
+def test_dates_of_digits_in_a_file_are_no_numbers(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("d,y\n05062024,1\n")
+    book = Codebook((Date("d", START, END, spelling="%d%m%Y"),), Numeric("y", 0, 1))
+    rows = read_rows(tmp_path / "a.csv", book, target=True)
+    np.testing.assert_array_equal(rows.X, book.encode({"d": [date(2024, 6, 5)]}))
+
+
 def test_levels_are_what_is_written_and_missing_words_may_be_levels() -> None:
     codes = Categorical("c", [1, 2, 3])
     for column in ([2, 3], [2.0, 3.0], ["2", "3.0"], filled([2, " 3"])):
         assert codes.read(np.asarray(column)).values.tolist() == [1, 2]
+        assert Categorical("c", [1.0, 2.0, np.int64(3)]).read(np.asarray(column)).values.tolist() == [1, 2]
     assert Categorical("c", ["1", "2"]).read(np.array([2, 1])).values.tolist() == [1, 0]
+    assert Categorical("c", ["1", "2"]).read(np.array([2, np.nan])).missing.tolist() == [False, True]
     country = Categorical("c", ["DE", "NA"], missing="DE")
     found = country.read(filled(["NA", "n/a", "", "DE "]))
     assert found.values[[0, 3]].tolist() == [1, 0]
     assert found.missing.tolist() == [False, True, True, False]
 
 
+def test_numbers_are_numbers_however_they_come() -> None:
+    column = filled(
+        [1, "2", " 3.5 ", Decimal("4.5"), np.float32(5), True, "n/a", None, "1_000", "x", 10**400]
+    )
+    found = Numeric("n", 0, 10).read(column)
+    assert found.values[:6].tolist() == [1, 2, 3.5, 4.5, 5, 1]
+    assert found.missing.tolist() == [False] * 6 + [True] * 2 + [False] * 3
+    assert found.wrong.tolist() == [False] * 8 + [True] * 3
+
+
 def test_ranks_and_missing_ranks() -> None:
     book = Codebook((Categorical("size", ["S", "M", "L"], True, "unknown"),), Numeric("y", 0, 1))
     assert book.column_names == ("size", "size[unknown]")
     assert book.user_columns({"size": filled(["S", "L", None])}).tolist() == [[0, 0], [2, 0], [1, 1]]
+
+
+def test_ranges_of_dates_however_they_are_written() -> None:
+    pandas = pytest.importorskip("pandas")
+    for low, high in ((START, END), ("2020-01-01", "2026-12-31")):
+        book = Codebook.from_mapping({"d": (low, high), "y": (0, 1)}, ["d"])
+        assert book.features == (Date("d", START, END),)
+    times = (pandas.Timestamp(START), pandas.Timestamp(END))
+    part = Codebook.from_mapping({"d": times, "y": (0, 1)}, ["d"]).features[0]
+    assert part == Date("d", datetime(2020, 1, 1), datetime(2026, 12, 31))
+    assert type(part.low) is datetime
+
+
+def test_the_codebook_of_the_page_is_one() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "codebook.md").read_text(encoding="utf-8")
+    book = Codebook.from_dict(tomllib.loads(page.partition("```toml\n")[2].partition("```")[0]))
+    shown = {"gender[M]", "free_meals[True]", "log(household_income)", "books_at_home", "enrolled[Feb]"}
+    assert {*shown, "age:gender[M]"} <= set(book.column_names)
 
 
 SPECS = {
@@ -256,6 +299,8 @@ def test_targets_and_interactions_that_cannot_be() -> None:
         Codebook.from_mapping({"a": (0, 1), "y": {"bounds": (1, 9), "transform": "log"}}, ["a"])
     with pytest.raises(InputError, match=r"nothing else\. Got dates"):
         Codebook.from_mapping({"a": (0, 1), "y": (START, END)}, ["a"])
+    with pytest.raises(InputError, match=r"nothing else\. Got missing"):
+        Codebook((Numeric("a", 0, 1),), Numeric("y", 0, 1, missing=0.5))
     for pairs in ([("a", "a")], [("a", "c")], [("a", "b"), ("b", "a")], [("a",)]):
         with pytest.raises(InputError, match="interactions must be pairs of different features, each once"):
             Codebook.from_mapping({"a": (0, 1), "b": (0, 1), "y": (0, 1)}, ["a", "b"], interactions=pairs)

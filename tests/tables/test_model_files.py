@@ -8,6 +8,7 @@ import stat
 import sys
 import unicodedata
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -47,6 +48,7 @@ def test_names_are_plain_where_that_is_safe_and_different_everywhere():
     files = file_names(NAMES)
     plain = [task for task in NAMES if files[task] == f"{task}.json"]
     assert plain == ["Elm", "oak", "Müller, Nord (2)", "index", "-rf", "St. Mary's"]
+    assert files['Lycée "Hugo"'] == "Lycée %22Hugo%22.json"
     seen = {unicodedata.normalize("NFKD", name).casefold() for name in files.values()}
     assert len(seen) == len(NAMES)
     for task, name in files.items():
@@ -56,6 +58,7 @@ def test_names_are_plain_where_that_is_safe_and_different_everywhere():
         assert len(name.encode()) < 255
         assert name in names_of_files(task)
         assert file_name(task) in names_of_files(task)
+        assert len(task) > 100 or {unquote(name[:-5]) for name in names_of_files(task)} == {task}
     with_many = {name for task in NAMES for name in names_of_files(task)}
     assert len(with_many) == sum(len(names_of_files(task)) for task in NAMES)  # none may be two tasks'
 

@@ -32,9 +32,10 @@ from cloister.algorithms.allocation import Allocation, GeometricBudget, PowerBud
 from cloister.algorithms.bases import LossAlgorithm
 from cloister.algorithms.mean import project
 from cloister.arrays import Array, Floats, Public, States
-from cloister.channel import Channel, Diagonal, Lift, Outer, Round, SumOfOuters, SumOfSquares, unsvec
+from cloister.channel import Channel, Diagonal, Lift, Outer, Round, SumOfOuters, SumOfSquares
 from cloister.errors import PlanError
 from cloister.learners.linear.losses import Loss
+from cloister.lifts import unsvec
 
 if TYPE_CHECKING:
     from cloister.board.billboard import BoardView, Release

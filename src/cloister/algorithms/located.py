@@ -21,13 +21,14 @@ from cloister.arrays import Array, Floats, Public, States
 from cloister.channel import Absolute, Channel, Round
 from cloister.earlier import EarlierPrior
 from cloister.errors import PlanError
-from cloister.rows import Target
+from cloister.population import Population
+from cloister.rows import Location, Target
 
 if TYPE_CHECKING:
     from cloister.board.billboard import BoardView, Release
     from cloister.tasks import Block
 
-__all__ = ["Located", "Location"]
+__all__ = ["Located"]
 
 T = TypeVar("T")
 
@@ -41,26 +42,6 @@ HEARD = 3.5
 MOST, CLEAR = 0.1, 15.0
 #: The public unit is so many typical distances from the center: most targets are within it.
 REACH = 3.0
-
-
-@dataclass(frozen=True)
-class Location:
-    """Where a board says that targets are, in encoded units: [-1, 1] are their bounds. Public.
-
-    Attributes
-    ----------
-    center, unit : float
-        Most targets are within a unit of the center.
-    heard : bool
-        Whether the search found them; if not, these are the middle and half of the bounds.
-    rounds : int
-        Rounds that were asked for it: none if an earlier board said it.
-    """
-
-    center: float
-    unit: float
-    heard: bool
-    rounds: int
 
 
 @dataclass(frozen=True)
@@ -163,9 +144,17 @@ class Located(Wrapper):
         )
 
     def location(self, board: BoardView) -> Location:
-        """Return where a board says that targets are."""
         center, unit, found = (board[f"located_{name}"] for name in ("center", "unit", "found"))
         return Location(float(center), float(unit), bool(found), self._rounds)
+
+    def population(self, board: BoardView) -> Population | None:
+        found = self.algorithm.population(self._inner(board))
+        if found is None:
+            return None
+        mean = found.mean
+        if mean is not None:
+            mean = _to_codebook({"coef": mean[None]}, np.full(1, self._constant), board)["coef"][0]
+        return found.scaled(float(board["located_unit"]), mean)
 
     def _inner(self, board: BoardView) -> BoardView:
         return _InnerBoard(board, self._rounds)

@@ -88,6 +88,14 @@ class Nested:
                 "Use Mean() or Joint()."
             )
 
+    @property
+    def several_classes(self) -> bool:
+        return self.structure.several_classes
+
+    @property
+    def for_groups(self) -> Mean | Joint:
+        return self.structure
+
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
         return self.structure.rounds(size, n_tasks, mu)
 
@@ -141,14 +149,9 @@ class Nested:
         if release.channel < plain:
             kept = {name: board[name] for name in ("group_sum", "group_weight", "group_noise")}
             return self.structure.update(learner, release, board) | kept | loudness
-        common, slots = release.value[: inside.size], release.value[inside.size :]
-        slots = slots.reshape(len(self.groups), learner.size)
+        heard, part = self.heard_by_all(learner, release)
+        mean, slots = heard.value[: learner.size], self._slots(learner, release)
         b, count, m = self.share, len(self.groups), release.denominator
-        part = b + (1 - b) / count
-        mean = math.sqrt(b) * common[: learner.size] + math.sqrt(1 - b) / count * slots.sum(axis=0)
-        mean /= math.sqrt(part)
-        value = np.concatenate([mean, common[learner.size :]])
-        heard = replace(release, value=value, channel=release.channel - plain)
         members = m * self.groups.counts / self.groups.tasks
         beyond = slots / (math.sqrt(a * (1 - b)) * members[:, None]) - mean / (math.sqrt(a * part) * m)
         noise = 1 / ((1 - b) * members**2) + 1 / (part * m**2) - 2 / (part * count * m * members)
@@ -164,6 +167,21 @@ class Nested:
                 "group_noise": board["group_noise"] + weight**2 * learner.clip**2 * noise,
             }
         )
+
+    def _slots(self, learner: BayesianLearner, release: Release) -> Floats:
+        """Return what each group hears of the mean."""
+        return release.value[-len(self.groups) * learner.size :].reshape(len(self.groups), learner.size)
+
+    def heard_by_all(self, learner: BayesianLearner, release: Release) -> tuple[Release, float]:
+        """Return what a release says without groups, and which part of the mean's precision it then has."""
+        plain, b, count = len(self.structure.channels(learner)), self.share, len(self.groups)
+        if release.channel < plain:
+            return release, 1.0
+        part, slots = b + (1 - b) / count, self._slots(learner, release)
+        common = release.value[: -slots.size]
+        mean = math.sqrt(b) * common[: learner.size] + math.sqrt(1 - b) / count * slots.sum(axis=0)
+        value = np.concatenate([mean / math.sqrt(part), common[learner.size :]])
+        return replace(release, value=value, channel=release.channel - plain), part
 
     def offsets(self, learner: BayesianLearner, board: BoardView) -> Floats:
         r"""Return how far each group's mean lies from the common one: as much of it as stands out.

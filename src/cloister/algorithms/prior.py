@@ -16,7 +16,8 @@ import numpy as np
 from cloister.algorithm import Budget
 from cloister.algorithms.bases import BayesianAlgorithm
 from cloister.algorithms.nested import Nested, by_prior
-from cloister.algorithms.structures import FeatureRelevance, Joint, Mean, Structure
+from cloister.algorithms.population_mean import population_mean
+from cloister.algorithms.structures import Joint, Structure
 from cloister.arrays import Array, Public, States
 from cloister.channel import Channel, Round
 from cloister.earlier import EarlierPrior
@@ -24,6 +25,7 @@ from cloister.errors import PlanError
 from cloister.groups import NO_GROUP, Groups
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.question import Candidates, Question
+from cloister.population import Population
 from cloister.tasks import Block
 
 if TYPE_CHECKING:
@@ -52,14 +54,13 @@ class SharedPrior(BayesianAlgorithm):
     structure: Structure = field(default_factory=Joint)
 
     def __post_init__(self) -> None:
-        inside = self.structure.structure if isinstance(self.structure, Nested) else self.structure
         start = self.structure.start_from
         if start is not None and len(start.mean) != self.learner.size:
             raise PlanError(
                 f"The earlier board has {len(start.mean)} weights a task, and this plan {self.learner.size}. "
                 "Start from a run with the same codebook."
             )
-        if self.learner.size != self.learner.dim and not isinstance(inside, Mean | FeatureRelevance):
+        if self.learner.size != self.learner.dim and not self.structure.several_classes:
             raise PlanError(
                 "With more than two classes tasks share a mean, and what matters of it. Got "
                 f"{type(self.structure).__name__}(). Use structure=Mean() or FeatureRelevance()."
@@ -178,13 +179,47 @@ class SharedPrior(BayesianAlgorithm):
 
         return by_prior(self.structure, self.learner, self.learner.prepare(empty), empty, board, solve)
 
+    def population(self, board: BoardView) -> Population | None:
+        """See `Algorithm`; None for a structure that says directions and no mean."""
+        if not self.structure.buys_scale:
+            return None
+        first, last = self._questions
+        rounds = range(len(first), board.capacity - len(last))
+        found = population_mean(self.learner, self.structure, board, rounds)
+        mean, covariance, scatter = (None, None, None) if found is None else found
+        said, new = self._said(board), self.newcomer(board)
+        spread = new["covariance"][0] if _scale_heard(said["scale"]) and new["shared_weight"][0] > 0 else None
+        if spread is not None and scatter is not None:
+            less = np.diag(scatter) / np.maximum(np.diag(spread), 1e-300)
+            spread = spread * np.sqrt(np.outer(np.minimum(less, 1.0), np.minimum(less, 1.0)))
+        heard = self.structure.mean(self.learner, board).reshape(-1, self.learner.dim) != 0
+        heard[:, 0] |= self.learner.intercept  # zero is a place too
+        level, trust = said.get("level"), said["trust"]
+        return Population(
+            mean,
+            heard.ravel(),
+            covariance,
+            scatter,
+            spread,
+            math.exp(float(level[0])) if level is not None and math.isfinite(float(level[1])) else None,
+            float(trust[0]) if math.isfinite(float(trust[1])) else None,
+        )
+
     @property
     def groups(self) -> Groups | None:
-        return self.structure.groups if isinstance(self.structure, Nested) else None
+        return self.structure.groups
 
     def with_groups(self, groups: Groups) -> SharedPrior:
-        inside = self.structure.structure if isinstance(self.structure, Nested) else self.structure
+        inside = self.structure.for_groups or self.structure  # which says why, if it has none
         return replace(self, structure=Nested(inside, groups))  # type: ignore[arg-type]
+
+
+def _scale_heard(answer: Array) -> bool:
+    """Say whether tasks were heard to prefer one scale of the prior: weights of a grid, or center and sd.
+
+    All variances of classes' grid alike have a deviation of 3.
+    """
+    return float(answer[1]) < 2.0 if len(answer) == 2 else _informative(tuple(answer.tolist()))
 
 
 def _informative(answer: tuple[float, ...]) -> bool:

@@ -73,7 +73,7 @@ def side_by_side(lift: Lift, times: int) -> Lift:
 
 
 @dataclass(frozen=True)
-class _Repeated:
+class _Repeated(Lift):
     """A lift, many times over: the channel of many releases side by side."""
 
     lift: Lift

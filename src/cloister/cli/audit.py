@@ -41,6 +41,7 @@ def audit(
     from cloister.audit import audit as attack
     from cloister.audit.auditor import check_auditable
     from cloister.errors import InputError
+    from cloister.report.audit import facts, save
     from cloister.report.comparison import load_template
     from cloister.tables.folder import read_plan
 
@@ -54,13 +55,12 @@ def audit(
     with advance("Attacking") as progress:
         found = attack(read, draws=draws, confidence=confidence, progress=progress)
     if output is not None:
-        from cloister.report.audit import save
-
         save(read, found, output, source=plan)
         note(f"Written: {output}")
+    about = facts(read, plan)
     if json:
-        emit(found.to_dict())
+        emit({"audited": {name.lower(): text for name, text in about.items()}} | found.to_dict())
     else:
-        say(found)
+        say(found, "\n".join(f"{name}: {text}" for name, text in about.items()))
     if found.convicted:
         raise typer.Exit(1)

@@ -132,7 +132,7 @@ def _show(found: list[ColumnCheck]) -> None:
 
 
 def _share(count: int, rows: int) -> str:
-    return f"{count} ({count / rows:.1%})" if count else "-"
+    return f"{count} ({100 * count / rows:.2g} %)" if count else "-"
 
 
 def _document(column: ColumnCheck) -> dict[str, object]:

@@ -10,13 +10,14 @@ import typer
 
 from cloister.channel import Relation
 from cloister.cli.methods import Method
-from cloister.cli.options import Data, Delta, Force, Json, Neighbours, Types
+from cloister.cli.options import Data, Delta, Detection, FalseAlarms, Force, Json, Neighbours, Types
 from cloister.cli.participation import FixedSize, Hidden, Noise, OnePass, Rate, mechanism_of, sampling_of
-from cloister.cli.shell import emit, positive, say, show_table
+from cloister.cli.shell import emit, given, positive, say, show_table
 from cloister.cli.table import Table, codebook_of
 from cloister.errors import InputError
 
 if TYPE_CHECKING:
+    from cloister.cli.proposals import Target
     from cloister.ledger import Ledger
 
 __all__ = ["fit"]
@@ -54,10 +55,14 @@ def fit(
     data: Data,
     codebook: Annotated[Path, typer.Option(help="Filled-in codebook file: what is public.")],
     task: Annotated[str | None, typer.Option(help="Task column. Default: the codebook's.")] = None,
-    target: Annotated[str | None, typer.Option(help="Column to predict. Default: the codebook's.")] = None,
+    column: Annotated[
+        str | None, typer.Option("--target", help="Column to predict. Default: the codebook's.")
+    ] = None,
     method: _Methods = None,
     settings: _Settings = None,
     epsilon: Annotated[float, typer.Option(help="Privacy budget of every task; smaller is stricter.")] = 1.0,
+    detection: Detection = None,
+    false_alarms: FalseAlarms = 0.05,
     delta: Delta = None,
     relation: Neighbours = Relation.REPLACE,
     rate: Rate = None,
@@ -90,6 +95,7 @@ def fit(
     For example:
       cloister fit exam.csv --codebook exam.toml
       cloister fit exam.csv --codebook exam.toml --epsilon 0.5 -o half
+      cloister fit exam.csv --codebook exam.toml --detection 0.10 -o ten-percent
       cloister fit exam.csv --codebook exam.toml --groups district -o grouped
       cloister fit exam.csv --codebook exam.toml --start-from half -o next
       cloister fit exam.csv --codebook exam.toml --method low-rank -o low-rank \
@@ -101,16 +107,16 @@ def fit(
     from cloister.cli.proposals import Comparison, OneRun, from_methods, from_plan
     from cloister.tables import folder as folders
 
-    folder = Path(f"{data.stem}-run") if output is None else output
+    folder = Path(f"{Path(data.name.removesuffix('.gz')).stem}-run") if output is None else output
     if not dry_run:
         folders.tidy(folder)
         folders.check_free(folder, force)
-    if epsilon != math.inf:  # infinity is the non-private run, and says so
-        positive("--epsilon", epsilon)
+    account = None if dry_run else _account(ledger, population)
+    target = _target(context, epsilon, detection, false_alarms)
     proposal: OneRun | Comparison
-    table = Table(data, codebook_of(codebook, task, target), groups)
+    table = Table(data, codebook_of(codebook, task, column), groups)
     if plan is not None:
-        proposal = from_plan(context, plan, types or (), table, epsilon)
+        proposal = from_plan(context, plan, types or (), table, target)
     else:
         parameters = {
             "epsilon": epsilon,
@@ -122,7 +128,7 @@ def fit(
             "mechanism": mechanism_of(mechanism),
         }
         methods = method or [Method.shared_prior]
-        proposal = from_methods(context, methods, settings or (), parameters, table)
+        proposal = from_methods(context, methods, settings or (), parameters, table, target)
     if not json:
         say(
             f"{data.name}: {len(table.ids)} tasks by column {table.task!r}. "
@@ -131,7 +137,7 @@ def fit(
         )
     if dry_run:
         return emit(proposal.document) if json else None
-    finished = proposal.carry_out(folder, table, _account(ledger, population), force)
+    finished = proposal.carry_out(folder, table, account, force)
     head, outcome = finished.head, proposal.outcome(finished)
     if json:
         document = {"folder": folder} | proposal.document | outcome
@@ -149,12 +155,21 @@ def fit(
     )
 
 
+def _target(context: typer.Context, epsilon: float, detection: float | None, false_alarms: float) -> Target:
+    from cloister.cli.proposals import Target
+
+    if detection is not None and given(context, "epsilon"):
+        raise typer.BadParameter("Give --epsilon or --detection, not both.")
+    if detection is None and given(context, "false_alarms"):
+        raise typer.BadParameter("--false-alarms goes with --detection.")
+    if epsilon != math.inf:  # infinity is the non-private run, and says so
+        positive("--epsilon", epsilon)
+    return Target(epsilon, detection, false_alarms)
+
+
 def _show_votes(outcome: dict[str, Any]) -> None:
     show_table(["method", "votes, with noise"], ([name, f"{n:.1f}"] for name, n in outcome["votes"].items()))
-    say(
-        f"Chosen: {outcome['chosen']}. The others' boards, and the vote, are public and beside it.",
-        apart=True,
-    )
+    say(f"Chosen: {outcome['chosen']}. The vote and all boards are public, and beside it.", apart=True)
 
 
 def _account(place: str | None, population: str | None) -> Ledger | None:

@@ -155,7 +155,7 @@ def history(ledger: _Where, population: _Whose = None, json: Json = False) -> No
     if json:
         return emit({"population": account.population, "charges": [_entry(each) for each in charges]})
     rows = [
-        [str(c.number), c.time[:19].replace("T", " "), c.plan[:12], c.run, f"{c.mu:.4g}", _said(c)]
+        [str(c.number), c.time[:16].replace("T", " "), c.plan[:8], c.run, f"{c.mu:.4g}", _said(c)]
         for c in charges
     ]
     show_table(["", "UTC", "plan", "run", "mu", "doubts"], rows)

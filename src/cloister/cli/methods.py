@@ -89,13 +89,16 @@ def _parts(assignment: str) -> tuple[str, str, str]:
 
 
 def _value(assignment: str, text: str, hint: Any) -> Any:
+    from cloister.plan import LARGEST
+
     kinds = [get_origin(kind) or kind for kind in get_args(hint) or (hint,)]
     values = [_read(part.strip()) for part in text.split(",")]
     alike = all(type(value) in kinds or (type(value) is int and float in kinds) for value in values)
     if not alike or (len(values) > 1 and Sequence not in kinds):
-        raise InputError(
-            f"--set {assignment}: the value must be {' or '.join(_WORDS[kind] for kind in kinds)}."
-        )
+        words = " or ".join(_WORDS[kind] for kind in kinds)
+        raise InputError(f"--set {assignment}: the value must be {words}.")
+    if int in kinds and values[0] > LARGEST:
+        raise InputError(f"--set {assignment}: the value must be at most {LARGEST}, as in a plan file.")
     return tuple(values) if len(values) > 1 else values[0]
 
 

@@ -57,8 +57,8 @@ def _show(found: list[tuple[Exhibit, Conviction, Conviction]], with_story: bool)
         exhibit = found[0][0]
         title = f"{exhibit.title[0].upper()}{exhibit.title[1:]}."
         say(title, f"Claimed: {exhibit.source}.", exhibit.story)
-    heads = ["exhibit", "delta", "claimed", "measured", "verdict", "repaired: claimed", "measured", "verdict"]
-    show_table(heads, (_cells(*row) for row in found))
+    heads = ["exhibit", "delta", "claimed", "measured", "verdict"]
+    show_table(heads, (cells for row in found for cells in _cells(*row)))
     say(
         *(_impossible(exhibit, broken) for exhibit, broken, _ in found if exhibit.impossible is not None),
         f"Measured: epsilon is at least this much; all bounds hold together with {_TOGETHER:.0%} confidence. "
@@ -89,12 +89,18 @@ def _as_expected(broken: Conviction, repaired: Conviction) -> bool:
     return broken.stands and not repaired.stands
 
 
-def _cells(exhibit: Exhibit, broken: Conviction, repaired: Conviction) -> list[str]:
-    cells = [exhibit.name, f"{broken.claim.delta:g}"]
-    for trial in (broken, repaired):
-        cells += [f"{trial.claim.epsilon:.3g}", _down(trial.bound.epsilon)]
-        cells.append("refuted" if trial.stands else "stands")
-    return cells
+def _cells(exhibit: Exhibit, broken: Conviction, repaired: Conviction) -> list[list[str]]:
+    """Return a row for the exhibit, and one for its repaired twin."""
+    return [
+        [
+            name,
+            f"{trial.claim.delta:g}",
+            f"{trial.claim.epsilon:.3g}",
+            _down(trial.bound.epsilon),
+            "refuted" if trial.stands else "stands",
+        ]
+        for name, trial in ((exhibit.name, broken), ("  repaired", repaired))
+    ]
 
 
 def _down(bound: float) -> str:

@@ -10,9 +10,8 @@ import typer
 
 from cloister.arrays import Array
 from cloister.cli.options import Folder, Force, Json, Output, OwnData, TaskName, Types
-from cloister.cli.shell import absent, emit, note, say, show_table
+from cloister.cli.shell import absent, emit, note, say
 from cloister.errors import InputError
-from cloister.tables.codebook import Numeric
 
 if TYPE_CHECKING:
     from cloister.tables.model import TaskModel
@@ -151,7 +150,7 @@ def replay(
         model.save(file)
     if json:
         return emit(_document(model) | ({} if file is None else {"file": file}))
-    _show(model)
+    typer.echo(model.summary())
     say(
         "Computed here, from the public board and these rows alone: nothing left and nothing was spent.",
         apart=True,
@@ -167,12 +166,3 @@ def _document(model: TaskModel) -> dict[str, object]:
         "coef": model.coef.tolist(),
         "intercept": np.asarray(model.intercept).tolist(),
     }
-
-
-def _show(model: TaskModel) -> None:
-    goal = model.codebook.target
-    several = [] if isinstance(goal, Numeric) else [f"log-odds of {level}" for level in goal.levels[1:]]
-    names = ["intercept", *model.codebook.column_names]
-    values = np.column_stack([np.atleast_1d(model.intercept), np.atleast_2d(model.coef)])
-    rows = ([name, *(f"{value:.4g}" for value in row)] for name, row in zip(names, values.T, strict=True))
-    show_table(["", *(several or [goal.name])], rows)

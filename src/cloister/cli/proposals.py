@@ -24,11 +24,11 @@ from cloister.tune.voting import Vote, chosen_run, election_of, vote
 if TYPE_CHECKING:
     from cloister.board.billboard import Billboard
 
-__all__ = ["Comparison", "OneRun", "from_methods", "from_plan"]
+__all__ = ["Comparison", "OneRun", "Target", "from_methods", "from_plan"]
 
 #: The options that set a parameter of estimators.
 _OPTIONS = {
-    "epsilon": ("epsilon",),
+    "epsilon": ("epsilon", "detection", "false_alarms"),
     "delta": ("delta",),
     "relation": ("relation",),
     "groups": ("groups",),
@@ -36,6 +36,20 @@ _OPTIONS = {
     "sampling": ("rate", "hidden", "fixed_size", "one_pass"),
     "mechanism": ("mechanism",),
 }
+
+
+@dataclass(frozen=True)
+class Target:
+    """How strict a run is to be: an epsilon or, instead, how often others may detect one task's data."""
+
+    epsilon: float
+    detection: float | None
+    false_alarms: float
+
+    def calibrate(self, plan: Plan) -> Plan:
+        if self.detection is None:
+            return plan.calibrate(self.epsilon)
+        return plan.calibrate(detection=self.detection, false_alarms=self.false_alarms)
 
 
 @dataclass(frozen=True)
@@ -133,6 +147,7 @@ def from_methods(
     assignments: Iterable[str],
     parameters: Mapping[str, Any],
     table: Table,
+    target: Target,
 ) -> OneRun | Comparison:
     """Propose what methods' estimators would run; refuse options and settings that they do not have."""
     if twice := [method for method in methods if methods.count(method) > 1]:
@@ -153,10 +168,16 @@ def from_methods(
         for method, kind in kinds.items()
     }
     if len(models) > 1:
+        if target.detection is not None:
+            raise InputError("Several methods are compared at an epsilon: use --epsilon, not --detection.")
         election = election_of(list(models.values()), table.codebook, len(table.ids))
         return Comparison(models, election)
     (model,) = models.values()
-    return OneRun(_plan_of(model, table), EstimatorSettings.of(model, table.ids, named=True))
+    plan = _plan_of(model, table)
+    if target.detection is not None:
+        plan = target.calibrate(plan)
+        model.set_params(epsilon=plan.guarantee.epsilon)
+    return OneRun(plan, EstimatorSettings.of(model, table.ids, named=True))
 
 
 def _plan_of(model: Any, table: Table) -> Plan:
@@ -166,9 +187,9 @@ def _plan_of(model: Any, table: Table) -> Plan:
 
 
 def from_plan(
-    context: typer.Context, path: Path, types: Iterable[object], table: Table, epsilon: float
+    context: typer.Context, path: Path, types: Iterable[object], table: Table, target: Target
 ) -> OneRun:
-    """Propose to run a plan file; refuse options that it settles (a draft leaves --epsilon open)."""
+    """Propose to run a plan file; refuse options that it settles (a draft leaves its noise level open)."""
     plan = read_plan(path, types)
     draft = plan.has_rounds and not plan.mechanism.calibrated
     open_to = {"groups", "epsilon"} if draft else {"groups"}
@@ -178,7 +199,7 @@ def from_plan(
     if plan.n_tasks != len(table.ids):
         raise InputError(f"{path} is a plan for {plan.n_tasks} tasks. Got {len(table.ids)} in the table.")
     plan = replace(plan, caveats=tuple(dict.fromkeys((*plan.caveats, *table.codebook.caveats))))
-    return OneRun(plan.calibrate(epsilon) if draft else plan, EstimatorSettings())
+    return OneRun(target.calibrate(plan) if draft else plan, EstimatorSettings())
 
 
 def _resumed(board: Billboard) -> None:

@@ -83,7 +83,7 @@ def show_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, head in enumerate(heads):
-        table.add_column(Text(head), justify="right" if number else "left")
+        table.add_column(Text(head), justify="right" if number else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
     _console().print("", table, sep="\n")

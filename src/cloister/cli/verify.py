@@ -131,7 +131,7 @@ def _choice_stands(seen: _Evidence) -> str:
 
     seen.choice = read_choice(seen.folder, seen.plan, seen.board, seen.types)
     assert seen.choice is not None
-    return f"number {seen.choice.winner} of {len(seen.choice.plans) - 1}, by a noisy count of tasks' votes"
+    return f"choice/{seen.choice.winner}, of {len(seen.choice.plans) - 1} by a noisy count of tasks' votes"
 
 
 def _head_kept(seen: _Evidence) -> str:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from cloister.arrays import States, Words
 from cloister.board.billboard import Billboard
+from cloister.board.storage import make_folder, write_file
 from cloister.engines.curator import Curator, Progress, check_price
 from cloister.engines.journal import open_journal
 from cloister.engines.local import Local
@@ -61,8 +62,8 @@ class PrivateRun:
         check_one_owner(
             self.ids,
             "A finished run",
-            "Save its plan and board, which are public, and give model(task) to that task alone; "
-            "an estimator has save(folder) and export(task, path).",
+            "Use save(folder) for the public part, and give model(task) to that task alone; an estimator "
+            "also has export(task, path).",
         )
         return super().__getstate__()
 
@@ -82,16 +83,30 @@ class Run:
         """The plan's guarantee, with the noise that was really used and what its ledger says of all runs."""
         return replace(self.plan.guarantee_on(self.board), all_runs=self.all_runs)
 
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the public part to a new folder: plan, names of the tasks, and board.
+
+        Models are not written: give ``model(task)`` to each task, or let it `replay`.
+        """
+        home = Path(folder)
+        if home.exists() and (not home.is_dir() or any(home.iterdir())):
+            raise InputError(f"{home} is already there and is left as it is. Choose another folder.")
+        make_folder(home)
+        self.plan.save(home / "plan.toml")
+        write_file(home / "roster", "".join(f"{json.dumps(name)}\n" for name in self.roster).encode())
+        self.board.save(home / "board")
+        return home
+
     @classmethod
     def load(cls, folder: str | os.PathLike[str], types: Iterable[object] = ()) -> Run:
-        """Read the public part of a finished run, or of a stream that has ended, from its journal.
+        """Read the public part of a run that was saved, or from the journal of a finished run or stream.
 
-        The tasks have their models, not the journal: each gets its own again by `replay`.
+        The tasks have their models, not the folder: each gets its own again by `replay`.
 
         Parameters
         ----------
         folder : path
-            What was given to `run` or `TaskStream` as ``journal=``.
+            What was given to `save`, or to `run` or `TaskStream` as ``journal=``.
         types : iterable, optional
             Classes of your own, or the `Module` of a network, that the plan names.
         """
@@ -117,7 +132,7 @@ class Run:
 
 
 def _joined(path: Path) -> Roster:
-    """Return who has joined a stream, in the order of arrival; nobody is listed of a run."""
+    """Return who took part, or has joined a stream; of a run's journal nobody is listed."""
     lines = path.read_bytes().splitlines() if path.exists() else []
     try:
         return Roster([json.loads(line) for line in lines])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -39,8 +40,10 @@ from cloister.tables.columns import (
 )
 from cloister.tables.fitting import fit_in_folder
 from cloister.tables.folder import save_run
+from cloister.tables.labelled import data_frame
 from cloister.tables.model import TaskModel
 from cloister.tables.prediction import Index, class_probabilities, deviations, intervals, numbers
+from cloister.tables.summary import Summary
 from cloister.tables.table_run import EstimatorSettings, TableRun
 from cloister.tasks import Tasks
 
@@ -185,6 +188,7 @@ class BaseMultiTask(ShownInNotebooks, ABC):
     def _adopt(self, columns: Columns, fitted: TableRun) -> None:
         own_order = isinstance(fitted.units, Codebook)
         self._name_features(list(fitted.codebook.names if own_order else columns.features), columns.named)
+        self._library = columns.library
         self._keep(fitted)
 
     def _name_features(self, names: list[str], named: bool) -> None:
@@ -254,10 +258,45 @@ class BaseMultiTask(ShownInNotebooks, ABC):
         own = self._fitted.own_rows(X, y, self.task, sample_weight, task)
         return self._fitted.model_of(own, task)
 
-    def summary(self) -> str:
-        """Say what was run and promised, and the board's model of a task without rows. Public, all of it."""
+    def summary(self) -> Summary:
+        """Say what all tasks have in common: coefficients, standard errors, spread. Public, hence free.
+
+        Coefficients are in the user's units. Standard errors count the privacy noise and which tasks there
+        are; what was not heard above the noise is said to be so.
+
+        Returns
+        -------
+        Summary
+            ``print(...)`` shows it; `to_frame` and `to_dict` have the numbers.
+        """
         check_is_fitted(self, "guarantee_")
-        return replace(self._fitted, guarantee=self.guarantee_).summary()
+        return replace(self._fitted, guarantee=self.guarantee_).summary(getattr(self, "_library", None))
+
+    def coefficients(self, library: str | None = None) -> Any:
+        """Return `coef_` and `intercept_` as a data frame with names: one row a task.
+
+        Parameters
+        ----------
+        library : {"pandas", "polars", "pyarrow"}, optional
+            By default that of the table which was fitted, or the first of these that is installed.
+
+        Returns
+        -------
+        data frame
+            A column `task`, then the intercept and the columns, in the user's units; with several classes
+            these for each of `classes_` but the first, against which they are.
+
+        Privacy
+        -------
+        Each row belongs to its own task alone, as a row of `coef_` does.
+        """
+        check_is_fitted(self, "guarantee_")
+        names = ["intercept", *self.get_feature_names_out()]
+        if self.coef_.ndim == 3:
+            names = [f"{level}: {name}" for level in self.classes_[1:] for name in names]
+        values = np.concatenate([self.intercept_[..., None], self.coef_], axis=-1).reshape(-1, len(names))
+        columns = {"task": self.task_ids_} | dict(zip(names, values.T, strict=True))
+        return data_frame(columns, library or getattr(self, "_library", None))
 
     def export(self, task: object, path: str | os.PathLike[str]) -> Path:
         """Write one task's own model to a file that you alone can read, to be handed to that task alone."""
@@ -267,6 +306,11 @@ class BaseMultiTask(ShownInNotebooks, ABC):
         """Return one task's own model."""
         check_is_fitted(self, "guarantee_")
         return self._fitted.task_model(task)
+
+    def task_models(self) -> Iterator[TaskModel]:
+        """Yield every task's own model, in the order of `task_ids_`. Private: each is its task's alone."""
+        check_is_fitted(self, "guarantee_")
+        return self._fitted.task_models()
 
     def save(self, folder: str | os.PathLike[str], *, models: bool = True, force: bool = False) -> Path:
         """Write the run to a folder, as `cloister fit` does; `cloister.load` gives the estimator back.
@@ -329,6 +373,10 @@ class BaseMultiTaskRegressor(RegressorMixin, BaseMultiTask):  # type: ignore[mis
             One task id a row, instead of a task column.
         return_std : bool
             Also return the standard deviation of the prediction, noise included; for models that have one.
+
+        Notes
+        -----
+        With a codebook, predictions are within the target's public bounds.
         """
         found = self._rows(X, tasks)
         mean = numbers(self._fitted.units, *found)

@@ -27,6 +27,7 @@ from cloister.tables.codebook import Codebook
 from cloister.tables.columns import Columns, refuse_missing, target_column
 from cloister.tables.prediction import Index
 from cloister.tables.scaling import OwnScaling
+from cloister.tables.summary import Summary
 from cloister.tables.table_run import EstimatorSettings, TableRun
 from cloister.tasks import Tasks
 
@@ -207,6 +208,12 @@ class _Pooled(BaseMultiTask):
     def save(self, folder: str | os.PathLike[str], *, models: bool = True, force: bool = False) -> Path:
         """Refuse: nothing about a pooled model is public."""
         raise InputError("A pooled model is not private, so it has no public part. Use export(task, path).")
+
+    def summary(self) -> Summary:
+        """Refuse: nothing about a pooled model is public."""
+        raise InputError(
+            "A pooled model is not private, so it has no public summary. Use task_model(task).summary()."
+        )
 
     def _run(
         self, codebook: Codebook, data: Tasks, settings: EstimatorSettings, journal: Path | None

@@ -6,7 +6,6 @@ Notebooks are committed, mailed and printed. scikit-learn's diagram shows what a
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import estimator_html_repr
 
 from cloister.privacy.guarantee import Guarantee
-from cloister.privacy.statement import percent
+from cloister.tables.summary import short_guarantee
 
 __all__ = ["ShownInNotebooks"]
 
@@ -35,7 +34,7 @@ class ShownInNotebooks(BaseEstimator):  # type: ignore[misc]
         with _known_sections():
             diagram: str = estimator_html_repr(self)
         guarantee = getattr(self, "guarantee_", None)
-        return diagram if guarantee is None else diagram + _facts(guarantee)
+        return diagram if guarantee is None else diagram + _facts(guarantee, hasattr(self, "coef_"))
 
     def _get_params_html(self, deep: bool = True, doc_link: str = "") -> Any:
         shown = super()._get_params_html(deep, doc_link)
@@ -50,30 +49,11 @@ class ShownInNotebooks(BaseEstimator):  # type: ignore[misc]
         return shown
 
 
-def _facts(guarantee: Guarantee) -> str:
-    rows = {"tasks": f"{guarantee.n_tasks}, each with a model of its own, which is not shown: it is private"}
-    rows["guarantee"] = short_guarantee(guarantee)
+def _facts(guarantee: Guarantee, models: bool) -> str:
+    own = ", each with a model of its own, which is not shown: it is private" if models else ""
+    rows = {"tasks": f"{guarantee.n_tasks}{own}", "guarantee": short_guarantee(guarantee)}
     lines = (f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())
     return f"<table style='text-align: left'>{''.join(lines)}</table>"
-
-
-def short_guarantee(guarantee: Guarantee) -> str:
-    """Say in a line what was promised.
-
-    Examples
-    --------
-    >>> g = Guarantee(1.0, 1e-5, "replace", 139, "exact", "everyone", "system entropy")
-    >>> print(short_guarantee(g).partition(";")[0])
-    (1, 1e-05)-joint differential privacy for each task, relation replace
-    """
-    if math.isinf(guarantee.epsilon):
-        return "NOT PRIVATE; print(model.guarantee_) says why"
-    price = f"({guarantee.epsilon:.4g}, {guarantee.delta:.4g})"
-    rate = f"with 5 % false alarms it is detected in at most {percent(guarantee.detection())} of cases"
-    said = f"{price}-joint differential privacy for each task, relation {guarantee.relation}; {rate}"
-    if not guarantee.holds:
-        return f"DOES NOT HOLD ({'; '.join(guarantee.reasons)}). It would be {said}"
-    return f"{said}; print(model.guarantee_) says more"
 
 
 @contextmanager

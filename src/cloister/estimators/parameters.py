@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
 
-from sklearn.base import BaseEstimator
-
 from cloister.algorithm import Algorithm
 from cloister.errors import InputError
+from cloister.estimators.notebook import ShownInNotebooks
 from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, Mechanism, NoNoise
@@ -20,7 +19,7 @@ __all__ = ["Budgeted", "check_count", "check_word", "number_or_auto"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Budgeted(BaseEstimator):  # type: ignore[misc]
+class Budgeted(ShownInNotebooks):
     """What a run may cost, who pays, and where its noise comes from."""
 
     epsilon: float = 1.0

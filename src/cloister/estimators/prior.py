@@ -117,10 +117,7 @@ class _SharedPrior(BasePrivate):
                 f"Groups have means of their own, and structure={self.structure!r} has none. Use 'joint' or "
                 "'mean', or leave groups out."
             )
-        algorithm = plan.algorithm
-        if isinstance(algorithm, SharedPrior) and algorithm.structure == FeatureRelevance():
-            algorithm = replace(algorithm, structure=Mean())  # groups have means, of all features
-        return replace(plan, algorithm=algorithm.with_groups(Groups.of(labels)))
+        return replace(plan, algorithm=plan.algorithm.with_groups(Groups.of(labels)))
 
     def _algorithm(self, codebook: Codebook) -> Algorithm:
         shared = SharedPrior(self._learner(codebook), self._structure(codebook))
@@ -157,6 +154,7 @@ class SharedPriorRegressor(BaseMultiTaskRegressor, _SharedPrior):
         nothing, is `SingleTaskRegressor`.
     epsilon : float
         Privacy budget of every task. ``float("inf")`` gives the non-private run, and says so.
+        For a risk instead, ``model.plan(n_tasks).calibrate(detection=0.10).guarantee.epsilon``.
     delta : float or "auto"
         By default min(m^-1.5, 1/(10 m)) for m tasks; more than 1/m is refused.
     relation : {"replace", "zero_out"}

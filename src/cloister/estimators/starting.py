@@ -25,10 +25,11 @@ def earlier_prior(given: Any, codebook: Codebook) -> EarlierPrior:
     given : fitted estimator, TableRun, path, or (Plan, Billboard)
         The earlier run; of a folder the public part is read.
     codebook : Codebook
-        That of the new run. Features and target must be those of the earlier one, bounds included.
+        That of the new run. Features, interactions and target must be those of the earlier one, bounds
+        included.
     """
     plan, board, units = _parts(given)
-    if units is not None and (units.features, units.target) != (codebook.features, codebook.target):
+    if units is not None and _encoding(units) != _encoding(codebook):
         differing = [
             new.name
             for old, new in zip(
@@ -36,12 +37,16 @@ def earlier_prior(given: Any, codebook: Codebook) -> EarlierPrior:
             )
             if old != new
         ]
-        what = f"{differing[0]!r} differs" if differing else "the numbers of columns differ"
+        what = f"{differing[0]!r} differs" if differing else "the columns differ"
         raise InputError(
             f"start_from must be a run with the same codebook: {what}. Pass bounds= of the earlier run, or "
             "start anew."
         )
     return plan.prior_on(board)
+
+
+def _encoding(codebook: Codebook) -> tuple[object, ...]:
+    return codebook.features, codebook.interactions, codebook.target
 
 
 def _parts(given: Any) -> tuple[Plan, Billboard, Codebook | None]:

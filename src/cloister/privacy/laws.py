@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import betainc, gammainc, ndtr
 
 from cloister.arrays import Floats
-from cloister.channel import unsvec
+from cloister.lifts import unsvec
 
 __all__ = ["GaussianLaw", "LaplaceLaw", "Law", "WishartLaw"]
 

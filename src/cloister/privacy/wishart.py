@@ -31,9 +31,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import Floats
-from cloister.channel import Channel, Outer, Relation, Round, svec
+from cloister.channel import Channel, Outer, Relation, Round
 from cloister.doubts import FLOATING_POINT, Doubt
 from cloister.errors import PlanError
+from cloister.lifts import svec
 from cloister.privacy.events import GammaEvent
 from cloister.privacy.mechanisms import FLOATING, PerRound, level
 from cloister.privacy.randomness import Randomness, normals

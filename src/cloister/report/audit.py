@@ -19,7 +19,7 @@ from cloister.privacy.statement import percent
 from cloister.report.comparison import load_template
 from cloister.report.figures import Frame, caption
 
-__all__ = ["curve_picture", "render", "save", "tail_picture"]
+__all__ = ["curve_picture", "facts", "render", "save", "tail_picture"]
 
 #: The smallest share on the logarithmic axes.
 _LEAST = 1e-5
@@ -59,7 +59,7 @@ def render(plan: Plan, found: Audit, source: str | Path | None = None, when: dat
             ],
             rows=list(found.rows()),
             rate=percent(found.guarantee.detection()),
-            facts=_facts(plan, source, datetime.now(UTC) if when is None else when),
+            facts=facts(plan, source, when),
             version=__version__,
         )
     )
@@ -71,11 +71,21 @@ def save(plan: Plan, found: Audit, path: str | Path, source: str | Path | None =
     return Path(path)
 
 
-def _facts(plan: Plan, source: str | Path | None, when: datetime) -> dict[str, str]:
-    """Say what was audited, so that the page is not taken for that of another plan."""
+def facts(plan: Plan, source: str | Path | None = None, when: datetime | None = None) -> dict[str, str]:
+    """Say what was audited, so that its audit is not taken for that of another plan.
+
+    Parameters
+    ----------
+    plan : Plan
+        What was audited.
+    source : path, optional
+        The file that it was read from.
+    when : datetime, optional
+        When; now, by default.
+    """
     from cloister import __version__
 
-    rounds = len(plan.rounds)
+    rounds, moment = len(plan.rounds), (datetime.now(UTC) if when is None else when).astimezone(UTC)
     noise = f"{type(plan.mechanism).__name__} noise of level {plan.mechanism.budget:.4g}"
     return {
         "Algorithm": type(plan.algorithm).__name__,
@@ -83,7 +93,7 @@ def _facts(plan: Plan, source: str | Path | None, when: datetime) -> dict[str, s
         f"{plan.sampling.describe()}; {noise}",
         "File": "a plan in memory" if source is None else str(source),
         "Fingerprint": plan.fingerprint,
-        "Audited": f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC, by cloister {__version__}",
+        "Audited": f"{moment:%Y-%m-%d %H:%M} UTC, by cloister {__version__}",
     }
 
 

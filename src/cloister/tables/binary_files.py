@@ -73,6 +73,8 @@ def read_excel(file: Path, text: Collection[str], only: Collection[str] | None) 
 
 def _from_sheet(file: Path, cells: list[Any], as_text: bool) -> Array:
     known = [cell for cell in cells if cell not in ("", None)]
+    if as_text:
+        _refuse_large(file, known, 1e15)  # Excel keeps fifteen digits
     if known and not as_text and all(isinstance(cell, date) for cell in known):
         return np.array([cell if isinstance(cell, date) else None for cell in cells], dtype="M8[us]")
     return convert(file, [cell_text(cell) for cell in cells], as_text)
@@ -106,17 +108,17 @@ def _from_arrow(file: Path, pa: Any, column: Any, as_text: bool) -> Array:
     if not as_text and (pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)):
         return np.asarray(column.cast(pa.timestamp("us"), safe=False).to_numpy()).astype("M8[us]")
     if pa.types.is_floating(kind):  # ids that pandas turned into floats: 7.0 is task 7
-        _refuse_large(file, column)
+        limit = 2.0 ** {16: 11, 32: 24, 64: 53}[kind.bit_width]
+        _refuse_large(file, column.to_pylist(), limit)
         cells = [number_text(math.nan if value is None else value) for value in column.to_pylist()]
     else:
         cells = [cell_text(value) for value in column.to_pylist()]
     return text_column(file, cells)
 
 
-def _refuse_large(file: Path, column: Any) -> None:
+def _refuse_large(file: Path, cells: list[Any], limit: float) -> None:
     """Refuse floats that may each stand for several whole numbers: several names would have become one."""
-    limit = 2.0 ** {16: 11, 32: 24, 64: 53}[column.type.bit_width]
-    large = [value for value in column.to_pylist() if value is not None and abs(value) >= limit]
+    large = [cell for cell in cells if isinstance(cell, float) and abs(cell) >= limit]
     if large:
         raise InputError(
             f"{file.name} must hold names as text or whole numbers. Got the float {large[0]!r}, which may "

@@ -99,6 +99,7 @@ class Codebook:
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))
         object.__setattr__(self, "interactions", tuple(tuple(pair) for pair in self.interactions))
+        as_target(self.target)
         names = [*self.names, self.target.name, *([] if self.task is None else [self.task])]
         require(
             len(self.features) > 0 and len(set(names)) == len(names),
@@ -146,7 +147,7 @@ class Codebook:
         require(not missing, f"bounds must hold every column. Missing: {missing}. Add a range or levels.")
         require(not extra, f"bounds must name columns only. Unknown: {extra}. Remove or respell the entry.")
         parts = tuple(from_spec(name, entries[name]) for name in names)
-        end = as_target(from_spec(target, entries[goal]), "bounds")
+        end = as_target(from_spec(target, entries[goal]))
         return cls(parts, end, task, interactions=tuple(interactions))
 
     @classmethod
@@ -158,7 +159,7 @@ class Codebook:
         Extreme values belong to single rows, and no noise hides them: for public data and experiments only.
         """
         parts = tuple(_observed(name, values, False) for name, values in _table(X).items())
-        goal = as_target(_observed(target, _column(target, y), classify), "the data")
+        goal = as_target(_observed(target, _column(target, y), classify))
         return cls(parts, goal, task, from_private_data=True)
 
     @classmethod
@@ -180,7 +181,7 @@ class Codebook:
         )
         named = rows if isinstance(rows, Mapping) else {row["name"]: row for row in rows or ()}
         parts = tuple(from_entry(name, found, "levels", source) for name, found in named.items())
-        end = as_target(from_entry(goal["name"], goal, "classes", source), source)
+        end = as_target(from_entry(goal["name"], goal, "classes", source))
         return cls(
             parts,
             end,

@@ -113,19 +113,21 @@ def from_spec(name: str, spec: Any) -> Feature:
         return from_entry(name, spec, "levels", "bounds")
     if isinstance(spec, tuple) and len(spec) == 2 and all(map(is_real, spec)):
         return Numeric(name, *spec)
-    if isinstance(spec, tuple) and len(spec) == 2 and all(isinstance(day, date) for day in spec):
-        return Date(name, *spec)
+    if isinstance(spec, tuple) and len(spec) == 2:
+        days = [*map(_as_date, spec)]
+        if all(isinstance(day, date) for day in days):
+            return Date(name, *days)
     return Categorical(name, spec)
 
 
-def as_target(part: Feature, source: str) -> Target:
-    """Return what is said of the target: bounds or classes, and nothing else."""
+def as_target(part: Feature) -> Target:
+    """Return what is said of the target; refuse what only features can have."""
     keys = entry(part, "classes")
     if isinstance(part, Date) or len(keys) > 1:
         got = "dates" if isinstance(part, Date) else ", ".join([*keys][1:])
         raise InputError(
-            f"The target {part.name!r} in {source} must have bounds of numbers or classes, and nothing else. "
-            f"Got {got}. To predict a logarithm, say, make a column of it."
+            f"The target {part.name!r} must have bounds of numbers or classes, and nothing else. Got {got}. "
+            "To predict a logarithm, say, make a column of it."
         )
     return part
 
@@ -189,8 +191,9 @@ def _transform(name: str, options: Mapping[str, Any]) -> Transform:
 
 
 def _as_date(value: Any) -> Any:
-    """Return text that is a date, or a time, as that; leave anything else as it is."""
+    """Return text, or a time of pandas, that is a date or a time as that; leave anything else as it is."""
+    text = value.isoformat() if isinstance(value, datetime) else value
     try:
-        return (date if len(value) == 10 else datetime).fromisoformat(value)
+        return (date if len(text) == 10 else datetime).fromisoformat(text)
     except (TypeError, ValueError):
         return value

@@ -16,6 +16,7 @@ from cloister.errors import InputError, PrivateDataError
 from cloister.roster import group_labels, is_missing, task_ids
 from cloister.tables.codebook import Codebook
 from cloister.tables.frames import as_array, named_columns
+from cloister.tables.labelled import library_of
 from cloister.tasks import Tasks
 
 __all__ = ["Columns", "labels_by_task", "read_codebook", "split_groups", "split_table"]
@@ -32,6 +33,7 @@ class Columns:
     named: bool
     ids: Array
     groups: Array | None = None
+    library: str | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -55,7 +57,8 @@ def split_table(X: Any, task: str | int | None, tasks: ArrayLike | None) -> Colu
         ids = task_ids(tasks)
         if len(ids) != rows:
             raise InputError(f"tasks must name one task a row: X has {rows} rows, tasks has {len(ids)}.")
-        return Columns({k: v for k, v in columns.items() if k != task}, named, ids)
+        features = {k: v for k, v in columns.items() if k != task}
+        return Columns(features, named, ids, library=library_of(X))
     name = _column_name(task, named)
     if name not in columns:
         raise InputError(
@@ -66,7 +69,8 @@ def split_table(X: Any, task: str | int | None, tasks: ArrayLike | None) -> Colu
         ids = task_ids(_as_given(X, name, columns))
     except InputError as error:
         raise InputError(f"Column {task!r}: {error}") from None
-    return Columns({k: v for k, v in columns.items() if k != name}, named, ids)
+    features = {k: v for k, v in columns.items() if k != name}
+    return Columns(features, named, ids, library=library_of(X))
 
 
 def _as_given(X: Any, name: str, columns: dict[str, Array]) -> Any:
@@ -221,6 +225,8 @@ def refuse_missing(columns: Mapping[str, Array], ids: Array) -> None:
     for name, values in columns.items():
         if values.dtype.kind == "f":
             bad = ~np.isfinite(values)
+        elif values.dtype.kind == "M":
+            bad = np.isnat(values)
         elif values.dtype.kind == "O":
             bad = np.fromiter(map(is_missing, values), dtype=bool, count=len(values))
         else:

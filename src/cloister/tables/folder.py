@@ -59,9 +59,9 @@ Public: anyone may see these files.
                    of the vote. The guarantee is for all of them together, and so is the hash in head.txt
 
 Private: each file goes to its own task, and to nobody else.
-  models/NAME.json one task's own model. NAME is the task's id; where that is no safe name for a file, or too
-                   like another's, it is percent-encoded, and cut with a hash at its end if it is very long.
-                   The file says under "task" whose it is.
+  models/NAME.json one task's own model. NAME is the task's id; what is not safe in the name of a file is
+                   percent-encoded, and a very long name is cut, with a hash at its end. The file says under
+                   "task" whose it is.
   models/index.csv which file is whose, for you alone
 
 The folder is for its owner alone as it comes. To publish the public part, copy those files.
@@ -225,9 +225,8 @@ def write_run(folder: Path, run: TableRun, models: bool = True) -> None:
             home = private_folder(folder / "models")
             remove_drafts(home)  # of a process that was killed here
             files = file_names(map(str, run.ids.tolist()))
-            for i, (task, file) in enumerate(files.items()):
-                own = {name: array[i] for name, array in run.models.items()}
-                TaskModel.of(task, run.codebook, own).save(home / file, synced=False)
+            for model in run.task_models():
+                model.save(home / files[model.task], synced=False)
             write_index(home, files)
         sync_tree(folder)
 

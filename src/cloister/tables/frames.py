@@ -37,12 +37,20 @@ def named_columns(X: Any) -> tuple[dict[str, Array], bool]:
 
 
 def as_array(column: Any) -> Array:
-    """Return a column as an array; a missing category of pyarrow, which would become another one, as None."""
+    """Return a column as an array, without what NumPy would lose on the way.
+
+    A missing category of pyarrow is None (it would become another one), and times with a zone keep it.
+    """
     kind: Any = getattr(column, "type", None)
+    if hasattr(column, "to_pylist") and getattr(kind, "tz", None) is not None:
+        return np.array(column.to_pylist(), dtype=object)
+    if getattr(getattr(column, "dtype", None), "time_zone", None) is not None:
+        return np.array(column.to_list(), dtype=object)
     encoded = hasattr(column, "cast") and str(kind).startswith("dictionary")
     return np.asarray(column.cast(kind.value_type) if encoded else column)
 
 
 def _from_frame(series: Any) -> Array:
     native = series.to_native()
-    return as_array(native) if hasattr(native, "combine_chunks") else np.asarray(series.to_numpy())
+    zoned = getattr(series.dtype, "time_zone", None) is not None
+    return as_array(native if hasattr(native, "combine_chunks") else series if zoned else series.to_numpy())

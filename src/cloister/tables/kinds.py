@@ -160,7 +160,8 @@ class Categorical:
             f"levels of {self.name!r} must be a list of two or more different values, all text or all "
             f"numbers. Got {self.levels!r}. List every level that is publicly possible.",
         )
-        object.__setattr__(self, "levels", tuple(v.item() if isinstance(v, np.generic) else v for v in given))
+        object.__setattr__(self, "levels", tuple(map(_as_python, given)))
+        object.__setattr__(self, "missing", _as_python(self.missing))
         require(
             self.missing is None or (isinstance(self.missing, str | Real) and self.missing == self.missing),
             f"missing of {self.name!r} must be a level, listed or not. Got {self.missing!r}. Write the name "
@@ -234,7 +235,7 @@ class Date:
     missing : date or datetime, optional
         A public value that stands for missing ones, which then have an indicator column too.
     spelling : str, optional
-        How text has dates, in the codes of `strptime`: "%d.%m.%Y". By default as ISO 8601 has them.
+        How text has dates, in the codes of `strptime`: "%d.%m.%Y". As ISO 8601 has them they are read too.
 
     Examples
     --------
@@ -372,6 +373,10 @@ def block_bound(part: Feature) -> float:
 def require(holds: bool, sentence: str) -> None:
     if not holds:
         raise InputError(sentence)
+
+
+def _as_python(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def is_real(value: object) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-from cloister.algorithm import Wrapper
-from cloister.algorithms.located import Located
 from cloister.board.billboard import BoardView
 from cloister.plan import Plan
 from cloister.tables.codebook import Codebook, Numeric
@@ -20,7 +18,7 @@ def location_found(plan: Plan, board: BoardView, codebook: Codebook) -> str | No
     --------
     >>> import numpy as np
     >>> from cloister import Tasks, run
-    >>> from cloister.algorithms import SharedPrior
+    >>> from cloister.algorithms import Located, SharedPrior
     >>> from cloister.learners import Regression
     >>> book = Codebook((Numeric("age", 0, 100),), Numeric("kelvin", 0, 1000))
     >>> y = book.encode_target(296 + np.random.default_rng(0).normal(size=1600)).reshape(200, 8)
@@ -29,12 +27,9 @@ def location_found(plan: Plan, board: BoardView, codebook: Codebook) -> str | No
     >>> location_found(plan, run(plan, tasks, random_state=0).board, book)  # doctest: +ELLIPSIS
     'Targets were found around 29..., most within ... (asked privately, in 3 rounds); the bounds were 0 ...'
     """
-    algorithm = plan.algorithm
-    while isinstance(algorithm, Wrapper) and not isinstance(algorithm, Located):
-        algorithm = algorithm.inner
-    if not (isinstance(algorithm, Located) and isinstance(codebook.target, Numeric)):
+    found = plan.algorithm.location(board)
+    if found is None or not isinstance(codebook.target, Numeric):
         return None
-    found = algorithm.location(board)
     bounds = f"{codebook.target.low:g} to {codebook.target.high:g}"
     if not found.heard:
         return (

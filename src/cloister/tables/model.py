@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,10 @@ from cloister.errors import InputError
 from cloister.tables.codebook import Codebook, Numeric
 from cloister.tables.columns import encode_rows, row_count, split_table
 from cloister.tables.prediction import Index, class_probabilities, deviations, intervals, numbers
+from cloister.tables.units import in_user_units
+
+if TYPE_CHECKING:
+    from cloister.tables.task_summary import TaskSummary
 
 __all__ = ["Prior", "TaskModel", "no_posterior"]
 
@@ -33,6 +37,15 @@ class Prior:
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
+
+    @classmethod
+    def of(cls, codebook: Codebook, model: Mapping[str, Array]) -> Prior | None:
+        """Take one row of the board's models; None if it says nothing, or not how far tasks lie apart."""
+        if "covariance" not in model or not float(model.get("shared_weight", 0.0)) > 0:
+            return None
+        mean, covariance = in_user_units(codebook, model["coef"], model["covariance"])
+        deviation = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+        return cls(tuple(mean.tolist()), tuple(deviation.tolist()))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -101,6 +114,17 @@ class TaskModel:
         if not isinstance(self.codebook.target, Numeric):
             raise InputError("This model predicts classes; ask for predict_proba.")
         return intervals(self.codebook, *self._rows(X), coverage)
+
+    def summary(self) -> TaskSummary:
+        """Return the task's own page: coefficients, their standard errors, and how far they were shrunk.
+
+        Privacy
+        -------
+        Private: it is the task's alone, as the model is.
+        """
+        from cloister.tables.task_summary import summarize_task
+
+        return summarize_task(self)
 
     @property
     def arrays(self) -> States:

@@ -27,29 +27,29 @@ _MARKS = frozenset(" _-.,'()+&")
 
 
 def file_names(tasks: Iterable[str]) -> dict[str, str]:
-    """Return the name of each task's model file: its own where that is safe, or else `file_name`.
+    """Return the name of each task's model file: as people write it where that is safe, or else `file_name`.
 
-    Safe is a name of letters, digits and a few marks that means the same on every file system, and that no
-    other task's is like on one that does not tell capitals apart.
+    Letters, digits and a few marks stay, anything else is percent-encoded. Safe is what means the same on
+    every file system and is like no other task's on one that does not tell capitals apart.
 
     Examples
     --------
-    >>> file_names(["Elm", "Müller 2", "Oak", "oak", "../Ash", "CON"])  # doctest: +NORMALIZE_WHITESPACE
+    >>> file_names(["Elm", "Müller 2", "Oak", "oak", "Ash/Yew", "../Ash"])  # doctest: +NORMALIZE_WHITESPACE
     {'Elm': 'Elm.json', 'Müller 2': 'Müller 2.json', 'Oak': '%4Fak.json', 'oak': 'oak.json',
-     '../Ash': '%2E%2E%2F%41sh.json', 'CON': '%43%4F%4E.json'}
+     'Ash/Yew': 'Ash%2FYew.json', '../Ash': '%2E%2E%2F%41sh.json'}
     """
     names = list(tasks)
     alike = Counter(map(_folded, names))
-    return {
-        task: f"{task}.json" if _is_safe(task) and alike[_folded(task)] == 1 else file_name(task)
-        for task in names
-    }
+    return {task: names_of_files(task)[0] if alike[_folded(task)] == 1 else file_name(task) for task in names}
 
 
 def names_of_files(task: str) -> tuple[str, ...]:
-    """Return the names that a task's model file may have, whoever else was in the run."""
-    encoded = file_name(task)
-    return (f"{task}.json", encoded) if _is_safe(task) and encoded != f"{task}.json" else (encoded,)
+    """Return the names that a task's model file may have, the best first, whoever else was in the run.
+
+    No two tasks have one in common: `urllib.parse.unquote` gives the id back from all but cut ones.
+    """
+    plain = "".join(c if _is_plain(c) else _percent(c) for c in task)
+    return tuple(dict.fromkeys([*([f"{plain}.json"] if _is_safe(plain) else []), file_name(task)]))
 
 
 def on_disk(folder: Path) -> dict[str, Path]:
@@ -88,18 +88,23 @@ def write_index(folder: Path, files: dict[str, str]) -> None:
     write_private(folder / INDEX, text.getvalue().encode(), synced=False)
 
 
-def _is_safe(task: str) -> bool:
+def _is_plain(character: str) -> bool:
+    same = unicodedata.normalize("NFKC", character) == character
+    return same and (character.isalnum() or character in _MARKS)
+
+
+def _is_safe(name: str) -> bool:
     """Say whether a name is one and the same file on every file system, and no place or option anywhere."""
-    plain = all(c.isalnum() or c in _MARKS for c in task) and unicodedata.normalize("NFKC", task) == task
-    ends = task[:1].isalnum() and (task[-1:].isalnum() or task[-1:] == ")") and ".." not in task
-    device = _DEVICES.fullmatch(task.split(".")[0].rstrip().casefold())
-    held = task.isascii() or sys.getfilesystemencoding().lower() in ("utf-8", "utf8")
-    return plain and ends and not device and held and len(task.encode()) <= _LONGEST
+    ends = re.fullmatch(r"[\w%].*[\w)]|\w", name) is not None and name[0] != "_" and ".." not in name
+    device = _DEVICES.fullmatch(name.split(".")[0].rstrip().casefold())
+    composed = unicodedata.normalize("NFC", name) == name
+    held = name.isascii() or sys.getfilesystemencoding().lower() in ("utf-8", "utf8")
+    return ends and not device and composed and held and len(name.encode()) <= _LONGEST
 
 
 def _folded(task: str) -> str:
     """Return what a file system that does not tell capitals apart might take a name for."""
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", task).casefold())
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", task).upper().casefold())
 
 
 def _percent(character: str) -> str:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
+from decimal import Decimal
 from itertools import repeat
 from numbers import Real
 from typing import Any, Literal, TypeVar
@@ -38,7 +40,7 @@ T = TypeVar("T")
 Kind = Literal["numeric", "text", "boolean", "date"]
 
 #: Words that say that a cell is missing, unless they are listed levels; capitals do not count.
-_MISSING_WORDS = frozenset({"", "na", "n/a", "nan", "null", "none"})
+_MISSING_WORDS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none"})
 _BOOLEAN_WORDS = {"true": True, "t": True, "yes": True, "y": True, "1": True} | {
     "false": False,
     "f": False,
@@ -79,7 +81,7 @@ def is_number(cell: str) -> bool:
 
 
 def says_missing(value: object) -> bool:
-    """Say whether a cell is empty, or says NA, N/A, NaN, null or None.
+    """Say whether a cell is empty, or says NA, N/A, #N/A, NaN, null or None.
 
     Examples
     --------
@@ -102,7 +104,7 @@ def kind_of(column: Array) -> Kind:
     if column.dtype.kind in "fM":
         return "numeric" if column.dtype.kind == "f" else "date"
     known = {cell for cell in column.tolist() if not says_missing(cell)}
-    if known and all(str(cell).strip().lower() in _BOOLEAN_WORDS for cell in known):
+    if known and all(str(cell).strip().lower() in ("true", "false", "yes", "no") for cell in known):
         return "boolean"
     return "date" if known and not any(np.isinf(_days(cell, None)) for cell in known) else "text"
 
@@ -119,11 +121,11 @@ def read_numbers(column: Array) -> Reading:
 
 def _number(cell: Any) -> float:
     """Return a number, NaN for a missing cell, or infinity for what is no number."""
-    if isinstance(cell, str):
-        if is_number(cell):
+    if isinstance(cell, Real | Decimal) or (isinstance(cell, str) and is_number(cell)):
+        try:
             return float(cell)
-    elif isinstance(cell, Real) or hasattr(cell, "as_tuple"):  # a decimal
-        return float(cell)
+        except OverflowError:
+            return np.inf
     return np.nan if says_missing(cell) else np.inf
 
 
@@ -138,6 +140,8 @@ def read_levels(column: Array, positions: Mapping[Any, int]) -> Reading:
         found = np.fromiter(map(positions.get, cells, repeat(_WRONG)), np.int64, count=len(cells))
     except TypeError:  # a cell that cannot be looked up, such as a list
         found = np.full(len(cells), _WRONG)
+    if column.dtype.kind == "f":
+        found[np.isnan(column)] = _MISSING
     odd = np.flatnonzero(found == _WRONG)
     if len(odd):
         look_up = _cached(_level_of(positions))
@@ -147,7 +151,7 @@ def read_levels(column: Array, positions: Mapping[Any, int]) -> Reading:
 
 def _level_of(positions: Mapping[Any, int]) -> Callable[[Any], int]:
     boolean = sum(isinstance(level, bool) for level in positions) == 2
-    text = {unicodedata.normalize("NFC", str(k).strip()): i for k, i in positions.items()}
+    text = {_plain(level) if isinstance(level, str) else _written(level): i for level, i in positions.items()}
 
     def look_up(cell: Any) -> int:
         written = _written(cell)
@@ -162,7 +166,7 @@ def _level_of(positions: Mapping[Any, int]) -> Callable[[Any], int]:
 def _written(cell: Any) -> str:
     """Return a cell as one writes it: whole numbers without a point."""
     if isinstance(cell, str):
-        cell = unicodedata.normalize("NFC", cell.strip())
+        cell = _plain(cell)
         if not is_number(cell) or cell.isdigit():
             return str(cell)
         cell = float(cell)
@@ -171,8 +175,12 @@ def _written(cell: Any) -> str:
     return str(cell)
 
 
+def _plain(text: str) -> str:
+    return unicodedata.normalize("NFC", text.strip())
+
+
 def read_dates(column: Array, spelling: str | None) -> Reading:
-    """Read days since 1970, with fractions, from dates, times, or text: as `spelling` says, or ISO 8601."""
+    """Read days since 1970, with fractions, from dates, times, or text as `spelling` or ISO 8601 has them."""
     if column.dtype.kind == "M":
         days = column.astype("M8[us]").astype(np.int64) / 86_400e6
         days[np.isnat(column)] = np.nan
@@ -199,11 +207,17 @@ def _days(cell: Any, spelling: str | None) -> float:
         return np.nan
     try:
         if isinstance(cell, str):
-            text = cell.strip()
-            cell = datetime.fromisoformat(text) if spelling is None else datetime.strptime(text, spelling)
+            cell = _date_of(cell.strip(), spelling)
         return days_since_1970(cell) if isinstance(cell, date) else np.inf
     except (TypeError, ValueError, OverflowError):  # no date, or one with a time zone
         return np.inf
+
+
+def _date_of(text: str, spelling: str | None) -> datetime:
+    if spelling is not None:
+        with suppress(ValueError):
+            return datetime.strptime(text, spelling)
+    return datetime.fromisoformat(text)
 
 
 def _cached(function: Callable[[Any], T]) -> Callable[[Any], T]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from cloister.arrays import Array
 from cloister.errors import InputError
 from cloister.roster import task_ids, task_name
-from cloister.tables.codebook import Categorical, Codebook
+from cloister.tables.codebook import Categorical, Codebook, Date, Feature
 from cloister.tables.files import read_table
 
 __all__ = ["Rows", "codebook_table", "own_rows", "read_rows", "task_column"]
@@ -66,12 +66,19 @@ def read_rows(path: Path, codebook: Codebook, target: bool) -> Rows:
 def codebook_table(path: Path, codebook: Codebook, target: bool) -> dict[str, Array]:
     """Read a file's columns as its codebook means them; refuse one that lacks a column."""
     needed = [*codebook.features, *([codebook.target] if target else [])]
-    text = [part.name for part in needed if isinstance(part, Categorical) and isinstance(part.levels[0], str)]
+    text = [part.name for part in needed if _is_text(part)]
     table = read_table(path, text=[*text, *([] if codebook.task is None else [codebook.task])])
     for part in needed:
         if part.name not in table:
             raise _no_column(path, part.name)
     return table
+
+
+def _is_text(part: Feature) -> bool:
+    """Say whether cells mean what is written: 007 is no 7, and 20240531 may be a date."""
+    if isinstance(part, Categorical):
+        return isinstance(part.levels[0], str)
+    return isinstance(part, Date) and part.spelling is not None
 
 
 def own_rows(path: Path, codebook: Codebook, task: str) -> Rows:

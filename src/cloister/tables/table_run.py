@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +13,6 @@ import numpy as np
 import tomli_w
 from numpy.typing import ArrayLike
 
-from cloister.algorithm import Algorithm, Wrapper
 from cloister.arrays import Array, States
 from cloister.board.billboard import Billboard
 from cloister.board.storage import write_file
@@ -28,9 +27,11 @@ from cloister.tables.choice import Choice
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import encode_rows, has_column, one_task, split_groups
 from cloister.tables.location import location_found
-from cloister.tables.model import TaskModel
+from cloister.tables.model import Prior, TaskModel
 from cloister.tables.prediction import Index, predicted_columns
 from cloister.tables.scaling import OwnScaling
+from cloister.tables.summarize import summarize
+from cloister.tables.summary import Summary
 from cloister.tasks import Tasks
 
 __all__ = ["EstimatorSettings", "TableRun"]
@@ -99,12 +100,6 @@ class EstimatorSettings:
             return text if self.ids == "text" else text.astype(self.ids)
         except ValueError:
             raise InputError("Task ids were numbers in fit and are text here. Pass them as in fit.") from None
-
-
-def _kind(algorithm: Algorithm) -> str:
-    """Name an algorithm, with what is inside of it."""
-    name = type(algorithm).__name__
-    return f"{name}({_kind(algorithm.inner)})" if isinstance(algorithm, Wrapper) else name
 
 
 def _plain(value: Any) -> Any:
@@ -215,22 +210,16 @@ class TableRun:
             return location_found(self.plan, self.board, self.units)
         return None
 
-    def summary(self) -> str:
-        """Say what was run, promised and found, and the board's model of a task without rows: all public."""
-        kind, rounds = _kind(self.plan.algorithm), len(self.plan.rounds)
-        parts = [f"{kind} over {self.plan.n_tasks} tasks, {rounds} rounds.", str(self.guarantee)]
-        if self.location:
-            parts.append(self.location)
-        try:
-            model = TaskModel.of("", self.codebook, {name: rows[0] for name, rows in self.newcomer().items()})
-        except InputError:  # the board has none
-            return "\n\n".join(parts)
-        weights = np.column_stack([np.atleast_1d(model.intercept), np.atleast_2d(model.coef)]).T
-        lines = (
-            f"  {name:<24}" + "".join(f"{weight:>12.4g}" for weight in row)
-            for name, row in zip(("intercept", *self.codebook.column_names), weights, strict=True)
-        )
-        return "\n\n".join([*parts, "\n".join(["For a task without rows the board has:", *lines])])
+    def summary(self, library: str | None = None) -> Summary:
+        """Say what the board has found: coefficients of the population, with standard errors. Public.
+
+        Parameters
+        ----------
+        library : str, optional
+            What `Summary.to_frame` makes.
+        """
+        codebook = self.units if isinstance(self.units, Codebook) else None
+        return summarize(self.plan, self.board, codebook, self.guarantee, library)
 
     def predict(self, X: object, tasks: ArrayLike | None = None) -> Array:
         """Predict each row by its own task's model, or by the board's for a task without one."""
@@ -262,14 +251,38 @@ class TableRun:
     ) -> TaskModel:
         """Return the model that one task computes at home from its encoded rows."""
         models = compute(self.plan, self.board, own)
-        return TaskModel.of(str(task), self.codebook, {name: array[0] for name, array in models.items()})
+        model = {name: array[0] for name, array in models.items()}
+        group = None if own.groups is None else str(own.groups[0])
+        return TaskModel.of(str(task), self.codebook, model, self._priors().get(group))
 
     def task_model(self, task: object) -> TaskModel:
         found = np.flatnonzero(self.ids == task_name(task))
         if not len(found):
             raise InputError(f"There is no model of task {task!r} here. Use replay with the task's own rows.")
-        own = {name: array[found[0]] for name, array in self.models.items()}
-        return TaskModel.of(str(task), self.codebook, own)
+        return next(self.task_models(found))
+
+    def task_models(self, which: Index | None = None) -> Iterator[TaskModel]:
+        """Yield the models of all tasks that are here, or of some by their positions in `ids`."""
+        priors = self._priors()
+        for i in range(len(self.ids)) if which is None else which.tolist():
+            own = {name: array[i] for name, array in self.models.items()}
+            task = str(self.ids[i])
+            prior = priors.get(self.groups.get(task), priors.get(None))
+            yield TaskModel.of(task, self.codebook, own, prior)
+
+    def _priors(self) -> dict[str | None, Prior]:
+        """Return what the board says of tasks without rows: of any (None), and of those in each group."""
+        if not self.plan.rounds:
+            return {}
+        try:
+            board = self.newcomer()
+        except InputError:  # it says nothing
+            return {}
+        known = self.plan.algorithm.groups
+        labels = (None, *(() if known is None else known.names))
+        rows = ({name: array[i] for name, array in board.items()} for i in range(len(labels)))
+        found = zip(labels, (Prior.of(self.codebook, row) for row in rows), strict=True)
+        return {label: prior for label, prior in found if prior is not None}
 
     def export(self, task: object, path: str | os.PathLike[str]) -> Path:
         """Write one task's own model to a file, to be handed to that task alone."""

@@ -18,10 +18,11 @@ from cloister.algorithms.structures.moving_mean import (
 )
 from cloister.algorithms.structures.noisy_covariance import covariance_factors
 from cloister.arrays import Array, Floats, Public, States
-from cloister.channel import Channel, MeanAndOuter, unsvec
+from cloister.channel import Channel, MeanAndOuter
 from cloister.earlier import EarlierPrior
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate
+from cloister.lifts import unsvec
 
 if TYPE_CHECKING:
     from cloister.board.billboard import BoardView, Release
@@ -43,8 +44,14 @@ class Joint:
     start_from: EarlierPrior | None = None
 
     buys_scale = True
+    several_classes = False
+    groups = None
     #: Share of the message that is the mean: while the mean moves (or at first), and while it stands still.
     moving, standing = 0.4, 0.15
+
+    @property
+    def for_groups(self) -> Joint:
+        return self
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
         return short_rounds(size, n_tasks, mu)

@@ -40,6 +40,12 @@ class Mean:
     start_from: EarlierPrior | None = None
 
     buys_scale = True
+    several_classes = True
+    groups = None
+
+    @property
+    def for_groups(self) -> Mean:
+        return self
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
         return short_rounds(size, n_tasks, mu)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cloister.algorithms.structures.mean import Mean
 from cloister.algorithms.structures.moving_mean import (
     OWN_UNITS,
     descend,
@@ -50,11 +51,17 @@ class FeatureRelevance:
     """
 
     buys_scale = True
+    several_classes = True
+    groups = None
     start_from = None
     #: Share of the message that is the mean: from here on it does not pay for the squares, under replace.
     share = 2 / 3
     #: Least variance of a feature's prior, of an average of 1.
     floor = 0.03
+
+    @property
+    def for_groups(self) -> Mean:
+        return Mean()
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
         return short_rounds(size, n_tasks, mu)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from cloister.arrays import Array, Floats, Public, States
 from cloister.channel import Channel
 from cloister.earlier import EarlierPrior
+from cloister.groups import Groups
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate
 
@@ -22,6 +23,18 @@ class Structure(Protocol):
 
     #: Whether a small share of the budget buys the scale of the prior.
     buys_scale: bool
+
+    @property
+    def several_classes(self) -> bool:
+        """Whether tasks may have more than two classes."""
+
+    @property
+    def groups(self) -> Groups | None:
+        """The public groups that it tells apart, if it does."""
+
+    @property
+    def for_groups(self) -> Structure | None:
+        """What it says that groups can have too, a mean at least; None if it says no mean."""
 
     @property
     def start_from(self) -> EarlierPrior | None:

@@ -9,9 +9,10 @@ import numpy as np
 
 from cloister.algorithms.structures.noisy_covariance import compose, edge, factor_of, lifted, spikes
 from cloister.arrays import Array, Floats, Public, States
-from cloister.channel import Channel, Outer, unsvec
+from cloister.channel import Channel, Outer
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate
+from cloister.lifts import unsvec
 
 if TYPE_CHECKING:
     from cloister.board.billboard import BoardView, Release
@@ -29,6 +30,9 @@ class Subspace:
     """Tasks say the outer product of their own direction: for weights in a common subspace, mean useless."""
 
     buys_scale = False
+    several_classes = False
+    groups = None
+    for_groups = None
     start_from = None
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:

@@ -26,6 +26,9 @@ class Support:
     """Tasks say how much of their own direction lies on each coordinate: for a common support."""
 
     buys_scale = False
+    several_classes = False
+    groups = None
+    for_groups = None
     start_from = None
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:

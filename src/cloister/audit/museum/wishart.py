@@ -19,7 +19,8 @@ from cloister.arrays import Floats
 from cloister.audit.fixtures import PublishedWishart, TaskRelationship
 from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
 from cloister.audit.museum.noise import Shipped
-from cloister.channel import Outer, Relation, unsvec
+from cloister.channel import Outer, Relation
+from cloister.lifts import unsvec
 from cloister.privacy import gaussian_dp
 
 __all__ = [

@@ -1,0 +1,168 @@
+"""Read a summary off a plan and its finished board, in the user's units: public, hence free."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from cloister.algorithm import Algorithm, Wrapper
+from cloister.arrays import Floats, States
+from cloister.board.billboard import BoardView
+from cloister.errors import InputError
+from cloister.plan import Plan
+from cloister.population import Population
+from cloister.privacy.guarantee import Guarantee
+from cloister.privacy.mechanisms import Gaussian, NoNoise
+from cloister.privacy.sampling import Everyone
+from cloister.tables.codebook import Categorical, Codebook
+from cloister.tables.location import location_found
+from cloister.tables.summary import Coefficient, Summary
+from cloister.tables.units import coefficient_names, in_user_units
+
+__all__ = ["summarize"]
+
+NOTHING_SAID = "Nothing left any task: there is nothing to say about all of them."
+NO_MODEL = (
+    "The board has no coefficients: tasks share the directions or the columns that their weights lie in, and "
+    "a task without rows is predicted in the middle of the target's bounds."
+)
+MEAN_OF_MODELS = "The board has a mean of models, and no error of it."
+UNHEARD = "The mean of the tasks' coefficients was not heard above the noise."
+SOME_UNHEARD = "Coefficients that are not heard lie too close to zero to stand out of the noise."
+STARTED = (
+    "Tasks were not heard to differ from the earlier board, {source}: new tasks get the coefficients there."
+)
+FROM_EARLIER = "This run starts from the earlier board {source}; estimates are of its own tasks."
+SPREAD = (
+    "Standard deviations between tasks are what the shared prior lets tasks differ by, or the scatter of "
+    "what they said if that is less: take them for right within a factor of two."
+)
+SPREAD_UNHEARD = "How far tasks lie apart was not heard above the noise."
+RESIDUAL_UNHEARD = "The residual scale was not heard above the noise."
+#: Why there are no standard errors.
+CLASSES = (
+    "No standard errors for classes: log-odds of tasks with few rows are biased, by more than the noise and "
+    "by an amount that the board does not know."
+)
+DEPENDENT = "No standard errors: noise or tasks of one round are not independent of the next."
+NO_SCATTER = "No standard errors: this structure does not ask how tasks scatter, which they depend on."
+UNSURE = "No standard errors: too little was heard to tell how strongly the tasks' rows answer."
+
+
+def summarize(
+    plan: Plan,
+    board: BoardView,
+    codebook: Codebook | None,
+    guarantee: Guarantee,
+    library: str | None = None,
+) -> Summary:
+    """Say what a finished board has found.
+
+    Parameters
+    ----------
+    plan, board : Plan, Billboard
+        What was run, and every release of it.
+    codebook : Codebook, optional
+        The units of the user; without one there are no coefficients.
+    guarantee : Guarantee
+        What was promised.
+    library : str, optional
+        What `Summary.to_frame` makes.
+    """
+    algorithm = plan.algorithm
+    groups = None if algorithm.groups is None else len(algorithm.groups)
+    blank = Summary(_kind(algorithm), plan.n_tasks, len(plan.rounds), guarantee, groups, library=library)
+    if not plan.rounds:
+        return replace(blank, notes=(NOTHING_SAID,))
+    try:
+        new = algorithm.newcomer(board)
+    except InputError as error:
+        return replace(blank, notes=(str(error),))
+    if codebook is None:
+        return blank
+    found = algorithm.population(board)
+    if found is not None:
+        return _of_population(blank, plan, board, codebook, found, new)
+    if not new["coef"][0].any():
+        return replace(blank, notes=(NO_MODEL,))
+    values = in_user_units(codebook, new["coef"][0])[0].tolist()
+    means = zip(coefficient_names(codebook), values, strict=True)
+    means_only = tuple(Coefficient(name, new_task=value) for name, value in means)
+    return replace(blank, coefficients=means_only, notes=(MEAN_OF_MODELS,))
+
+
+def _of_population(
+    blank: Summary, plan: Plan, board: BoardView, codebook: Codebook, found: Population, new: States
+) -> Summary:
+    notes, size = _what_was_found(plan, board, codebook, found), len(found.heard)
+    estimates, errors = np.full(size, np.nan), np.full(size, np.nan)
+    model = in_user_units(codebook, new["coef"][0])[0]
+    if found.mean is not None:
+        why_not = _no_errors(plan, codebook, found)
+        values, covariance = in_user_units(codebook, found.mean, found.covariance)
+        values = model if codebook.classes is not None else values  # what few rows bias is not sharpened
+        estimates = np.where(found.heard, values, np.nan)
+        if why_not is None:
+            errors = np.where(found.heard, np.sqrt(np.diag(covariance)), np.nan)
+        notes += [SOME_UNHEARD] * (not found.heard.all()) + ([] if why_not is None else [why_not])
+    spread, correlations = np.full(size, np.nan), None
+    if found.spread is not None:
+        between = in_user_units(codebook, new["coef"][0], found.spread)[1]
+        spread = np.sqrt(np.maximum(np.diag(between), 0.0))
+        if np.count_nonzero(found.spread - np.diag(np.diag(found.spread))):
+            matrix = between / np.maximum(np.outer(spread, spread), 1e-300)
+            correlations = tuple(tuple(row) for row in matrix.tolist())
+    notes.append(SPREAD_UNHEARD if found.spread is None else SPREAD)
+    residual = None
+    if codebook.classes is None:
+        residual = None if found.residual is None else math.sqrt(found.residual) * codebook.target_scale
+        notes += [RESIDUAL_UNHEARD] * (residual is None)
+    news = np.where(new["shared_weight"][0] > 0, model, np.nan)
+    columns = map(_plain, (estimates, errors, spread, news))
+    return replace(
+        blank,
+        coefficients=tuple(map(Coefficient, coefficient_names(codebook), *columns)),
+        correlations=correlations,
+        residual=residual,
+        explained=found.explained,
+        notes=tuple(notes),
+    )
+
+
+def _what_was_found(plan: Plan, board: BoardView, codebook: Codebook, found: Population) -> list[str]:
+    """Say where targets are, what coefficients are relative to, and whether a mean was heard."""
+    notes, earlier = [], plan.algorithm.start_from
+    where = location_found(plan, board, codebook)
+    if where:
+        notes.append(where)
+    if isinstance(codebook.target, Categorical):
+        goal = codebook.target
+        notes.append(f"Coefficients are log-odds against {goal.name} = {goal.levels[0]}.")
+    if earlier is not None:
+        notes.append((STARTED if found.mean is None else FROM_EARLIER).format(source=earlier.source[:16]))
+    elif found.mean is None:
+        notes.append(UNHEARD)
+    return notes
+
+
+def _no_errors(plan: Plan, codebook: Codebook, found: Population) -> str | None:
+    """Say why there are no standard errors, if there are none."""
+    if codebook.classes is not None:
+        return CLASSES
+    if not isinstance(plan.sampling, Everyone) or not isinstance(plan.mechanism, Gaussian | NoNoise):
+        return DEPENDENT
+    if found.scatter is None:
+        return NO_SCATTER
+    return UNSURE if found.covariance is None else None
+
+
+def _plain(values: Floats) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in values.tolist()]
+
+
+def _kind(algorithm: Algorithm) -> str:
+    """Name an algorithm, with what is inside of it."""
+    name = type(algorithm).__name__
+    return f"{name}({_kind(algorithm.inner)})" if isinstance(algorithm, Wrapper) else name

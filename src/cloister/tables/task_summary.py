@@ -1,0 +1,146 @@
+"""One task's own page: its coefficients, how surely, and how far they were drawn to the shared prior."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from cloister.tables.labelled import data_frame
+from cloister.tables.model import TaskModel
+from cloister.tables.printed import as_html, as_text, number, wrapped
+from cloister.tables.units import coefficient_names, in_user_units
+
+__all__ = ["OwnCoefficient", "TaskSummary", "summarize_task"]
+
+
+@dataclass(frozen=True)
+class OwnCoefficient:
+    """A coefficient of one task, in the user's units; None stands for what its model does not know.
+
+    Attributes
+    ----------
+    name : str
+        Of the column; with several classes, of the class and the column.
+    estimate, std_error : float
+        Posterior mean and standard deviation.
+    prior, prior_sd : float, optional
+        What the board says of a task without rows, and how far tasks may lie from it.
+    from_rows : float, optional
+        How much of the prior's variance the own rows have taken away: 0, they say nothing of it; 1, all.
+    """
+
+    name: str
+    estimate: float
+    std_error: float | None = None
+    prior: float | None = None
+    prior_sd: float | None = None
+    from_rows: float | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class TaskSummary:
+    """One task's model in a page. Private: it is that task's, as its model is.
+
+    Attributes
+    ----------
+    task : str
+        Whose it is.
+    coefficients : tuple of OwnCoefficient
+        Intercept first.
+    rows : float, optional
+        How many rows it was made of; the sum of their weights, if they have any.
+    shared_weight : float, optional
+        Weight of the shared priors by the evidence of the own rows; what is left is the own prior's.
+    residual : float, optional
+        Standard deviation of the noise.
+    """
+
+    task: str
+    coefficients: tuple[OwnCoefficient, ...]
+    rows: float | None = None
+    shared_weight: float | None = None
+    residual: float | None = None
+
+    def __str__(self) -> str:
+        return "\n\n".join([self._title, as_text(*self._table), *map(wrapped, self._sentences)])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        below = "".join(f"<p>{escape(sentence)}</p>" for sentence in self._sentences)
+        return f"<p><b>{escape(self._title)}</b></p>{as_html(*self._table)}{below}"
+
+    @property
+    def _title(self) -> str:
+        rows = "" if self.rows is None else f", {self.rows:g} rows"
+        return f"Task {self.task}{rows}. Private: for this task alone"
+
+    @property
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        formats: dict[str, tuple[str, Callable[[float | None], str]]] = {
+            "estimate": ("estimate", number),
+            "std_error": ("std. error", number),
+            "prior": ("prior", number),
+            "prior_sd": ("prior sd", number),
+            "from_rows": ("from own rows", _percent),
+        }
+        known = [name for name in formats if any(getattr(c, name) is not None for c in self.coefficients)]
+        rows = [[c.name, *(formats[k][1](getattr(c, k)) for k in known)] for c in self.coefficients]
+        return ["", *(formats[k][0] for k in known)], rows
+
+    @property
+    def _sentences(self) -> list[str]:
+        found = []
+        if self.residual is not None:
+            found.append(f"Residual scale: {number(self.residual)}")
+        weight = self.shared_weight
+        if weight is not None:
+            found.append(
+                f"By the evidence of its rows, the priors that tasks share have {weight:.0%} of the weight, "
+                f"and its own, which knows nothing of others, {1 - weight:.0%}."
+            )
+        if any(c.from_rows is not None for c in self.coefficients):
+            found.append(
+                "From own rows: how much less is unknown of a coefficient than the prior leaves open. The "
+                "less it is, the closer the coefficient was drawn to the prior."
+            )
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that strict JSON can hold; None for what is not known."""
+        return vars(self) | {"coefficients": [dict(vars(c)) for c in self.coefficients]}
+
+    def to_frame(self, library: str | None = None) -> Any:
+        """Return the coefficients as a data frame, one row each; NaN for what is not known."""
+        columns: dict[str, list[Any]] = {"name": [c.name for c in self.coefficients]}
+        for name in ("estimate", "std_error", "prior", "prior_sd", "from_rows"):
+            values = [getattr(c, name) for c in self.coefficients]
+            columns[name] = [math.nan if value is None else value for value in values]
+        return data_frame(columns, library)
+
+
+def summarize_task(model: TaskModel) -> TaskSummary:
+    """Read a task's page off its own model."""
+    known = bool(np.isfinite(model.covariance).all())
+    values, covariance = in_user_units(model.codebook, model.weights, model.covariance if known else None)
+    errors = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    coefficients = []
+    for i, name in enumerate(coefficient_names(model.codebook)):
+        own = OwnCoefficient(name, float(values[i]), float(errors[i]) if known else None)
+        if model.prior is not None and known:
+            mean, deviation = model.prior.mean[i], model.prior.deviation[i]
+            left = min(1.0, float(errors[i]) / deviation) if deviation > 0 else 1.0
+            own = OwnCoefficient(name, own.estimate, own.std_error, mean, deviation, 1 - left**2)
+        coefficients.append(own)
+    residual = None if model.noise is None else math.sqrt(model.noise) * model.codebook.target_scale
+    rows, weight = (model.facts.get(name) for name in ("rows", "shared_weight"))
+    return TaskSummary(model.task, tuple(coefficients), rows, weight, residual)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
