@@ -103,8 +103,9 @@ def _shape(part: Numeric) -> tuple[Any, Floats]:
         indicators = OneHotEncoder(categories=[np.arange(len(every))], sparse_output=False)
         return make_pipeline(clip, steps, indicators), every[:, 1:]
     if isinstance(part.transform, Spline):
-        knots = [part.low] * 4 + list(part.transform.knots) + [part.high] * 4
-        curves = [BSpline(knots, one, 3) for one in np.eye(len(knots) - 4)[1:]]
+        knots = [part.low] * 2 + list(part.transform.knots) + [part.high] * 2
+        peaks = np.delete(np.eye(len(knots) - 2), part.transform.reference, axis=0)
+        curves = [BSpline(knots, peak, 1) for peak in peaks]
         union = FeatureUnion(
             [(f"spline {i}", FunctionTransformer(curve)) for i, curve in enumerate(curves, 1)]
         )
