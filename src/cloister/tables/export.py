@@ -101,7 +101,8 @@ def _shape(part: Numeric) -> tuple[Any, Floats]:
         steps = FunctionTransformer(np.digitize, kw_args={"bins": list(part.transform.points)})
         every = np.eye(len(part.transform.points) + 1)
         indicators = OneHotEncoder(categories=[np.arange(len(every))], sparse_output=False)
-        return make_pipeline(clip, steps, indicators), every[:, 1:]
+        others = np.delete(every, part.transform.reference, axis=1)
+        return make_pipeline(clip, steps, indicators), others
     if isinstance(part.transform, Spline):
         knots = [part.low] * 2 + list(part.transform.knots) + [part.high] * 2
         peaks = np.delete(np.eye(len(knots) - 2), part.transform.reference, axis=0)

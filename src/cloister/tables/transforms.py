@@ -89,15 +89,15 @@ IDENTITY = Monotone()
 
 @dataclass(frozen=True)
 class Cuts:
-    """Steps between public cut points: an indicator for each interval but the first.
+    """Steps between public cut points: an indicator for each interval but the middle one, the reference.
 
     Examples
     --------
     >>> Cuts((18, 65)).names("age", 0, 120)
-    ('age[18,65)', 'age[65,120]')
+    ('age[0,18)', 'age[65,120]')
     >>> Cuts((18, 65)).columns(np.array([17.0, 18.0, 90.0]), 0, 120)
-    array([[0., 0.],
-           [1., 0.],
+    array([[1., 0.],
+           [0., 0.],
            [0., 1.]])
     """
 
@@ -106,19 +106,26 @@ class Cuts:
     def __post_init__(self) -> None:
         object.__setattr__(self, "points", tuple(map(float, self.points)))
 
+    @property
+    def reference(self) -> int:
+        """Which interval has no column."""
+        return len(self.points) // 2
+
     def check(self, name: str, low: float, high: float) -> None:
         _check_inside("cuts", name, self.points, low, high)
 
     def names(self, name: str, low: float, high: float) -> tuple[str, ...]:
-        between = (f"{name}[{start:g},{end:g})" for start, end in pairwise(self.points))
-        return (*between, f"{name}[{self.points[-1]:g},{high:g}]")
+        every = [f"{name}[{start:g},{end:g})" for start, end in pairwise((low, *self.points))]
+        every.append(f"{name}[{self.points[-1]:g},{high:g}]")
+        return (*every[: self.reference], *every[self.reference + 1 :])
 
     def affine(self, low: float, high: float) -> tuple[float, float]:
         return 0.0, 1.0
 
     def columns(self, values: Floats, low: float, high: float) -> Floats:
         interval = np.searchsorted(self.points, values, side="right")
-        return np.asarray(interval[:, None] == np.arange(1, len(self.points) + 1), dtype=np.float64)
+        others = np.delete(np.arange(len(self.points) + 1), self.reference)
+        return np.asarray(interval[:, None] == others, dtype=np.float64)
 
 
 @dataclass(frozen=True)
