@@ -226,11 +226,12 @@ class Located(Wrapper):
 
 def _to_codebook(models: States, constant: Floats, board: BoardView) -> States:
     """Return models of the targets in the codebook's units, for rows with such a constant in front."""
-    unit, coef = float(board["located_unit"]), np.array(models["coef"])
-    coef *= unit
-    coef[:, 0] += float(board["located_center"]) / constant
+    unit, center = float(board["located_unit"]), float(board["located_center"]) / constant
+    weights = {name: unit * models[name] for name in ("coef", "alone") if name in models}
+    for one in weights.values():
+        one[:, 0] += center
     squares = {name: unit**2 * models[name] for name in ("covariance", "noise") if name in models}
-    return models | {"coef": coef} | squares
+    return models | weights | squares
 
 
 _CHANNEL = Channel(BINS, 1.0, Absolute())

@@ -304,5 +304,7 @@ def _to_user_units(models: States, scalings: list[OwnScaling]) -> States:
     coef[:, 0, 0] += math.sqrt(width) * middle
     spreads = models["covariance"].reshape(m, weights.shape[1], width, weights.shape[1], width)
     spreads = np.einsum("mij,mqjrk,mlk->mqirl", turn, spreads, turn)
-    out = models | {"coef": coef.reshape(m, -1), "covariance": spreads.reshape(models["covariance"].shape)}
+    coef = coef.reshape(m, -1)
+    out = models | {"coef": coef, "covariance": spreads.reshape(models["covariance"].shape)}
+    out |= {"alone": coef} if "alone" in models else {}
     return out | ({"noise": models["noise"] * scale**2} if "noise" in models else {})

@@ -54,7 +54,8 @@ class TaskModel:
 
     Weights are on encoded columns; `coef` and `intercept` are in the user's units. Where an algorithm gives
     no posterior, the covariance is NaN throughout. `facts` are what else the model says of itself: its number
-    of rows, the weight of the shared priors and, for numbers, degrees of freedom.
+    of rows, the weight of the shared priors and, for numbers, degrees of freedom. `alone` are the weights
+    that its own rows would give without the others.
     """
 
     task: str
@@ -64,6 +65,7 @@ class TaskModel:
     noise: float | None
     facts: Mapping[str, float] = field(default_factory=dict)
     prior: Prior | None = None
+    alone: Floats | None = None
 
     @classmethod
     def of(
@@ -73,7 +75,7 @@ class TaskModel:
         noise = float(model["noise"]) if "noise" in model else None
         covariance = model.get("covariance", no_posterior(model["coef"]))
         facts = {name: float(model[name]) for name in FACTS if name in model}
-        return cls(task, codebook, model["coef"], covariance, noise, facts, prior)
+        return cls(task, codebook, model["coef"], covariance, noise, facts, prior, model.get("alone"))
 
     def __repr__(self) -> str:
         return f"TaskModel({self.task!r}, {self.codebook.width} weights, private)"
@@ -130,6 +132,7 @@ class TaskModel:
     def arrays(self) -> States:
         """The model as arrays of one task, without what an algorithm does not give."""
         found = {"coef": self.weights[None]} | {name: np.array([fact]) for name, fact in self.facts.items()}
+        found |= {} if self.alone is None else {"alone": self.alone[None]}
         if np.isfinite(self.covariance).all():
             found["covariance"] = self.covariance[None]
         return found | ({} if self.noise is None else {"noise": np.array([self.noise])})
@@ -172,6 +175,7 @@ class TaskModel:
             "noise": self.noise,
             "facts": dict(self.facts),
             "prior": None if self.prior is None else asdict(self.prior),
+            "alone": None if self.alone is None else self.alone.tolist(),
             "codebook": self.codebook.to_dict(),
         }
         return write_private(Path(path), json.dumps(document).encode(), synced=synced)
@@ -182,7 +186,7 @@ class TaskModel:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
             check_format(document.get("format"), FORMAT, path)
             weights, covariance = np.array(document["weights"]), document["covariance"]
-            prior = document.get("prior")  # files of earlier versions have neither this nor facts
+            prior, alone = document.get("prior"), document.get("alone")  # not in files of earlier versions
             return cls(
                 document["task"],
                 Codebook.from_dict(document["codebook"], str(path)),
@@ -191,6 +195,7 @@ class TaskModel:
                 document["noise"],
                 {name: float(fact) for name, fact in document.get("facts", {}).items()},
                 None if prior is None else Prior(tuple(prior["mean"]), tuple(prior["deviation"])),
+                None if alone is None else np.array(alone),
             )
         except InputError:
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -28,18 +27,18 @@ class OwnCoefficient:
         Of the column; with several classes, of the class and the column.
     estimate, std_error : float
         Posterior mean and standard deviation.
+    alone : float, optional
+        What the own rows would give without the others.
     prior, prior_sd : float, optional
         What the board says of a task without rows, and how far tasks may lie from it.
-    from_rows : float, optional
-        How much of the prior's variance the own rows have taken away: 0, they say nothing of it; 1, all.
     """
 
     name: str
     estimate: float
     std_error: float | None = None
+    alone: float | None = None
     prior: float | None = None
     prior_sd: float | None = None
-    from_rows: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,16 +81,16 @@ class TaskSummary:
 
     @property
     def _table(self) -> tuple[list[str], list[list[str]]]:
-        formats: dict[str, tuple[str, Callable[[float | None], str]]] = {
-            "estimate": ("estimate", number),
-            "std_error": ("std. error", number),
-            "prior": ("prior", number),
-            "prior_sd": ("prior sd", number),
-            "from_rows": ("from own rows", _percent),
+        heads = {
+            "estimate": "estimate",
+            "std_error": "std. error",
+            "alone": "alone",
+            "prior": "prior",
+            "prior_sd": "prior sd",
         }
-        known = [name for name in formats if any(getattr(c, name) is not None for c in self.coefficients)]
-        rows = [[c.name, *(formats[k][1](getattr(c, k)) for k in known)] for c in self.coefficients]
-        return ["", *(formats[k][0] for k in known)], rows
+        known = [name for name in heads if any(getattr(c, name) is not None for c in self.coefficients)]
+        rows = [[c.name, *(number(getattr(c, name)) for name in known)] for c in self.coefficients]
+        return ["", *(heads[name] for name in known)], rows
 
     @property
     def _sentences(self) -> list[str]:
@@ -104,10 +103,10 @@ class TaskSummary:
                 f"By the evidence of its rows, the priors that tasks share have {weight:.0%} of the weight, "
                 f"and its own, which knows nothing of others, {1 - weight:.0%}."
             )
-        if any(c.from_rows is not None for c in self.coefficients):
+        if any(c.alone is not None and c.prior is not None for c in self.coefficients):
             found.append(
-                "From own rows: how much less is unknown of a coefficient than the prior leaves open. The "
-                "less it is, the closer the coefficient was drawn to the prior."
+                "A coefficient was drawn from what the own rows would give alone towards the prior's mean: "
+                "the more, the fewer rows say of it and the less tasks differ in it (prior sd)."
             )
         return found
 
@@ -118,7 +117,7 @@ class TaskSummary:
     def to_frame(self, library: str | None = None) -> Any:
         """Return the coefficients as a data frame, one row each; NaN for what is not known."""
         columns: dict[str, list[Any]] = {"name": [c.name for c in self.coefficients]}
-        for name in ("estimate", "std_error", "prior", "prior_sd", "from_rows"):
+        for name in ("estimate", "std_error", "alone", "prior", "prior_sd"):
             values = [getattr(c, name) for c in self.coefficients]
             columns[name] = [math.nan if value is None else value for value in values]
         return data_frame(columns, library)
@@ -129,18 +128,17 @@ def summarize_task(model: TaskModel) -> TaskSummary:
     known = bool(np.isfinite(model.covariance).all())
     values, covariance = in_user_units(model.codebook, model.weights, model.covariance if known else None)
     errors = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    coefficients = []
-    for i, name in enumerate(coefficient_names(model.codebook)):
-        own = OwnCoefficient(name, float(values[i]), float(errors[i]) if known else None)
-        if model.prior is not None and known:
-            mean, deviation = model.prior.mean[i], model.prior.deviation[i]
-            left = min(1.0, float(errors[i]) / deviation) if deviation > 0 else 1.0
-            own = OwnCoefficient(name, own.estimate, own.std_error, mean, deviation, 1 - left**2)
-        coefficients.append(own)
+    missing: list[float | None] = [None] * len(values)
+    alone = missing if model.alone is None else in_user_units(model.codebook, model.alone)[0].tolist()
+    columns = (
+        values.tolist(),
+        errors.tolist() if known else missing,
+        alone,
+        missing if model.prior is None else model.prior.mean,
+        missing if model.prior is None else model.prior.deviation,
+    )
+    names = coefficient_names(model.codebook)
+    coefficients = [OwnCoefficient(*row) for row in zip(names, *columns, strict=True)]
     residual = None if model.noise is None else math.sqrt(model.noise) * model.codebook.target_scale
     rows, weight = (model.facts.get(name) for name in ("rows", "shared_weight"))
     return TaskSummary(model.task, tuple(coefficients), rows, weight, residual)
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"

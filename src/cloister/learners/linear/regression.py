@@ -162,9 +162,14 @@ class Regression(BayesianLearner):
         parts = zip(fits, chances.T, strict=True)
         models = _mix(stats.count, [(fit, shares.times(chance)) for (fit, shares), chance in parts])
         shared = chances[:, : len(candidates)].sum(axis=1)
-        fitted = own.effective_parameters if alone > 1e-9 else np.zeros(len(block))
-        freedom = degrees_of_freedom(stats.count, fitted, shared)
-        return models | {"rows": stats.count, "shared_weight": shared, "freedom": freedom}
+        has_own = alone > 1e-9
+        fitted = own.effective_parameters if has_own else np.zeros(len(block))
+        return models | {
+            "alone": _mean(fits[-1:]) if has_own else models["coef"],
+            "rows": stats.count,
+            "shared_weight": shared,
+            "freedom": degrees_of_freedom(stats.count, fitted, shared),
+        }
 
 
 @dataclass(frozen=True, eq=False, repr=False)
