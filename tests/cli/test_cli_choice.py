@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from cli_helpers import BOOK, contents, fit, ok, pupils, refused
 from cli_helpers import cloister as command
 
 import cloister
-from cloister import Ledger, Plan
+from cloister import Billboard, Ledger, Plan
 from cloister.privacy import gaussian_dp
 from cloister.tables.files import write_csv
 from cloister.tables.model import TaskModel
@@ -160,3 +162,118 @@ def test_settings_of_one_method_among_several(work: Path) -> None:
     first, second = Plan.load("run/choice/0/plan.toml"), Plan.load("run/choice/1/plan.toml")
     assert (first.algorithm.lam, second.algorithm.lam) == (0.02, 2)
     assert len(first.rounds) == len(second.rounds) == 3
+
+
+# --- killed, and given again -----------------------------------------------------------------------------
+
+DRAFT = Path(".run.unfinished")
+TWO = ["--method", "mean-regularized", "--method", "low-rank", "--set", "rounds=3"]
+FIT = ["fit", "exam.csv", "--codebook", "book.toml", "-o", "run", *TWO, "--ledger", "ledger"]
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    monkeypatch.chdir(tmp_path)
+    write_csv("exam.csv", pupils())
+    Path("book.toml").write_text(BOOK)
+    return Ledger.create("ledger", "schools", epsilon=1.2, delta=1e-3)
+
+
+def cut_short(monkeypatch: pytest.MonkeyPatch, run: str, records: int) -> None:
+    """Let the disk be full when so many releases of a run are posted."""
+    write, board = os.write, DRAFT / "choice" / run / "board"
+
+    def full(file: int, data: bytes) -> int:
+        if board.exists() and board.stat().st_size and Billboard.recover(board).rounds == records:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        stopped = command(*FIT)
+    assert stopped.exit_code == 1
+    assert "there is no space left" in stopped.stderr
+
+
+def boards() -> dict[str, Billboard]:
+    return {path.parent.name: Billboard.recover(path) for path in DRAFT.glob("choice/*/board")}
+
+
+@pytest.mark.parametrize(("run", "records"), [("0", 0), ("0", 3), ("1", 2), ("vote", 0), ("vote", 1)])
+def test_a_vote_that_was_killed_goes_on_and_is_charged_once(
+    table: Ledger, monkeypatch: pytest.MonkeyPatch, run: str, records: int
+) -> None:
+    cut_short(monkeypatch, run, records)
+    assert not Path("run").exists()
+    assert len(table.history) == 1
+    posted = boards()
+    assert posted[run].rounds == records
+    cut_short(monkeypatch, run, records)  # nothing has changed
+    said = command(*FIT)
+    assert said.exit_code == 0, said.stderr
+    assert "Going on with the unfinished vote" in said.stderr
+    assert len(table.history) == 1
+    for name, board in posted.items():  # what was posted is as it was
+        assert Billboard.load(f"run/choice/{name}/board").before(board.rounds).head == board.head
+    files = contents(Path())
+    assert not [name for name in files if "kept" in name or "secret" in name or "election" in name]
+    assert sorted(path.name for path in Path().iterdir()) == ["book.toml", "exam.csv", "ledger", "run"]
+    ok("verify", "run", "--head", Path("run/head.txt").read_text().strip())
+
+
+def test_a_vote_that_was_killed_at_its_end_is_put_in_place(
+    table: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.rename
+
+    def fails(source: Path, target: Path) -> None:
+        if str(source).endswith(".unfinished"):
+            raise OSError(28, "No space left on device", str(target))
+        rename(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", fails)
+        assert "there is no space left" in refused(*FIT)
+    head = (DRAFT / "head.txt").read_text()
+    assert "holds a vote that is complete, and not this one" in refused(*FIT, "--epsilon", "0.5")
+    ok(*FIT)
+    assert Path("run/head.txt").read_text() == head
+    assert len(table.history) == 1
+    ok("verify", "run")
+
+
+def test_only_the_same_vote_goes_on(table: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_short(monkeypatch, "1", 1)
+    before = contents(Path())
+    assert "is among other plans" in refused(*FIT, "--epsilon", "0.5")
+    assert "was begun with a ledger" in refused(*FIT[:-2])
+    assert "holds an unfinished vote among several plans" in refused(*FIT[:6])
+    write_csv("exam.csv", pupils(seed=1))
+    assert "has changed since the vote" in refused(*FIT)
+    write_csv("exam.csv", pupils())
+    assert contents(Path()) == before
+    text = (DRAFT / "election").read_text()
+    (DRAFT / "election").write_text(text.replace('"key"', '"kez"'))
+    assert "was edited: this vote cannot go on" in refused(*FIT)
+    (DRAFT / "election").write_text(text)
+    ok(*FIT)
+    assert len(table.history) == 1
+
+
+def test_a_vote_does_not_begin_where_another_run_is_unfinished(
+    table: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, board = os.write, DRAFT / "board"
+
+    def full(file: int, data: bytes) -> int:
+        if board.exists() and board.stat().st_size and Billboard.recover(board).rounds == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        refused(*FIT[:6])
+    before = contents(Path())
+    assert "holds another run, which is not a vote" in refused(*FIT)
+    assert contents(Path()) == before
+    assert table.history == ()

@@ -89,7 +89,7 @@ def fit(
     the same command is given again: nothing is posted or spent twice.
 
     Of several methods, all are run, tasks vote by rows that they kept back, and the one chosen is written
-    with the price of everything. That is dear; and killed, it does not go on: its charge stays.
+    with the price of everything. That is dear: each run has more noise than it would have alone.
 
     \b
     For example:

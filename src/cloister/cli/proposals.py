@@ -17,9 +17,10 @@ from cloister.estimators.base import BaseMultiTask
 from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.tables.fitting import fit_in_folder
-from cloister.tables.folder import read_plan, save_run
+from cloister.tables.folder import read_plan
 from cloister.tables.table_run import EstimatorSettings, TableRun
-from cloister.tune.voting import Vote, chosen_run, election_of, vote
+from cloister.tune.in_folder import vote_in_folder
+from cloister.tune.voting import Vote, election_of
 
 if TYPE_CHECKING:
     from cloister.board.billboard import Billboard
@@ -131,14 +132,23 @@ class Comparison:
         return {"chosen": list(self.models)[run.choice.winner], "votes": votes}
 
     def carry_out(self, folder: Path, table: Table, ledger: Ledger | None, force: bool) -> TableRun:
-        """Run all of them, let tasks vote, and leave the chosen one in a folder, with the record of all."""
-        tasks = table.tasks()
+        """Run all of them, let tasks vote, and leave the chosen one in a folder; what was killed goes on."""
+        made_by = [EstimatorSettings.of(model, table.ids, named=True) for model in self.models.values()]
         with advance("Runs") as progress:
-            choice = vote(self.election, tasks, ledger=ledger, progress=progress)
-        model = list(self.models.values())[choice.index]
-        finished = chosen_run(choice, table.codebook, EstimatorSettings.of(model, table.ids, named=True))
-        save_run(folder, finished, models=True, force=force)
-        return finished
+            return vote_in_folder(
+                folder,
+                self.election,
+                table.tasks,
+                table.codebook,
+                made_by,
+                ledger=ledger,
+                force=force,
+                progress=progress,
+                resumed=self._resumed,
+            )
+
+    def _resumed(self, done: int) -> None:
+        note(f"Going on with the unfinished vote: {done} of {len(self.models)} runs are complete.")
 
 
 def from_methods(

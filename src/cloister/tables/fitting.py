@@ -72,6 +72,11 @@ def fit_in_folder(
     tidy(folder)
     check_free(folder, force)
     draft = unfinished_folder(folder)
+    if (draft / "election").exists():
+        raise InputError(
+            f"{draft} holds an unfinished vote among several plans. Do what began it again, or remove that "
+            "folder to give it up: what it has spent stays spent."
+        )
     complete = _complete(draft, plan)
     if complete is not None:
         if resumed is not None:

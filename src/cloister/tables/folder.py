@@ -216,7 +216,7 @@ def write_run(folder: Path, run: TableRun, models: bool = True) -> None:
             "README.txt": README.rstrip(),
         }.items():
             (folder / name).write_text(f"{text}\n", encoding="utf-8")
-        if run.choice is not None:
+        if run.choice is not None and not (folder / "choice").exists():  # unless journals have written it
             run.choice.save(folder / "choice")
         if run.groups:
             listed = {"format": GROUPS_FORMAT, "groups": dict(run.groups)}

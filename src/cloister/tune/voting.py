@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cloister.algorithm import Algorithm, Budget
-from cloister.arrays import States
+from cloister.arrays import Floats, States
 from cloister.board.billboard import BoardView, Release
 from cloister.channel import Absolute, Channel, Relation, Round
-from cloister.engines.curator import Bill, Progress, charge, check_price
+from cloister.engines.curator import Bill, charge, check_price
 from cloister.engines.local import Local
 from cloister.engines.run import check_run, run
 from cloister.errors import InputError
@@ -162,7 +162,6 @@ def vote(
     *,
     ledger: Ledger | None = None,
     random_state: int | None = None,
-    progress: Progress | None = None,
 ) -> TuningResult:
     """Run all candidates, let tasks vote by their own held-out rows, and return the winner.
 
@@ -178,8 +177,6 @@ def vote(
         Charged once, for everything, before anything leaves a task.
     random_state : int, optional
         Makes it reproducible and INSECURE.
-    progress : callable, optional
-        Called with (runs done, runs in all).
 
     Examples
     --------
@@ -198,31 +195,31 @@ def vote(
     check_tasks(tasks, election.n_tasks)
     plans = election.plans
     guarantee = election.guarantee_from(source_of(random_state).origin)
-    for plan in plans[:-1]:
-        check_run(plan, tasks, Local())
-    check_price(plans[-1])
+    check_vote(election, tasks)
     if ledger is not None:
         charge(ledger, Bill(election.fingerprint, election.cost_under, guarantee.doubts))
         guarantee = replace(guarantee, all_runs=ledger.balance.all_runs)
     train, test = tasks.split(election.holdout, split_seed(random_state))
-    runs = []
-    for i, plan in enumerate(plans[:-1]):
-        runs.append(run(plan, train, random_state=run_seed(random_state, i)))
-        if progress is not None:
-            progress(i + 1, len(plans))
+    runs = [run(plan, train, random_state=run_seed(random_state, i)) for i, plan in enumerate(plans[:-1])]
     losses = np.column_stack([held_out_losses(done, test, election.loss) for done in runs])
-    slips = Tasks(
-        train.ids,
-        losses,
-        np.zeros(len(tasks)),
-        np.ones(len(tasks)),
-        np.arange(len(tasks) + 1, dtype=np.int64),
-    )
-    count = run(plans[-1], slips, random_state=run_seed(random_state, len(runs)))
+    count = run(plans[-1], slips_of(train, losses), random_state=run_seed(random_state, len(runs)))
     record = Choice(plans, (*(done.board for done in runs), count.board))
     best = record.winner
     found = on_all_rows(runs[best], tasks)
     return TuningResult(best, election.candidates[best], found, np.array(record.votes), guarantee, record)
+
+
+def check_vote(election: Vote, tasks: Tasks) -> None:
+    """Refuse what the runs of a vote refuse before their charge; they are all charged at once."""
+    for plan in election.plans[:-1]:
+        check_run(plan, tasks, Local())
+    check_price(election.plans[-1])
+
+
+def slips_of(tasks: Tasks, losses: Floats) -> Tasks:
+    """Return what tasks vote by: one row each, the losses of all candidates."""
+    count = len(tasks)
+    return Tasks(tasks.ids, losses, np.zeros(count), np.ones(count), np.arange(count + 1, dtype=np.int64))
 
 
 def fit_best(

@@ -1,0 +1,247 @@
+"""A vote that is left in a folder, durably: killed at any time, the same call goes on, and is charged once.
+
+Until it is complete it works in a draft beside the folder. Every candidate's run, and the vote, has a journal
+of its own there, under ``choice``; beside them lie two kinds of private files, which are deleted at the end.
+
+=========== ============================================================================================
+election    the key that rows are split by, a digest of the data under it, the key of the charge
+kept-0, ... what the vote and the winner's models need of a candidate's run that is complete: the tasks'
+            losses on rows that they kept back, and their local seeds
+=========== ============================================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from cloister.arrays import Floats, Words
+from cloister.board.billboard import Billboard
+from cloister.board.storage import private_folder, remove_drafts, sync_folder, write_private
+from cloister.document import foreign_types
+from cloister.engines.curator import Bill, Progress, charge
+from cloister.engines.journal import Secret, digest_of
+from cloister.engines.run import Run, replay, run
+from cloister.errors import InputError, PlanError
+from cloister.ledger import Ledger
+from cloister.plan import Plan
+from cloister.tables.choice import Choice
+from cloister.tables.codebook import Codebook
+from cloister.tables.folder import check_free, put_in_place, read_run, tidy, unfinished_folder, write_run
+from cloister.tables.table_run import EstimatorSettings, TableRun
+from cloister.tasks import Tasks
+from cloister.tune.grid import check_tasks, held_out_losses
+from cloister.tune.voting import Vote, check_vote, slips_of
+
+__all__ = ["vote_in_folder"]
+
+_WARNING = "SECRET: who has this can tell which rows were kept back. Share it with nobody."
+_GIVE_UP = "or remove that folder to give it up: what it has spent stays spent"
+
+
+def vote_in_folder(
+    folder: Path,
+    election: Vote,
+    tasks: Callable[[], Tasks],
+    codebook: Codebook,
+    settings: Sequence[EstimatorSettings],
+    *,
+    ledger: Ledger | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+    resumed: Callable[[int], None] | None = None,
+) -> TableRun:
+    """Vote as `vote` does, and leave the chosen run in a folder with the record of all of them.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the chosen run will be: a new folder, or (with `force`) that of an older run.
+    election : Vote
+        Candidates and budget.
+    tasks : callable
+        Returns the encoded tasks; not called if an earlier call was killed when all was complete.
+    codebook : Codebook
+        How they are encoded.
+    settings : sequence of EstimatorSettings
+        Which estimator each candidate is of.
+    ledger : Ledger, optional
+        Charged once for everything, however often it goes on.
+    force : bool
+        Whether to replace an older run.
+    progress : callable, optional
+        Called with (runs done, runs in all).
+    resumed : callable, optional
+        Called with the number of complete runs when an unfinished vote goes on.
+    """
+    tidy(folder)
+    check_free(folder, force)
+    draft = unfinished_folder(folder)
+    if draft.is_symlink() or draft.exists():
+        private_folder(draft)
+    if not _written(draft, election):
+        begun = _begin(draft, election, tasks(), ledger, resumed)
+        _finish(begun, codebook, settings, progress)
+    _remove_kept(draft)
+    put_in_place(draft, folder, force)
+    finished = read_run(folder, [kind for plan in election.plans for kind in foreign_types(plan)])
+    if ledger is None:
+        return finished
+    return replace(finished, guarantee=replace(finished.guarantee, all_runs=ledger.balance.all_runs))
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A vote that was charged for, if it is to be, and may let things out."""
+
+    draft: Path
+    election: Vote
+    tasks: Tasks
+    secret: Secret
+
+    @property
+    def rows(self) -> tuple[Tasks, Tasks]:
+        """The rows that messages are made of, and those that are kept back: the same whenever it goes on."""
+        split = hashlib.blake2b(bytes.fromhex(self.secret.key), digest_size=8, person=b"cloister split")
+        return self.tasks.split(self.election.holdout, int.from_bytes(split.digest()) >> 1)
+
+    def home(self, name: object) -> Path:
+        return self.draft / "choice" / str(name)
+
+    def kept(self, number: int) -> Path:
+        return self.draft / f"kept-{number}"
+
+
+def _begin(
+    draft: Path, election: Vote, tasks: Tasks, ledger: Ledger | None, resumed: Callable[[int], None] | None
+) -> _Begun:
+    """Charge for everything, once; refuse what may not take place before anything is written or charged."""
+    check_tasks(tasks, election.n_tasks)
+    check_vote(election, tasks)
+    if (draft / "plan.toml").exists() and not (draft / "election").exists():
+        raise InputError(
+            f"{draft} holds another run, which is not a vote, or not this one. Do what began it again, "
+            f"{_GIVE_UP}."
+        )
+    place = private_folder(draft) / "election"
+    remove_drafts(draft)
+    fresh = not place.exists()
+    secret = Secret.new(tasks, None, ledger is not None) if fresh else _read(place, election, tasks, ledger)
+    if fresh:
+        document = {"warning": _WARNING, "plans": election.fingerprint} | asdict(secret)
+        write_private(place, json.dumps(document, indent=1).encode())
+    elif resumed is not None:
+        resumed(sum(1 for _ in draft.glob("kept-*")))
+    if ledger is not None:
+        bill = Bill(election.fingerprint, election.cost_under, election.guarantee.doubts)
+        try:
+            charge(ledger, bill, secret.run)
+        except (InputError, PlanError):  # it may not take place, and nothing was recorded
+            if fresh:
+                place.unlink()
+                with suppress(OSError):
+                    draft.rmdir()
+            raise
+    return _Begun(draft, election, tasks, secret)
+
+
+def _read(place: Path, election: Vote, tasks: Tasks, ledger: Ledger | None) -> Secret:
+    """Read what a vote needs to go on; refuse to go on with anything else than what was begun."""
+    try:
+        document = json.loads(place.read_text(encoding="utf-8"))
+        plans = document.pop("plans")
+        del document["warning"]
+        secret = Secret(**document)._of_this_version(place.parent)
+        same_rows = digest_of(tasks, bytes.fromhex(secret.key)) == secret.data
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise InputError(f"{place} was edited: this vote cannot go on. Restore it, {_GIVE_UP}.") from None
+    if plans != election.fingerprint:
+        raise PlanError(
+            f"The unfinished vote in {place.parent} is among other plans. Give the same settings, {_GIVE_UP}."
+        )
+    if not same_rows:
+        raise InputError(
+            f"The data, or how it is encoded, has changed since the vote in {place.parent} was begun, and "
+            f"nothing is paid for releases of other data. Bring it back as it was, {_GIVE_UP}."
+        )
+    if secret.charged and ledger is None:
+        raise InputError(
+            f"The unfinished vote in {place.parent} was begun with a ledger. Name it again, {_GIVE_UP}."
+        )
+    return secret
+
+
+def _finish(
+    begun: _Begun, codebook: Codebook, settings: Sequence[EstimatorSettings], progress: Progress | None
+) -> None:
+    """Run what is not yet complete, count the votes, and write the chosen run to the draft."""
+    draft, plans = begun.draft, begun.election.plans
+    private_folder(draft / "choice")
+    train, test = begun.rows
+    heard = []
+    for number, plan in enumerate(plans[:-1]):
+        heard.append(_candidate(begun, number, plan, train, test))
+        if progress is not None:
+            progress(number + 1, len(plans))
+    if not _complete(begun.home("vote")):
+        slips = slips_of(train, np.column_stack([losses for losses, _ in heard]))
+        run(plans[-1], slips, journal=begun.home("vote"))
+    names = [*range(len(plans) - 1), "vote"]
+    choice = Choice(plans, tuple(Billboard.load(begun.home(name) / "board") for name in names))
+    best = choice.winner
+    plan, board = plans[best], choice.boards[best]
+    own = begun.tasks.select(np.argsort(begun.tasks.ids))
+    models = replay(plan, board, own, seeds=heard[best][1])
+    found = TableRun(plan, board, choice.guarantee, codebook, own.ids, models, settings[best], {}, choice)
+    plan.save(draft / "plan.toml")
+    board.save(draft / "board")
+    write_run(draft, found)
+    (draft / "election").unlink()
+    sync_folder(draft)
+
+
+def _candidate(begun: _Begun, number: int, plan: Plan, train: Tasks, test: Tasks) -> tuple[Floats, Words]:
+    """Return the tasks' losses and local seeds of a candidate's run; do it, or go on with it, if need be."""
+    place = begun.kept(number)
+    if not (place.exists() and _complete(begun.home(number))):
+
+        def save(done: Run) -> None:
+            file = io.BytesIO()
+            losses = held_out_losses(done, test, begun.election.loss)
+            np.savez(file, losses=losses, seeds=done.private.seeds)
+            write_private(place, file.getvalue())
+
+        run(plan, train, journal=begun.home(number), save=save)
+    with np.load(place) as kept:
+        return kept["losses"], kept["seeds"]
+
+
+def _complete(home: Path) -> bool:
+    board = home / "board"
+    return board.is_file() and board.stat().st_size > 0 and not (home / "secret").exists()
+
+
+def _written(draft: Path, election: Vote) -> bool:
+    """Say whether a vote is complete there but not in place; refuse one among other plans."""
+    if (draft / "election").exists() or not (draft / "models").is_dir() or not (draft / "choice").is_dir():
+        return False
+    found = Choice.load(draft / "choice", [kind for plan in election.plans for kind in foreign_types(plan)])
+    if found.plans != election.plans:
+        raise InputError(
+            f"{draft} holds a vote that is complete, and not this one. Do what began it again, or remove "
+            "that folder."
+        )
+    return True
+
+
+def _remove_kept(draft: Path) -> None:
+    for place in draft.glob("kept-*"):
+        place.unlink()
+    sync_folder(draft)
