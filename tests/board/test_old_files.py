@@ -186,12 +186,13 @@ def test_every_file_says_its_format_and_a_later_one_is_refused_by_it(tasks, old,
     model.save(old / "s0.json")
     (old / "guarantee.json").write_text(plan().guarantee.to_json())
     guarantee = lambda path: cl.Guarantee.from_dict(json.loads(path.read_text()))  # noqa: E731
-    for path, format, read in (
-        (old / "new.toml", "cloister codebook 1", cl.Codebook.load),
-        (old / "s0.json", "cloister task model 1", TaskModel.load),
-        (old / "guarantee.json", "cloister guarantee 3", guarantee),
+    for path, format, newest, read in (
+        (old / "new.toml", "cloister codebook 1", 2, cl.Codebook.load),  # what 1 can say is written as 1
+        (old / "s0.json", "cloister task model 1", 1, TaskModel.load),
+        (old / "guarantee.json", "cloister guarantee 3", 3, guarantee),
     ):
-        with pytest.raises(cl.errors.InputError, match=f"says format = '{format[:-1]}7'.* reads '{format}'"):
+        said = f"says format = '{format[:-1]}7'.* reads '{format[:-1]}{newest}'"
+        with pytest.raises(cl.errors.InputError, match=said):
             read(newer(path, format))
     plan().save(old / "plan.toml")
     with pytest.raises(cl.errors.PlanError, match=r"'cloister/plan/7'\. It reads cloister/plan/1"):
