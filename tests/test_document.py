@@ -35,7 +35,8 @@ toeplitz/1 tree/1 wishart/1
 """.split()  # noqa: SIM905
 #: The same for the estimators that a run's folder may name.
 FROZEN_ESTIMATORS = """
-decomposed-classifier/1 decomposed-regressor/1 group-sparse-classifier/1 group-sparse-regressor/1
+decomposed-classifier/1 decomposed-regressor/1 few-shot-classifier/1 group-sparse-classifier/1
+group-sparse-regressor/1
 low-rank-classifier/1 low-rank-regressor/1 mean-regularized-classifier/1 mean-regularized-regressor/1
 meta-classifier/1 meta-regressor/1 shared-prior-classifier/1 shared-prior-regressor/1
 single-task-classifier/1 single-task-regressor/1
@@ -117,7 +118,7 @@ def test_ids_are_for_ever():
 def test_every_estimator_that_can_be_saved_has_an_id():
     kinds = {name: resolved(place) for name, place in ESTIMATORS.items()}
     assert all(type_id(kind) == name for name, kind in kinds.items())
-    unsaved = {"FewShotClassifier", "FewShotModel", "PooledClassifier", "PooledRegressor"}
+    unsaved = {"FewShotModel", "PooledClassifier", "PooledRegressor"}
     assert {kind.__name__ for kind in kinds.values()} == set(cl.estimators.__all__) - unsaved
 
 

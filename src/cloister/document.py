@@ -112,6 +112,7 @@ TYPES = {
 ESTIMATORS = {
     "cloister/decomposed-classifier/1": "cloister.estimators.decomposed:DecomposedClassifier",
     "cloister/decomposed-regressor/1": "cloister.estimators.decomposed:DecomposedRegressor",
+    "cloister/few-shot-classifier/1": "cloister.estimators.few_shot:FewShotClassifier",
     "cloister/group-sparse-classifier/1": "cloister.estimators.linear:GroupSparseClassifier",
     "cloister/group-sparse-regressor/1": "cloister.estimators.linear:GroupSparseRegressor",
     "cloister/low-rank-classifier/1": "cloister.estimators.linear:LowRankClassifier",

@@ -33,7 +33,7 @@ ESTIMATORS = [
 def test_verify_replay_predict_and_gain(name, classes, settings, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
-    x, school = rng.uniform(0, 1, (300, 2)), np.repeat([f"s{i}" for i in range(30)], 10)
+    x, school = rng.uniform(0, 1, (96, 2)), np.repeat([f"s{i}" for i in range(12)], 8)
     table, y = {"school": school, "a": x[:, 0], "b": x[:, 1]}, x.mean(axis=1)
     if classes:
         y = np.array(["x", "y", "z"])[(y * classes).astype(int)]
@@ -41,7 +41,7 @@ def test_verify_replay_predict_and_gain(name, classes, settings, tmp_path, monke
     rounds = {} if name.startswith("SharedPrior") else {"rounds": 7}
     face = getattr(cl.estimators, name)("school", bounds=bounds, **rounds, **settings)
     face.fit(table, y).save("run")
-    write_csv(tmp_path / "s1.csv", {k: v[10:20] for k, v in table.items()} | {"target": y[10:20]})
+    write_csv(tmp_path / "s1.csv", {k: v[8:16] for k, v in table.items()} | {"target": y[8:16]})
     for command in (
         ["verify", "run"],
         ["replay", "run", "s1.csv", "--task-name", "s1", "-o", "s1.json"],

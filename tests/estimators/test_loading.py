@@ -8,7 +8,7 @@ import pytest
 from cloister import Billboard, Codebook, Plan, SharedPriorRegressor, Tasks, load, replay, run
 from cloister.algorithms import FTMRL, MeanRegularized
 from cloister.engines import Run, TaskStream
-from cloister.errors import BillboardError, InputError
+from cloister.errors import BillboardError, InputError, PlanError
 from cloister.learners import Convex, ExactSolver, LeastSquares
 from cloister.mechanisms import Toeplitz
 from cloister.sampling import InOrder
@@ -42,6 +42,39 @@ def test_the_journal_of_a_run_is_its_public_part(tmp_path):
     np.testing.assert_array_equal(models["coef"], done.private.models["coef"])
     with pytest.raises(InputError, match=r"holds no models.*replay"):
         again.model(3)
+
+
+def test_a_folder_of_a_table_that_lost_its_codebook_is_not_taken_for_a_journal(tmp_path):
+    model = SharedPriorRegressor(bounds={0: (-1, 1), 1: (-1, 1), "y": (-1, 1)}, random_state=0)
+    folder = model.fit(X, X.sum(axis=1), tasks=np.arange(30) % 10).save(tmp_path / "run", models=False)
+    (folder / "codebook.toml").unlink()
+    with pytest.raises(InputError, match=r"has no codebook\.toml"):
+        load(folder)
+
+
+def test_a_public_start_for_images_is_loaded_with_its_network(tmp_path):
+    pytest.importorskip("torch")
+    from torch import nn
+
+    from cloister.estimators import FewShotClassifier
+    from cloister.learners import Module
+    from cloister.sampling import Poisson
+
+    images = np.random.default_rng(0).random((40, 1, 4, 4), dtype=np.float32)
+    tasks = Tasks.from_arrays(images, np.tile([0, 1], 20), np.repeat(np.arange(10), 4))
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    model = FewShotClassifier(net, ways=2, rounds=2, sampling=Poisson(0.5), random_state=0).fit(tasks)
+    folder = model.save(tmp_path / "start")
+    assert {path.name for path in folder.iterdir()} == {"plan.toml", "board", "estimator.toml"}
+    again = load(folder, types=[Module(net)])
+    assert again.get_params() == model.get_params() | {"random_state": None}
+    assert (again.guarantee_, again.billboard_.head) == (model.guarantee_, model.billboard_.head)
+    few, classes = images[:4], ["cat", "dog", "cat", "dog"]
+    np.testing.assert_array_equal(
+        again.adapt(few, classes).predict(images), model.adapt(few, classes).predict(images)
+    )
+    with pytest.raises(PlanError, match="A file cannot hold a Module"):
+        load(folder)
 
 
 def test_a_run_is_saved_without_its_models(tmp_path):

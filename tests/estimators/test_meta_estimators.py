@@ -93,7 +93,7 @@ def test_classes_and_a_choice_at_home():
     fields = {"epsilon": 3.0, "bounds": THREE, "random_state": 0}
     model = MetaClassifier("school", lam=(0.02, 0.2), **fields).fit(X, three)
     assert model.score(X, three) > 0.7
-    assert model.plan_.guarantee == MetaClassifier("school", **fields).fit(X, three).plan_.guarantee
+    assert model.plan_.guarantee == MetaClassifier("school", **fields).plan(M, model.codebook_).guarantee
     one = X[X["school"] == "s000"]
     adapted = model.adapt(one, three[: len(one)])
     assert set(adapted.predict(one)) <= set(THREE["target"])

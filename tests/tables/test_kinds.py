@@ -131,7 +131,7 @@ def test_names_of_columns() -> None:
         Numeric("y", 0, 1),
         interactions=(("income", "sex"),),
     )
-    assert book.column_names[:5] == ("log(income)", "income[missing]", "age[18,65)", "age[65,120]", "sex[M]")
+    assert book.column_names[:5] == ("log(income)", "income[missing]", "age[0,18)", "age[65,120]", "sex[M]")
     assert book.column_names[5:7] == ("start[Feb]", "start[Mar]")
     assert book.column_names[-2:] == ("log(income):sex[M]", "income[missing]:sex[M]")
 

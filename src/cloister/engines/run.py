@@ -93,7 +93,8 @@ class Run:
             raise InputError(f"{home} is already there and is left as it is. Choose another folder.")
         make_folder(home)
         self.plan.save(home / "plan.toml")
-        write_file(home / "roster", "".join(f"{json.dumps(name)}\n" for name in self.roster).encode())
+        if len(self.roster):
+            write_file(home / "roster", "".join(f"{json.dumps(name)}\n" for name in self.roster).encode())
         self.board.save(home / "board")
         return home
 
@@ -113,10 +114,14 @@ class Run:
         home = Path(folder)
         plan, board = Plan.load(home / "plan.toml", types), Billboard.load(home / "board")
         plan.check(board)
-        nobody = PrivateRun(
-            np.array([]), {}, Participation.always(0, len(plan.rounds)), np.zeros(0, np.uint64), 0
-        )
-        return cls(plan, board, nobody, _joined(home / "roster"))
+        return cls.public(plan, board, _joined(home / "roster"))
+
+    @classmethod
+    def public(cls, plan: Plan, board: Billboard, roster: Roster) -> Run:
+        """Return a run of which the public part alone is here."""
+        no_coins = Participation.always(0, len(plan.rounds))
+        nobody = PrivateRun(np.array([]), {}, no_coins, np.zeros(0, np.uint64), 0)
+        return cls(plan, board, nobody, roster)
 
     def model(self, task: object) -> States:
         """Return one task's own model. Give it to that task alone."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from cloister.algorithms.server import ServerMomentum
 from cloister.arrays import Array
 from cloister.engines.batched import Batched
 from cloister.engines.rounds_only import RoundsOnly
-from cloister.engines.run import adapt, run
+from cloister.engines.run import Run, adapt, run
 from cloister.errors import InputError, PrivateDataError
 from cloister.estimators.parameters import Budgeted, check_count
 from cloister.learners.descent import Descent
@@ -24,7 +26,9 @@ from cloister.learners.network.module import Module
 from cloister.learners.network.pixels import glyph_net
 from cloister.plan import Plan
 from cloister.privacy.sampling import Sampling
+from cloister.roster import Roster
 from cloister.sharing import Overlap
+from cloister.tables.table_run import EstimatorSettings
 from cloister.tasks import Tasks
 
 __all__ = ["FewShotClassifier", "FewShotModel"]
@@ -124,8 +128,23 @@ class FewShotClassifier(Budgeted):
         plan, engine = self.plan(len(tasks), net), RoundsOnly(self._engine)
         _check_width(plan.algorithm.learner, tasks, self.ways)  # type: ignore[attr-defined]
         finished = run(plan, tasks, random_state=self.random_state, ledger=self.ledger, engine=engine)
-        self.plan_, self.billboard_, self.guarantee_ = plan, finished.board, finished.guarantee
+        self._keep(finished)
         return self
+
+    def _keep(self, finished: Run) -> None:
+        """Keep what is public of a run."""
+        self.plan_, self.billboard_, self.guarantee_ = finished.plan, finished.board, finished.guarantee
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the public start to a new folder: plan, board and settings, and nothing of any task.
+
+        A file describes a network and cannot hold it: ``cloister.load(folder, types=[Module(net)])`` takes
+        the same one and gives the estimator back.
+        """
+        check_is_fitted(self, "billboard_")
+        home = Run.public(self.plan_, self.billboard_, Roster(())).save(folder)
+        EstimatorSettings.of(self, np.array([]), named=False).save(home / "estimator.toml")
+        return home
 
     @property
     def _engine(self) -> Batched:

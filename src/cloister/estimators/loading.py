@@ -19,7 +19,7 @@ from cloister.privacy.sampling import Everyone
 from cloister.tables.codebook import Codebook
 from cloister.tables.folder import read_plan, read_run
 from cloister.tables.model import TaskModel
-from cloister.tables.table_run import TableRun
+from cloister.tables.table_run import EstimatorSettings, TableRun
 
 __all__ = ["load"]
 
@@ -61,8 +61,10 @@ def load(path: str | os.PathLike[str], types: Iterable[object] = ()) -> Any:
     place = Path(path)
     if place.is_file():
         return _read_file(place, types)
-    if (place / "board").is_file() and not (place / "codebook.toml").exists():
-        return Run.load(place, types)
+    of_table = any((place / name).exists() for name in ("codebook.toml", "head.txt"))
+    if (place / "board").is_file() and not of_table:
+        done, said = Run.load(place, types), place / "estimator.toml"
+        return _started(EstimatorSettings.load(said), done) if said.exists() else done
     found = read_run(place, types)
     name = found.settings.name
     return _fitted(library_class(name, ESTIMATORS), found) if name.startswith("cloister/") else found
@@ -86,19 +88,31 @@ def _read_file(path: Path, types: Iterable[object]) -> Any:
 
 
 def _fitted(kind: type[BaseMultiTask], found: TableRun) -> BaseMultiTask:
-    try:
-        estimator = kind(**found.settings.parameters, **_of_plan(kind, found.plan), bounds=found.codebook)
-    except TypeError as error:
-        raise InputError(
-            f"estimator.toml has settings that {kind.__name__} does not take: {error}. Restore the file."
-        ) from None
+    estimator: BaseMultiTask = _made(kind, found.settings, found.plan, {"bounds": found.codebook})
     estimator._name_features(list(found.codebook.names), found.settings.named)
     estimator._check_target(found.codebook)
     estimator._keep(found)
     return estimator
 
 
-def _of_plan(kind: type[BaseMultiTask], plan: Plan) -> dict[str, Any]:
+def _started(settings: EstimatorSettings, done: Run) -> Any:
+    """Return the estimator of images that a public start was learned by."""
+    net = getattr(done.plan.algorithm.network, "net", None)
+    estimator = _made(library_class(settings.name, ESTIMATORS), settings, done.plan, {"net": net})
+    estimator._keep(done)
+    return estimator
+
+
+def _made(kind: Any, settings: EstimatorSettings, plan: Plan, parts: dict[str, object]) -> Any:
+    try:
+        return kind(**settings.parameters, **_of_plan(kind, plan), **parts)
+    except TypeError as error:
+        raise InputError(
+            f"estimator.toml has settings that {kind.__name__} does not take: {error}. Restore the file."
+        ) from None
+
+
+def _of_plan(kind: Any, plan: Plan) -> dict[str, Any]:
     """Return the parameters that the plan says, and not the settings, where they are not the default."""
     said: dict[str, Any] = {}
     if plan.sampling != Everyone():

@@ -37,7 +37,7 @@ _HEAD = """\
 #   missing = 35            an empty cell counts as this number, and is marked by a column of its own
 #   missing = "unknown"     for levels: an empty cell counts as this level
 #   transform = "log"       or "log1p", "sqrt": for amounts
-#   cuts = [18, 65]         steps instead of a straight line; knots = [20, 40, 60] for a smooth curve
+#   cuts = [18, 65]         steps instead of a straight line; knots = [20, 40, 60] for one that bends
 #   ordinal = true          for levels in order: one column
 #   parts = ["days", "weekday", "month"]      for dates
 # And here, if the effect of one feature depends on another:  interactions = [["age", "sex"]]

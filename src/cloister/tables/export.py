@@ -101,10 +101,12 @@ def _shape(part: Numeric) -> tuple[Any, Floats]:
         steps = FunctionTransformer(np.digitize, kw_args={"bins": list(part.transform.points)})
         every = np.eye(len(part.transform.points) + 1)
         indicators = OneHotEncoder(categories=[np.arange(len(every))], sparse_output=False)
-        return make_pipeline(clip, steps, indicators), every[:, 1:]
+        others = np.delete(every, part.transform.reference, axis=1)
+        return make_pipeline(clip, steps, indicators), others
     if isinstance(part.transform, Spline):
-        knots = [part.low] * 4 + list(part.transform.knots) + [part.high] * 4
-        curves = [BSpline(knots, one, 3) for one in np.eye(len(knots) - 4)[1:]]
+        knots = [part.low] * 2 + list(part.transform.knots) + [part.high] * 2
+        peaks = np.delete(np.eye(len(knots) - 2), part.transform.reference, axis=0)
+        curves = [BSpline(knots, peak, 1) for peak in peaks]
         union = FeatureUnion(
             [(f"spline {i}", FunctionTransformer(curve)) for i, curve in enumerate(curves, 1)]
         )

@@ -1,4 +1,4 @@
-r"""Public shapes that a number may have in a model: a logarithm, a root, steps, or a smooth curve.
+r"""Public shapes that a number may have in a model: a logarithm, a root, steps, or a line that bends.
 
 Each turns a number between public bounds into columns whose encoded block :math:`z` has
 :math:`\|z\|_2 \le 1`, attained: monotone ones map the bounds to -1 and 1, steps have one indicator at most
@@ -89,15 +89,15 @@ IDENTITY = Monotone()
 
 @dataclass(frozen=True)
 class Cuts:
-    """Steps between public cut points: an indicator for each interval but the first.
+    """Steps between public cut points: an indicator for each interval but the middle one, the reference.
 
     Examples
     --------
     >>> Cuts((18, 65)).names("age", 0, 120)
-    ('age[18,65)', 'age[65,120]')
+    ('age[0,18)', 'age[65,120]')
     >>> Cuts((18, 65)).columns(np.array([17.0, 18.0, 90.0]), 0, 120)
-    array([[0., 0.],
-           [1., 0.],
+    array([[1., 0.],
+           [0., 0.],
            [0., 1.]])
     """
 
@@ -106,34 +106,49 @@ class Cuts:
     def __post_init__(self) -> None:
         object.__setattr__(self, "points", tuple(map(float, self.points)))
 
+    @property
+    def reference(self) -> int:
+        """Which interval has no column."""
+        return len(self.points) // 2
+
     def check(self, name: str, low: float, high: float) -> None:
         _check_inside("cuts", name, self.points, low, high)
 
     def names(self, name: str, low: float, high: float) -> tuple[str, ...]:
-        between = (f"{name}[{start:g},{end:g})" for start, end in pairwise(self.points))
-        return (*between, f"{name}[{self.points[-1]:g},{high:g}]")
+        every = [f"{name}[{start:g},{end:g})" for start, end in pairwise((low, *self.points))]
+        every.append(f"{name}[{self.points[-1]:g},{high:g}]")
+        return (*every[: self.reference], *every[self.reference + 1 :])
 
     def affine(self, low: float, high: float) -> tuple[float, float]:
         return 0.0, 1.0
 
     def columns(self, values: Floats, low: float, high: float) -> Floats:
         interval = np.searchsorted(self.points, values, side="right")
-        return np.asarray(interval[:, None] == np.arange(1, len(self.points) + 1), dtype=np.float64)
+        others = np.delete(np.arange(len(self.points) + 1), self.reference)
+        return np.asarray(interval[:, None] == others, dtype=np.float64)
 
 
 @dataclass(frozen=True)
 class Spline:
-    """A smooth curve: cubic B-splines with public knots, and the bounds as the outer ones.
+    """A line that bends at public knots: linear B-splines, with the bounds as the outer knots.
 
-    The functions are not negative and sum to 1, so that their squares sum to at most 1; at the upper bound
-    the last is 1. The first is left out, because the intercept stands for the sum of all.
+    Column :math:`j` is 1 at knot :math:`j`, 0 at all others, and linear between. All of them sum to 1, so
+    that their squares sum to at most 1; at a bound one of them is 1. That of the middle knot is left out,
+    because the intercept stands for the sum of all: a coefficient says how much higher the line is at its
+    knot than at the middle one.
+
+    Smooth curves are not offered: beyond a knot they begin with numbers that are almost zero, and a task that
+    has no others would say from these how steep the curve is.
 
     Examples
     --------
-    >>> Spline((40, 80)).columns(np.array([0.0, 40.0, 120.0]), 0, 120).round(3)
-    array([[0.   , 0.   , 0.   , 0.   , 0.   ],
-           [0.25 , 0.583, 0.167, 0.   , 0.   ],
-           [0.   , 0.   , 0.   , 0.   , 1.   ]])
+    >>> Spline((40, 80)).names("age", 0, 120)
+    ('age[at 0]', 'age[at 40]', 'age[at 120]')
+    >>> Spline((40, 80)).columns(np.array([0.0, 20.0, 80.0, 90.0]), 0, 120)
+    array([[1.  , 0.  , 0.  ],
+           [0.5 , 0.5 , 0.  ],
+           [0.  , 0.  , 0.  ],
+           [0.  , 0.  , 0.25]])
     """
 
     knots: Sequence[float]
@@ -141,30 +156,25 @@ class Spline:
     def __post_init__(self) -> None:
         object.__setattr__(self, "knots", tuple(map(float, self.knots)))
 
+    @property
+    def reference(self) -> int:
+        """Which of all knots, bounds included, has no column."""
+        return 1 + len(self.knots) // 2
+
     def check(self, name: str, low: float, high: float) -> None:
         _check_inside("knots", name, self.knots, low, high)
 
     def names(self, name: str, low: float, high: float) -> tuple[str, ...]:
-        return tuple(f"{name}[spline {i}]" for i in range(1, len(self.knots) + _DEGREE + 1))
+        every = [f"{name}[at {knot:g}]" for knot in (low, *self.knots, high)]
+        return (*every[: self.reference], *every[self.reference + 1 :])
 
     def affine(self, low: float, high: float) -> tuple[float, float]:
         return 0.0, 1.0
 
     def columns(self, values: Floats, low: float, high: float) -> Floats:
-        """Return de Boor's recursion from steps to cubic functions, without the first."""
-        at = np.array([low] * (_DEGREE + 1) + list(self.knots) + [high] * (_DEGREE + 1))
-        inside = np.clip(np.searchsorted(at, values, side="right") - 1, _DEGREE, len(at) - _DEGREE - 2)
-        basis = np.asarray(inside[:, None] == np.arange(len(at) - 1), dtype=np.float64)
-        x = values[:, None]
-        for degree in range(1, _DEGREE + 1):
-            left, right = at[:-degree], at[degree:]
-            width = np.where(right > left, right - left, 1.0)  # a function on an empty interval is zero
-            up, down = (x - left) / width, (right - x) / width
-            basis = up[:, :-1] * basis[:, :-1] + down[:, 1:] * basis[:, 1:]
-        return np.clip(basis[:, 1:], 0.0, 1.0)
-
-
-_DEGREE = 3
+        at = [low, *self.knots, high]
+        peaks = np.delete(np.eye(len(at)), self.reference, axis=0)
+        return np.column_stack([np.interp(values, at, peak) for peak in peaks])
 
 
 def _check_inside(word: str, name: str, points: Sequence[float], low: float, high: float) -> None:
