@@ -92,7 +92,7 @@ class Joint:
         covariance = outer - np.outer(shrunk, shrunk)
         weight = precision * (1 - a)
         sampling = min(1.0, max(0.0, float(np.trace(outer)))) / (dim * m)
-        moved = descend(learner, g, s, precision * a * part, board, sampling)
+        moved = descend(learner, g, s, precision * a * part, board, self.start_from, sampling)
         return moved | {
             "moment": board["moment"] + weight * covariance,
             "moment_weight": board["moment_weight"] + weight,

@@ -54,21 +54,32 @@ def standing_still(dim: int, start_from: EarlierPrior | None) -> Public:
 
 
 def descend(
-    learner: BayesianLearner, g: Floats, s: float, weight: float, board: BoardView, sampling: float = 0.0
+    learner: BayesianLearner,
+    g: Floats,
+    s: float,
+    weight: float,
+    board: BoardView,
+    start_from: EarlierPrior | None,
+    sampling: float = 0.0,
 ) -> Public:
     """Move the public mean by what the tasks said: gather evidence first, then accelerated steps.
 
     Until the average offset is larger than its noise, and than offsets of unrelated tasks would have by
     chance (a variance of `sampling` in each number), the mean stays where it started (`since` 0), at zero or
     at an earlier run's; from then on each round is a step from the point tasks were looking from, and
-    `variance` follows the noise in the mean.
+    `variance` follows the noise in the mean. Tasks that see the point err tell it back, so that about half of
+    an earlier noise's variance is left after a round. Where all rounds so far went one way, clipped, they
+    tell nothing else: all of it is left then, and momentum adds to it (1.4 times).
     """
     since, dim = int(board["since"]), len(g)
     if since > 0:
         point, clip = looked_from(board), learner.clip
-        variance = 0.49 * float(board["variance"]) + (clip * s) ** 2
+        mean, before = point + clip * g, float(board["variance"])
+        gone = mean - (0.0 if start_from is None else np.array(start_from.mean))
+        way = max(0.0, float(gone @ gone) - dim * before) / (clip * (since + 1)) ** 2
+        variance = (0.49 + 0.91 * min(1.0, way**2)) * before + (clip * s) ** 2
         return {
-            "mean": point + clip * g,
+            "mean": mean,
             "previous": board["mean"],
             "since": np.array(since + 1),
             "variance": np.array(variance),
