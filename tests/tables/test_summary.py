@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from cloister.estimators import (
     SingleTaskRegressor,
 )
 from cloister.tables.codebook import Codebook
+from cloister.tables.summary import Coefficient
 
 BOUNDS = {"age": (0, 10), "dose": (0, 10), "target": (-40, 100)}
 #: Value at zero and slopes of the population, and how far tasks lie from them.
@@ -153,6 +155,8 @@ def test_it_is_public_and_within_80_columns(model, tmp_path):
 def test_what_is_not_heard_is_said():
     summary = fitted(2, epsilon=0.02).summary()
     assert "not heard above the noise" in str(summary)
+    blank = replace(summary, coefficients=(Coefficient("age"),))
+    assert "age  not heard" in str(blank)
     assert all(c.estimate is c.std_error is c.spread is None for c in summary.coefficients)
     json.dumps(summary.to_dict(), allow_nan=False)
 

@@ -102,9 +102,8 @@ def _heard(
         release, before, part = board.releases[number], board.before(number), 1.0
         point = looked_from(before)
         if isinstance(structure, Nested):
-            point = (
-                point + structure.groups.counts @ structure.offsets(learner, before) / structure.groups.tasks
-            )
+            share = structure.groups.counts / structure.groups.tasks
+            point = point + share @ structure.offsets(learner, before)
             release, part = structure.heard_by_all(learner, release)
         lift = structure.channels(learner)[release.channel].lift
         size, tasks = learner.size, release.denominator

@@ -124,7 +124,8 @@ class Summary:
             "sd between tasks": [c.spread for c in self.coefficients],
             "new task": [c.new_task for c in self.coefficients],
         }
-        return {name: column for name, column in found.items() if any(v is not None for v in column)}
+        known = {name: column for name, column in found.items() if any(v is not None for v in column)}
+        return known or {"estimate": found["estimate"]}
 
     @property
     def _table(self) -> tuple[list[str], list[list[str]]]:
