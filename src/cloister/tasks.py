@@ -378,7 +378,7 @@ def block_width(sizes: ArrayLike, numbers: int) -> Integers:
     Examples
     --------
     >>> block_width([1, 7, 9, 30, 70], numbers=3000).tolist()
-    [16, 16, 16, 32, 80]
+    [16, 16, 16, 32, 128]
     """
     whole = np.asarray(sizes, dtype=np.int64)
     least = min(SHARED_WIDTH, 1 << (max(1, SMALL_ELEMENTS // numbers).bit_length() - 1))
