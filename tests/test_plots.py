@@ -10,7 +10,7 @@ from scipy import stats
 
 from cloister import plots
 from cloister.errors import InputError, MissingExtraError
-from cloister.estimators import SharedPriorRegressor, SingleTaskRegressor
+from cloister.estimators import LowRankRegressor, SharedPriorRegressor, SingleTaskRegressor
 
 matplotlib = pytest.importorskip("matplotlib")
 BOUNDS = {"age": (0, 10), "y": (-40, 100)}
@@ -92,6 +92,9 @@ def test_what_cannot_be_drawn_says_why(models, table, monkeypatch):
     other = SingleTaskRegressor(bounds=BOUNDS).fit(X, y, tasks=task + 1)
     with pytest.raises(InputError, match="the same tasks"):
         plots.shrinkage(models[0], other)
+    without_posterior = LowRankRegressor(bounds=BOUNDS).fit(X, y, tasks=task)
+    with pytest.raises(InputError, match="no posterior"):
+        plots.caterpillar(without_posterior)
     found = builtins.__import__
 
     def without(name, *rest):

@@ -70,6 +70,10 @@ def caterpillar(model: _Fitted, column: str = "intercept", *, coverage: float = 
     ax = _axes(ax)
     models = list(model.task_models())
     values, errors = _coefficients(models, column)
+    if not np.isfinite(errors).all():
+        raise InputError(
+            "These models have no posterior, hence no intervals. Use a SharedPrior or SingleTask estimator."
+        )
     freedom = np.array([one.facts.get("freedom", np.inf) for one in models])
     reach = stdtrit(np.minimum(freedom, 1e9), (1 + coverage) / 2) * errors
     order = np.argsort(values)

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.exceptions import NotFittedError
 
 from cloister.errors import InputError
 from cloister.estimators import SharedPriorClassifier, SharedPriorRegressor, SingleTaskRegressor
@@ -78,6 +79,8 @@ def test_what_has_no_interval_says_so(tmp_path):
     X, y, task, train = table(4)
     regressor = SharedPriorRegressor(epsilon=4.0, bounds=BOUNDS, random_state=0)
     regressor.fit(X[train], y[train], tasks=task[train])
+    with pytest.raises(NotFittedError):
+        SharedPriorRegressor(bounds=BOUNDS).predict_interval(X[:1], tasks=task[:1])
     with pytest.raises(InputError, match="coverage must be between 0 and 1"):
         regressor.predict_interval(X[:1], tasks=task[:1], coverage=95)
     path = regressor.export(7, tmp_path / "seven.json")
@@ -88,6 +91,7 @@ def test_what_has_no_interval_says_so(tmp_path):
         TaskModel.load(path).predict_interval({"x0": [1.0], "x1": [1.0]})
     bounds = BOUNDS | {"y": [False, True]}
     classifier = SharedPriorClassifier(epsilon=4.0, bounds=bounds, random_state=0)
-    classifier.fit(X[train], y[train] > 30, tasks=task[train])
+    few = train & (task < 30)
+    classifier.fit(X[few], y[few] > 30, tasks=task[few])
     with pytest.raises(InputError, match="predicts classes"):
         classifier.task_model(7).predict_interval({"x0": [1.0], "x1": [1.0]})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression
 
-from cloister import datasets, load
+from cloister import Plan, Tasks, datasets, load, run
 from cloister.algorithms import Located, SharedPrior
 from cloister.errors import InputError
 from cloister.estimators import (
@@ -20,7 +20,10 @@ from cloister.estimators import (
     SharedPriorRegressor,
     SingleTaskRegressor,
 )
+from cloister.learners import Regression
+from cloister.sampling import Poisson
 from cloister.tables.codebook import Codebook
+from cloister.tables.summarize import summarize
 from cloister.tables.summary import Coefficient
 
 BOUNDS = {"age": (0, 10), "dose": (0, 10), "target": (-40, 100)}
@@ -171,6 +174,18 @@ def test_why_there_are_no_standard_errors():
     assert "No standard errors for classes" in text
     assert "log-odds against target = low" in text
     assert "high: dose" in text
+
+
+def test_sampled_tasks_have_no_standard_errors():
+    """Of any plan: half of the tasks take part in a round, so that rounds differ by more than their noise."""
+    X, y, task = table(3)
+    book = Codebook.from_mapping(BOUNDS, ["age", "dose"])
+    plan = Plan(SharedPrior(Regression(3)), sampling=Poisson(0.5), n_tasks=300).calibrate(epsilon=8.0)
+    finished = run(plan, Tasks.from_arrays(book.encode(X), book.encode_target(y), task), random_state=0)
+    summary = summarize(plan, finished.board, book, finished.guarantee)
+    assert any(c.estimate is not None for c in summary.coefficients)
+    assert all(c.std_error is None for c in summary.coefficients)
+    assert any("not independent of the next" in note for note in summary.notes)
 
 
 @pytest.mark.parametrize(

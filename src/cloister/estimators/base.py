@@ -401,7 +401,8 @@ class BaseMultiTaskRegressor(RegressorMixin, BaseMultiTask):  # type: ignore[mis
         lower, upper : arrays of shape (n_samples,)
             In the target's units. Of a task with few rows they are far apart, with the tails of Student's t.
         """
-        return intervals(self._fitted.units, *self._rows(X, tasks), coverage)
+        found = self._rows(X, tasks)
+        return intervals(self._fitted.units, *found, coverage)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: ArrayLike | None = None) -> float:
         """Return the coefficient of determination. Private: a score that leaves its tasks is a release."""
