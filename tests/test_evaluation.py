@@ -149,12 +149,12 @@ def test_the_bound_is_attained_and_holds_within_the_unit():
 
 
 def test_the_released_mean_has_the_noise_that_it_is_priced_for(done, halves):
-    """Two-sided: 3,000 releases fit the law that is declared, and neither 2/3 nor 3/2 of it.
+    """Two-sided: 1,200 releases fit the law that is declared, and neither 2/3 nor 3/2 of it.
 
     A right law is refused with probability 1e-4.
     """
     test = halves[1].select([0])
-    told = [evaluate(done, test, epsilon=0.5, random_state=seed) for seed in range(3000)]
+    told = [evaluate(done, test, epsilon=0.5, random_state=seed) for seed in range(1200)]
     noise = told[0].noise
     centred = np.array([each.value for each in told]) - scores_of(done, test)[0] / M
     assert stats.kstest(centred / noise, "norm").pvalue > 1e-4

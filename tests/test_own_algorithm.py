@@ -14,9 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import cloister as cl
 from cloister.audit import audit
+from cloister.cli import app
 from cloister.cli.own_types import own_types
 
 OWN = Path(__file__).parent / "own" / "shrunken.py"
@@ -143,7 +145,8 @@ def test_fit_from_the_command_line(desk, finished):
     assert command(desk, "verify", "fitted", *own).returncode == 0
 
 
-def test_every_other_command_that_reads_a_plan(desk, finished):
+def test_every_other_command_that_reads_a_plan(desk, finished, monkeypatch):
+    monkeypatch.chdir(desk)
     own = ["--types", "shrunken.py:ShrunkenRidge"]
     made = command(
         desk,
@@ -168,8 +171,8 @@ def test_every_other_command_that_reads_a_plan(desk, finished):
     ):
         done = command(desk, *arguments, *own)
         assert done.returncode == 0, done.stderr
-        refused = command(desk, *arguments)
-        assert refused.returncode == 1
+        refused = CliRunner(env={"COLUMNS": "500"}).invoke(app, list(map(str, arguments)))
+        assert refused.exit_code == 1
         assert "'ward-7/shrunken-ridge/1' is not one of cloister's own types" in refused.stderr
         assert "--types module:Class" in refused.stderr
 
