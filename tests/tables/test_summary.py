@@ -75,7 +75,7 @@ def independent(model: SharedPriorRegressor) -> tuple[np.ndarray, np.ndarray]:
     points, heard, noise, moments = map(np.array, (points, heard, noise, moments))
     center = points[-1]
     for _ in range(8):
-        miss = 0.2 * ((points - center) ** 2).sum(axis=1) / clip
+        miss = 0.35 * ((points - center) ** 2).sum(axis=1) / clip / np.sqrt(d)
         w = 1 / (noise**2 + miss**2 + (1e-3 * clip) ** 2)
         origin = np.average(points, axis=0, weights=w)
         x, level = points - origin, np.average(heard, axis=0, weights=w)

@@ -44,8 +44,9 @@ USUAL, USUAL_SD = 0.3, 0.3
 ON, OFF = 0.7, 0.6
 #: Least eigenvalue of A.
 LEAST = 0.05
-#: What is heard from a point so far off, in clips, is thought wrong by this times the square of it.
-CURVED = 0.2
+#: What is heard from a point so far off, in clips, is thought wrong by this times the square of it, all
+#: numbers together.
+CURVED = 0.35
 #: Noise below this part of a clip is not told from rounding, nor from A not being the same everywhere.
 FINEST = 1e-3
 #: Corrections for an uncertain A beyond which nothing is known.
@@ -83,7 +84,7 @@ def population_mean(
     center, response = heard.points[-1], _Response(np.empty(0), np.empty((0, 0)), 0.0, np.empty(0))
     for _ in range(8):  # which rounds count depends on where the mean is
         away = np.square(heard.points - center).sum(axis=1) / clip
-        wrong = np.square(CURVED * away) + np.square(FINEST * clip)
+        wrong = np.square(CURVED * away) / len(center) + np.square(FINEST * clip)
         weight = 1 / (np.square(heard.noise) + wrong)
         response = _Response.of(heard.points, heard.offsets, weight)
         center = response.zero
@@ -178,7 +179,7 @@ class _Response:
     def _variance(self, j: int, moved: Floats) -> float:
         """Return the variance of row j of A along a random move with this second moment."""
         prior, span = _variances(self.usual, len(self.matrix), j), self.spans[j]
-        return float(prior @ np.diag(moved) - np.einsum("td,de,te->", span, moved, span))
+        return float(prior @ np.diag(moved) - ((span @ moved) * span).sum())
 
 
 def _variances(usual: float, size: int, j: int) -> Floats:
