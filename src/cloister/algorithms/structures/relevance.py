@@ -10,7 +10,6 @@ import numpy as np
 
 from cloister.algorithms.structures.mean import Mean
 from cloister.algorithms.structures.moving_mean import (
-    OWN_UNITS,
     descend,
     in_own_units,
     looked_from,
@@ -117,11 +116,11 @@ class FeatureRelevance:
             return []
         diagonal = (1 - self.floor) * sizes / sizes.mean() + self.floor
         relevant = every_class(np.diag(np.sqrt(diagonal)), learner.size)
-        total = 0.8 * shared_weight(learner, mean, board)
+        half = 0.4 * shared_weight(learner, mean, board)
         return [
             Candidate(0.2, zero, factor, False),
-            *in_own_units(learner, mean, OWN_UNITS * total),
-            Candidate((1 - OWN_UNITS) * total, mean, math.sqrt(learner.prior_scales[2]) * relevant, True),
+            *in_own_units(learner, mean, half),
+            Candidate(half, mean, math.sqrt(learner.prior_scales[2]) * relevant, True),
         ]
 
 
