@@ -47,7 +47,7 @@ def test_verify_replay_predict_and_gain(name, classes, settings, tmp_path, monke
         ["replay", "run", "s1.csv", "--task-name", "s1", "-o", "s1.json"],
         ["predict", "s1.csv", "--model", "s1.json"],
         ["predict", "run", "s1.csv"],
-        ["gain", "run", "s1.csv", "--task-name", "s1"],
+        ["gain", "run", "s1.csv", "--task-name", "s1", "--splits", "2"],
     ):
         result = CliRunner().invoke(app, command)
         assert result.exit_code == 0, (command, result.output, result.exception)

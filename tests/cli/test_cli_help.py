@@ -28,7 +28,7 @@ from cloister.tables.files import write_csv
         ["show", "run", "003"],
         ["predict", "run", "exam.csv"],
         ["replay", "run", "exam.csv", "--task-name", "000"],
-        ["gain", "run", "exam.csv", "--task-name", "000"],
+        ["gain", "run", "exam.csv", "--task-name", "000", "--splits", "2"],
         ["account", "run/plan.toml"],
         ["account", "--epsilon", "1", "--tasks", "100"],
     ],
