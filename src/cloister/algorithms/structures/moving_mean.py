@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 #: Share of the shared priors' weight for one whose differences from the mean are in the tasks' own units.
-OWN_UNITS = 0.25
+OWN_UNITS = 0.1
 
 
 def short_rounds(size: int, n_tasks: int, mu: float) -> int:
@@ -140,7 +140,7 @@ def shared_candidates(
 ) -> list[Candidate]:
     """Return priors around the mean (two thirds of the weight) and around it with a covariance (a third).
 
-    For classes a quarter of the weight is that of a prior around the mean in own units, which stands for the
+    For classes a tenth of the weight is that of a prior around the mean in own units, which stands for the
     isotropic one in public units. A tenth is left to the task's own prior, and up to half the more of the
     mean is noise. Where neither a mean nor a covariance stands out of the noise, nor targets were located so
     that zero is where they are, tasks keep to themselves.
