@@ -166,7 +166,8 @@ def shared_candidates(
 def shared_weight(learner: BayesianLearner, mean: Floats, board: BoardView) -> float:
     """Return the weight of all shared priors together: .9, and down to .5 the more of the mean is noise."""
     slopes = mean[1:] if learner.intercept and learner.size > 1 else mean
-    noise = min(1.0, len(slopes) * float(board["variance"]) / max(float(slopes @ slopes), 1e-300))
+    square = float(slopes @ slopes)  # zero where nothing was heard of it: all of it is noise
+    noise = min(1.0, len(slopes) * float(board["variance"]) / square) if square > 0 else 1.0
     return 0.9 - 0.4 * noise
 
 
