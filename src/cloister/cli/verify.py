@@ -40,6 +40,7 @@ class _Evidence:
     board: Billboard = field(init=False)
     choice: Choice | None = None
     guarantee: Guarantee | None = None
+    words: bool = False
 
     @property
     def chosen(self) -> bool:
@@ -179,12 +180,13 @@ def _updates_follow(seen: _Evidence) -> str:
 
 
 def _codebook_fits(seen: _Evidence) -> str:
-    from cloister.tables.folder import read_codebook
+    from cloister.tables.folder import read_codebook, read_groups
 
     book = read_codebook(seen.folder, seen.plan)
+    read_groups(seen.folder, seen.plan)
     if not set(book.caveats) <= set(seen.plan.caveats):
         raise InputError("its bounds were read from the data, and the plan does not say so.")
-    return ""
+    return "the head does not cover what it says; compare it with a copy"
 
 
 def _guarantee_follows(seen: _Evidence) -> str:
@@ -210,7 +212,8 @@ def _guarantee_follows(seen: _Evidence) -> str:
         elif name not in unsaid and not _agree(said[name], value):
             raise InputError(f"it says {name} = {_shown(said[name])}, plan and board give {_shown(value)}.")
     words = seen.folder / "guarantee.txt"
-    if current and words.is_file() and words.read_text(encoding="utf-8").strip() != str(claimed):
+    seen.words = current and words.is_file()  # older versions had other words
+    if seen.words and words.read_text(encoding="utf-8").strip() != str(claimed):
         raise InputError("guarantee.txt does not say what guarantee.json says.")
     seen.guarantee = claimed
     rate = f"detected at most {percent(claimed.detection())}"
@@ -247,7 +250,7 @@ _CHECKS: dict[str, tuple[str, tuple[str, ...], Callable[[_Evidence], str]]] = {
     "noise": ("every release has the noise that the plan prices", ("match",), _noise_as_priced),
     "complete": ("the run is complete", ("match",), _complete),
     "updates": ("what is posted follows from the releases", ("noise",), _updates_follow),
-    "codebook": ("the codebook fits the plan", ("plan",), _codebook_fits),
+    "codebook": ("codebook and groups fit the plan", ("plan",), _codebook_fits),
     "guarantee": ("the guarantee is what plan and board give", ("match",), _guarantee_follows),
 }
 
@@ -259,7 +262,12 @@ def _verdict(seen: _Evidence, good: bool) -> str:
         reasons = "; ".join(seen.guarantee.reasons) or "there is no noise"
         return f"{seen.folder} is consistent, but its guarantee does NOT hold: {reasons}."
     head = f"The board's head, to compare with a copy:\n{seen.head_found}"
-    return f"{seen.folder} passes. Its guarantee is in guarantee.txt.\n{head}"
+    if seen.words:
+        return f"{seen.folder} passes. Its guarantee is in guarantee.txt.\n{head}"
+    return (
+        f"{seen.folder} passes. Its guarantee is in guarantee.json; guarantee.txt is not there, or in the "
+        f"words of an older version, and was not compared.\n{head}\n\n{seen.guarantee}"
+    )
 
 
 def _document(seen: _Evidence, checks: list[_Check], good: bool) -> dict[str, object]:

@@ -111,7 +111,7 @@ def read_public(folder: Path, types: Iterable[object] = ()) -> TableRun:
         )
     book, place = read_codebook(folder, plan), folder / "estimator.toml"
     settings = EstimatorSettings.load(place) if place.exists() else EstimatorSettings()
-    nobody, groups = settings.as_ids([]), _read_groups(folder / "groups.json", plan)
+    nobody, groups = settings.as_ids([]), read_groups(folder, plan)
     choice = read_choice(folder, plan, board, types)
     guarantee = plan.guarantee_on(board) if choice is None else choice.guarantee
     return TableRun(plan, board, guarantee, book, nobody, _stacked([], book), settings, groups, choice)
@@ -129,10 +129,11 @@ def read_choice(folder: Path, plan: Plan, board: Billboard, types: Iterable[obje
     return choice
 
 
-def _read_groups(path: Path, plan: Plan) -> dict[str, str]:
+def read_groups(folder: Path, plan: Plan) -> dict[str, str]:
     """Read the public label of each task; refuse labels that the plan is not for."""
     if plan.algorithm.groups is None:
         return {}
+    path = folder / "groups.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         check_format(document.get("format"), GROUPS_FORMAT, path)
