@@ -172,6 +172,8 @@ def test_why_there_are_no_standard_errors():
     classes = SharedPriorClassifier(epsilon=8.0, bounds=bounds, random_state=0).fit(X, level, tasks=task)
     text = str(classes.summary())
     assert "No standard errors for classes" in text
+    first = f"log-odds against target = {classes.codebook_.target.levels[0]}."
+    assert all(first in " ".join(str(page).split()) for page in (text, classes.task_model(0).summary()))
     assert "log-odds against target = low" in text
     assert "high: dose" in text
 

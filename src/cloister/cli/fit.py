@@ -50,6 +50,12 @@ _DryRun = Annotated[
 ]
 
 
+ONLY_TASKS = (
+    "Of the file only the task column was looked at. Whether its rows fit the codebook, "
+    "`cloister codebook FILE --check CODEBOOK` says."
+)
+
+
 def fit(
     context: typer.Context,
     data: Data,
@@ -134,6 +140,7 @@ def fit(
             f"{data.name}: {len(table.ids)} tasks by column {table.task!r}. "
             "The number of tasks is taken to be public. Whoever runs this holds everyone's rows.",
             *proposal.paragraphs,
+            *([ONLY_TASKS] if dry_run else []),
         )
     if dry_run:
         return emit(proposal.document) if json else None

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cloister.tables.kinds import Categorical
 from cloister.tables.labelled import data_frame
 from cloister.tables.model import TaskModel
 from cloister.tables.printed import as_html, as_text, number, wrapped
@@ -57,6 +58,8 @@ class TaskSummary:
         Weight of the shared priors by the evidence of the own rows; what is left is the own prior's.
     residual : float, optional
         Standard deviation of the noise.
+    against : str, optional
+        Of classes, the one that coefficients are log-odds against: the codebook's first.
     """
 
     task: str
@@ -64,6 +67,7 @@ class TaskSummary:
     rows: float | None = None
     shared_weight: float | None = None
     residual: float | None = None
+    against: str | None = None
 
     def __str__(self) -> str:
         return "\n\n".join([self._title, as_text(*self._table), *map(wrapped, self._sentences)])
@@ -95,6 +99,8 @@ class TaskSummary:
     @property
     def _sentences(self) -> list[str]:
         found = []
+        if self.against is not None:
+            found.append(f"Coefficients are log-odds against {self.against}.")
         if self.residual is not None:
             found.append(f"Residual scale: {number(self.residual)}")
         weight = self.shared_weight
@@ -141,4 +147,6 @@ def summarize_task(model: TaskModel) -> TaskSummary:
     coefficients = [OwnCoefficient(*row) for row in zip(names, *columns, strict=True)]
     residual = None if model.noise is None else math.sqrt(model.noise) * model.codebook.target_scale
     rows, weight = (model.facts.get(name) for name in ("rows", "shared_weight"))
-    return TaskSummary(model.task, tuple(coefficients), rows, weight, residual)
+    goal = model.codebook.target
+    against = f"{goal.name} = {goal.levels[0]}" if isinstance(goal, Categorical) else None
+    return TaskSummary(model.task, tuple(coefficients), rows, weight, residual, against)
