@@ -230,10 +230,13 @@ def refuse_repeats(ids: Array) -> None:
 
 
 def is_missing(value: object) -> bool:
-    """Say whether a value is None, NaN or NaT (not equal to themselves) or NA (which will not say)."""
+    """Say whether a value is None, NaN or NaT (not equal to themselves) or NA (which will not say).
+
+    Nor will a NaN of `decimal` that signals.
+    """
     try:
         return value is None or bool(value != value)
-    except TypeError:
+    except (TypeError, ArithmeticError):
         return True
     except ValueError:  # an array, which is something else than a name, but not missing
         return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -44,6 +46,17 @@ def test_a_cluster_is_a_run_of_its_own_tasks():
     np.testing.assert_array_equal(done.model("t25")["coef"], done.runs["country"].model("t25")["coef"])
     with pytest.raises(InputError, match="There is no task 'nobody' in these runs"):
         done.model("nobody")
+
+
+@pytest.mark.parametrize("copying", [pickle.dumps, copy.deepcopy])
+def test_clusters_of_one_task_each_are_not_pickled_together(copying):
+    few = TASKS.select(np.arange(M) < 2)
+    plan = Plan(MeanRegularized(LeastSquares(2), rounds=1), NoNoise(), n_tasks=2)
+    done = run_clusters(plan, few, {"t00": "one", "t01": "two"})
+    with pytest.raises(InputError, match=r"not pickled whole.*model\(task\) to that task alone"):
+        copying(done)
+    own = copying(replace(done, runs={"one": done.runs["one"]}))  # one task's own
+    assert own
 
 
 def test_another_cluster_does_not_reach_a_board():

@@ -102,10 +102,28 @@ def test_a_ledger_speaks_of_all_runs() -> None:
     void = replace(PLAIN, all_runs=replace(together, doubts=(SEEDED,)))
     assert "nothing can be promised, because of one of them the noise is drawn from a seed" in str(void)
     assert Guarantee.from_dict(json.loads(void.to_json())) == void
+    assert void.all_runs is not None
+    assert void.all_runs.detection() == void.all_runs.detection(0.01, tasks=2) == 1.0
     with pytest.raises(InputError, match="within the budget"):
         replace(together, spent=1.1)
     with pytest.raises(InputError, match="needs all its fields"):
         AllRuns.from_dict({"population": "schools"})
+
+
+def test_a_doubt_of_another_run_is_read_before_the_lines() -> None:
+    together = AllRuns("schools", 3, "replace", 0.6, 1.0, (FLOATING_POINT,))
+    assert str(together).endswith(
+        "; this is not proven to the last bit, because of one of them " + FLOATING_POINT.reason
+    )
+    assert together.detection() == replace(together, doubts=()).detection() < 1  # it holds all the same
+    charged = replace(PLAIN, all_runs=together)
+    (warning,) = charged.statement.warnings
+    assert warning.startswith("NOT PROVEN TO THE LAST BIT OVER ALL RUNS")
+    assert FLOATING_POINT.reason in warning
+    (warning,) = replace(charged, doubts=(FLOATING_POINT,)).statement.warnings  # its own, said once
+    assert warning.startswith("NOT PROVEN TO THE LAST BIT: ")
+    (warning,) = replace(PLAIN, all_runs=replace(together, doubts=(SEEDED,))).statement.warnings
+    assert warning.startswith("NOTHING CAN BE PROMISED OVER ALL RUNS")
 
 
 def test_not_private() -> None:

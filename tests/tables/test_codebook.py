@@ -397,6 +397,21 @@ def test_a_dictionary_must_have_the_tables(data: dict[str, object]) -> None:
         Codebook.from_dict(data)
 
 
+@pytest.mark.parametrize("row", [{"x": 1}, {"name": ["a"], "bounds": [0, 1]}, 1])
+def test_a_listed_feature_must_have_a_name(row: object) -> None:
+    with refused(
+        f"every feature in the codebook must be a table with a name. Got {[row]}. Write a [features.NAME] "
+        "table for each."
+    ):
+        Codebook.from_dict({"target": {"name": "y", "bounds": [0, 1]}, "features": [row]})
+
+
+def test_a_listed_feature_does_not_replace_another() -> None:
+    rows = [{"name": "a", "bounds": [0, 1]}, {"name": "a", "bounds": [0, 9]}]
+    with pytest.raises(InputError, match="different names"):
+        Codebook.from_dict({"target": {"name": "y", "bounds": [0, 1]}, "features": rows})
+
+
 def test_a_file_must_be_there_and_be_toml(tmp_path: Path) -> None:
     file = tmp_path / "book.toml"
     with pytest.raises(InputError, match=r"must be readable TOML. Got: .*No such file.* Start a new one.$"):

@@ -220,12 +220,16 @@ def test_levels_are_what_is_written_and_missing_words_may_be_levels() -> None:
 
 def test_numbers_are_numbers_however_they_come() -> None:
     column = filled(
-        [1, "2", " 3.5 ", Decimal("4.5"), np.float32(5), True, "n/a", None, "1_000", "x", 10**400]
+        [
+            *(1, "2", " 3.5 ", Decimal("4.5"), np.float32(5), True, "n/a", None),
+            *("1_000", "x", 10**400, Decimal("sNaN")),
+        ]
     )
     found = Numeric("n", 0, 10).read(column)
     assert found.values[:6].tolist() == [1, 2, 3.5, 4.5, 5, 1]
-    assert found.missing.tolist() == [False] * 6 + [True] * 2 + [False] * 3
-    assert found.wrong.tolist() == [False] * 8 + [True] * 3
+    assert found.missing.tolist() == [False] * 6 + [True] * 2 + [False] * 4
+    assert found.wrong.tolist() == [False] * 8 + [True] * 4
+    assert Categorical("c", ["a", "b"]).read(column[-1:]).missing.all()
 
 
 def test_ranks_and_missing_ranks() -> None:
@@ -264,6 +268,10 @@ SPECS = {
     ),
     "cuts": ({"bounds": [0, 9], "cuts": [3, 9]}, "cuts of 'a' must be numbers between its bounds 0 and 9"),
     "no knots": ({"bounds": [0, 9], "knots": []}, "knots of 'a' must be numbers between its bounds 0 and 9"),
+    "close knots": (
+        {"bounds": [0, 4e-310], "knots": [1e-310, 2e-310]},
+        "knots of 'a' must be so far apart",
+    ),
     "text cuts": ({"bounds": [0, 9], "cuts": ["x"]}, "cuts of 'a' must be a list of numbers"),
     "fill": ({"bounds": [0, 9], "missing": 10}, "missing of 'a' must be a number within"),
     "no fill": (
@@ -275,6 +283,10 @@ SPECS = {
     "other key": ({"levels": ["a", "b"], "knots": [1]}, "may also have ordinal, missing. Got knots"),
     "dates": ({"bounds": ["2021-01-01", "2020-01-01"]}, "bounds of 'a' must be two dates"),
     "mixed": ({"bounds": ["2020-01-01", "2021-01-01T10:00"]}, "bounds of 'a' must be two dates"),
+    "close times": (
+        {"bounds": ["9999-01-01T00:00:00", "9999-01-01T00:00:00.000001"]},
+        "bounds of 'a' must differ as numbers of days",
+    ),
     "parts": (
         {"bounds": [START, END], "parts": ["year"]},
         "parts of 'a' must be some of days",

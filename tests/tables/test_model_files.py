@@ -15,6 +15,8 @@ import pytest
 
 from cloister import SharedPriorRegressor, load
 from cloister.errors import InputError
+from cloister.tables.codebook import Codebook
+from cloister.tables.model import TaskModel
 from cloister.tables.model_files import INDEX, file_name, file_names, names_of_files
 
 NAMES = [
@@ -107,3 +109,12 @@ def test_a_file_that_is_not_its_tasks_is_refused(model, tmp_path):
     (folder / file_name("Elm")).write_bytes((folder / "Elm.json").read_bytes())
     with pytest.raises(InputError, match="is a second model of task 'Elm'"):
         load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "x = " + "[" * 100_000])
+def test_a_file_too_deep_to_read_is_refused_in_a_sentence(text, tmp_path):
+    path = tmp_path / "deep"
+    path.write_text(text)
+    for read in (load, TaskModel.load, Codebook.load):
+        with pytest.raises(InputError, match=r"deep (is|must be)"):
+            read(path)

@@ -180,7 +180,7 @@ def _users(path: Path) -> Iterator[tuple[Path, str, list[Any], list[Any]]]:
 def _listed(file: Path) -> list[tuple[str, Any, Any]]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{file} must be a JSON file in LEAF's format. Got: {error}.") from error
     fields = [content.get(key) if isinstance(content, dict) else None for key in LEAF_KEYS]
     users, counts, data = fields

@@ -132,7 +132,7 @@ class FolderArrivals(Arrivals):
             try:
                 if _line(json.loads(line)) != line:
                     break
-            except ValueError:
+            except (ValueError, RecursionError):
                 break
             whole.append(line)
         return whole

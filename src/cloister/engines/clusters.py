@@ -20,7 +20,7 @@ from cloister.engines.curator import Bill, charge
 from cloister.engines.local import Local
 from cloister.engines.run import Run, check_run, run, seed_of
 from cloister.engines.workers import Engine
-from cloister.errors import InputError, PlanError
+from cloister.errors import InputError, PlanError, check_one_owner
 from cloister.ledger import Ledger
 from cloister.ledger.charges import exposure
 from cloister.plan import Plan
@@ -52,6 +52,12 @@ class ClusterRuns:
     runs: dict[Hashable, Run]
     clusters: Clusters = field(repr=False)
     all_runs: AllRuns | None = None
+
+    def __getstate__(self) -> object:
+        owners = [name for done in self.runs.values() for name in done.private.ids.tolist()]
+        instead = "Use save(folder) of each run for its public part, and give model(task) to that task alone."
+        check_one_owner(owners, "A run of clusters", instead)
+        return super().__getstate__()
 
     @property
     def guarantee(self) -> Guarantee:

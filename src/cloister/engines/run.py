@@ -141,7 +141,7 @@ def _joined(path: Path) -> Roster:
     lines = path.read_bytes().splitlines() if path.exists() else []
     try:
         return Roster([json.loads(line) for line in lines])
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InputError(f"{path} must have the name of a task in every line. Restore it.") from None
 
 

@@ -79,7 +79,7 @@ def _read_file(path: Path, types: Iterable[object]) -> Any:
         return TaskModel.load(path)
     try:
         keys = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InputError(
             f"{path} is nothing that can be loaded: a task's model, a plan, a codebook or a board. Name one, "
             "or the folder of a run."

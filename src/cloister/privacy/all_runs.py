@@ -10,7 +10,7 @@ from cloister.doubts import Doubt, Grade
 from cloister.errors import InputError
 from cloister.privacy.events import RelationName
 from cloister.privacy.statement import percent
-from cloister.privacy.tradeoff import FALSE_ALARMS, GaussianCurve
+from cloister.privacy.tradeoff import FALSE_ALARMS, Envelope, GaussianCurve
 
 __all__ = ["AllRuns"]
 
@@ -58,24 +58,39 @@ class AllRuns:
         if not (0 <= self.spent <= self.budget * (1 + 1e-6)):
             raise InputError(f"What is spent must be within the budget. Got {self.spent!r}, {self.budget!r}.")
 
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why nothing can be promised, if that is so."""
+        return tuple(doubt.reason for doubt in self.doubts if doubt.grade == Grade.VOID)
+
+    @property
+    def unproven(self) -> tuple[str, ...]:
+        """Why it is not proven to the last bit, if it is not."""
+        return tuple(doubt.reason for doubt in self.doubts if doubt.grade == Grade.LAST_BIT)
+
     def detection(self, false_alarms: float = FALSE_ALARMS, *, tasks: int = 1) -> float:
-        """Return what any test can detect from everything that any charged run shows, ever."""
-        return GaussianCurve(self.budget).detection(false_alarms, tasks)
+        """Return what any test can detect from everything that any charged run shows, ever.
+
+        It is everything, 1, where nothing can be promised.
+        """
+        curve = Envelope(()) if self.reasons else GaussianCurve(self.budget)
+        return curve.detection(false_alarms, tasks)
 
     def __str__(self) -> str:
-        void = [doubt.reason for doubt in self.doubts if doubt.grade == Grade.VOID]
-        if void:
+        if self.reasons:
             return (
                 f"Over all runs charged to the account of {self.population!r} nothing can be promised, "
-                f"because of one of them {'; '.join(void)}"
+                f"because of one of them {'; '.join(self.reasons)}"
             )
         so_far = percent(GaussianCurve(self.spent).detection())
         runs = f"the {self.runs} runs" if self.runs != 1 else "the 1 run"
+        last_bit = "; this is not proven to the last bit, because of one of them " if self.unproven else ""
+        last_bit += "; ".join(self.unproven)
         return (
             f"Over {runs} charged so far to the account of {self.population!r}, under {self.relation}, they "
             f"detect at most {so_far} of cases if none was chosen by what another showed, and at most "
             f"{percent(self.detection())} over all runs there may ever be, however they are chosen (with 5 % "
-            "false alarms)"
+            f"false alarms){last_bit}"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from cloister.privacy.events import RelationName
 from cloister.privacy.rounding import rounded_up
 
 if TYPE_CHECKING:
+    from cloister.privacy.all_runs import AllRuns
     from cloister.privacy.guarantee import Guarantee
 
 __all__ = ["Statement", "percent", "statement_of"]
@@ -147,8 +148,20 @@ def _warnings(g: Guarantee, silent: bool) -> Iterator[str]:
         yield f"DOES NOT HOLD: {'; '.join(g.reasons)}. What follows would hold otherwise."
     if g.unproven:
         yield f"NOT PROVEN TO THE LAST BIT: {'; '.join(g.unproven)}."
+    if g.all_runs is not None:
+        yield from _warnings_of_others(g, g.all_runs)
     if silent:
         yield f"Nothing leaves any {g.unit}: the others learn nothing from it (epsilon 0)."
+
+
+def _warnings_of_others(g: Guarantee, together: AllRuns) -> Iterator[str]:
+    """Say what other runs on the same account take away; this run's own doubts have been said."""
+    void = [reason for reason in together.reasons if reason not in g.reasons]
+    unproven = [reason for reason in together.unproven if reason not in g.unproven]
+    if void:
+        yield f"NOTHING CAN BE PROMISED OVER ALL RUNS, because of another of them: {'; '.join(void)}."
+    if unproven:
+        yield f"NOT PROVEN TO THE LAST BIT OVER ALL RUNS, because of another: {'; '.join(unproven)}."
 
 
 def _who(g: Guarantee) -> str:

@@ -24,6 +24,7 @@ from cloister.errors import InputError
 from cloister.tables.check import At, ColumnCheck, accepted, check_column
 from cloister.tables.codebook_file import (
     as_target,
+    by_name,
     check_codebook_format,
     codebook_format,
     date_text,
@@ -170,7 +171,10 @@ class Codebook:
         known = set(data) <= {"features", "target", "task", "from_private_data", "format", "interactions"}
         pairs = data.get("interactions", [])
         require(
-            known and isinstance(goal, Mapping) and "name" in goal and isinstance(rows, Mapping | list),
+            known
+            and isinstance(goal, Mapping)
+            and isinstance(goal.get("name"), str)
+            and isinstance(rows, Mapping | list),
             f"{source} must have [features.NAME] tables, a [target] table with a name, and optionally task. "
             f"Got the keys {sorted(data)}. Start from Codebook.template.",
         )
@@ -179,8 +183,9 @@ class Codebook:
             f"interactions in {source} must be a list of pairs. Got {pairs!r}. Write "
             'interactions = [["age", "sex"]].',
         )
-        named = rows if isinstance(rows, Mapping) else {row["name"]: row for row in rows or ()}
-        parts = tuple(from_entry(name, found, "levels", source) for name, found in named.items())
+        parts = tuple(
+            from_entry(name, found, "levels", source) for name, found in by_name(rows or (), source)
+        )
         end = as_target(from_entry(goal["name"], goal, "classes", source))
         return cls(
             parts,
@@ -206,7 +211,7 @@ class Codebook:
         """Read a codebook from a TOML file; a value that the template left open is refused."""
         try:
             data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(
                 f"codebook {path} must be readable TOML. Got: {error}. Start a new one."
             ) from error

@@ -16,6 +16,7 @@ from cloister.tables.transforms import IDENTITY, Cuts, Monotone, Spline, Transfo
 
 __all__ = [
     "as_target",
+    "by_name",
     "check_codebook_format",
     "codebook_format",
     "date_text",
@@ -130,6 +131,19 @@ def as_target(part: Feature) -> Target:
             "To predict a logarithm, say, make a column of it."
         )
     return part
+
+
+def by_name(rows: Mapping[str, Any] | Sequence[Any], source: str) -> list[tuple[str, Any]]:
+    """Return the name and the keys of each feature, from tables by name or from a list of tables with one."""
+    if isinstance(rows, Mapping):
+        return [*rows.items()]
+    bare = [row for row in rows if not (isinstance(row, Mapping) and isinstance(row.get("name"), str))]
+    require(
+        not bare,
+        f"every feature in {source} must be a table with a name. Got {bare[:1]}. Write a [features.NAME] "
+        "table for each.",
+    )
+    return [(row["name"], row) for row in rows]
 
 
 def from_entry(name: str, found: Any, levels: str, source: str) -> Feature:

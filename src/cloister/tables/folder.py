@@ -140,7 +140,7 @@ def read_groups(folder: Path, plan: Plan) -> dict[str, str]:
         found = {str(task): str(label) for task, label in document["groups"].items()}
         if Groups.of(list(found.values())) == plan.algorithm.groups:
             return found
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     raise InputError(f"{path} must have the label of each task, as the plan has its groups. Restore it.")
 

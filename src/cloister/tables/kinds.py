@@ -274,6 +274,11 @@ class Date:
             'Write parts = ["days", "weekday"], or leave it out.',
         )
         object.__setattr__(self, "parts", tuple(part for part in DATE_PARTS if part in self.parts))
+        require(
+            all(half > 0 for _, half in self.affine()),
+            f"bounds of {self.name!r} must differ as numbers of days. Got ({self.low}, {self.high}). Write "
+            "the first and the last that are publicly possible, further apart.",
+        )
 
     @property
     def must(self) -> str:

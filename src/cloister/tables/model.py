@@ -199,7 +199,7 @@ class TaskModel:
             )
         except InputError:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"{path} is not a cloister task model: {error}.") from None
 
 

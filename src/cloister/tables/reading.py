@@ -124,7 +124,7 @@ def _number(cell: Any) -> float:
     if isinstance(cell, Real | Decimal) or (isinstance(cell, str) and is_number(cell)):
         try:
             return float(cell)
-        except OverflowError:
+        except (OverflowError, ValueError):  # beyond all floats, or a NaN of decimals that signals
             return np.inf
     return np.nan if says_missing(cell) else np.inf
 

@@ -84,7 +84,7 @@ class EstimatorSettings:
                 return cls(str(name), parameters, ids, bool(found["named_columns"]))
         except InputError:
             raise
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             pass
         raise InputError(f"{path} does not say which estimator made the run. Restore it, or remove it.")
 

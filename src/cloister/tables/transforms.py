@@ -163,6 +163,13 @@ class Spline:
 
     def check(self, name: str, low: float, high: float) -> None:
         _check_inside("knots", name, self.knots, low, high)
+        gaps = [float(end - start) for start, end in pairwise((low, *self.knots, high))]
+        if not math.isfinite(1 / min(gaps)):
+            raise InputError(
+                f"knots of {name!r} must be so far apart, and from its bounds {low:g} and {high:g}, that the "
+                f"slope of a line between them is finite. Got {list(self.knots)}. Write the column, its "
+                "bounds and its knots in a smaller unit."
+            )
 
     def names(self, name: str, low: float, high: float) -> tuple[str, ...]:
         every = [f"{name}[at {knot:g}]" for knot in (low, *self.knots, high)]

@@ -160,7 +160,7 @@ def _read(place: Path, election: Vote, tasks: Tasks, ledger: Ledger | None) -> S
         del document["warning"]
         secret = Secret(**document)._of_this_version(place.parent)
         same_rows = digest_of(tasks, bytes.fromhex(secret.key)) == secret.data
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise InputError(f"{place} was edited: this vote cannot go on. Restore it, {_GIVE_UP}.") from None
     if plans != election.fingerprint:
         raise PlanError(
