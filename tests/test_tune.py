@@ -142,6 +142,19 @@ def test_the_best_candidate_wins_and_is_finished_on_all_rows(alike):
     assert secure.guarantee.holds
 
 
+def test_the_chosen_run_claims_the_whole_choice_and_not_less(alike, tmp_path):
+    election = Vote(GRID, LOSS, n_tasks=M, epsilon=4.0, delta=1e-4)
+    selection = RepeatAndSelect(GRID[:2], LOSS, n_tasks=M, epsilon=5.0, runs=2.0)
+    voted = vote(election, alike, ledger=Ledger(epsilon=5.0, delta=1e-4))
+    for choice in (voted, repeat_and_select(selection, alike)):
+        assert choice.run.guarantee == choice.guarantee
+        assert choice.run.guarantee.epsilon > 1.2 * choice.run.plan.guarantee.epsilon
+        with pytest.raises(InputError, match="chosen among several, and plan and board do not show"):
+            choice.run.save(tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+    assert voted.run.guarantee.all_runs is not None
+
+
 @pytest.fixture
 def boards(monkeypatch):
     """Collect the board of every run that a vote makes."""

@@ -226,8 +226,9 @@ def test_a_vote_that_was_killed_goes_on_and_is_charged_once(
     ok("verify", "run", "--head", Path("run/head.txt").read_text().strip())
 
 
+@pytest.mark.parametrize("begun", [FIT, FIT[:-2]], ids=["charged", "not charged"])
 def test_a_vote_that_was_killed_at_its_end_is_put_in_place(
-    table: Ledger, monkeypatch: pytest.MonkeyPatch
+    table: Ledger, monkeypatch: pytest.MonkeyPatch, begun: list[str]
 ) -> None:
     rename = os.rename
 
@@ -238,13 +239,39 @@ def test_a_vote_that_was_killed_at_its_end_is_put_in_place(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "rename", fails)
-        assert "there is no space left" in refused(*FIT)
-    head = (DRAFT / "head.txt").read_text()
-    assert "holds a vote that is complete, and not this one" in refused(*FIT, "--epsilon", "0.5")
-    ok(*FIT)
+        assert "there is no space left" in refused(*begun)
+    head, charges, before = (DRAFT / "head.txt").read_text(), table.history, contents(DRAFT)
+    assert "is among other plans" in refused(*FIT, "--epsilon", "0.5")
+    write_csv("exam.csv", pupils(seed=1))
+    assert "has changed since the vote" in refused(*FIT)
+    twice = pupils()
+    write_csv("exam.csv", twice | {"age": 2 * twice["age"]})  # the same rows, once they are encoded
+    Path("book.toml").write_text(BOOK.replace("[5, 20]", "[10, 40]"))
+    assert "The codebook has changed since the vote" in refused(*FIT)
+    write_csv("exam.csv", pupils())
+    Path("book.toml").write_text(BOOK)
+    assert (contents(DRAFT), table.history) == (before, charges)
+    said = command(*FIT)
+    assert said.exit_code == 0, said.stderr
+    assert "was complete, but not yet in place. It is now; nothing was run." in " ".join(said.stderr.split())
     assert Path("run/head.txt").read_text() == head
     assert len(table.history) == 1
+    assert not Path("run/election").exists()
     ok("verify", "run")
+    Path("run/election").write_text("left by a process that was killed")
+    assert "run is already there" in refused(*FIT)
+    assert not Path("run/election").exists()
+
+
+def test_a_finished_run_does_not_pass_for_a_vote_of_other_data(vote: Path) -> None:
+    """The folder of a vote, where another one would work, is neither taken for it nor charged."""
+    write_csv("exam.csv", pupils(seed=1))
+    Path("run").rename(DRAFT)
+    account = Ledger.create("other", "other schools", epsilon=1.2, delta=1e-3)
+    again = ("fit", "exam.csv", "--codebook", "book.toml", "-o", "run", *SEVERAL, "--ledger", "other")
+    assert "holds another run, which is not a vote, or not this one" in refused(*again)
+    assert not Path("run").exists()
+    assert account.history == ()
 
 
 def test_only_the_same_vote_goes_on(table: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ _OPTIONS = {
     "sampling": ("rate", "hidden", "fixed_size", "one_pass"),
     "mechanism": ("mechanism",),
 }
+_COMPLETE = "An earlier run of this command was complete, but not yet in place. It is now; nothing was run."
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,9 @@ class Comparison:
             )
 
     def _resumed(self, done: int) -> None:
+        if done > len(self.models):
+            note(_COMPLETE)
+            return
         note(f"Going on with the unfinished vote: {done} of {len(self.models)} runs are complete.")
 
 
@@ -214,6 +218,6 @@ def from_plan(
 
 def _resumed(board: Billboard) -> None:
     if board.complete:
-        note("An earlier run of this command was complete, but not yet in place. It is now; nothing was run.")
+        note(_COMPLETE)
     else:
         note(f"Going on with the unfinished run: {board.rounds} of {board.capacity} releases are posted.")

@@ -70,17 +70,26 @@ class PrivateRun:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A finished run: plan, billboard and `roster` are public, everything under `private` is not."""
+    """A finished run: plan, billboard and `roster` are public, everything under `private` is not.
+
+    Of a run that was chosen among several, `of_choice` is what the whole choice promises.
+    """
 
     plan: Plan
     board: Billboard
     private: PrivateRun = field(repr=False)
     roster: Roster
     all_runs: AllRuns | None = None
+    of_choice: Guarantee | None = None
 
     @property
     def guarantee(self) -> Guarantee:
-        """The plan's guarantee, with the noise that was really used and what its ledger says of all runs."""
+        """The plan's guarantee, with the noise that was really used and what its ledger says of all runs.
+
+        Of a run that was chosen among several it is that of the whole choice: the plan prices one run.
+        """
+        if self.of_choice is not None:
+            return self.of_choice
         return replace(self.plan.guarantee_on(self.board), all_runs=self.all_runs)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
@@ -88,6 +97,11 @@ class Run:
 
         Models are not written: give ``model(task)`` to each task, or let it `replay`.
         """
+        if self.of_choice is not None:
+            raise InputError(
+                "This run was chosen among several, and plan and board do not show what that has cost: keep "
+                "its guarantee, or choose by tune.fit_best, whose estimator is saved with all of it."
+            )
         home = Path(folder)
         if home.exists() and (not home.is_dir() or any(home.iterdir())):
             raise InputError(f"{home} is already there and is left as it is. Choose another folder.")
@@ -112,6 +126,10 @@ class Run:
             Classes of your own, or the `Module` of a network, that the plan names.
         """
         home = Path(folder)
+        if (home / "choice").is_dir():
+            raise InputError(
+                f"{home} was chosen among several runs, and costs more than its plan. Use cloister.load."
+            )
         plan, board = Plan.load(home / "plan.toml", types), Billboard.load(home / "board")
         plan.check(board)
         return cls.public(plan, board, _joined(home / "roster"))

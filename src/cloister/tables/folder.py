@@ -270,9 +270,13 @@ def unfinished_folder(folder: Path) -> Path:
 
 
 def tidy(folder: Path) -> None:
-    """Remove what a run that was killed after it had replaced this folder has left beside it."""
+    """Remove what a run needs until its folder is in place: the one it replaced, and how a vote goes on."""
     if folder.exists():
         shutil.rmtree(_replaced(folder.resolve()), ignore_errors=True)
+    in_place = (folder / "choice" / "vote").is_dir() and not folder.name.endswith(".unfinished")
+    if in_place and (folder / "election").is_file():
+        (folder / "election").unlink()
+        sync_folder(folder)
 
 
 def put_in_place(unfinished: Path, folder: Path, force: bool) -> None:

@@ -36,7 +36,7 @@ class TuningResult:
     index, candidate : int, Algorithm
         The chosen one.
     run : Run
-        Its plan, board and models. The plan prices this run alone.
+        Its plan, board and models. Its guarantee is that of everything together; the plan prices one run.
     scores : array
         The public numbers that decided: noisy votes, or the noisy score of the run that is shown.
     guarantee : Guarantee
@@ -114,11 +114,15 @@ def held_out_losses(done: Run, test: Tasks, loss: Loss) -> Floats:
     return losses
 
 
-def on_all_rows(done: Run, tasks: Tasks) -> Run:
-    """Replay a run of parts of tasks' rows on all rows, which is free; `Tasks.split` sorts tasks by name."""
+def on_all_rows(done: Run, tasks: Tasks, guarantee: Guarantee) -> Run:
+    """Replay the chosen run on all rows, which is free; its guarantee is that of the whole choice.
+
+    `Tasks.split`, by which it was of a part of them, sorts tasks by name.
+    """
     own = tasks.select(np.argsort(tasks.ids))
     models = replay(done.plan, done.board, own, seeds=done.private.seeds)
-    return replace(done, private=replace(done.private, models=models))
+    private = replace(done.private, models=models)
+    return replace(done, private=private, all_runs=guarantee.all_runs, of_choice=guarantee)
 
 
 def check_tasks(tasks: Tasks, n_tasks: int) -> None:

@@ -1,10 +1,12 @@
 """A vote that is left in a folder, durably: killed at any time, the same call goes on, and is charged once.
 
 Until it is complete it works in a draft beside the folder. Every candidate's run, and the vote, has a journal
-of its own there, under ``choice``; beside them lie two kinds of private files, which are deleted at the end.
+of its own there, under ``choice``; beside them lie two kinds of private files, which are deleted at the end:
+the election last, when the folder is in place, so that until then nothing else can pass for what was begun.
 
 =========== ============================================================================================
-election    the key that rows are split by, a digest of the data under it, the key of the charge
+election    the key that rows are split by, a digest of the data under it, the key of the charge, and
+            whether all is written
 kept-0, ... what the vote and the winner's models need of a candidate's run that is complete: the tasks'
             losses on rows that they kept back, and their local seeds
 =========== ============================================================================================
@@ -67,7 +69,7 @@ def vote_in_folder(
     election : Vote
         Candidates and budget.
     tasks : callable
-        Returns the encoded tasks; not called if an earlier call was killed when all was complete.
+        Returns the encoded tasks.
     codebook : Codebook
         How they are encoded.
     settings : sequence of EstimatorSettings
@@ -79,15 +81,16 @@ def vote_in_folder(
     progress : callable, optional
         Called with (runs done, runs in all).
     resumed : callable, optional
-        Called with the number of complete runs when an unfinished vote goes on.
+        Called with the number of complete runs when an unfinished vote goes on; the vote is one of them, if
+        all is complete and only put in place.
     """
     tidy(folder)
     check_free(folder, force)
     draft = unfinished_folder(folder)
     if draft.is_symlink() or draft.exists():
         private_folder(draft)
-    if not _written(draft, election):
-        begun = _begin(draft, election, tasks(), ledger, resumed)
+    begun = _begin(draft, election, tasks(), codebook, ledger, resumed)
+    if not begun.written:
         _finish(begun, codebook, settings, progress)
     _remove_kept(draft)
     put_in_place(draft, folder, force)
@@ -105,6 +108,7 @@ class _Begun:
     election: Vote
     tasks: Tasks
     secret: Secret
+    written: bool
 
     @property
     def rows(self) -> tuple[Tasks, Tasks]:
@@ -120,7 +124,12 @@ class _Begun:
 
 
 def _begin(
-    draft: Path, election: Vote, tasks: Tasks, ledger: Ledger | None, resumed: Callable[[int], None] | None
+    draft: Path,
+    election: Vote,
+    tasks: Tasks,
+    codebook: Codebook,
+    ledger: Ledger | None,
+    resumed: Callable[[int], None] | None,
 ) -> _Begun:
     """Charge for everything, once; refuse what may not take place before anything is written or charged."""
     check_tasks(tasks, election.n_tasks)
@@ -133,49 +142,61 @@ def _begin(
     place = private_folder(draft) / "election"
     remove_drafts(draft)
     fresh = not place.exists()
-    secret = Secret.new(tasks, None, ledger is not None) if fresh else _read(place, election, tasks, ledger)
     if fresh:
-        document = {"warning": _WARNING, "plans": election.fingerprint} | asdict(secret)
-        write_private(place, json.dumps(document, indent=1).encode())
-    elif resumed is not None:
-        resumed(sum(1 for _ in draft.glob("kept-*")))
+        begun = _Begun(draft, election, tasks, Secret.new(tasks, None, ledger is not None), written=False)
+        _write(begun)
+    else:
+        begun = _read(draft, election, tasks, ledger)
+    if begun.written and Codebook.load(draft / "codebook.toml").to_dict() != codebook.to_dict():
+        raise InputError(
+            f"The codebook has changed since the vote in {draft} was begun. Bring it back as it was, "
+            f"{_GIVE_UP}."
+        )
     if ledger is not None:
         bill = Bill(election.fingerprint, election.cost_under, election.guarantee.doubts)
         try:
-            charge(ledger, bill, secret.run)
+            charge(ledger, bill, begun.secret.run)
         except (InputError, PlanError):  # it may not take place, and nothing was recorded
             if fresh:
                 place.unlink()
                 with suppress(OSError):
                     draft.rmdir()
             raise
-    return _Begun(draft, election, tasks, secret)
+    if not fresh and resumed is not None:
+        resumed(len(election.plans) if begun.written else sum(1 for _ in draft.glob("kept-*")))
+    return begun
 
 
-def _read(place: Path, election: Vote, tasks: Tasks, ledger: Ledger | None) -> Secret:
+def _write(begun: _Begun) -> None:
+    document = {"warning": _WARNING, "plans": begun.election.fingerprint, "written": begun.written}
+    write_private(begun.draft / "election", json.dumps(document | asdict(begun.secret), indent=1).encode())
+
+
+def _read(draft: Path, election: Vote, tasks: Tasks, ledger: Ledger | None) -> _Begun:
     """Read what a vote needs to go on; refuse to go on with anything else than what was begun."""
+    place = draft / "election"
     try:
         document = json.loads(place.read_text(encoding="utf-8"))
-        plans = document.pop("plans")
+        plans, written = document.pop("plans"), document.pop("written")
         del document["warning"]
-        secret = Secret(**document)._of_this_version(place.parent)
+        secret = Secret(**document)._of_this_version(draft)
         same_rows = digest_of(tasks, bytes.fromhex(secret.key)) == secret.data
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise InputError(f"{place} was edited: this vote cannot go on. Restore it, {_GIVE_UP}.") from None
     if plans != election.fingerprint:
         raise PlanError(
-            f"The unfinished vote in {place.parent} is among other plans. Give the same settings, {_GIVE_UP}."
+            f"The unfinished vote in {draft} is among other plans. Give the same settings, {_GIVE_UP}."
         )
     if not same_rows:
         raise InputError(
-            f"The data, or how it is encoded, has changed since the vote in {place.parent} was begun, and "
+            f"The data, or how it is encoded, has changed since the vote in {draft} was begun, and "
             f"nothing is paid for releases of other data. Bring it back as it was, {_GIVE_UP}."
         )
     if secret.charged and ledger is None:
         raise InputError(
-            f"The unfinished vote in {place.parent} was begun with a ledger. Name it again, {_GIVE_UP}."
+            f"The unfinished vote in {draft} was begun with a ledger. Name it again, {_GIVE_UP}."
         )
-    return secret
+    return _Begun(draft, election, tasks, secret, written is True)
 
 
 def _finish(
@@ -203,8 +224,7 @@ def _finish(
     plan.save(draft / "plan.toml")
     board.save(draft / "board")
     write_run(draft, found)
-    (draft / "election").unlink()
-    sync_folder(draft)
+    _write(replace(begun, written=True))
 
 
 def _candidate(begun: _Begun, number: int, plan: Plan, train: Tasks, test: Tasks) -> tuple[Floats, Words]:
@@ -226,19 +246,6 @@ def _candidate(begun: _Begun, number: int, plan: Plan, train: Tasks, test: Tasks
 def _complete(home: Path) -> bool:
     board = home / "board"
     return board.is_file() and board.stat().st_size > 0 and not (home / "secret").exists()
-
-
-def _written(draft: Path, election: Vote) -> bool:
-    """Say whether a vote is complete there but not in place; refuse one among other plans."""
-    if (draft / "election").exists() or not (draft / "models").is_dir() or not (draft / "choice").is_dir():
-        return False
-    found = Choice.load(draft / "choice", [kind for plan in election.plans for kind in foreign_types(plan)])
-    if found.plans != election.plans:
-        raise InputError(
-            f"{draft} holds a vote that is complete, and not this one. Do what began it again, or remove "
-            "that folder."
-        )
-    return True
 
 
 def _remove_kept(draft: Path) -> None:

@@ -183,7 +183,7 @@ def repeat_and_select(
             "shape=1, which draws at least one."
         )
     guarantee = selection.guarantee_from(source.origin)
-    found = on_all_rows(best[2], tasks)
+    found = on_all_rows(best[2], tasks, guarantee)
     return TuningResult(best[1], selection.candidates[best[1]], found, np.array(best[:1]), guarantee)
 
 

@@ -205,7 +205,7 @@ def vote(
     count = run(plans[-1], slips_of(train, losses), random_state=run_seed(random_state, len(runs)))
     record = Choice(plans, (*(done.board for done in runs), count.board))
     best = record.winner
-    found = on_all_rows(runs[best], tasks)
+    found = on_all_rows(runs[best], tasks, guarantee)
     return TuningResult(best, election.candidates[best], found, np.array(record.votes), guarantee, record)
 
 
@@ -280,8 +280,7 @@ def election_of(estimators: Sequence[BaseMultiTask], codebook: Codebook, n_tasks
 
 def chosen_run(choice: TuningResult, codebook: Codebook, settings: EstimatorSettings) -> TableRun:
     """Return the chosen run over a table, with the record and the guarantee of the whole choice."""
-    fitted = TableRun.of(choice.run, codebook, settings)
-    return replace(fitted, guarantee=choice.guarantee, choice=choice.record)
+    return replace(TableRun.of(choice.run, codebook, settings), choice=choice.record)
 
 
 def _first_private(estimators: Sequence[BaseMultiTask]) -> BasePrivate:
