@@ -15,17 +15,8 @@ settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
 
 
-#: Folders whose tests run through the privacy core and are not meant for it. Its coverage is that of its own
-#: tests: before Python 3.12 measuring the others as well would take half as long again.
-NOT_OF_THE_CORE = {"algorithms", "audit", "cli", "datasets", "estimators", "learners", "papers", "tables"}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Measure coverage of the core by its own tests."""
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here) and item.path.relative_to(here).parts[0] in NOT_OF_THE_CORE:
-            item.add_marker(pytest.mark.no_cover)
+#: They hold fixtures, and no examples to be tried.
+collect_ignore_glob = ["*conftest.py"]
 
 
 @pytest.fixture(scope="session")

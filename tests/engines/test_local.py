@@ -120,7 +120,7 @@ def test_no_task_hears_of_another_but_through_the_board():
         others = np.arange(M) != 6
         for name, array in done.private.models.items():
             np.testing.assert_array_equal(tape[name][others], array[others])
-            assert not np.array_equal(tape[name][6], array[6])
+            assert np.array_equal(tape[name][6], array[6]) == (name == "rows")  # their number is the same
         # ... and the same noise tape with that change does move the board: the task was heard.
         assert run(plan, changed, random_state=0).board.head != done.board.head
 
