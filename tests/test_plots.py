@@ -82,6 +82,8 @@ def test_gain_by_size_is_of_held_out_rows(models, table):
     mine = ids == 7
     errors = [np.sqrt(np.mean((m.predict(rows, ids)[mine] - goal[mine]) ** 2)) for m in models]
     np.testing.assert_allclose(shown[seventh], [np.sum(task[train] == 7), errors[1] - errors[0]])
+    again = plots.gain_by_size(*models, {**rows, "score": goal}, "score", ids)
+    np.testing.assert_array_equal(again.collections[0].get_offsets(), shown)
     assert "private" in axes.get_title()
 
 

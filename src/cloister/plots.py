@@ -15,7 +15,9 @@ from scipy.special import stdtrit
 
 from cloister.arrays import Array, Floats
 from cloister.errors import InputError, MissingExtraError
+from cloister.tables.columns import target_column
 from cloister.tables.model import TaskModel
+from cloister.tables.prediction import check_coverage
 from cloister.tables.units import coefficient_names, in_user_units
 
 __all__ = ["caterpillar", "gain_by_size", "shrinkage"]
@@ -67,6 +69,7 @@ def caterpillar(model: _Fitted, column: str = "intercept", *, coverage: float = 
     >>> axes.get_xlabel()
     'coefficient of standLRT, with 95 % intervals'
     """
+    check_coverage(coverage)
     ax = _axes(ax)
     models = list(model.task_models())
     values, errors = _coefficients(models, column)
@@ -135,7 +138,7 @@ def gain_by_size(
     model: _Fitted,
     alone: _Fitted,
     X: Any,
-    y: ArrayLike,
+    y: ArrayLike | str,
     tasks: ArrayLike | None = None,
     *,
     ax: Any = None,
@@ -147,7 +150,8 @@ def gain_by_size(
     model, alone : fitted estimators
         Of numbers, of the same tasks: say `SharedPriorRegressor` and `SingleTaskRegressor`.
     X, y, tasks
-        Rows that neither was fitted to, as for `predict`: targets, and one task id a row.
+        Rows that neither was fitted to, as for `score`: targets, or the name of their column, and one task id
+        a row.
     ax : matplotlib Axes, optional
         Where to draw; a new figure by default.
 
@@ -160,6 +164,7 @@ def gain_by_size(
     Private: it shows errors of every task. It is for whoever holds all rows.
     """
     ax = _axes(ax)
+    X, y, _ = target_column(X, y)
     goal = np.asarray(y, dtype=np.float64)
     ids = np.asarray(tasks) if tasks is not None else np.asarray(X[model.task])  # type: ignore[attr-defined]
     names, place = np.unique(ids, return_inverse=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cloister.arrays import A, Array, Integers, Words, namespace, shift_right, to_uniforms
+from cloister.arrays import A, Array, Floats, Integers, Words, namespace, shift_right, to_uniforms
 from cloister.errors import InputError, PrivateDataError
 from cloister.groups import NO_GROUP
 from cloister.roster import Roster, check_one_each, group_labels, refuse_repeats, task_ids
@@ -167,7 +167,7 @@ class Tasks:
     ) -> Tasks:
         """Build from flat arrays and one task id a row; rows need not be sorted."""
         X, y, names = np.asarray(X), np.asarray(y), task_ids(task)
-        weights = np.ones(len(y)) if weight is None else np.asarray(weight, dtype=np.float64)
+        weights = np.ones(len(y)) if weight is None else row_weights(weight)
         lengths = {"X": len(X), "y": len(y), "task": len(names), "weight": len(weights)}
         if len(set(lengths.values())) > 1:
             found = ", ".join(f"{name} has {length}" for name, length in lengths.items())
@@ -398,6 +398,18 @@ def padded_size(sizes: ArrayLike) -> NDArray[np.int64]:
     whole = np.asarray(sizes, dtype=np.int64)
     exponent = np.maximum(np.frexp(whole.astype(np.float64))[1] - 3, 0)
     return np.asarray(((whole + (1 << exponent) - 1) >> exponent) << exponent)
+
+
+def row_weights(weight: ArrayLike) -> Floats:
+    """Return weights as numbers; refuse what is not a list of them, such as a column's name."""
+    try:
+        found = np.asarray(weight, dtype=np.float64)
+        if found.ndim == 1:
+            return found
+        got = f"shape {found.shape}"
+    except (TypeError, ValueError):
+        got = repr(weight) if isinstance(weight, str) else "entries that are no numbers"
+    raise InputError(f"Row weights must be one number a row. Got {got}. Pass a column of numbers itself.")
 
 
 def check_finite(X: Array, y: Array, names: Array) -> None:

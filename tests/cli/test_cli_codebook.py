@@ -64,4 +64,8 @@ def test_check_tells_the_owner_what_does_not_fit(work: Path) -> None:
         "examples": {},
     }
     assert cloister("codebook", "exam.csv", "--check", "book.toml", "--task", "school").exit_code == 2
+    write_csv("older.csv", table | {"age": table["age"] + 1000})
+    assert "299 (99.7 %)" in cloister("codebook", "older.csv", "--check", "book.toml").stdout
+    write_csv("older.csv", table | {"age": np.full(300, 1000)})
+    assert "300 (100 %)" in cloister("codebook", "older.csv", "--check", "book.toml").stdout
     assert cloister("codebook", "exam.csv", "--task", "school").exit_code == 2

@@ -59,7 +59,7 @@ def plan(tmp_path):
 
 
 def test_a_budget_is_spent_and_then_refuses(ledger, plan):
-    assert "each may spend epsilon = 2 at delta = 0.000354; neighbours: replace" in ok("show", ledger)
+    assert "each may spend epsilon = 2 at delta = 0.0003536; neighbours: replace" in ok("show", ledger)
     before = read("show", ledger)
     booked = read("charge", ledger, plan, "--run", "night")
     assert booked["charge"]["plan"] == Plan.load(plan).fingerprint

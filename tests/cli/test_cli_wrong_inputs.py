@@ -16,6 +16,11 @@ from cloister.mechanisms import Gaussian
 from cloister.tables.files import write_csv
 
 
+def _folder(name: str) -> None:
+    Path(name).unlink()
+    Path(name).mkdir()
+
+
 @pytest.mark.parametrize(
     ("change", "options", "sentence"),
     [
@@ -67,7 +72,12 @@ from cloister.tables.files import write_csv
         (lambda: None, ["--epsilon", "nan"], "--epsilon must be above 0 and finite. Got nan. "),
         (lambda: None, ["--delta", "0.5"], "delta must be at most 1/40: "),
         (lambda: None, ["--delta", "0"], "delta must be above 0 "),
-        (lambda: None, ["--codebook", "nowhere.toml"], "codebook nowhere.toml must be readable TOML. "),
+        (lambda: None, ["--codebook", "nowhere.toml"], "There is no codebook nowhere.toml. Check the path, "),
+        (
+            lambda: _folder("exam.csv"),
+            [],
+            "exam.csv is a folder. Name the file of a table, such as ",
+        ),
         (lambda: Path("exam.csv").unlink(), [], "There is no file exam.csv. "),
         (lambda: Path("exam.csv").write_text(""), [], "exam.csv is empty. "),
         (
@@ -106,6 +116,10 @@ def test_a_plan_settles_what_these_options_say(work: Path, option: list[str]) ->
     draft.save("draft.toml")
     if option[0] != "--epsilon":
         assert f"settles {option[0]} itself" in refused(*fit("--plan", "draft.toml", "--epsilon", 1, *option))
+
+
+def test_a_file_is_no_run(work: Path) -> None:
+    assert refused("summary", "exam.csv").startswith("exam.csv is a file. Name the folder that ")
 
 
 def test_one_task_only(work: Path) -> None:

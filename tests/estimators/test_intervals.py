@@ -81,8 +81,9 @@ def test_what_has_no_interval_says_so(tmp_path):
     regressor.fit(X[train], y[train], tasks=task[train])
     with pytest.raises(NotFittedError):
         SharedPriorRegressor(bounds=BOUNDS).predict_interval(X[:1], tasks=task[:1])
-    with pytest.raises(InputError, match="coverage must be between 0 and 1"):
-        regressor.predict_interval(X[:1], tasks=task[:1], coverage=95)
+    for coverage in (95, "0.9"):
+        with pytest.raises(InputError, match="coverage must be a number between 0 and 1"):
+            regressor.predict_interval(X[:1], tasks=task[:1], coverage=coverage)
     path = regressor.export(7, tmp_path / "seven.json")
     document = json.loads(path.read_text())
     del document["facts"], document["prior"]

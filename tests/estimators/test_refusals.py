@@ -44,7 +44,13 @@ def test_a_forgotten_task_is_not_taken_for_a_model_of_ones_own():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("epsilon", "1"), ("delta", "small"), ("random_state", np.random.default_rng(0))]
+    ("name", "value"),
+    [
+        ("epsilon", "1"),
+        ("delta", "small"),
+        ("random_state", np.random.default_rng(0)),
+        ("ledger", "l.ledger"),
+    ],
 )
 def test_parameters_of_the_wrong_kind(name, value):
     with pytest.raises(InputError, match=f"{name} must be"):
@@ -62,6 +68,50 @@ def test_parameters_of_the_wrong_kind(name, value):
 def test_targets_that_are_no_column(y, sentence):
     with pytest.raises(InputError, match=sentence):
         SharedPriorRegressor(bounds=BOUNDS).fit(X, y, tasks=IDS)
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "more", "sentence"),
+    [
+        (X[:0], Y[:0], {"tasks": IDS[:0]}, "X must have rows to fit. Got none."),
+        (X, Y, {"sample_weight": "age"}, "one number a row. Got 'age'. Pass a column of numbers itself."),
+        (X, Y, {"sample_weight": ["a"] * 120}, "one number a row. Got entries that are no numbers."),
+        (X, Y, {"journal": 3}, "journal must be the path of a folder. Got 3. Write journal="),
+        ({0: X[:, 0], "0": X[:, 1]}, Y, {}, "a name of its own. Got '0' more than once. Rename or drop"),
+    ],
+)
+def test_arguments_of_fit_of_the_wrong_kind(X, y, more, sentence):
+    spent = Ledger(1.0, 1e-3)
+    with pytest.raises(InputError, match=sentence):
+        SharedPriorRegressor(bounds=BOUNDS, ledger=spent).fit(X, y, **{"tasks": IDS, **more})
+    assert not spent.history
+
+
+@pytest.mark.parametrize("library", ["pandas", "pyarrow"])
+def test_a_column_that_is_there_twice(library):
+    module = pytest.importorskip(library)
+    if library == "pandas":
+        table = module.DataFrame(X, columns=["age", "age"])
+    else:
+        table = module.Table.from_arrays([module.array(X[:, 0]), module.array(X[:, 1])], ["age", "age"])
+    for y in (Y, "age"):
+        with pytest.raises(InputError, match="Got 'age' more than once"):
+            SharedPriorRegressor(bounds=BOUNDS).fit(table, y, tasks=IDS)
+
+
+def test_rows_of_other_tasks_are_not_predicted_by_one_tasks_model():
+    table = {"school": IDS, "a": X[:, 0], "b": X[:, 1]}
+    bounds = {"a": (0, 1), "b": (0, 1), "score": (0, 1)}
+    fitted = SharedPriorRegressor("school", bounds=bounds, random_state=0).fit(table, Y)
+    own = {name: column[30:40] for name, column in table.items()}
+    bare = {name: own[name] for name in "ab"}
+    for model in (fitted.task_model(3), fitted.replay(own, Y[30:40])):
+        np.testing.assert_allclose(model.predict(own), fitted.predict(own))
+        np.testing.assert_array_equal(model.predict(bare), model.predict(own))
+        with pytest.raises(InputError, match=r"the model of task '3', but column 'school' names other tasks"):
+            model.predict(table)
+    with pytest.raises(InputError, match=r"missing \['b'\], unknown \[\]\. Add what is missing"):
+        fitted.predict({"school": IDS, "a": X[:, 0]})
 
 
 def test_bounds_by_name_of_an_array():

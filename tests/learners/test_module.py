@@ -249,6 +249,11 @@ def test_a_loss_that_could_carry_rows_to_others_is_refused(why):
         learner.descend(learner.start()[None], block_of(X, y), Descent(0.1), 0)
 
 
+def test_a_loss_is_a_function():
+    with pytest.raises(InputError, match=r"a function of outputs and targets\. Got 'mse'\. For classes"):
+        Module(nn.Linear(4, 3), "mse")
+
+
 def test_a_plan_file_names_a_network_and_is_read_with_that_network_alone():
     net, other = build("linear")[0], build("words")[0]
     plan = Plan(FedAvg(Module(net), Descent(0.1), rounds=2), n_tasks=10).calibrate(1.0)

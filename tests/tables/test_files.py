@@ -242,7 +242,7 @@ def test_ragged_line_beyond_the_first_chunk(table) -> None:
 def test_missing_file_folder_and_unknown_kind(tmp_path: Path, table) -> None:
     with pytest.raises(InputError, match="There is no file"):
         read_table(tmp_path / "nowhere.csv")
-    with pytest.raises(InputError, match="There is no file"):
+    with pytest.raises(InputError, match="is a folder"):
         read_table(tmp_path)
     with pytest.raises(InputError, match=r"\.feather or \.xlsx file\. Got data\.docx"):
         read_table(table("a\n1\n", "data.docx"))

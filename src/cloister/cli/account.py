@@ -12,6 +12,7 @@ from cloister.channel import Relation
 from cloister.cli.options import Delta, Detection, FalseAlarms, Json, Neighbours, Types
 from cloister.cli.participation import FixedSize, Hidden, OnePass, Rate, sampling_of
 from cloister.cli.shell import emit, given, positive, say, show_table
+from cloister.privacy.rounding import rounded_up
 
 if TYPE_CHECKING:
     from cloister.plan import Plan
@@ -156,6 +157,7 @@ def _rows(plan: Plan, false_alarms: float) -> list[dict[str, Any]]:
 
 
 def _show(plan: Plan, false_alarms: float, json: bool) -> None:
+    assert plan.delta is not None
     rows = _rows(plan, false_alarms)
     if json:
         return emit(
@@ -173,7 +175,7 @@ def _show(plan: Plan, false_alarms: float, json: bool) -> None:
     say(
         f"{plan.n_tasks} tasks, {len(plan.rounds)} noisy sum(s); {plan.sampling.describe()}.",
         f"The noise is set for {plan.relation.value} ({level}). The same noise has two prices, at delta = "
-        f"{plan.delta:.4g}:",
+        f"{rounded_up(plan.delta)}:",
     )
     heads = ["what is hidden (relation)", "epsilon", f"detected, of {100 * false_alarms:g} % false alarms"]
     show_table(heads, (_cells(row) for row in rows))
@@ -185,7 +187,6 @@ _HIDDEN = {"replace": "what a task's data are (replace)", "zero_out": "that a ta
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    from cloister.privacy.rounding import rounded_up
     from cloister.privacy.statement import percent
 
     return [_HIDDEN[row["relation"]], rounded_up(row["epsilon"], 5), f"at most {percent(row['detection'])}"]

@@ -132,7 +132,8 @@ def _show(found: list[ColumnCheck]) -> None:
 
 
 def _share(count: int, rows: int) -> str:
-    return f"{count} ({100 * count / rows:.2g} %)" if count else "-"
+    digits = 2 if 100 * count < 99 * rows else 3
+    return f"{count} ({100 * count / rows:.{digits}g} %)" if count else "-"
 
 
 def _document(column: ColumnCheck) -> dict[str, object]:

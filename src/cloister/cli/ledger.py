@@ -11,6 +11,7 @@ from cloister.channel import Relation
 from cloister.cli.options import Delta, Json, Neighbours, Types
 from cloister.cli.shell import attach, emit, note, positive, say, show_table
 from cloister.doubts import Doubt, Grade
+from cloister.privacy.rounding import rounded_up
 
 if TYPE_CHECKING:
     from cloister.ledger import Ledger
@@ -138,7 +139,7 @@ def charge(
         )
     return say(
         f"Charged as number {entry.number}, run {entry.run}. Spent: epsilon = {account.spent:.4g} of "
-        f"{account.epsilon:g} at delta = {account.delta:.3g}."
+        f"{account.epsilon:g} at delta = {rounded_up(account.delta)}."
     )
 
 
@@ -184,7 +185,7 @@ def _budget(account: Account) -> str:
     tasks = "tasks" if account.n_tasks is None else f"{account.n_tasks} tasks"
     return (
         f"Account of {account.population!r}: {tasks}. Over all runs, each may spend epsilon = "
-        f"{account.epsilon:g} at delta = {account.delta:.3g}; neighbours: {account.relation.value}."
+        f"{account.epsilon:g} at delta = {rounded_up(account.delta)}; neighbours: {account.relation.value}."
     )
 
 

@@ -14,6 +14,7 @@ import typer
 from cloister.cli.options import Folder, Json, Types
 from cloister.cli.shell import emit, say
 from cloister.errors import BillboardError, CloisterError, InputError
+from cloister.privacy.rounding import rounded_up
 
 if TYPE_CHECKING:
     from cloister.board.billboard import Billboard
@@ -217,7 +218,7 @@ def _guarantee_follows(seen: _Evidence) -> str:
         raise InputError("guarantee.txt does not say what guarantee.json says.")
     seen.guarantee = claimed
     rate = f"detected at most {percent(claimed.detection())}"
-    return f"epsilon {claimed.epsilon:.6g}, delta {claimed.delta:.3g}, {claimed.relation}, {rate}"
+    return f"epsilon {claimed.epsilon:.6g}, delta {rounded_up(claimed.delta)}, {claimed.relation}, {rate}"
 
 
 def _close(said: object, value: float, tolerance: float = 1e-9) -> bool:

@@ -61,8 +61,15 @@ def check_price(plan: Plan) -> None:
     plan.create_board()
 
 
+def check_ledger(ledger: object) -> None:
+    """Refuse what is not an account, such as the path of one; before anything is computed."""
+    if ledger is not None and not isinstance(ledger, Ledger):
+        raise InputError(f"ledger must be a Ledger. Got {ledger!r}. Pass ledger=Ledger.open(path).")
+
+
 def charge(ledger: Ledger, bill: Bill, run: str | None = None) -> Charge:
     """Charge a ledger, under the key of a run so that going on with that run costs nothing more."""
+    check_ledger(ledger)
     return ledger.charge(bill.plan, bill.cost_under(ledger.relation), run=run, doubts=bill.doubts)
 
 

@@ -54,7 +54,7 @@ from cloister.privacy.randomness import KEY_BYTES, Randomness, SeededRandomness,
 from cloister.roster import Roster
 from cloister.tasks import Tasks
 
-__all__ = ["FolderJournal", "Journal", "MemoryJournal", "open_journal"]
+__all__ = ["FolderJournal", "Journal", "MemoryJournal", "journal_folder", "open_journal"]
 
 #: Journals begun by another version are refused.
 VERSION = "0.2"
@@ -266,6 +266,12 @@ class FolderJournal:
             _remove(self.folder)
 
 
+def journal_folder(journal: object) -> Path:
+    if not isinstance(journal, str | os.PathLike):
+        raise InputError(f"journal must be the path of a folder. Got {journal!r}. Write journal='run'.")
+    return Path(journal)
+
+
 @contextmanager
 def open_journal(
     folder: str | os.PathLike[str] | None,
@@ -286,7 +292,7 @@ def open_journal(
         source = source_of(seed)
         yield MemoryJournal(plan.create_board(source, doubts), source)
         return
-    home = Path(folder)
+    home = journal_folder(folder)
     plan.create_board()  # a plan that cannot be opened leaves nothing behind
     if (home / "plan.toml").exists() and not (home / "board").exists():
         raise InputError(f"{home} is not a journal: it has a plan.toml but no board. Choose another folder.")

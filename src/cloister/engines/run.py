@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cloister.arrays import States, Words
 from cloister.board.billboard import Billboard
 from cloister.board.storage import make_folder, write_file
-from cloister.engines.curator import Curator, Progress, check_price
+from cloister.engines.curator import Curator, Progress, check_ledger, check_price
 from cloister.engines.journal import open_journal
 from cloister.engines.local import Local
 from cloister.engines.trial import try_plan
@@ -212,6 +212,7 @@ def run(
     if len(roster) != plan.n_tasks:
         raise InputError(f"The plan is for {plan.n_tasks} tasks. Got {len(roster)}. Make a plan for these.")
     seed = seed_of(random_state)
+    check_ledger(ledger)
     check_price(plan)
     check_groups(plan, roster)
     if isinstance(tasks, Tasks):

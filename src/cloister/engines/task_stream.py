@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from cloister.arrays import Array, States
 from cloister.board.billboard import Billboard
 from cloister.engines.arrivals import Arrivals, FolderArrivals
-from cloister.engines.curator import Curator, check_price
+from cloister.engines.curator import Curator, check_ledger, check_price
 from cloister.engines.journal import open_journal
 from cloister.engines.local import Local
 from cloister.engines.run import seed_of
@@ -98,6 +98,7 @@ class TaskStream:
     ) -> None:
         self.plan, self._ledger, self._engine = plan, ledger, engine
         self._size = _tasks_of_a_round(plan)
+        check_ledger(ledger)
         check_price(plan)
         self._lock, self._process = threading.Lock(), os.getpid()
         self._tried: set[tuple[object, ...]] = set()

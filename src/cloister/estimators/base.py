@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithm import Algorithm
 from cloister.arrays import Array, Floats, States
+from cloister.engines.journal import journal_folder
 from cloister.engines.run import run
 from cloister.errors import InputError, PrivateDataError, check_one_owner
 from cloister.estimators.notebook import ShownInNotebooks
@@ -44,7 +45,7 @@ from cloister.tables.labelled import data_frame
 from cloister.tables.model import TaskModel
 from cloister.tables.prediction import Index, class_probabilities, deviations, intervals, numbers
 from cloister.tables.summary import Summary
-from cloister.tables.table_run import EstimatorSettings, TableRun
+from cloister.tables.table_run import EstimatorSettings, TableRun, called
 from cloister.tasks import Tasks
 
 __all__ = ["BaseMultiTask", "BaseMultiTaskClassifier", "BaseMultiTaskRegressor", "BasePrivate"]
@@ -113,7 +114,8 @@ class BaseMultiTask(ShownInNotebooks, ABC):
         self, columns: Columns, codebook: Codebook, data: Tasks, journal: str | os.PathLike[str] | None
     ) -> Any:
         settings = EstimatorSettings.of(self, data.ids, columns.named)
-        self._adopt(columns, self._run(codebook, data, settings, None if journal is None else Path(journal)))
+        folder = None if journal is None else journal_folder(journal)
+        self._adopt(columns, self._run(codebook, data, settings, folder))
         ledger = self._paid.get("ledger")
         if ledger is not None and len(ledger.history) > 1:
             warnings.warn(
@@ -155,6 +157,8 @@ class BaseMultiTask(ShownInNotebooks, ABC):
             )
         if shape[0] != len(columns):
             raise InputError(f"X and y must have one entry a row: X has {len(columns)}, y {shape[0]}.")
+        if not len(columns):
+            raise InputError("X must have rows to fit. Got none. Check how they were selected.")
         refuse_target(columns, target)
         return columns
 
@@ -248,7 +252,7 @@ class BaseMultiTask(ShownInNotebooks, ABC):
         """Return one task's own model, from its own rows and the board alone.
 
         For a task that was in `fit` it is its model again, for one that comes later it is how to join. The
-        table may have the task column or not; `task` is what to call it.
+        table may have the task column or not; `task` is what to call it, by default as that column does.
 
         Privacy
         -------
@@ -256,7 +260,7 @@ class BaseMultiTask(ShownInNotebooks, ABC):
         """
         check_is_fitted(self, "guarantee_")
         own = self._fitted.own_rows(X, y, self.task, sample_weight, task)
-        return self._fitted.model_of(own, task)
+        return self._fitted.model_of(own, called(X, self.task, own, task))
 
     def summary(self) -> Summary:
         """Say what all tasks have in common: coefficients, standard errors, spread. Public, hence free.

@@ -29,7 +29,7 @@ from cloister.tables.prediction import Index
 from cloister.tables.scaling import OwnScaling
 from cloister.tables.summary import Summary
 from cloister.tables.table_run import EstimatorSettings, TableRun
-from cloister.tasks import Tasks
+from cloister.tasks import Tasks, row_weights
 
 __all__ = ["PooledClassifier", "PooledRegressor", "SingleTaskClassifier", "SingleTaskRegressor"]
 
@@ -90,6 +90,8 @@ class _SingleTask(BaseMultiTask):
                 "bounds= are for several tasks. Name these with task= or tasks=, or leave bounds= out for a "
                 "model of one's own."
             )
+        if isinstance(sample_weight, str):
+            row_weights(sample_weight)
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=not self._classify)
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if self._classify:

@@ -27,6 +27,7 @@ from cloister.learners.quadratic import Quadratic
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import one_task
 from cloister.tables.model import TaskModel
+from cloister.tables.table_run import called
 
 __all__ = ["MetaClassifier", "MetaRegressor"]
 
@@ -87,7 +88,7 @@ class _Meta(BaseLinear):
         sample_weight : array-like of shape (n_samples,), optional
             Row weights.
         task : object
-            What to call it.
+            What to call it; by default as the task column does, if X has it.
 
         Privacy
         -------
@@ -95,7 +96,7 @@ class _Meta(BaseLinear):
         """
         check_is_fitted(self, "guarantee_")
         own = one_task(self._fitted.codebook, X, y, self.task, sample_weight)
-        return self._fitted.model_of(own, task, adapt)
+        return self._fitted.model_of(own, called(X, self.task, own, task), adapt)
 
 
 class MetaRegressor(BaseMultiTaskRegressor, _Meta):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 
 from cloister.algorithm import Algorithm
+from cloister.engines.curator import check_ledger
 from cloister.errors import InputError
 from cloister.estimators.notebook import ShownInNotebooks
 from cloister.ledger import Ledger
@@ -44,6 +45,7 @@ class Budgeted(ShownInNotebooks):
             raise InputError(f"delta must be a number or 'auto'. Got {delta!r}.")
         if seed is not None and not isinstance(seed, Integral):
             raise InputError(f"random_state must be an integer or None. Got {seed!r}.")
+        check_ledger(self.ledger)
 
     @property
     def _delta(self) -> float | None:

@@ -211,6 +211,11 @@ class Codebook:
         """Read a codebook from a TOML file; a value that the template left open is refused."""
         try:
             data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise InputError(
+                f"There is no codebook {path}. Check the path, or write one: `cloister codebook DATA --task "
+                f"COLUMN --target COLUMN -o {path}`."
+            ) from None
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(
                 f"codebook {path} must be readable TOML. Got: {error}. Start a new one."

@@ -244,7 +244,8 @@ def check_columns(codebook: Codebook, columns: Columns) -> dict[str, Array]:
     known = (*codebook.names, codebook.target.name)  # the target may be there: nobody looks
     unknown = [name for name in columns.features if name not in known]
     if missing or unknown:
-        advice = f" Drop what is not to be used: X.drop(columns={unknown})." if unknown else ""
+        advice = " Add what is missing, by its name in the codebook." if missing else ""
+        advice += f" Drop what is not to be used: X.drop(columns={unknown})." if unknown else ""
         raise InputError(
             f"X must have exactly the features the codebook names: missing {missing}, unknown {unknown}."
             + advice

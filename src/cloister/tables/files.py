@@ -53,6 +53,8 @@ def read_table(
         float64, text or datetime64, in the order of the file.
     """
     file = Path(path)
+    if file.is_dir():
+        raise InputError(f"{file} is a folder. Name the file of a table, such as {file / 'data.csv'}.")
     if not file.is_file():
         raise InputError(f"There is no file {file}. Check the path.")
     for reader, ends in _READERS.items():

@@ -196,6 +196,8 @@ def read_codebook(folder: Path, plan: Plan) -> Codebook:
 
 def require_folder(folder: Path) -> None:
     """Refuse what is not the folder of a run, and say what is missing."""
+    if folder.is_file():
+        raise InputError(f"{folder} is a file. Name the folder that `cloister fit` wrote.")
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}. Name the folder that `cloister fit` wrote.")
     for name in ("plan.toml", "board", "codebook.toml"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,10 +20,12 @@ def named_columns(X: Any) -> tuple[dict[str, Array], bool]:
     Data frames are those of pandas, polars (lazy ones are collected), pyarrow and what else narwhals knows.
     """
     if isinstance(X, Mapping):
+        _refuse_repeats([str(name) for name in X])
         return {str(name): as_array(column) for name, column in X.items()}, True
     if not isinstance(X, np.ndarray | list | tuple):
         import narwhals as nw
 
+        _refuse_repeats(_names(X))
         frame = nw.from_native(X, pass_through=True)
         if isinstance(frame, nw.LazyFrame):
             frame = frame.collect()
@@ -34,6 +37,23 @@ def named_columns(X: Any) -> tuple[dict[str, Array], bool]:
     if values.ndim != 2:
         raise InputError(f"X must be a table or a two-dimensional array. Got {values.ndim} dimension(s).")
     return {f"x{i}": values[:, i] for i in range(values.shape[1])}, False
+
+
+def _names(X: Any) -> list[str]:
+    """Return the names of a data frame's columns, if its library lists them, before narwhals looks."""
+    if hasattr(X, "collect_schema"):  # polars has no name twice
+        return []
+    kept = "column_names" if hasattr(X, "column_names") else "columns"  # pyarrow's `columns` are the columns
+    return [str(name) for name in getattr(X, kept, ())]
+
+
+def _refuse_repeats(names: list[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError(
+            f"Each column of X must have a name of its own. Got {twice[0]!r} more than once. Rename or drop "
+            "all but one of them."
+        )
 
 
 def as_array(column: Any) -> Array:

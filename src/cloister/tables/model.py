@@ -16,7 +16,7 @@ from cloister.board.storage import write_private
 from cloister.document import check_format
 from cloister.errors import InputError
 from cloister.tables.codebook import Codebook, Numeric
-from cloister.tables.columns import encode_rows, row_count, split_table
+from cloister.tables.columns import encode_rows, has_column, row_count, split_table
 from cloister.tables.prediction import Index, class_probabilities, deviations, intervals, numbers
 from cloister.tables.units import in_user_units
 
@@ -94,7 +94,10 @@ class TaskModel:
         return weights[0] if len(weights) == 1 else weights
 
     def predict(self, X: object) -> Array:
-        """Predict numbers or classes for a table of this task's rows; other columns are ignored."""
+        """Predict numbers or classes for a table of this task's rows; other columns are ignored.
+
+        Rows that the task column, if the table has it, says are another task's are refused.
+        """
         rows, models, at = self._rows(X)
         if isinstance(self.codebook.target, Numeric):
             return numbers(self.codebook, rows, models, at)
@@ -138,7 +141,14 @@ class TaskModel:
         return found | ({} if self.noise is None else {"noise": np.array([self.noise])})
 
     def _rows(self, X: object) -> tuple[Floats, States, Index]:
-        columns = split_table(X, None, np.zeros(row_count(X), dtype=int))
+        column = self.codebook.task
+        named = column is not None and has_column(X, column)
+        columns = split_table(X, column, None if named else np.zeros(row_count(X), dtype=int))
+        if named and any(str(task) != self.task for task in np.unique(columns.ids)):
+            raise InputError(
+                f"This is the model of task {self.task!r}, but column {column!r} names other tasks. Keep "
+                "this task's rows only, or leave the column out."
+            )
         features = {k: v for k, v in columns.features.items() if k in self.codebook.names}
         rows = encode_rows(self.codebook, replace(columns, features=features))
         return rows, self.arrays, np.zeros(len(rows), dtype=np.intp)

@@ -5,6 +5,7 @@ Models are arrays with one row a model; `at` says of each encoded row which of t
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,16 @@ from cloister.errors import InputError
 from cloister.learners.linear.softmax import probabilities
 from cloister.tables.codebook import Categorical, Codebook
 
-__all__ = ["Index", "Units", "class_probabilities", "deviations", "intervals", "numbers", "predicted_columns"]
+__all__ = [
+    "Index",
+    "Units",
+    "check_coverage",
+    "class_probabilities",
+    "deviations",
+    "intervals",
+    "numbers",
+    "predicted_columns",
+]
 
 Index = NDArray[np.intp]
 
@@ -66,8 +76,7 @@ def intervals(
     Nothing is said beyond public bounds; within them anything, of a task without rows if the board has heard
     nothing.
     """
-    if not 0 < coverage < 1:
-        raise InputError(f"coverage must be between 0 and 1. Got {coverage}. Usual is 0.95.")
+    check_coverage(coverage)
     deviation = _deviations(rows, models, at)
     if "freedom" not in models:
         raise InputError("These models are of an earlier version, which knew no intervals. Fit again.")
@@ -76,6 +85,11 @@ def intervals(
     reach = np.where(unknown, np.inf, reach)[at] * deviation
     middle = np.einsum("nd,nd->n", rows, models["coef"][at])
     return units.decode_prediction(middle - reach), units.decode_prediction(middle + reach)
+
+
+def check_coverage(coverage: object) -> None:
+    if not isinstance(coverage, Real) or not 0 < float(coverage) < 1:
+        raise InputError(f"coverage must be a number between 0 and 1. Got {coverage!r}. Usual is 0.95.")
 
 
 def class_probabilities(rows: Floats, models: States, at: Index) -> Floats:

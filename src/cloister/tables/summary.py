@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from cloister.privacy.guarantee import Guarantee
+from cloister.privacy.rounding import rounded_up
 from cloister.privacy.statement import percent
 from cloister.tables.labelled import data_frame
 from cloister.tables.printed import as_html, as_text, number, wrapped
@@ -193,7 +194,7 @@ def short_guarantee(guarantee: Guarantee) -> str:
     """
     if math.isinf(guarantee.epsilon):
         return "NOT PRIVATE; the guarantee says why"
-    price = f"({guarantee.epsilon:.4g}, {guarantee.delta:.4g})"
+    price = f"({rounded_up(guarantee.epsilon)}, {rounded_up(guarantee.delta)})"
     rate = f"with 5 % false alarms it is detected in at most {percent(guarantee.detection())} of cases"
     said = f"{price}-joint differential privacy for each task, relation {guarantee.relation}; {rate}"
     if not guarantee.holds:

@@ -34,7 +34,7 @@ from cloister.tables.summarize import summarize
 from cloister.tables.summary import Summary
 from cloister.tasks import Tasks
 
-__all__ = ["EstimatorSettings", "TableRun"]
+__all__ = ["EstimatorSettings", "TableRun", "called"]
 
 FORMAT = "cloister estimator 1"
 
@@ -100,6 +100,11 @@ class EstimatorSettings:
             return text if self.ids == "text" else text.astype(self.ids)
         except ValueError:
             raise InputError("Task ids were numbers in fit and are text here. Pass them as in fit.") from None
+
+
+def called(X: object, column: str | int | None, own: Tasks, task: object) -> object:
+    """Return what to call a task that replays: as it says, or as the task column of its table does."""
+    return own.ids[0] if task == "new" and column is not None and has_column(X, column) else task
 
 
 def _plain(value: Any) -> Any:
@@ -232,7 +237,8 @@ class TableRun:
         self, X: object, y: object, sample_weight: ArrayLike | None = None, *, task: object = "new"
     ) -> TaskModel:
         """Return one task's model from its own rows and the board alone: nothing leaves, nothing is spent."""
-        return self.model_of(self.own_rows(X, y, self.codebook.task, sample_weight, task), task)
+        own = self.own_rows(X, y, self.codebook.task, sample_weight, task)
+        return self.model_of(own, called(X, self.codebook.task, own, task))
 
     def own_rows(
         self, X: object, y: object, column: str | int | None, sample_weight: ArrayLike | None, task: object

@@ -23,7 +23,13 @@ from cloister.learners.network.minibatches import folds
 from cloister.learners.network.penalties import Penalty
 from cloister.learners.network.recurrent import is_plain
 from cloister.learners.network.training import LossPerExample, Trainer
-from cloister.learners.network.trials import check_behaviour, check_loss, outputs_of, runs_stacked
+from cloister.learners.network.trials import (
+    check_behaviour,
+    check_function,
+    check_loss,
+    outputs_of,
+    runs_stacked,
+)
 from cloister.rows import Rows, Target
 
 if TYPE_CHECKING:
@@ -82,6 +88,7 @@ class Module(ClientLearner):
     tried: dict[object, bool] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        check_function(self.loss)
         for name, layer in self.net.named_modules():
             _check_layer(name, layer)
         _check_parameters(self.net)

@@ -12,7 +12,7 @@ from torch.func import functional_call, vmap
 from cloister.errors import InputError
 from cloister.learners.network.clients import guard_layers, swap_layers
 
-__all__ = ["check_behaviour", "check_loss", "outputs_of", "runs_stacked"]
+__all__ = ["check_behaviour", "check_function", "check_loss", "outputs_of", "runs_stacked"]
 
 Kind = tuple[torch.Size, torch.dtype]
 #: What a row may hold if nobody looked: it must stop no other task.
@@ -74,6 +74,11 @@ def outputs_of(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     with torch.no_grad():
         outputs: Tensor = guard_layers(net).cpu().train()(_synthetic(2, shape, dtype))
     return outputs
+
+
+def check_function(loss: object) -> None:
+    if not callable(loss):
+        raise InputError(f"loss must be a function of outputs and targets. Got {loss!r}. {_REMEDY}")
 
 
 def check_loss(net: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], inputs: Kind, targets: Kind) -> None:
