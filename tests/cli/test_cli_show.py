@@ -46,7 +46,7 @@ def test_what_cannot_be_shown_is_a_sentence(work: Path) -> None:
     assert "is not a cloister task model" in refused("show", "book.toml")
     assert refused("summary", "nowhere").startswith("There is no folder nowhere. ")
     assert refused("summary", ".").startswith(". is not the folder of a run: it has no plan.toml.")
-    assert refused("summary", "exam.csv").startswith("There is no folder exam.csv. ")
+    assert refused("summary", "exam.csv").startswith("exam.csv is a file. ")
     assert contents(work) == before
     Path("run/board").write_bytes(Path("run/board").read_bytes()[:-9])
     refused("summary", "run")

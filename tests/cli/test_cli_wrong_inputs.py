@@ -118,10 +118,6 @@ def test_a_plan_settles_what_these_options_say(work: Path, option: list[str]) ->
         assert f"settles {option[0]} itself" in refused(*fit("--plan", "draft.toml", "--epsilon", 1, *option))
 
 
-def test_a_file_is_no_run(work: Path) -> None:
-    assert refused("summary", "exam.csv").startswith("exam.csv is a file. Name the folder that ")
-
-
 def test_one_task_only(work: Path) -> None:
     write_csv("exam.csv", pupils(1))
     assert refused(*fit()).startswith("Column 'school' of exam.csv must hold at least 2 tasks. Got 1, ")

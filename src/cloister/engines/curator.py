@@ -64,7 +64,8 @@ def check_price(plan: Plan) -> None:
 def check_ledger(ledger: object) -> None:
     """Refuse what is not an account, such as the path of one; before anything is computed."""
     if ledger is not None and not isinstance(ledger, Ledger):
-        raise InputError(f"ledger must be a Ledger. Got {ledger!r}. Pass ledger=Ledger.open(path).")
+        got = type(ledger).__name__  # and not the text: an address may hold a password
+        raise InputError(f"ledger must be a Ledger. Got a {got}. Pass ledger=Ledger.open(path).")
 
 
 def charge(ledger: Ledger, bill: Bill, run: str | None = None) -> Charge:
