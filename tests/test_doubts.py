@@ -149,7 +149,7 @@ def test_batched_tasks_share_kernels_unless_each_is_a_block_of_its_own_on_a_proc
     from cloister.engines import Batched
     from cloister.learners import Descent, Module
 
-    net = Module(torch.nn.Linear(2, 2), "cross_entropy")
+    net = Module(torch.nn.Linear(2, 2))
     network = Plan(FedAvg(net, Descent(0.1), clip=1.0, rounds=1), Gaussian(1.0), n_tasks=M)
     for engine in (Batched("cuda"), Batched("cuda:1", block=1), Batched("cpu"), Batched("cpu", block=2)):
         assert engine.doubts_of(network) == (SHARED_DEVICE,)
