@@ -29,6 +29,7 @@ FAST = {
 def test_every_method_runs_and_is_verified(work: Path, method: Method) -> None:
     said = ok(*fit("--method", method, *FAST.get(method, ())))
     assert "Who is protected" in said
+    assert ("in units of the target's bounds" in " ".join(said.split())) == method.wants_tight_bounds
     ok("verify", "run")
     model = cloister.load("run")
     name = method.replace("-", " ").title().replace(" ", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tomllib
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ from cloister.engines.run import Run
 from cloister.errors import InputError
 from cloister.estimators.base import BaseMultiTask
 from cloister.plan import Plan
-from cloister.privacy.mechanisms import Gaussian, NoNoise
+from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.sampling import Everyone
 from cloister.tables.codebook import Codebook
 from cloister.tables.folder import read_plan, read_run
@@ -117,7 +118,7 @@ def _of_plan(kind: Any, plan: Plan) -> dict[str, Any]:
     said: dict[str, Any] = {}
     if plan.sampling != Everyone():
         said["sampling"] = plan.sampling
-    noisy = plan.has_rounds and not isinstance(plan.mechanism, NoNoise)
+    noisy = plan.has_rounds and plan.mechanism.budget < math.inf
     if noisy and plan.mechanism.scaled(1.0) != Gaussian(1.0):
         said["mechanism"] = plan.mechanism
     return {name: value for name, value in said.items() if name in kind._get_param_names()}
