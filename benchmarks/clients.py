@@ -55,7 +55,7 @@ def round_seconds(
     algorithm = FedAvg(Module(net), Descent(LR, batch=batch, epochs=1), clip=1.0, rounds=rounds)
     plan = Plan(algorithm, Gaussian(exact=False), n_tasks=clients).calibrate(8.0)
     stamps: list[float] = []
-    run_plan(plan, tasks, engine=engine, progress=lambda done, of: stamps.append(time.perf_counter()))
+    run_plan(plan, tasks, engine=engine, progress=lambda posted: stamps.append(time.perf_counter()))
     return float(np.median(np.diff(stamps)[1:]))
 
 

@@ -31,6 +31,7 @@ from cloister import Billboard, Plan, Tasks, replay
 from cloister import run as run_plan
 from cloister.algorithms import FTMRL
 from cloister.engines import Run
+from cloister.engines.curator import Posted, Progress
 from cloister.learners import Convex, Descent, Softmax
 from cloister.mechanisms import BLT
 from cloister.sampling import OnePass
@@ -88,13 +89,13 @@ def memory() -> float:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
 
 
-def logged(start: float) -> Callable[[int, int], None]:
+def logged(start: float) -> Progress:
     """Return a progress function that says every twentieth part how it goes, on stderr."""
 
-    def progress(done: int, total: int) -> None:
-        if done % max(1, total // 20) == 0:
+    def progress(posted: Posted) -> None:
+        if posted.done % max(1, posted.total // 20) == 0:
             said = f"{(time.perf_counter() - start) / 60:.1f} min, {memory():.0f} MB"
-            print(f"{NAME}: {done:,} of {total:,} rounds, {said}", file=sys.stderr, flush=True)
+            print(f"{NAME}: {posted.done:,} of {posted.total:,} rounds, {said}", file=sys.stderr, flush=True)
 
     return progress
 

@@ -162,7 +162,7 @@ def test_a_run_does_not_go_on_with_a_doubt_that_its_ledger_was_not_told(tmp_path
     """Neither through its journal nor through its key; it goes on where the doubt was recorded."""
     ledger, mine = Ledger(3.0, 1e-3), plan(caveats=())
 
-    def stop(done, of):
+    def stop(posted):
         raise KeyboardInterrupt
 
     for engine in (Local(), Doubtful()):

@@ -221,7 +221,8 @@ def test_what_cannot_run_is_not_charged(alike):
 def test_everybody_gets_their_own_model_in_whatever_order_tasks_come(alike, by):
     """Each task has a slope of its own, which the models of tasks far from it do not show.
 
-    Ridge in own units shrinks by up to .1 where there is an intercept, and which of the two is chosen is chance.
+    Ridge in own units shrinks by up to .1 where there is an intercept, and which of the two is chosen is
+    chance.
     """
     slopes = np.linspace(-1, 1, M)
     own = Tasks(alike.ids, alike.X, alike.X[:, 0] * np.repeat(slopes, 8), alike.weight, alike.offsets)

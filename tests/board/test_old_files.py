@@ -168,7 +168,7 @@ def newer(path: Path, format: str) -> Path:
 def test_every_file_says_its_format_and_a_later_one_is_refused_by_it(tasks, old, tmp_path):
     begun = tmp_path / "begun"
 
-    def killed(done, total):
+    def killed(posted):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

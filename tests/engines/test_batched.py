@@ -160,8 +160,8 @@ def test_a_stopped_run_goes_on_to_the_same_board(tmp_path):
     plan = Plan(PERSONAL, Gaussian(1.0), Poisson(0.6), n_tasks=M)
     whole = models_of(plan)
 
-    def stop(done, total):
-        if done == 2:
+    def stop(posted):
+        if posted.done == 2:
             raise Stopped
 
     with pytest.raises(Stopped):
@@ -178,8 +178,8 @@ def test_a_run_may_go_on_where_sums_come_out_in_other_last_bits(tmp_path):
     plan = Plan(PERSONAL, Gaussian(1.0), Poisson(0.6), n_tasks=M)
     whole = models_of(plan)
 
-    def stop(done, total):
-        if done == 2:
+    def stop(posted):
+        if posted.done == 2:
             raise Stopped
 
     with pytest.raises(Stopped):

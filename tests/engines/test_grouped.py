@@ -150,7 +150,7 @@ def test_a_run_does_not_go_on_with_other_labels(tmp_path):
     class Stopped(Exception):
         pass
 
-    def stop(done, total):
+    def stop(posted):
         raise Stopped
 
     swapped = LABELS.copy()

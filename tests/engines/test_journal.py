@@ -54,8 +54,8 @@ class Stopped(Exception):
 
 
 def stop_after(rounds):
-    def progress(done, total):
-        if done == rounds:
+    def progress(posted):
+        if posted.done == rounds:
             raise Stopped
 
     return progress
@@ -113,9 +113,9 @@ def test_every_release_is_on_disk_before_it_is_used(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", recorded)
     board = tmp_path / "board"
 
-    def progress(done, total):
+    def progress(posted):
         assert synced[board.stat().st_ino] == board.stat().st_size
-        assert Billboard.recover(board).rounds == done
+        assert Billboard.recover(board).rounds == posted.done
 
     run(PLAN, TASKS, journal=tmp_path, progress=progress)
     assert synced[board.stat().st_ino] == board.stat().st_size
@@ -312,12 +312,12 @@ def test_what_noise_remembers_is_overwritten_and_survives_any_tear(mechanism, tm
     sizes, previous = [], {}
     folder = tmp_path / "run"
 
-    def progress(done, total):
+    def progress(posted):
         sizes.append((folder / "sums").stat().st_size)
-        if done == 21:
+        if posted.done == 21:
             previous["sums"] = (folder / "sums").read_bytes()
             previous["board"] = (folder / "board").read_bytes()
-        if done == 22:
+        if posted.done == 22:
             raise Stopped
 
     with pytest.raises(Stopped):
@@ -449,8 +449,8 @@ def test_a_process_that_was_forked_off_writes_nothing(tmp_path):
     """Two processes would append the same records twice, and nobody could read the board any more."""
     children = []
 
-    def fork(done, of):
-        if done == 2:
+    def fork(posted):
+        if posted.done == 2:
             children.append(os.fork())
 
     try:

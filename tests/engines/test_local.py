@@ -147,8 +147,12 @@ def test_progress_and_mismatch():
     tasks = make_tasks()
     calls = []
     plan = Plan(STATEFUL, Gaussian(1.0), n_tasks=M)
-    run(plan, tasks, random_state=0, progress=lambda *at: calls.append(at))
-    assert calls == [(t, 6) for t in range(1, 7)]
+    board = run(plan, tasks, random_state=0, progress=calls.append).board
+    assert [(posted.done, posted.total) for posted in calls] == [(t, 6) for t in range(1, 7)]
+    for posted, release in zip(calls, board.releases, strict=True):  # what is on the board, and no more
+        np.testing.assert_array_equal(posted.release.value, release.value)
+        assert (posted.noise, posted.size) == (release.noise, release.value.size)
+        assert posted.norm == pytest.approx(np.sqrt(np.square(release.value).sum()))
     with pytest.raises(InputError, match=r"The plan is for 9 tasks\. Got 14"):
         run(replace(plan, n_tasks=9), tasks)
     half = run(plan, tasks, random_state=0).board.before(3)

@@ -21,8 +21,8 @@ class Stop(Exception):
 
 
 def begin(folder, rounds=2, **options):
-    def stop(done, of):
-        if done == rounds:
+    def stop(posted):
+        if posted.done == rounds:
             raise Stop
 
     with pytest.raises(Stop):

@@ -39,8 +39,8 @@ def make_plan(n, dim, rounds):
 
 
 def stop_after(rounds):
-    def progress(done, total):
-        if done == rounds:
+    def progress(posted):
+        if posted.done == rounds:
             raise Stopped
 
     return progress
@@ -55,8 +55,8 @@ def test_a_long_stream_holds_a_few_records_and_syncs_now_and_then(tmp_path, monk
     others = sum(type(thing) is Record for thing in gc.get_objects())  # that other tests hold
     monkeypatch.setattr(os, "fsync", lambda file: syncs.append(file) or sync(file))
 
-    def progress(done, total):
-        if done % 200 == 0:
+    def progress(posted):
+        if posted.done % 200 == 0:
             alive.append(sum(type(thing) is Record for thing in gc.get_objects()))
 
     done = run(plan, tasks, random_state=0, journal=tmp_path, progress=progress)

@@ -213,8 +213,8 @@ def test_tasks_that_are_elsewhere_draw_and_keep_their_own_coins(tmp_path):
     class Stopped(Exception):
         pass
 
-    def stop(done, total):
-        if done == 3:
+    def stop(posted):
+        if posted.done == 3:
             raise Stopped
 
     engine, again = (apart(PLAN, seeds=SeededRandomness(5).task_seeds(TASKS.ids)) for _ in range(2))

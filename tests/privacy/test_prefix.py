@@ -299,8 +299,8 @@ class Stopped(Exception):
 @both
 @each_kind
 def test_a_stopped_run_goes_on_to_the_same_board(kind, exact, tmp_path):
-    def stop(done, of):
-        if done == 7:
+    def stop(posted):
+        if posted.done == 7:
             raise Stopped
 
     plan = cl.Plan(Talk(5, 12), replace(kind, mu=0.5, exact=exact), cl.sampling.Epochs(2), n_tasks=10)

@@ -30,10 +30,43 @@ from cloister.privacy.randomness import Randomness
 from cloister.privacy.sampling import Everyone
 from cloister.privacy.schedule import Schedule
 
-__all__ = ["Bill", "Curator", "OneRelease", "Progress", "charge", "check_price"]
+__all__ = ["Bill", "Curator", "OneRelease", "Posted", "Progress", "charge", "check_price"]
 
-#: Called with (rounds done, rounds in all).
-Progress = Callable[[int, int], None]
+
+@dataclass(frozen=True)
+class Posted:
+    """What everybody may know when a round is over: its release, as it stands on the board.
+
+    Attributes
+    ----------
+    done, total : int
+        Rounds that are over, this one included, and rounds in all.
+    release : Release
+        The noisy sum.
+    """
+
+    done: int
+    total: int
+    release: Release
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the noise in each number of the release."""
+        return self.release.noise
+
+    @property
+    def norm(self) -> float:
+        """Length of the release; noise alone has about ``noise * sqrt(size)``."""
+        return float(np.linalg.norm(self.release.value))
+
+    @property
+    def size(self) -> int:
+        """How many numbers the release has."""
+        return int(self.release.value.size)
+
+
+#: Called after each round.
+Progress = Callable[[Posted], None]
 
 
 @dataclass(frozen=True)
@@ -127,7 +160,7 @@ class Curator:
             if t < posted.rounds:
                 board = posted.before(t + 1)
             if progress is not None:
-                progress(t + 1, len(plan.rounds))
+                progress(Posted(t + 1, len(plan.rounds), board.releases[t]))
         return board
 
     def collect(self, workers: Workers, board: Billboard, coins: Coins) -> Any:

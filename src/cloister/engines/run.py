@@ -191,7 +191,8 @@ def run(
     engine : Local or Batched
         Where and how tasks are computed on: NumPy on the processor by default.
     progress : callable, optional
-        Called with (rounds done, rounds in all).
+        Called after each round with a `Posted`: rounds done and in all, the release, its noise and its norm.
+        All of it is public.
     journal : path, optional
         Folder where every release is on disk before it is used (of more than 1,000 rounds, a thousandth of
         them at a time). If this call is killed, the same call goes on: it ends with the board it would have

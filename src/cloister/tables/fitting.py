@@ -91,7 +91,7 @@ def fit_in_folder(
             data,
             ledger=ledger,
             random_state=random_state,
-            progress=progress,
+            progress=None if progress is None else lambda step: progress(step.done, step.total),
             journal=draft,
             save=lambda done: write_run(draft, TableRun.of(done, codebook, settings)),
             resumed=resumed,

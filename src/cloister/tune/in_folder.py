@@ -28,7 +28,7 @@ from cloister.arrays import Floats, Words
 from cloister.board.billboard import Billboard
 from cloister.board.storage import private_folder, remove_drafts, sync_folder, write_private
 from cloister.document import foreign_types
-from cloister.engines.curator import Bill, Progress, charge
+from cloister.engines.curator import Bill, charge
 from cloister.engines.journal import Secret, digest_of
 from cloister.engines.run import Run, replay, run
 from cloister.errors import InputError, PlanError
@@ -57,7 +57,7 @@ def vote_in_folder(
     *,
     ledger: Ledger | None = None,
     force: bool = False,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
     resumed: Callable[[int], None] | None = None,
 ) -> TableRun:
     """Vote as `vote` does, and leave the chosen run in a folder with the record of all of them.
@@ -200,7 +200,10 @@ def _read(draft: Path, election: Vote, tasks: Tasks, ledger: Ledger | None) -> _
 
 
 def _finish(
-    begun: _Begun, codebook: Codebook, settings: Sequence[EstimatorSettings], progress: Progress | None
+    begun: _Begun,
+    codebook: Codebook,
+    settings: Sequence[EstimatorSettings],
+    progress: Callable[[int, int], None] | None,
 ) -> None:
     """Run what is not yet complete, count the votes, and write the chosen run to the draft."""
     draft, plans = begun.draft, begun.election.plans
