@@ -13,6 +13,7 @@ from cli_helpers import BOOK, cloister, contents, ok, pupils, rebuild, refused
 from cloister import Billboard, Ledger
 from cloister.board import Release
 from cloister.board.storage import try_lock
+from cloister.engines.journal import Secret
 from cloister.tables.files import write_csv
 
 FIT = ["fit", "exam.csv", "--codebook", "book.toml", "-o", "run"]
@@ -121,3 +122,64 @@ def test_fit_charges_a_ledger_once(work: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "the budget is 1.5" in sentence
     assert {path.name for path in work.iterdir() if path.name[0] == "."} == set()
     ok("verify", "run")
+
+
+@pytest.fixture
+def not_in_place(work: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """A run that is complete and charged for, and was killed before its folder had its name."""
+    account = Ledger.create("ledger", "schools", epsilon=1.5, delta=1e-3)
+    rename, write, keys = os.rename, Secret.write, {}
+
+    def noted(secret: Secret, path: Path) -> None:
+        keys[path.name] = secret.key
+        write(secret, path)
+
+    def fails(source: Path, target: Path) -> None:
+        if str(source).endswith(".unfinished"):
+            raise OSError(errno.ENOSPC, "No space left on device", str(target))
+        rename(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", fails)
+        patched.setattr(Secret, "write", noted)
+        assert "the same again puts it in place" in refused(*FIT, "--ledger", "ledger")
+    assert not (DRAFT / "secret").exists()
+    assert keys["secret"] != keys["complete"]  # no noise comes from the key that is left
+    return account
+
+
+def test_a_run_that_was_killed_at_its_end_is_put_in_place(not_in_place: Ledger) -> None:
+    board = Billboard.load(DRAFT / "board")
+    said = cloister(*FIT, "--ledger", "ledger")
+    assert said.exit_code == 0, said.stderr
+    assert "was complete, but not yet in place. It is now; nothing was run." in " ".join(said.stderr.split())
+    assert Path("run/head.txt").read_text().strip() == board.head.hex()
+    assert len(not_in_place.history) == 1
+    assert not Path("run/complete").exists()
+    ok("verify", "run")
+    Path("run/complete").write_text("left by a process that was killed")
+    assert "run is already there" in refused(*FIT)
+    assert not Path("run/complete").exists()
+
+
+def test_a_complete_run_is_put_in_place_for_its_own_data_alone(not_in_place: Ledger) -> None:
+    before, charged = contents(DRAFT), [*FIT, "--ledger", "ledger"]
+    assert "is of another plan" in refused(*charged, "--epsilon", "0.5")
+    assert "was begun with a ledger" in refused(*FIT)
+    write_csv("exam.csv", pupils(seed=1))
+    assert "The data, or how it is encoded, has changed" in refused(*charged)
+    twice = pupils()
+    write_csv("exam.csv", twice | {"age": 2 * twice["age"]})  # the same rows, once they are encoded
+    Path("book.toml").write_text(BOOK.replace("[5, 20]", "[10, 40]"))
+    assert "The codebook has changed since the run" in refused(*charged)
+    write_csv("exam.csv", pupils())
+    Path("book.toml").write_text(BOOK)
+    small = Ledger.create("small", "schools", epsilon=0.5, delta=1e-3)
+    assert "the budget is 0.5" in refused(*FIT, "--ledger", "small")
+    (DRAFT / "complete").rename("elsewhere")
+    assert "nothing there says of which data" in refused(*charged)
+    Path("elsewhere").rename(DRAFT / "complete")
+    assert (contents(DRAFT), len(not_in_place.history), len(small.history)) == (before, 1, 0)
+    other = Ledger.create("other", "schools", epsilon=1.5, delta=1e-3)
+    ok(*FIT, "--ledger", "other")  # what was not charged to it is charged now
+    assert len(other.history) == 1

@@ -30,7 +30,7 @@ from cloister.privacy.randomness import Randomness
 from cloister.privacy.sampling import Everyone
 from cloister.privacy.schedule import Schedule
 
-__all__ = ["Bill", "Curator", "OneRelease", "Posted", "Progress", "charge", "check_price"]
+__all__ = ["Bill", "Curator", "OneRelease", "Posted", "Progress", "bill_of", "charge", "check_price"]
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,11 @@ def check_ledger(ledger: object) -> None:
         raise InputError(f"ledger must be a Ledger. Got a {got}. Pass ledger=Ledger.open(path).")
 
 
+def bill_of(plan: Plan, board: Billboard) -> Bill:
+    """Return what is charged for one run, with the doubts that its board says."""
+    return Bill(plan.fingerprint, plan.cost_under, plan.guarantee_on(board).doubts)
+
+
 def charge(ledger: Ledger, bill: Bill, run: str | None = None) -> Charge:
     """Charge a ledger, under the key of a run so that going on with that run costs nothing more."""
     check_ledger(ledger)
@@ -129,8 +134,7 @@ class Curator:
 
     def charge(self, ledger: Ledger) -> None:
         """Charge for the whole run."""
-        doubts = self.plan.guarantee_on(self.journal.posted).doubts
-        charge(ledger, Bill(self.plan.fingerprint, self.plan.cost_under, doubts), self.journal.run)
+        charge(ledger, bill_of(self.plan, self.journal.posted), self.journal.run)
         self.all_runs = ledger.balance.all_runs
 
     def rounds(self, workers: Workers, progress: Progress | None) -> Billboard:

@@ -54,7 +54,7 @@ from cloister.privacy.randomness import KEY_BYTES, Randomness, SeededRandomness,
 from cloister.roster import Roster
 from cloister.tasks import Tasks
 
-__all__ = ["FolderJournal", "Journal", "MemoryJournal", "journal_folder", "open_journal"]
+__all__ = ["FolderJournal", "Journal", "MemoryJournal", "check_same", "journal_folder", "open_journal"]
 
 #: Journals begun by another version are refused.
 VERSION = "0.2"
@@ -306,7 +306,7 @@ def open_journal(
             _require_new(home, found, file)
             secret, fresh = _begin(home, plan, Secret.new(tasks, seed, charged)), True
         else:
-            _check_same(home, secret, plan, tasks, seed)
+            check_same(home, secret, plan, tasks, seed)
             if secret.charged and not charged:
                 raise InputError(
                     f"The unfinished run in {home} was begun with a ledger. Name it again, {_GIVE_UP}."
@@ -397,7 +397,7 @@ def _remove(folder: Path) -> None:
         folder.rmdir()
 
 
-def _check_same(folder: Path, secret: Secret, plan: Plan, tasks: Tasks | Roster, seed: int | None) -> None:
+def check_same(folder: Path, secret: Secret, plan: Plan, tasks: Tasks | Roster, seed: int | None) -> None:
     """Refuse to go on with anything else than what was begun."""
     path = folder / "plan.toml"
     if not path.exists() or path.read_bytes() != plan.to_toml().encode():

@@ -1,15 +1,23 @@
-"""Running a plan over a table's encoded tasks, durably in a folder, and on after a crash."""
+"""Running a plan over a table's encoded tasks, durably in a folder, and on after a crash.
+
+Between the end of a run, when the secret that its noise comes from is deleted, and the moment when its
+folder is in place, a private file ``complete`` says whose run it is: a digest of the data under a key of its
+own, and the key of the charge. It goes last, so that until then nothing else can pass for what was begun.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from cloister.board.billboard import Billboard
 from cloister.board.storage import private_folder
 from cloister.document import foreign_types
-from cloister.engines.run import run
+from cloister.engines.curator import bill_of, charge
+from cloister.engines.journal import Secret, check_same
+from cloister.engines.run import Run, run, seed_of
 from cloister.errors import InputError
 from cloister.ledger import Ledger
 from cloister.plan import Plan
@@ -52,7 +60,7 @@ def fit_in_folder(
     plan : Plan
         What to run.
     tasks : callable
-        Returns the encoded tasks; not called if an earlier call was killed after the run was complete.
+        Returns the encoded tasks.
     codebook : Codebook
         How they are encoded.
     settings : EstimatorSettings
@@ -77,13 +85,25 @@ def fit_in_folder(
             f"{draft} holds an unfinished vote among several plans. Do what began it again, or remove that "
             "folder to give it up: what it has spent stays spent."
         )
-    complete = _complete(draft, plan)
-    if complete is not None:
-        if resumed is not None:
-            resumed(complete)
-        put_in_place(draft, folder, force)
-        return read_run(folder, foreign_types(plan))
+    if draft.is_symlink() or draft.exists():
+        private_folder(draft)
     data = tasks()
+    if (draft / "models").is_dir() and not (draft / "secret").exists():
+        board = _check_complete(draft, plan, data, codebook, ledger, random_state)
+        if resumed is not None:
+            resumed(board)
+        put_in_place(draft, folder, force)
+        found = read_run(folder, foreign_types(plan))
+        if ledger is None:
+            return found
+        return replace(found, guarantee=replace(found.guarantee, all_runs=ledger.balance.all_runs))
+
+    def save(done: Run) -> None:
+        write_run(draft, TableRun.of(done, codebook, settings))
+        begun = Secret.read(draft / "secret")
+        assert begun is not None
+        replace(Secret.new(data, begun.seed, begun.charged), run=begun.run).write(draft / "complete")
+
     private_folder(draft)
     try:
         finished = run(
@@ -93,7 +113,7 @@ def fit_in_folder(
             random_state=random_state,
             progress=None if progress is None else lambda step: progress(step.done, step.total),
             journal=draft,
-            save=lambda done: write_run(draft, TableRun.of(done, codebook, settings)),
+            save=save,
             resumed=resumed,
         )
     except BaseException:
@@ -104,16 +124,33 @@ def fit_in_folder(
     return TableRun.of(finished, codebook, settings)
 
 
-def _complete(draft: Path, plan: Plan) -> Billboard | None:
-    """Return the board of a run of this plan that is complete there but not in place."""
-    if draft.is_symlink() or draft.exists():
-        private_folder(draft)
-    if (draft / "secret").exists() or not (draft / "models").is_dir():
-        return None
-    board = Billboard.load(draft / "board")
-    if board.plan != plan.fingerprint:
+def _check_complete(
+    draft: Path,
+    plan: Plan,
+    tasks: Tasks,
+    codebook: Codebook,
+    ledger: Ledger | None,
+    random_state: int | None,
+) -> Billboard:
+    """Return the board of a complete run that is not in place; refuse one of anything else than was given."""
+    begun = Secret.read(draft / "complete")
+    if begun is None:
         raise InputError(
-            f"{draft} holds a run that is complete, and not this one. Do what began it again, or remove that "
-            "folder."
+            f"{draft} holds a run that is complete, and nothing there says of which data. Rename that folder "
+            "to keep the run, or remove it."
         )
+    check_same(draft, begun, plan, tasks, seed_of(random_state))
+    if Codebook.load(draft / "codebook.toml").to_dict() != codebook.to_dict():
+        raise InputError(
+            f"The codebook has changed since the run in {draft} was begun. Bring it back as it was, or "
+            "remove that folder to give the run up: what it has spent stays spent."
+        )
+    if begun.charged and ledger is None:
+        raise InputError(
+            f"The run in {draft}, which is complete, was begun with a ledger. Name it again, or remove that "
+            "folder to give the run up: what it has spent stays spent."
+        )
+    board = Billboard.load(draft / "board")
+    if ledger is not None:
+        charge(ledger, bill_of(plan, board), begun.run)
     return board

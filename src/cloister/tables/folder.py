@@ -272,12 +272,14 @@ def unfinished_folder(folder: Path) -> Path:
 
 
 def tidy(folder: Path) -> None:
-    """Remove what a run needs until its folder is in place: the one it replaced, and how a vote goes on."""
+    """Remove what a run needs until its folder is in place: the one it replaced, and whose run it is."""
     if folder.exists():
         shutil.rmtree(_replaced(folder.resolve()), ignore_errors=True)
-    in_place = (folder / "choice" / "vote").is_dir() and not folder.name.endswith(".unfinished")
-    if in_place and (folder / "election").is_file():
-        (folder / "election").unlink()
+    if folder.name.endswith(".unfinished"):
+        return
+    whose = folder / ("election" if (folder / "choice" / "vote").is_dir() else "complete")
+    if (folder / "models").is_dir() and whose.is_file():
+        whose.unlink()
         sync_folder(folder)
 
 
