@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import random
 import shutil
@@ -29,6 +30,7 @@ import numpy as np
 
 import cloister.board.billboard
 import cloister.board.record_store
+import cloister.engines.checkpoints
 from cloister import Billboard, Ledger, Plan, Tasks, run
 from cloister.algorithms import FTMRL, MeanRegularized
 from cloister.board.storage import write_file
@@ -113,6 +115,7 @@ class EngineRun:
     engine: Engine = Local()
 
     def __init__(self, seed: int | None) -> None:
+        cloister.engines.checkpoints.SHARE = 0
         rng = np.random.default_rng(0)
         ids = np.repeat(np.arange(12), rng.integers(1, 6, 12))
         X = rng.uniform(-0.5, 0.5, (len(ids), 3))
@@ -120,6 +123,7 @@ class EngineRun:
         algorithm = MeanRegularized(LeastSquares(3), rounds=5, steps=2, batch=2, finetune=1)
         self.plan = Plan(algorithm, Gaussian(), Poisson(0.6), n_tasks=12).calibrate(1.0)
         self.seed = seed
+        self.checkpoint = math.inf if seed is not None else 0.0  # none at all, or after every round
         self.names = {"board", "plan.toml", "models"}
 
     def prepare(self, work: Path) -> None:
@@ -139,6 +143,7 @@ class EngineRun:
             journal=work / "run",
             save=save,
             engine=self.engine,
+            checkpoint=self.checkpoint,
         )
 
     def folder(self, work: Path) -> Path:

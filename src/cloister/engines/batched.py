@@ -274,8 +274,8 @@ class _BatchedWorkers:
                 models.put(bucket.members(at, real), part)
         return models.arrays()
 
-    def save_state(self) -> SavedState:
-        states = Models(sum(len(bucket.index) for bucket in self.buckets))
+    def save_state(self, folder: Path | None = None) -> SavedState:
+        states = Models(sum(len(bucket.index) for bucket in self.buckets), folder)
         for bucket in self.buckets:
             states.put(bucket.index, {name: array.cpu().numpy() for name, array in bucket.states.items()})
         return SavedState(states.arrays(), self.rejected())

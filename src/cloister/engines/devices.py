@@ -105,9 +105,10 @@ class SeveralWorkers:
     def rejected(self) -> int:
         return sum(workers.rejected() for workers in self.parts)
 
-    def save_state(self) -> SavedState:
-        saved = [workers.save_state() for workers in self.parts]
-        return SavedState(self._gathered(part.states for part in saved), sum(part.rejected for part in saved))
+    def save_state(self, folder: Path | None = None) -> SavedState:
+        saved = [workers.save_state(folder) for workers in self.parts]
+        states = self._gathered((part.states for part in saved), folder)
+        return SavedState(states, sum(part.rejected for part in saved))
 
     def restore_state(self, saved: SavedState) -> None:
         for number, (workers, at) in enumerate(self._each()):

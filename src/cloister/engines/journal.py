@@ -12,6 +12,7 @@ board       the billboard, one record a release; public; locked by the process t
 secret      the version that began the run, the key, a digest of the data under that key, the key of the
             charge; private; deleted at the end
 sums        what correlated noise remembers of old sums; private; deleted with the secret
+states      of a long run: the tasks' states as they were a while ago; private; deleted with the secret
 roster      of a stream of tasks: who has joined (`cloister.engines.arrivals`); public
 waiting     of a stream: the sum of the round that is not posted yet; private; deleted with the secret
 =========== ============================================================================================
@@ -46,6 +47,7 @@ from cloister.board.storage import (
     write_file,
 )
 from cloister.doubts import Doubt
+from cloister.engines.checkpoints import KeptStates
 from cloister.engines.kept_sums import KeptSums
 from cloister.errors import BillboardError, InputError, PlanError, StorageError
 from cloister.plan import Plan
@@ -94,6 +96,14 @@ class Journal(Protocol):
     def kept(self) -> int:
         """After how many rounds the sums that noise remembers were kept last."""
 
+    @property
+    def every(self) -> int:
+        """After how many rounds each time the board is on disk for good."""
+
+    @property
+    def states(self) -> KeptStates | None:
+        """Where tasks' states may be kept; nowhere if there is no folder, or if tasks are elsewhere."""
+
     def keep(self, board: Billboard, state: NoiseState) -> Billboard:
         """Return a board with one release more when it can be used: once it is kept, and the state before."""
 
@@ -119,6 +129,8 @@ class MemoryJournal:
     run: str | None = None
     folder: Path | None = None
     kept: int = 0
+    every: int = 1
+    states: KeptStates | None = None
     fresh: bool = True
     ended: bool = False
 
@@ -200,6 +212,7 @@ class FolderJournal:
     ended: bool
     sums: KeptSums
     every: int
+    states: KeptStates | None = None
     process: int = field(default_factory=os.getpid)
 
     @property
@@ -252,10 +265,10 @@ class FolderJournal:
             self.ended = True
 
     def forget(self) -> None:
-        """Delete sums and secret; return when they are gone from disk."""
+        """Delete states, sums and secret; return when they are gone from disk."""
         self.sums.close()
         with storage_errors(self.folder / "secret", _AGAIN):
-            for name in ("sums", "waiting", "ending"):
+            for name in ("states", "sums", "waiting", "ending"):
                 (self.folder / name).unlink(missing_ok=True)
             (self.folder / "secret").unlink()
             sync_folder(self.folder)
@@ -319,7 +332,8 @@ def open_journal(
         sums, ended = KeptSums(home / "sums", secret.source.key), found.problem is None
         try:
             every = 1 if apart else synced_every(posted.capacity)
-            yield FolderJournal(home, secret, posted, file, size, fresh, ended, sums, every)
+            states = None if apart else KeptStates(home / "states", secret.source.key, secret.data)
+            yield FolderJournal(home, secret, posted, file, size, fresh, ended, sums, every, states)
         finally:
             sums.close()
 
@@ -391,7 +405,7 @@ def _begin(folder: Path, plan: Plan, secret: Secret) -> Secret:
 
 
 def _remove(folder: Path) -> None:
-    for name in ("sums", "waiting", "ending", "roster", "secret", "plan.toml", "board"):
+    for name in ("states", "sums", "waiting", "ending", "roster", "secret", "plan.toml", "board"):
         (folder / name).unlink(missing_ok=True)
     if not any(folder.iterdir()):
         folder.rmdir()

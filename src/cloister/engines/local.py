@@ -120,8 +120,8 @@ class _LocalWorkers:
                 models.put(index, part)
         return models.arrays()
 
-    def save_state(self) -> SavedState:
-        states = Models(len(self.home))
+    def save_state(self, folder: Path | None = None) -> SavedState:
+        states = Models(len(self.home), folder)
         for index, part in zip(self.layout, self.states, strict=True):
             states.put(index, part)
         return SavedState(states.arrays(), self.bad)

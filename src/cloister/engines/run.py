@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from cloister.arrays import States, Words
 from cloister.board.billboard import Billboard
 from cloister.board.storage import make_folder, write_file
+from cloister.engines.checkpoints import CheckpointedWorkers, check_seconds
 from cloister.engines.curator import Curator, Progress, check_ledger, check_price
 from cloister.engines.journal import open_journal
 from cloister.engines.local import Local
@@ -174,6 +175,7 @@ def run(
     journal: str | os.PathLike[str] | None = None,
     save: Callable[[Run], None] | None = None,
     resumed: Callable[[Billboard], None] | None = None,
+    checkpoint: float = 60.0,
 ) -> Run:
     """Run a plan over tasks: on this machine, or wherever the engine's workers are.
 
@@ -202,6 +204,10 @@ def run(
         killed before this returns can go on.
     resumed : callable, optional
         Called with the board as far as it is posted, if the journal holds an unfinished run that goes on.
+    checkpoint : float
+        Seconds between two times that the journal keeps the tasks' states, for their owner alone, so that a
+        run that goes on does not do the local work of posted rounds again. Such a file is as large as all
+        states; writing it takes a twentieth of the time at most. ``math.inf`` for none.
 
     Privacy
     -------
@@ -212,7 +218,7 @@ def run(
     roster = tasks if isinstance(tasks, Roster) else tasks.roster
     if len(roster) != plan.n_tasks:
         raise InputError(f"The plan is for {plan.n_tasks} tasks. Got {len(roster)}. Make a plan for these.")
-    seed = seed_of(random_state)
+    seed, seconds = seed_of(random_state), check_seconds(checkpoint)
     check_ledger(ledger)
     check_price(plan)
     check_groups(plan, roster)
@@ -232,6 +238,9 @@ def run(
             except (InputError, PlanError):  # it may not take place, and nothing was recorded
                 kept.discard()
                 raise
+            if kept.states is not None:
+                on_disk = kept.posted.before(kept.kept)
+                workers = CheckpointedWorkers(workers, kept.states, on_disk, kept.every, seconds)
             workers.start(kept.posted.before(0))
             board = curator.rounds(workers, progress)
             models = workers.finish(board, kept.folder)

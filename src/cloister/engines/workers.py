@@ -99,7 +99,7 @@ class Workers(Protocol):
         """Let the sampled tasks do a round's work whose release is posted already: nothing leaves them."""
 
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
-        """Let every task make its model, once, at the end; return the models in the order of the tasks.
+        """Let every task make its model from its state as it is; return models in the order of the tasks.
 
         Workers that keep models to themselves return nothing, ``{}``. Models that are too large for memory
         may be put into a file in the folder.
@@ -108,8 +108,11 @@ class Workers(Protocol):
     def rejected(self) -> int:
         """Return how many messages were not finite, and counted as zero. Private."""
 
-    def save_state(self) -> SavedState:
-        """Return what workers know between two rounds, to go on from there without listening again."""
+    def save_state(self, folder: Path | None = None) -> SavedState:
+        """Return what workers know between two rounds, to go on from there without listening again.
+
+        States that are too large for memory may be put into a file in the folder.
+        """
 
     def restore_state(self, saved: SavedState) -> None:
         """Go on from what was saved, by workers of any layout; in place of `start` and the rounds since."""
