@@ -53,6 +53,10 @@ class Network(Protocol):
     def loss(self) -> Callable[[Any, Any], Any]:
         """From outputs and targets to one loss an example."""
 
+    @property
+    def personal(self) -> tuple[str, ...]:
+        """Patterns of the names of parameters that stay at home."""
+
 
 class Algorithm(ABC):
     """An algorithm: a frozen dataclass of public numbers with seven pure methods.

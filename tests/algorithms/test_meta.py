@@ -134,7 +134,7 @@ class LastModelMoves(ClusteredMetaSGD):
     """As published code does it: whichever model suits a task, the way is measured from the last one."""
 
     def send(self, states, block, board):
-        best, solved = self._best(board["mean"], block, board, lambda solved, way, model: solved)
+        best, solved, _ = self._best(board["mean"], states, block, board, lambda solved, model: solved)
         slope, size = self.lam * (board["mean"][-self.learner.size :] - solved), self.learner.size
         messages = np.zeros((len(slope), self._channel.dim))
         for j in range(self.models):

@@ -156,3 +156,48 @@ def inputs(name: str, *lead: int, seed: int = 0) -> Tensor:
     if name == "words":
         return torch.randint(0, 5, (*lead, *shape), generator=draw)
     return torch.randn((*lead, *shape), generator=draw)
+
+
+class Pretrained(nn.Module):
+    """A frozen body with batch norm and dropout, whose statistics are not those of a start, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        norm = nn.BatchNorm1d(5)
+        norm.running_mean += 0.3
+        norm.running_var *= 2.0
+        self.body = nn.Sequential(nn.Linear(4, 5), norm, nn.ReLU(), nn.Dropout(0.5)).requires_grad_(False)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+
+
+class LoRA(nn.Module):
+    """A frozen linear layer and a trained one of low rank beside it, of layers or of bare parameters."""
+
+    def __init__(self, base: nn.Linear, rank: int, layers: bool) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.layers = layers
+        if layers:
+            self.down = nn.Linear(base.in_features, rank, bias=False)
+            self.up = nn.Linear(rank, base.out_features, bias=False)
+        else:
+            self.A = nn.Parameter(0.3 * torch.randn(rank, base.in_features))
+            self.B = nn.Parameter(0.3 * torch.randn(base.out_features, rank))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + (self.up(self.down(x)) if self.layers else x @ self.A.T @ self.B.T)
+
+
+class Adapted(nn.Module):
+    """Two frozen layers, the second with an adapter."""
+
+    def __init__(self, layers: bool) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 5).requires_grad_(False)
+        self.second = LoRA(nn.Linear(5, 3), 2, layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.tanh(self.first(x)))

@@ -135,11 +135,11 @@ REFUSED = {
         "Layer '0' is a LSTM, .* and proj_size=0. Build it so",
     ),
     "lazy": (lambda: nn.Sequential(nn.LazyLinear(3)), "Layer '0' is a LazyLinear that has no shape yet"),
-    "no parameters": (lambda: nn.ReLU(), r"must have parameters, all of 32-bit floats. Got \[\]"),
+    "no parameters": (lambda: nn.ReLU(), r"must have parameters, and those .* 32-bit floats. Got \[\]"),
     "other floats": (lambda: nn.Linear(4, 3).double(), r"Got \['torch.float64'\]. Call net.float\(\) first"),
     "frozen": (
         lambda: nn.Linear(4, 3).requires_grad_(False),
-        "Parameter 'weight' is frozen, but every parameter here is trained and told",
+        r"Every parameter of this network is frozen, .* Call requires_grad_\(True\)",
     ),
 }
 

@@ -78,7 +78,7 @@ class AdaptiveFedAvg(FedAvg):
 
     @property
     def _channel(self) -> Channel:
-        return Channel(self.learner.size + 1, math.hypot(1, self.vote / 2), Plain())
+        return Channel(self.learner.shared_size + 1, math.hypot(1, self.vote / 2), Plain())
 
     def start(self) -> Public:
         return {**super().start(), "clip": np.array([self.clip])}

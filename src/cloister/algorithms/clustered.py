@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusteredMetaSGD"]
 
-Keep = Callable[[Array, Array, Array], Array]
+#: What a task ends with, from its solution and the public model it started from.
+End = Callable[[Array, Array], Array]
 #: A model is given up for a half of the fullest if it has less than this share of the mean votes,
 DESERTED = 0.3
 #: or if it is closer to another than this share of the models' mean distance.
@@ -122,14 +123,14 @@ class ClusteredMetaSGD(Meta):
 
     @property
     def _width(self) -> int:
-        return self.models * self.learner.size
+        return self.models * self.learner.shared_size
 
     @property
     def _channel(self) -> Channel:
         return Channel(self._width + (self.models if self.models > 1 else 0), self.clip, Plain())
 
     def start(self) -> Public:
-        start = np.tile(self.learner.start(), self.models)
+        start = np.tile(self.shared_start, self.models)
         votes = np.zeros(self.models, dtype=start.dtype)
         return self.opened(start, self.server.start(self._width)) | {"votes": votes}
 
@@ -138,19 +139,20 @@ class ClusteredMetaSGD(Meta):
 
     def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         """Solve from every model; say the gradient at the best, in its block, and vote for it."""
-        best, gradient = self._best(
-            board["mean"], block, board, lambda solved, offset, model: -self.lam * offset
-        )
+        end = lambda solved, model: solved  # noqa: E731
+        best, solved, offset = self._best(board["mean"], states, block, board, end)
+        gradient = -self.lam * offset
         xp, chosen = namespace(gradient), [(best == j)[:, None] for j in range(self.models)]
         parts = [gradient * one for one in chosen]
         if self.models > 1:
             parts += [xp.asarray(self.vote * self.clip * one, dtype=gradient.dtype) for one in chosen]
-        return xp.concatenate(parts, 1), states
+        return xp.concatenate(parts, 1), self.learner.keep(solved)
 
     def update(self, release: Release, board: BoardView) -> Public:
         noisy = self.clip * release.value / release.denominator
         gradients = noisy[: self._width].copy()
-        gradients[self._in_use(board.rounds) * self.learner.size :] = 0.0  # noise alone, of models not in use
+        idle = self._in_use(board.rounds) * self.learner.shared_size
+        gradients[idle:] = 0.0  # noise alone, of models not in use
         moved = self.server.step(board, -gradients)
         votes = board["votes"] + (noisy[self._width :] if self.models > 1 else 0.0)
         if board.rounds + 1 in self._splits:
@@ -159,30 +161,33 @@ class ClusteredMetaSGD(Meta):
         return as_on(board, moved | self.averaged(board, moved["mean"]) | {"votes": votes})
 
     def finish(self, states: States, block: Block, board: BoardView) -> States:
-        end = lambda solved, offset, model: self.tune(solved, model, block, board)  # noqa: E731
-        best, coef = self._best(self.released(board), block, board, end)
+        end = lambda solved, model: self.tune(solved, model, states, block, board)  # noqa: E731
+        best, coef, _ = self._best(self.released(board), states, block, board, end)
         return {"coef": coef, "cluster": best}
 
     def newcomer(self, board: BoardView) -> States:
         """Return the model of a task without data: the released one that most tasks voted for."""
         most = int(np.argmax(board["votes"]))
         released = self.released(board).reshape(self.models, -1)
-        return {"coef": released[[most]], "cluster": np.array([most])}
+        return {"coef": self.learner.newcomer(released[most]), "cluster": np.array([most])}
 
-    def _best(self, models: Array, block: Block, board: BoardView, keep: Keep) -> tuple[Array, Array]:
-        """Solve from every model in use; return which is best for each task, and what to keep of that."""
-        size = self.learner.size
+    def _best(
+        self, models: Array, states: States, block: Block, board: BoardView, end: End
+    ) -> tuple[Array, Array, Array]:
+        """Solve from every model in use; return each task's best, what it ends with there, its offset."""
+        size = self.learner.shared_size
         for j in range(self._in_use(board.rounds)):
             model = models[j * size : (j + 1) * size]
-            solved, offset = self.solve(model, block, board)
+            solved, offset = self.solve(model, states, block, board)
             loss = self.learner.losses(solved, block) + self.lam / 2 * (offset * offset).sum(1)
-            found = keep(solved, offset, model)
+            found = end(solved, model)
             if j == 0:
-                best, least, kept = (loss != loss) * 0, loss, found
+                best, least, ended, away = (loss != loss) * 0, loss, found, offset
             better = (loss < least) | (least != least)  # a loss that is not a number loses
             best = best * ~better + j * better
-            least, kept = where(better, loss, least), where(better[:, None], found, kept)
-        return best, kept
+            least, ended = where(better, loss, least), where(better[:, None], found, ended)
+            away = where(better[:, None], offset, away)
+        return best, ended, away
 
     def _split(self, moved: Public, votes: Array, time: int) -> Public:
         """Split the fullest model in two, if another is not in use yet or can be spared."""
@@ -198,7 +203,7 @@ class ClusteredMetaSGD(Meta):
             if array.shape == (self._width,):  # the models, and what the server keeps of them
                 rows = array.reshape(self.models, -1)
                 rows[spare] = rows[full]
-        push = self.apart * self.clip / self.lam * _direction(time, self.learner.size)
+        push = self.apart * self.clip / self.lam * _direction(time, self.learner.shared_size)
         halves = public["mean"].reshape(self.models, -1)
         halves[full] += push
         halves[spare] -= push

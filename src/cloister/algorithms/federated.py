@@ -86,25 +86,34 @@ class _Federated(ClientAlgorithm):
 
     @property
     def _channel(self) -> Channel:
-        return Channel(self.learner.size, self.clip, Plain())
+        return Channel(self.learner.shared_size, self.clip, Plain())
 
     def start(self) -> Public:
-        return {"mean": self.learner.start(), **self.server.start(self.learner.size)}
+        mean = self.learner.shared(self.learner.start())
+        return {"mean": mean, **self.server.start(self.learner.shared_size)}
 
     def channel(self, board: BoardView) -> Channel:
         return self._channel
 
     def init(self, block: Block, board: BoardView) -> States:
-        return {}
+        return self.learner.first(board["mean"], block)
 
     def update(self, release: Release, board: BoardView) -> Public:
         return narrow(self.server.step(board, self.clip * release.value / release.denominator))
 
     def finish(self, states: States, block: Block, board: BoardView) -> States:
-        return {"coef": self._tune(self.learner.spread(board["mean"], block), block, board)}
+        return {"coef": self._tune(self.learner.spread(board["mean"], block, states), block, board)}
 
     def newcomer(self, board: BoardView) -> States:
-        return {"coef": board["mean"][None, :]}
+        return {"coef": self.learner.newcomer(board["mean"])}
+
+    def _update(
+        self, states: States, block: Block, board: BoardView, lam: float = 0.0
+    ) -> tuple[Array, States]:
+        """Train from the public model; say how far what is shared got, keep what is personal."""
+        start = self.learner.spread(board["mean"], block, states)
+        ended = self._train(start, block, board, lam)
+        return self.learner.shared(ended - start), self.learner.keep(ended)
 
     def _train(self, start: Array, block: Block, board: BoardView, lam: float = 0.0) -> Array:
         """Return where a round's local work ends, held near the public model by a penalty of strength lam."""
@@ -158,8 +167,7 @@ class FedAvg(_Federated):
     """
 
     def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
-        start = self.learner.spread(board["mean"], block)
-        return self._train(start, block, board) - start, states
+        return self._update(states, block, board)
 
 
 @dataclass(frozen=True)
@@ -179,8 +187,7 @@ class FedProx(_Regularized):
     """
 
     def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
-        start = self.learner.spread(board["mean"], block)
-        return self._train(start, block, board, self.lam) - start, states
+        return self._update(states, block, board, self.lam)
 
 
 @dataclass(frozen=True)
@@ -200,12 +207,12 @@ class Ditto(_Regularized):
     """
 
     def init(self, block: Block, board: BoardView) -> States:
-        return {"weights": self.learner.spread(board["mean"], block)}
+        start = self.learner.spread(board["mean"], block)
+        return {"weights": start} | self.learner.keep(start)
 
     def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
-        start = self.learner.spread(board["mean"], block)
-        messages = self._train(start, block, board) - start
-        return messages, {"weights": self._train(states["weights"], block, board, self.lam)}
+        messages, kept = self._update(states, block, board)
+        return messages, {"weights": self._train(states["weights"], block, board, self.lam)} | kept
 
     def finish(self, states: States, block: Block, board: BoardView) -> States:
         return {"coef": self._tune(states["weights"], block, board)}
@@ -312,7 +319,8 @@ class Personalized(_Regularized):
     def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         old = states["weights"]
         new = self._train(old, block, board, self.lam)
-        return self.message.compute(new, old, board), {"weights": new}
+        told = self.message.compute(self.learner.shared(new), self.learner.shared(old), board)
+        return told, {"weights": new}
 
     def update(self, release: Release, board: BoardView) -> Public:
         noisy = self.clip * release.value / release.denominator
@@ -335,7 +343,7 @@ class LocalOnly(WithoutRounds, ClientAlgorithm):
         self.learner.check_solver(self.solver, None)
 
     def start(self) -> Public:
-        return {"mean": self.learner.start()}
+        return {"mean": self.learner.shared(self.learner.start())}
 
     def init(self, block: Block, board: BoardView) -> States:
         return {"weights": self.learner.spread(board["mean"], block)}
@@ -345,7 +353,7 @@ class LocalOnly(WithoutRounds, ClientAlgorithm):
         return {"coef": own}
 
     def newcomer(self, board: BoardView) -> States:
-        return {"coef": board["mean"][None, :]}
+        return {"coef": self.learner.newcomer(board["mean"])}
 
 
 def narrow(public: Public) -> Public:

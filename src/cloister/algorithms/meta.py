@@ -75,20 +75,28 @@ class Meta(ClientAlgorithm):
             self.learner.check_solver(tuning.solver, tuning.penalty)
 
     def init(self, block: Block, board: BoardView) -> States:
-        return {}
+        return self.learner.first(self.learner.shared(board["mean"]), block)
 
-    def solve(self, model: Array, block: Block, board: BoardView) -> tuple[Array, Array]:
-        """Solve each task's problem from a public model; return its solution and its offset from there."""
-        start = self.learner.spread(model, block)
+    @property
+    def shared_start(self) -> Array:
+        """The public start of what is shared."""
+        return self.learner.shared(self.learner.start())
+
+    def solve(self, model: Array, states: States, block: Block, board: BoardView) -> tuple[Array, Array]:
+        """Solve each task's problem from a public model; return its solution, and how far from there it is.
+
+        The offset is that of shared parameters. Personal ones are free in the task's problem.
+        """
+        start = self.learner.spread(model, block, states)
         penalty = quadratic(self.lam)
         ended = self.learner.descend(start, block, self.solver, board.rounds, model, penalty)
-        return ended, ended - start
+        return ended, self.learner.shared(ended - start)
 
-    def tune(self, solved: Array, model: Array, block: Block, board: BoardView) -> Array:
+    def tune(self, solved: Array, model: Array, states: States, block: Block, board: BoardView) -> Array:
         """Return what a task ends with: its solution, or what its own fine-tuning makes of the model."""
         if self.finetune is None:
             return solved
-        start = self.learner.spread(model, block)
+        start = self.learner.spread(model, block, states)
         return self.finetune.tune(self.learner, start, block, board.rounds, model)
 
     def released(self, board: BoardView) -> Array:
@@ -112,8 +120,8 @@ class Meta(ClientAlgorithm):
         """Return the nearest point in the ball around the public start."""
         if self.radius is None:
             return mean
-        start = self.learner.start()
-        away = mean.reshape(-1, self.learner.size) - start
+        start = self.shared_start
+        away = mean.reshape(-1, self.learner.shared_size) - start
         length = np.linalg.norm(away, axis=1, keepdims=True)
         return np.asarray(start + away * np.minimum(1.0, self.radius / np.maximum(length, 1e-300))).ravel()
 
@@ -133,21 +141,23 @@ class _OneModel(Meta):
 
     @property
     def _channel(self) -> Channel:
-        return Channel(self.learner.size, self.clip, Plain())
+        return Channel(self.learner.shared_size, self.clip, Plain())
 
     def channel(self, board: BoardView) -> Channel:
         return self._channel
 
     def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         """Solve from the public model; say the gradient of the task's envelope there."""
-        return -self.lam * self.solve(board["mean"], block, board)[1], states
+        solved, offset = self.solve(board["mean"], states, block, board)
+        return -self.lam * offset, self.learner.keep(solved)
 
     def finish(self, states: States, block: Block, board: BoardView) -> States:
         model = self.released(board)
-        return {"coef": self.tune(self.solve(model, block, board)[0], model, block, board)}
+        solved, _ = self.solve(model, states, block, board)
+        return {"coef": self.tune(solved, model, states, block, board)}
 
     def newcomer(self, board: BoardView) -> States:
-        return {"coef": self.released(board)[None, :]}
+        return {"coef": self.learner.newcomer(self.released(board))}
 
 
 @dataclass(frozen=True)
@@ -207,7 +217,7 @@ class MetaSGD(_OneModel):
     server: Server = field(default_factory=ServerAverage)
 
     def start(self) -> Public:
-        return self.opened(self.learner.start(), self.server.start(self.learner.size))
+        return self.opened(self.shared_start, self.server.start(self.learner.shared_size))
 
     def update(self, release: Release, board: BoardView) -> Public:
         moved = self.server.step(board, -self.clip * release.value / release.denominator)
@@ -263,13 +273,12 @@ class FTMRL(_OneModel):
             raise PlanError(f"lam_meta must be > 0 and finite. Got {self.lam_meta}.")
 
     def start(self) -> Public:
-        start = self.learner.start()
-        return self.opened(start, {"total": np.zeros_like(start)})
+        return self.opened(self.shared_start, {"total": np.zeros_like(self.shared_start)})
 
     def update(self, release: Release, board: BoardView) -> Public:
         """Add the noisy sum of gradients to the running total; step from the start against it."""
         total = board["total"] + self.clip * release.value
-        mean = self.projected(self.learner.start() - total / self.lam_meta)
+        mean = self.projected(self.shared_start - total / self.lam_meta)
         return as_on(board, {"mean": mean, "total": total} | self.averaged(board, mean))
 
 

@@ -108,8 +108,9 @@ class Batched:
             which = "" if device.index is None else f" {self.device}"
             raise PlanError(f'torch sees no graphics card{which} here. Use Batched("cpu") or Local().')
         device = torch.empty(0, device=device).device  # with its number, as tensors there have it
-        trainer = Trainer(network.net, network.loss, device, Precision(self.tf32, self.bf16), self.compiled)
-        bound = plan.algorithm.with_network(Module(network.net, network.loss, trainer))
+        precision = Precision(self.tf32, self.bf16)
+        trainer = Trainer(network.net, network.loss, device, precision, self.compiled, network.personal)
+        bound = plan.algorithm.with_network(Module(network.net, network.loss, network.personal, trainer))
         dim = max((c.dim for r in plan.rounds[:1] for c in r.channels), default=0)  # may be several models
         limit = self.block or _fitting(trainer, rows, plan.algorithm.local_batch or 2**31, dim)
         rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
@@ -395,7 +396,8 @@ def _fitting(trainer: Trainer, tasks: Tasks, batch: int, dim: int) -> int:
     row = int(np.prod(tasks.X.shape[1:])) * 4
     if trainer.device.type != "cuda":
         example = torch.zeros(1, *tasks.X.shape[1:], dtype=kind_of(tasks.X), device=trainer.device)
-        touched = min(batch, rows) * (example.numel() + trainer.activations(example)) + 3 * sum(trainer.sizes)
+        numbers = example.numel() + trainer.activations(example)
+        touched = min(batch, rows) * numbers + 3 * trainer.layout.size
         return max(1, CACHE // (4 * touched))
-    each = 12 * 4 * max(dim, sum(trainer.sizes)) + 4 * rows * row + 400 * row * 20
+    each = 12 * 4 * max(dim, trainer.layout.size) + 4 * rows * row + 400 * row * 20
     return max(1, int(0.3 * _free(trainer.device) / each))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from enum import Enum
 from typing import TYPE_CHECKING
 
-from cloister.arrays import Array, Floats, States
+import numpy as np
+
+from cloister.arrays import Array, Floats, States, namespace
 from cloister.errors import PlanError
 from cloister.learners.descent import Solver
 from cloister.learners.linear.losses import Loss
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     from cloister.learners.network.penalties import Penalty
     from cloister.tasks import Block
 
-__all__ = ["BayesianLearner", "ClientLearner", "require_learner"]
+__all__ = ["BayesianLearner", "ClientLearner", "Part", "require_learner"]
 
 
 class BayesianLearner(ABC):
@@ -87,13 +90,30 @@ class BayesianLearner(ABC):
         """Return models, averaged over candidates and the task's own prior by its own evidence."""
 
 
+class Part(Enum):
+    """What of a model is trained; the rest stays as it is meanwhile."""
+
+    ALL = "all"
+    SHARED = "shared"
+    PERSONAL = "personal"
+
+
 class ClientLearner(ABC):
-    """What trains at home by steps, on flat parameters: a convex loss (`Convex`) or a network (`Module`)."""
+    """What trains at home by steps, on flat parameters: a convex loss (`Convex`) or a network (`Module`).
+
+    The first `shared_size` parameters are learned together: messages and the public model have these alone.
+    The others are personal. They start where the public start says, and never leave their task.
+    """
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """Number of parameters."""
+        """Number of parameters that are trained, personal ones included."""
+
+    @property
+    def shared_size(self) -> int:
+        """Number of parameters that messages speak of: the first ones."""
+        return self.size
 
     @property
     def rows(self) -> Rows | None:
@@ -107,11 +127,34 @@ class ClientLearner(ABC):
 
     @abstractmethod
     def start(self) -> Array:
-        """Return the public start."""
+        """Return the public start, of personal parameters too."""
 
     @abstractmethod
-    def spread(self, mean: Array, block: Block) -> Array:
-        """Give every task of a block the same parameters."""
+    def spread(self, mean: Array, block: Block, states: States | None = None) -> Array:
+        """Give every task of a block the public parameters, and its own personal ones beside them.
+
+        Those are what `keep` put into its state; the public start's, without one.
+        """
+
+    def shared(self, weights: Array) -> Array:
+        """Return what may be told of parameters, or of their differences."""
+        return weights[..., : self.shared_size]
+
+    def keep(self, weights: Array) -> States:
+        """Return what tasks remember of their parameters from round to round: personal ones, if any."""
+        if self.shared_size == self.size:
+            return {}
+        xp, personal = namespace(weights), weights[:, self.shared_size :]
+        return {"personal": xp.concatenate([personal])}  # a copy: a view would hold all parameters
+
+    def first(self, mean: Array, block: Block) -> States:
+        """Return what tasks remember before the first round."""
+        return {} if self.shared_size == self.size else self.keep(self.spread(mean, block))
+
+    def newcomer(self, mean: Array) -> Array:
+        """Return the model of a task without rows: public parameters, and personal ones as at the start."""
+        personal = self.start()[self.shared_size :].astype(mean.dtype)
+        return np.concatenate([mean, personal])[None]
 
     @abstractmethod
     def check_solver(self, solver: Solver, penalty: Penalty | None) -> None:
@@ -126,8 +169,12 @@ class ClientLearner(ABC):
         round: int,
         anchor: Array | None = None,
         penalty: Penalty | None = None,
+        part: Part = Part.ALL,
     ) -> Array:
-        """Train each task on its own rows."""
+        """Train each task on its own rows.
+
+        The anchor has shared parameters alone, and a penalty holds these alone.
+        """
 
     @abstractmethod
     def losses(self, weights: Array, block: Block) -> Array:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloister.arrays import Array, Floats
+from cloister.arrays import Array, Floats, States
 from cloister.errors import PlanError
 from cloister.learners.descent import FOLDS, Descent, ExactSolver, Solver, require_solver
-from cloister.learners.learner import ClientLearner
+from cloister.learners.learner import ClientLearner, Part
 from cloister.learners.linear.losses import Loss
 from cloister.learners.quadratic import Quadratic
 from cloister.rows import Rows
@@ -65,7 +65,7 @@ class Convex(ClientLearner):
     def start(self) -> Floats:
         return np.zeros(self.size)
 
-    def spread(self, mean: Floats, block: Block) -> Floats:
+    def spread(self, mean: Floats, block: Block, states: States | None = None) -> Floats:
         return np.repeat(np.asarray(mean, dtype=np.float64)[None, :], len(block), axis=0)
 
     def descend(
@@ -76,6 +76,7 @@ class Convex(ClientLearner):
         round: int,
         anchor: Floats | None = None,
         penalty: Penalty | None = None,
+        part: Part = Part.ALL,
     ) -> Floats:
         self.check_solver(solver, penalty)
         lam = _strength(penalty)

@@ -121,15 +121,19 @@ _SWAPS: dict[type[nn.Module], type[nn.Module]] = {
 def swap_layers(net: nn.Module) -> nn.Module | None:
     """Return a copy of a network with layers for stacked parameters, or None where it has others.
 
-    Parameter names stay as they are: call it with `torch.func.functional_call` and stacked tensors.
+    Parameter names stay as they are: call it with `torch.func.functional_call` and stacked tensors. Frozen
+    layers stay too: they take the examples of all clients as those of one.
     """
-    swapped = copy.deepcopy(net)
+    swapped = _copied(net)
     for layer in swapped.modules():
-        if is_plain(layer):
+        own = list(layer.parameters(recurse=False))
+        if own and not any(parameter.requires_grad for parameter in own):
+            _guard(layer)
+        elif is_plain(layer):
             layer.__class__ = unrolled(layer)
         elif type(layer) in _SWAPS and _plain(layer):
             layer.__class__ = _SWAPS[type(layer)]
-        elif any(True for _ in layer.parameters(recurse=False)):
+        elif own:
             return None
     return swapped
 
@@ -139,13 +143,23 @@ def guard_layers(net: nn.Module) -> nn.Module:
 
     Recurrent layers are written out, because torch's own cannot run so. Parameters stay as they are.
     """
-    guarded = copy.deepcopy(net)
+    guarded = _copied(net)
     for layer in guarded.modules():
         if is_plain(layer):
             layer.__class__ = unrolled(layer)
-        elif type(layer) is nn.Embedding:
-            layer.__class__ = _Guarded
+        else:
+            _guard(layer)
     return guarded
+
+
+def _guard(layer: nn.Module) -> None:
+    if type(layer) is nn.Embedding:
+        layer.__class__ = _Guarded
+
+
+def _copied(net: nn.Module) -> nn.Module:
+    """Return a copy of a network that has the same frozen parameters in memory: bodies are large."""
+    return copy.deepcopy(net, {id(p): p for p in net.parameters() if not p.requires_grad})
 
 
 def _plain(layer: nn.Module) -> bool:

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cloister.arrays import A, Array
+from cloister.arrays import A, Array, States
 from cloister.document import type_id
 from cloister.errors import InputError, PlanError
 from cloister.learners.descent import Descent, Solver, require_solver
-from cloister.learners.learner import ClientLearner
+from cloister.learners.learner import ClientLearner, Part
 from cloister.learners.network.minibatches import folds
+from cloister.learners.network.parameters import Layout, frozen_layers, layout_of
 from cloister.learners.network.penalties import Penalty
 from cloister.learners.network.recurrent import is_plain
 from cloister.learners.network.training import LossPerExample, Trainer
@@ -57,10 +58,19 @@ class Module(ClientLearner):
     ----------
     net : nn.Module
         Treats the first axis of its input as examples and does not mix them. Its parameters as they are now
-        are the public start of all tasks: initialise it at random, or train it on public data. Its buffers
-        are public constants, the same for all.
+        are the public start of all tasks: initialise it at random, or train it on public data. Its buffers,
+        and parameters with ``requires_grad=False``, are public constants, the same for all.
     loss : callable
         ``loss(outputs, targets)`` returns one loss an example; cross-entropy by default.
+    personal : tuple of str
+        Patterns of the names of parameters that every task trains for itself and keeps at home, such as
+        ``("head.*", "*.norm.weight")``; by default all that are trained are shared.
+
+    Privacy
+    -------
+    Messages have a coordinate for each shared parameter and for no other. What a task says of those depends
+    on its personal ones, which it has learned from its own rows: the clip bounds that as it bounds all the
+    task says. Frozen parameters and buffers are public, and so must be what they were trained on.
 
     Notes
     -----
@@ -68,13 +78,14 @@ class Module(ClientLearner):
     floats. Networks of linear, convolutional, recurrent, embedding and normalising layers run as one program
     for a whole block of tasks; any other goes through `torch.vmap`. A plan file cannot hold a network: it
     names it, by its layers and a hash of its numbers, and is read by whoever hands over the same `Module`
-    (``Plan.load(path, types=[module])``).
+    (``Plan.load(path, types=[module])``). Layers without a trained parameter, that have frozen ones, run in
+    evaluation mode: batch normalisation and dropout are fine there. All others run in training mode.
 
     Examples
     --------
-    >>> learner = Module(nn.Linear(2, 3))
-    >>> learner.size, learner.start().shape
-    (9, (9,))
+    >>> learner = Module(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)), personal=("1.*",))
+    >>> learner.size, learner.shared_size
+    (13, 9)
     >>> Module(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
@@ -83,15 +94,18 @@ class Module(ClientLearner):
 
     net: nn.Module
     loss: LossPerExample = cross_entropy
+    personal: tuple[str, ...] = ()
     bound: Trainer | None = field(default=None, repr=False)
+    #: Names and shapes of the parameters that are trained, in the order of flat vectors.
+    layout: Layout = field(init=False, repr=False)
     #: Shapes of rows (and targets) that it was seen to take, and whether swapped layers do too.
     tried: dict[object, bool] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_function(self.loss)
-        for name, layer in self.net.named_modules():
-            _check_layer(name, layer)
+        _check_layers(self.net)
         _check_parameters(self.net)
+        object.__setattr__(self, "layout", layout_of(self.net, self.personal))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Module) and self.file_description() == other.file_description()
@@ -102,11 +116,15 @@ class Module(ClientLearner):
     @cached_property
     def trainer(self) -> Trainer:
         """What does the work: on the processor, unless bound to another device."""
-        return self.bound or Trainer(self.net, self.loss)
+        return self.bound or Trainer(self.net, self.loss, personal=self.personal)
 
-    @cached_property
+    @property
     def size(self) -> int:
-        return sum(self.trainer.sizes)
+        return self.layout.size
+
+    @property
+    def shared_size(self) -> int:
+        return self.layout.shared_size
 
     @property
     def rows(self) -> NetworkRows:
@@ -120,8 +138,12 @@ class Module(ClientLearner):
     def start(self) -> NDArray[np.float64]:
         return self.trainer.start.cpu().numpy()
 
-    def spread(self, mean: A, block: Block) -> A:
-        return _as_given(self._tensor(mean).expand(len(block), -1), mean)
+    def spread(self, mean: A, block: Block, states: States | None = None) -> A:
+        public = self._tensor(mean).expand(len(block), -1)
+        if not self.layout.personal:
+            return _as_given(public, mean)
+        own = self._tensor(states["personal"]) if states else self.trainer.start[None, self.shared_size :]
+        return _as_given(torch.cat([public, own.expand(len(block), -1)], dim=1), mean)
 
     def descend(
         self,
@@ -131,10 +153,11 @@ class Module(ClientLearner):
         round: int,
         anchor: A | None = None,
         penalty: Penalty | None = None,
+        part: Part = Part.ALL,
     ) -> A:
         towards = None if anchor is None else self._tensor(anchor)
         rows, keys, steps = self._rows(block), _signed(block.keys), _stepwise(solver)
-        ended = self.trainer.descend(self._tensor(weights), *rows, keys, steps, round, towards, penalty)
+        ended = self.trainer.descend(self._tensor(weights), *rows, keys, steps, round, towards, penalty, part)
         return _as_given(ended, weights)
 
     def check_solver(self, solver: Solver, penalty: Penalty | None) -> None:
@@ -170,15 +193,20 @@ class Module(ClientLearner):
 
     def file_description(self) -> dict[str, object]:
         """Return what a plan file says about a network: enough to tell it from others, not to build it."""
-        numbers = [*self.net.parameters(), *self.net.buffers()]
-        raw = (number.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes() for number in numbers)
-        digest = hashlib.sha256(b"".join(raw)).hexdigest()
+        digest = hashlib.sha256()
+        for number in (*self.net.parameters(), *self.net.buffers()):
+            digest.update(number.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+        frozen = sum(p.numel() for p in self.net.parameters() if not p.requires_grad)
+        parts: dict[str, object] = {}
+        if frozen or self.personal:
+            digest.update(repr((list(self.layout.shared), list(self.layout.personal))).encode())
+            parts = {"frozen": frozen, "personal": list(self.personal)}
         return {
             "network": str(self.net),
             "parameters": self.size,
-            "start": digest,
+            "start": digest.hexdigest(),
             "loss": type_id(self.loss) if isfunction(self.loss) else repr(self.loss),
-        }
+        } | parts
 
     def _rows(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
         X, y, weight = (self._tensor(x) for x in (block.X, block.y, block.weight))
@@ -249,18 +277,30 @@ def kind_of(array: Array) -> torch.dtype:
     return torch.int64 if array.dtype.kind in "biu" else torch.float32
 
 
-def _check_layer(name: str, layer: nn.Module) -> None:
+def _check_layers(net: nn.Module) -> None:
+    frozen = frozen_layers(net)
+    constant = {id(layer) for part in frozen.values() for layer in part.modules()}
+    for name, layer in net.named_modules():
+        if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
+            what = f"Layer {name!r} is a {type(layer).__name__}"
+            raise InputError(f"{what} that has no shape yet. Run the network on one input first.")
+        if id(layer) not in constant:
+            _check_trained(name, layer, bool(frozen))
+
+
+def _check_trained(name: str, layer: nn.Module, has_body: bool) -> None:
     """Refuse a layer that mixes examples, keeps statistics or tosses coins, and say what to use instead."""
     what = f"Layer {name!r} is a {type(layer).__name__}"
+    inside = " Or put it into one module with layers that are all frozen." if has_body else ""
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
         raise InputError(
             f"{what}, which averages over examples and remembers them: one row would reach all others. "
-            "Use nn.GroupNorm."
+            f"Use nn.GroupNorm.{inside}"
         )
     dropout = layer.p if isinstance(layer, nn.modules.dropout._DropoutNd) else getattr(layer, "dropout", 0.0)
     if isinstance(dropout, float) and dropout > 0:
         raise InputError(
-            f"{what} with dropout, whose coins nobody could replay. Set it to 0 and use weight_decay."
+            f"{what} with dropout, whose coins nobody could replay. Set it to 0 and use weight_decay.{inside}"
         )
     if getattr(layer, "track_running_stats", False):
         raise InputError(f"{what} that keeps statistics of examples. Set track_running_stats=False.")
@@ -269,20 +309,19 @@ def _check_layer(name: str, layer: nn.Module) -> None:
             f"{what}, which can run for many tasks side by side only as torch has it, with batch_first=True "
             "and proj_size=0. Build it so."
         )
-    if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
-        raise InputError(f"{what} that has no shape yet. Run the network on one input first.")
 
 
 def _check_parameters(net: nn.Module) -> None:
-    kinds = {parameter.dtype for parameter in net.parameters()}
+    """Refuse a network that has nothing to train; frozen parameters may be of any kind."""
+    parameters = list(net.parameters())
+    kinds = {parameter.dtype for parameter in parameters if parameter.requires_grad}
+    if parameters and not kinds:
+        raise InputError(
+            "Every parameter of this network is frozen, and nothing would be trained. Call "
+            "requires_grad_(True) on the layers to train, such as a last one."
+        )
     if kinds != {torch.float32}:
         raise InputError(
-            f"A network must have parameters, all of 32-bit floats. Got {sorted(map(str, kinds))}. "
-            "Call net.float() first."
-        )
-    frozen = [name for name, parameter in net.named_parameters() if not parameter.requires_grad]
-    if frozen:
-        raise InputError(
-            f"Parameter {frozen[0]!r} is frozen, but every parameter here is trained and told. Make it a "
-            "buffer, or compute its features beforehand and give the part that is trained."
+            "A network must have parameters, and those that are trained must be 32-bit floats. Got "
+            f"{sorted(map(str, kinds))}. Call net.float() first."
         )

@@ -6,7 +6,6 @@ import copy
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,8 +13,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from cloister.learners.descent import Descent
+from cloister.learners.learner import Part
 from cloister.learners.network.clients import guard_layers, swap_layers
 from cloister.learners.network.minibatches import minibatches
+from cloister.learners.network.parameters import frozen_beside_trained, layout_of, ready
 from cloister.learners.network.penalties import Free, Penalty, Stacked
 
 __all__ = ["Precision", "Trainer"]
@@ -51,6 +52,8 @@ class Trainer:
         Full 32-bit products unless told otherwise.
     compiled : bool
         Compile the steps on a graphics card.
+    personal : tuple of str
+        Patterns of the names of parameters that stay at home.
     """
 
     net: nn.Module
@@ -58,29 +61,28 @@ class Trainer:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: Precision = field(default_factory=Precision)
     compiled: bool = True
+    personal: tuple[str, ...] = ()
     _programs: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        net = copy.deepcopy(self.net).to(self.device).train()
+        self.layout = layout_of(self.net, self.personal)
+        net = ready(copy.deepcopy(self.net).to(self.device))
         self.net, self.swapped = guard_layers(net), swap_layers(net)
-        self.shapes = {name: parameter.shape for name, parameter in self.net.named_parameters()}
-
-    @cached_property
-    def sizes(self) -> list[int]:
-        return [shape.numel() for shape in self.shapes.values()]
+        self.beside = frozen_beside_trained(self.net)
 
     @property
     def start(self) -> Tensor:
-        """The network's own parameters, flat."""
-        return torch.cat([p.detach().reshape(-1) for _, p in self.net.named_parameters()])
+        """The network's own trained parameters, flat."""
+        return torch.cat([self.net.get_parameter(n).detach().reshape(-1) for n in self.layout.shapes])
 
     def stack(self, flat: Tensor) -> Stacked:
-        """Cut flat parameters (k, p) into one tensor (k, ...) for each parameter of the network."""
-        parts = flat.to(self.device, torch.float32).split(self.sizes, dim=-1)
-        return tuple(
-            _in_memory(part.reshape(*flat.shape[:-1], *shape))
-            for part, shape in zip(parts, self.shapes.values(), strict=True)
-        )
+        """Cut flat parameters (k, p) into one tensor (k, ...) for each trained parameter of the network."""
+        return _cut(flat.to(self.device, torch.float32), list(self.layout.shapes.values()))
+
+    def stack_anchor(self, shared: Tensor, params: Stacked) -> Stacked:
+        """Return the public model as a client sees it: shared parameters (1, ...), and its personal ones."""
+        public = _cut(shared[None].to(self.device, torch.float32), list(self.layout.shared.values()))
+        return public + params[len(public) :]
 
     def flatten(self, params: Stacked) -> Tensor:
         return torch.cat([w.reshape(len(w), -1) for w in params], dim=1)
@@ -90,11 +92,12 @@ class Trainer:
 
     def outputs(self, params: Stacked, x: Tensor) -> Tensor:
         """Return outputs (k, n, ...) of k copies on inputs (k, n, ...)."""
-        named = dict(zip(self.shapes, params, strict=True))
+        named = dict(zip(self.layout.shapes, params, strict=True))
         with _BORROWED, torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision.bf16):
             if self.swapped is None:
                 one = lambda own, rows: functional_call(self.net, own, (rows,))  # noqa: E731
                 return vmap(one, randomness="error")(named, x)
+            named |= {name: w.expand(len(x), *w.shape) for name, w in self.beside.items()}
             return functional_call(self.swapped, named, (x.flatten(0, 1),)).unflatten(0, x.shape[:2])
 
     def losses(self, params: Stacked, x: Tensor, y: Tensor) -> Tensor:
@@ -152,12 +155,13 @@ class Trainer:
         round: int,
         anchor: Tensor | None = None,
         penalty: Penalty | None = None,
+        part: Part = Part.ALL,
     ) -> Tensor:
         """Train every client from its own start, (k, p), on its own rows; return where that ends."""
-        loop = Loop(self, solver, Free() if penalty is None else penalty)
+        loop = Loop(self, solver, Free() if penalty is None else penalty, part)
         number = torch.full((), round, dtype=torch.int64, device=self.device)
         rate = torch.full((), solver.rate(round), dtype=torch.float32, device=self.device)
-        towards = start[0] if anchor is None else anchor
+        towards = start[0, : self.layout.shared_size] if anchor is None else anchor
         inputs = (start, towards, X, y, weight, keys, number, rate)
         with matmul_precision(self.precision):
             return self._program(loop, inputs)(*inputs)
@@ -167,7 +171,8 @@ class Trainer:
             return loop
         from cloister.learners.network.graphs import Recorded
 
-        key = (replace(loop.solver, lr=1.0, decay=1.0), loop.penalty, *((x.shape, x.dtype) for x in inputs))
+        solver = replace(loop.solver, lr=1.0, decay=1.0)
+        key = (solver, loop.penalty, loop.part, *((x.shape, x.dtype) for x in inputs))
         if key not in self._programs:
             self._programs[key] = Recorded(loop, inputs, self.compiled)
         return self._programs[key]
@@ -180,6 +185,15 @@ class Loop:
     trainer: Trainer
     solver: Descent
     penalty: Penalty
+    part: Part = Part.ALL
+
+    def __post_init__(self) -> None:
+        """Find the parameters that are trained, and how many of these a penalty holds: shared ones alone."""
+        shared, every = len(self.trainer.layout.shared), len(self.trainer.layout.shapes)
+        self.trained = slice(
+            shared if self.part is Part.PERSONAL else 0, shared if self.part is Part.SHARED else every
+        )
+        self.held = max(0, shared - self.trained.start)
 
     def __call__(
         self,
@@ -193,9 +207,12 @@ class Loop:
         rate: Tensor,
     ) -> Tensor:
         """Take all steps of a round and return the flat parameters, (k, p)."""
-        params, towards = self.trainer.stack(start), self.trainer.stack(anchor[None])
+        params = self.trainer.stack(start)
+        towards = self.trainer.stack_anchor(anchor, params)
         memory = self.penalty.memory(self.trainer, towards, X, y, weight)
-        velocity: Stacked = tuple(torch.zeros_like(w) for w in params) if self.solver.momentum else ()
+        velocity: Stacked = ()
+        if self.solver.momentum:
+            velocity = tuple(torch.zeros_like(w) for w in params[self.trained])
         at, weights = minibatches(keys, weight, self.solver, round)
         places = at + torch.arange(len(y), device=at.device)[:, None] * y.shape[1]  # among all clients' rows
         rows, targets = X.flatten(0, 1), y.flatten(0, 1)
@@ -220,11 +237,15 @@ class Loop:
     ) -> tuple[Stacked, Stacked]:
         """Take one step on the rows `at`, (k, batch), of all clients' rows, each client at its own rate."""
         x, targets = (rows.index_select(0, at.flatten()).unflatten(0, at.shape) for rows in (X, y))
-        leaves = tuple(w.detach().requires_grad_() for w in params)
+        first, last = self.trained.start, self.trained.stop
+        leaves = tuple(w.detach().requires_grad_() for w in params[first:last])
         with torch.enable_grad():
-            total = self.objective(leaves, anchor, x, targets, shares)
+            total = self.objective(params[:first] + leaves + params[last:], anchor, x, targets, shares)
         gradients = torch.autograd.grad(total, leaves)
-        return self.update(params, velocity, anchor, memory, gradients, rates)
+        new, velocity = self.update(
+            params[first:last], velocity, anchor[first:last], memory[first:last], gradients, rates
+        )
+        return params[:first] + new + params[last:], velocity
 
     def objective(self, params: Stacked, anchor: Stacked, x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
         """Return the sum over clients of the mean loss of a minibatch."""
@@ -243,12 +264,12 @@ class Loop:
         gradients: Stacked,
         rates: Tensor,
     ) -> tuple[Stacked, Stacked]:
-        """Take one step down the gradients and towards the anchor."""
-        extra = self.penalty.gradient(params, anchor, memory)
+        """Take one step down the gradients and, with what is shared, towards the anchor."""
+        extra = self.penalty.gradient(params[: self.held], anchor[: self.held], memory[: self.held])
         new, moved = [], []
         for i, (w, gradient) in enumerate(zip(params, gradients, strict=True)):
             total = gradient + self.solver.weight_decay * w if self.solver.weight_decay else gradient
-            total = total if extra is None else total + extra[i]
+            total = total if extra is None or i >= self.held else total + extra[i]
             if self.solver.momentum:
                 total = self.solver.momentum * velocity[i] + total
                 moved.append(total)
@@ -269,6 +290,13 @@ class matmul_precision:
 
     def __exit__(self, *_: object) -> None:
         torch.set_float32_matmul_precision(self.before)
+
+
+def _cut(flat: Tensor, shapes: list[torch.Size]) -> Stacked:
+    parts = flat.split([shape.numel() for shape in shapes], dim=-1)
+    return tuple(
+        _in_memory(part.reshape(*flat.shape[:-1], *shape)) for part, shape in zip(parts, shapes, strict=True)
+    )
 
 
 def _in_memory(stacked: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch.func import functional_call, vmap
 
 from cloister.errors import InputError
 from cloister.learners.network.clients import guard_layers, swap_layers
+from cloister.learners.network.parameters import frozen_beside_trained, ready
 
 __all__ = ["check_behaviour", "check_function", "check_loss", "outputs_of", "runs_stacked"]
 
@@ -27,7 +28,7 @@ _REMEDY = (
 
 def check_behaviour(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> None:
     """Refuse a network that mixes examples, draws at random, changes its buffers or fails on absurd rows."""
-    twin, rows = guard_layers(net).cpu().train(), _synthetic(2, shape, dtype)
+    twin, rows = guard_layers(_twin(net)), _synthetic(2, shape, dtype)
     others = [rows.clone(), rows.clone()]
     for i in (0, 1):
         others[i][i] += 1
@@ -72,7 +73,7 @@ def _beside_absurd_rows(net: nn.Module, rows: Tensor) -> list[Tensor]:
 
 def outputs_of(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     with torch.no_grad():
-        outputs: Tensor = guard_layers(net).cpu().train()(_synthetic(2, shape, dtype))
+        outputs: Tensor = guard_layers(_twin(net))(_synthetic(2, shape, dtype))
     return outputs
 
 
@@ -113,16 +114,18 @@ def check_loss(net: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], inputs:
 
 def runs_stacked(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> bool:
     """Say whether swapped layers do what the network does: not if it reaches into a layer's parameters."""
-    twin = copy.deepcopy(net).cpu().train()
+    twin = _twin(net)
     rows = _synthetic(3, shape, dtype)
-    copies = [{name: factor * w.detach() for name, w in twin.named_parameters()} for factor in (1.0, 1.5)]
-    stacked = {name: torch.stack([own[name] for own in copies]) for name in copies[0]}
+    trained = {name: w.detach() for name, w in twin.named_parameters() if w.requires_grad}
+    copies = [{name: factor * w for name, w in trained.items()} for factor in (1.0, 1.5)]
+    stacked = {name: torch.stack([own[name] for own in copies]) for name in trained}
+    beside = {name: w.expand(2, *w.shape) for name, w in frozen_beside_trained(twin).items()}
     with torch.no_grad():
         apart = torch.cat([functional_call(twin, own, (rows,)) for own in copies])
         try:
             swapped = swap_layers(twin)
             if swapped is not None:
-                together = functional_call(swapped, stacked, (torch.cat([rows, rows]),))
+                together = functional_call(swapped, stacked | beside, (torch.cat([rows, rows]),))
                 if together.shape == apart.shape and _near(together, apart):
                     return True
         except (RuntimeError, ValueError, IndexError):
@@ -136,6 +139,10 @@ def _check_side_by_side(net: nn.Module, stacked: dict[str, Tensor], rows: Tensor
         vmap(lambda own: functional_call(net, own, (rows,)), randomness="error")(stacked)
     except Exception as error:
         raise InputError(f"Copies of this network cannot run side by side: {error}") from error
+
+
+def _twin(net: nn.Module) -> nn.Module:
+    return ready(copy.deepcopy(net).cpu())
 
 
 def _synthetic(count: int, shape: torch.Size, dtype: torch.dtype) -> Tensor:
