@@ -21,17 +21,19 @@ from cloister.groups import Groups
 
 #: Every id that a released version has written. Add to it; never change or remove a line.
 FROZEN = """
+adam/1 adam-w/1
 adaptive-fed-avg/1 ballot/1 blt/1 choose-at-home/1 classification/1 clustered-meta-sgd/1 convex/1
-cross-entropy/1 cross-validated-tuning/1 decomposed/1 descent/1 ditto/1 earlier-prior/1
+cosine/1 cross-entropy/1 cross-validated-tuning/1 decomposed/1 descent/1 ditto/1 earlier-prior/1
 entry-sparse/1 epochs/1 everyone/1 ewc/1 exact-solver/1 feature-relevance/1 fed-avg/1 fed-prox/1
 fine-tuning/1 fixed-size/1 ftmrl/1 gaussian/1
 geometric-budget/1 group-sparse/1 groups/1 in-order/1 increment/1 independent/1 joint/1 l2-laplace/1
 least-squares/1
 local-noise/1 local-only/1 located/1 logistic/1 low-rank/1 mean/1 mean-regularized/1 meta-sgd/1
-model-averaging/1 module/1 nested/1 no-noise/1 offset/1 one-pass/1 personalized/1 plan/1 poisson/1 position/1
-power-budget/1 quadratic/1 regression/1 server-adam/1 server-average/1 server-momentum/1
+model-averaging/1 module/1 nested/1 nesterov/1
+no-noise/1 offset/1 one-pass/1 personalized/1 plan/1 poisson/1 position/1
+power-budget/1 quadratic/1 regression/1 server-adam/1 server-adam-w/1 server-average/1 server-momentum/1
 shared-prior/1 softmax/1 squared-norm/1 subspace/1 support/1 symmetrized-kl/1 task-sparse/1
-toeplitz/1 tree/1 wishart/1
+toeplitz/1 tree/1 warm-up/1 wishart/1
 """.split()  # noqa: SIM905
 #: The same for the estimators that a run's folder may name.
 FROZEN_ESTIMATORS = """
@@ -196,6 +198,22 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
     cl.algorithms.Located(cl.algorithms.SharedPrior(cl.learners.Regression(3)), intercept=0.5),
     cl.algorithms.LocalNoise(cl.algorithms.MeanRegularized(cl.learners.LeastSquares(2), rounds=3), 0.5, 0.25),
     cl.algorithms.LocalOnly(NET, SOLVER),
+    cl.algorithms.LocalOnly(
+        NET, cl.learners.Adam(0.5, 3, 2, betas=(0.5, 0.25), eps=0.125, weight_decay=0.5, max_norm=2.0)
+    ),
+    cl.algorithms.LocalOnly(
+        NET,
+        cl.learners.AdamW(
+            0.5,
+            steps=7,
+            over_rounds=cl.learners.Cosine(9, warm_up=2, floor=0.25),
+            over_steps=cl.learners.WarmUp(3),
+        ),
+    ),
+    cl.algorithms.FedAvg(
+        NET, SOLVER, rounds=3, server=cl.algorithms.ServerAdamW(0.5, 0.25, 0.5, 0.125, 0.75, to_start=True)
+    ),
+    cl.algorithms.LocalOnly(NET, cl.learners.Nesterov(0.5, momentum=0.25, weight_decay=0.125)),
     cl.algorithms.ModelAveraging(cl.learners.Logistic(2), lam=0.5, clip=0.5, steps=7),
     *(
         cl.algorithms.Personalized(

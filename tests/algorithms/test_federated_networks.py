@@ -21,11 +21,12 @@ from cloister.algorithms import (
     Personalized,
     Position,
     ServerAdam,
+    ServerAdamW,
     ServerAverage,
     ServerMomentum,
 )
 from cloister.errors import PlanError
-from cloister.learners import EWC, Descent, Module, Quadratic, SymmetrizedKL
+from cloister.learners import EWC, Adam, Descent, Module, Quadratic, SymmetrizedKL
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import FixedSize, Poisson
 
@@ -54,6 +55,7 @@ ALGORITHMS = [
     FedAvg(network(), STEPS, rounds=3, server=ServerMomentum(0.5)),
     FedAvg(network(), STEPS, rounds=2, finetune=FineTuning(Descent(0.1, steps=3), EWC(2.0))),
     FedProx(network(), STEPS, rounds=2, lam=0.5, server=ServerAdam()),
+    FedProx(network(), Adam(0.01, batch=4), rounds=2, server=ServerAdamW(to_start=True)),
     Ditto(network(), STEPS, rounds=2, finetune=FineTuning(Descent(0.1), SymmetrizedKL(1.0))),
     Personalized(network(), STEPS, rounds=3, finetune=FineTuning(Descent(0.1), Quadratic(1.0))),
     Personalized(network(), STEPS, rounds=2, message=Increment(1.0)),
@@ -270,20 +272,30 @@ def test_server_rules_are_their_formulas():
         "average": ServerAverage(0.5),
         "momentum": ServerMomentum(0.5, 0.8),
         "adam": ServerAdam(0.1, 0.9, 0.95, 1e-3),
+        "to 0": ServerAdamW(0.1, 0.9, 0.95, 1e-3, weight_decay=0.5),
+        "to start": ServerAdamW(0.1, 0.9, 0.95, 1e-3, weight_decay=0.5, to_start=True),
     }
-    boards = {name: {"mean": np.ones(3), **rule.start(3)} for name, rule in rules.items()}
+
+    class Board(dict):
+        def before(self, round):
+            return {0: {"mean": np.ones(3)}}[round]
+
+    boards = {name: Board(mean=np.ones(3), **rule.start(3)) for name, rule in rules.items()}
     for update in updates:
-        boards = {name: rules[name].step(board, update) for name, board in boards.items()}
+        boards = {name: Board(rules[name].step(board, update)) for name, board in boards.items()}
     np.testing.assert_allclose(boards["average"]["mean"], 1 + 0.5 * updates.sum(axis=0))
     worth = [sum(0.8**s for s in range(4 - t)) for t in range(4)]  # an update goes on moving the mean
     np.testing.assert_allclose(boards["momentum"]["mean"], 1 + 0.5 * np.einsum("t,td->d", worth, updates))
-    mean = np.ones(3)
+    mean, to_zero, to_start = np.ones((3, 3))
     for t in range(1, 5):
         ages = np.arange(t)[::-1, None]
         first = (0.1 * 0.9**ages * updates[:t]).sum(axis=0) / (1 - 0.9**t)
         second = (0.05 * 0.95**ages * updates[:t] ** 2).sum(axis=0) / (1 - 0.95**t)
-        mean = mean + 0.1 * first / (np.sqrt(second) + 1e-3)
-    np.testing.assert_allclose(boards["adam"]["mean"], mean)
+        step = 0.1 * first / (np.sqrt(second) + 1e-3)
+        mean, to_zero = mean + step, 0.95 * to_zero + step
+        to_start = to_start + 0.05 * (1 - to_start) + step
+    found = [boards[name]["mean"] for name in ("adam", "to 0", "to start")]
+    np.testing.assert_allclose(found, [mean, to_zero, to_start])
 
 
 def test_the_public_model_moves_by_the_rule():

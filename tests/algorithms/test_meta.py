@@ -16,6 +16,7 @@ from cloister.algorithms import (
     MeanRegularized,
     MetaSGD,
     ServerAdam,
+    ServerAdamW,
     ServerAverage,
     ServerMomentum,
 )
@@ -310,7 +311,7 @@ def test_a_last_solve_that_cannot_be_done_is_refused_before_the_first(finetune):
 
 @pytest.mark.parametrize("lr", [0.0, -1.0, np.inf, np.nan, "fast"])
 def test_servers_refuse_steps_that_lead_nowhere(lr):
-    for server in (ServerAverage, ServerMomentum, ServerAdam):
+    for server in (ServerAverage, ServerMomentum, ServerAdam, ServerAdamW):
         with pytest.raises(PlanError, match="lr must be"):
             server(lr)
 
@@ -320,3 +321,5 @@ def test_servers_refuse_a_past_that_never_fades():
         for beta in (1.0, -0.1, np.nan):
             with pytest.raises(PlanError, match=f"{name} must be"):
                 server(**{name: beta})
+    with pytest.raises(PlanError, match=r"weight_decay must be a number from 0 to 1 / lr = 10: .* Got 11"):
+        ServerAdamW(0.1, weight_decay=11)

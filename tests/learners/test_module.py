@@ -14,7 +14,7 @@ from torch.func import functional_call
 from cloister import Plan, Tasks
 from cloister.algorithms import FedAvg
 from cloister.errors import InputError, PlanError
-from cloister.learners import Descent, Module
+from cloister.learners import Adam, Cosine, Descent, Module
 from cloister.learners.network.training import Trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
@@ -276,7 +276,51 @@ def test_a_plan_file_names_a_network_and_is_read_with_that_network_alone():
 def test_refused_settings():
     with pytest.raises(InputError, match="Give epochs or steps, not both"):
         Descent(0.1, epochs=1, steps=1)
-    with pytest.raises(InputError, match=r"momentum in \[0, 1\)"):
+    with pytest.raises(InputError, match=r"momentum must be in \[0, 1\), the share that is kept\. Got 1\.0"):
         Descent(0.1, momentum=1.0)
     with pytest.raises(InputError, match=r"batch must be a positive number\. Got 0"):
         Descent(0.1, batch=0)
+    with pytest.raises(
+        InputError, match=r"betas must be two numbers, such as betas=\(0\.9, 0\.999\)\. Got 0\.9"
+    ):
+        Adam(0.1, betas=0.9)
+    with pytest.raises(InputError, match=r"max_norm must be > 0 and finite\. Got 0"):
+        Adam(0.1, max_norm=0)
+    with pytest.raises(
+        InputError, match=r"over_rounds must be a schedule, such as Cosine\(100\) or WarmUp\(5\)"
+    ):
+        Descent(0.1, over_rounds=0.9)
+    with pytest.raises(InputError, match=r"warm_up must be less than length.* Got 5 of 5"):
+        Cosine(5, warm_up=5)
+
+
+WEIGHT = torch.zeros(1, requires_grad=True)
+TORCHS = {
+    "class": (
+        torch.optim.Adam,
+        r"Got torch\.optim\.adam\.Adam\. Write Adam\(lr=0\.001, batch=20, epochs=1\)",
+    ),
+    "instance": (
+        torch.optim.AdamW([WEIGHT], lr=0.01, weight_decay=0.1),
+        r"Write AdamW\(lr=0\.01, betas=\(0\.9, 0\.999\), eps=1e-08, weight_decay=0\.1, batch=20, epochs=1\)",
+    ),
+    "momentum": (
+        torch.optim.SGD([WEIGHT], lr=0.1, momentum=0.9),
+        r"Write Descent\(lr=0\.1, momentum=0\.9, batch",
+    ),
+    "nesterov": (
+        torch.optim.SGD([WEIGHT], lr=0.1, momentum=0.9, nesterov=True),
+        r"Write Nesterov\(lr=0\.1, momentum=0\.9",
+    ),
+    "another": (
+        torch.optim.RMSprop,
+        r"Got torch\.optim\.rmsprop\.RMSprop\. Write Descent\(lr=0\.1, epochs=1\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("which", TORCHS)
+def test_an_optimiser_of_torch_is_told_its_like(which):
+    given, sentence = TORCHS[which]
+    with pytest.raises(PlanError, match=sentence):
+        FedAvg(Module(nn.Linear(4, 3)), given, rounds=2)

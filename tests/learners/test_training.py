@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -13,7 +14,18 @@ from torch import nn
 from torch.nn import functional as F
 
 from cloister import Tasks
-from cloister.learners import EWC, Descent, Module, Quadratic, SymmetrizedKL
+from cloister.learners import (
+    EWC,
+    Adam,
+    AdamW,
+    Cosine,
+    Descent,
+    Module,
+    Nesterov,
+    Quadratic,
+    SymmetrizedKL,
+    WarmUp,
+)
 from cloister.learners.descent import MOST_EPOCHS
 from cloister.learners.network.minibatches import minibatches
 from cloister.tasks import local_uniforms, public_seeds
@@ -50,22 +62,44 @@ def own_batches(block, k, size, solver):
     return steps[: solver.count(size)]
 
 
+def optimiser_of(solver, parameters):
+    """Return torch's own, as its documentation has it."""
+    options = {"lr": solver.lr, "weight_decay": solver.weight_decay}
+    if isinstance(solver, Descent):
+        return torch.optim.SGD(
+            parameters, **options | {"lr": solver.lr * solver.decay**ROUND}, momentum=solver.momentum
+        )
+    if isinstance(solver, Nesterov):
+        return torch.optim.SGD(parameters, **options, momentum=solver.momentum, nesterov=True)
+    kind = {Adam: torch.optim.Adam, AdamW: torch.optim.AdamW}[type(solver)]
+    return kind(parameters, **options, betas=solver.betas, eps=solver.eps)
+
+
+def schedule_of(schedule, optimiser):
+    if isinstance(schedule, Cosine):
+        least = schedule.floor * optimiser.param_groups[0]["lr"]
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, schedule.length, least)
+    length = 1 if schedule is None else schedule.length
+    return torch.optim.lr_scheduler.LinearLR(optimiser, 1 / length, total_iters=max(1, length - 1))
+
+
 def one_by_one(net, start, block, sizes, solver, extra=lambda model, x: 0.0):
     """Train each task on its own, as anyone would in plain PyTorch."""
     ended = []
     for k, size in enumerate(sizes):
         model = copy.deepcopy(net)
         nn.utils.vector_to_parameters(torch.tensor(start[k]), model.parameters())
-        rate = solver.lr * solver.decay**ROUND
-        optimiser = torch.optim.SGD(
-            model.parameters(), lr=rate, momentum=solver.momentum, weight_decay=solver.weight_decay
-        )
+        optimiser = optimiser_of(solver, model.parameters())
+        schedule = schedule_of(solver.over_steps, optimiser)
         for rows in own_batches(block, k, size, solver):
             X, y = block.X[k, rows], torch.tensor(block.y[k, rows])
             x = torch.tensor(X) if X.dtype.kind == "i" else torch.tensor(X, dtype=torch.float32)
             optimiser.zero_grad()
             (F.cross_entropy(model(x), y) + extra(model, x)).backward()
+            if solver.max_norm is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), solver.max_norm)
             optimiser.step()
+            schedule.step()
         ended.append(nn.utils.parameters_to_vector(model.parameters()).detach().numpy())
     return np.stack(ended)
 
@@ -90,16 +124,61 @@ def test_a_block_trains_as_each_task_alone(name, solver):
     assert np.abs(expected - start).max() > 0.01
 
 
-def test_a_task_gets_the_same_model_in_any_company():
+LIKE_TORCH = {
+    "adam": Adam(0.02, batch=2, epochs=2, weight_decay=0.1),
+    "adam, all rows": Adam(0.02, steps=4, betas=(0.5, 0.8), eps=1e-3, over_steps=Cosine(4, floor=0.2)),
+    "adamw": AdamW(0.02, batch=3, steps=5, weight_decay=0.3, over_steps=WarmUp(3)),
+    "nesterov": Nesterov(0.1, batch=2, epochs=2, momentum=0.7, weight_decay=0.02),
+    "short": Descent(0.5, batch=2, steps=5, momentum=0.3, weight_decay=0.02, max_norm=0.3),
+    "short adam": Adam(0.1, batch=2, epochs=1, eps=0.1, max_norm=0.05),
+}
+
+
+@pytest.mark.parametrize("solver", LIKE_TORCH.values(), ids=LIKE_TORCH)
+@pytest.mark.parametrize("name", ["linear", "convolutions", "words", "own layer"])
+def test_solvers_are_torchs_optimisers(name, solver):
+    """To the precision of 32 bits; a task that has taken its steps stays where it is meanwhile."""
+    net, _ = build(name)
+    learner, block = Module(net), make_block(name)
+    start = own_starts(learner, len(SIZES))
+    found = learner.descend(start, block, solver, ROUND)
+    expected = one_by_one(net, start, block, SIZES, solver)
+    # Adam divides by gradients: where they are nearly 0, their last bits are magnified
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert np.abs(expected - start).max() > 0.01
+    if solver.max_norm is not None:
+        free = learner.descend(start, block, replace(solver, max_norm=None), ROUND)
+        assert np.abs(found - free).max() > 1e-3
+
+
+def test_step_sizes_of_rounds_are_torchs():
+    """Over 12 rounds, against torch's schedules; rounds after the last stay where these end."""
+    for schedule in (WarmUp(5), WarmUp(1), Cosine(8), Cosine(8, floor=0.25)):
+        optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
+        torchs, expected = schedule_of(schedule, optimiser), []
+        for at in range(12):
+            expected.append(optimiser.param_groups[0]["lr"] if at <= schedule.length else expected[-1])
+            optimiser.step()
+            torchs.step()
+        solver = AdamW(0.5, over_rounds=schedule)
+        np.testing.assert_allclose(
+            [solver.timetable(at, 3)[:, 0] for at in range(12)], np.transpose([expected] * 3)
+        )
+    both = Descent(0.5, decay=0.5, over_rounds=WarmUp(4), over_steps=WarmUp(2))
+    np.testing.assert_allclose(both.timetable(2, 3)[:, 0], 0.5 * 0.25 * 0.75 * np.array([0.5, 1.0, 1.0]))
+
+
+@pytest.mark.parametrize("solver", [SOLVERS["epochs"], LIKE_TORCH["adam"], LIKE_TORCH["short"]])
+def test_a_task_gets_the_same_model_in_any_company(solver):
     net, _ = build("linear")
     learner, block = Module(net), make_block("linear")
     start = own_starts(learner, len(SIZES))
-    together = learner.descend(start, block, SOLVERS["epochs"], ROUND)
+    together = learner.descend(start, block, solver, ROUND)
     for k, size in enumerate(SIZES):
         alone = block.take([k])
         cut = type(alone)(alone.ids, alone.X[:, :size], alone.y[:, :size], alone.weight[:, :size], alone.keys)
         np.testing.assert_allclose(
-            learner.descend(start[[k]], cut, SOLVERS["epochs"], ROUND)[0], together[k], rtol=1e-6, atol=1e-7
+            learner.descend(start[[k]], cut, solver, ROUND)[0], together[k], rtol=1e-6, atol=1e-6
         )
 
 
@@ -113,22 +192,23 @@ def test_row_weights_are_shares_of_the_mean():
     start, solver = own_starts(learner, 1), Descent(0.3, steps=2, momentum=0.5)
     one, two = (learner.descend(start, next(t.blocks()), solver, 0) for t in (double, repeated))
     np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
-    for solver in (Descent(0.3, steps=2, momentum=0.5), Descent(0.3, batch=2, epochs=2)):
+    for solver in (Descent(0.3, steps=2, momentum=0.5), Adam(0.3, batch=2, epochs=2), AdamW(0.3, steps=2)):
         weightless = next(Tasks.from_arrays(X, y, [0] * 3, weight=np.zeros(3)).blocks())
         np.testing.assert_array_equal(learner.descend(start, weightless, solver, 0), start)
 
 
-def test_a_task_with_garbage_leaves_all_others_to_the_bit():
+@pytest.mark.parametrize("solver", [SOLVERS["epochs"], LIKE_TORCH["adam"], LIKE_TORCH["short adam"]])
+def test_a_task_with_garbage_leaves_all_others_to_the_bit(solver):
     for name in ("linear", "convolutions", "own layer", "words"):
         net, _ = build(name)
         learner, block = Module(net), make_block(name)
         start = own_starts(learner, len(SIZES))
-        clean = learner.descend(start, block, SOLVERS["epochs"], ROUND)
+        clean = learner.descend(start, block, solver, ROUND)
         if name == "words":
             block.y[1] = -(10**9)
         else:
             block.X[1] = np.nan
-        spoilt = learner.descend(start, block, SOLVERS["epochs"], ROUND)
+        spoilt = learner.descend(start, block, solver, ROUND)
         others = np.arange(len(SIZES)) != 1
         np.testing.assert_array_equal(clean[others], spoilt[others])
         assert not np.array_equal(clean[1], spoilt[1])

@@ -30,7 +30,7 @@ from cloister.algorithms.meta import FTMRL, MetaSGD
 from cloister.algorithms.nested import Nested
 from cloister.algorithms.prior import SharedPrior
 from cloister.algorithms.relationship import Relationship, dp_mtrl, mtrl
-from cloister.algorithms.server import ServerAdam, ServerAverage, ServerMomentum
+from cloister.algorithms.server import ServerAdam, ServerAdamW, ServerAverage, ServerMomentum
 from cloister.algorithms.structures import FeatureRelevance, Joint, Mean, Subspace, Support
 from cloister.earlier import EarlierPrior
 from cloister.groups import Groups
@@ -73,6 +73,7 @@ __all__ = [
     "PowerBudget",
     "Relationship",
     "ServerAdam",
+    "ServerAdamW",
     "ServerAverage",
     "ServerMomentum",
     "SharedPrior",

@@ -35,7 +35,7 @@ from cloister.algorithms.server import Server, ServerAverage
 from cloister.arrays import Array, Public, States
 from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
-from cloister.learners.descent import Descent
+from cloister.learners.descent import StepSolver
 from cloister.learners.learner import ClientLearner, require_learner
 from cloister.learners.quadratic import Quadratic
 
@@ -60,7 +60,7 @@ class _Federated(ClientAlgorithm):
     """What all share: the message's channel, the public model, and training at home at the end."""
 
     learner: ClientLearner
-    solver: Descent
+    solver: StepSolver
     clip: float = 1.0
     rounds: int = 100
     server: Server = field(default_factory=ServerAverage)
@@ -149,13 +149,13 @@ class FedAvg(_Federated):
     ----------
     learner : Module
         Network and loss.
-    solver : Descent
+    solver : Descent, Nesterov, Adam or AdamW
         A round's local training.
     clip : float
         Largest length of an update; public.
     rounds : int
         Releases.
-    server : ServerAverage, ServerMomentum or ServerAdam
+    server : ServerAverage, ServerMomentum, ServerAdam or ServerAdamW
         What the public model does with a noisy update.
     finetune : FineTuning or CrossValidatedTuning, optional
         Training at home after the last release.
@@ -301,7 +301,7 @@ class Personalized(_Regularized):
     --------
     >>> from torch import nn
     >>> from cloister import Plan
-    >>> from cloister.learners import Module
+    >>> from cloister.learners import Descent, Module
     >>> algorithm = Personalized(Module(nn.Linear(4, 3)), Descent(lr=0.1, batch=10), clip=0.5, rounds=20)
     >>> Plan(algorithm, n_tasks=500).calibrate(epsilon=2.0).guarantee.epsilon <= 2.0
     True
@@ -336,7 +336,7 @@ class LocalOnly(WithoutRounds, ClientAlgorithm):
     """Every task trains alone from the public start; nothing is said and nothing is spent."""
 
     learner: ClientLearner
-    solver: Descent
+    solver: StepSolver
 
     def __post_init__(self) -> None:
         require_learner(self.learner)

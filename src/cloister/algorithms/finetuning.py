@@ -23,7 +23,7 @@ class FineTuning:
 
     Parameters
     ----------
-    solver : Descent or ExactSolver
+    solver : Descent, Adam and their like, or ExactSolver
         How long and how fast.
     penalty : Quadratic, SymmetrizedKL or EWC, optional
         What holds a model near the public one meanwhile.
@@ -54,8 +54,8 @@ class CrossValidatedTuning:
     variants : tuple of FineTuning
         What to choose from, besides no fine-tuning.
     checks : int
-        How often a variant's solver is run, at most. Each run counts as a round: the solver's `decay` goes
-        on, its momentum starts anew.
+        How often a variant's solver is run, at most. Each run counts as a round: the solver's schedule
+        over rounds goes on, its momentum starts anew.
     folds : int
         Parts of a task's rows, each left out once; a task of fewer rows leaves one out at a time.
 

@@ -172,7 +172,7 @@ class MetaSGD(_OneModel):
     ----------
     learner : Convex or Module
         A convex loss, or a network.
-    solver : Exact or Descent
+    solver : ExactSolver, or Descent, Adam and their like
         How a task solves its problem in a round; `ExactSolver` for `Convex` alone.
     lam : float
         Penalty on a task's distance from the meta-model; more than 0. Few rows want a strong one.
@@ -187,7 +187,7 @@ class MetaSGD(_OneModel):
         noise out. (The paper's mean of all iterates also counts the start, and not the last.)
     finetune : FineTuning or CrossValidatedTuning, optional
         Training at home after the last release, from the meta-model; by default one more solve.
-    server : ServerAverage, ServerMomentum or ServerAdam
+    server : ServerAverage, ServerMomentum, ServerAdam or ServerAdamW
         What the meta-model does with a noisy gradient; its `lr` is :math:`\eta`. With `ServerAverage` a
         step of 1/lam is as large as makes sense.
 

@@ -15,7 +15,7 @@ from cloister.errors import PlanError
 if TYPE_CHECKING:
     from cloister.board.billboard import BoardView
 
-__all__ = ["Server", "ServerAdam", "ServerAverage", "ServerMomentum"]
+__all__ = ["Server", "ServerAdam", "ServerAdamW", "ServerAverage", "ServerMomentum"]
 
 
 class Server(Protocol):
@@ -83,25 +83,7 @@ class ServerMomentum:
 
 
 @dataclass(frozen=True)
-class ServerAdam:
-    """Move the public model by running mean of noisy updates over the root of that of their squares.
-
-    Noise alone makes the squares, where it is large: then every coordinate moves by about `lr` a round.
-
-    Parameters
-    ----------
-    lr : float
-        Step size.
-    beta1, beta2 : float
-        What is left of the running means, of updates and of squares, after a round.
-    floor : float
-        Added to the root.
-
-    References
-    ----------
-    Reddi et al., *Adaptive federated optimization*, arXiv:2003.00295 (FedAdam; here with bias correction).
-    """
-
+class _Adaptive:
     lr: float = 0.01
     beta1: float = 0.9
     beta2: float = 0.99
@@ -125,6 +107,58 @@ class ServerAdam:
         return {"mean": mean, "first": first, "second": second, "count": count}
 
 
+@dataclass(frozen=True)
+class ServerAdam(_Adaptive):
+    """Move the public model by running mean of noisy updates over the root of that of their squares.
+
+    Noise alone makes the squares, where it is large: then every coordinate moves by about `lr` a round.
+
+    Parameters
+    ----------
+    lr : float
+        Step size.
+    beta1, beta2 : float
+        What is left of the running means, of updates and of squares, after a round.
+    floor : float
+        Added to the root.
+
+    References
+    ----------
+    Reddi et al., *Adaptive federated optimization*, arXiv:2003.00295 (FedAdam; here with bias correction).
+    """
+
+
+@dataclass(frozen=True)
+class ServerAdamW(_Adaptive):
+    """`ServerAdam` with decoupled weight decay: what is noise alone is drawn back, round by round.
+
+    Parameters
+    ----------
+    lr, beta1, beta2, floor
+        As for `ServerAdam`.
+    weight_decay : float
+        A round also moves the public model by ``lr * weight_decay`` of the way to 0, or to the start.
+    to_start : bool
+        Whether to decay to the public start instead of 0: for a network that public data have trained.
+
+    References
+    ----------
+    Loshchilov and Hutter, *Decoupled weight decay regularization*, arXiv:1711.05101, Algorithm 2.
+    """
+
+    weight_decay: float = 0.01
+    to_start: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_decay(self.weight_decay, 1 / self.lr)
+
+    def step(self, board: BoardView, update: Floats) -> Public:
+        moved = super().step(board, update)
+        away = board["mean"] - board.before(0)["mean"] if self.to_start else board["mean"]
+        return moved | {"mean": moved["mean"] - self.lr * self.weight_decay * away}
+
+
 def _check_positive(name: str, number: object) -> None:
     if not (isinstance(number, Real) and 0 < float(number) < math.inf):
         raise PlanError(f"{name} must be a number > 0 and finite. Got {number!r}.")
@@ -133,3 +167,11 @@ def _check_positive(name: str, number: object) -> None:
 def _check_share(name: str, number: object) -> None:
     if not (isinstance(number, Real) and 0 <= float(number) < 1):
         raise PlanError(f"{name} must be a number in [0, 1), the share that is kept. Got {number!r}.")
+
+
+def _check_decay(number: object, most: float) -> None:
+    if not (isinstance(number, Real) and 0 <= float(number) <= most):
+        raise PlanError(
+            f"weight_decay must be a number from 0 to 1 / lr = {most:g}: no round goes further than all the "
+            f"way. Got {number!r}."
+        )

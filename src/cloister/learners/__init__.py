@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cloister._lazy import imported
-from cloister.learners.descent import Descent, ExactSolver
+from cloister.learners.adam import Adam, AdamW
+from cloister.learners.descent import Descent, ExactSolver, Nesterov
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.convex import Convex
 from cloister.learners.linear.losses import LeastSquares, Logistic, Softmax
 from cloister.learners.linear.regression import Regression
 from cloister.learners.quadratic import Quadratic
+from cloister.learners.schedules import Cosine, WarmUp
 
 if TYPE_CHECKING:
     from cloister.learners.network.module import Module
@@ -19,18 +21,23 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EWC",
+    "Adam",
+    "AdamW",
     "Classification",
     "Convex",
+    "Cosine",
     "Descent",
     "ExactSolver",
     "LeastSquares",
     "Logistic",
     "Module",
+    "Nesterov",
     "Quadratic",
     "Regression",
     "Softmax",
     "SymmetrizedKL",
     "Unpack",
+    "WarmUp",
     "glyph_net",
 ]
 

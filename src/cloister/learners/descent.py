@@ -1,23 +1,113 @@
-"""Stochastic gradient descent at home: how many steps, of which size, on which rows."""
+"""Training by steps at home: how many, of which size, on which rows, and down which direction."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypeAlias
 
+import numpy as np
+
+from cloister.arrays import A, Floats
 from cloister.errors import InputError, PlanError
+from cloister.learners.schedules import Schedule
 
-__all__ = ["Descent", "ExactSolver", "Solver", "require_solver"]
+__all__ = ["Descent", "ExactSolver", "Nesterov", "Solver", "StepSolver", "require_solver"]
 
 #: More passes over the data in one round than anyone makes; passes of different rounds never share a shuffle.
 MOST_EPOCHS = 4096
 #: The counter that folds are drawn with; rounds and passes never get so far.
 FOLDS = 2**31 - 2
+#: Keeps a gradient of length 0 as it is; torch adds as much.
+NO_LENGTH = 1e-6
+#: Options that torch's optimisers and ours have under one name.
+_SHARED_OPTIONS = ("momentum", "betas", "eps", "weight_decay")
 
 
 @dataclass(frozen=True)
-class Descent:
-    """Local training by minibatches of each task's own choosing.
+class StepSolver(ABC):
+    """What all solvers share that go by steps; each has a rule of its own for the direction of one.
+
+    A direction is computed coordinate by coordinate, from arrays with one row a task, and from what the rule
+    keeps from one step to the next: it starts at zero in every round, and no task's reaches another's.
+
+    Parameters
+    ----------
+    lr, batch, epochs, steps, max_norm, over_rounds, over_steps
+        As for `Descent`.
+    """
+
+    #: Whether it solves a problem to its end, rather than for so many steps.
+    to_the_end: ClassVar[Literal[False]] = False
+
+    lr: float
+    batch: int | None = None
+    epochs: int | None = None
+    steps: int | None = None
+    max_norm: float | None = field(default=None, kw_only=True)
+    over_rounds: Schedule | None = field(default=None, kw_only=True)
+    over_steps: Schedule | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.steps is not None:
+            raise InputError("Give epochs or steps, not both: each says how long local work takes.")
+        check_least(above=0.0, lr=self.lr)
+        if self.max_norm is not None:
+            check_least(above=0.0, max_norm=self.max_norm)
+        for name in ("batch", "epochs", "steps"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < MOST_EPOCHS * 1000:
+                raise InputError(f"{name} must be a positive number. Got {value}.")
+        for name in ("over_rounds", "over_steps"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, Schedule) and not isinstance(value, type)):
+                raise InputError(f"{name} must be a schedule, such as Cosine(100) or WarmUp(5). Got {value}.")
+
+    @property
+    @abstractmethod
+    def slots(self) -> int:
+        """How many arrays of a parameter's shape the rule keeps from step to step."""
+
+    @abstractmethod
+    def direction(
+        self, weights: A, gradient: A, kept: tuple[A, ...], corrections: Sequence[float | A]
+    ) -> tuple[A, tuple[A, ...]]:
+        """Return what a step subtracts, times its size, and what is kept for the next one."""
+
+    def corrections(self, count: int) -> Floats:
+        """Return what the rule must know of each of so many steps, (count, numbers)."""
+        return np.zeros((count, 0))
+
+    def per_epoch(self, rows: int) -> int:
+        """Return the steps of one pass over so many rows."""
+        return 1 if self.batch is None else max(1, -(-rows // self.batch))
+
+    def count(self, rows: int) -> int:
+        """Return the steps that a task with so many rows takes in one round."""
+        return self.steps if self.steps is not None else (self.epochs or 1) * self.per_epoch(rows)
+
+    def rate(self, round: int) -> float:
+        """Return the step size of a round, before `over_steps`."""
+        return self.lr * (1.0 if self.over_rounds is None else self.over_rounds.factor(round))
+
+    def timetable(self, round: int, count: int) -> Floats:
+        """Return public numbers of each step of a round, a row each: its size, then `corrections`."""
+        each = [1.0 if self.over_steps is None else self.over_steps.factor(at) for at in range(count)]
+        return np.column_stack([self.rate(round) * np.array(each), self.corrections(count)])
+
+    def shortened(self, gradients: tuple[A, ...]) -> tuple[A, ...]:
+        """Return a task's gradients, of all its parameters together no longer than `max_norm`."""
+        if self.max_norm is None:
+            return gradients
+        length = sum((g.reshape(len(g), -1) ** 2).sum(1) for g in gradients) ** 0.5
+        share = (self.max_norm / (length + NO_LENGTH)).clip(max=1.0)
+        return tuple(share.reshape(-1, *[1] * (g.ndim - 1)) * g for g in gradients)
+
+
+@dataclass(frozen=True)
+class Descent(StepSolver):
+    """Local training by stochastic gradient descent, on minibatches of each task's own choosing.
 
     Parameters
     ----------
@@ -33,7 +123,12 @@ class Descent:
     weight_decay : float
         Added to the gradient, times the weights.
     decay : float
-        The step size of round t is ``lr * decay**t``.
+        The step size of round t is ``lr * decay**t``, times what `over_rounds` says.
+    max_norm : float, optional
+        The longest gradient of a step, of all parameters together; a longer one is shortened. It steadies
+        training at home, and has nothing to do with the `clip` of a message.
+    over_rounds, over_steps : WarmUp or Cosine, optional
+        How the step size changes with the number of the round, and with that of the step within a round.
 
     Examples
     --------
@@ -41,40 +136,62 @@ class Descent:
     (6, 7)
     """
 
-    #: Whether it solves a problem to its end, rather than for so many steps.
-    to_the_end: ClassVar[Literal[False]] = False
-
-    lr: float
-    batch: int | None = None
-    epochs: int | None = None
-    steps: int | None = None
     momentum: float = 0.0
     weight_decay: float = 0.0
     decay: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.epochs is not None and self.steps is not None:
-            raise InputError("Give epochs or steps, not both: each says how long local work takes.")
-        if not (self.lr > 0 and 0 <= self.momentum < 1 and self.weight_decay >= 0 and self.decay > 0):
-            raise InputError(
-                "lr and decay must be > 0, momentum in [0, 1), weight_decay >= 0. "
-                f"Got {self.lr}, {self.decay}, {self.momentum}, {self.weight_decay}."
-            )
-        for name in ("batch", "epochs", "steps"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < MOST_EPOCHS * 1000:
-                raise InputError(f"{name} must be a positive number. Got {value}.")
+        super().__post_init__()
+        check_share(momentum=self.momentum)
+        check_least(weight_decay=self.weight_decay)
+        check_least(above=0.0, decay=self.decay)
 
-    def per_epoch(self, rows: int) -> int:
-        """Return the steps of one pass over so many rows."""
-        return 1 if self.batch is None else max(1, -(-rows // self.batch))
+    @property
+    def slots(self) -> int:
+        return 1 if self.momentum else 0
 
-    def count(self, rows: int) -> int:
-        """Return the steps that a task with so many rows takes in one round."""
-        return self.steps if self.steps is not None else (self.epochs or 1) * self.per_epoch(rows)
+    def direction(
+        self, weights: A, gradient: A, kept: tuple[A, ...], corrections: Sequence[float | A]
+    ) -> tuple[A, tuple[A, ...]]:
+        total = gradient + self.weight_decay * weights if self.weight_decay else gradient
+        if not self.momentum:
+            return total, ()
+        velocity = self.momentum * kept[0] + total
+        return velocity, (velocity,)
 
     def rate(self, round: int) -> float:
-        return self.lr * self.decay**round
+        return super().rate(round) * self.decay**round
+
+
+@dataclass(frozen=True)
+class Nesterov(StepSolver):
+    """Stochastic gradient descent with Nesterov's momentum, which looks a step ahead.
+
+    Parameters
+    ----------
+    lr, batch, epochs, steps, weight_decay, max_norm, over_rounds, over_steps
+        As for `Descent`.
+    momentum : float
+        What is left of a step in the next one; starts anew in every round.
+    """
+
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+
+    #: One velocity a parameter.
+    slots: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_share(momentum=self.momentum)
+        check_least(weight_decay=self.weight_decay)
+
+    def direction(
+        self, weights: A, gradient: A, kept: tuple[A, ...], corrections: Sequence[float | A]
+    ) -> tuple[A, tuple[A, ...]]:
+        total = gradient + self.weight_decay * weights
+        velocity = self.momentum * kept[0] + total
+        return total + self.momentum * velocity, (velocity,)
 
 
 @dataclass(frozen=True)
@@ -99,14 +216,43 @@ class ExactSolver:
 
 
 #: How a task trains at home.
-Solver: TypeAlias = Descent | ExactSolver
+Solver: TypeAlias = StepSolver | ExactSolver
 
 
 def require_solver(given: object) -> None:
-    """Refuse another library's optimiser, which knows nothing of tasks side by side."""
-    if not isinstance(given, Descent | ExactSolver):
-        kind = given.__name__ if isinstance(given, type) else type(given).__name__
-        raise PlanError(
-            f"solver must be a Descent or an ExactSolver. Got {kind}. Write Descent(lr=0.1, epochs=1), with "
-            "batch= and momentum= where you want them."
-        )
+    """Refuse another library's optimiser, which knows nothing of tasks side by side; name its like."""
+    if isinstance(given, StepSolver | ExactSolver):
+        return
+    kind = given if isinstance(given, type) else type(given)
+    instead = "Descent(lr=0.1, epochs=1), with batch= and momentum= where you want them"
+    if kind.__module__.startswith("torch.optim"):
+        instead = _like(kind.__name__, getattr(given, "defaults", {})) or instead
+    raise PlanError(
+        f"solver must be a Descent, Nesterov, Adam, AdamW or ExactSolver of cloister.learners. "
+        f"Got {kind.__module__}.{kind.__name__}. Write {instead}."
+    )
+
+
+def _like(name: str, options: dict[str, Any]) -> str | None:
+    """Return what to type for an optimiser of torch, with the options that it was given, or None."""
+    if name not in ("SGD", "Adam", "AdamW"):
+        return None
+    ours = name if name != "SGD" else "Nesterov" if options.get("nesterov") else "Descent"
+    said = [f"lr={options.get('lr', 0.1 if name == 'SGD' else 0.001)}"]
+    said += [f"{option}={options[option]}" for option in _SHARED_OPTIONS if options.get(option)]
+    return f"{ours}({', '.join(said)}, batch=20, epochs=1)"
+
+
+def check_share(**numbers: float) -> None:
+    """Refuse what is not in [0, 1), the share that is kept of something."""
+    for name, number in numbers.items():
+        if not 0 <= number < 1:
+            raise InputError(f"{name} must be in [0, 1), the share that is kept. Got {number}.")
+
+
+def check_least(above: float | None = None, **numbers: float) -> None:
+    """Refuse numbers below 0, or not above a limit, and those that are not finite."""
+    for name, number in numbers.items():
+        if not (0 <= number < np.inf and (above is None or number > above)):
+            due = ">= 0" if above is None else f"> {above:g}"
+            raise InputError(f"{name} must be {due} and finite. Got {number}.")

@@ -13,7 +13,7 @@ import numpy as np
 
 from cloister.arrays import Array, Floats, States
 from cloister.errors import PlanError
-from cloister.learners.descent import FOLDS, Descent, ExactSolver, Solver, require_solver
+from cloister.learners.descent import FOLDS, ExactSolver, Solver, StepSolver, require_solver
 from cloister.learners.learner import ClientLearner, Part
 from cloister.learners.linear.losses import Loss
 from cloister.learners.quadratic import Quadratic
@@ -40,7 +40,8 @@ class Convex(ClientLearner):
 
     Notes
     -----
-    It takes `ExactSolver`, and `Descent` without minibatches; the only penalty it knows is `Quadratic`.
+    It takes `ExactSolver`, and `Descent`, `Adam` and their like without minibatches; the only penalty it
+    knows is `Quadratic`.
 
     Examples
     --------
@@ -116,13 +117,13 @@ class Convex(ClientLearner):
         return np.asarray(gradient + lam * (weights - anchor))
 
     def _steps(
-        self, weights: Floats, block: Block, solver: Descent, round: int, anchor: Floats, lam: float
+        self, weights: Floats, block: Block, solver: StepSolver, round: int, anchor: Floats, lam: float
     ) -> Floats:
-        velocity = np.zeros_like(weights)
-        for _ in range(solver.count(1)):
-            gradient = self._gradient(weights, block, anchor, lam) + solver.weight_decay * weights
-            velocity = solver.momentum * velocity + gradient
-            weights = weights - solver.rate(round) * velocity
+        kept = tuple(np.zeros_like(weights) for _ in range(solver.slots))
+        for rate, *corrections in solver.timetable(round, solver.count(1)).tolist():
+            (gradient,) = solver.shortened((self._gradient(weights, block, anchor, lam),))
+            direction, kept = solver.direction(weights, gradient, kept, corrections)
+            weights = weights - rate * direction
         return weights
 
     def _solve(

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cloister.learners.descent import FOLDS, MOST_EPOCHS, Descent
+from cloister.learners.descent import FOLDS, MOST_EPOCHS, StepSolver
 from cloister.tasks import local_uniforms, padded_size
 
 __all__ = ["folds", "minibatches"]
 
 
-def minibatches(keys: Tensor, weight: Tensor, solver: Descent, round: Tensor) -> tuple[Tensor, Tensor]:
+def minibatches(keys: Tensor, weight: Tensor, solver: StepSolver, round: Tensor) -> tuple[Tensor, Tensor]:
     """Return the rows of every step, (steps, k, batch), and their weights, 0 where there is no row.
 
     Each task shuffles its own rows once a pass. A task with fewer rows than the widest of its block has

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from cloister.arrays import A, Array, States
 from cloister.document import type_id
 from cloister.errors import InputError, PlanError
-from cloister.learners.descent import Descent, Solver, require_solver
+from cloister.learners.descent import Solver, StepSolver, require_solver
 from cloister.learners.learner import ClientLearner, Part
 from cloister.learners.network.minibatches import folds
 from cloister.learners.network.parameters import Layout, frozen_layers, layout_of
@@ -252,10 +252,12 @@ class NetworkRows(Rows):
         return outputs_of(self.learner.net, rows.shape[1:], rows.dtype).shape[-1]
 
 
-def _stepwise(solver: Solver) -> Descent:
+def _stepwise(solver: Solver) -> StepSolver:
     require_solver(solver)
     if solver.to_the_end:
-        raise PlanError("ExactSolver solves the problems of Convex losses. Give a network a Descent.")
+        raise PlanError(
+            "ExactSolver solves the problems of Convex losses. Give a network a Descent or an Adam."
+        )
     return solver
 
 

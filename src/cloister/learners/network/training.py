@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from cloister.learners.descent import Descent
+from cloister.learners.descent import StepSolver
 from cloister.learners.learner import Part
 from cloister.learners.network.clients import guard_layers, swap_layers
 from cloister.learners.network.minibatches import minibatches
@@ -26,6 +26,8 @@ __all__ = ["Precision", "Trainer"]
 _BORROWED = threading.RLock()
 
 LossPerExample = Callable[[Tensor, Tensor], Tensor]
+#: What a solver keeps of each parameter from step to step.
+Kept = tuple[Stacked, ...]
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class Trainer:
         y: Tensor,
         weight: Tensor,
         keys: Tensor,
-        solver: Descent,
+        solver: StepSolver,
         round: int,
         anchor: Tensor | None = None,
         penalty: Penalty | None = None,
@@ -160,9 +162,10 @@ class Trainer:
         """Train every client from its own start, (k, p), on its own rows; return where that ends."""
         loop = Loop(self, solver, Free() if penalty is None else penalty, part)
         number = torch.full((), round, dtype=torch.int64, device=self.device)
-        rate = torch.full((), solver.rate(round), dtype=torch.float32, device=self.device)
+        steps = solver.timetable(round, solver.count(X.shape[1]))
+        timetable = torch.as_tensor(steps, dtype=torch.float32).to(self.device)
         towards = start[0, : self.layout.shared_size] if anchor is None else anchor
-        inputs = (start, towards, X, y, weight, keys, number, rate)
+        inputs = (start, towards, X, y, weight, keys, number, timetable)
         with matmul_precision(self.precision):
             return self._program(loop, inputs)(*inputs)
 
@@ -171,8 +174,8 @@ class Trainer:
             return loop
         from cloister.learners.network.graphs import Recorded
 
-        solver = replace(loop.solver, lr=1.0, decay=1.0)
-        key = (solver, loop.penalty, loop.part, *((x.shape, x.dtype) for x in inputs))
+        rule = replace(loop.solver, lr=1.0, over_rounds=None, over_steps=None)  # sizes of steps are inputs
+        key = (rule, loop.penalty, loop.part, *((x.shape, x.dtype) for x in inputs))
         if key not in self._programs:
             self._programs[key] = Recorded(loop, inputs, self.compiled)
         return self._programs[key]
@@ -183,7 +186,7 @@ class Loop:
     """The steps of one round, for all clients of a block."""
 
     trainer: Trainer
-    solver: Descent
+    solver: StepSolver
     penalty: Penalty
     part: Part = Part.ALL
 
@@ -204,48 +207,53 @@ class Loop:
         weight: Tensor,
         keys: Tensor,
         round: Tensor,
-        rate: Tensor,
+        timetable: Tensor,
     ) -> Tensor:
         """Take all steps of a round and return the flat parameters, (k, p)."""
         params = self.trainer.stack(start)
         towards = self.trainer.stack_anchor(anchor, params)
         memory = self.penalty.memory(self.trainer, towards, X, y, weight)
-        velocity: Stacked = ()
-        if self.solver.momentum:
-            velocity = tuple(torch.zeros_like(w) for w in params[self.trained])
+        kept: Kept = tuple(
+            tuple(torch.zeros_like(w) for _ in range(self.solver.slots)) for w in params[self.trained]
+        )
         at, weights = minibatches(keys, weight, self.solver, round)
         places = at + torch.arange(len(y), device=at.device)[:, None] * y.shape[1]  # among all clients' rows
         rows, targets = X.flatten(0, 1), y.flatten(0, 1)
         sums = weights.sum(2, keepdim=True)
         shares = weights / sums.clamp(min=1e-12)
-        rates = rate * (sums[..., 0] > 0)  # clients without rows in a step stay where they are
-        for chosen in zip(places, shares, rates, strict=True):
-            params, velocity = self.step(params, velocity, towards, memory, rows, targets, *chosen)
+        live = sums[..., 0] > 0  # clients without rows in a step stay where they are
+        for chosen in zip(places, shares, live, timetable, strict=True):
+            params, kept = self.step(params, kept, towards, memory, rows, targets, *chosen)
         return self.trainer.flatten(params)
 
     def step(
         self,
         params: Stacked,
-        velocity: Stacked,
+        kept: Kept,
         anchor: Stacked,
         memory: Stacked,
         X: Tensor,
         y: Tensor,
         at: Tensor,
         shares: Tensor,
-        rates: Tensor,
-    ) -> tuple[Stacked, Stacked]:
-        """Take one step on the rows `at`, (k, batch), of all clients' rows, each client at its own rate."""
+        live: Tensor,
+        numbers: Tensor,
+    ) -> tuple[Stacked, Kept]:
+        """Take one step on the rows `at`, (k, batch), of all clients' rows."""
         x, targets = (rows.index_select(0, at.flatten()).unflatten(0, at.shape) for rows in (X, y))
         first, last = self.trained.start, self.trained.stop
         leaves = tuple(w.detach().requires_grad_() for w in params[first:last])
         with torch.enable_grad():
             total = self.objective(params[:first] + leaves + params[last:], anchor, x, targets, shares)
         gradients = torch.autograd.grad(total, leaves)
-        new, velocity = self.update(
-            params[first:last], velocity, anchor[first:last], memory[first:last], gradients, rates
+        own = params[first:last]
+        extra = self.penalty.gradient(
+            *(part[: self.held] for part in (own, anchor[first:last], memory[first:last]))
         )
-        return params[:first] + new + params[last:], velocity
+        if extra is not None:  # what is shared is held near the anchor
+            gradients = tuple(map(torch.add, gradients, extra)) + gradients[self.held :]
+        new, kept = self.update(own, kept, gradients, live, numbers)
+        return params[:first] + new + params[last:], kept
 
     def objective(self, params: Stacked, anchor: Stacked, x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
         """Return the sum over clients of the mean loss of a minibatch."""
@@ -256,26 +264,17 @@ class Loop:
         return torch.where(shares > 0, shares * (each if extra is None else each + extra), 0.0).sum()
 
     def update(
-        self,
-        params: Stacked,
-        velocity: Stacked,
-        anchor: Stacked,
-        memory: Stacked,
-        gradients: Stacked,
-        rates: Tensor,
-    ) -> tuple[Stacked, Stacked]:
-        """Take one step down the gradients and, with what is shared, towards the anchor."""
-        extra = self.penalty.gradient(params[: self.held], anchor[: self.held], memory[: self.held])
-        new, moved = [], []
-        for i, (w, gradient) in enumerate(zip(params, gradients, strict=True)):
-            total = gradient + self.solver.weight_decay * w if self.solver.weight_decay else gradient
-            total = total if extra is None or i >= self.held else total + extra[i]
-            if self.solver.momentum:
-                total = self.solver.momentum * velocity[i] + total
-                moved.append(total)
-            rate = rates.reshape(-1, *[1] * (w.ndim - 1))
-            new.append(torch.where(rate > 0, torch.addcmul(w, rate, total, value=-1), w))  # 0 * inf is not 0
-        return tuple(new), tuple(moved)
+        self, params: Stacked, kept: Kept, gradients: Stacked, live: Tensor, numbers: Tensor
+    ) -> tuple[Stacked, Kept]:
+        """Take one step as the solver's rule says, of the size that is the first of the step's numbers."""
+        rate, *corrections = numbers.unbind()
+        new, later = [], []
+        for w, gradient, own in zip(params, self.solver.shortened(gradients), kept, strict=True):
+            direction, own = self.solver.direction(w, gradient, own, corrections)
+            moves = live.reshape(-1, *[1] * (w.ndim - 1))
+            new.append(torch.where(moves, torch.addcmul(w, rate, direction, value=-1), w))  # 0 * inf is not 0
+            later.append(own)
+        return tuple(new), tuple(later)
 
 
 class matmul_precision:

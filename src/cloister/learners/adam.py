@@ -1,0 +1,123 @@
+"""Adam and AdamW at home: steps that are measured by the gradients that came before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from cloister.arrays import A, Floats
+from cloister.errors import InputError
+from cloister.learners.descent import StepSolver, check_least, check_share
+
+__all__ = ["Adam", "AdamW"]
+
+
+@dataclass(frozen=True)
+class _Adam(StepSolver):
+    betas: tuple[float, ...] = (0.9, 0.999)
+    eps: float = 1e-8
+
+    #: Running means of gradients and of their squares.
+    slots: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (isinstance(self.betas, tuple) and len(self.betas) == 2):
+            raise InputError(f"betas must be two numbers, such as betas=(0.9, 0.999). Got {self.betas}.")
+        check_share(**{"betas[0]": self.betas[0], "betas[1]": self.betas[1]})
+        check_least(above=0.0, eps=self.eps)
+
+    def corrections(self, count: int) -> Floats:
+        """Return what running means that start at zero are multiplied by; of squares, its root."""
+        at = np.arange(1, count + 1)
+        return np.column_stack([1 / (1 - self.betas[0] ** at), (1 - self.betas[1] ** at) ** -0.5])
+
+    def moments(
+        self, gradient: A, kept: tuple[A, ...], corrections: Sequence[float | A]
+    ) -> tuple[A, tuple[A, ...]]:
+        """Return the corrected mean over the root of the corrected mean of squares, and both as they are.
+
+        One operation at a time, so that no bit depends on where in memory a number lies.
+        """
+        (first, second), (b1, b2) = kept, self.betas
+        first = b1 * first + (1 - b1) * gradient
+        second = b2 * second + (1 - b2) * (gradient * gradient)
+        direction = corrections[0] * first / (corrections[1] * second**0.5 + self.eps)
+        return direction, (first, second)
+
+
+@dataclass(frozen=True)
+class Adam(_Adam):
+    r"""Local training by Adam: every coordinate moves by about `lr` a step, whatever its gradient's size.
+
+    .. math::
+        w \leftarrow w - \text{lr}\; \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \text{eps}}
+
+    with running means m of gradients and v of their squares, which start anew in every round, as t does.
+
+    Parameters
+    ----------
+    lr, batch, epochs, steps, max_norm, over_rounds, over_steps
+        As for `Descent`.
+    betas : tuple of two floats
+        What is left of the running means after a step.
+    eps : float
+        Added to the root.
+    weight_decay : float
+        Added to the gradient, times the weights, as in `torch.optim.Adam`.
+
+    References
+    ----------
+    Kingma and Ba, *Adam: a method for stochastic optimization*, arXiv:1412.6980, Algorithm 1.
+
+    Examples
+    --------
+    >>> Adam(lr=0.001, batch=20, epochs=2).count(rows=60)
+    6
+    """
+
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_least(weight_decay=self.weight_decay)
+
+    def direction(
+        self, weights: A, gradient: A, kept: tuple[A, ...], corrections: Sequence[float | A]
+    ) -> tuple[A, tuple[A, ...]]:
+        total = gradient + self.weight_decay * weights if self.weight_decay else gradient
+        return self.moments(total, kept, corrections)
+
+
+@dataclass(frozen=True)
+class AdamW(_Adam):
+    """Local training by Adam with decoupled weight decay.
+
+    Parameters
+    ----------
+    lr, batch, epochs, steps, max_norm, over_rounds, over_steps
+        As for `Descent`.
+    betas, eps
+        As for `Adam`.
+    weight_decay : float
+        A step also moves the weights towards 0, by ``lr * weight_decay`` of themselves.
+
+    References
+    ----------
+    Loshchilov and Hutter, *Decoupled weight decay regularization*, arXiv:1711.05101, Algorithm 2.
+    """
+
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_least(weight_decay=self.weight_decay)
+
+    def direction(
+        self, weights: A, gradient: A, kept: tuple[A, ...], corrections: Sequence[float | A]
+    ) -> tuple[A, tuple[A, ...]]:
+        direction, kept = self.moments(gradient, kept, corrections)
+        return direction + self.weight_decay * weights, kept
