@@ -148,6 +148,10 @@ class Algorithm(ABC):
             f"{type(self).__name__} does not say how its models predict. Give it a method predict(models, X)."
         )
 
+    def losses(self, models: States, block: Block) -> Array | None:
+        """Return each task's mean loss, (k,), of its own model on its own rows; None if it does not say."""
+        return None
+
     @property
     def groups(self) -> Groups | None:
         """The public groups that it tells apart; None if tasks need no label."""
@@ -227,6 +231,9 @@ class Wrapper(Algorithm):
 
     def predict(self, models: States, X: Array) -> Array:
         return self.inner.predict(models, X)
+
+    def losses(self, models: States, block: Block) -> Array | None:
+        return self.inner.losses(models, block)
 
     @property
     def groups(self) -> Groups | None:

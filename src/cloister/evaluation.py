@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Floats
+from cloister.arrays import Array, Floats
 from cloister.channel import Absolute, Channel, Relation
 from cloister.doubts import Doubt, Grade, merged
 from cloister.engines.curator import Bill, OneRelease, charge
@@ -28,9 +29,21 @@ from cloister.privacy.guarantee import Guarantee, NoiseMade, guarantee_for
 from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.randomness import Randomness, source_of
 from cloister.privacy.sampling import Everyone
+from cloister.tables.labelled import data_frame
 from cloister.tasks import Tasks, local_key
 
-__all__ = ["SCORES", "PrivateScore", "accuracy", "evaluate", "release_sum", "scores_of"]
+__all__ = [
+    "SCORES",
+    "NoisyMeans",
+    "Price",
+    "PrivateScore",
+    "accuracy",
+    "evaluate",
+    "release_means",
+    "release_sum",
+    "scores_of",
+    "task_scores",
+]
 
 
 #: One score in [0, 1] a task: their sum moves by at most 1 under both relations.
@@ -92,17 +105,51 @@ def scores_of(finished: Run, test: Tasks, score: Metric = accuracy) -> Floats:
     Private, all of it: each number belongs to its task.
     """
     predict, models = finished.plan.algorithm.predict, finished.private.held_models
-    position = {name: i for i, name in enumerate(finished.private.ids.tolist())}
-    scores = np.full(len(position), np.nan)
+    scores = np.full(len(finished.private.ids), np.nan)
+    for at, rows in rows_to_score(finished.private.ids, test):
+        own = {key: array[at : at + 1] for key, array in models.items()}
+        scores[at] = score(test.y[rows], np.asarray(predict(own, test.X[None, rows]))[0])
+    return scores
+
+
+def rows_to_score(ids: Array, test: Tasks) -> Iterator[tuple[int, slice]]:
+    """Yield the place of each task with test rows, and where these are; refuse a task that is not there."""
+    position = {name: i for i, name in enumerate(ids.tolist())}
     for name, start, stop in zip(test.ids.tolist(), test.offsets[:-1], test.offsets[1:], strict=True):
         if name not in position:
             raise InputError(f"Task {name!r} of the test data was not in the run. Leave it out.")
-        at = position[name]
         if stop > start:
-            own = {key: array[at : at + 1] for key, array in models.items()}
-            outputs = np.asarray(predict(own, test.X[None, start:stop]))[0]
-            scores[at] = score(test.y[start:stop], outputs)
-    return scores
+            yield position[name], slice(int(start), int(stop))
+
+
+def task_scores(finished: Run, test: Tasks, score: Metric = accuracy, library: str | None = None) -> Any:
+    """Return a data frame with the score of each task of a run on its own test rows: task, rows, score.
+
+    Parameters
+    ----------
+    finished, test, score
+        As for `evaluate`.
+    library : {"pandas", "polars", "pyarrow"}, optional
+        By default the first of these that is installed.
+
+    Privacy
+    -------
+    Private, all of it: each row belongs to its task, the number of its test rows too.
+
+    Examples
+    --------
+    >>> from cloister import Plan, run
+    >>> from cloister.algorithms import MeanRegularized
+    >>> from cloister.learners import Logistic
+    >>> tasks = Tasks.from_list([[[1.0], [-1.0]], [[2.0]]], [[1, 0], [1]], ["Elm", "Oak"])
+    >>> done = run(Plan(MeanRegularized(Logistic(1), rounds=3), n_tasks=2).calibrate(1.0), tasks)
+    >>> task_scores(done, tasks, lambda y, outputs: len(y), library="polars").rows()
+    [('Elm', 2, 2.0), ('Oak', 1, 1.0)]
+    """
+    ids, rows = finished.private.ids, np.zeros(len(finished.private.ids), dtype=np.int64)
+    for at, where in rows_to_score(ids, test):
+        rows[at] = where.stop - where.start
+    return data_frame({"task": ids, "rows": rows, "score": scores_of(finished, test, score)}, library)
 
 
 @overload
@@ -185,17 +232,77 @@ def evaluate(
         if ledger is not None:
             raise InputError("A ledger is charged for numbers that may leave. Pass an epsilon as well.")
         return spread(scores_of(finished, test, score))
-    relation, n_tasks = Relation(relation), finished.plan.n_tasks
-    delta = accounting.check_delta(accounting.default_delta(n_tasks) if delta is None else delta, n_tasks)
-    mu = _budget(n_tasks, epsilon, delta)
-    scores, source = scores_of(finished, test, score), _source(random_state)
-    guarantee = _guarantee(finished, mu, delta, relation, source)
-    if ledger is not None:
+    price = Price(epsilon, delta, Relation(relation), ledger, random_state)
+    mu = price.budget(finished.plan.n_tasks)
+    told = release_means(finished, scores_of(finished, test, score)[None], mu, price)
+    return PrivateScore(float(told.values[0]), told.noise, told.guarantee)
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a release of scores may cost: the same words as `evaluate`'s."""
+
+    epsilon: float
+    delta: float | None = None
+    relation: Relation = Relation.REPLACE
+    ledger: Ledger | None = None
+    random_state: int | None = None
+
+    def delta_for(self, n_tasks: int) -> float:
+        delta = accounting.default_delta(n_tasks) if self.delta is None else self.delta
+        return accounting.check_delta(delta, n_tasks)
+
+    def budget(self, n_tasks: int, count: int = 1) -> float:
+        """Return the mu that it buys for each of `count` means; refuse noise that integers cannot hold."""
+        if not 0 < self.epsilon < math.inf:
+            raise PlanError(
+                f"epsilon must be > 0 and finite. Got {self.epsilon}. Leave it out for private scores."
+            )
+        total = accounting.calibrate(
+            lambda mu: _cost(mu / math.sqrt(count), n_tasks, Relation.REPLACE, count),
+            self.epsilon,
+            self.delta_for(n_tasks),
+        )
+        _release(total / math.sqrt(count), n_tasks).check()
+        return total / math.sqrt(count)
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyMeans:
+    """Means over all tasks that may leave, the noise in each, and what all of them cost together."""
+
+    values: Floats
+    noise: float
+    guarantee: Guarantee
+
+
+def release_means(
+    finished: Run, scores: Floats, mu: float, price: Price, doubts: tuple[Doubt, ...] = ()
+) -> NoisyMeans:
+    """Return the noisy means of several scores of every task, (count, tasks), each clipped to [0, 1].
+
+    Privacy
+    -------
+    Each is a `release_sum` of its own and mu-GDP; together they are as one Gaussian release of all of them,
+    whose sensitivity is the root of their number. The ledger is charged before any noise is drawn.
+    """
+    count, n_tasks = scores.shape
+    sources = [_source(price.random_state, number) for number in range(count)]
+    guarantee = guarantee_for(
+        accounting.Prices.of(
+            lambda r: _cost(mu, n_tasks, r, count), price.relation, price.delta_for(n_tasks)
+        ),
+        NoiseMade.by(Gaussian(), sources[0].origin),
+        merged(_doubts(finished.guarantee), doubts),
+        n_tasks=n_tasks,
+        participation=Everyone().describe(),
+    )
+    if price.ledger is not None:
         made = hashlib.sha256(f"evaluation of {finished.plan.fingerprint}".encode()).hexdigest()
-        charge(ledger, Bill(made, lambda r: _cost(mu, n_tasks, r), guarantee.doubts))
-        guarantee = replace(guarantee, all_runs=ledger.balance.all_runs)
-    value = release_sum(scores, mu, source)
-    return PrivateScore(value / n_tasks, 1 / (mu * n_tasks), guarantee)
+        charge(price.ledger, Bill(made, lambda r: _cost(mu, n_tasks, r, count), guarantee.doubts))
+        guarantee = replace(guarantee, all_runs=price.ledger.balance.all_runs)
+    sums = [release_sum(each, mu, source) for each, source in zip(scores, sources, strict=True)]
+    return NoisyMeans(np.array(sums) / n_tasks, 1 / (mu * n_tasks), guarantee)
 
 
 def release_sum(scores: Floats, mu: float, source: Randomness) -> float:
@@ -219,28 +326,8 @@ def _release(mu: float, n_tasks: int) -> OneRelease:
     return OneRelease(SCORES, Gaussian(mu), n_tasks, Relation.ZERO_OUT)
 
 
-def _cost(mu: float, n_tasks: int, relation: Relation) -> Cost:
-    return Cost((GaussianEvent(mu),), Everyone(), n_tasks, relation.value)
-
-
-def _budget(n_tasks: int, epsilon: float, delta: float) -> float:
-    """Return the mu that a price buys; refuse noise that integers cannot hold before anything is charged."""
-    if not 0 < epsilon < math.inf:
-        raise PlanError(f"epsilon must be > 0 and finite. Got {epsilon}. Leave it out for private scores.")
-    mu = accounting.calibrate(lambda mu: _cost(mu, n_tasks, Relation.REPLACE), epsilon, delta)
-    _release(mu, n_tasks).check()
-    return mu
-
-
-def _guarantee(finished: Run, mu: float, delta: float, relation: Relation, source: Randomness) -> Guarantee:
-    n_tasks = finished.plan.n_tasks
-    return guarantee_for(
-        accounting.Prices.of(lambda r: _cost(mu, n_tasks, r), relation, delta),
-        NoiseMade.by(Gaussian(), source.origin),
-        _doubts(finished.guarantee),
-        n_tasks=n_tasks,
-        participation=Everyone().describe(),
-    )
+def _cost(mu: float, n_tasks: int, relation: Relation, count: int = 1) -> Cost:
+    return Cost((GaussianEvent(mu),) * count, Everyone(), n_tasks, relation.value)
 
 
 def _doubts(run: Guarantee) -> tuple[Doubt, ...]:
@@ -252,6 +339,8 @@ def _doubts(run: Guarantee) -> tuple[Doubt, ...]:
     )
 
 
-def _source(random_state: int | None) -> Randomness:
-    """Return the source of the noise; from a seed it is another one than that of a run of the same seed."""
-    return source_of(None if random_state is None else int(local_key(int(random_state), "evaluation")))
+def _source(random_state: int | None, number: int = 0) -> Randomness:
+    """Return the source of one release's noise; from a seed it is another than that of a run of that seed."""
+    if random_state is None:
+        return source_of(None)
+    return source_of(int(local_key(int(random_state), f"evaluation {number}" if number else "evaluation")))

@@ -1,4 +1,4 @@
-"""Plots of a fitted estimator, with matplotlib: every one shows tasks' own models, and is as private as they.
+"""Plots of fitted estimators and of runs, with matplotlib: as private as the tasks' own models they show.
 
 A plot of all tasks is for whoever holds all of their rows. Publish none of them: what may be published is
 `model.summary()`.
@@ -6,25 +6,26 @@ A plot of all tasks is for whoever holds all of their rows. Publish none of them
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-from cloister.arrays import Array, Floats
+from cloister.arrays import Array, Floats, Integers
 from cloister.errors import InputError, MissingExtraError
 from cloister.tables.columns import target_column
 from cloister.tables.model import TaskModel
 from cloister.tables.prediction import check_coverage
 from cloister.tables.units import coefficient_names, in_user_units
 
-__all__ = ["caterpillar", "gain_by_size", "shrinkage"]
+__all__ = ["caterpillar", "gain_by_size", "over_rounds", "shrinkage"]
 
 #: Most tasks that are written out by name.
 NAMED = 40
 PRIVATE = "private: each mark is one task's own"
+PRIVATE_MEANS = "private: made of all tasks' test rows"
 
 
 class _Fitted(Protocol):
@@ -36,6 +37,26 @@ class _Fitted(Protocol):
     def task_models(self) -> Iterator[TaskModel]: ...
 
     def predict(self, X: Any, tasks: ArrayLike | None = None) -> Any: ...
+
+
+class _Curve(Protocol):
+    @property
+    def rounds(self) -> Integers: ...
+
+    @property
+    def mean(self) -> Floats: ...
+
+    def quantile(self, level: float) -> Floats: ...
+
+
+class _Curves(Protocol):
+    """What a plot needs of curves."""
+
+    @property
+    def public(self) -> Mapping[str, _Curve]: ...
+
+    @property
+    def personal(self) -> Mapping[str, _Curve]: ...
 
 
 def caterpillar(model: _Fitted, column: str = "intercept", *, coverage: float = 0.95, ax: Any = None) -> Any:
@@ -188,6 +209,45 @@ def gain_by_size(
     ax.set_xlabel("rows of the task")
     ax.set_ylabel("error alone less error with the others")
     ax.set_title(f"What joining brings: above 0 it pays\n({PRIVATE})", fontsize="medium")
+    return ax
+
+
+def over_rounds(curves: _Curves, score: str | None = None, *, ax: Any = None) -> Any:
+    """Draw how a score goes with the rounds: means over tasks, and where most tasks are.
+
+    Parameters
+    ----------
+    curves : Curves
+        Of `cloister.curves.over_rounds`.
+    score : str, optional
+        The name of the score; by default the first.
+    ax : matplotlib Axes, optional
+        Where to draw; a new figure by default.
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Privacy
+    -------
+    Private, the public model's curve too: it is made of everybody's test rows.
+    """
+    name = next(iter(curves.personal)) if score is None else score
+    if name not in curves.personal:
+        raise InputError(f"There is no score {name!r}. It must be one of {', '.join(curves.personal)}.")
+    ax = _axes(ax)
+    kinds = {"tasks' own models": curves.personal, "the public model": curves.public}
+    for number, (label, found) in enumerate(kinds.items()):
+        if name in found:
+            curve, color = found[name], f"C{number}"
+            ax.fill_between(
+                curve.rounds, curve.quantile(0.1), curve.quantile(0.9), color=color, alpha=0.15, linewidth=0
+            )
+            ax.plot(curve.rounds, curve.mean, color=color, marker="o", ms=3, lw=1.2, label=label)
+    ax.legend(frameon=False)
+    ax.set_xlabel("rounds")
+    ax.set_ylabel(f"{name}, mean over tasks; shaded, 10 to 90 % of them")
+    ax.set_title(f"After so many rounds\n({PRIVATE_MEANS})", fontsize="medium")
     return ax
 
 

@@ -33,6 +33,9 @@ class LossAlgorithm(Algorithm):
     def predict(self, models: States, X: Array) -> Array:
         return self.loss.predict(models["coef"], X)
 
+    def losses(self, models: States, block: Block) -> Array:
+        return self.loss.value(models["coef"], block.X, block.y, block.weight)
+
 
 class BayesianAlgorithm(Algorithm):
     """An algorithm whose models are posteriors: predictions are those of the mean weights."""
@@ -45,6 +48,9 @@ class BayesianAlgorithm(Algorithm):
 
     def predict(self, models: States, X: Array) -> Array:
         return self.learner.predict(models["coef"], X)
+
+    def losses(self, models: States, block: Block) -> Array:
+        return self.learner.loss.value(models["coef"], block.X, block.y, block.weight)
 
 
 class ClientAlgorithm(Algorithm):
@@ -60,6 +66,9 @@ class ClientAlgorithm(Algorithm):
     def predict(self, models: States, X: Array) -> Array:
         outputs: Array = self.learner.predict(models["coef"], X)
         return outputs
+
+    def losses(self, models: States, block: Block) -> Array:
+        return self.learner.losses(models["coef"], block)
 
     @property
     def network(self) -> Network | None:
