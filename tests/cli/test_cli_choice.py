@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_helpers import BOOK, contents, fit, ok, pupils, refused
+from cli_helpers import BOOK, contents, fit, ok, pupils, refused, seal
 from cli_helpers import cloister as command
 
 import cloister
@@ -70,6 +70,19 @@ def test_tasks_choose_among_methods_and_the_whole_is_priced(vote: Path) -> None:
     more = refused("fit", "exam.csv", "--codebook", "book.toml", "-o", "more", *SEVERAL, "--ledger", "ledger")
     assert "the budget is 1.2" in more
     assert contents(vote).keys() == before.keys()
+
+
+def test_a_choice_that_was_stripped_of_what_it_was_among(vote: Path) -> None:
+    head = Path("run/head.txt").read_text().strip()
+    shutil.rmtree("run/choice")
+    guarantee = cloister.load("run").guarantee_  # of the chosen run alone
+    Path("run/guarantee.json").write_text(guarantee.to_json())
+    Path("run/guarantee.txt").write_text(f"{guarantee}\n")
+    said = command("verify", "run")
+    assert (said.exit_code, "choice/0/board is gone" in said.stdout) == (1, True)
+    seal()  # hashes that nobody has kept can be computed anew
+    ok("verify", "run")
+    assert command("verify", "run", "--head", head).exit_code == 1
 
 
 def test_a_forged_choice_does_not_pass(vote: Path) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
-from cli_helpers import cloister, contents, ok, rebuild, refused
+import pytest
+from cli_helpers import cloister, contents, ok, rebuild, refused, seal
 
 from cloister import Billboard, Guarantee
 from cloister.board import Release
@@ -107,6 +110,7 @@ def test_the_curve_is_computed_anew(work: Path) -> None:
 
     def write(**changes: object) -> None:
         path.write_text(json.dumps({k: v for k, v in (said | changes).items() if v is not None}))
+        seal()
 
     write()
     assert "detected at most" in ok("verify", "run")
@@ -127,6 +131,7 @@ def test_the_curve_is_computed_anew(work: Path) -> None:
     }
     write(**old)
     Path("run/guarantee.txt").write_text("Perfectly safe.\n")
+    seal()
     said_then = ok("verify", "run")  # it claims less, and its words are not relied on
     assert "was not compared" in said_then
     assert "Who is protected" in said_then
@@ -140,3 +145,46 @@ def test_verify_says_when_the_guarantee_does_not_hold(work: Path) -> None:
     assert "does NOT hold" in " ".join(ok("verify", "bare").split())
     assert json.loads(ok("verify", "bare", "--json"))["holds"] is False
     assert "is not the folder of a run: it has no plan.toml" in refused("verify", ".")
+
+
+@pytest.mark.parametrize("name", ["codebook.toml", "estimator.toml", "guarantee.txt", "README.txt"])
+def test_a_public_file_that_was_changed_added_or_removed(work: Path, name: str) -> None:
+    line, path = "every public file is as it was written", Path("run", name)
+    head, text = Path("run/head.txt").read_text().strip(), path.read_text()
+    ok("verify", "run", "--head", head)
+    path.write_text(f"{text}\n")
+    assert fails(line)[line].startswith(f"{name} was changed since")
+    seal()
+    assert f"ok  {line}" in cloister("verify", "run").stdout
+    assert "NO  the head is the one that was kept" in cloister("verify", "run", "--head", head).stdout
+    path.unlink()
+    if name != "codebook.toml":
+        assert fails(line)[line].startswith(f"{name} is gone")
+    path.write_text(text)
+    seal()
+    assert Path("run/head.txt").read_text() == head
+    Path("run/groups.json").write_text("{}")
+    assert fails(line)[line].startswith("groups.json was added since")
+
+
+def test_the_manifest_is_checked_without_this_library(work: Path) -> None:
+    if shutil.which("sha256sum") is None:
+        pytest.skip("needs sha256sum")
+    subprocess.run(["sha256sum", "-c", "--quiet", "manifest.txt"], cwd="run", check=True)
+    said = subprocess.run(
+        ["sha256sum", "manifest.txt"], cwd="run", check=True, capture_output=True, text=True
+    )
+    assert said.stdout.split()[0] == Path("run/head.txt").read_text().strip()
+
+
+def test_a_folder_of_an_older_version_has_the_head_of_its_board(work: Path) -> None:
+    kept, head = Path("run/head.txt").read_text().strip(), Billboard.load("run/board").head.hex()
+    assert "it covers no other file" in ok("verify", "run", "--head", head)
+    Path("run/manifest.txt").unlink()
+    fails("the head is the one that was kept")
+    Path("run/head.txt").write_text(f"{head}\n")
+    said = " ".join(ok("verify", "run", "--head", head).split())
+    assert "there is no manifest.txt, as in folders of older versions" in said
+    assert (
+        "NO  the head" in cloister("verify", "run", "--head", kept).stdout
+    )  # nobody can make one of the other

@@ -320,6 +320,7 @@ def test_public_part_and_own_model_through_files(table, fitted, classified, tmp_
         "estimator.toml",
         "board",
         "head.txt",
+        "manifest.txt",
         "guarantee.json",
         "guarantee.txt",
     }

@@ -118,6 +118,7 @@ def fit(
     from cloister.cli.proposals import Comparison, OneRun, from_methods, from_plan
     from cloister.tables import folder as folders
     from cloister.tables.kinds import Numeric
+    from cloister.tables.manifest import manifest_head
 
     folder = Path(f"{Path(data.name.removesuffix('.gz')).stem}-run") if output is None else output
     if not dry_run:
@@ -153,7 +154,7 @@ def fit(
     if dry_run:
         return emit(proposal.document) if json else None
     finished = proposal.carry_out(folder, table, account, force)
-    head, outcome = finished.head, proposal.outcome(finished)
+    head, outcome = manifest_head(folder), proposal.outcome(finished)
     if json:
         document = {"folder": folder} | proposal.document | outcome
         return emit(document | {"location": finished.location, "head": head})
@@ -164,7 +165,7 @@ def fit(
         *([] if finished.guarantee.all_runs is None else [f"{finished.guarantee.all_runs}."]),
         f"Wrote {folder}: the public part, and one file for each task in {folder / 'models'}. "
         "Give each of these to its own task alone; README.txt says more.",
-        f"The board's head, to sign, publish or keep:\n{head}",
+        f"The head, which stands for all public files, to sign, publish or keep:\n{head}",
         f"Check the public part with:  cloister verify {folder} --head HEAD",
         apart=True,
     )

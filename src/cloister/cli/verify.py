@@ -6,6 +6,7 @@ import json as json_
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,8 +49,16 @@ class _Evidence:
         """Whether the folder says that the run was chosen among several."""
         return (self.folder / "choice").is_dir()
 
-    @property
+    @cached_property
     def head_found(self) -> str:
+        """The hash that stands for all public files; of an older folder, for its boards."""
+        from cloister.tables.manifest import manifest_head
+
+        return manifest_head(self.folder) or self.boards_head
+
+    @property
+    def boards_head(self) -> str:
+        """The hash of the board, or of all boards that the run was chosen among."""
         return self.board.head.hex() if self.choice is None else self.choice.head
 
 
@@ -67,15 +76,16 @@ class _Check:
 
 def verify(
     folder: Folder,
-    head: Annotated[str | None, typer.Option(help="The board's head as you kept it.")] = None,
+    head: Annotated[str | None, typer.Option(help="The head as you kept it.")] = None,
     types: Types = None,
     json: Json = False,
 ) -> None:
     r"""Check a run's public part by computing it again.
 
-    Is the board whole, does it belong to the plan, has every release the noise that was paid for, and is
-    the guarantee what the plan gives? Exit code 1 if not. The board's hashes show damage and edits; with the
-    head that was printed, signed or published, also whether somebody computed them anew. That the noise was
+    Is the board whole, does it belong to the plan, has every release the noise that was paid for, is the
+    guarantee what the plan gives, and is every public file as it was written? Exit code 1 if not. Hashes
+    show damage and edits; with the head that was printed, signed or published, also whether somebody
+    computed them anew. That the noise was
     drawn at random cannot be seen from outside: for this the curator is trusted.
 
     \b
@@ -125,7 +135,9 @@ def _board_whole(seen: _Evidence) -> str:
     from cloister.board.billboard import Billboard
 
     seen.board = Billboard.load(seen.folder / "board")
-    return f"{len(seen.board.records)} records match their hashes"
+    return (
+        f"{len(seen.board.records)} records match their hashes, the last of which is {seen.board.head.hex()}"
+    )
 
 
 def _choice_stands(seen: _Evidence) -> str:
@@ -136,21 +148,41 @@ def _choice_stands(seen: _Evidence) -> str:
     return f"choice/{seen.choice.winner}, of {len(seen.choice.plans) - 1} by a noisy count of tasks' votes"
 
 
+def _files_as_written(seen: _Evidence) -> str:
+    from cloister.tables.manifest import NAME, check_manifest
+
+    if not (seen.folder / NAME).exists():
+        return (
+            "there is no manifest.txt, as in folders of older versions. The head covers boards and plans "
+            "alone; compare codebook.toml, groups.json and estimator.toml with a copy"
+        )
+    return f"{check_manifest(seen.folder)} files match manifest.txt"
+
+
 def _head_kept(seen: _Evidence) -> str:
     beside = seen.folder / "head.txt"
-    if beside.is_file():
-        _expect(seen, beside.read_text(encoding="utf-8").strip())
+    if beside.is_file() and not _same(beside.read_text(encoding="utf-8").strip(), seen.head_found):
+        raise BillboardError(f"head.txt has another, and it is {seen.head_found}.")
     if seen.head is None:
         return "none was given to compare with" if beside.is_file() else "there is none to compare with"
-    _expect(seen, seen.head)
-    return "it is the one that was given"
+    if _same(seen.head, seen.head_found):
+        return "it is the one that was given"
+    if _same(seen.head, seen.boards_head):
+        return "it is the one that was given, of the board: it covers no other file"
+    raise BillboardError(
+        f"it is {seen.head_found}, and not the one that was given: this is another run, or files were edited "
+        "and their hashes computed anew. Ask who published it."
+    )
 
 
-def _expect(seen: _Evidence, head: str) -> None:
-    if not seen.chosen:
-        seen.board.expect(head, seen.folder / "board")
-    elif seen.choice is None or head != seen.choice.head:
-        raise BillboardError("the boards that the run was chosen among do not have this head.")
+def _same(given: str, found: str) -> bool:
+    try:
+        kept = bytes.fromhex(given)
+    except ValueError:
+        kept = b""
+    if len(kept) != 32:
+        raise InputError(f"a head must be 64 hexadecimal digits. Got {_shown(given)}.")
+    return kept.hex() == found
 
 
 def _board_of_plan(seen: _Evidence) -> str:
@@ -187,7 +219,7 @@ def _codebook_fits(seen: _Evidence) -> str:
     read_groups(seen.folder, seen.plan)
     if not set(book.caveats) <= set(seen.plan.caveats):
         raise InputError("its bounds were read from the data, and the plan does not say so.")
-    return "the head does not cover what it says; compare it with a copy"
+    return ""
 
 
 def _guarantee_follows(seen: _Evidence) -> str:
@@ -247,6 +279,7 @@ _CHECKS: dict[str, tuple[str, tuple[str, ...], Callable[[_Evidence], str]]] = {
     "board": ("the board is whole", (), _board_whole),
     "match": ("the board belongs to the plan", ("plan", "board"), _board_of_plan),
     "choice": ("the vote has chosen this run among several", ("match",), _choice_stands),
+    "files": ("every public file is as it was written", (), _files_as_written),
     "head": ("the head is the one that was kept", ("board",), _head_kept),
     "noise": ("every release has the noise that the plan prices", ("match",), _noise_as_priced),
     "complete": ("the run is complete", ("match",), _complete),
@@ -262,7 +295,7 @@ def _verdict(seen: _Evidence, good: bool) -> str:
     if seen.guarantee is not None and not seen.guarantee.holds:
         reasons = "; ".join(seen.guarantee.reasons) or "there is no noise"
         return f"{seen.folder} is consistent, but its guarantee does NOT hold: {reasons}."
-    head = f"The board's head, to compare with a copy:\n{seen.head_found}"
+    head = f"The head, to compare with a copy:\n{seen.head_found}"
     if seen.words:
         return f"{seen.folder} passes. Its guarantee is in guarantee.txt.\n{head}"
     return (

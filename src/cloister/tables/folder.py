@@ -21,6 +21,7 @@ from cloister.groups import Groups
 from cloister.plan import Plan
 from cloister.tables.choice import Choice
 from cloister.tables.codebook import Codebook
+from cloister.tables.manifest import write_manifest
 from cloister.tables.model import TaskModel
 from cloister.tables.model_files import file_names, names_of_files, on_disk, write_index
 from cloister.tables.table_run import EstimatorSettings, TableRun
@@ -49,14 +50,15 @@ A run of cloister.
 Public: anyone may see these files.
   plan.toml        what was run, how large the noise is, and for how many tasks
   board            the billboard: every noisy release, hash-chained
-  head.txt         the hash that stands for the whole board: sign it, publish it or keep a copy of it
+  manifest.txt     the hash of each of these files: check them by `sha256sum -c manifest.txt`
+  head.txt         the hash of manifest.txt, which stands for all of them: sign it, publish it or keep a copy
   codebook.toml    what was publicly known about the columns
   estimator.toml   which estimator made the run, with which settings, if one did
   guarantee.txt    who is protected, against whom, how strongly, and what is not covered
   guarantee.json   the same for machines
   groups.json      the public group of each task, if tasks are in groups
   choice           what the run was chosen among, if tasks chose it by vote: plans and boards of all runs, and
-                   of the vote. The guarantee is for all of them together, and so is the hash in head.txt
+                   of the vote. The guarantee is for all of them together
 
 Private: each file goes to its own task, and to nobody else.
   models/NAME.json one task's own model. NAME is the task's id; what is not safe in the name of a file is
@@ -215,7 +217,6 @@ def write_run(folder: Path, run: TableRun, models: bool = True) -> None:
         for name, text in {
             "guarantee.json": guarantee.to_json(),
             "guarantee.txt": str(guarantee),
-            "head.txt": run.head,
             "README.txt": README.rstrip(),
         }.items():
             (folder / name).write_text(f"{text}\n", encoding="utf-8")
@@ -224,6 +225,7 @@ def write_run(folder: Path, run: TableRun, models: bool = True) -> None:
         if run.groups:
             listed = {"format": GROUPS_FORMAT, "groups": dict(run.groups)}
             (folder / "groups.json").write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
+        (folder / "head.txt").write_text(f"{write_manifest(folder)}\n", encoding="utf-8")
         if models:
             home = private_folder(folder / "models")
             remove_drafts(home)  # of a process that was killed here

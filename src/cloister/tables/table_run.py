@@ -165,11 +165,6 @@ class TableRun:
         return super().__getstate__()
 
     @property
-    def head(self) -> str:
-        """The hash to keep: of the board, or of all boards that the run was chosen among."""
-        return self.board.head.hex() if self.choice is None else self.choice.head
-
-    @property
     def codebook(self) -> Codebook:
         if isinstance(self.units, Codebook):
             return self.units
