@@ -24,7 +24,7 @@ FROZEN = """
 adam/1 adam-w/1
 adaptive-fed-avg/1 ballot/1 blt/1 choose-at-home/1 classification/1 clustered-meta-sgd/1 convex/1
 cosine/1 cross-entropy/1 cross-validated-tuning/1 decomposed/1 descent/1 ditto/1 earlier-prior/1
-entry-sparse/1 epochs/1 everyone/1 ewc/1 exact-solver/1 feature-relevance/1 fed-avg/1 fed-prox/1
+entry-sparse/1 epochs/1 everyone/1 ewc/1 exact-solver/1 feature-relevance/1 fed-avg/1 fed-prox/1 fed-rep/1
 fine-tuning/1 fixed-size/1 ftmrl/1 gaussian/1
 geometric-budget/1 group-sparse/1 groups/1 in-order/1 increment/1 independent/1 joint/1 l2-laplace/1
 least-squares/1
@@ -52,6 +52,7 @@ WORKING_VALUES = {
             "Candidate",
             "Free",
             "LaplaceFit",
+            "Layout",
             "Loop",
             "NetworkRows",
             "OwnRidge",
@@ -166,6 +167,9 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
     ),
     cl.algorithms.Ditto(
         NET, SOLVER, clip=0.5, rounds=3, server=cl.algorithms.ServerMomentum(0.5, 0.25), lam=0.25
+    ),
+    cl.algorithms.FedRep(
+        cl.learners.Module(NET.net, personal=("bias",)), SOLVER, clip=0.5, rounds=3, head=TUNED.solver
     ),
     cl.algorithms.FedAvg(
         NET,

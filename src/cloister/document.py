@@ -45,6 +45,7 @@ TYPES = {
     "cloister/ditto/1": "cloister.algorithms.federated:Ditto",
     "cloister/fed-avg/1": "cloister.algorithms.federated:FedAvg",
     "cloister/fed-prox/1": "cloister.algorithms.federated:FedProx",
+    "cloister/fed-rep/1": "cloister.algorithms.fedrep:FedRep",
     "cloister/ftmrl/1": "cloister.algorithms.meta:FTMRL",
     "cloister/group-sparse/1": "cloister.algorithms.covariance:GroupSparse",
     "cloister/independent/1": "cloister.algorithms.independent:Independent",

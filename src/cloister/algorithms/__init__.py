@@ -21,6 +21,7 @@ from cloister.algorithms.federated import (
     Personalized,
     Position,
 )
+from cloister.algorithms.fedrep import FedRep
 from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning
 from cloister.algorithms.independent import Independent
 from cloister.algorithms.local_noise import LocalNoise
@@ -50,6 +51,7 @@ __all__ = [
     "FeatureRelevance",
     "FedAvg",
     "FedProx",
+    "FedRep",
     "FineTuning",
     "GeometricBudget",
     "GroupSparse",

@@ -13,6 +13,9 @@ algorithm      starts from          held near the public model     ends with
 `Ditto`        the public model     only its own second model      its own second model
 ============== ==================== ============================== =========================
 
+Where a learner has personal parameters, a task starts from the public model with its own beside it, says how
+far the shared ones got, and keeps the others. A penalty holds the shared ones alone.
+
 References
 ----------
 Papers "DPMTL" (Algorithm 1) and "PMTL" (Hu, Wu, Smith, arXiv:2108.12978, Algorithm 1, with a fixed public
