@@ -87,7 +87,7 @@ TYPES = {
     "cloister/classification/1": "cloister.learners.linear.classification:Classification",
     "cloister/convex/1": "cloister.learners.linear.convex:Convex",
     "cloister/cosine/1": "cloister.learners.schedules:Cosine",
-    "cloister/cross-entropy/1": "cloister.learners.network.module:cross_entropy",
+    "cloister/cross-entropy/1": "cloister.learners.network.losses:cross_entropy",
     "cloister/descent/1": "cloister.learners.descent:Descent",
     "cloister/ewc/1": "cloister.learners.network.penalties:EWC",
     "cloister/exact-solver/1": "cloister.learners.descent:ExactSolver",

@@ -67,7 +67,7 @@ class Rows:
 
     def check_labels(self, X: Array, y: Array) -> None:
         """Refuse targets that are no class. Looks at values: for the eyes of whoever holds all rows."""
-        classes = self._classes(X, y)
+        classes = self.classes
         if self.target != Target.CLASS or not len(y):
             return
         if not (np.isfinite(y) & (y == np.floor(y)) & (y >= 0)).all() or (classes and (y >= classes).any()):
@@ -75,9 +75,6 @@ class Rows:
             raise PrivateDataError(
                 f"Targets must be class indexes {due}. Some are not. Recode them, or plan for more classes."
             )
-
-    def _classes(self, X: Array, y: Array) -> int | None:
-        return self.classes
 
     def synthetic(self, X: Array, y: Array) -> Tasks:
         """Return two small tasks of this kind, made up, to try an algorithm on before anything is spent.

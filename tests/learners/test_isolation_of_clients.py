@@ -17,7 +17,7 @@ from cloister.engines import Batched, Local
 from cloister.errors import InputError
 from cloister.learners import EWC, Descent, Module
 from cloister.learners.network.clients import swap_layers
-from cloister.learners.network.module import cross_entropy
+from cloister.learners.network.losses import cross_entropy
 from cloister.learners.network.training import Trainer
 from cloister.mechanisms import Gaussian
 from cloister.tasks import public_seeds

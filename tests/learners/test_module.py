@@ -223,16 +223,38 @@ def test_what_cannot_be_is_refused_when_rows_are_first_seen(why):
         learner.descend(learner.start()[None], block_of(X, y), Descent(0.1), 0)
 
 
+def weights_of(y):
+    return torch.tensor([1.0, 2.0, 4.0])[y.clamp(0, 2)]
+
+
 BAD_LOSSES = {
     "one for all": (
-        nn.CrossEntropyLoss(),
-        r"must return one number an example\. Got shape \(\) for 2\. For classes leave loss= out",
+        lambda out, y: nn.functional.cross_entropy(out, y),
+        r"must return one number an example\. Got shape \(\) for 2\. Write reduction='none'.* nn\.CrossE",
+    ),
+    "several an example": (
+        lambda out, y: out - y[:, None],
+        r"Got shape \(2, 3\) for 2\. Average the rest of an example: \.flatten\(1\)\.mean\(1\)\.",
     ),
     "cannot": (
         lambda out, y: out @ y,
         r"cannot take targets of torch.int64 and shape \(\), tried on the proc",
     ),
     "mixes": (lambda out, y: (out - out.mean(0)).square().sum(1), "The loss mixes examples"),
+    "divides by all weights": (
+        lambda out, y: weights_of(y) * out.square().sum(1) / weights_of(y).sum(),
+        "The loss mixes examples: .* Nothing may average, or add up weights, over rows",
+    ),
+    "fails on outputs": (
+        lambda out, y: nn.functional.binary_cross_entropy(
+            out.sigmoid().mean(1), 0.5 + 0 * y, reduction="none"
+        ),
+        r"The loss fails on an output of nan: .* clamp it first\. For classes",
+    ),
+    "too few axes": (
+        nn.MSELoss(),
+        r"MSELoss compares outputs and targets place by place\. An example has outputs of shape \(3,\)",
+    ),
     "fails": (
         lambda out, y: nn.functional.cross_entropy(out, y, reduction="none"),
         r"The loss fails on a target of -\d+: .* clamp it first\. For classes leave loss= out",
@@ -252,6 +274,15 @@ def test_a_loss_that_could_carry_rows_to_others_is_refused(why):
 def test_a_loss_is_a_function():
     with pytest.raises(InputError, match=r"a function of outputs and targets\. Got 'mse'\. For classes"):
         Module(nn.Linear(4, 3), "mse")
+    with pytest.raises(InputError, match=r"Got the class CrossEntropyLoss: call it, CrossEntropyLoss\(\)"):
+        Module(nn.Linear(4, 3), nn.CrossEntropyLoss)
+    for stops in (nn.BCELoss(), nn.functional.binary_cross_entropy):
+        with pytest.raises(InputError, match=r"without a sigmoid, and write nn\.BCEWithLogitsLoss\(\)"):
+            Module(nn.Linear(4, 1), stops)
+    with pytest.raises(InputError, match=r"Got reduction='sum'\. Leave it out"):
+        Module(nn.Linear(4, 3), nn.MSELoss(reduction="sum"))
+    with pytest.raises(InputError, match=r"A loss has nothing to train here"):
+        Module(nn.Linear(4, 3), nn.Sequential(nn.Linear(3, 3)))
 
 
 def test_a_plan_file_names_a_network_and_is_read_with_that_network_alone():

@@ -5,20 +5,25 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from inspect import isfunction
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from cloister.arrays import A, Array, States
-from cloister.document import type_id
-from cloister.errors import InputError, PlanError
+from cloister.errors import InputError, PlanError, PrivateDataError
 from cloister.learners.descent import Solver, StepSolver, require_solver
 from cloister.learners.learner import ClientLearner, Part
+from cloister.learners.network.losses import (
+    ClassLoss,
+    cross_entropy,
+    describe_loss,
+    number_of_classes,
+    per_example,
+    wrong_targets,
+)
 from cloister.learners.network.minibatches import folds
 from cloister.learners.network.parameters import Layout, frozen_layers, layout_of
 from cloister.learners.network.penalties import Penalty
@@ -26,7 +31,6 @@ from cloister.learners.network.recurrent import is_plain
 from cloister.learners.network.training import LossPerExample, Trainer
 from cloister.learners.network.trials import (
     check_behaviour,
-    check_function,
     check_loss,
     outputs_of,
     runs_stacked,
@@ -36,18 +40,7 @@ from cloister.rows import Rows, Target
 if TYPE_CHECKING:
     from cloister.tasks import Block
 
-__all__ = ["Module", "cross_entropy"]
-
-
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return one cross-entropy an example: outputs are scores of classes, targets their indexes.
-
-    A target that is no class counts as the nearest one: absurd data spoil their own task and stop nobody.
-    """
-    classes = outputs.shape[-1]
-    index = targets if not targets.is_floating_point() else targets.nan_to_num()
-    logs = outputs.log_softmax(-1)  # over the first axis bits would depend on an example's place
-    return F.nll_loss(logs, index.clamp(0, classes - 1).long(), reduction="none")
+__all__ = ["Module"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +54,8 @@ class Module(ClientLearner):
         are the public start of all tasks: initialise it at random, or train it on public data. Its buffers,
         and parameters with ``requires_grad=False``, are public constants, the same for all.
     loss : callable
-        ``loss(outputs, targets)`` returns one loss an example; cross-entropy by default.
+        ``loss(outputs, targets)`` returns one loss an example; cross-entropy by default. One of torch's,
+        such as ``nn.MSELoss()`` or ``nn.CrossEntropyLoss(label_smoothing=0.1)``, is taken example by example.
     personal : tuple of str
         Patterns of the names of parameters that every task trains for itself and keeps at home, such as
         ``("head.*", "*.norm.weight")``; by default all that are trained are shared.
@@ -102,7 +96,7 @@ class Module(ClientLearner):
     tried: dict[object, bool] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_function(self.loss)
+        object.__setattr__(self, "loss", per_example(self.loss))
         _check_layers(self.net)
         _check_parameters(self.net)
         object.__setattr__(self, "layout", layout_of(self.net, self.personal))
@@ -129,7 +123,8 @@ class Module(ClientLearner):
     @property
     def rows(self) -> NetworkRows:
         """Whatever network and loss take when they are tried on synthetic rows."""
-        return NetworkRows(target=Target.CLASS if self.loss is cross_entropy else Target.ANY, learner=self)
+        classes = self.loss is cross_entropy or isinstance(self.loss, ClassLoss)
+        return NetworkRows(target=Target.CLASS if classes else Target.ANY, learner=self)
 
     @property
     def network(self) -> Module:
@@ -205,7 +200,7 @@ class Module(ClientLearner):
             "network": str(self.net),
             "parameters": self.size,
             "start": digest.hexdigest(),
-            "loss": type_id(self.loss) if isfunction(self.loss) else repr(self.loss),
+            "loss": describe_loss(self.loss),
         } | parts
 
     def _rows(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
@@ -244,12 +239,17 @@ class NetworkRows(Rows):
         super().check(X, y)
         self.learner.try_rows(X, y)
 
-    def _classes(self, X: Array, y: Array) -> int | None:
-        """Return the number of scores that the network puts out for a row, where its loss takes classes."""
-        if self.target != Target.CLASS:
-            return None
-        rows = torch.zeros(1, *X.shape[1:], dtype=kind_of(X))
-        return outputs_of(self.learner.net, rows.shape[1:], rows.dtype).shape[-1]
+    def check_labels(self, X: Array, y: Array) -> None:
+        """Refuse targets that the loss is not for. Looks at values: for whoever holds all rows."""
+        loss, classes = self.learner.loss, None
+        if self.target == Target.CLASS:
+            outputs = outputs_of(self.learner.net, torch.Size(X.shape[1:]), kind_of(X))
+            classes = number_of_classes(loss, outputs, y.shape[1:])
+        wrong = wrong_targets(loss, classes, y)
+        if wrong:
+            raise PrivateDataError(
+                f"Targets must be {wrong}. Some are not. Recode them, or plan for more classes."
+            )
 
 
 def _stepwise(solver: Solver) -> StepSolver:

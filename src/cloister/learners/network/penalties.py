@@ -59,11 +59,12 @@ class SymmetrizedKL(NoPenalty):
     beta: float
 
     def term(self, trainer: Trainer, anchor: Stacked, outputs: Tensor, x: Tensor) -> Tensor | None:
-        """Return beta / 2 times the sum over classes of (p - q)(log p - log q)."""
+        """Return beta / 2 times the sum over classes of (p - q)(log p - log q), the mean over positions."""
         ours = outputs.log_softmax(-1)
         with torch.no_grad():
             theirs = trainer.outputs(trainer.spread(anchor, len(x)), x).log_softmax(-1)
-        return self.beta / 2 * ((ours.exp() - theirs.exp()) * (ours - theirs)).sum(-1)
+        each = self.beta / 2 * ((ours.exp() - theirs.exp()) * (ours - theirs)).sum(-1)
+        return each if each.ndim == 2 else each.flatten(2).mean(2)
 
 
 @dataclass(frozen=True)

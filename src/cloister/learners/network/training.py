@@ -70,6 +70,8 @@ class Trainer:
         self.layout = layout_of(self.net, self.personal)
         net = ready(copy.deepcopy(self.net).to(self.device))
         self.net, self.swapped = guard_layers(net), swap_layers(net)
+        if isinstance(self.loss, nn.Module):
+            self.loss = copy.deepcopy(self.loss).to(self.device)
         self.beside = frozen_beside_trained(self.net)
 
     @property

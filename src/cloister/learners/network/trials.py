@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -11,19 +11,16 @@ from torch.func import functional_call, vmap
 
 from cloister.errors import InputError
 from cloister.learners.network.clients import guard_layers, swap_layers
+from cloister.learners.network.losses import REMEDY, number_of_classes
 from cloister.learners.network.parameters import frozen_beside_trained, ready
+from cloister.learners.network.training import LossPerExample
 
-__all__ = ["check_behaviour", "check_function", "check_loss", "outputs_of", "runs_stacked"]
+__all__ = ["check_behaviour", "check_loss", "outputs_of", "runs_stacked"]
 
 Kind = tuple[torch.Size, torch.dtype]
 #: What a row may hold if nobody looked: it must stop no other task.
 ABSURD_FLOATS = (torch.nan, torch.inf, -torch.inf, 1e30)
 ABSURD_CODES = (-(2**62), -1, 2**62)
-#: What to type instead of a loss that is refused; once, whatever is wrong with it first.
-_REMEDY = (
-    "For classes leave loss= out: Module(net) has a cross-entropy of its own. Another loss may be "
-    "lambda outputs, targets: nn.functional.mse_loss(outputs[:, 0], targets, reduction='none')."
-)
 
 
 def check_behaviour(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> None:
@@ -77,39 +74,72 @@ def outputs_of(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     return outputs
 
 
-def check_function(loss: object) -> None:
-    if not callable(loss):
-        raise InputError(f"loss must be a function of outputs and targets. Got {loss!r}. {_REMEDY}")
-
-
-def check_loss(net: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], inputs: Kind, targets: Kind) -> None:
-    """Refuse a loss that mixes examples, or fails on absurd targets."""
+def check_loss(net: nn.Module, loss: LossPerExample, inputs: Kind, targets: Kind) -> None:
+    """Refuse a loss that mixes examples, or fails on absurd outputs or targets."""
     outputs = outputs_of(net, *inputs)
     with torch.no_grad():
         none = torch.zeros(2, *targets[0], dtype=targets[1])
         try:
-            each = loss(outputs, none)
+            each, classes = loss(outputs, none), number_of_classes(loss, outputs, targets[0])
         except Exception as error:
             raise InputError(
                 f"The loss cannot take targets of {targets[1]} and shape {tuple(targets[0])}, tried on the "
-                f"processor with synthetic ones: {error}."
+                f"processor with synthetic ones: {error}"
             ) from error
-        if each.shape != (2,):
+        _check_one_each(each)
+        if classes == 1:
             raise InputError(
-                f"A loss must return one number an example. Got shape {tuple(each.shape)} for 2. {_REMEDY}"
+                "The network puts out one score, and among one class there is nothing to learn. Let it put "
+                "out a score a class, or write loss=nn.BCEWithLogitsLoss() for targets 0 and 1."
             )
-        moved = outputs.clone()
-        moved[0] += torch.arange(moved[0].numel(), dtype=moved.dtype).reshape(moved[0].shape)
-        if not _near(loss(moved, none)[1], each[1]):
-            raise InputError("The loss mixes examples: one row's changed with another. Nothing may average.")
-        for value in _absurd(targets[1]):
-            try:
-                loss(outputs, torch.full_like(none, value))
-            except Exception as error:
-                raise InputError(
-                    f"The loss fails on a target of {value}: {error} A task with such a target would stop "
-                    f"all others, so clamp it first. {_REMEDY}"
-                ) from error
+        for other in _others(outputs):
+            _check_apart(loss, "an output", other, each[1], lambda spoilt: (spoilt, none))
+        for other in _others(none):
+            _check_apart(loss, "a target", other, each[1], lambda spoilt: (outputs, spoilt))
+
+
+def _check_one_each(each: object) -> None:
+    shape = tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__
+    if shape == (2,):
+        return
+    how = "Write reduction='none', not a mean over rows, which are those of all tasks. "
+    if isinstance(shape, tuple) and shape[:1] == (2,):
+        how = "Average the rest of an example: .flatten(1).mean(1). "
+    raise InputError(f"A loss must return one number an example. Got shape {shape} for 2. {how}{REMEDY}")
+
+
+def _others(rows: Tensor) -> Iterator[tuple[float, Tensor]]:
+    """Yield two rows the first of which has changed: to another of its kind, and to absurd ones."""
+    moved = rows.clone()
+    moved[0] += torch.arange(1, moved[0].numel() + 1, dtype=moved.dtype).reshape(moved[0].shape)
+    yield moved[0].flatten()[0].item(), moved
+    for value in _absurd(rows.dtype):
+        spoilt = rows.clone()
+        spoilt[0] = value
+        yield value, spoilt
+
+
+def _check_apart(
+    loss: LossPerExample,
+    what: str,
+    other: tuple[float, Tensor],
+    second: Tensor,
+    given: Callable[[Tensor], tuple[Tensor, Tensor]],
+) -> None:
+    """Refuse a loss of the second row that changes with the first, or fails."""
+    value, rows = other
+    try:
+        found = loss(*given(rows))[1]
+    except Exception as error:
+        raise InputError(
+            f"The loss fails on {what} of {value}: {error} A task with such a row would stop all others, so "
+            f"clamp it first. {REMEDY}"
+        ) from error
+    if not _near(found, second):
+        raise InputError(
+            "The loss mixes examples: one row's changed with another. Nothing may average, or add up "
+            f"weights, over rows, which are those of all tasks. {REMEDY}"
+        )
 
 
 def runs_stacked(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> bool:
