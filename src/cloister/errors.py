@@ -10,6 +10,7 @@
     ├── BillboardError                  a board that is truncated, edited, or does not match its plan
     ├── LedgerError                     a ledger that cannot be opened, read, trusted or written
     ├── StorageError(OSError)           a file that cannot be written, or that another process is writing
+    ├── ClusterError                    actors of a cluster that are lost again and again; a run can go on
     ├── AlgorithmError                  an algorithm broke its contract; names the function and the task
     └── MissingExtraError(ImportError)  an optional dependency is not installed
 
@@ -25,6 +26,7 @@ __all__ = [
     "BillboardError",
     "BudgetError",
     "CloisterError",
+    "ClusterError",
     "InputError",
     "LedgerError",
     "MissingExtraError",
@@ -71,6 +73,10 @@ class LedgerError(CloisterError):
 
 class StorageError(CloisterError, OSError):
     """A file that cannot be written, or that another process is writing; what was whole stays whole."""
+
+
+class ClusterError(CloisterError):
+    """Actors of a cluster that are lost again and again, or do not answer; a run with a journal can go on."""
 
 
 class AlgorithmError(CloisterError):

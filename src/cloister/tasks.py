@@ -307,15 +307,16 @@ class Tasks:
             parts = [part.with_groups(labels) for part in parts]
         return parts[0], parts[1]
 
-    def layout(self, dim: int = 1, per_row: int = 1) -> list[NDArray[np.int64]]:
+    def layout(self, dim: int = 1, per_row: int = 1, among: int | None = None) -> list[NDArray[np.int64]]:
         """Group tasks of similar size into blocks: positions of the tasks of each.
 
         Only tasks of one `block_width` share a block, so that how many rows a task is padded to, and with
         that every bit that is computed for it, does not depend on the sizes of the others. A block's rows fit
         into the caches, and so do `dim` numbers of each of its tasks. `per_row` is how many numbers are
-        computed with every row, where they are more than its features, as a network's parameters are.
+        computed with every row, where they are more than its features, as a network's parameters are. `among`
+        is how many tasks a plan is for, if these are some of them: each is padded as it is among all.
         """
-        features, padded = self._features, self._widths(self.sizes, per_row)
+        features, padded = self._features, self._widths(self.sizes, per_row, among)
         groups = []
         for rows in np.unique(padded):
             index = np.flatnonzero(padded == rows)
@@ -329,8 +330,11 @@ class Tasks:
         seeds: Words | None = None,
         per_row: int = 1,
         groups: Integers | None = None,
+        among: int | None = None,
     ) -> Iterator[Block]:
-        """Iterate over the blocks of a layout for `per_row`: views where nothing need be padded, else copies.
+        """Iterate over the blocks of a layout, made with the same `per_row` and `among`.
+
+        They are views where nothing need be padded, else copies.
 
         `seeds` has each task's own seed, in their order; by default one that follows from its name. `groups`
         has the position of each one's group in a plan; by default they are in none.
@@ -339,12 +343,12 @@ class Tasks:
         if own.shape != self.ids.shape:
             raise InputError(f"There must be one seed a task, for {len(self)} tasks. Got {own.shape}.")
         places = np.full(len(self), NO_GROUP) if groups is None else groups
-        for index in self.layout(per_row=per_row) if layout is None else layout:
-            yield Block(self.ids[index], *self._stack(index, per_row), own[index], places[index])
+        for index in self.layout(per_row=per_row, among=among) if layout is None else layout:
+            yield Block(self.ids[index], *self._stack(index, per_row, among), own[index], places[index])
 
-    def _stack(self, index: NDArray[np.int64], per_row: int) -> tuple[Array, Array, Array]:
+    def _stack(self, index: NDArray[np.int64], per_row: int, among: int | None) -> tuple[Array, Array, Array]:
         sizes, first = self.sizes[index], self.offsets[index]
-        rows = int(self._widths(sizes, per_row).max(initial=0))
+        rows = int(self._widths(sizes, per_row, among).max(initial=0))
         if len(index) and (sizes == rows).all() and (np.diff(index) == 1).all():
             span = slice(first[0], first[0] + rows * len(index))
             return tuple(a[span].reshape(len(index), rows, *a.shape[1:]) for a in self._columns())  # type: ignore[return-value]
@@ -361,8 +365,8 @@ class Tasks:
     def _features(self) -> int:
         return max(1, int(np.prod(self.X.shape[1:])))
 
-    def _widths(self, sizes: Integers, per_row: int) -> Integers:
-        return block_width(sizes, len(self) * max(self._features, per_row))
+    def _widths(self, sizes: Integers, per_row: int, among: int | None) -> Integers:
+        return block_width(sizes, (len(self) if among is None else among) * max(self._features, per_row))
 
     def _columns(self) -> tuple[Array, Array, Array]:
         return self.X, self.y, self.weight

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cloister._lazy import imported
+from cloister.engines.cluster import Cluster
 from cloister.engines.clusters import ClusterRuns, cluster_plans, run_clusters
 from cloister.engines.devices import MultiDevice
 from cloister.engines.local import Local
 from cloister.engines.rounds_only import RoundsOnly
 from cloister.engines.run import Run
+from cloister.engines.shards import Shards
 from cloister.engines.task_stream import TaskStream
 
 if TYPE_CHECKING:
@@ -17,11 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batched",
+    "Cluster",
     "ClusterRuns",
     "Local",
     "MultiDevice",
     "RoundsOnly",
     "Run",
+    "Shards",
     "TaskStream",
     "cluster_plans",
     "run_clusters",

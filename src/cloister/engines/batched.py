@@ -25,6 +25,7 @@ from cloister.channel import finite_rows
 from cloister.doubts import SHARED_DEVICE, Doubt
 from cloister.engines.models import Models
 from cloister.engines.workers import (
+    AnyTasks,
     Coins,
     SavedState,
     Workers,
@@ -37,7 +38,6 @@ from cloister.groups import NO_GROUP
 from cloister.learners.network.module import Module, kind_of
 from cloister.learners.network.training import Precision, Trainer
 from cloister.plan import Plan
-from cloister.roster import Roster
 from cloister.tasks import Block, Tasks, padded_size
 
 __all__ = ["Batched"]
@@ -97,7 +97,7 @@ class Batched:
         return () if alone else (SHARED_DEVICE,)
 
     @contextmanager
-    def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> Iterator[Workers]:
+    def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[Workers]:
         network = plan.algorithm.network
         if network is None:
             raise PlanError(

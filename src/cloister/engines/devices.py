@@ -15,11 +15,9 @@ from cloister.arrays import States, Words
 from cloister.board.billboard import Billboard
 from cloister.doubts import Doubt, merged
 from cloister.engines.models import Models
-from cloister.engines.workers import Coins, Engine, SavedState, Workers, rows_of
+from cloister.engines.workers import AnyTasks, Coins, Engine, SavedState, Workers, rows_of
 from cloister.errors import PlanError
 from cloister.plan import Plan
-from cloister.roster import Roster
-from cloister.tasks import Tasks
 
 __all__ = ["MultiDevice"]
 
@@ -69,7 +67,7 @@ class MultiDevice:
         return merged(*(engine.doubts_of(plan) for engine in self.engines))
 
     @contextmanager
-    def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> Iterator[Workers]:
+    def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[Workers]:
         rows = rows_of(tasks, self)
         shares = deal(len(tasks), min(len(self.engines), len(tasks)))
         with ExitStack() as stack:

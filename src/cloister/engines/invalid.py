@@ -19,10 +19,10 @@ from cloister.arrays import Words
 from cloister.board.billboard import Billboard
 from cloister.doubts import Doubt
 from cloister.engines.devices import SeveralWorkers
-from cloister.engines.workers import Coins, Engine, Workers, rows_of
+from cloister.engines.workers import AnyTasks, Coins, Engine, Workers, rows_of
 from cloister.errors import PrivateDataError
 from cloister.plan import Plan
-from cloister.roster import Name, Roster
+from cloister.roster import Name
 from cloister.tasks import Tasks, check_finite
 
 __all__ = ["ZeroInvalid", "complaints", "invalid_tasks"]
@@ -69,7 +69,7 @@ class ZeroInvalid:
         return self.engine.doubts_of(plan)
 
     @contextmanager
-    def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> Iterator[Workers]:
+    def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[Workers]:
         """Make the engine's own workers of valid rows; tasks with others are never asked."""
         rows = rows_of(tasks, self)
         invalid = invalid_tasks(plan, rows)

@@ -49,12 +49,13 @@ from cloister.board.storage import (
 from cloister.doubts import Doubt
 from cloister.engines.checkpoints import KeptStates
 from cloister.engines.kept_sums import KeptSums
+from cloister.engines.shards import Shards
+from cloister.engines.workers import AnyTasks
 from cloister.errors import BillboardError, InputError, PlanError, StorageError
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import NoiseState
 from cloister.privacy.randomness import KEY_BYTES, Randomness, SeededRandomness, SystemRandomness, source_of
 from cloister.roster import Roster
-from cloister.tasks import Tasks
 
 __all__ = ["FolderJournal", "Journal", "MemoryJournal", "check_same", "journal_folder", "open_journal"]
 
@@ -157,7 +158,7 @@ class Secret:
     version: str
 
     @classmethod
-    def new(cls, tasks: Tasks | Roster, seed: int | None, charged: bool) -> Secret:
+    def new(cls, tasks: AnyTasks, seed: int | None, charged: bool) -> Secret:
         """Draw a key, or take the one of a seed; tie it to the data."""
         source = source_of(seed)
         return cls(
@@ -289,7 +290,7 @@ def journal_folder(journal: object) -> Path:
 def open_journal(
     folder: str | os.PathLike[str] | None,
     plan: Plan,
-    tasks: Tasks | Roster,
+    tasks: AnyTasks,
     seed: int | None,
     charged: bool,
     doubts: tuple[Doubt, ...] = (),
@@ -338,11 +339,14 @@ def open_journal(
             sums.close()
 
 
-def digest_of(tasks: Tasks | Roster, key: bytes) -> str:
+def digest_of(tasks: AnyTasks, key: bytes) -> str:
     """Return a digest of all data, under a key: who does not have the key cannot try data out on it."""
     digest = hashlib.blake2b(key=key, digest_size=32, person=b"cloister data")
     if isinstance(tasks, Roster):  # rows are elsewhere: who holds them answers for them
         return hashlib.blake2b(tasks.fingerprint.encode(), key=key, digest_size=32).hexdigest()
+    if isinstance(tasks, Shards):
+        whole = f"{tasks.roster.fingerprint} {tasks.fingerprint}".encode()
+        return hashlib.blake2b(whole, key=key, digest_size=32, person=b"cloister shards").hexdigest()
     labels = () if tasks.groups is None else (tasks.groups,)
     for array in (tasks.ids, tasks.X, tasks.y, tasks.weight, tasks.offsets, *labels):
         plain = np.ascontiguousarray(array)
@@ -411,7 +415,7 @@ def _remove(folder: Path) -> None:
         folder.rmdir()
 
 
-def check_same(folder: Path, secret: Secret, plan: Plan, tasks: Tasks | Roster, seed: int | None) -> None:
+def check_same(folder: Path, secret: Secret, plan: Plan, tasks: AnyTasks, seed: int | None) -> None:
     """Refuse to go on with anything else than what was begun."""
     path = folder / "plan.toml"
     if not path.exists() or path.read_bytes() != plan.to_toml().encode():

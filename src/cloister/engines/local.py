@@ -20,6 +20,7 @@ from cloister.channel import Channel, finite_rows
 from cloister.doubts import SHARED_DEVICE, Doubt
 from cloister.engines.models import Models
 from cloister.engines.workers import (
+    AnyTasks,
     Coins,
     SavedState,
     Workers,
@@ -29,8 +30,7 @@ from cloister.engines.workers import (
 )
 from cloister.errors import AlgorithmError
 from cloister.plan import Plan
-from cloister.roster import Roster
-from cloister.tasks import QUICK_ELEMENTS, Block, Tasks
+from cloister.tasks import QUICK_ELEMENTS, Block
 
 __all__ = ["Local", "named"]
 
@@ -59,10 +59,10 @@ class Local:
         return () if plan.algorithm.network is None else (SHARED_DEVICE,)
 
     @contextmanager
-    def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> Iterator[Workers]:
+    def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[Workers]:
         rows, per_row = checked_rows(plan, tasks, self), 1 if plan.algorithm.network is None else plan.widest
-        layout = rows.layout(plan.widest, per_row)
-        blocks = list(rows.blocks(layout, seeds, per_row, group_positions(plan, rows)))
+        layout = rows.layout(plan.widest, per_row, plan.n_tasks)
+        blocks = list(rows.blocks(layout, seeds, per_row, group_positions(plan, rows), plan.n_tasks))
         quick = 1 + rows.X.size // QUICK_ELEMENTS  # more threads than that would wait for each other
         with _pool(min(len(blocks), quick), self.threads) as each:
             yield _LocalWorkers(plan, layout, blocks, each)

@@ -13,10 +13,8 @@ from cloister.arrays import States, Words
 from cloister.board.billboard import Billboard
 from cloister.doubts import Doubt
 from cloister.engines.devices import SeveralWorkers
-from cloister.engines.workers import Engine, Workers
+from cloister.engines.workers import AnyTasks, Engine, Workers
 from cloister.plan import Plan
-from cloister.roster import Roster
-from cloister.tasks import Tasks
 
 __all__ = ["RoundsOnly"]
 
@@ -41,7 +39,7 @@ class RoundsOnly:
         return self.engine.doubts_of(plan)
 
     @contextmanager
-    def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> Iterator[Workers]:
+    def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[Workers]:
         with self.engine.workers(plan, tasks, seeds) as workers:
             yield _Unfinished([workers], [np.arange(len(tasks))])
 

@@ -21,8 +21,9 @@ from cloister.engines.checkpoints import CheckpointedWorkers, check_seconds
 from cloister.engines.curator import Curator, Progress, check_ledger, check_price
 from cloister.engines.journal import open_journal
 from cloister.engines.local import Local
+from cloister.engines.shards import Shards
 from cloister.engines.trial import try_plan
-from cloister.engines.workers import Engine, check_groups, group_positions
+from cloister.engines.workers import AnyTasks, Engine, check_groups, group_positions
 from cloister.errors import InputError, PlanError, check_one_owner
 from cloister.ledger import Ledger
 from cloister.plan import Plan
@@ -166,7 +167,7 @@ def _joined(path: Path) -> Roster:
 
 def run(
     plan: Plan,
-    tasks: Tasks | Roster,
+    tasks: AnyTasks,
     *,
     random_state: int | None = None,
     ledger: Ledger | None = None,
@@ -183,14 +184,15 @@ def run(
     ----------
     plan : Plan
         Calibrated, or with `NoNoise()`.
-    tasks : Tasks or Roster
-        As many as the plan says. A roster, names without rows, is for engines whose tasks are elsewhere: they
-        keep rows, seeds, models and, where tasks are sampled independently, their coins.
+    tasks : Tasks, Shards or Roster
+        As many as the plan says. Shards, whose rows are read by who computes on them, are for `Cluster`. A
+        roster, names without rows, is for engines whose tasks are elsewhere: they keep rows, seeds, models
+        and, where tasks are sampled independently, their coins.
     random_state : int, optional
         Makes the run reproducible and INSECURE: whoever knows the seed can subtract the noise.
     ledger : Ledger, optional
         Charged for the whole run before anything leaves a task; refuses a run it cannot afford.
-    engine : Local or Batched
+    engine : Local, Batched or Cluster
         Where and how tasks are computed on: NumPy on the processor by default.
     progress : callable, optional
         Called after each round with a `Posted`: rounds done and in all, the release, its noise and its norm.
@@ -222,8 +224,8 @@ def run(
     check_ledger(ledger)
     check_price(plan)
     check_groups(plan, roster)
-    if isinstance(tasks, Tasks):
-        try_plan(plan, tasks)
+    if not isinstance(tasks, Roster):
+        try_plan(plan, tasks.shape if isinstance(tasks, Shards) else tasks)
     doubts = engine.doubts_of(plan)
     with open_journal(journal, plan, tasks, seed, ledger is not None, doubts, apart) as kept:
         if resumed is not None and not kept.fresh:
@@ -274,7 +276,7 @@ def seed_of(random_state: object) -> int | None:
 def replay(
     plan: Plan,
     board: Billboard,
-    tasks: Tasks,
+    tasks: Tasks | Shards,
     *,
     coins: Participation | NDArray[np.bool_] | None = None,
     seeds: Words | None = None,
@@ -289,7 +291,7 @@ def replay(
     ----------
     plan, board : Plan, Billboard
         The public part of a run; of a stream of tasks (`InOrder`) as far as it has come.
-    tasks : Tasks
+    tasks : Tasks or Shards
         One task or many; their number need not be the plan's. Where the plan knows public groups, one with a
         label gets the model of its group, one without the model that all tasks have in common.
     coins : Participation or bool array of shape (rounds, tasks), optional
@@ -308,7 +310,7 @@ def replay(
         )
     count = len(tasks.roster)
     took_part = Participation.always(count, len(plan.rounds)) if coins is None else coins
-    own = public_seeds(tasks.ids) if seeds is None else seeds
+    own = public_seeds(np.array(tasks.roster.names)) if seeds is None else seeds
     with engine.workers(plan, tasks, own) as workers:
         workers.start(board.before(0))
         for t in range(board.rounds):

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from cloister.arrays import Integers, States, Words
 from cloister.board.billboard import Billboard
 from cloister.doubts import Doubt
+from cloister.engines.shards import Shards
 from cloister.errors import AlgorithmError, InputError
 from cloister.groups import NO_GROUP
 from cloister.plan import Plan
@@ -26,6 +27,7 @@ from cloister.roster import Roster
 from cloister.tasks import Tasks
 
 __all__ = [
+    "AnyTasks",
     "Coins",
     "Engine",
     "GridRows",
@@ -38,6 +40,8 @@ __all__ = [
     "rows_of",
 ]
 
+#: All tasks of a run: with their rows, in shards whose rows are read elsewhere, or of others, by name.
+AnyTasks: TypeAlias = Tasks | Shards | Roster
 #: Which tasks take part in a round.
 Coins: TypeAlias = NDArray[np.bool_]
 
@@ -124,25 +128,31 @@ class Engine(Protocol):
     def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
         """Return what computing a plan there takes away from its guarantee."""
 
-    def workers(self, plan: Plan, tasks: Tasks | Roster, seeds: Words) -> AbstractContextManager[Workers]:
+    def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> AbstractContextManager[Workers]:
         """Make the workers of a run, and refuse a plan or tasks that they cannot compute on.
 
-        Engines in this process get rows, and each task's seed for its local randomness. Engines whose tasks
-        are elsewhere get a roster and an empty array: each task has a seed of its own.
+        Engines in this process get rows, and each task's seed for its local randomness; those of one operator
+        whose rows are read elsewhere get shards, and the seeds. Engines whose tasks are others' get a roster
+        and an empty array: each task has a seed of its own.
         """
 
 
-def rows_of(tasks: Tasks | Roster, engine: object) -> Tasks:
-    """Return the tasks with their rows; refuse a roster, which has none."""
+def rows_of(tasks: AnyTasks, engine: object) -> Tasks:
+    """Return the tasks with their rows; refuse what has none here."""
     if isinstance(tasks, Tasks):
         return tasks
+    if isinstance(tasks, Shards):
+        raise InputError(
+            f"{type(engine).__name__} computes on rows that are here, and those of shards are elsewhere. "
+            "Pass engine=Cluster(), or Tasks."
+        )
     raise InputError(
         f"{type(engine).__name__} computes on the rows of tasks, and a roster has none. Pass Tasks, or an "
         "engine whose tasks are elsewhere."
     )
 
 
-def checked_rows(plan: Plan, tasks: Tasks | Roster, engine: object) -> Tasks:
+def checked_rows(plan: Plan, tasks: AnyTasks, engine: object) -> Tasks:
     """Return the tasks with their rows; refuse targets that are no class, to the operator alone."""
     rows = rows_of(tasks, engine)
     if plan.algorithm.rows is not None:
@@ -150,7 +160,7 @@ def checked_rows(plan: Plan, tasks: Tasks | Roster, engine: object) -> Tasks:
     return rows
 
 
-def group_positions(plan: Plan, tasks: Tasks | Roster) -> Integers:
+def group_positions(plan: Plan, tasks: AnyTasks) -> Integers:
     """Return the position of each task's public group in the plan: -1 for those without a label.
 
     A label that names none of the plan's groups is refused.

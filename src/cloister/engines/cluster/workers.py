@@ -1,0 +1,218 @@
+"""The workers of a cluster, on the driver's side: it has names, coins, seeds and the board, and gets sums."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cloister.arrays import Array, States, Words
+from cloister.board.billboard import Billboard
+from cloister.channel import GRID, Channel
+from cloister.engines.cluster.actors import Actors, Holder
+from cloister.engines.cluster.model_files import ModelFile
+from cloister.engines.cluster.shard import Missed, packed, unpacked
+from cloister.engines.curator import Progress
+from cloister.engines.models import Models
+from cloister.engines.shards import Shards, names_digest
+from cloister.engines.workers import Coins, SavedState
+from cloister.errors import ClusterError
+from cloister.plan import Plan
+
+__all__ = ["ClusterWorkers"]
+
+#: How far floating-point sums may be beyond what their exact values can be.
+ROUNDING = 1 + 1e-6
+
+
+@dataclass(eq=False)
+class ClusterWorkers:
+    """All shards of a run, held by actors.
+
+    A shard that has not been told of the last rounds, because it was read again or because a run goes on, is
+    told of them when it is next asked: `start` and `listen` only note what there is to tell.
+
+    Parameters
+    ----------
+    plan, shards, seeds : Plan, Shards, uint64 array
+        What is run, over which tasks, each with its own seed.
+    models : Path, optional
+        Where models go, one file a shard; without, they come back.
+    away : bool
+        Whether models that would come back are not made at all.
+    progress : callable
+        Called with (shards done, shards in all).
+    """
+
+    plan: Plan
+    shards: Shards
+    seeds: Words
+    models: Path | None
+    away: bool
+    progress: Progress
+    actors: Actors = field(init=False)
+    board: Billboard | None = field(default=None, init=False)
+    #: The coins of each round; how many rounds each shard was told of; and what they went on from.
+    past: list[bytes | None] = field(default_factory=list, init=False)
+    rounds: dict[int, int] = field(default_factory=dict, init=False)
+    saved: SavedState | None = field(default=None, init=False)
+    base: int | None = field(default=-1, init=False)
+
+    def __post_init__(self) -> None:
+        self.names, self.labels = np.array(self.shards.roster.names), self.shards.groups
+
+    def read(self, actors: Actors, count: int) -> None:
+        """Start so many actors, and let each read its share of the shards; nothing is computed yet."""
+        self.actors = actors
+        shards = range(len(self.shards.positions))
+        actors.start([list(shards[first::count]) for first in range(count)], self._counting())
+
+    def open(self, holder: Holder, numbers: list[int]) -> Any:
+        """Let an actor read the rows of one shard, which then knows nothing but what it goes on from."""
+        (number,) = numbers
+        self.rounds[number] = -1 if self.base is None else self.base
+        at = self.shards.positions[number]
+        labels = None if self.labels is None else self.labels[at]
+        names, part = names_digest(self.names[at]), self.shards.part(number)
+        return holder.handle.open.remote(
+            number, part, names, labels, self.seeds[at], self._saved_part(number)
+        )
+
+    def start(self, board: Billboard) -> None:
+        self.board = board
+
+    def listen(self, board: Billboard, coins: Coins) -> None:
+        self._note(board, coins)
+
+    def collect(self, board: Billboard, coins: Coins) -> Array:
+        self._note(board, coins)
+        t, sums = board.rounds, {}
+
+        def call(holder: Holder, numbers: list[int]) -> Any:
+            told = self._news(holder), self._missed(numbers, t), self._dealt(self.past[t], numbers)
+            return holder.handle.collect.remote(numbers, *told)
+
+        def done(numbers: list[int], found: Array) -> None:
+            count = sum(len(self.shards.positions[number]) for number in numbers)
+            self._check(self.plan.algorithm.channel(board), found, count)
+            sums[min(numbers)] = found
+            self.rounds |= dict.fromkeys(numbers, t + 1)
+
+        self.actors.ask(call, done)
+        return np.asarray(sum(sums[first] for first in sorted(sums)))
+
+    def finish(self, board: Billboard, folder: Path | None = None) -> States:
+        self.board = board
+        if self.away and self.models is None:
+            return {}
+        gathered, count = Models(len(self.names), folder), self._counting()
+
+        def call(holder: Holder, numbers: list[int]) -> Any:
+            file = None if self.models is None else ModelFile(self.models, numbers[0])
+            return holder.handle.finish.remote(numbers[0], *self._told(holder, numbers[0]), file)
+
+        def done(numbers: list[int], found: States | None) -> None:
+            self.rounds[numbers[0]] = len(self.past)
+            if found is not None:
+                gathered.put(self.shards.positions[numbers[0]], found)
+            count()
+
+        self.actors.ask_each(call, done)
+        return gathered.arrays()
+
+    def rejected(self) -> int:
+        counts: list[int] = []
+
+        def call(holder: Holder, numbers: list[int]) -> Any:
+            missed = self._missed(numbers, len(self.past))
+            return holder.handle.rejected.remote(numbers, self._news(holder), missed)
+
+        def done(numbers: list[int], found: int) -> None:
+            self.rounds |= dict.fromkeys(numbers, len(self.past))
+            counts.append(found)
+
+        self.actors.ask(call, done)
+        return sum(counts)
+
+    def save_state(self) -> SavedState:
+        states, counts = Models(len(self.names)), []
+
+        def call(holder: Holder, numbers: list[int]) -> Any:
+            return holder.handle.save_state.remote(numbers[0], *self._told(holder, numbers[0]))
+
+        def done(numbers: list[int], found: SavedState) -> None:
+            self.rounds[numbers[0]] = len(self.past)
+            states.put(self.shards.positions[numbers[0]], found.states)
+            counts.append(found.rejected)
+
+        self.actors.ask_each(call, done)
+        return SavedState(states.arrays(), sum(counts))
+
+    def restore_state(self, saved: SavedState) -> None:
+        self.saved, self.base = saved, None
+
+        def call(holder: Holder, numbers: list[int]) -> Any:
+            return holder.handle.restore_state.remote(numbers[0], self._saved_part(numbers[0]))
+
+        self.actors.ask_each(call, lambda numbers, found: None)
+
+    def _note(self, board: Billboard, coins: Coins) -> None:
+        """Note who takes part in the coming round, so that a shard can be told of it at any time."""
+        t, self.board = board.rounds, board
+        if self.base is None:  # after how many rounds the states were saved that shards go on from
+            self.base, self.past = t, [None] * t
+            self.rounds = dict.fromkeys(self.rounds, t)
+        assert t <= len(self.past)
+        self.past[t:] = [packed(coins)]
+
+    def _told(self, holder: Holder, number: int) -> tuple[list[bytes], Missed]:
+        return self._news(holder), self._missed([number], len(self.past))[number]
+
+    def _news(self, holder: Holder) -> list[bytes]:
+        """Return the records that an actor was not sent."""
+        assert self.board is not None
+        start, holder.records = holder.records, max(holder.records, len(self.board.records))
+        return [self.board.record_bytes(number) for number in range(start, holder.records)]
+
+    def _missed(self, numbers: Sequence[int], rounds: int) -> dict[int, Missed]:
+        """Return the rounds, of so many, that shards were not told of."""
+        firsts = {number: max(0, self.rounds[number]) for number in numbers}
+        coins: dict[int, list[bytes | None]] = {number: [] for number in numbers}
+        for t in range(min(firsts.values(), default=rounds), rounds):
+            for number, own in self._dealt(self.past[t], [n for n in numbers if firsts[n] <= t]).items():
+                coins[number].append(own)
+        return {number: Missed(self.rounds[number], tuple(coins[number])) for number in numbers}
+
+    def _dealt(self, coins: bytes | None, numbers: Sequence[int]) -> dict[int, bytes | None]:
+        """Return each shard's part of a round's coins."""
+        if coins is None:
+            return dict.fromkeys(numbers)
+        whole = unpacked(coins, len(self.names))
+        return {number: packed(whole[self.shards.positions[number]]) for number in numbers}
+
+    def _saved_part(self, number: int) -> SavedState | None:
+        if self.saved is None:
+            return None
+        at = self.shards.positions[number]
+        rows = {name: array[at] for name, array in self.saved.states.items()}
+        return SavedState(rows, 0 if number else self.saved.rejected)
+
+    def _counting(self) -> Callable[[], None]:
+        numbers = itertools.count(1)
+        return lambda: self.progress(next(numbers), len(self.shards.positions))
+
+    def _check(self, channel: Channel, total: Array, count: int) -> None:
+        """Refuse a sum that so many clipped messages cannot have."""
+        weights, degrees = channel.lift.weights(channel.dim)
+        exact = self.plan.mechanism.exact
+        most = count * (GRID**degrees if exact else ROUNDING * np.abs(weights))
+        right = total.shape == degrees.shape and total.dtype == (np.int64 if exact else np.float64)
+        if not right or not (np.abs(total) <= most).all():
+            raise ClusterError(
+                "The sum of an actor is none that its tasks can have made, and is not used. See that every "
+                "machine of the cluster has the same cloister, then do the same again."
+            )

@@ -1,0 +1,54 @@
+"""One session of Ray for the tests of a process, and engines whose actors are killed on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+ray = pytest.importorskip("ray", reason="needs the extra ray")
+
+
+@contextmanager
+def started(cpus: int = 4) -> Iterator[Any]:
+    """Start Ray on this machine: a small store, and as many actors as tests ask for."""
+    ray.init(
+        address="local",
+        num_cpus=cpus,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="error",
+        object_store_memory=10**8,
+    )
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+@dataclass(frozen=True)
+class Killing:
+    """An engine of actors, of which some are killed before some rounds: (round, which of them)."""
+
+    engine: Any
+    kills: tuple[tuple[int, int], ...]
+
+    def doubts_of(self, plan):
+        return self.engine.doubts_of(plan)
+
+    @contextmanager
+    def workers(self, plan, tasks, seeds):
+        with self.engine.workers(plan, tasks, seeds) as workers:
+            collect = workers.collect
+
+            def killing(board, coins):
+                for t, which in self.kills:
+                    if t == board.rounds:
+                        ray.kill(workers.actors.holders[which].handle)
+                return collect(board, coins)
+
+            workers.collect = killing
+            yield workers
