@@ -43,7 +43,7 @@ class MultiDevice:
 
     Examples
     --------
-    >>> from cloister import run
+    >>> from cloister import Plan, Tasks, run
     >>> from cloister.algorithms import MeanRegularized
     >>> from cloister.engines import Local
     >>> from cloister.learners import LeastSquares

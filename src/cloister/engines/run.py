@@ -240,7 +240,7 @@ def run(
             except (InputError, PlanError):  # it may not take place, and nothing was recorded
                 kept.discard()
                 raise
-            if kept.states is not None:
+            if kept.states is not None and isinstance(tasks, Tasks):  # else states stay where rows are
                 on_disk = kept.posted.before(kept.kept)
                 workers = CheckpointedWorkers(workers, kept.states, on_disk, kept.every, seconds)
             workers.start(kept.posted.before(0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,6 @@ from cloister.engines.cluster.actors import Actors
 from cloister.engines.cluster.held import HeldShards
 from cloister.engines.cluster.session import session
 from cloister.engines.cluster.workers import ClusterWorkers
-from cloister.engines.curator import Progress
 from cloister.engines.local import Local
 from cloister.engines.workers import AnyTasks, Engine, Workers
 from cloister.errors import InputError, PlanError
@@ -76,7 +75,7 @@ class Cluster:
     memory: int = 1 << 30
     shards: int | None = None
     models: str | os.PathLike[str] | None = None
-    progress: Progress | None = None
+    progress: Callable[[int, int], None] | None = None
 
     def __post_init__(self) -> None:
         if self.actors < 1 or (self.shards is not None and self.shards < 1):

@@ -16,7 +16,6 @@ from cloister.channel import GRID, Channel
 from cloister.engines.cluster.actors import Actors, Holder
 from cloister.engines.cluster.model_files import ModelFile
 from cloister.engines.cluster.shard import Missed, packed, unpacked
-from cloister.engines.curator import Progress
 from cloister.engines.models import Models
 from cloister.engines.shards import Shards, names_digest
 from cloister.engines.workers import Coins, SavedState
@@ -53,7 +52,7 @@ class ClusterWorkers:
     seeds: Words
     models: Path | None
     away: bool
-    progress: Progress
+    progress: Callable[[int, int], None]
     actors: Actors = field(init=False)
     board: Billboard | None = field(default=None, init=False)
     #: The coins of each round; how many rounds each shard was told of; and what they went on from.
@@ -138,8 +137,8 @@ class ClusterWorkers:
         self.actors.ask(call, done)
         return sum(counts)
 
-    def save_state(self) -> SavedState:
-        states, counts = Models(len(self.names)), []
+    def save_state(self, folder: Path | None = None) -> SavedState:
+        states, counts = Models(len(self.names), folder), []
 
         def call(holder: Holder, numbers: list[int]) -> Any:
             return holder.handle.save_state.remote(numbers[0], *self._told(holder, numbers[0]))
