@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from cloister.errors import InputError, PlanError
@@ -56,6 +57,12 @@ class Network(Protocol):
     @property
     def personal(self) -> tuple[str, ...]:
         """Patterns of the names of parameters that stay at home."""
+
+    def module(self, coef: Array) -> Any:
+        """Return the network with one task's flat parameters."""
+
+    def save(self, path: Path, coef: Array, facts: Mapping[str, str], *, private: bool) -> Path:
+        """Write the network with one task's flat parameters to a file, with facts about them."""
 
 
 class Algorithm(ABC):

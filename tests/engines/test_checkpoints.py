@@ -160,6 +160,13 @@ def of_other_data(folder):
     shutil.copy(folder.with_name("other") / "states", folder / "states")
 
 
+def of_another_plan(folder):
+    """The same seed, data and states; only the board differs."""
+    other = replace(PLAN, algorithm=replace(PLAN.algorithm, lam=0.2))
+    begin(folder.with_name("other"), plan=other)
+    shutil.copy(folder.with_name("other") / "states", folder / "states")
+
+
 WRONG = {
     **{f"byte {at}": flipped(at) for at in (0, 0.03, 0.1, 0.2, 0.5, 0.97, 1)},
     "empty": lambda folder: (folder / "states").write_bytes(b""),
@@ -168,6 +175,7 @@ WRONG = {
     "gone": lambda folder: (folder / "states").unlink(),
     "another key": of_another_key,
     "other data": of_other_data,
+    "another plan": of_another_plan,
     "newer than the board": board_cut,
 }
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import States, Words
+from cloister.algorithm import Network
+from cloister.arrays import Array, States, Words
 from cloister.board.billboard import Billboard
 from cloister.board.storage import make_folder, write_file
 from cloister.engines.checkpoints import CheckpointedWorkers, check_seconds
@@ -150,6 +151,45 @@ class Run:
         if not len(found):
             raise InputError(f"There is no task {task!r} in this run.")
         return {name: array[found[0]] for name, array in models.items()}
+
+    def network(self, task: object) -> Any:
+        """Return one task's own network, a torch module that is ready to be used. Give it to it alone."""
+        return self._learner.module(self.model(task)["coef"])
+
+    def public_network(self) -> Any:
+        """Return the public network, that of a task without rows, as a torch module: from the board alone.
+
+        Parameters that tasks keep to themselves are as at the public start.
+        """
+        return self._learner.module(self._public_coef)
+
+    def export(self, task: object, path: str | os.PathLike[str]) -> Path:
+        """Write one task's own network to a file that you alone can read, to be handed to that task alone.
+
+        It is its state_dict, as safetensors, without pickle: ``learner.load(path)`` reads it, and torch does.
+        """
+        facts = {"task": str(task_name(task)), **self._facts}
+        return self._learner.save(Path(path), self.model(task)["coef"], facts, private=True)
+
+    def export_public(self, path: str | os.PathLike[str]) -> Path:
+        """Write the public network to a file, in the form of `export`. It follows from the board alone."""
+        return self._learner.save(Path(path), self._public_coef, self._facts, private=False)
+
+    @property
+    def _learner(self) -> Network:
+        found = self.plan.algorithm.network
+        if found is None:
+            raise InputError(f"{type(self.plan.algorithm).__name__} trains no network here. Use model(task).")
+        return found
+
+    @property
+    def _public_coef(self) -> Array:
+        coef: Array = self.plan.algorithm.newcomer(self.board)["coef"][0]
+        return coef
+
+    @property
+    def _facts(self) -> dict[str, str]:
+        return {"plan": self.plan.fingerprint, "head": self.board.head.hex()}
 
     def own_seed(self, task: object) -> Words:
         """Return the seed of one task's local randomness, for its `replay` at home. Give it to it alone."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
@@ -34,6 +37,14 @@ from cloister.learners.network.trials import (
     check_loss,
     outputs_of,
     runs_stacked,
+)
+from cloister.learners.network.weights import (
+    NetworkFile,
+    digest_of,
+    flatten,
+    module_of,
+    read_network,
+    write_network,
 )
 from cloister.rows import Rows, Target
 
@@ -185,6 +196,44 @@ class Module(ClientLearner):
         inputs, targets = (self._tensor(array[None, :0]) for array in (X, y))
         self._try(inputs)
         check_loss(self.net, self.loss, *((x.shape[2:], x.dtype) for x in (inputs, targets)))
+
+    def module(self, coef: Array) -> nn.Module:
+        """Return the network with these flat parameters: a copy, frozen layers in evaluation mode.
+
+        As private as the parameters are: a task's own is for that task alone.
+        """
+        return module_of(self.net, self.layout, coef)
+
+    def state_dict(self, coef: Array) -> dict[str, Tensor]:
+        """Return flat parameters as torch's ``net.load_state_dict`` takes them: with frozen ones and buffers.
+
+        Examples
+        --------
+        >>> learner = Module(nn.Linear(2, 3))
+        >>> state = learner.state_dict(np.arange(9))
+        >>> list(state), nn.Linear(2, 3).load_state_dict(state), learner.flatten(state).tolist()[:3]
+        (['weight', 'bias'], <All keys matched successfully>, [0.0, 1.0, 2.0])
+        """
+        return self.module(coef).state_dict()
+
+    def flatten(self, state: Mapping[str, Tensor]) -> NDArray[np.float32]:
+        """Return the trained parameters of a state_dict, flat, in the order of a run's models.
+
+        Refused is one of another network, or with other frozen parameters or buffers.
+        """
+        return flatten(self.net, self.layout, state)
+
+    def save(self, path: Path, coef: Array, facts: Mapping[str, str], *, private: bool) -> Path:
+        """Write the network with these parameters as safetensors; see `cloister.engines.Run.export`."""
+        known = {**facts, "network": digest_of(self.net, self.layout)}
+        return write_network(path, self.module(coef), known, private=private)
+
+    def load(self, path: str | os.PathLike[str]) -> NetworkFile:
+        """Read a network that `cloister.engines.Run` has written; refuse one of another network.
+
+        What the network starts from does not matter, but its layers, frozen parameters and buffers do.
+        """
+        return read_network(Path(path), self.net, self.layout)
 
     def file_description(self) -> dict[str, object]:
         """Return what a plan file says about a network: enough to tell it from others, not to build it."""
