@@ -14,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import InputError, MissingExtraError
+from cloister.tables.codebook import Codebook
 from cloister.tables.files import csv_text, read_table, write_csv
 from cloister.tables.reading import is_number
+from cloister.tables.rows import read_rows
 
 
 @pytest.fixture
@@ -83,6 +85,14 @@ def test_csv_as_offices_write_it(table, data: bytes, name: str) -> None:
     assert columns["Schule"].tolist() == ["Müller", "Elm"]
     assert columns["Größe"].tolist() == [1.5, -2]
     assert columns["Datum"].tolist() == ["29.02.2024", "NA"]
+
+
+def test_a_cell_that_is_no_number_is_the_one_that_is_blamed(table) -> None:
+    path = table("a;b\n1,5;1\n3,5;2\n1.234,5;3\n2;4\n", "data.csv")
+    assert read_table(path)["a"].tolist() == ["1.5", "3.5", "1.234,5", "2"]
+    book = Codebook.from_mapping({"a": (0, 9), "b": (0, 9)}, ["a"], target="b")
+    with pytest.raises(InputError, match=r"Column 'a' must .* Data row 3 of data.csv does not\. "):
+        read_rows(path, book, target=True)
 
 
 def test_separators_in_quotes_and_commas_in_comma_files_are_text(table) -> None:
@@ -202,6 +212,18 @@ def test_long_files_are_read_whole(table) -> None:
             "a;b\n1,5;2.5\n",
             "data.csv must have decimal commas or decimal points throughout. Column 'a' has commas and "
             "column 'b' has points. Export it with one of them, and none for thousands.",
+        ),
+        (
+            "a;b\n1,5;x\n2.5;y\n;z\n3;x\n3,5;x\n",
+            "Column 'a' of data.csv must have decimal commas or decimal points throughout. Data row 2 has a "
+            "point, and 2 have a comma. Mend the fewer, and write none for thousands. For the operator "
+            "alone: this tells something about a task's rows.",
+        ),
+        (
+            "a;b\n1.5;x\n2,5;y\n1.5;x\n1.5;x\n2,5;x\n",
+            "Column 'a' of data.csv must have decimal commas or decimal points throughout. Data row 2 has a "
+            "comma (the first of 2 rows), and 3 have a point. Mend the fewer, and write none for thousands. "
+            "For the operator alone: this tells something about a task's rows.",
         ),
         (
             "1,2\n3,4\n",

@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from cloister.arrays import Array
-from cloister.errors import InputError
+from cloister.errors import InputError, PrivateDataError
 from cloister.tables.cells import check_names, check_rows, text_column
 from cloister.tables.reading import is_number, says_missing
 
@@ -150,6 +150,31 @@ class _Csv:
                 f"has commas and column {points!r} has points. Export it with one of them, and none for "
                 "thousands."
             )
+        for name, cells in columns.items():
+            self._check_mark(name, cells)
+
+    def _check_mark(self, name: str, cells: list[str]) -> None:
+        """Refuse a column of numbers some of which have a comma and some a point; name one of the fewer."""
+        with_comma = [row for row, cell in enumerate(cells) if _is_comma_number(cell)]
+        if not with_comma:
+            return
+        with_point = [row for row, cell in enumerate(cells) if "." in cell and is_number(cell)]
+        if with_point and all(map(_may_be_number, cells)):
+            few, many = sorted([(with_comma, "comma"), (with_point, "point")], key=lambda rows: len(rows[0]))
+            raise PrivateDataError(
+                f"Column {name!r} of {self.file.name} must have decimal commas or decimal points throughout. "
+                f"Data row {few[0][0] + 1} has a {few[1]}"
+                + (f" (the first of {len(few[0])} rows)" if len(few[0]) > 1 else "")
+                + f", and {len(many[0])} have a {many[1]}. Mend the fewer, and write none for thousands."
+            )
+
+
+def _is_comma_number(cell: str) -> bool:
+    return "," in cell and _DECIMAL_COMMA.fullmatch(cell) is not None
+
+
+def _may_be_number(cell: str) -> bool:
+    return _DECIMAL_COMMA.fullmatch(cell) is not None or is_number(cell) or says_missing(cell)
 
 
 def _has_commas(cells: list[str]) -> bool:
@@ -180,4 +205,6 @@ def convert(file: Path, cells: list[str], as_text: bool, decimal_comma: bool = F
             return np.array(
                 [math.nan if says_missing(cell) else float(cell.replace(",", ".")) for cell in cells]
             )
+        if decimal_comma:  # what is a number stays one, so that the cells that are none are found
+            cells = [cell.replace(",", ".") if _is_comma_number(cell) else cell for cell in cells]
     return text_column(file, cells)
