@@ -40,7 +40,9 @@ def test_noise_is_found_for_a_risk(work: Path) -> None:
     assert (rare["false_alarms"], rare["detection"]) == (0.01, pytest.approx(0.02, rel=1e-3))
     words = " ".join(ok("account", "run/plan.toml", "--detection", "0.2").split())
     assert "detect it in at most 20 % of cases" in words
-    assert "detection must be above false_alarms" in refused("account", "--detection", "0.01", "--tasks", "9")
+    assert "--detection must be above --false-alarms" in refused(
+        "account", "--detection", "0.01", "--tasks", "9"
+    )
 
 
 def test_one_gaussian_sum_has_the_exact_price() -> None:

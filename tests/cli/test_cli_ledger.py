@@ -112,7 +112,7 @@ def test_what_is_refused_is_one_sentence(ledger, plan, tmp_path):
     assert "There is no plan file" in refused("charge", ledger, tmp_path / "none.toml")
     assert "at most 200" in refused("show", ledger, "--group", 201)
     assert "--epsilon must be above 0" in refused("create", tmp_path / "x", "--epsilon", 0, "--tasks", 20)
-    assert "--tasks must be above 0" in refused("create", tmp_path / "x", "--epsilon", 1, "--tasks", 0)
+    assert "--tasks must be at least 1" in refused("create", tmp_path / "x", "--epsilon", 1, "--tasks", 0)
     assert "at most 1/20" in refused("create", tmp_path / "x", "--epsilon", 1, "--tasks", 20, "--delta", 0.1)
     assert not (tmp_path / "x").exists()
     for wrong, words in (

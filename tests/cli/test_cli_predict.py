@@ -107,7 +107,7 @@ def test_predict_refuses(work: Path) -> None:
     ok("predict", "bare.csv", "--model", model)
     Path("again.csv").write_text("age,sex,prediction\n12,F,1\n")
     assert "already has a column 'prediction'" in refused("predict", "again.csv", "--model", model)
-    assert "is not a cloister task model" in refused("predict", "bare.csv", "--model", "book.toml")
+    assert "is not the model of a task" in refused("predict", "bare.csv", "--model", "book.toml")
     assert cloister("predict", "run").exit_code == 2
     shutil.copy(model, "run/models/001.json")
     assert "is the model of task '000', and not its file" in refused("predict", "run", "exam.csv")

@@ -43,7 +43,7 @@ def test_what_cannot_be_shown_is_a_sentence(work: Path) -> None:
     assert refused("show", "run/models/007.json", "008").startswith(
         "run/models/007.json is the model of task '007'"
     )
-    assert "is not a cloister task model" in refused("show", "book.toml")
+    assert "is not the model of a task" in refused("show", "book.toml")
     assert refused("summary", "nowhere").startswith("There is no folder nowhere. ")
     assert refused("summary", ".").startswith(". is not the folder of a run: it has no plan.toml.")
     assert refused("summary", "exam.csv").startswith("exam.csv is a file. ")

@@ -70,8 +70,9 @@ def _folder(name: str) -> None:
         (lambda: None, ["--epsilon", "0"], "--epsilon must be above 0 and finite. Got 0. "),
         (lambda: None, ["--epsilon", "-1"], "--epsilon must be above 0 and finite. Got -1. "),
         (lambda: None, ["--epsilon", "nan"], "--epsilon must be above 0 and finite. Got nan. "),
-        (lambda: None, ["--delta", "0.5"], "delta must be at most 1/40: "),
-        (lambda: None, ["--delta", "0"], "delta must be above 0 "),
+        (lambda: None, ["--delta", "0.5"], "--delta must be at most 1/40: "),
+        (lambda: None, ["--delta", "0"], "--delta must be above 0 "),
+        (lambda: None, ["--codebook", "run"], "run is a folder. Name the file of a codebook, "),
         (lambda: None, ["--codebook", "nowhere.toml"], "There is no codebook nowhere.toml. Check the path, "),
         (
             lambda: _folder("exam.csv"),
@@ -116,6 +117,27 @@ def test_a_plan_settles_what_these_options_say(work: Path, option: list[str]) ->
     draft.save("draft.toml")
     if option[0] != "--epsilon":
         assert f"settles {option[0]} itself" in refused(*fit("--plan", "draft.toml", "--epsilon", 1, *option))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["fit", "exam.csv", "--epsilon", "abc"], "--epsilon must be a number."),
+        (["fit", "exam.csv", "--relation", "add"], "--relation: 'add' is not one of 'replace', 'zero_out'."),
+        (["account", "run", "--tasks", "1.5"], "--tasks must be a whole number."),
+        (["audit", "run", "--draws", "10"], "--draws must be at least 1000."),
+        (
+            ["account", "run", "--rate", "1"],
+            "A plan file says --rate itself: only --epsilon or --detection, ",
+        ),
+        (["predict", "exam.csv"], "Give FOLDER and DATA, or DATA and --model FILE."),
+    ],
+)
+def test_what_is_not_understood_is_a_sentence_too(work: Path, arguments: list[str], sentence: str) -> None:
+    result = cloister(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"Error: {sentence}")
+    assert result.stderr.count("\n") == 1
 
 
 def test_one_task_only(work: Path) -> None:

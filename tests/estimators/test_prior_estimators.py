@@ -348,7 +348,7 @@ def test_public_part_and_own_model_through_files(table, fitted, classified, tmp_
     with pytest.raises(InputError, match="There is no model of task 'zzz'"):
         fitted.task_model("zzz")
     (tmp_path / "bad.json").write_text("{}")
-    with pytest.raises(InputError, match="is not a cloister task model"):
+    with pytest.raises(InputError, match="is not the model of a task"):
         TaskModel.load(tmp_path / "bad.json")
 
 

@@ -11,6 +11,7 @@ from cloister.channel import Relation
 from cloister.cli.options import Delta, Json, Neighbours, Types
 from cloister.cli.shell import attach, emit, note, positive, say, show_table
 from cloister.doubts import Doubt, Grade
+from cloister.errors import InputError
 from cloister.privacy.rounding import rounded_up
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def create(
     from cloister.ledger import Ledger
     from cloister.privacy.accounting import default_delta
 
-    positive("--tasks", tasks)
+    if tasks < 1:
+        raise InputError(f"--tasks must be at least 1. Got {tasks}.")
     account = Ledger.create(
         ledger,
         population,

@@ -14,8 +14,9 @@ from typing import Any, Never
 
 import typer
 from rich.console import Console
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
+from cloister.cli.words import in_options, usage_sentence
 from cloister.errors import CloisterError, InputError
 
 __all__ = ["Family", "absent", "advance", "attach", "emit", "given", "note", "positive", "say", "show_table"]
@@ -28,37 +29,58 @@ class Family(TyperGroup):
     """A family of commands that reports what cloister refuses as one sentence, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; turn a refusal into its sentence and exit code 1."""
+        """Run a command; turn a refusal into its sentence and exit code 1, or 2 if it was not understood."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # the reader went away: `cloister ... | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
+        except typer.BadParameter as error:
+            if not error.message:  # something is missing: the parser says what, and how it is used
+                raise
+            option = None if error.param is None else max(error.param.opts, key=len)
+            _fail(usage_sentence(error.message, option), code=2)
         except CloisterError as error:
             _fail(str(error))
         except MemoryError:
-            _fail("There is not enough memory for this. Use a machine with more, or fewer columns.")
+            _fail("There is not enough memory for this. Use a machine with more, or ask for less.")
         except OSError as error:
             _fail(f"{error.filename or 'A file'} cannot be used: {error.strerror or error}. Check the path.")
+
+
+class Command(TyperCommand):
+    """A command that says what the library refuses in the words of its own options."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CloisterError as error:
+            _fail(in_options(str(error), _spelled(ctx)))
 
 
 def attach(family: typer.Typer, *commands: Callable[..., None]) -> None:
     r"""Add commands whose help is their docstring; the lines after ``\b`` keep their breaks."""
     for command in commands:
-        family.command(help=cleandoc(command.__doc__ or "").replace(r"\b", "\b"))(command)
+        family.command(cls=Command, help=cleandoc(command.__doc__ or "").replace(r"\b", "\b"))(command)
 
 
 def given(context: typer.Context, *options: str) -> list[str]:
     """Return those of these options that were typed out, as one types them."""
-    spelled = {each.name: max(each.opts, key=len) for each in context.command.params}
+    spelled = _spelled(context)
     sources = {name: context.get_parameter_source(name) for name in options}
     typed = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
     return [spelled[name] for name in typed]
 
 
-def _fail(sentence: str) -> Never:
+def _spelled(context: Any) -> dict[str, str]:
+    """Return each option of a command as one types it, by the name of its parameter."""
+    options = (each for each in context.command.params if each.param_type_name == "option")
+    return {each.name: max(each.opts, key=len) for each in options}
+
+
+def _fail(sentence: str, code: int = 1) -> Never:
     typer.echo(f"Error: {' '.join(sentence.split())}", err=True)
-    raise typer.Exit(1)
+    raise typer.Exit(code)
 
 
 def _console(stderr: bool = False) -> Console:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_
 import math
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -96,6 +97,8 @@ def verify(
     from cloister.tables.folder import require_folder
 
     require_folder(folder)
+    if head is not None and not _is_head(head):
+        raise InputError(f"--head must be 64 hexadecimal digits. Got {_shown(head)}. Copy it whole.")
     seen = _Evidence(folder, head, types or ())
     keys = [key for key in _CHECKS if key != "choice" or seen.chosen]
     checks = [_try(key, seen) for key in keys]
@@ -161,13 +164,13 @@ def _files_as_written(seen: _Evidence) -> str:
 
 def _head_kept(seen: _Evidence) -> str:
     beside = seen.folder / "head.txt"
-    if beside.is_file() and not _same(beside.read_text(encoding="utf-8").strip(), seen.head_found):
+    if beside.is_file() and beside.read_text(encoding="utf-8").strip() != seen.head_found:
         raise BillboardError(f"head.txt has another, and it is {seen.head_found}.")
     if seen.head is None:
         return "none was given to compare with" if beside.is_file() else "there is none to compare with"
-    if _same(seen.head, seen.head_found):
+    if seen.head.lower() == seen.head_found:
         return "it is the one that was given"
-    if _same(seen.head, seen.boards_head):
+    if seen.head.lower() == seen.boards_head:
         return "it is the one that was given, of the board: it covers no other file"
     raise BillboardError(
         f"it is {seen.head_found}, and not the one that was given: this is another run, or files were edited "
@@ -175,14 +178,8 @@ def _head_kept(seen: _Evidence) -> str:
     )
 
 
-def _same(given: str, found: str) -> bool:
-    try:
-        kept = bytes.fromhex(given)
-    except ValueError:
-        kept = b""
-    if len(kept) != 32:
-        raise InputError(f"a head must be 64 hexadecimal digits. Got {_shown(given)}.")
-    return kept.hex() == found
+def _is_head(text: str) -> bool:
+    return re.fullmatch(r"[0-9a-fA-F]{64}", text) is not None
 
 
 def _board_of_plan(seen: _Evidence) -> str:

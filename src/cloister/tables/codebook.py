@@ -216,6 +216,8 @@ class Codebook:
                 f"There is no codebook {path}. Check the path, or write one: `cloister codebook DATA --task "
                 f"COLUMN --target COLUMN -o {path}`."
             ) from None
+        except IsADirectoryError:
+            raise InputError(f"{path} is a folder. Name the file of a codebook, such as book.toml.") from None
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(
                 f"codebook {path} must be readable TOML. Got: {error}. Start a new one."

@@ -258,8 +258,8 @@ def check_free(folder: Path, force: bool) -> None:
         return
     if not force:
         raise InputError(
-            f"{folder} is already there and is left as it is. Choose another folder, or force it (--force, "
-            "force=True)."
+            f"{folder} is already there and is left as it is. Choose another folder, or replace it by "
+            "force=True."
         )
     if not (folder / "plan.toml").is_file() or not (folder / "board").is_file():
         raise InputError(

@@ -210,7 +210,9 @@ class TaskModel:
         except InputError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise InputError(f"{path} is not a cloister task model: {error}.") from None
+            raise InputError(
+                f"{path} is not the model of a task: {error}. Name a file such as exam-run/models/Elm.json."
+            ) from None
 
 
 def no_posterior(weights: Floats) -> Floats:
