@@ -35,6 +35,7 @@ from cloister.engines.workers import (
 )
 from cloister.errors import PlanError
 from cloister.groups import NO_GROUP
+from cloister.learners.network.features import keep_features
 from cloister.learners.network.module import Module, kind_of
 from cloister.learners.network.training import Precision, Trainer
 from cloister.plan import Plan
@@ -109,6 +110,7 @@ class Batched:
             raise PlanError(f'torch sees no graphics card{which} here. Use Batched("cpu") or Local().')
         device = torch.empty(0, device=device).device  # with its number, as tensors there have it
         precision = Precision(self.tf32, self.bf16)
+        network, rows = keep_features(network, rows, device, precision, self.block)
         trainer = Trainer(network.net, network.loss, device, precision, self.compiled, network.personal)
         bound = plan.algorithm.with_network(Module(network.net, network.loss, network.personal, trainer))
         dim = max((c.dim for r in plan.rounds[:1] for c in r.channels), default=0)  # may be several models

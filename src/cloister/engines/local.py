@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.algorithm import Network
 from cloister.arrays import Array, Integers, States, Words
 from cloister.board.billboard import Billboard
 from cloister.channel import Channel, finite_rows
@@ -30,7 +31,7 @@ from cloister.engines.workers import (
 )
 from cloister.errors import AlgorithmError
 from cloister.plan import Plan
-from cloister.tasks import QUICK_ELEMENTS, Block
+from cloister.tasks import QUICK_ELEMENTS, Block, Tasks
 
 __all__ = ["Local", "named"]
 
@@ -60,7 +61,9 @@ class Local:
 
     @contextmanager
     def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[Workers]:
-        rows, per_row = checked_rows(plan, tasks, self), 1 if plan.algorithm.network is None else plan.widest
+        rows, per_row = checked_rows(plan, tasks, self), 1
+        if plan.algorithm.network is not None:
+            (plan, rows), per_row = _on_features(plan, plan.algorithm.network, rows), plan.widest
         layout = rows.layout(plan.widest, per_row, plan.n_tasks)
         blocks = list(rows.blocks(layout, seeds, per_row, group_positions(plan, rows), plan.n_tasks))
         quick = 1 + rows.X.size // QUICK_ELEMENTS  # more threads than that would wait for each other
@@ -130,6 +133,14 @@ class _LocalWorkers:
         rows = ({name: array[index] for name, array in saved.states.items()} for index in self.layout)
         self.states, self.bad = list(rows), saved.rejected
         self.own = [True] * len(self.layout)
+
+
+def _on_features(plan: Plan, network: Network, tasks: Tasks) -> tuple[Plan, Tasks]:
+    """Let a network's frozen body make features of all rows, once; the plan is then for what is left."""
+    from cloister.learners.network.features import keep_features
+
+    rest, rows = keep_features(network, tasks)
+    return (plan if rows is tasks else replace(plan, algorithm=plan.algorithm.with_network(rest))), rows
 
 
 def _listen(

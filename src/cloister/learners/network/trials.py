@@ -15,7 +15,7 @@ from cloister.learners.network.losses import REMEDY, number_of_classes
 from cloister.learners.network.parameters import frozen_beside_trained, ready
 from cloister.learners.network.training import LossPerExample
 
-__all__ = ["check_behaviour", "check_loss", "outputs_of", "runs_stacked"]
+__all__ = ["check_behaviour", "check_loss", "features_of", "outputs_of", "runs_stacked"]
 
 Kind = tuple[torch.Size, torch.dtype]
 #: What a row may hold if nobody looked: it must stop no other task.
@@ -164,6 +164,19 @@ def runs_stacked(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> bool:
     return False
 
 
+def features_of(
+    net: nn.Module, body: nn.Module, rest: nn.Module, shape: torch.Size | tuple[int, ...], dtype: torch.dtype
+) -> Tensor | None:
+    """Return what a body makes of synthetic rows; None if body and rest do not do what the network does."""
+    rows = _synthetic(2, shape, dtype)
+    with torch.no_grad():
+        features = body.cpu()(rows)
+        if not isinstance(features, Tensor) or features.shape[:1] != (2,):
+            return None
+        again, outputs = rest.cpu()(features.clone()), _twin(net)(rows)
+    return features if _near(again, outputs) else None
+
+
 def _check_side_by_side(net: nn.Module, stacked: dict[str, Tensor], rows: Tensor) -> None:
     try:
         vmap(lambda own: functional_call(net, own, (rows,)), randomness="error")(stacked)
@@ -175,7 +188,7 @@ def _twin(net: nn.Module) -> nn.Module:
     return ready(copy.deepcopy(net).cpu())
 
 
-def _synthetic(count: int, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+def _synthetic(count: int, shape: torch.Size | tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Return synthetic rows: zeros where whole numbers are wanted."""
     rows = torch.zeros(count, *shape, dtype=dtype)
     return rows.normal_(generator=torch.Generator().manual_seed(0)) if rows.is_floating_point() else rows

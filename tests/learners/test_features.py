@@ -1,0 +1,216 @@
+"""The frozen prefix of a network: where it ends, that its features are kept, and nothing else changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from networks import Adapted, Pretrained
+from torch import nn
+
+from cloister import Plan, Tasks, adapt, replay, run
+from cloister.algorithms import FedAvg, FedRep, FineTuning, MetaSGD, Personalized
+from cloister.engines import Batched, Local
+from cloister.learners import Descent, Module, Quadratic
+from cloister.learners.network import features
+from cloister.learners.network.features import keep_features, split
+from cloister.mechanisms import NoNoise
+from cloister.sampling import Poisson
+from cloister.tasks import padded_size
+
+#: How far models with features kept may be from those without, in 32 bits.
+TOLERANCE = 1e-5
+
+
+def make_tasks(count=6, seed=0):
+    rng = np.random.default_rng(seed)
+    ids = np.repeat(np.arange(count), rng.integers(2, 12, count))
+    return Tasks.from_arrays(rng.normal(size=(len(ids), 4)), rng.integers(0, 3, len(ids)), ids)
+
+
+TASKS = make_tasks()
+
+
+class Counted(nn.Module):
+    """A frozen layer that counts the rows it has seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 5).requires_grad_(False)
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(len(x))
+        return self.layer(x).tanh()
+
+    def __deepcopy__(self, memo):
+        return self  # so that all copies count together
+
+
+class Parts(nn.Module):
+    """Frozen layers and constants, used in ways that tests choose; `tail` comes before what it follows."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.way = forward
+        self.tail, self.head = nn.Linear(5, 3), nn.Linear(5, 5)
+        self.first, self.second = (nn.Linear(i, 5).requires_grad_(False) for i in (4, 5))
+        self.scale = nn.Parameter(torch.linspace(0.5, 1.0, 5), requires_grad=False)
+
+    def forward(self, x, mask=None):
+        return self.way(self, x) if mask is None else None
+
+
+def in_place(net, x):
+    h = net.first(x)
+    h.relu_()
+    return net.tail(net.head(h))
+
+
+def by_shape(net, x):
+    h = net.second(torch.relu(net.first(x) * net.scale.exp()))
+    return net.tail(net.head(h).view(h.shape[0], -1) * net.scale.exp())
+
+
+#: what a network does: whether it is cut, and the frozen layers that are left in the rest
+WAYS = {
+    "two layers": (lambda net, x: net.tail(net.head(net.second(net.first(x).relu()))), True, set()),
+    "shapes and constants": (by_shape, True, {"scale"}),
+    "frozen ones behind trained ones": (
+        lambda net, x: net.tail(net.second(net.head(net.first(x)))),
+        True,
+        {"second.weight", "second.bias"},
+    ),
+    "a residual of features": (
+        lambda net, x: (lambda h: net.tail(net.head(h) + net.second(h)))(net.first(x)),
+        True,
+        {"second.weight", "second.bias"},
+    ),
+    "a residual of rows": (
+        lambda net, x: net.tail(net.head(net.first(x)) + x.sum(1, keepdim=True)),
+        False,
+        None,
+    ),
+    "a change in place": (in_place, True, set()),
+    "a branch on rows": (
+        lambda net, x: net.tail(net.head(net.first(x) if x.sum() > -1e9 else x)),
+        False,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_network_is_cut_where_the_rest_sees_one_value(way):
+    forward, is_cut, left = WAYS[way]
+    torch.manual_seed(0)
+    net = Parts(forward)
+    found = split(net)
+    assert (found is not None) == is_cut
+    if is_cut:
+        x = torch.randn(3, 4)
+        with torch.no_grad():
+            torch.testing.assert_close(found.rest(found.body(x)), net(x))
+        names = {name: p.requires_grad for name, p in found.rest.named_parameters()}
+        assert {name.removeprefix("net.") for name, is_trained in names.items() if not is_trained} == left
+        trained = [name for name, is_trained in names.items() if is_trained]
+        assert trained == [f"net.{name}" for name, p in net.named_parameters() if p.requires_grad]
+
+
+def test_networks_without_a_frozen_prefix_are_left_alone():
+    for net in (nn.Linear(4, 3), nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3).requires_grad_(False))):
+        assert split(net) is None
+        learner = Module(net)
+        assert keep_features(learner, TASKS) == (learner, TASKS)
+
+
+ENGINES = {"local": Local(), "batched": Batched("cpu", block=2), "alone": Batched("cpu", block=1)}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_body_sees_every_row_once_a_run(engine, monkeypatch):
+    """Padding and a few synthetic rows aside; in every step of every round where features do not fit."""
+    body = Counted()
+    algorithm = FedAvg(Module(nn.Sequential(body, nn.Linear(5, 3))), Descent(0.1), rounds=3)
+    plan, seen = Plan(algorithm, NoNoise(), n_tasks=6), []
+    for most in (features.MOST_BYTES, features.MOST_BYTES, 0):
+        monkeypatch.setattr(features, "MOST_BYTES", most)
+        body.seen.clear()
+        run(plan, TASKS, engine=ENGINES[engine])
+        seen.append(sum(body.seen))
+    _, kept, computed = seen  # in the first the network is tried on synthetic rows
+    once = padded_size(TASKS.sizes).sum()
+    assert once <= kept <= once + 8
+    assert computed >= 3 * once
+
+
+ALGORITHMS = {
+    "FedAvg": lambda learner: FedAvg(
+        learner, Descent(0.3, batch=3), rounds=3, finetune=FineTuning(Descent(0.1), Quadratic(0.1))
+    ),
+    "Personalized": lambda learner: Personalized(learner, Descent(0.3, batch=3), rounds=3),
+    "FedRep": lambda learner: FedRep(learner, Descent(0.3), rounds=2),
+    "MetaSGD": lambda learner: MetaSGD(learner, Descent(0.3, batch=3), rounds=2),
+}
+NETWORKS = {
+    "body": lambda: Module(Pretrained(), personal=("head.bias",)),
+    "adapter": lambda: Module(Adapted(layers=False), personal=("second.A",)),
+    "adapter of layers": lambda: Module(Adapted(layers=True), personal=("second.down.*",)),
+}
+CASES = [("body", name, "batched") for name in ALGORITHMS]
+CASES += [
+    ("body", "FedAvg", "local"),
+    ("adapter", "FedAvg", "batched"),
+    ("adapter of layers", "FedRep", "local"),
+]
+
+
+@pytest.mark.parametrize(("network", "name", "engine"), CASES)
+def test_kept_or_not_models_are_the_same(network, name, engine, monkeypatch):
+    """Run, replay and adapt, to what 32 bits hold; run and replay of one kind to the bit."""
+    torch.manual_seed(1)
+    plan = Plan(ALGORITHMS[name](NETWORKS[network]()), NoNoise(), Poisson(0.5), n_tasks=6)
+    late, found, where = make_tasks(2, seed=3), [], ENGINES[engine]
+    for most in (features.MOST_BYTES, 0):
+        monkeypatch.setattr(features, "MOST_BYTES", most)
+        done = run(plan, TASKS, random_state=0, engine=where)
+        coins, seeds = done.private.coins, done.private.seeds
+        again = replay(plan, done.board, TASKS, coins=coins, seeds=seeds, engine=where)
+        np.testing.assert_array_equal(again["coef"], done.private.models["coef"])
+        own = adapt(plan, done.board, late, engine=where)["coef"]
+        found.append((done.board["mean"], done.private.models["coef"], own))
+    for kept, computed in zip(*found, strict=True):
+        np.testing.assert_allclose(kept, computed, atol=TOLERANCE)
+    assert (np.ptp(found[0][1], axis=0) > 100 * TOLERANCE).any()  # models differ between tasks
+
+
+def test_alone_a_task_has_the_same_features_whoever_else_is_there():
+    """To the last bit, where no two tasks run together, though others' sizes change."""
+    learner = Module(Pretrained())
+    _, every = keep_features(learner, TASKS, together=1)
+    for i in range(6):
+        _, one = keep_features(learner, TASKS.select([i]), together=1)
+        np.testing.assert_array_equal(one.X, every.X[slice(*TASKS.offsets[i : i + 2])])
+    assert every.X.shape == (len(TASKS.X), 5)
+
+
+def test_long_tasks_are_taken_in_pieces(monkeypatch):
+    learner = Module(Pretrained())
+    _, whole = keep_features(learner, TASKS)
+    monkeypatch.setattr(features, "AT_ONCE", 3)
+    _, pieces = keep_features(learner, TASKS)
+    np.testing.assert_allclose(pieces.X, whole.X, atol=1e-6)
+
+
+def test_absurd_codes_stop_nobody():
+    net = nn.Sequential(
+        nn.Sequential(nn.Embedding(5, 4), nn.Flatten()).requires_grad_(False), nn.Linear(8, 3)
+    )
+    codes = np.array([[0, 1], [4, 2], [99, -7]])
+    tasks = Tasks.from_arrays(codes, [0, 1, 2], [0, 0, 1])
+    plan = Plan(FedAvg(Module(net), Descent(0.1), rounds=1), NoNoise(), n_tasks=2)
+    nearest = replace(tasks, X=np.array([[0, 1], [4, 2], [4, 0]]))
+    one, two = (run(plan, part, random_state=0).private.models["coef"] for part in (tasks, nearest))
+    np.testing.assert_array_equal(one, two)
