@@ -18,8 +18,10 @@ from cloister.learners import (
     EWC,
     Adam,
     AdamW,
+    Convex,
     Cosine,
     Descent,
+    LeastSquares,
     Module,
     Nesterov,
     Quadratic,
@@ -27,6 +29,7 @@ from cloister.learners import (
     WarmUp,
 )
 from cloister.learners.descent import MOST_EPOCHS
+from cloister.learners.network import graphs
 from cloister.learners.network.minibatches import minibatches
 from cloister.tasks import local_uniforms, public_seeds
 
@@ -149,6 +152,45 @@ def test_solvers_are_torchs_optimisers(name, solver):
     if solver.max_norm is not None:
         free = learner.descend(start, block, replace(solver, max_norm=None), ROUND)
         assert np.abs(found - free).max() > 1e-3
+
+
+@pytest.mark.parametrize("solver", LIKE_TORCH.values(), ids=LIKE_TORCH)
+def test_a_traced_step_is_every_step(solver, monkeypatch):
+    """As on a graphics card, where the first step is traced, compiled and taken again: to the bit."""
+    learner, block = (
+        Module(build("linear")[0], nn.CrossEntropyLoss(label_smoothing=0.1)),
+        make_block("linear"),
+    )
+    given = own_starts(learner, len(SIZES)), block, solver, ROUND, learner.start(), Quadratic(0.5)
+    plain = learner.descend(*given)
+
+    def traced(loop, inputs):
+        loop.step = graphs._compiled(loop.step)
+        return loop
+
+    monkeypatch.setattr(torch, "compile", lambda program, **_: program)
+    monkeypatch.setattr(learner.trainer, "_program", traced)
+    np.testing.assert_array_equal(learner.descend(*given), plain)
+
+
+def test_convex_losses_are_trained_by_the_same_rules():
+    """Two tasks of least squares by Adam, in 64 bits, each against torch's."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 4))
+    block = next(Tasks.from_list(list(X), list(y)).blocks())
+    solver = Adam(0.1, steps=5, weight_decay=0.2, max_norm=0.5, over_steps=Cosine(5))
+    found = Convex(LeastSquares(3)).descend(np.ones((2, 3)), block, solver, ROUND)
+    for k in range(2):
+        w = torch.ones(3, dtype=torch.float64, requires_grad=True)
+        optimiser = optimiser_of(solver, [w])
+        schedule = schedule_of(solver.over_steps, optimiser)
+        for _ in range(5):
+            optimiser.zero_grad()
+            ((torch.tensor(X[k]) @ w - torch.tensor(y[k])).square().mean() / 2).backward()
+            nn.utils.clip_grad_norm_([w], solver.max_norm)
+            optimiser.step()
+            schedule.step()
+        np.testing.assert_allclose(found[k], w.detach(), rtol=1e-6)
 
 
 def test_step_sizes_of_rounds_are_torchs():

@@ -83,7 +83,7 @@ class ClassLoss(nn.Module):
             return cast(Tensor, self.loss(outputs, targets.to(outputs.dtype)))
         scores = _classes_last(outputs, targets)
         ignored = targets == self.loss.ignore_index
-        index = torch.where(ignored, self.loss.ignore_index, _nearest(targets, scores.shape[-1]))
+        index = _nearest(targets, scores.shape[-1]).masked_fill(ignored, self.loss.ignore_index)
         each: Tensor = self.loss(scores.flatten(0, -2), index.flatten()).reshape(targets.shape)
         if targets.ndim == 1:
             return each
