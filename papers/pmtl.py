@@ -28,6 +28,7 @@ from cloister.algorithms.federated import FedAvg, FedProx, LocalOnly, Personaliz
 from cloister.algorithms.finetuning import FineTuning
 from cloister.arrays import Floats
 from cloister.channel import Relation
+from cloister.curves import over_rounds
 from cloister.engines.local import Local
 from cloister.engines.run import Run, run
 from cloister.engines.workers import Engine
@@ -239,20 +240,12 @@ def epsilon_over_rounds(plan: Plan, rounds: Sequence[int]) -> dict[str, Floats]:
 
 
 def loss_over_rounds(done: Run, tasks: Tasks, rounds: Sequence[int], engine: Engine = LOCAL) -> Floats:
-    """Return the mean over tasks of the training loss that their models had after so many rounds.
+    """Return the mean over tasks of the training loss of their models after so many rounds, in order.
 
     Models come from the board and the tasks' own rows, by replay. What they say of losses is NOT PRIVATE.
     """
-    learner: Any = done.plan.algorithm.learner  # type: ignore[attr-defined]
-    losses = dict.fromkeys(rounds, math.nan)
-    with engine.workers(done.plan, tasks, done.private.seeds) as workers:
-        workers.start(done.board.before(0))
-        for t in range(max(rounds) + 1):
-            if t in losses:
-                losses[t] = _mean_loss(learner, workers.finish(done.board.before(t))["coef"], tasks)
-            if t < max(rounds):
-                workers.listen(done.board.before(t), done.private.coins[t])
-    return np.array([losses[t] for t in rounds])
+    curves = over_rounds(done, tasks, tasks, {}, rounds=rounds, engine=engine)
+    return curves.personal["loss"].mean
 
 
 def figure_2(plan: Plan, tasks: Tasks, *, points: int = 11, seed: int = 0, engine: Engine = LOCAL) -> Figure2:
@@ -390,11 +383,3 @@ def _whole(setting: Setting) -> Descent:
     if solver.steps is not None:
         return replace(solver, steps=solver.steps * rounds)
     return replace(solver, epochs=(solver.epochs or 1) * rounds)
-
-
-def _mean_loss(learner: Any, models: Floats, tasks: Tasks) -> float:
-    layout = tasks.layout()
-    losses = np.empty(len(tasks))
-    for index, block in zip(layout, tasks.blocks(layout), strict=True):
-        losses[index] = learner.losses(models[index], block)
-    return float(losses.mean())
