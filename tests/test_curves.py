@@ -122,6 +122,10 @@ def test_other_engines_and_scores(halves):
     line = run(Plan(MeanRegularized(LeastSquares(3), rounds=2), NoNoise(), n_tasks=M), train)
     assert set(over_rounds(line, train, test).personal) == {"loss"}  # accuracy is of classes
     assert set(over_rounds(line, train, test, {"nmse": nmse}).public) == {"nmse", "loss"}
+    loose = FedAvg(Module(nn.Linear(3, 1), nn.MSELoss()), Descent(lr=0.1), rounds=1)
+    numbers = [replace(part, y=part.y / 2) for part in halves]
+    finished = run(Plan(loose, NoNoise(), n_tasks=M), numbers[0])
+    assert set(over_rounds(finished, *numbers).personal) == {"loss"}
     alone = run(Plan(Independent(Regression(3)), n_tasks=M), train)
     found = over_rounds(alone, train, test, {"nmse": nmse})
     assert (found.rounds.tolist(), found.public) == ([0], {})

@@ -258,7 +258,8 @@ def over_rounds(
     plan, board, algorithm = finished.plan, finished.board, finished.plan.algorithm
     plan.check(board)
     coins, seeds = _own_randomness(finished, tasks)
-    scorer = _Scorer(algorithm, tasks.ids, test, _default_scores(algorithm) if scores is None else scores)
+    chosen = _default_scores(algorithm, test) if scores is None else scores
+    scorer = _Scorer(algorithm, tasks.ids, test, chosen)
     shown = _chosen(rounds, board.rounds)
     one = next(tasks.select([0]).blocks())
     listen = bool(algorithm.init(one, board.before(0)))  # else tasks keep nothing from round to round
@@ -343,9 +344,11 @@ def _public_model(algorithm: Algorithm, board: Billboard) -> States | None:
         return None
 
 
-def _default_scores(algorithm: Algorithm) -> dict[str, Metric]:
-    numbers = algorithm.rows is not None and algorithm.rows.target == Target.NUMBER
-    return {} if numbers else {"accuracy": accuracy}
+def _default_scores(algorithm: Algorithm, test: Tasks) -> dict[str, Metric]:
+    """Return accuracy, where targets are classes: by what the algorithm says, or else by their kind."""
+    target = Target.ANY if algorithm.rows is None else algorithm.rows.target
+    classes = target == Target.CLASS or (target == Target.ANY and test.y.dtype.kind in "biu")
+    return {"accuracy": accuracy} if classes else {}
 
 
 def _own_randomness(finished: Run, tasks: Tasks) -> tuple[Participation, Words]:

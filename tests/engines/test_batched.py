@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -156,7 +157,9 @@ class Stopped(Exception):
     pass
 
 
-def test_a_stopped_run_goes_on_to_the_same_board(tmp_path):
+@pytest.mark.parametrize("checkpoint", [0.0, math.inf])
+def test_a_stopped_run_goes_on_to_the_same_board(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr("cloister.engines.checkpoints.SHARE", 0)
     plan = Plan(PERSONAL, Gaussian(1.0), Poisson(0.6), n_tasks=M)
     whole = models_of(plan)
 
@@ -165,8 +168,9 @@ def test_a_stopped_run_goes_on_to_the_same_board(tmp_path):
             raise Stopped
 
     with pytest.raises(Stopped):
-        run(plan, TASKS, random_state=0, engine=CPU, journal=tmp_path, progress=stop)
+        run(plan, TASKS, random_state=0, engine=CPU, journal=tmp_path, progress=stop, checkpoint=checkpoint)
     assert (tmp_path / "secret").exists()
+    assert (tmp_path / "states").exists() == (checkpoint == 0)
     done = run(plan, TASKS, random_state=0, engine=CPU, journal=tmp_path)
     assert done.board.head == whole.board.head
     np.testing.assert_array_equal(done.private.models["coef"], whole.private.models["coef"])
