@@ -21,6 +21,7 @@ from cloister.errors import InputError, PlanError
 from cloister.groups import Groups
 from cloister.learners import Descent, Module
 from cloister.mechanisms import Gaussian, NoNoise
+from cloister.privacy.candidates import on_processor
 from cloister.privacy.randomness import SeededRandomness
 from cloister.roster import Roster
 from cloister.sampling import Poisson
@@ -171,6 +172,9 @@ class Apart:
     """Tasks in other places, which send rows on the grid in an order of their own, and no label."""
 
     order: np.ndarray = field(default_factory=lambda: np.random.default_rng(1).permutation(M))
+
+    def noise_sampler(self):
+        return on_processor
 
     def doubts_of(self, plan):
         return ()

@@ -15,6 +15,7 @@ from cloister.engines.workers import GridRows, Workers
 from cloister.errors import BillboardError, InputError
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian, Toeplitz
+from cloister.privacy.candidates import on_processor
 from cloister.privacy.randomness import SeededRandomness, SystemRandomness
 from cloister.roster import Roster
 from cloister.sampling import Epochs, FixedSize, Poisson
@@ -137,6 +138,9 @@ class Apart:
     nodes: dict
     seen: list = field(default_factory=list)
     spoil: object = staticmethod(lambda rows: rows)
+
+    def noise_sampler(self):
+        return on_processor
 
     def doubts_of(self, plan):
         return ()

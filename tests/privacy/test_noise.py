@@ -17,7 +17,7 @@ import pytest
 from scipy import integrate, stats
 
 from cloister.errors import PlanError
-from cloister.privacy import gaussian_dp, noise
+from cloister.privacy import candidates, gaussian_dp, noise
 from cloister.privacy.noise import ROUNDING, discrete_gaussian, integer_deviation
 from cloister.privacy.randomness import SeededRandomness
 
@@ -57,18 +57,14 @@ def test_a_wide_one_looks_like_a_gaussian(deviation):
         assert stats.kstest(draws / wrong, "norm").pvalue < 1e-12
 
 
-class Words:
-    """A stream whose first words are given; all bits after them are zeros, or all are ones."""
+class Coins:
+    """A call whose words are given; and a stream all of whose bits are zeros, or ones."""
 
-    def __init__(self, first, second, rest):
-        self.given, self.rest = np.concatenate([first, second]), rest
+    def __init__(self, given, rest):
+        self.given, self.rest = given, rest
 
-    def words(self, count):
-        if self.given is None:
-            return np.full(count, self.rest, dtype=np.uint64)
-        given, self.given = self.given, None
-        assert count >= len(given)
-        return given[:count] if count == len(given) else np.r_[given, np.zeros(count - len(given), np.uint64)]
+    def words(self, first, count=None):
+        return self.given[first : first + count] if count else np.full(first, self.rest, dtype=np.uint64)
 
 
 def decided(first, j, deviation, rest):
@@ -112,14 +108,36 @@ def test_ties_are_decided_as_all_their_bits_say(deviation, rest):
     """One candidate a call, so that what is drawn tells what was decided about it."""
     for first, j in ties(deviation, np.random.default_rng(deviation % 1000)):
         level, keep = decided(first, j, deviation, rest)
-        made = noise._batch(deviation, 1, Words(*np.array([[first], [j << 1]], dtype=np.uint64), rest))
+        coins = Coins(np.array([first, j << 1], dtype=np.uint64), rest)
+        made = noise.settled(candidates.on_processor(coins, 1, deviation), coins, deviation, coins)
         assert made.tolist() == ([level * deviation + j] if keep else [])
+
+
+def test_candidates_do_not_depend_on_how_many_are_looked_at_together(monkeypatch):
+    """Nor do those in doubt: a wide margin leaves many of them."""
+    call = candidates.Call(bytes(range(32)), 3)
+    monkeypatch.setattr(candidates, "DOUBT", 2**27)
+    whole = candidates.on_processor(call, 100_000, 1001)
+    assert len(whole.doubtful) > 1000
+    monkeypatch.setattr(candidates, "DRAWN", 7000)
+    monkeypatch.setattr(candidates, "TOGETHER", 999)
+    parts = candidates.on_processor(call, 100_000, 1001)
+    for name in ("values", "doubtful", "numbers"):
+        np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
+
+
+def test_the_key_stream_is_that_of_the_standard():
+    """RFC 8439, 2.3.2 (its nonce of 96 bits: the counter's upper half and ours)."""
+    key, nonce = bytes(range(32)), int.from_bytes(bytes.fromhex("0000004a00000000"), "little")
+    found = candidates.key_stream(
+        key, nonce, 1 | int.from_bytes(bytes.fromhex("00000009"), "little") << 32, 8
+    )
+    assert found.tobytes().hex().startswith("10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c06803")
 
 
 def test_candidates_in_doubt_are_settled_with_the_right_law(monkeypatch):
     """Leave all in doubt: the slow path alone has the same law."""
-    everything = np.uint64(2**33)
-    monkeypatch.setattr(noise, "DOUBT", everything)
+    monkeypatch.setattr(candidates, "DOUBT", 2**33)
     draws = discrete_gaussian(3, 4000, SeededRandomness(1).stream("noise"))
     assert chi_square(draws, 3) > 1e-5
 
@@ -127,7 +145,7 @@ def test_candidates_in_doubt_are_settled_with_the_right_law(monkeypatch):
 @pytest.mark.parametrize("bits", [8, 32, 200])
 @pytest.mark.parametrize(("p", "q"), [(0, 1), (1, 3), (1, 2**70), (7, 2), (123, 4), (10**6, 10**6 + 1)])
 def test_integer_bounds_of_a_power_hold_and_are_close(p, q, bits):
-    low, high = noise._power(p, q, bits)
+    low, high = candidates.power(p, q, bits)
     with localcontext() as context:
         context.prec = 120
         exact = (-Decimal(p) / Decimal(q)).exp() * 2**bits
@@ -137,9 +155,9 @@ def test_integer_bounds_of_a_power_hold_and_are_close(p, q, bits):
 
 def test_nothing_but_integers_decides():
     """No floating-point literal, true division or float function in what draws."""
-    for name in ("discrete_gaussian", "_batch", "_mask", "_coarse", "_tables", "_exact", "_Uniform"):
+    check(inspect.getsource(candidates))
+    for name in ("discrete_gaussian", "_enough", "settled", "_exact", "_Uniform"):
         check(inspect.getsource(getattr(noise, name)))
-    check(inspect.getsource(noise._power) + "\n" + inspect.getsource(noise._cumulative))
     with pytest.raises(AssertionError):
         check("x = 0.5")
 

@@ -39,6 +39,7 @@ from cloister.learners.network.features import keep_features
 from cloister.learners.network.module import Module, kind_of
 from cloister.learners.network.training import Precision, Trainer
 from cloister.plan import Plan
+from cloister.privacy.candidates import Sampler, on_processor
 from cloister.tasks import Block, Tasks, padded_size
 
 __all__ = ["Batched"]
@@ -78,7 +79,8 @@ class Batched:
     to the last bit*. Where tasks distrust each other so far, take ``block=1`` on a processor.
 
     Messages are clipped and summed on the device, in 64 bits; what is proven of `Channel` holds there, the
-    whole numbers of exact noise included. Noise is drawn by the curator, never on the device.
+    whole numbers of exact noise included. Exact noise is computed on the card for the curator, from the key of the release, and is what the
+    processor would have drawn, bit for bit.
 
     Notes
     -----
@@ -96,6 +98,15 @@ class Batched:
         """None on a processor where every task is a block of its own."""
         alone = self.block == 1 and torch.device(self.device).type == "cpu"
         return () if alone else (SHARED_DEVICE,)
+
+    def noise_sampler(self) -> Sampler:
+        """Return the card if there is one: exact noise of a network takes the processor longer than a round."""
+        device = torch.device(self.device)
+        if device.type != "cuda":
+            return on_processor
+        from cloister.engines.card_noise import CardSampler
+
+        return CardSampler(torch.device("cuda", device.index or 0))
 
     @contextmanager
     def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[Workers]:

@@ -23,6 +23,7 @@ from cloister.errors import AlgorithmError, InputError
 from cloister.ledger import Charge, Ledger
 from cloister.plan import Plan
 from cloister.privacy.all_runs import AllRuns
+from cloister.privacy.candidates import Sampler, on_processor
 from cloister.privacy.events import Cost
 from cloister.privacy.mechanisms import Mechanism, NoiseState
 from cloister.privacy.participation import Participation
@@ -121,6 +122,7 @@ class Curator:
     groups: Integers
     apart: bool = False
     all_runs: AllRuns | None = field(default=None, init=False)
+    sampler: Sampler = on_processor
 
     @cached_property
     def coins(self) -> Participation:
@@ -144,7 +146,7 @@ class Curator:
         the board was synced last: the few posted rounds since are collected once more, and not released.
         """
         plan, posted, board = self.plan, self.journal.posted, self.journal.posted.before(0)
-        state = plan.mechanism.begin(plan.schedule, self.journal.source)
+        state = self._begun()
         remembers = state.rows > 0 and not posted.complete
         kept = self.journal.kept if remembers else posted.rounds
         for t in range(len(plan.rounds)):
@@ -178,12 +180,16 @@ class Curator:
     def noise_state(self) -> NoiseState:
         """Return the noise after all that is posted, where every release is synced before its use."""
         posted = self.journal.posted
-        state = self.plan.mechanism.begin(self.plan.schedule, self.journal.source)
+        state = self._begun()
         for release in posted.releases:
             state.listen(release.value)
         if state.rows and posted.rounds and not posted.complete:
             self.journal.restore(state)
         return state
+
+    def _begun(self) -> NoiseState:
+        source = self.journal.source.sampled_by(self.sampler)
+        return self.plan.mechanism.begin(self.plan.schedule, source)
 
 
 def _summed(plan: Plan, board: Billboard, collected: Any, coins: Coins, groups: Integers) -> Any:

@@ -18,6 +18,7 @@ from cloister.engines.models import Models
 from cloister.engines.workers import AnyTasks, Coins, Engine, SavedState, Workers, rows_of
 from cloister.errors import PlanError
 from cloister.plan import Plan
+from cloister.privacy.candidates import Sampler
 
 __all__ = ["MultiDevice"]
 
@@ -65,6 +66,9 @@ class MultiDevice:
 
     def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
         return merged(*(engine.doubts_of(plan) for engine in self.engines))
+
+    def noise_sampler(self) -> Sampler:
+        return self.engines[0].noise_sampler()
 
     @contextmanager
     def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[Workers]:

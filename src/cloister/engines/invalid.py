@@ -22,6 +22,7 @@ from cloister.engines.devices import SeveralWorkers
 from cloister.engines.workers import AnyTasks, Coins, Engine, Workers, rows_of
 from cloister.errors import PrivateDataError
 from cloister.plan import Plan
+from cloister.privacy.candidates import Sampler
 from cloister.roster import Name
 from cloister.tasks import Tasks, check_finite
 
@@ -67,6 +68,9 @@ class ZeroInvalid:
 
     def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
         return self.engine.doubts_of(plan)
+
+    def noise_sampler(self) -> Sampler:
+        return self.engine.noise_sampler()
 
     @contextmanager
     def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[Workers]:

@@ -60,7 +60,7 @@ from cloister.roster import Roster
 __all__ = ["FolderJournal", "Journal", "MemoryJournal", "check_same", "journal_folder", "open_journal"]
 
 #: Journals begun by another version are refused.
-VERSION = "0.2"
+VERSION = "0.3"
 _WARNING = "SECRET: who has this can take the noise off the board. Share it with nobody."
 _AGAIN = "then run the same again: what is posted is whole, and nothing is spent twice"
 _GIVE_UP = "or remove that folder to give the unfinished run up: what it has spent stays spent"

@@ -31,6 +31,7 @@ from cloister.engines.workers import (
 )
 from cloister.errors import AlgorithmError
 from cloister.plan import Plan
+from cloister.privacy.candidates import Sampler, on_processor
 from cloister.tasks import QUICK_ELEMENTS, Block, Tasks
 
 __all__ = ["Local", "named"]
@@ -58,6 +59,9 @@ class Local:
     def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
         """None, but for networks: their tasks share matrix products, whose last bits depend on the block."""
         return () if plan.algorithm.network is None else (SHARED_DEVICE,)
+
+    def noise_sampler(self) -> Sampler:
+        return on_processor
 
     @contextmanager
     def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[Workers]:

@@ -15,6 +15,7 @@ from cloister.doubts import Doubt
 from cloister.engines.devices import SeveralWorkers
 from cloister.engines.workers import AnyTasks, Engine, Workers
 from cloister.plan import Plan
+from cloister.privacy.candidates import Sampler
 
 __all__ = ["RoundsOnly"]
 
@@ -37,6 +38,9 @@ class RoundsOnly:
 
     def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
         return self.engine.doubts_of(plan)
+
+    def noise_sampler(self) -> Sampler:
+        return self.engine.noise_sampler()
 
     @contextmanager
     def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[Workers]:

@@ -270,7 +270,7 @@ def run(
     with open_journal(journal, plan, tasks, seed, ledger is not None, doubts, apart) as kept:
         if resumed is not None and not kept.fresh:
             resumed(kept.posted)
-        curator = Curator(plan, kept, group_positions(plan, roster), apart)
+        curator = Curator(plan, kept, group_positions(plan, roster), apart, engine.noise_sampler())
         seeds = kept.source.task_seeds(() if apart else roster)
         with ExitStack() as stack:
             try:

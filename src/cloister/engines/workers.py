@@ -23,6 +23,7 @@ from cloister.engines.shards import Shards
 from cloister.errors import AlgorithmError, InputError
 from cloister.groups import NO_GROUP
 from cloister.plan import Plan
+from cloister.privacy.candidates import Sampler
 from cloister.roster import Roster
 from cloister.tasks import Tasks
 
@@ -127,6 +128,9 @@ class Engine(Protocol):
 
     def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
         """Return what computing a plan there takes away from its guarantee."""
+
+    def noise_sampler(self) -> Sampler:
+        """Return who computes candidates of exact noise for the curator; they are the same whoever does."""
 
     def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> AbstractContextManager[Workers]:
         """Make the workers of a run, and refuse a plan or tasks that they cannot compute on.

@@ -353,11 +353,14 @@ def level(given: float | None) -> float:
 
 def on_grid(total: NDArray[Any], noise: float, steps: Floats, stream: Stream) -> NDArray[np.int64]:
     """Return whole numbers with exact noise, drawn for these numbers at this level and for no others."""
-    return np.asarray(total + grid_noise(noise, steps, stream.bound_to(total, steps, noise)))
+    bound = stream.bound_to(total, steps[:1] if _alike(steps) else steps, noise)
+    return np.asarray(total + grid_noise(noise, steps, bound))
 
 
 def grid_noise(noise: float, steps: Floats, stream: Stream) -> NDArray[np.int64]:
     """Return exact noise of one deviation on numbers that each have a step of their own, in steps."""
+    if _alike(steps):
+        return discrete_gaussian(integer_deviation(noise / steps[0]), len(steps), stream)
     whole = np.empty(len(steps), dtype=np.int64)
     left = np.ones(len(steps), dtype=np.bool_)
     while left.any():  # two or three kinds of numbers at most
@@ -366,6 +369,10 @@ def grid_noise(noise: float, steps: Floats, stream: Stream) -> NDArray[np.int64]
         whole[kind] = discrete_gaussian(integer_deviation(noise / step), int(kind.sum()), stream)
         left &= ~kind
     return whole
+
+
+def _alike(steps: Floats) -> bool:
+    return len(steps) > 0 and bool((steps == steps[0]).all())
 
 
 def growth(round: Round, planned: Relation, relation: Relation) -> float:

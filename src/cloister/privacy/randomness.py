@@ -1,8 +1,8 @@
 """Where secret randomness comes from: the operating system by default, a seed only for tests and papers.
 
 A source is one secret key. Every stream (sampling coins, the noise of a round, a seed for the tasks' own
-randomness) is SHAKE-256 of the key and the stream's name: who does not know the key cannot tell a stream from
-fair coins, nor one stream from another. Who keeps the key can draw the same noise again, which is how a run
+randomness) has a key of its own, SHAKE-256 of that key and the stream's name, and is ChaCha20's key stream
+under it: who does not know the key cannot tell a stream from fair coins, nor one stream from another. Who keeps the key can draw the same noise again, which is how a run
 that was killed goes on without ever adding a second noise to the same sum. Nothing else makes noise.
 
 The noise of a release is drawn from a stream that is *bound* to what it is added to (`Stream.bound_to`): the
@@ -20,7 +20,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import ClassVar
 
@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike
 
 from cloister.arrays import Floats, Words, to_uniforms
 from cloister.doubts import SEEDED, Doubt
+from cloister.privacy.candidates import Call, Sampler, on_processor
 
 __all__ = ["Origin", "Randomness", "SeededRandomness", "Stream", "SystemRandomness", "source_of"]
 
@@ -39,15 +40,20 @@ KEY_BYTES = 32
 class Stream:
     """Fair coins in order, as words of 64: each call goes on where the last one ended."""
 
-    name: bytes = field(repr=False)
+    key: bytes = field(repr=False)
     calls: int = 0
     binds: bool = True
+    #: Who computes candidates of exact noise from these coins; it makes no difference to what they are.
+    sampler: Sampler = field(default=on_processor, repr=False)
+
+    def call(self) -> Call:
+        """Return where the coins of the next call stand, and count it."""
+        self.calls += 1
+        return Call(self.key, self.calls - 1)
 
     def words(self, count: int) -> Words:
         """Return the next `count` words of 64 fair coins."""
-        part = _shake(self.name, str(self.calls).encode(), size=8 * count)
-        self.calls += 1
-        return np.frombuffer(part, dtype="<u8").astype(np.uint64, copy=False)
+        return self.call().words(0, count)
 
     def uniforms(self, count: int) -> Floats:
         """Return `count` uniforms in (0, 1)."""
@@ -63,7 +69,7 @@ class Stream:
         >>> bool((again == in_order[1]).all())
         True
         """
-        return Stream(self.name, call).uniforms(count)
+        return Stream(self.key, call).uniforms(count)
 
     def bound_to(self, *numbers: ArrayLike) -> Stream:
         """Return the stream of these numbers: the same for the same ones, independent of that of others.
@@ -81,9 +87,9 @@ class Stream:
         """
         if not self.binds:
             return self
-        bound = Stream(_shake(self.name, str(self.calls).encode(), *(_digest(part) for part in numbers)))
-        self.calls += 1
-        return bound
+        call = self.call()
+        key = _shake(call.key, str(call.number).encode(), *(_digest(part) for part in numbers))
+        return Stream(key, sampler=self.sampler)
 
 
 class Origin(Enum):
@@ -110,10 +116,17 @@ class Randomness(ABC):
     #: Whether noise is drawn for the sum it is added to.
     binds: ClassVar[bool] = True
 
+    #: Who computes candidates of exact noise.
+    sampler: Sampler
+
     @property
     @abstractmethod
     def key(self) -> bytes:
         """The secret itself: 32 bytes."""
+
+    @abstractmethod
+    def sampled_by(self, sampler: Sampler) -> Randomness:
+        """Return the same source, whose exact noise is computed there: the same noise."""
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
@@ -122,7 +135,8 @@ class Randomness(ABC):
 
     def stream(self, name: str, round: int = 0) -> Stream:
         """Return the stream of this name, from its beginning."""
-        return Stream(_shake(self.key, name.encode(), str(round).encode()), binds=self.binds)
+        key = _shake(self.key, name.encode(), str(round).encode())
+        return Stream(key, binds=self.binds, sampler=self.sampler)
 
     def task_seeds(self, names: Iterable[object]) -> Words:
         """Return a seed for each task's own local randomness, by its name.
@@ -146,11 +160,15 @@ class SystemRandomness(Randomness):
     """A key from the operating system's cryptographic generator, or the one that was kept to go on with."""
 
     secret: bytes = field(default_factory=lambda: os.urandom(KEY_BYTES), repr=False)
+    sampler: Sampler = field(default=on_processor, repr=False, compare=False)
     origin: ClassVar[Origin] = Origin.SYSTEM
 
     @property
     def key(self) -> bytes:
         return self.secret
+
+    def sampled_by(self, sampler: Sampler) -> SystemRandomness:
+        return replace(self, sampler=sampler)
 
 
 @dataclass(frozen=True)
@@ -170,12 +188,16 @@ class SeededRandomness(Randomness):
     """
 
     seed: int
+    sampler: Sampler = field(default=on_processor, repr=False, compare=False)
     origin: ClassVar[Origin] = Origin.SEED
     binds: ClassVar[bool] = False
 
     @property
     def key(self) -> bytes:
         return _shake(b"seed", str(int(self.seed)).encode())
+
+    def sampled_by(self, sampler: Sampler) -> SeededRandomness:
+        return replace(self, sampler=sampler)
 
 
 def source_of(seed: int | None) -> Randomness:
@@ -191,9 +213,15 @@ def normals(uniforms: Floats) -> Floats:
 
 
 def _digest(numbers: ArrayLike) -> bytes:
-    """Return SHA-256 of numbers (three times as fast as SHAKE-256), the same on every machine."""
+    """Return SHA-256 of numbers (three times as fast as SHAKE-256), the same on every machine.
+
+    Whole numbers that fit are written in 32 bits: what is hashed is half as long.
+    """
     array = np.asarray(numbers)
-    kind = "<i8" if np.issubdtype(array.dtype, np.integer) else "<f8"
+    kind = "<f8"
+    if np.issubdtype(array.dtype, np.integer):
+        short = array.size > 0 and -(2**31) <= array.min() and array.max() < 2**31
+        kind = "<i4" if short else "<i8"
     digest = hashlib.sha256(f"{kind} {array.shape}".encode())
     digest.update(np.ascontiguousarray(array, dtype=kind).data)
     return digest.digest()

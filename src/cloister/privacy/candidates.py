@@ -1,0 +1,178 @@
+r"""Candidates for draws of the discrete Gaussian, many at a time, from the key stream of ChaCha20.
+
+Candidate i of a call has two words of 64 bits of the call's key stream: of the first, 32 bits each say
+what level k it has and whether it is kept; the second says its sign and j. The decisions are made on integer
+bounds, so that they come out the same on every machine, a graphics card included; where 32 bits do not settle
+one, about once in :math:`10^7`, the candidate is in doubt, and `cloister.privacy.noise` settles it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from numpy.typing import NDArray
+
+from cloister.arrays import Integers, Words
+
+__all__ = ["Call", "Candidates", "Sampler", "cumulative", "key_stream", "mask_of", "on_processor", "power"]
+
+#: Words of a block of ChaCha20; each candidate takes two.
+BLOCK_WORDS = 8
+#: Candidates whose coins are drawn at once, and those that are looked at together, in the cache.
+DRAWN, TOGETHER = 2**16, 2**13
+COARSE = 32
+DOUBT = 64  # bounds all rounding of the coarse comparison, in units of 2^-32
+LEVELS = 8  # levels k that are decided coarsely; all others have less than 2^-32 of the weight
+HIGH, LOW = 24, 12  # low bits of the exponent that the two tables leave over
+
+
+@dataclass(frozen=True)
+class Call:
+    """Where fair coins stand: a key of 32 bytes, and the number of the call under it."""
+
+    key: bytes
+    number: int
+
+    def words(self, first: int, count: int) -> Words:
+        """Return words of 64 coins from this place on."""
+        before = first % BLOCK_WORDS
+        return key_stream(self.key, self.number, first // BLOCK_WORDS, before + count)[before:]
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Those that are kept or in doubt, in order.
+
+    Attributes
+    ----------
+    values : int64 array
+        What each would be; of no meaning where it is in doubt.
+    doubtful : int64 array
+        The places in `values` of those in doubt.
+    numbers : int64 array
+        Which candidates of the call these are.
+    """
+
+    values: Integers
+    doubtful: Integers
+    numbers: Integers
+
+
+#: Computes so many candidates of a deviation from a call's coins: bit for bit the same, whoever does it.
+Sampler: TypeAlias = Callable[[Call, int, int], Candidates]
+
+
+def key_stream(key: bytes, nonce: int, block: int, words: int) -> Words:
+    """Return words of 64 bits of ChaCha20's key stream, from a block on.
+
+    Examples
+    --------
+    >>> whole = key_stream(bytes(32), 0, 0, 24)
+    >>> bool((key_stream(bytes(32), 0, 2, 8) == whole[16:]).all()), hex(whole[0])
+    (True, '0x903df1a0ade0b876')
+    """
+    start = block.to_bytes(8, "little") + nonce.to_bytes(8, "little")
+    made = Cipher(algorithms.ChaCha20(key, start), mode=None).encryptor().update(bytes(8 * words))
+    return np.frombuffer(made, dtype="<u8").astype(np.uint64, copy=False)
+
+
+def mask_of(deviation: int) -> int:
+    """Return the bits in which a whole number below the deviation is drawn."""
+    return (1 << (deviation - 1).bit_length()) - 1
+
+
+def on_processor(call: Call, count: int, deviation: int) -> Candidates:
+    """Compute candidates with NumPy."""
+    parts = [part for start in range(0, count, DRAWN) for part in _drawn(call, start, count, deviation)]
+    values, doubtful, numbers = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("values", "doubtful", "numbers")
+    )
+    sizes = [len(part.values) for part in parts]
+    before = np.repeat(np.cumsum([0, *sizes[:-1]]), [len(part.doubtful) for part in parts])
+    return Candidates(values, doubtful + before, numbers)
+
+
+def _drawn(call: Call, start: int, stop: int, deviation: int) -> Iterator[Candidates]:
+    count = min(DRAWN, stop - start)
+    words = call.words(2 * start, 2 * count).reshape(count, 2)
+    for at in range(0, count, TOGETHER):
+        yield _decided(words[at : at + TOGETHER], start + at, deviation)
+
+
+def _decided(words: Words, start: int, deviation: int) -> Candidates:
+    j = (words[:, 1] >> np.uint64(1)) & np.uint64(mask_of(deviation))
+    at = np.flatnonzero(j < deviation)  # j is uniform below the deviation
+    first, second, j = words[at, 0], words[at, 1], j[at]
+    negative = (second & np.uint64(1)).astype(np.bool_)
+    level, keep, doubt = coarse(first, j, deviation)
+    keep &= ~(negative & (level == 0) & (j == 0))  # zero has one sign
+    keep |= doubt
+    size = level.astype(np.int64) * deviation + j.astype(np.int64)
+    values = np.where(negative, -size, size)[keep]
+    return Candidates(values, np.flatnonzero(doubt[keep]), start + at[doubt])
+
+
+def coarse(first: Words, j: Words, deviation: int) -> tuple[Words, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return level, whether to keep, and whether 32 bits leave a doubt about either."""
+    floors, high, low = tables()
+    u, v = (first >> np.uint64(COARSE)).astype(np.uint32), first & np.uint64(2**COARSE - 1)
+    steps, doubt = np.zeros(len(u), dtype=np.uint8), np.zeros(len(u), dtype=np.bool_)
+    for floor in floors.astype(np.uint32):
+        steps += u >= floor
+        doubt |= u == floor
+    level = np.minimum(steps, LEVELS - 1).astype(np.uint64)  # more is in doubt already
+    shift = max(0, deviation.bit_length() - 31)
+    x = ((j >> np.uint64(shift)) << np.uint64(COARSE)) // np.uint64(deviation >> shift)
+    x = np.minimum(x, np.uint64(2**COARSE - 1))
+    exponent = x * level + (x * x >> np.uint64(COARSE + 1))
+    weight = high[exponent >> np.uint64(HIGH)]
+    weight *= low[(exponent >> np.uint64(LOW)) & np.uint64(2 ** (HIGH - LOW) - 1)]
+    weight >>= np.uint64(COARSE - 1)
+    weight -= weight * (exponent & np.uint64(2**LOW - 1)) >> np.uint64(COARSE)
+    doubt |= (v <= weight + np.uint64(DOUBT)) & (weight <= v + np.uint64(DOUBT))
+    return level, v < weight, doubt
+
+
+@lru_cache(maxsize=1)
+def tables() -> tuple[Words, Words, Words]:
+    """Return the floors of 2^32 P(level <= k), and the powers of e that an exponent is put together from."""
+    floors = [cumulative(k, COARSE + 64)[0] >> 64 for k in range(LEVELS)]
+    high = [power(a, 1 << (COARSE - HIGH), COARSE - 1)[0] for a in range(LEVELS << (COARSE - HIGH))]
+    low = [power(b, 1 << (COARSE - LOW), COARSE)[0] for b in range(1 << (HIGH - LOW))]
+    return tuple(np.array(table, dtype=np.uint64) for table in (floors, high, low))  # type: ignore[return-value]
+
+
+def power(p: int, q: int, bits: int) -> tuple[int, int]:
+    """Return integers around 2^bits exp(-p/q), at most a few apart."""
+    if p == 0:
+        return 1 << bits, 1 << bits
+    halvings = max(0, (p // q).bit_length()) + 8
+    work = bits + 2 * halvings + 32
+    x = (p << work) // (q << halvings)  # below 2^-8
+    term = total = 1 << work
+    n = 0
+    while term:
+        n += 1
+        term = (term * x >> work) // n
+        total += -term if n % 2 else term
+    for _ in range(halvings):
+        total = total * total >> work
+    error = (2 * n + 8) << (halvings + 1)  # two units a term, doubled and one more at each squaring
+    return max(0, total - error) >> (work - bits), ((total + error) >> (work - bits)) + 1
+
+
+def cumulative(level: int, bits: int) -> tuple[int, int]:
+    """Return integers around 2^bits times the weight of the levels up to this one."""
+    work = bits + 32
+    terms = max(level + 2, math.isqrt(2 * work) + 2)  # the rest weighs less than its first term, twice
+    weights = [power(k * k, 2, work) for k in range(terms)]
+    part = [sum(weight[side] for weight in weights[: level + 1]) for side in (0, 1)]
+    rest = [sum(weight[side] for weight in weights[level + 1 :]) for side in (0, 1)]
+    rest[1] += 2 * power(terms * terms, 2, work)[1]
+    return (part[0] << bits) // (part[0] + rest[1]), -((-part[1] << bits) // (part[1] + rest[0]))
