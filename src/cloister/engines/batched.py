@@ -79,8 +79,8 @@ class Batched:
     to the last bit*. Where tasks distrust each other so far, take ``block=1`` on a processor.
 
     Messages are clipped and summed on the device, in 64 bits; what is proven of `Channel` holds there, the
-    whole numbers of exact noise included. Exact noise is computed on the card for the curator, from the key of the release, and is what the
-    processor would have drawn, bit for bit.
+    whole numbers of exact noise included. On a card exact noise is computed there for the curator, from the
+    key of the release; it is what a processor would have drawn, bit for bit.
 
     Notes
     -----
@@ -100,7 +100,7 @@ class Batched:
         return () if alone else (SHARED_DEVICE,)
 
     def noise_sampler(self) -> Sampler:
-        """Return the card if there is one: exact noise of a network takes the processor longer than a round."""
+        """Return the card, if there is one: one core takes longer for a network's noise than a card for a round."""
         device = torch.device(self.device)
         if device.type != "cuda":
             return on_processor

@@ -1,4 +1,4 @@
-"""Candidates of exact noise on a graphics card: the same whole numbers as the processor's, in a tenth of a ms.
+"""Candidates of exact noise on a graphics card: the same whole numbers as the processor's, but sooner.
 
 One thread computes a block of ChaCha20, which is the coins of four candidates, and decides about these as
 `cloister.privacy.candidates.coarse` does: by whole numbers alone, hence bit for bit alike.

@@ -2,13 +2,14 @@
 
 A source is one secret key. Every stream (sampling coins, the noise of a round, a seed for the tasks' own
 randomness) has a key of its own, SHAKE-256 of that key and the stream's name, and is ChaCha20's key stream
-under it: who does not know the key cannot tell a stream from fair coins, nor one stream from another. Who keeps the key can draw the same noise again, which is how a run
-that was killed goes on without ever adding a second noise to the same sum. Nothing else makes noise.
+under it: who does not know the key cannot tell a stream from fair coins, nor one stream from another. Who
+keeps the key can draw the same noise again, which is how a run that was killed goes on without ever adding a
+second noise to the same sum. Nothing else makes noise.
 
 The noise of a release is drawn from a stream that is *bound* to what it is added to (`Stream.bound_to`): the
 same sum gets the same noise again, another sum in the same round independent noise, so that two releases of
 one round never differ by their bare sums. The law of the noise stays what it was: to who does not know the
-key SHAKE-256 is a random function, and its value at a place where it was not asked before is fair coins,
+key SHAKE-256 is a random function, and a key that it gives at a place where it was not asked before is fair coins,
 however that place was chosen from the data and from earlier releases; the round keeps places apart. Two
 releases of one round are two releases, each at its price; and that they differ shows that their sums did.
 Streams of a seed are not bound: they keep nothing secret anyway.
@@ -220,7 +221,7 @@ def _digest(numbers: ArrayLike) -> bytes:
     array = np.asarray(numbers)
     kind = "<f8"
     if np.issubdtype(array.dtype, np.integer):
-        short = array.size > 0 and -(2**31) <= array.min() and array.max() < 2**31
+        short = array.size > 0 and array.min() >= -(2**31) and array.max() < 2**31
         kind = "<i4" if short else "<i8"
     digest = hashlib.sha256(f"{kind} {array.shape}".encode())
     digest.update(np.ascontiguousarray(array, dtype=kind).data)
