@@ -59,7 +59,10 @@ def test_a_card_draws_the_noise_of_the_processor():
 @pytest.mark.skipif(not has_triton, reason="triton is not installed")
 def test_candidates_of_a_card_interpreted():
     """In a process of its own: Triton reads its switch when it is first imported."""
-    code = "import test_card_noise as t; [t.compare(d, 3001, 'cpu') for d in t.DEVIATIONS]"
+    code = (
+        "import test_card_noise as t; [t.compare(d, 601, 'cpu') for d in t.DEVIATIONS];"
+        "t.candidates.DOUBT = 2**27; t.compare(1001, 601, 'cpu')"
+    )
     paths = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
     done = subprocess.run(
         [sys.executable, "-c", code],

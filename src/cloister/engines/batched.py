@@ -7,6 +7,7 @@ fit on the device stay in pinned memory and pass through it block by block.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -100,9 +101,9 @@ class Batched:
         return () if alone else (SHARED_DEVICE,)
 
     def noise_sampler(self) -> Sampler:
-        """Return the card, if there is one: one core takes longer for a network's noise than a card for a round."""
+        """Return the card, if there is one: for a network's noise one core takes longer than a card's round."""
         device = torch.device(self.device)
-        if device.type != "cuda":
+        if device.type != "cuda" or importlib.util.find_spec("triton") is None:
             return on_processor
         from cloister.engines.card_noise import CardSampler
 

@@ -39,12 +39,11 @@ class CardSampler:
     device: torch.device
 
     def __call__(self, call: Call, count: int, deviation: int) -> Candidates:
-        with torch.cuda.device(self.device):
-            values, states = self._decided(call, count, deviation)
-            at = (states > 0).nonzero()[:, 0]
-            stay, sure = values[at].cpu().numpy(), (states[at] == 1).cpu().numpy()
-            doubtful = np.flatnonzero(~sure)
-            numbers = at[doubtful].cpu().numpy() if len(doubtful) else doubtful
+        values, states = self._decided(call, count, deviation)
+        at = (states > 0).nonzero()[:, 0]
+        stay, sure = values[at].cpu().numpy(), (states[at] == 1).cpu().numpy()
+        doubtful = np.flatnonzero(~sure)
+        numbers = at[doubtful].cpu().numpy() if len(doubtful) else doubtful
         return Candidates(stay, doubtful, numbers)
 
     def _decided(self, call: Call, count: int, deviation: int) -> tuple[Tensor, Tensor]:
@@ -55,10 +54,11 @@ class CardSampler:
         numbers = [deviation, mask_of(deviation), shift, deviation >> shift, call.number, rule.DOUBT]
         given = torch.from_numpy(np.concatenate([np.frombuffer(call.key, dtype="<i8"), numbers]))
         blocks = triton.cdiv(count, EACH)
-        _decide_all[(triton.cdiv(blocks, TOGETHER),)](
-            given.to(self.device, non_blocking=True), count, *_tables(self.device), values, states,
-            LEVELS=rule.LEVELS, TOGETHER=TOGETHER,
-        )  # fmt: skip
+        with torch.cuda.device_of(values):
+            _decide_all[(triton.cdiv(blocks, TOGETHER),)](
+                given.to(self.device, non_blocking=True), count, *_tables(self.device), values, states,
+                LEVELS=rule.LEVELS, TOGETHER=TOGETHER,
+            )  # fmt: skip
         return values, states
 
 

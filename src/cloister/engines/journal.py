@@ -60,7 +60,7 @@ from cloister.roster import Roster
 __all__ = ["FolderJournal", "Journal", "MemoryJournal", "check_same", "journal_folder", "open_journal"]
 
 #: Journals begun by another version are refused.
-VERSION = "0.3"
+VERSION = "0.2.0"
 _WARNING = "SECRET: who has this can take the noise off the board. Share it with nobody."
 _AGAIN = "then run the same again: what is posted is whole, and nothing is spent twice"
 _GIVE_UP = "or remove that folder to give the unfinished run up: what it has spent stays spent"
@@ -186,7 +186,7 @@ class Secret:
             return self
         raise BillboardError(
             f"The unfinished run in {folder} was begun by cloister {self.version}, and that version alone "
-            f"can finish it: give the same call again there, {_GIVE_UP}."
+            f"can finish it (this is {VERSION}): give the same call again there, {_GIVE_UP}."
         )
 
     def write(self, path: Path) -> None:

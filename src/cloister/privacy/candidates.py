@@ -24,6 +24,8 @@ __all__ = ["Call", "Candidates", "Sampler", "cumulative", "key_stream", "mask_of
 
 #: Words of a block of ChaCha20; each candidate takes two.
 BLOCK_WORDS = 8
+#: Blocks that the counter tells apart under one key and nonce: what would go beyond is refused.
+BLOCKS = 2**32
 #: Candidates whose coins are drawn at once, and those that are looked at together, in the cache.
 DRAWN, TOGETHER = 2**16, 2**13
 COARSE = 32
@@ -71,12 +73,16 @@ Sampler: TypeAlias = Callable[[Call, int, int], Candidates]
 def key_stream(key: bytes, nonce: int, block: int, words: int) -> Words:
     """Return words of 64 bits of ChaCha20's key stream, from a block on.
 
+    Every block is of one key, nonce and counter: those of different calls are never the same.
+
     Examples
     --------
     >>> whole = key_stream(bytes(32), 0, 0, 24)
     >>> bool((key_stream(bytes(32), 0, 2, 8) == whole[16:]).all()), hex(whole[0])
     (True, '0x903df1a0ade0b876')
     """
+    if BLOCK_WORDS * (BLOCKS - block) < words:
+        raise OverflowError(f"One call gives at most 2^35 words. Got {words} from block {block} on.")
     start = block.to_bytes(8, "little") + nonce.to_bytes(8, "little")
     made = Cipher(algorithms.ChaCha20(key, start), mode=None).encryptor().update(bytes(8 * words))
     return np.frombuffer(made, dtype="<u8").astype(np.uint64, copy=False)

@@ -9,9 +9,9 @@ second noise to the same sum. Nothing else makes noise.
 The noise of a release is drawn from a stream that is *bound* to what it is added to (`Stream.bound_to`): the
 same sum gets the same noise again, another sum in the same round independent noise, so that two releases of
 one round never differ by their bare sums. The law of the noise stays what it was: to who does not know the
-key SHAKE-256 is a random function, and a key that it gives at a place where it was not asked before is fair coins,
-however that place was chosen from the data and from earlier releases; the round keeps places apart. Two
-releases of one round are two releases, each at its price; and that they differ shows that their sums did.
+key SHAKE-256 is a random function, and a key that it gives at a place where it was not asked before is fair
+coins, however that place was chosen from the data and from earlier releases; the round keeps places apart.
+Two releases of one round are two releases, each at its price; and that they differ shows that their sums did.
 Streams of a seed are not bound: they keep nothing secret anyway.
 """
 
@@ -216,13 +216,17 @@ def normals(uniforms: Floats) -> Floats:
 def _digest(numbers: ArrayLike) -> bytes:
     """Return SHA-256 of numbers (three times as fast as SHAKE-256), the same on every machine.
 
-    Whole numbers that fit are written in 32 bits: what is hashed is half as long.
+    Whole numbers that all fit are written in 32 bits: what is hashed is half as long, and says so. Numbers
+    that neither 64 bits nor floats hold are refused: rounded, two sums would have one noise.
     """
     array = np.asarray(numbers)
-    kind = "<f8"
-    if np.issubdtype(array.dtype, np.integer):
+    if np.can_cast(array.dtype, np.int64):
         short = array.size > 0 and array.min() >= -(2**31) and array.max() < 2**31
         kind = "<i4" if short else "<i8"
+    elif array.dtype in (np.float32, np.float64):
+        kind = "<f8"
+    else:
+        raise TypeError(f"Noise is for numbers of int64 or float64. Got {array.dtype}.")
     digest = hashlib.sha256(f"{kind} {array.shape}".encode())
     digest.update(np.ascontiguousarray(array, dtype=kind).data)
     return digest.digest()
