@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import cloister as cl
+from cloister.privacy import candidates
 from cloister.privacy.randomness import Randomness
 
 M = 40
@@ -62,6 +63,22 @@ def test_in_a_run_under_every_sampling(opened, sampling, seed):
 def test_in_a_run_with_every_noise(opened, mechanism):
     cl.run(plan_of(mechanism, cl.sampling.Epochs(2)), TASKS)
     assert_apart(opened, noisy=4)
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)
+def test_no_block_of_the_cipher_serves_twice(monkeypatch, mechanism, seed):
+    """Nor does one of noise for a coin: no two calls have a key, nonce and counter in common."""
+    blocks, make = Counter(), candidates.key_stream
+
+    def key_stream(key, nonce, block, words):
+        blocks.update((key, nonce, block + i) for i in range(-(-words // candidates.BLOCK_WORDS)))
+        return make(key, nonce, block, words)
+
+    monkeypatch.setattr(candidates, "key_stream", key_stream)
+    cl.run(plan_of(mechanism, cl.sampling.Epochs(2)), TASKS, random_state=seed)
+    assert len(blocks) > 4
+    assert set(blocks.values()) == {1}
 
 
 @pytest.mark.parametrize("seed", [None, 3])

@@ -7,7 +7,7 @@ below 1e-5 a test (stated at each), so that a failure after a change means the c
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -177,6 +177,20 @@ def test_a_stream_bound_twice_gives_two():
         for told in ([[0], [0]], [0])
     ]
     assert len(np.unique(np.concatenate([*drawn, *fresh, stream.words(500)]))) == 7 * 500
+
+
+def test_sums_that_differ_by_one_get_other_noise_whatever_their_size():
+    """Also where numbers of 32 bits end, and where floats no longer tell whole numbers apart."""
+    stream = SystemRandomness(bytes(32)).stream("noise")
+    sums = [near + k for near in (0, 2**31, 2**32, 2**62, -(2**31), -(2**62)) for k in (-1, 0, 1)]
+    sums += [-(2**63), 2**63 - 1]
+    drawn = [replace(stream).bound_to(np.array([7, total])).words(4) for total in sums]
+    assert len(np.unique(np.concatenate(drawn))) == 4 * len(sums)
+    short, wide = (np.array([7, 8], dtype=kind) for kind in (np.int32, np.int64))
+    assert (replace(stream).bound_to(short).words(4) == replace(stream).bound_to(wide).words(4)).all()
+    for total in ([2**64, 1], np.array([2**63], dtype=np.uint64), ["7"]):
+        with pytest.raises(TypeError, match="int64 or float64"):
+            stream.bound_to(total)
 
 
 @pytest.mark.parametrize("seed", [0, None])

@@ -127,12 +127,22 @@ def test_candidates_do_not_depend_on_how_many_are_looked_at_together(monkeypatch
 
 
 def test_the_key_stream_is_that_of_the_standard():
-    """RFC 8439, 2.3.2 (its nonce of 96 bits: the counter's upper half and ours)."""
-    key, nonce = bytes(range(32)), int.from_bytes(bytes.fromhex("0000004a00000000"), "little")
-    found = candidates.key_stream(
-        key, nonce, 1 | int.from_bytes(bytes.fromhex("00000009"), "little") << 32, 8
-    )
-    assert found.tobytes().hex().startswith("10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c06803")
+    """RFC 8439, A.1, vectors 3 and 5: the counter counts, and the nonce is where it should be."""
+    found = candidates.key_stream(bytes(31) + b"\1", 0, 1, 8)
+    assert found.tobytes().hex().startswith("3aeb5224ecf849929b9d828db1ced4dd832025e8018b8160")
+    found = candidates.key_stream(bytes(32), 2 << 56, 0, 8)
+    assert found.tobytes().hex().startswith("c2c64d378cd536374ae204b9ef933fcd1a8b2288b3dfa496")
+
+
+def test_a_counter_never_begins_anew():
+    """The last block is given, and none after it: it would be the first again."""
+    last = candidates.key_stream(bytes(32), 0, 2**32 - 1, 8)
+    assert len(np.unique(last)) == 8
+    for block, words in ((2**32 - 1, 9), (2**32, 1)):
+        with pytest.raises(OverflowError, match="at most 2"):
+            candidates.key_stream(bytes(32), 0, block, words)
+    with pytest.raises(OverflowError):
+        candidates.key_stream(bytes(32), 2**64, 0, 1)
 
 
 def test_candidates_in_doubt_are_settled_with_the_right_law(monkeypatch):
