@@ -3,7 +3,7 @@ r"""Candidates for draws of the discrete Gaussian, many at a time, from the key 
 Candidate i of a call has two words of 64 bits of the call's key stream: of the first, 32 bits each say
 what level k it has and whether it is kept; the second says its sign and j. The decisions are made on integer
 bounds, so that they come out the same on every machine, a graphics card included; where 32 bits do not settle
-one, about once in :math:`10^7`, the candidate is in doubt, and `cloister.privacy.noise` settles it.
+one, once in thirty million, the candidate is in doubt, and `cloister.privacy.noise` settles it.
 """
 
 from __future__ import annotations
