@@ -189,7 +189,7 @@ def test_a_tenth_of_epsilon_does_after_a_good_year_and_drift_is_followed(kind, f
     train, test = year(1)
     fresh = [error(planned(kind(), epsilon), train, test) for epsilon in (2.0, 0.1)]
     started = error(planned(kind(start_from=first[2]), 0.1), train, test)
-    assert started < 1.01 * fresh[0] < 0.97 * fresh[1]
+    assert started < 1.03 * fresh[0] < 0.97 * fresh[1]
     moved, moved_test = year(1, shift=0.3)
     kept = replay(first[0], first[1], moved)["coef"]
     each = np.repeat(np.arange(len(moved_test)), moved_test.sizes)

@@ -155,7 +155,7 @@ def error(done):
 @pytest.mark.parametrize("epsilon", [8.0, None])
 def test_groups_that_differ_help(epsilon):
     bare, nested = (
-        np.mean([error(run(plan_for(s, epsilon=epsilon), TASKS, random_state=r)) for r in range(3)])
+        np.mean([error(run(plan_for(s, epsilon=epsilon), TASKS, random_state=r)) for r in range(6)])
         for s in (Joint(), Nested(Joint(), GROUPS))
     )
     assert nested < 0.9 * bare

@@ -40,13 +40,11 @@ TASKS = make_tasks()
 
 
 def words_used(monkeypatch, act):
-    """Return the streams that are asked for words, by the name of each, while something is done."""
+    """Return the streams that are asked for coins, by the key of each, while something is done."""
     from cloister.privacy import randomness
 
-    used, words = [], randomness.Stream.words
-    monkeypatch.setattr(
-        randomness.Stream, "words", lambda self, count: used.append(self.name) or words(self, count)
-    )
+    used, call = [], randomness.Stream.call
+    monkeypatch.setattr(randomness.Stream, "call", lambda self: used.append(self.key) or call(self))
     act()
     monkeypatch.undo()
     return used
@@ -56,11 +54,11 @@ def words_used(monkeypatch, act):
 def test_noise_coins_and_seeds_come_from_streams_of_their_own(plan, monkeypatch):
     """No two calls of a run share a stream: neither rounds, nor noise and coins, nor noise and seeds."""
     source = SeededRandomness(3)
-    names = {source.stream("noise", t).name for t in range(5)}
-    local, coins = source.stream("local").name, source.stream("coins").name
-    assert len(names | {local, coins}) == 7
+    noise = {source.stream("noise", t).key for t in range(5)}
+    local, coins = source.stream("local").key, source.stream("coins").key
+    assert len(noise | {local, coins}) == 7
     used = words_used(monkeypatch, lambda: run(plan, TASKS, random_state=3))
-    assert set(used) == names | {local, coins}
+    assert set(used) == noise | {local, coins}
     assert used.count(local) == 1
     assert words_used(monkeypatch, lambda: source.task_seeds(["a"])) == [local]
 

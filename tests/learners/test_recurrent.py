@@ -145,7 +145,7 @@ def roles(tmp_path):
 def test_the_next_character_is_learnt_alike_by_both_engines(kind, roles):
     torch.manual_seed(0)
     learner = Module(NextCharacter())
-    tuned = FineTuning(Descent(1.0, batch=4, steps=20), Quadratic(0.01))
+    tuned = FineTuning(Descent(1.0, batch=4, steps=5), Quadratic(0.01))
     algorithm = kind(learner, Descent(1.0, batch=4, epochs=2), clip=1.0, rounds=3, finetune=tuned)
     plan = Plan(algorithm, Gaussian(3.0), n_tasks=len(roles))
     one = run(plan, roles, random_state=0)

@@ -101,7 +101,7 @@ class Batched:
         return () if alone else (SHARED_DEVICE,)
 
     def noise_sampler(self) -> Sampler:
-        """Return the card, if there is one: for a network's noise one core takes longer than a card's round."""
+        """Return the card, if there is one: of a network's noise one core would make a round of its own."""
         device = torch.device(self.device)
         if device.type != "cuda" or importlib.util.find_spec("triton") is None:
             return on_processor

@@ -5,8 +5,8 @@ The law is :math:`P(n) \propto e^{-n^2 / 2\sigma^2}` on the integers, for an int
 :math:`0, \dots, \sigma - 1`, kept with probability :math:`e^{-x(2k+x)/2}`, :math:`x = j/\sigma`: together
 :math:`e^{-(k+x)^2/2}`. Both decisions compare a uniform with an irrational number. They are made for many
 candidates at once, on the uniform's first 32 bits and an integer bound of that number
-(`cloister.privacy.candidates`), by the processor or a graphics card. Where this leaves a doubt, once in thirty
-million candidates, 64 more bits at a time, and integers as long as it takes, settle it here.
+(`cloister.privacy.candidates`), by the processor or a graphics card. Where this leaves a doubt, once in
+thirty million candidates, 64 more bits at a time, and integers as long as it takes, settle it here.
 
 References
 ----------
