@@ -39,6 +39,9 @@ class Killing:
     def doubts_of(self, plan):
         return self.engine.doubts_of(plan)
 
+    def noise_sampler(self):
+        return self.engine.noise_sampler()
+
     @contextmanager
     def workers(self, plan, tasks, seeds):
         with self.engine.workers(plan, tasks, seeds) as workers:

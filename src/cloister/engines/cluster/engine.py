@@ -19,6 +19,7 @@ from cloister.engines.local import Local
 from cloister.engines.workers import AnyTasks, Engine, Workers
 from cloister.errors import InputError, PlanError
 from cloister.plan import Plan
+from cloister.privacy.candidates import Sampler, on_processor
 from cloister.roster import Roster
 from cloister.tasks import Tasks
 
@@ -85,6 +86,10 @@ class Cluster:
 
     def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
         return self.engine.doubts_of(plan)
+
+    def noise_sampler(self) -> Sampler:
+        """Return this machine's processor: the curator is here, and need not have the card of an actor."""
+        return on_processor
 
     @contextmanager
     def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[Workers]:
