@@ -72,8 +72,8 @@ class Algorithm(ABC):
     `finish` return depends on row i of their arguments and on the board alone. `check_algorithm` tests it.
 
     What follows the seven has defaults. Whoever declares `rows` has wrong data refused before they cost
-    anything; `newcomer` and `predict` let boards and models be used by commands and evaluations; `network`
-    lets `Batched` train it; `type_id` names it in files.
+    anything; `newcomer`, `predict` and `losses` let boards and models be used by commands and evaluations;
+    `network` lets `Batched` train it; `type_id` names it in files.
     """
 
     #: Its name in files, "owner/name/number"; None for "module:Class/1". It is not inherited.

@@ -219,7 +219,8 @@ def over_rounds(
     Parameters
     ----------
     finished : Run
-        A finished run. Of one that was read from a folder, tasks' coins and seeds are those of `replay`.
+        A finished run. Of its public part alone, as ``Run.load(folder)`` or ``Run.public(plan, board,
+        roster)`` have it, tasks' coins and seeds are those that `replay` takes by default.
     tasks : Tasks
         The rows that the tasks trained on: of all of them, or of some.
     test : Tasks
