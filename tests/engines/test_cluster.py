@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -19,6 +24,8 @@ from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Gaussian
 from cloister.roster import Roster
 from cloister.sampling import Poisson
+
+sys.path.append(str(Path(__file__).parents[1] / "cli"))  # cli_helpers
 
 M, D = 60, 4
 
@@ -63,6 +70,41 @@ def test_actors_on_disk_and_lost_give_the_run_of_one_machine(session):
     from ray_session import Killing
 
     same(MEAN, Killing(Cluster(2, shards=5, memory=30_000), ((0, 1), (4, 0))))
+
+
+def test_a_folder_of_parquet_from_the_command_line(session, tmp_path, monkeypatch):
+    """Fit, show, predict and replay; models are those that the board gives each task at home."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    from cli_helpers import BOOK, ok, pupils
+
+    monkeypatch.chdir(tmp_path)
+    Path("book.toml").write_text(BOOK)
+    Path("pupils").mkdir()
+    table = pa.table(pupils(tasks=30))
+    for number in range(3):
+        pq.write_table(table.take(np.arange(number, len(table), 3)), f"pupils/{number}.parquet")
+    ok(
+        "fit",
+        "pupils",
+        "--codebook",
+        "book.toml",
+        "--engine",
+        "ray",
+        "--shards",
+        5,
+        "--actors",
+        1,
+        "-o",
+        "exam",
+    )
+    assert sorted(os.listdir()) == ["book.toml", "exam", "pupils"]  # no shard, no draft is left
+    assert "exam passes" in ok("verify", "exam")
+    again = ok("replay", "exam", "pupils", "--task-name", "007", "-o", "own.json")
+    assert again.split("\n\nComputed here")[0].strip() == ok("show", "exam", "007").strip()
+    ok("predict", "exam", "pupils", "-o", "predicted")
+    found = pq.read_table("predicted/1.parquet")
+    alone = json.loads(ok("predict", "exam", "pupils/1.parquet", "--json"))
+    assert found["prediction"].to_pylist() == alone["prediction"]
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from cloister.channel import Relation
 from cloister.cli.methods import Method
 from cloister.cli.options import Data, Delta, Detection, FalseAlarms, Force, Json, Neighbours, Types
 from cloister.cli.participation import FixedSize, Hidden, Noise, OnePass, Rate, mechanism_of, sampling_of
+from cloister.cli.sharded import Actors, Address, EngineName, OnEngine, ShardCount, ShardedTable
 from cloister.cli.shell import emit, given, positive, say, show_table
 from cloister.cli.table import Table, codebook_of
 from cloister.errors import InputError
@@ -55,6 +56,7 @@ TIGHT = (
     "from the middle, it does worse than learning alone, and the forecast does not know. "
     "--method shared-prior finds where they are."
 )
+WHOSE = {EngineName.local: "one file for each task", EngineName.ray: "the models of all tasks"}
 ONLY_TASKS = (
     "Of the file only the task column was looked at. Whether its rows fit the codebook, "
     "`cloister codebook FILE --check CODEBOOK` says."
@@ -88,6 +90,10 @@ def fit(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Default: DATA-run here.")] = None,
     ledger: _Place = None,
     population: Annotated[str | None, typer.Option(help="Whose account in that ledger.")] = None,
+    engine: OnEngine = EngineName.local,
+    actors: Actors = 2,
+    address: Address = None,
+    shards: ShardCount = 64,
     dry_run: _DryRun = False,
     force: Force = False,
     json: Json = False,
@@ -112,6 +118,7 @@ def fit(
       cloister fit exam.csv --codebook exam.toml --method low-rank -o low-rank \
           --set lam=0.1,1 --relation zero_out --rate 0.2 --hidden
       cloister fit exam.csv --codebook exam.toml --plan low-rank --dry-run
+      cloister fit folder-of-parquet --codebook exam.toml --engine ray --actors 8 -o large
       cloister fit exam.csv --codebook exam.toml -o chosen \
           --method shared-prior --method single-task
     """
@@ -128,6 +135,12 @@ def fit(
     target = _target(context, epsilon, detection, false_alarms)
     proposal: OneRun | Comparison
     table = Table(data, codebook_of(codebook, task, column), groups)
+    if engine is EngineName.ray:
+        if method is not None and len(method) > 1:
+            raise InputError("Several methods are compared with --engine local. Name one method.")
+        table = ShardedTable.of(table, folder, actors, address, shards)
+    elif set_ray := given(context, "actors", "address", "shards"):
+        raise InputError(f"{', '.join(set_ray)} goes with --engine ray. Add it, or leave that out.")
     if plan is not None:
         proposal = from_plan(context, plan, types or (), table, target)
     else:
@@ -163,8 +176,8 @@ def fit(
     return say(
         *filter(None, [finished.location]),
         *([] if finished.guarantee.all_runs is None else [f"{finished.guarantee.all_runs}."]),
-        f"Wrote {folder}: the public part, and one file for each task in {folder / 'models'}. "
-        "Give each of these to its own task alone; README.txt says more.",
+        f"Wrote {folder}: the public part, and {WHOSE[engine]} in {folder / 'models'}. "
+        "Give each task its own model alone; README.txt says more.",
         f"The head, which stands for all public files, to sign, publish or keep:\n{head}",
         f"Check the public part with:  cloister verify {folder} --head HEAD",
         apart=True,

@@ -10,7 +10,7 @@ import typer
 
 from cloister.arrays import Array
 from cloister.cli.options import Folder, Force, Json, Output, OwnData, TaskName, Types
-from cloister.cli.shell import absent, emit, note, say
+from cloister.cli.shell import absent, advance, emit, note, say
 from cloister.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def predict(
     """
     if len(paths) != (2 if model is None else 1):
         raise typer.BadParameter("Give FOLDER and DATA, or DATA and --model FILE.")
+    if model is None and paths[-1].is_dir():
+        return _folder_of_parquet(paths[0], paths[1], types, output, force, json)
     file = None if output is None else absent(output, force)
     data = paths[-1]
     rows, added, unseen = _by_folder(paths[0], data, types) if model is None else _by_model(model, data)
@@ -51,7 +53,33 @@ def predict(
         raise InputError(f"{data.name} already has a column {clash[0]!r}. Rename it first.")
     if unseen:
         note(f"{unseen} task(s) without a model file: predicted from the board alone.")
-    _deliver(rows.table | added, added, file, json, unseen)
+    return _deliver(rows.table | added, added, file, json, unseen)
+
+
+def _folder_of_parquet(
+    folder: Path, data: Path, types: list[str] | None, output: Path | None, force: bool, json: bool
+) -> None:
+    """Predict one Parquet file after the other; each has its predictions in a file of the same name."""
+    from cloister.board.storage import private_folder
+    from cloister.tables.binary_files import write_parquet
+    from cloister.tables.parquet_folder import ParquetFolder
+
+    if output is None:
+        raise InputError(f"{data} is a folder, and so are its predictions. Name one: -o predicted.")
+    if output.exists() and not force:
+        raise InputError(f"{output} is already there and is left as it is. Add --force, or name another.")
+    count, source = 0, ParquetFolder(data.resolve())
+    with advance("Files") as progress:
+        for number, file in enumerate(source.files):
+            rows, added, _ = _by_folder(folder, file, types)
+            place = output / file.relative_to(source.path)
+            private_folder(place.parent)
+            write_parquet(place, rows.table | added)
+            count += len(rows)
+            progress(number + 1, len(source.files))
+    if json:
+        return emit({"rows": count, "files": len(source.files), "folder": output})
+    return say(f"Wrote {output}: {count} rows. Each prediction is private to its task.")
 
 
 def _by_folder(folder: Path, data: Path, types: list[str] | None) -> tuple[Rows, dict[str, Array], int]:

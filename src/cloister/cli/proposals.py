@@ -17,7 +17,7 @@ from cloister.estimators.base import BaseMultiTask
 from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.tables.fitting import fit_in_folder
-from cloister.tables.folder import read_plan
+from cloister.tables.folder import read_plan, unfinished_folder
 from cloister.tables.table_run import EstimatorSettings, TableRun
 from cloister.tune.in_folder import vote_in_folder
 from cloister.tune.voting import Vote, election_of
@@ -82,17 +82,18 @@ class OneRun:
 
     def carry_out(self, folder: Path, table: Table, ledger: Ledger | None, force: bool) -> TableRun:
         """Run it and leave it in a folder; what was killed goes on."""
-        with advance("Rounds") as progress:
+        with table.at_hand(), advance("Rounds") as progress:
             return fit_in_folder(
                 folder,
                 self.plan,
-                table.tasks,
+                table.data,
                 table.codebook,
                 self.made_by,
                 ledger=ledger,
                 force=force,
                 progress=progress,
                 resumed=_resumed,
+                engine=table.engine(unfinished_folder(folder)),
             )
 
 

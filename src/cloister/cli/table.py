@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +16,8 @@ from cloister.errors import InputError
 
 if TYPE_CHECKING:
     from cloister.arrays import Array
+    from cloister.engines.shards import Shards
+    from cloister.engines.workers import Engine
     from cloister.tables.codebook import Codebook
     from cloister.tasks import Tasks
 
@@ -76,6 +80,21 @@ class Table:
             return None
         column = task_column(self.file, self.groups, "groups' column ")
         return labels_by_task(task_column(self.file, self.task), column)
+
+    def engine(self, draft: Path) -> Engine:
+        """Return where tasks are computed on; models that it keeps go into the draft of a run's folder."""
+        from cloister.engines.local import Local
+
+        return Local()
+
+    @contextmanager
+    def at_hand(self) -> Iterator[None]:
+        """Keep what a run needs until its folder is in place."""
+        yield
+
+    def data(self) -> Tasks | Shards:
+        """Return what is run over: all rows, or shards of them."""
+        return self.tasks()
 
     def tasks(self) -> Tasks:
         """Read and encode all rows; refuse what does not fit the codebook."""

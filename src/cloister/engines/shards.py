@@ -23,7 +23,7 @@ __all__ = ["Part", "ShardError", "Shards", "names_digest"]
 
 
 class ShardError(InputError):
-    """A shard whose files are not as they were made; says nothing of what is in a row."""
+    """Files that cannot be read, or are not as they were made; says nothing of what is in a row."""
 
 
 class Part(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from cloister.arrays import Array
+from cloister.board.storage import write_private
 from cloister.errors import InputError, MissingExtraError
 from cloister.tables.cells import cell_text, check_names, check_rows, number_text, text_column
 from cloister.tables.csv_files import convert
 
-__all__ = ["read_arrow", "read_excel", "read_parquet"]
+__all__ = ["arrow_columns", "read_arrow", "read_excel", "read_parquet", "text_cells", "write_parquet"]
 
 
 def read_parquet(file: Path, text: Collection[str], only: Collection[str] | None) -> dict[str, Array]:
@@ -29,6 +30,16 @@ def read_parquet(file: Path, text: Collection[str], only: Collection[str] | None
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(file, "Parquet", error) from None
     return _columns(file, pa, table, text)
+
+
+def write_parquet(file: Path, columns: Mapping[str, Array]) -> Path:
+    """Write columns to a Parquet file for its owner alone."""
+    pa = _pyarrow(file)
+    import pyarrow.parquet as pq
+
+    buffer = pa.BufferOutputStream()
+    pq.write_table(pa.table({name: pa.array(column) for name, column in columns.items()}), buffer)
+    return write_private(file, buffer.getvalue().to_pybytes())
 
 
 def read_arrow(file: Path, text: Collection[str], only: Collection[str] | None) -> dict[str, Array]:
@@ -94,6 +105,11 @@ def _unreadable(file: Path, kind: str, error: Exception) -> InputError:
     return InputError(f"{file.name} is not a readable {kind} file: {reason}. Export it again.")
 
 
+def arrow_columns(file: Path, table: Any, text: Collection[str]) -> dict[str, Array]:
+    """Return the columns of an Arrow table; some as text, as they are written."""
+    return _columns(file, _pyarrow(file), table, text)
+
+
 def _columns(file: Path, pa: Any, table: Any, text: Collection[str]) -> dict[str, Array]:
     if table.num_columns:
         check_rows(file, table.num_rows)
@@ -107,13 +123,18 @@ def _from_arrow(file: Path, pa: Any, column: Any, as_text: bool) -> Array:
         return np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
     if not as_text and (pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)):
         return np.asarray(column.cast(pa.timestamp("us"), safe=False).to_numpy()).astype("M8[us]")
-    if pa.types.is_floating(kind):  # ids that pandas turned into floats: 7.0 is task 7
-        limit = 2.0 ** {16: 11, 32: 24, 64: 53}[kind.bit_width]
-        _refuse_large(file, column.to_pylist(), limit)
-        cells = [number_text(math.nan if value is None else value) for value in column.to_pylist()]
-    else:
-        cells = [cell_text(value) for value in column.to_pylist()]
-    return text_column(file, cells)
+    return text_column(file, text_cells(file, column))
+
+
+def text_cells(file: Path, column: Any) -> list[str]:
+    """Return the cells of an Arrow column as one writes them; a missing one is empty."""
+    import pyarrow as pa
+
+    kind, cells = column.type, column.to_pylist()
+    if not pa.types.is_floating(kind):
+        return [cell_text(value) for value in cells]
+    _refuse_large(file, cells, 2.0 ** {16: 11, 32: 24, 64: 53}[kind.bit_width])
+    return [number_text(math.nan if value is None else value) for value in cells]  # 7.0 is task 7
 
 
 def _refuse_large(file: Path, cells: list[Any], limit: float) -> None:

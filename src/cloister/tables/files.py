@@ -54,7 +54,10 @@ def read_table(
     """
     file = Path(path)
     if file.is_dir():
-        raise InputError(f"{file} is a folder. Name the file of a table, such as {file / 'data.csv'}.")
+        raise InputError(
+            f"{file} is a folder. Name the file of a table, such as {file / 'data.csv'}; a folder of Parquet "
+            "files is fitted with --engine ray."
+        )
     if not file.is_file():
         raise InputError(f"There is no file {file}. Check the path.")
     for reader, ends in _READERS.items():

@@ -17,7 +17,10 @@ from cloister.board.storage import private_folder
 from cloister.document import foreign_types
 from cloister.engines.curator import bill_of, charge
 from cloister.engines.journal import Secret, check_same
+from cloister.engines.local import Local
 from cloister.engines.run import Run, run, seed_of
+from cloister.engines.shards import Shards
+from cloister.engines.workers import Engine
 from cloister.errors import InputError
 from cloister.ledger import Ledger
 from cloister.plan import Plan
@@ -25,6 +28,7 @@ from cloister.tables.codebook import Codebook
 from cloister.tables.folder import (
     check_free,
     put_in_place,
+    read_public,
     read_run,
     tidy,
     unfinished_folder,
@@ -39,7 +43,7 @@ __all__ = ["fit_in_folder"]
 def fit_in_folder(
     folder: Path,
     plan: Plan,
-    tasks: Callable[[], Tasks],
+    tasks: Callable[[], Tasks | Shards],
     codebook: Codebook,
     settings: EstimatorSettings,
     *,
@@ -48,6 +52,7 @@ def fit_in_folder(
     force: bool = False,
     progress: Callable[[int, int], None] | None = None,
     resumed: Callable[[Billboard], None] | None = None,
+    engine: Engine = Local(),  # noqa: B008
 ) -> TableRun:
     """Run a plan and leave it in a folder of its own; killed at any time, the same call goes on.
 
@@ -60,7 +65,7 @@ def fit_in_folder(
     plan : Plan
         What to run.
     tasks : callable
-        Returns the encoded tasks.
+        Returns the encoded tasks; or shards, whose models the engine writes.
     codebook : Codebook
         How they are encoded.
     settings : EstimatorSettings
@@ -76,6 +81,8 @@ def fit_in_folder(
     resumed : callable, optional
         Called with the board so far when an unfinished run goes on, or with a complete one that is only put
         in place.
+    engine : Engine
+        Where tasks are computed on. That of shards puts their models into ``models`` in `unfinished_folder`.
     """
     tidy(folder)
     check_free(folder, force)
@@ -93,13 +100,10 @@ def fit_in_folder(
         if resumed is not None:
             resumed(board)
         put_in_place(draft, folder, force)
-        found = read_run(folder, foreign_types(plan))
-        if ledger is None:
-            return found
-        return replace(found, guarantee=replace(found.guarantee, all_runs=ledger.balance.all_runs))
+        return _in_place(folder, plan, data, ledger)
 
     def save(done: Run) -> None:
-        write_run(draft, TableRun.of(done, codebook, settings))
+        write_run(draft, TableRun.of(done, codebook, settings), models=isinstance(data, Tasks))
         begun = Secret.read(draft / "secret")
         assert begun is not None
         replace(Secret.new(data, begun.seed, begun.charged), run=begun.run).write(draft / "complete")
@@ -115,19 +119,31 @@ def fit_in_folder(
             journal=draft,
             save=save,
             resumed=resumed,
+            engine=engine,
         )
     except BaseException:
         with suppress(OSError):
             draft.rmdir()  # if nothing was begun
         raise
     put_in_place(draft, folder, force)
+    if isinstance(data, Shards):
+        return _in_place(folder, plan, data, ledger)
     return TableRun.of(finished, codebook, settings)
+
+
+def _in_place(folder: Path, plan: Plan, tasks: Tasks | Shards, ledger: Ledger | None) -> TableRun:
+    """Read a run that is in place; of one over shards, without its models."""
+    read = read_run if isinstance(tasks, Tasks) else read_public
+    found = read(folder, foreign_types(plan))
+    if ledger is None:
+        return found
+    return replace(found, guarantee=replace(found.guarantee, all_runs=ledger.balance.all_runs))
 
 
 def _check_complete(
     draft: Path,
     plan: Plan,
-    tasks: Tasks,
+    tasks: Tasks | Shards,
     codebook: Codebook,
     ledger: Ledger | None,
     random_state: int | None,

@@ -16,6 +16,7 @@ from cloister.arrays import States
 from cloister.board.billboard import Billboard
 from cloister.board.storage import private_folder, remove_drafts, storage_errors, sync_folder, sync_tree
 from cloister.document import check_format
+from cloister.engines.cluster.model_files import read_models
 from cloister.errors import CloisterError, InputError, PlanError
 from cloister.groups import Groups
 from cloister.plan import Plan
@@ -65,6 +66,9 @@ Private: each file goes to its own task, and to nobody else.
                    percent-encoded, and a very long name is cut, with a hash at its end. The file says under
                    "task" whose it is.
   models/index.csv which file is whose, for you alone
+  models/shard-N.parquet
+                   of a run over shards: the models of many tasks, one row each, for you alone. `cloister show
+                   FOLDER TASK` shows one, and `cloister predict` uses them
 
 The folder is for its owner alone as it comes. To publish the public part, copy those files.
 
@@ -149,11 +153,26 @@ def read_groups(folder: Path, plan: Plan) -> dict[str, str]:
 
 def with_models(folder: Path, public: TableRun, tasks: Iterable[str] | None = None) -> TableRun:
     """Add the models whose files are there, of all tasks or of some: each may have been given its own."""
+    sharded = sorted((folder / "models").glob("shard-*.parquet"))
+    if sharded:
+        return _with_sharded(sharded, public, tasks)
     models = _read_models(folder / "models", public.codebook, tasks)
     ids = public.settings.as_ids([model.task for model in models])
     order = np.argsort(ids)
     stacked = _stacked([models[i].arrays for i in order], public.codebook)
     return replace(public, ids=ids[order], models=stacked)
+
+
+def _with_sharded(files: list[Path], public: TableRun, tasks: Iterable[str] | None) -> TableRun:
+    """Add models of a run over shards: many tasks in a file."""
+    wanted = None if tasks is None else np.array([*tasks], dtype=np.str_)
+    found = [part for part in (read_models(file, wanted) for file in files) if len(part[0])]
+    if not found:
+        return public
+    names = public.settings.as_ids([name for ids, _ in found for name in ids.tolist()])
+    order = np.argsort(names)
+    models = {key: np.concatenate([part[key] for _, part in found])[order] for key in found[0][1]}
+    return replace(public, ids=names[order], models=models)
 
 
 def _read_models(folder: Path, codebook: Codebook, tasks: Iterable[str] | None) -> list[TaskModel]:

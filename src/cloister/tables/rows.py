@@ -14,7 +14,7 @@ from cloister.roster import task_ids, task_name
 from cloister.tables.codebook import Categorical, Codebook, Date, Feature
 from cloister.tables.files import read_table
 
-__all__ = ["Rows", "codebook_table", "own_rows", "read_rows", "task_column"]
+__all__ = ["Rows", "codebook_table", "own_rows", "read_rows", "task_column", "text_columns"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,8 +50,10 @@ def read_rows(path: Path, codebook: Codebook, target: bool) -> Rows:
     target : bool
         Whether the target is needed.
     """
-    table = codebook_table(path, codebook, target)
+    return _encoded(path, codebook, codebook_table(path, codebook, target), target)
 
+
+def _encoded(path: Path, codebook: Codebook, table: dict[str, Array], target: bool) -> Rows:
     def at(row: int) -> str:
         """Name a row as people count: that below the column names is row 1."""
         return f"Data row {row + 1} of {path.name}"
@@ -65,13 +67,21 @@ def read_rows(path: Path, codebook: Codebook, target: bool) -> Rows:
 
 def codebook_table(path: Path, codebook: Codebook, target: bool) -> dict[str, Array]:
     """Read a file's columns as its codebook means them; refuse one that lacks a column."""
-    needed = [*codebook.features, *([codebook.target] if target else [])]
-    text = [part.name for part in needed if _is_text(part)]
-    table = read_table(path, text=[*text, *([] if codebook.task is None else [codebook.task])])
-    for part in needed:
+    table = read_table(path, text=text_columns(codebook, target))
+    for part in _needed(codebook, target):
         if part.name not in table:
             raise _no_column(path, part.name)
     return table
+
+
+def text_columns(codebook: Codebook, target: bool) -> list[str]:
+    """Return the columns whose cells mean what is written, the task column among them."""
+    task = [] if codebook.task is None else [codebook.task]
+    return [*(part.name for part in _needed(codebook, target) if _is_text(part)), *task]
+
+
+def _needed(codebook: Codebook, target: bool) -> list[Feature]:
+    return [*codebook.features, *([codebook.target] if target else [])]
 
 
 def _is_text(part: Feature) -> bool:
@@ -83,6 +93,8 @@ def _is_text(part: Feature) -> bool:
 
 def own_rows(path: Path, codebook: Codebook, task: str) -> Rows:
     """Read one task's rows, with their targets: all of them if the file has no task column."""
+    if path.is_dir():
+        return _from_folder(path, codebook, task)
     rows = read_rows(path, codebook, target=True)
     if rows.ids is None:
         return rows
@@ -94,6 +106,18 @@ def own_rows(path: Path, codebook: Codebook, task: str) -> Rows:
         )
     assert rows.y is not None
     return Rows({k: v[own] for k, v in rows.table.items()}, rows.ids[own], rows.X[own], rows.y[own])
+
+
+def _from_folder(path: Path, codebook: Codebook, task: str) -> Rows:
+    """Read one task's rows from a folder of Parquet files, which has a task column."""
+    from cloister.tables.parquet_folder import ParquetFolder
+
+    if codebook.task is None:
+        raise InputError("The codebook must name the task column, to find a task's rows in a folder.")
+    folder = ParquetFolder(path)
+    folder.check_columns([part.name for part in _needed(codebook, target=True)])
+    text = text_columns(codebook, target=True)
+    return _encoded(path, codebook, folder.own_rows(str(task_name(task)), codebook.task, text), target=True)
 
 
 def _names(path: Path, column: str, ids: Array) -> Array:

@@ -34,7 +34,7 @@ from cloister.errors import (
 )
 from cloister.plan import Plan
 
-__all__ = ["Answer", "Failure", "ShardActor"]
+__all__ = ["Answer", "Failure", "ShardActor", "silently"]
 
 P = ParamSpec("P")
 #: Errors whose sentences are never about a row: while nothing is computed on rows yet, and always.
@@ -73,9 +73,10 @@ class Failure:
         """Return the error that the driver raises in its place."""
         where = "" if self.shard is None else f" of shard {self.shard}"
         if self.rows:
+            look = "" if self.shard is None else f", shards.part({self.shard}).load()"
             return PrivateDataError(
-                f"The rows{where} cannot be used. What is wrong with them stays at their actor; to see it, "
-                f"load that shard yourself: shards.part({self.shard}).load()."
+                f"The rows{where} cannot be used. What is wrong with them stays there; to see it, read them "
+                f"yourself{look}."
             )
         if self.sentence:
             known = {kind.__name__: kind for kind in (BillboardError, StorageError, PlanError, ShardError)}
@@ -227,6 +228,15 @@ class ShardActor:
         """Put a shard on disk if all that is in memory, with its states if it has any, is too much."""
         if sum(other.size for other in self.shards.values() if other.in_memory) > self.memory:
             shard.put_on_disk()
+
+
+def silently(function: Callable[[Any], Any], thing: Any) -> Answer | Failure:
+    """Call a function on rows in a process of its own; answer, whatever happens in it."""
+    _print_nowhere()
+    try:
+        return Answer(function(thing))
+    except Exception as error:
+        return Failure.of(error, None, computing=False)
 
 
 def _print_nowhere() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from cloister.engines.cluster.actor import Answer, Failure, ShardActor
 from cloister.errors import ClusterError
 
-__all__ = ["Actors", "Holder"]
+__all__ = ["Actors", "Holder", "value_of"]
 
 #: Seconds until an actor that takes another's place must have started; else the others share its shards.
 PATIENCE = 60.0
@@ -131,17 +131,9 @@ class Actors:
             return None
         lost = self.ray.exceptions
         try:
-            found: Answer | Failure = self.ray.get(promise)
+            return value_of(self.ray, promise)
         except (lost.RayActorError, lost.ObjectLostError, lost.OutOfMemoryError, lost.NodeDiedError):
             return None
-        except lost.RayError as error:
-            raise ClusterError(
-                f"An actor could not be asked, with {type(error).__name__}. See that every machine of the "
-                "cluster has the same Python, cloister and ray, then do the same again."
-            ) from None
-        if isinstance(found, Failure):
-            raise found.raised()
-        return found
 
     def _replaced(self, lost: Holder, unfinished: list[_Job]) -> dict[Holder, list[_Job]]:
         """Put an actor in a lost one's place, or let the others share its shards; return who does what."""
@@ -194,3 +186,20 @@ class Actors:
         there, count = self.ray.cluster_resources(), len(self.holders)
         asked = {"CPU": self.resources["num_cpus"], "GPU": self.resources["num_gpus"]}
         return all(there.get(name, 0.0) >= count * each for name, each in asked.items())
+
+
+def value_of(ray: Any, promise: Any) -> Answer:
+    """Return an answer; raise what went wrong where it was made, as far as it may be said, or its loss."""
+    lost = ray.exceptions
+    try:
+        found: Answer | Failure = ray.get(promise)
+    except (lost.RayActorError, lost.ObjectLostError, lost.OutOfMemoryError, lost.NodeDiedError):
+        raise
+    except lost.RayError as error:
+        raise ClusterError(
+            f"A process of the cluster could not be asked, with {type(error).__name__}. See that every "
+            "machine has the same Python, cloister and ray, then do the same again."
+        ) from None
+    if isinstance(found, Failure):
+        raise found.raised()
+    return found

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from cloister.arrays import Words
 from cloister.channel import GRID
 from cloister.doubts import Doubt
-from cloister.engines.cluster.actors import Actors
+from cloister.engines.cluster.actor import silently
+from cloister.engines.cluster.actors import Actors, value_of
 from cloister.engines.cluster.held import HeldShards
 from cloister.engines.cluster.session import session
 from cloister.engines.cluster.workers import ClusterWorkers
@@ -24,6 +26,9 @@ from cloister.roster import Roster
 from cloister.tasks import Tasks
 
 __all__ = ["Cluster"]
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,24 @@ class Cluster:
     def noise_sampler(self) -> Sampler:
         """Return this machine's processor: the curator is here, and need not have the card of an actor."""
         return on_processor
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """Keep one session of Ray for everything that is done meanwhile."""
+        with session(self.address, self.actors * self.cpus, self.actors * self.cards):
+            yield
+
+    def each(self, function: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:
+        """Call a function for each of some things, in processes of the cluster; yield what it returns.
+
+        What it prints goes nowhere, and what an error in it says stays there.
+        """
+        with session(self.address, self.cpus, 0) as ray:
+            call = ray.remote(num_cpus=self.cpus)(silently)
+            waiting = [call.remote(function, thing) for thing in things]
+            while waiting:
+                done, waiting = ray.wait(waiting, num_returns=1)
+                yield value_of(ray, done[0]).value
 
     @contextmanager
     def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[Workers]:

@@ -16,6 +16,8 @@ from cloister.errors import InputError, MissingExtraError
 
 __all__ = ["ModelFile", "read_models"]
 
+#: Tasks that are read together, where one is looked for; a file has them sorted.
+ROW_GROUP = 1024
 _SHAPES = b"cloister model shapes"
 
 
@@ -44,10 +46,16 @@ class ModelFile:
         with storage_errors(self.folder, "then do the same again: every release is posted"):
             private_folder(self.folder)
             with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                pq.write_table(table, file)
+                pq.write_table(table.sort_by("task"), file, row_group_size=ROW_GROUP)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(draft, self.path)
+
+    @staticmethod
+    def tidy(folder: Path) -> None:
+        """Remove what actors that were lost have begun to write."""
+        for draft in folder.glob("shard-*.draft"):
+            draft.unlink(missing_ok=True)
 
 
 def read_models(path: Path, tasks: Array | None = None) -> tuple[Array, States]:

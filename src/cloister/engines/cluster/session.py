@@ -22,6 +22,7 @@ def session(address: str | None, cpus: float, cards: float) -> Iterator[Any]:
     What processes print is not sent here, and nothing is reported to Ray's makers.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # on this machine actors are the work
     try:
         import ray
     except ImportError as error:

@@ -121,6 +121,8 @@ class ClusterWorkers:
             count()
 
         self.actors.ask_each(call, done)
+        if self.models is not None:
+            ModelFile.tidy(self.models)
         return gathered.arrays()
 
     def rejected(self) -> int:

@@ -1,0 +1,106 @@
+"""A folder of Parquet files with its codebook, as `fit --engine ray` reads it: rows never come here."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+
+from cloister.cli.shell import advance, positive
+from cloister.cli.table import Table
+from cloister.errors import InputError
+
+if TYPE_CHECKING:
+    from cloister.arrays import Array
+    from cloister.engines.cluster import Cluster
+    from cloister.tables.parquet_shards import ParquetShards
+
+__all__ = ["Actors", "Address", "EngineName", "OnEngine", "ShardCount", "ShardedTable"]
+
+
+class EngineName(StrEnum):
+    """Where tasks are computed on."""
+
+    local = "local"
+    ray = "ray"
+
+
+OnEngine = Annotated[
+    EngineName,
+    typer.Option("--engine", help="This process, or actors of Ray, which read a folder of Parquet files."),
+]
+Actors = Annotated[int, typer.Option(help="With --engine ray: how many processes compute.")]
+Address = Annotated[
+    str | None, typer.Option(help="With --engine ray: a cluster that is there. Default: one on this machine.")
+]
+ShardCount = Annotated[int, typer.Option("--shards", help="With --engine ray: into how many parts rows go.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardedTable(Table):
+    """A folder of Parquet files, and the cluster that reads it.
+
+    Until the run is in place, its shards are in a folder beside its own, for their owner alone.
+    """
+
+    cluster: Cluster
+    shards: int
+    folder: Path
+
+    @classmethod
+    def of(cls, table: Table, folder: Path, actors: int, address: str | None, shards: int) -> ShardedTable:
+        from cloister.engines.cluster import Cluster
+
+        positive("--actors", actors)
+        positive("--shards", shards)
+        if table.groups is not None:
+            raise InputError("--groups goes with --engine local. Leave one of them out.")
+        cluster = Cluster(actors, address=address)
+        return cls(table.file, table.codebook, cluster=cluster, shards=shards, folder=folder)
+
+    @cached_property
+    def ids(self) -> Array:
+        from cloister.tables.parquet_folder import ParquetFolder
+
+        return np.array(ParquetFolder(self.file).task_names(self.task))
+
+    def engine(self, draft: Path) -> Cluster:
+        return replace(self.cluster, models=draft / "models")
+
+    @contextmanager
+    def at_hand(self) -> Iterator[None]:
+        """Let actors deal rows out into shards, and keep the session of Ray; delete the shards at the end."""
+        with self.cluster.connected():
+            with advance("Shares of the files") as progress:
+                self._split(progress)
+            yield
+        shutil.rmtree(self._place, ignore_errors=True)
+
+    @property
+    def _place(self) -> Path:
+        whole = self.folder.resolve()
+        return whole.with_name(f".{whole.name}.shards")
+
+    def data(self) -> ParquetShards:
+        return self._split()
+
+    def _split(self, progress: Callable[[int, int], None] | None = None) -> ParquetShards:
+        from cloister.tables.parquet_shards import ParquetShards
+
+        return ParquetShards.split(
+            self.file,
+            self.codebook,
+            self._place,
+            buckets=self.shards,
+            spread=self.cluster.each,
+            groups=4 * self.cluster.actors,
+            progress=progress,
+        )

@@ -1,0 +1,137 @@
+"""Killed actors, nodes and drivers, and what workers say: the same head, and nothing of a row in any log."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cloister import Billboard, run
+from cloister.engines import Cluster
+
+ray = pytest.importorskip("ray", reason="needs the extra ray")
+sys.path.append(str(Path(__file__).parents[1] / "engines"))  # ray_session
+
+pytestmark = pytest.mark.slow
+
+M = 40
+#: What every script begins with: tasks whose rows can be told in a log, and a plan with coins.
+BEGIN = """
+import os, sys
+import numpy as np
+from cloister import Plan, Tasks, run
+from cloister.algorithms import MeanRegularized
+from cloister.engines import Cluster
+from cloister.learners import LeastSquares
+from cloister.mechanisms import Gaussian
+from cloister.sampling import Poisson
+
+rng = np.random.default_rng(0)
+ids = np.repeat(np.arange(40), 6)
+tasks = Tasks.from_arrays(rng.uniform(-0.5, 0.5, (240, 3)), rng.uniform(-0.123456789, 0.5, 240), ids)
+plan = Plan(MeanRegularized(LeastSquares(3), rounds=12), Gaussian(0.9), Poisson(0.5), n_tasks=40)
+"""
+
+
+def script(text, **kwargs):
+    code = BEGIN + textwrap.dedent(text)
+    env = os.environ | {"RAY_worker_niceness": "0"}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, **kwargs)
+
+
+def expected():
+    names: dict = {}
+    exec(BEGIN, names)
+    return run(names["plan"], names["tasks"], random_state=5), names["plan"], names["tasks"]
+
+
+def test_a_driver_that_is_killed_goes_on(tmp_path):
+    """Twice, in rounds 3 and 8, without a word of farewell; then the same call ends with the same head."""
+    go = """
+    def step(posted):
+        if posted.done == int(sys.argv[1] if len(sys.argv) > 1 else KILL):
+            os.kill(os.getpid(), 9)
+    done = run(plan, tasks, random_state=5, engine=Cluster(2), journal=FOLDER, progress=step)
+    print(done.board.head.hex())
+    """
+    one, _, _ = expected()
+    folder = str(tmp_path / "journal")
+    for kill in (3, 8):
+        killed = script(f"KILL, FOLDER = {kill}, {folder!r}\n" + textwrap.dedent(go))
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert Billboard.recover(f"{folder}/board").rounds >= kill - 1
+    ended = script(f"KILL, FOLDER = -1, {folder!r}\n" + textwrap.dedent(go))
+    assert ended.stdout.strip() == one.board.head.hex(), ended.stderr
+
+
+def test_a_node_that_is_killed(tmp_path):
+    """Of two nodes with two actors each, one is killed: the others take its shards."""
+    from ray.cluster_utils import Cluster as Nodes
+
+    one, plan, tasks = expected()
+    nodes = Nodes(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 10**8})
+    second = nodes.add_node(num_cpus=2, object_store_memory=10**8)
+    try:
+        nodes.wait_for_nodes()
+        ray.init(address=nodes.address, log_to_driver=False, logging_level="error")
+
+        def step(posted):
+            if posted.done == 5:
+                nodes.remove_node(second, allow_graceful=False)
+
+        two = run(plan, tasks, random_state=5, engine=Cluster(4), progress=step)
+    finally:
+        ray.shutdown()
+        nodes.shutdown()
+    assert two.board.head == one.board.head
+    for name, array in one.private.models.items():
+        np.testing.assert_array_equal(two.private.models[name], array)
+
+
+def test_what_a_worker_prints_and_raises_stays_there():
+    """An algorithm prints a row, logs it, and fails with it; and Ray forwards everything."""
+    said = script(
+        """
+        import logging, ray
+        ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=True)
+        folder = ray._private.worker._global_node.get_session_dir_path()
+
+        class Talking(MeanRegularized):
+            def send(self, states, block, board):
+                if board.rounds == 2 and block.y.any():  # and not on made-up rows
+                    rows = ",".join(map(str, block.y.ravel()))
+                    print("told", rows, flush=True)
+                    print("told", rows, file=sys.stderr, flush=True)
+                    logging.getLogger().error("told %s", rows)
+                    os.write(2, f"told {rows}".encode())
+                    raise ValueError(f"told {rows}")
+                return super().send(states, block, board)
+
+        plan = Plan(Talking(LeastSquares(3), rounds=4), Gaussian(0.9), n_tasks=40)
+        try:
+            run(plan, tasks, engine=Cluster(1))
+        except Exception as error:
+            print("RAISED", type(error).__name__, error, error.__cause__, error.__context__)
+        import time
+        time.sleep(2)
+        ray.shutdown()
+        values = [str(value) for value in tasks.y]
+        for path, _, files in os.walk(folder):
+            for name in filter(lambda name: os.path.isfile(os.path.join(path, name)), files):
+                text = open(os.path.join(path, name), errors="replace").read()
+                if "told " in text or any(value in text for value in values):
+                    print("LEAKED", name)
+        """
+    )
+    assert "RAISED AlgorithmError A computation of shard 0 failed with AlgorithmError" in said.stdout, said
+    _, _, tasks = expected()
+    for text in (said.stdout, said.stderr):
+        assert "told " not in text
+        assert "LEAKED" not in text
+        assert not any(str(value) in text for value in tasks.y)
