@@ -20,7 +20,7 @@ class _Adam(StepSolver):
     betas: tuple[float, ...] = (0.9, 0.999)
     eps: float = 1e-8
 
-    #: Running means of gradients and of their squares.
+    #: Running sums of gradients and of their squares.
     slots: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
@@ -31,22 +31,24 @@ class _Adam(StepSolver):
         check_least(above=0.0, eps=self.eps)
 
     def corrections(self, count: int) -> Floats:
-        """Return what running means that start at zero are multiplied by; of squares, its root."""
+        """Return what makes the ratio of means of that of sums: a factor of the root, and what is added."""
         at = np.arange(1, count + 1)
-        return np.column_stack([1 / (1 - self.betas[0] ** at), (1 - self.betas[1] ** at) ** -0.5])
+        first, second = (
+            (1 - beta**at) / (1 - beta) for beta in self.betas
+        )  # weights of all gradients so far
+        return np.column_stack([first / np.sqrt(second), self.eps * first])
 
     def moments(
         self, gradient: A, kept: tuple[A, ...], corrections: Sequence[float | A]
     ) -> tuple[A, tuple[A, ...]]:
-        """Return the corrected mean over the root of the corrected mean of squares, and both as they are.
+        """Return the mean of gradients over the root of that of squares, and the sums that both come from.
 
         One operation at a time, so that no bit depends on where in memory a number lies.
         """
-        (first, second), (b1, b2) = kept, self.betas
-        first = b1 * first + (1 - b1) * gradient
-        second = b2 * second + (1 - b2) * (gradient * gradient)
-        direction = corrections[0] * first / (corrections[1] * second**0.5 + self.eps)
-        return direction, (first, second)
+        (first, second), (b1, b2), (factor, added) = kept, self.betas, corrections
+        first = b1 * first + gradient
+        second = b2 * second + gradient * gradient
+        return first / (factor * second**0.5 + added), (first, second)
 
 
 @dataclass(frozen=True)
