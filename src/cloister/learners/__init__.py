@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cloister.learners.network.module import Module
     from cloister.learners.network.penalties import EWC, SymmetrizedKL
     from cloister.learners.network.pixels import Unpack, glyph_net
+    from cloister.learners.network.public_features import PublicFeatures
 
 __all__ = [
     "EWC",
@@ -32,6 +33,7 @@ __all__ = [
     "Logistic",
     "Module",
     "Nesterov",
+    "PublicFeatures",
     "Quadratic",
     "Regression",
     "Softmax",
@@ -43,6 +45,7 @@ __all__ = [
 
 #: Imported when first used: they need packages that not everybody has.
 _HOMES = {
+    "PublicFeatures": "cloister.learners.network.public_features",
     "Module": "cloister.learners.network.module",
     "EWC": "cloister.learners.network.penalties",
     "SymmetrizedKL": "cloister.learners.network.penalties",

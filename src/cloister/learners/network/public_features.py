@@ -1,0 +1,185 @@
+"""Rows through a public network: short vectors that any estimator, and any learner, can stand on."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from torch import nn
+
+from cloister.arrays import Array
+from cloister.errors import InputError
+from cloister.learners.network.clients import guard_layers
+from cloister.learners.network.trials import check_behaviour, outputs_of
+from cloister.tasks import Tasks
+
+__all__ = ["PublicFeatures"]
+
+#: Bounds of a feature, in deviations that the numbers of a random direction have.
+REACH = 3.0
+
+
+@dataclass(eq=False)
+class PublicFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    r"""A public, frozen network that turns images, texts or signals into rows of norm at most 1.
+
+    Estimators on top of it share models of its outputs, as they would of any other columns:
+    ``model.fit(body.columns(images), labels, tasks=owner)``. It is a scikit-learn transformer as well, with
+    nothing to fit.
+
+    Parameters
+    ----------
+    net : nn.Module
+        Trained on public data, never on tasks' own. A copy is kept, in evaluation mode: batch normalisation
+        and dropout are fine, if they are so there. Its first axis is examples.
+    shape : tuple of int
+        Of one row, without the axis of examples: ``(1, 28, 28)``.
+    dtype : dtype, default=float
+        ``int`` for codes, such as a text's tokens.
+    name : str, default="feature"
+        What the columns are called by.
+    batch : int, default=1
+        Rows that are computed together. More are faster, above all on a card; but the last bits of a row's
+        features then depend on the rows beside it: leave it at 1 where they are of tasks that distrust
+        each other so far, or use `tasks`, which never computes two tasks' rows together.
+    device : str, default="cpu"
+        Where the network runs.
+
+    Attributes
+    ----------
+    size : int
+        Number of features.
+    fingerprint : str
+        Of the layers and all their numbers. It is part of the columns' names, so that a codebook, and a run
+        that is saved with one, are for this body and refuse the columns of another.
+
+    Privacy
+    -------
+    A row's features depend on that row and on public constants alone, so a guarantee for any rows is one for
+    these. They are divided by their norm, whatever the network puts out, and are zeros where it puts out
+    nothing finite: :math:`\|x\|_2 \le 1` by construction.
+
+    Examples
+    --------
+    >>> import cloister as cl
+    >>> _ = torch.manual_seed(0)
+    >>> net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 8))
+    >>> body = PublicFeatures(net, shape=(1, 8, 8), name="scan")
+    >>> rng = np.random.default_rng(0)
+    >>> scans, ward = rng.random((400, 1, 8, 8)), rng.integers(0, 40, 400)
+    >>> age, ill = rng.uniform(20, 90, 400), rng.random(400) < 0.5
+    >>> bounds = {"age": (18, 110), "target": [False, True], **body.bounds}
+    >>> model = cl.SharedPriorClassifier(epsilon=2.0, bounds=bounds, random_state=0)
+    >>> model = model.fit({"age": age, **body.columns(scans)}, ill, tasks=ward)
+    >>> model.coef_.shape
+    (40, 9)
+    """
+
+    net: nn.Module
+    shape: tuple[int, ...]
+    dtype: DTypeLike = float
+    name: str = "feature"
+    batch: int = 1
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.net, nn.Module):
+            raise InputError(
+                f"net must be a torch.nn.Module. Got {type(self.net).__name__}. "
+                "Wrap a function in a module whose forward calls it."
+            )
+        if not isinstance(self.batch, int) or self.batch < 1:
+            raise InputError(f"batch must be a whole number of rows, at least 1. Got {self.batch!r}.")
+        frozen = copy.deepcopy(self.net).cpu().eval().requires_grad_(False)
+        kind = torch.Size(self.shape), self._kind
+        check_behaviour(frozen, *kind)
+        self.size = outputs_of(frozen, *kind).flatten(1).shape[1]
+        self.fingerprint = _fingerprint(frozen, f"{[*self.shape]} {self._kind}")
+        self._body = guard_layers(frozen).eval().to(self.device)
+
+    @property
+    def _kind(self) -> torch.dtype:
+        return torch.int64 if np.dtype(self.dtype).kind in "biu" else torch.float32
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns: the body's name and fingerprint, and a number."""
+        return [f"{self.name}_{self.fingerprint[:8]}_{i}" for i in range(self.size)]
+
+    @property
+    def bounds(self) -> dict[str, tuple[float, float]]:
+        """Public bounds of the columns, for a codebook: what a number of a unit vector seldom leaves."""
+        reach = min(1.0, REACH / math.sqrt(self.size))
+        return dict.fromkeys(self.names, (-reach, reach))
+
+    def transform(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return features, a row of norm at most 1 for each row of X."""
+        rows = np.asarray(X)
+        wanted = "whole numbers" if self._kind == torch.int64 else "numbers"
+        kinds = "biu" if self._kind == torch.int64 else "biuf"
+        if rows.ndim == 0 or rows.shape[1:] != tuple(self.shape) or rows.dtype.kind not in kinds:
+            raise InputError(
+                f"X must have {wanted} of shape {('rows', *self.shape)}. Got {rows.dtype} of shape "
+                f"{rows.shape}. Reshape it, or give the body's own shape= and dtype=."
+            )
+        found = np.empty((len(rows), self.size))
+        for at in range(0, len(rows), self.batch):
+            found[at : at + self.batch] = self._features(rows[at : at + self.batch])
+        return found
+
+    def columns(self, X: ArrayLike) -> dict[str, NDArray[np.float64]]:
+        """Return features as named columns, to be put beside others: ``{"age": age, **body.columns(X)}``."""
+        return dict(zip(self.names, self.transform(X).T, strict=True))
+
+    def tasks(self, tasks: Tasks) -> Tasks:
+        """Return tasks whose rows are features, for learners such as `Module`; each is computed by itself."""
+        parts = [self.transform(tasks.X[part]) for part in _each(tasks)]
+        X = np.concatenate(parts) if parts else np.empty((0, self.size))
+        return Tasks(tasks.ids, X, tasks.y, tasks.weight, tasks.offsets)
+
+    def fit(self, X: object = None, y: object = None) -> Self:
+        """Do nothing: a public body is not fitted to tasks' rows."""
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
+        """Return the columns' names, as scikit-learn asks for them."""
+        return np.array(self.names, dtype=object)
+
+    def _features(self, rows: Array) -> NDArray[np.float64]:
+        inputs = torch.as_tensor(rows.copy(), dtype=self._kind, device=self.device)
+        with torch.no_grad():
+            found = self._body(inputs).flatten(1).double().cpu().numpy()
+        return _directions(found)
+
+
+def _directions(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Divide each row by its norm; rows that are zero, or not finite, become zeros."""
+    rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
+    largest = np.abs(rows).max(axis=1, initial=0.0, keepdims=True)
+    rows = rows / np.where(largest > 0, largest, 1.0)  # squares neither overflow nor vanish
+    norm = np.sqrt((rows**2).sum(axis=1, keepdims=True))
+    return np.asarray(rows / np.where(norm > 0, norm * (1 + 1e-12), 1.0))  # rounding too leaves them within
+
+
+def _each(tasks: Tasks) -> Iterator[slice]:
+    for start, stop in zip(tasks.offsets[:-1], tasks.offsets[1:], strict=True):
+        yield slice(int(start), int(stop))
+
+
+def _fingerprint(net: nn.Module, rows: str) -> str:
+    digest = hashlib.sha256(f"{net}\n{rows}\n".encode())
+    for name, number in net.state_dict().items():
+        digest.update(f"{name} {number.dtype} {[*number.shape]}\n".encode())
+        digest.update(number.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
