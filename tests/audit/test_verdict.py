@@ -24,6 +24,14 @@ def found():
     return audit(PLAN, draws=2000, random_state=0)
 
 
+def test_bounds_are_rounded_so_that_they_stay_true(found):
+    claim = replace(found, guarantee=replace(found.guarantee, epsilon=0.99991, delta=1.20001e-3))
+    bound = replace(found.measured[0].bound, epsilon=0.8999, delta=1.20001e-3)
+    said = str(replace(claim, measured=(replace(found.measured[0], bound=bound, claimed=0.99991),)))
+    assert "epsilon <= 1 claimed, epsilon >= 0.899 measured, at delta 0.001201 under" in said
+    assert "epsilon >= 0.899 of 1 at delta 0.001201" in said
+
+
 def louder(found, **change):
     return replace(found, measured=(replace(found.measured[0], **change), *found.measured[1:]))
 

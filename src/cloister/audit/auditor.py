@@ -22,6 +22,7 @@ from cloister.audit.verdict import Audit, Measured
 from cloister.errors import PlanError
 from cloister.plan import Plan
 from cloister.privacy.randomness import Randomness, SeededRandomness, SystemRandomness
+from cloister.privacy.rounding import rounded_up
 
 __all__ = ["audit", "check_auditable"]
 
@@ -99,7 +100,9 @@ def check_auditable(plan: Plan) -> None:
             "This plan has no noise and claims nothing (epsilon is infinite). Audit a private one."
         )
     if not math.isfinite(plan.guarantee.epsilon):
-        raise PlanError(f"This plan claims nothing at delta {plan.delta:.2g}. Audit it at a larger delta.")
+        raise PlanError(
+            f"This plan claims nothing at delta {rounded_up(plan.delta)}. Audit it at a larger delta."
+        )
 
 
 def _measure(

@@ -29,6 +29,7 @@ from scipy.special import betainccinv, betaincinv, ndtr, ndtri
 
 from cloister.arrays import Floats
 from cloister.errors import InputError
+from cloister.privacy.rounding import rounded_down, rounded_up
 
 __all__ = ["Bound", "Point", "lower_bound"]
 
@@ -92,7 +93,8 @@ class Bound:
 
     def __str__(self) -> str:
         return (
-            f"epsilon >= {self.epsilon:.3g} at delta {self.delta:.2g}, with {self.confidence:.4g} confidence"
+            f"epsilon >= {rounded_down(self.epsilon)} at delta {rounded_up(self.delta)}, with "
+            f"{self.confidence:.4g} confidence"
         )
 
 

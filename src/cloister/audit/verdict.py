@@ -24,6 +24,7 @@ from cloister.audit.one_run import OneRun
 from cloister.audit.sensitivity import Furthest
 from cloister.doubts import FLOATING_POINT
 from cloister.privacy.guarantee import Guarantee
+from cloister.privacy.rounding import rounded_down, rounded_up
 
 __all__ = ["Audit", "Measured"]
 
@@ -87,7 +88,8 @@ class Audit:
     def reasons(self) -> tuple[str, ...]:
         """Why the plan is convicted; none if it is not."""
         found = [
-            f"epsilon >= {m.bound.epsilon:.3g} measured at delta {m.bound.delta:.2g}, {m.claimed:.3g} claimed"
+            f"epsilon >= {rounded_down(m.bound.epsilon)} measured at delta {rounded_up(m.bound.delta)}, "
+            f"{rounded_up(m.claimed)} claimed"
             for m in self.measured
             if m.breach
         ]
@@ -97,7 +99,7 @@ class Audit:
         if self.isolation.holds is False:
             found.append(self.isolation.detail)
         if self.one_run is not None and self.one_run.epsilon > self.guarantee.epsilon * (1 + 1e-9):
-            found.append(f"epsilon >= {self.one_run.epsilon:.3g} measured in one run")
+            found.append(f"epsilon >= {rounded_down(self.one_run.epsilon)} measured in one run")
         return tuple(found)
 
     def _noise_reasons(self) -> Iterator[str]:
@@ -129,13 +131,14 @@ class Audit:
 
     def __str__(self) -> str:
         g, rows = self.guarantee, list(self.rows())
-        claim = f"epsilon <= {g.epsilon:.4g} claimed, epsilon >= {self.bound.epsilon:.3g} measured"
+        measured = rounded_down(self.bound.epsilon)
+        claim = f"epsilon <= {rounded_up(g.epsilon)} claimed, epsilon >= {measured} measured"
         width = max(len(name) for name, _ in rows)
         return "\n".join(
             [
                 self.verdict,
                 *self._void(),
-                f"{claim}, at delta {g.delta:.2g} under {g.relation}.",
+                f"{claim}, at delta {rounded_up(g.delta)} under {g.relation}.",
                 *(f"  {name:{width}}  {text}" for name, text in rows),
                 f"Everything together errs with probability {1 - self.confidence:.2g} at most.",
             ]
@@ -151,16 +154,15 @@ class Audit:
         several = any(m.choice for m in self.measured)
         for m in self.measured:
             name = f"game, channel {m.choice + 1}" if several else "game"
-            reached = f"epsilon >= {m.bound.epsilon:.3g} of {m.claimed:.3g} at delta {m.bound.delta:.2g}"
-            yield name, f"{reached} ({m.bound.hits[1] + m.bound.false_hits[1]:,} games)"
+            reached = f"epsilon >= {rounded_down(m.bound.epsilon)} of {rounded_up(m.claimed)}"
+            games = m.bound.hits[1] + m.bound.false_hits[1]
+            yield name, f"{reached} at delta {rounded_up(m.bound.delta)} ({games:,} games)"
         if self.one_run is None:
             yield "one run", "not tested: no channel or noise on which canaries have a number each"
         else:
             guessed = f"{self.one_run.correct} of {self.one_run.guesses} guesses right"
-            yield (
-                "one run",
-                f"epsilon >= {self.one_run.epsilon:.3g} ({guessed}, {self.one_run.canaries} canaries)",
-            )
+            measured = rounded_down(self.one_run.epsilon)
+            yield "one run", f"epsilon >= {measured} ({guessed}, {self.one_run.canaries} canaries)"
         if self.noise is None:
             yield "noise law", "not tested: the auditor knows no law for noise like this"
         else:

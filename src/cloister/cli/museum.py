@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import ROUND_FLOOR, Context
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from cloister.cli.options import Json
 from cloister.cli.shell import advance, emit, say, show_table
 from cloister.errors import InputError
+from cloister.privacy.rounding import rounded_down
 
 if TYPE_CHECKING:
     from cloister.audit.museum import Conviction, Exhibit
@@ -96,16 +96,11 @@ def _cells(exhibit: Exhibit, broken: Conviction, repaired: Conviction) -> list[l
             name,
             f"{trial.claim.delta:g}",
             f"{trial.claim.epsilon:.3g}",
-            _down(trial.bound.epsilon),
+            rounded_down(trial.bound.epsilon),
             "refuted" if trial.stands else "stands",
         ]
         for name, trial in ((exhibit.name, broken), ("  repaired", repaired))
     ]
-
-
-def _down(bound: float) -> str:
-    """Write a lower bound in three digits, never larger than it is."""
-    return format(float(Context(prec=3, rounding=ROUND_FLOOR).create_decimal(repr(bound))), ".3g")
 
 
 def _impossible(exhibit: Exhibit, broken: Conviction) -> str:

@@ -1,11 +1,11 @@
-"""Numbers of a few digits that a bound can be written in: never smaller than it is."""
+"""Bounds in a few digits: an upper one never smaller than it is, a lower one never larger."""
 
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Context
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
-__all__ = ["ceiling", "rounded_up"]
+__all__ = ["ceiling", "rounded_down", "rounded_up"]
 
 
 def ceiling(value: float, digits: int) -> float:
@@ -30,3 +30,17 @@ def rounded_up(value: float, digits: int = 4) -> str:
     ('12.13', '8.4')
     """
     return str(value) if not math.isfinite(value) else format(ceiling(value, digits), f".{digits}g")
+
+
+def rounded_down(value: float, digits: int = 3) -> str:
+    """Write a lower bound in a few digits, never larger than it is.
+
+    Examples
+    --------
+    >>> rounded_down(0.8999), rounded_down(12.19)
+    ('0.899', '12.1')
+    """
+    if not math.isfinite(value):
+        return str(value)
+    floor = Context(prec=digits, rounding=ROUND_FLOOR).create_decimal(repr(float(value)))
+    return format(float(floor), f".{digits}g")

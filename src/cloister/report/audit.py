@@ -15,6 +15,7 @@ from cloister.audit.bound import Point
 from cloister.audit.claim import claimed_missed
 from cloister.audit.verdict import Audit
 from cloister.plan import Plan
+from cloister.privacy.rounding import rounded_down, rounded_up
 from cloister.privacy.statement import percent
 from cloister.report.comparison import load_template
 from cloister.report.figures import Frame, caption
@@ -60,6 +61,8 @@ def render(plan: Plan, found: Audit, source: str | Path | None = None, when: dat
             rows=list(found.rows()),
             rate=percent(found.guarantee.detection()),
             facts=facts(plan, source, when),
+            up=rounded_up,
+            down=rounded_down,
             version=__version__,
         )
     )
