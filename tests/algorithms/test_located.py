@@ -184,13 +184,19 @@ def test_replay_and_newcomers_are_in_the_codebooks_units():
 
 
 def test_contract():
-    """Tasks that agree where they are: with ties the least noise would decide which bin is loudest."""
-    one = make(0.5, 0.1, m=1)
-    X, y = [one.X] * 6, [one.y + shift for shift in 1e-6 * np.arange(6)]
+    """Few tasks, in bins of which some are as loud as others; and a search that needs little budget."""
     for algorithm in (ALGORITHM, Located(LowRank(LeastSquares(2), rounds=2, warmup=3))):
-        check_algorithm(algorithm, Tasks.from_list(X, y), seed=1)
+        check_algorithm(algorithm, make(0.5, 0.1, m=20))
 
 
 def test_classes_are_refused():
     with pytest.raises(PlanError, match="numbers"):
         Located(SharedPrior(Classification(2)))
+
+
+def test_windows_that_stand_out_alike_are_told_apart_by_no_noise():
+    """Tasks in three places, in two as many in one bin as in four: the last bits of noise must not choose."""
+    counts = np.zeros(32)
+    counts[[3, 20]], counts[11:15] = 2.0, 1.0
+    for noise in (1e-13, -1e-13):
+        assert _heard(counts + noise * np.arange(32), 1e-12) == _heard(counts, 0.0) == (3, 4)

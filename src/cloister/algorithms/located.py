@@ -235,6 +235,7 @@ def _to_codebook(models: States, constant: Floats, board: BoardView) -> States:
 
 
 _CHANNEL = Channel(BINS, 1.0, Absolute())
+_TIE = 1e-9
 
 
 def search_share(n_tasks: int, mu: float) -> float:
@@ -251,12 +252,15 @@ def search_share(n_tasks: int, mu: float) -> float:
 
 
 def _heard(counts: Floats, noise: float) -> tuple[int, int] | None:
-    """Return the window of bins (its first, and the one after its last) that stands out of the noise most."""
+    """Return the window of bins (its first, and the one after its last) that stands out of the noise most.
+
+    Of windows that stand out alike it is the first of the narrowest, whatever the last bits of noise say.
+    """
     best, window = HEARD, None
     for width in (1, 2, 4, 8):
         sums = np.convolve(counts, np.ones(width), mode="valid") / math.sqrt(width)
-        at = int(sums.argmax())
-        if sums[at] > best * max(noise, 1e-300):
+        at = int(np.argmax(sums > (1 - _TIE) * sums.max()))
+        if sums[at] > (1 + _TIE) * best * max(noise, 1e-300):
             best, window = float(sums[at]) / max(noise, 1e-300), (at, at + width)
     return window
 
