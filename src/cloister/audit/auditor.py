@@ -99,9 +99,10 @@ def check_auditable(plan: Plan) -> None:
         raise PlanError(
             "This plan has no noise and claims nothing (epsilon is infinite). Audit a private one."
         )
-    if not math.isfinite(plan.guarantee.epsilon):
+    claim = plan.guarantee
+    if not math.isfinite(claim.epsilon):
         raise PlanError(
-            f"This plan claims nothing at delta {rounded_up(plan.delta)}. Audit it at a larger delta."
+            f"This plan claims nothing at delta {rounded_up(claim.delta)}. Audit it at a larger delta."
         )
 
 
