@@ -355,3 +355,12 @@ def test_an_optimiser_of_torch_is_told_its_like(which):
     given, sentence = TORCHS[which]
     with pytest.raises(PlanError, match=sentence):
         FedAvg(Module(nn.Linear(4, 3)), given, rounds=2)
+    with pytest.raises(
+        PlanError, match=r"server must be .* Write ServerAdam\(lr=0\.01\), or leave server= out"
+    ):
+        FedAvg(Module(nn.Linear(4, 3)), Adam(0.1), server=given)
+
+
+def test_a_solver_alone_is_no_fine_tuning():
+    with pytest.raises(PlanError, match=r"Got Adam\. Write FineTuning\(Adam\(\.\.\.\)\) with a solver"):
+        FedAvg(Module(nn.Linear(4, 3)), Adam(0.1), finetune=Adam(0.1))

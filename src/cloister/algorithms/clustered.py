@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from cloister.algorithm import Budget
 from cloister.algorithms.finetuning import where
 from cloister.algorithms.meta import Meta, as_on, check_count
-from cloister.algorithms.server import Server, ServerAverage
+from cloister.algorithms.server import Server, ServerAverage, require_server
 from cloister.arrays import Array, Public, States, namespace
 from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
@@ -96,6 +96,7 @@ class ClusteredMetaSGD(Meta):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_server(self.server)
         check_count("models", self.models)
         if not (0 < self.splitting <= 1 and self.apart > 0 and 0 < self.vote < 1):
             raise PlanError(

@@ -34,7 +34,7 @@ import numpy as np
 from cloister.algorithm import Budget
 from cloister.algorithms.bases import ClientAlgorithm, WithoutRounds
 from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning, variants_of
-from cloister.algorithms.server import Server, ServerAverage
+from cloister.algorithms.server import Server, ServerAverage, require_server
 from cloister.arrays import Array, Public, States
 from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
@@ -71,6 +71,7 @@ class _Federated(ClientAlgorithm):
 
     def __post_init__(self) -> None:
         require_learner(self.learner)
+        require_server(self.server)
         self.learner.check_solver(self.solver, self._penalty)
         for tuning in variants_of(self.finetune):
             self.learner.check_solver(tuning.solver, tuning.penalty)

@@ -109,9 +109,17 @@ class CrossValidatedTuning:
         return best
 
 
-def variants_of(finetune: FineTuning | CrossValidatedTuning | None) -> tuple[FineTuning, ...]:
+def variants_of(finetune: object) -> tuple[FineTuning, ...]:
     """Return all that may happen at home after the last release."""
-    return () if finetune is None else finetune.variants
+    if finetune is None:
+        return ()
+    if not isinstance(finetune, FineTuning | CrossValidatedTuning):
+        kind = type(finetune).__name__
+        raise PlanError(
+            f"finetune must be a FineTuning or a CrossValidatedTuning. Got {kind}. Write "
+            f"FineTuning({kind}(...)) with a solver such as Descent(lr=0.1, steps=20)."
+        )
+    return finetune.variants
 
 
 def _left_out_loss(learner: ClientLearner, models: list[Array], parts: list[tuple[Block, Block]]) -> Array:

@@ -34,7 +34,7 @@ from cloister.algorithm import Budget
 from cloister.algorithms.bases import ClientAlgorithm
 from cloister.algorithms.federated import quadratic
 from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning, variants_of
-from cloister.algorithms.server import Server, ServerAverage
+from cloister.algorithms.server import Server, ServerAverage, require_server
 from cloister.arrays import Array, Public, States
 from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
@@ -215,6 +215,10 @@ class MetaSGD(_OneModel):
     """
 
     server: Server = field(default_factory=ServerAverage)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_server(self.server)
 
     def start(self) -> Public:
         return self.opened(self.shared_start, self.server.start(self.learner.shared_size))

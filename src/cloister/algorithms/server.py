@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Server", "ServerAdam", "ServerAdamW", "ServerAverage", "ServerMomentum"]
 
 
+@runtime_checkable
 class Server(Protocol):
     """A rule that turns the mean, its history on the board and a noisy update into the next mean."""
 
@@ -157,6 +158,16 @@ class ServerAdamW(_Adaptive):
         moved = super().step(board, update)
         away = board["mean"] - board.before(0)["mean"] if self.to_start else board["mean"]
         return moved | {"mean": moved["mean"] - self.lr * self.weight_decay * away}
+
+
+def require_server(given: object) -> None:
+    """Refuse what is no rule for noisy updates, such as another library's optimiser."""
+    if isinstance(given, type) or not isinstance(given, Server):
+        kind = given.__name__ if isinstance(given, type) else type(given).__name__
+        raise PlanError(
+            f"server must be a ServerAverage, ServerMomentum, ServerAdam or ServerAdamW. Got {kind}. Write "
+            "ServerAdam(lr=0.01), or leave server= out to take noisy updates as they are."
+        )
 
 
 def _check_positive(name: str, number: object) -> None:
