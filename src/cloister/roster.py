@@ -191,6 +191,8 @@ def task_ids(values: ArrayLike | Sequence[object]) -> Array:
         return given
     if kind == "f":
         return _whole(given)
+    if kind == "U" and _is_plain(given):
+        return given
     if kind in "UT":
         return _text(given.tolist(), given)
     if kind == "O":
@@ -355,6 +357,16 @@ def _text(values: list[str], given: Array | None) -> Array:
     if given is not None and given.dtype.kind == "U" and all(old == new for old, new in names.items()):
         return given
     return np.array([names[value] for value in values], dtype=np.str_)
+
+
+def _is_plain(given: Array) -> bool:
+    """Say whether all names are of visible ASCII characters alone, and not too long: they are as they are."""
+    if not given.size or given.dtype.itemsize > 4 * LONGEST or given.dtype.byteorder == ">":
+        return False
+    codes = np.ascontiguousarray(given).view(np.uint32).reshape(len(given), -1)
+    if not codes.shape[1] or not codes[:, 0].all() or ((codes[:, :-1] == 0) & (codes[:, 1:] > 0)).any():
+        return False  # empty, or with NUL
+    return not ((codes > 126) | ((codes > 0) & (codes < 33))).any()
 
 
 def _shown(spelled: str, other: str) -> str:

@@ -118,7 +118,6 @@ def fit(
       cloister fit exam.csv --codebook exam.toml --method low-rank -o low-rank \
           --set lam=0.1,1 --relation zero_out --rate 0.2 --hidden
       cloister fit exam.csv --codebook exam.toml --plan low-rank --dry-run
-      cloister fit folder-of-parquet --codebook exam.toml --engine ray --actors 8 -o large
       cloister fit exam.csv --codebook exam.toml -o chosen \
           --method shared-prior --method single-task
     """

@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 
 from cloister.cli.shell import advance, positive
@@ -35,13 +34,11 @@ class EngineName(StrEnum):
 
 OnEngine = Annotated[
     EngineName,
-    typer.Option("--engine", help="This process, or actors of Ray, which read a folder of Parquet files."),
+    typer.Option("--engine", help="ray: actors that read a folder of Parquet."),
 ]
-Actors = Annotated[int, typer.Option(help="With --engine ray: how many processes compute.")]
-Address = Annotated[
-    str | None, typer.Option(help="With --engine ray: a cluster that is there. Default: one on this machine.")
-]
-ShardCount = Annotated[int, typer.Option("--shards", help="With --engine ray: into how many parts rows go.")]
+Actors = Annotated[int, typer.Option(help="Of Ray: how many.")]
+Address = Annotated[str | None, typer.Option(help="Of Ray: a cluster that is there.")]
+ShardCount = Annotated[int, typer.Option("--shards", help="Of Ray: parts of the rows.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +67,7 @@ class ShardedTable(Table):
     def ids(self) -> Array:
         from cloister.tables.parquet_folder import ParquetFolder
 
-        return np.array(ParquetFolder(self.file).task_names(self.task))
+        return ParquetFolder(self.file).task_names(self.task)
 
     def engine(self, draft: Path) -> Cluster:
         return replace(self.cluster, models=draft / "models")

@@ -60,6 +60,11 @@ class Shards(ABC):
     def shape(self) -> Tasks:
         """Tasks like these, without a row: how many features, and what kind of targets."""
 
+    @property
+    def names(self) -> Array:
+        """The names on the roster, as an array."""
+        return np.array(self.roster.names)
+
     def __len__(self) -> int:
         return len(self.roster)
 

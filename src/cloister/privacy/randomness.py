@@ -152,8 +152,10 @@ class Randomness(ABC):
         (True, True)
         """
         key = self.stream("local").words(4).tobytes()
-        found = (hashlib.blake2b(str(name).encode(), key=key, digest_size=8).digest() for name in names)
-        return np.frombuffer(b"".join(found), dtype="<u8").astype(np.uint64, copy=False)
+        found = bytearray()  # of a million tasks, eight bytes each and no more
+        for name in names:
+            found += hashlib.blake2b(str(name).encode(), key=key, digest_size=8).digest()
+        return np.frombuffer(bytes(found), dtype="<u8").astype(np.uint64, copy=False)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from cloister.arrays import Array
 from cloister.engines.shards import ShardError
@@ -86,14 +87,14 @@ class ParquetFolder:
                 f"{Path(fragment.path).name} is not a readable Parquet file. {_reason(error)}"
             ) from None
 
-    def task_names(self, column: str) -> tuple[str, ...]:
+    def task_names(self, column: str) -> Array:
         """Return the name of each task once, sorted; no other column is looked at."""
         self.check_columns([column])
         spelled: dict[str, None] = {}
         for number in range(len(self.files)):
             for batch in self.batches(number, [column]):
-                spelled |= dict.fromkeys(spellings(self.path, column, batch.column(column))[0])
-        return tuple(np.sort(known_names(self.path, column, [*spelled])).tolist())
+                spelled.update(dict.fromkeys(spellings(self.path, column, batch.column(column))[0]))
+        return np.sort(known_names(self.path, column, [*spelled]))
 
     def own_rows(self, task: str, column: str, text: Collection[str]) -> dict[str, Array]:
         """Return the rows of one task, from wherever they are; other rows are passed over."""
@@ -121,7 +122,7 @@ def spellings(path: Path, column: str, cells: Any) -> tuple[list[str], Array]:
     return names, coded.indices.to_numpy()
 
 
-def known_names(path: Path, column: str, spelled: list[str]) -> Array:
+def known_names(path: Path, column: str, spelled: ArrayLike) -> Array:
     """Return names as they count; what is no name of a task is refused, and said: names are public."""
     try:
         return task_ids(np.array(spelled, dtype=np.str_))

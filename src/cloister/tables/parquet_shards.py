@@ -54,7 +54,7 @@ def bucket_of(task: str, buckets: int) -> int:
     Examples
     --------
     >>> [bucket_of(name, 4) for name in ("Elm", "Oak", "Ash")]
-    [3, 1, 0]
+    [1, 3, 1]
     """
     digest = hashlib.blake2b(task.encode(), digest_size=8, person=b"cloister bucket").digest()
     return int.from_bytes(digest, "little") % buckets
@@ -128,19 +128,21 @@ class ParquetShards(Shards):
         jobs = [
             _Share(table, codebook, place, number, at.tolist(), buckets) for number, at in enumerate(shares)
         ]
-        done: list[_Dealt] = []
-        for dealt in spread(_Share.deal, jobs):
-            done.append(dealt)
+        spelled = np.array([], dtype=np.str_)
+        sources: dict[str, str] = {}
+        files: dict[str, str] = {}
+        for number, dealt in enumerate(spread(_Share.deal, jobs), start=1):
+            spelled = np.union1d(spelled, dealt.spelled)
+            sources, files = sources | dealt.sources, files | dealt.files
             if progress is not None:
-                progress(len(done), len(jobs))
-        spelled = list(dict.fromkeys(name for dealt in done for name in dealt.spelled))
+                progress(number, len(jobs))
         _write_roster(place, known_names(table.path, codebook.task, spelled), buckets)
         manifest = {
             "format": FORMAT,
             "buckets": buckets,
             "made_of": made_of,
-            "sources": dict(sorted(item for dealt in done for item in dealt.sources.items())),
-            "files": dict(sorted(item for dealt in done for item in dealt.files.items())),
+            "sources": dict(sorted(sources.items())),
+            "files": dict(sorted(files.items())),
         }
         write_file(place / "shards.json", json.dumps(manifest, indent=1).encode(), mode=0o600)
         return cls.open(place, codebook)
@@ -166,7 +168,7 @@ class ParquetShards(Shards):
         path = self.folder / "roster.parquet"
         try:
             table = pa.parquet.read_table(path)
-            names = np.asarray(table["task"].to_numpy().astype(np.str_))
+            names = np.array(table["task"].to_pylist(), dtype=np.str_)
             bucket = table["bucket"].to_numpy()
         except (pa.ArrowException, OSError, KeyError) as error:
             raise ShardError(
@@ -177,6 +179,10 @@ class ParquetShards(Shards):
     @cached_property
     def roster(self) -> Roster:
         return Roster(self._listed[0])  # type: ignore[arg-type]
+
+    @property
+    def names(self) -> Array:
+        return self._listed[0]
 
     @cached_property
     def _buckets(self) -> Integers:
@@ -256,7 +262,7 @@ class ParquetPart:
 class _Dealt:
     """What was found in a share: spellings of names, digests of the files read and of those written."""
 
-    spelled: list[str]
+    spelled: Array
     sources: dict[str, str]
     files: dict[str, str]
 
@@ -289,7 +295,7 @@ class _Share:
                     out.add(_with_names(batch, column, known, row), bucket)
             written = out.close()
         sources = {self._relative(file): file_digest(self.table.files[file]) for file in self.files}
-        return _Dealt(list(spelled), sources, written)
+        return _Dealt(np.array([*spelled], dtype=np.str_), sources, written)
 
     def _relative(self, file: int) -> str:
         path, base = self.table.files[file], self.table.path
@@ -357,6 +363,6 @@ def _write_roster(folder: Path, known: Array, buckets: int) -> None:
     pa, names = pyarrow_for("shards"), np.unique(known)
     if len(names) < 2:
         raise InputError("There must be at least 2 tasks. Got 1, with nobody to learn from.")
-    bucket = [bucket_of(name, buckets) for name in names.tolist()]
-    listed = pa.table({"task": pa.array(names.tolist()), "bucket": pa.array(bucket, pa.int32())})
+    bucket = np.fromiter((bucket_of(str(name), buckets) for name in names), np.int32, len(names))
+    listed = pa.table({"task": pa.array(names), "bucket": pa.array(bucket)})
     pa.parquet.write_table(listed, folder / "roster.parquet")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import tempfile
 from collections.abc import Callable, Iterator
@@ -154,19 +155,26 @@ class _Disk:
         self, engine: Engine, plan: Plan, tasks: Tasks, seeds: Words, saved: SavedState | None
     ) -> None:
         self.engine, self.plan, self.seeds = engine, plan, seeds
-        self.rows, self.states = _File(tasks), None if saved is None else _File(saved)
-        self.rejected = 0 if saved is None else saved.rejected
+        self.rows, self.rejected = _File(tasks), 0
+        self.states: _File | None = None
+        self.digest = b""
+        self._keep(saved)
 
     def use(self, act: Callable[[Workers], T]) -> T:
         with self._open() as workers:
             found = act(workers)
             saved = workers.save_state()
-        self.states, self.rejected = _File(saved), saved.rejected
+        self._keep(saved)
         return found
 
     def look(self, act: Callable[[Workers], T]) -> T:
         with self._open() as workers:
             return act(workers)
+
+    def _keep(self, saved: SavedState | None) -> None:
+        """Write states, unless they are the same as before: many algorithms make them once."""
+        if saved is not None and _digest(saved) != self.digest:
+            self.states, self.digest, self.rejected = _File(saved), _digest(saved), saved.rejected
 
     @contextmanager
     def _open(self) -> Iterator[Workers]:
@@ -174,6 +182,15 @@ class _Disk:
             if self.states is not None:
                 workers.restore_state(self.states.read())
             yield workers
+
+
+def _digest(saved: SavedState) -> bytes:
+    """Return a hash of states, to tell whether they have changed."""
+    digest = hashlib.blake2b(str(saved.rejected).encode(), digest_size=16)
+    for name, array in saved.states.items():
+        digest.update(f"{name} {array.dtype.str} {array.shape};".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.digest()
 
 
 class _File:

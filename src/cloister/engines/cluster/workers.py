@@ -62,7 +62,7 @@ class ClusterWorkers:
     base: int | None = field(default=-1, init=False)
 
     def __post_init__(self) -> None:
-        self.names, self.labels = np.array(self.shards.roster.names), self.shards.groups
+        self.names, self.labels = self.shards.names, self.shards.groups
 
     def read(self, actors: Actors, count: int) -> None:
         """Start so many actors, and let each read its share of the shards; nothing is computed yet."""
