@@ -1,11 +1,12 @@
-"""Tasks of 30 rows and 10 features from a folder of Parquet, by two actors: ``python -m benchmarks.cluster_scale TASKS``.
+"""Many tasks of 30 rows and 10 features from Parquet, by two actors: one run in a process of its own.
 
-Rows are written by a process of their own; what is measured is the driver's and the workers' peak memory, and the
-time from files to models: dealing rows out, reading them, rounds, and models. One line of JSON.
+``python -m benchmarks.cluster_scale TASKS`` prints one line of JSON: the peak memory of the driver and of the
+largest worker, and the time from files to models, that is dealing rows out, reading them, rounds and models.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -42,9 +43,9 @@ def workers_peak(found: dict[str, int]) -> None:
             try:
                 title = (place / "cmdline").read_bytes().split(b"\0")[0]
                 if place.name.isdigit() and title.startswith((b"ray::ShardActor", b"ray::silently")):
-                    lines = (place / "status").read_text().splitlines()
-                    found[place.name] = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-            except (OSError, StopIteration):
+                    status = (place / "status").read_text()
+                    found[place.name] = int(status.split("VmHWM:")[1].split()[0])
+            except (OSError, IndexError):
                 continue
         time.sleep(0.2)
 
@@ -56,7 +57,7 @@ def measure(tasks: int, shards: int, memory: int) -> dict[str, float]:
     from cloister.tables.parquet_shards import ParquetShards
 
     names = [f"x{j}" for j in range(FEATURES)]
-    book = Codebook.from_mapping({name: (-1, 1) for name in names} | {"y": (-8, 8)}, names, "y", "task")
+    book = Codebook.from_mapping(dict.fromkeys(names, (-1, 1)) | {"y": (-8, 8)}, names, "y", "task")
     peaks: dict[str, int] = {}
     threading.Thread(target=workers_peak, args=[peaks], daemon=True).start()
     with tempfile.TemporaryDirectory() as home:
@@ -76,7 +77,7 @@ def measure(tasks: int, shards: int, memory: int) -> dict[str, float]:
             run(plan, made, engine=cluster)
         stamps.append(time.perf_counter())
         written = sum(path.stat().st_size for path in (Path(home) / "models").iterdir())
-    start, split, price, ran = (b - a for a, b in zip(stamps, stamps[1:], strict=False))
+    start, split, price, ran = (b - a for a, b in itertools.pairwise(stamps))
     return {
         "tasks": tasks,
         "rounds": len(plan.rounds),
