@@ -40,6 +40,11 @@ def namespace(array: object) -> ModuleType:
     return torch if torch is not None and isinstance(array, torch.Tensor) else np
 
 
+def on_card(array: object) -> bool:
+    """Say whether an array lies on a graphics card, where a look at a number waits for all before it."""
+    return bool(getattr(array, "is_cuda", False))
+
+
 def as_array(tensor: Tensor) -> Array:
     """Hand a tensor to an algorithm, which uses of arrays what both libraries have under one name."""
     return cast(Array, tensor)

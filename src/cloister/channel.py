@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cloister.arrays import A, Floats, Integers, namespace
+from cloister.arrays import A, Floats, Integers, namespace, on_card
 from cloister.errors import InputError, PlanError
 from cloister.lifts import (
     Absolute,
@@ -54,8 +54,8 @@ class Channel:
 
     Privacy
     -------
-    The engine sends nothing but ``total(messages)``: `lifted_sum` of `rows` (or, for
-    floating-point noise, of `units`). A row that is not finite counts as zero. Values on
+    The engine sends nothing but ``total(messages)``: `whole_sum` of `whole` (or, for
+    floating-point noise, `lifted_sum` of `units`). A row that is not finite counts as zero. Values on
     the billboard are in units of the clip.
 
     Examples
@@ -97,28 +97,41 @@ class Channel:
         """Clip each row to the ball and divide by the clip: norms are at most 1, rounding included."""
         xp = namespace(messages)
         rows = xp.asarray(messages, dtype=xp.float64).reshape(len(messages), self.dim)
-        largest = xp.amax(abs(rows), axis=1, keepdims=True)  # divided out first, lest squares overflow
+        ends = xp.amax(rows, axis=1, keepdims=True), -xp.amin(rows, axis=1, keepdims=True)
+        largest = xp.maximum(*ends)  # divided out first, lest squares overflow
         finite = xp.isfinite(largest)
         rows, largest = xp.where(finite, rows, 0.0), xp.where(finite, largest, 0.0)
-        scaled = rows / xp.where(largest > 0, largest, 1.0)
-        length = xp.sqrt((scaled * scaled).sum(axis=1, keepdims=True))
+        squares = rows / xp.where(largest > 0, largest, 1.0)
+        squares *= squares
+        length = xp.sqrt(squares.sum(axis=1, keepdims=True))
         slack = 1 + (self.dim + 8) * 2.0**-52  # more than all the rounding around it
         with np.errstate(over="ignore"):
             inside = largest / self.clip * length * slack <= 1
-        return rows / xp.where(inside, 1.0, largest) / xp.where(inside, self.clip, length * slack)
+        rows /= xp.where(inside, 1.0, largest)
+        rows /= xp.where(inside, self.clip, length * slack)
+        return rows
 
     def rows(self, messages: A) -> A:
-        """Return each task's message as it leaves: clipped, on the grid, whole numbers of norm at most GRID.
+        """Return each task's message as it leaves for another machine: `whole` in integers of 64 bits."""
+        xp = namespace(messages)
+        return xp.asarray(self.whole(messages), dtype=xp.int64)
+
+    def whole(self, messages: A) -> A:
+        """Return each task's message as it is summed: clipped, on the grid, whole, of norm at most GRID.
 
         A row is rounded to the grid, and towards zero if its whole norm would leave the ball otherwise. It
-        is lifted after rounding, so that the exact sensitivity holds for the rounded sum as well.
+        is lifted after rounding, so that the exact sensitivity holds for the rounded sum as well. The whole
+        numbers are floats, which add and multiply them without error.
         """
-        xp = namespace(messages)
-        rows = self.units(messages) * GRID
+        xp, rows = namespace(messages), self.units(messages)
+        rows *= GRID
         whole = xp.round(rows)
-        whole = xp.where(_outside(whole), xp.trunc(rows), whole)
-        whole = xp.where(_outside(whole), 0.0, whole)  # cannot be: what is not bounded does not leave
-        return xp.asarray(whole, dtype=xp.int64)
+        outside = _outside(whole)
+        if on_card(rows):
+            return xp.where(outside, _towards_zero(rows), whole)
+        at = xp.where(outside[:, 0])[0]
+        whole[at] = _towards_zero(rows[at])
+        return whole
 
     def check_rows(self, rows: A) -> None:
         """Refuse rows that `rows` cannot have made: what a curator asks of rows made elsewhere, exactly.
@@ -147,20 +160,30 @@ class Channel:
     def lifted_sum(self, rows: A, groups: Integers | None = None) -> A:
         """Return the sum over tasks of lifted rows: exact and whole for `rows`, in clips for `units`.
 
-        A sum of whole rows times `steps` is in units of the clip. It is made of parts below 2^53, which
-        floating point adds without error in any order, on any device. `groups` has the position of each
-        task's public group, for a `Grouped` lift; by default all are in the first.
+        `groups` has the position of each task's public group, for a `Grouped` lift; by default all are in the
+        first.
         """
         xp, places = namespace(rows), self.lift.places(len(rows), groups)
         if rows.dtype == xp.int64:
-            parts = (slice(at, at + EXACT_ROWS) for at in range(0, max(1, len(rows)), EXACT_ROWS))
-            whole = ((xp.asarray(rows[part], dtype=xp.float64), places[part]) for part in parts)
-            return sum(xp.asarray(self.lift.placed_sums(*part), dtype=xp.int64) for part in whole)
+            return self.whole_sum(rows, groups)
         return _weights(self, xp, None if xp is np else rows.device) * self.lift.placed_sums(rows, places)
+
+    def whole_sum(self, rows: A, groups: Integers | None = None) -> A:
+        """Return the sum over tasks of lifted rows of whole numbers, of `rows` or `whole`: exact.
+
+        Times `steps` it is in units of the clip. It is made of parts below 2^53, which floating point adds
+        without error in any order, on any device.
+        """
+        xp, places = namespace(rows), self.lift.places(len(rows), groups)
+        parts = (slice(at, at + EXACT_ROWS) for at in range(0, max(1, len(rows)), EXACT_ROWS))
+        whole = ((xp.asarray(rows[part], dtype=xp.float64), places[part]) for part in parts)
+        return sum(xp.asarray(self.lift.placed_sums(*part), dtype=xp.int64) for part in whole)
 
     def total(self, messages: A, exact: bool = False, groups: Integers | None = None) -> A:
         """Return the sum over tasks of the clipped, then lifted messages: whole numbers if `exact`."""
-        return self.lifted_sum(self.rows(messages) if exact else self.units(messages), groups)
+        if exact:
+            return self.whole_sum(self.whole(messages), groups)
+        return self.lifted_sum(self.units(messages), groups)
 
 
 @dataclass(frozen=True)
@@ -174,6 +197,15 @@ class Round:
 def _outside(whole: Any) -> Any:
     """Say which rows of whole numbers are longer than GRID, (k, 1); exactly, as squares are below 2^53."""
     return (whole * whole).sum(axis=1, keepdims=True) > GRID**2
+
+
+def _towards_zero(rows: A) -> A:
+    """Round rows that are inside the ball towards zero, which leaves them there: one that is not is zero."""
+    xp, cut = namespace(rows), abs(rows)
+    xp.floor(cut, out=cut)
+    cut *= xp.sign(rows)
+    cut *= ~_outside(cut)
+    return cut
 
 
 def equal_rounds(count: int, channels: Sequence[Channel]) -> tuple[Round, ...]:

@@ -119,7 +119,6 @@ def test_candidates_do_not_depend_on_how_many_are_looked_at_together(monkeypatch
     monkeypatch.setattr(candidates, "DOUBT", 2**27)
     whole = candidates.on_processor(call, 100_000, 1001)
     assert len(whole.doubtful) > 1000
-    monkeypatch.setattr(candidates, "DRAWN", 7000)
     monkeypatch.setattr(candidates, "TOGETHER", 999)
     parts = candidates.on_processor(call, 100_000, 1001)
     for name in ("values", "doubtful", "numbers"):

@@ -9,7 +9,7 @@ one, once in thirty million, the candidate is in doubt, and `cloister.privacy.no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -26,8 +26,8 @@ __all__ = ["Call", "Candidates", "Sampler", "cumulative", "key_stream", "mask_of
 BLOCK_WORDS = 8
 #: Blocks that the counter tells apart under one key and nonce: what would go beyond is refused.
 BLOCKS = 2**32
-#: Candidates whose coins are drawn at once, and those that are looked at together, in the cache.
-DRAWN, TOGETHER = 2**16, 2**13
+#: Candidates that are looked at together: their numbers stay in a processor's caches.
+TOGETHER = 2**14
 COARSE = 32
 DOUBT = 64  # bounds all rounding of the coarse comparison, in units of 2^-32
 LEVELS = 8  # levels k that are decided coarsely; all others have less than 2^-32 of the weight
@@ -95,7 +95,8 @@ def mask_of(deviation: int) -> int:
 
 def on_processor(call: Call, count: int, deviation: int) -> Candidates:
     """Compute candidates with NumPy."""
-    parts = [part for start in range(0, count, DRAWN) for part in _drawn(call, start, count, deviation)]
+    starts = range(0, count, TOGETHER)
+    parts = [_drawn(call, start, min(TOGETHER, count - start), deviation) for start in starts]
     values, doubtful, numbers = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("values", "doubtful", "numbers")
     )
@@ -104,45 +105,62 @@ def on_processor(call: Call, count: int, deviation: int) -> Candidates:
     return Candidates(values, doubtful + before, numbers)
 
 
-def _drawn(call: Call, start: int, stop: int, deviation: int) -> Iterator[Candidates]:
-    count = min(DRAWN, stop - start)
-    words = call.words(2 * start, 2 * count).reshape(count, 2)
-    for at in range(0, count, TOGETHER):
-        yield _decided(words[at : at + TOGETHER], start + at, deviation)
-
-
-def _decided(words: Words, start: int, deviation: int) -> Candidates:
-    j = (words[:, 1] >> np.uint64(1)) & np.uint64(mask_of(deviation))
+def _drawn(call: Call, start: int, count: int, deviation: int) -> Candidates:
+    """Compute candidates from a place on; arrays are written over where they are not needed any more."""
+    words = call.words(2 * start, 2 * count)
+    j = words[1::2] >> np.uint64(1)
+    j &= np.uint64(mask_of(deviation))
     at = np.flatnonzero(j < deviation)  # j is uniform below the deviation
-    first, second, j = words[at, 0], words[at, 1], j[at]
-    negative = (second & np.uint64(1)).astype(np.bool_)
-    level, keep, doubt = coarse(first, j, deviation)
-    keep &= ~(negative & (level == 0) & (j == 0))  # zero has one sign
+    j, place = j.take(at), 2 * at
+    first = words.take(place)
+    place += 1
+    negative = (words.take(place) & np.uint64(1)).astype(np.bool_)
+    size, keep, doubt = coarse(first, j, deviation)
+    size *= np.uint64(deviation)
+    size += j
+    keep &= ~(negative & (size == 0))  # zero has one sign
     keep |= doubt
-    size = level.astype(np.int64) * deviation + j.astype(np.int64)
-    values = np.where(negative, -size, size)[keep]
-    return Candidates(values, np.flatnonzero(doubt[keep]), start + at[doubt])
+    kept = np.flatnonzero(keep)
+    values = size.take(kept).view(np.int64)
+    values *= 1 - 2 * negative.take(kept).astype(np.int8)
+    doubts = np.flatnonzero(doubt)
+    return Candidates(values, np.searchsorted(kept, doubts), start + at[doubts])
 
 
 def coarse(first: Words, j: Words, deviation: int) -> tuple[Words, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return level, whether to keep, and whether 32 bits leave a doubt about either."""
+    """Return level, whether to keep, and whether 32 bits leave a doubt; `first` is written over."""
     floors, high, low = tables()
-    u, v = (first >> np.uint64(COARSE)).astype(np.uint32), first & np.uint64(2**COARSE - 1)
+    u = (first >> np.uint64(COARSE)).astype(np.uint32)
     steps, doubt = np.zeros(len(u), dtype=np.uint8), np.zeros(len(u), dtype=np.bool_)
     for floor in floors.astype(np.uint32):
         steps += u >= floor
         doubt |= u == floor
     level = np.minimum(steps, LEVELS - 1).astype(np.uint64)  # more is in doubt already
     shift = max(0, deviation.bit_length() - 31)
-    x = ((j >> np.uint64(shift)) << np.uint64(COARSE)) // np.uint64(deviation >> shift)
-    x = np.minimum(x, np.uint64(2**COARSE - 1))
-    exponent = x * level + (x * x >> np.uint64(COARSE + 1))
-    weight = high[exponent >> np.uint64(HIGH)]
-    weight *= low[(exponent >> np.uint64(LOW)) & np.uint64(2 ** (HIGH - LOW) - 1)]
+    x = j >> np.uint64(shift)
+    x <<= np.uint64(COARSE)
+    x //= np.uint64(deviation >> shift)
+    np.minimum(x, np.uint64(2**COARSE - 1), out=x)
+    exponent = x * x
+    exponent >>= np.uint64(COARSE + 1)
+    x *= level
+    exponent += x
+    weight = high.take((exponent >> np.uint64(HIGH)).view(np.int64))
+    np.right_shift(exponent, np.uint64(LOW), out=x)
+    x &= np.uint64(2 ** (HIGH - LOW) - 1)
+    weight *= low.take(x.view(np.int64))
     weight >>= np.uint64(COARSE - 1)
-    weight -= weight * (exponent & np.uint64(2**LOW - 1)) >> np.uint64(COARSE)
-    doubt |= (v <= weight + np.uint64(DOUBT)) & (weight <= v + np.uint64(DOUBT))
-    return level, v < weight, doubt
+    exponent &= np.uint64(2**LOW - 1)
+    exponent *= weight
+    exponent >>= np.uint64(COARSE)
+    weight -= exponent
+    v = first
+    v &= np.uint64(2**COARSE - 1)
+    keep = v < weight
+    v += np.uint64(DOUBT)
+    v -= weight  # modulo 2^64: small if v and weight are close
+    doubt |= v <= np.uint64(2 * DOUBT)
+    return level, keep, doubt
 
 
 @lru_cache(maxsize=1)
