@@ -150,7 +150,7 @@ def test_the_plan_of_a_chosen_run_is_not_its_price(vote: Path) -> None:
         ),
         (
             ["--method", "meta", "--method", "low-rank", "--epsilon", "inf"],
-            "epsilon must be > 0 and finite. ",
+            "--epsilon must be > 0 and finite. ",
         ),
         (
             ["--method", "meta", "--method", "low-rank", "--set", "depth=3"],
