@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -259,3 +260,33 @@ def test_the_plan_tells_losses_apart_by_their_options():
     assert again.file_description()["loss"] == said[3]
     assert Module(net, again.loss) == again
     assert said[0] == "cloister/cross-entropy/1"
+
+
+@pytest.mark.parametrize(
+    ("make", "loss", "garbage"),
+    [
+        (Reads, nn.CrossEntropyLoss(label_smoothing=0.1, weight=WEIGHT), [-1, C, -(2**62), 2**62]),
+        (Reads, cross_entropy, [-1, C, -(2**62), 2**62]),
+        (partial(nn.Linear, 2, 1), nn.MSELoss(), [np.nan, np.inf, 3e38]),
+        (partial(nn.Linear, 2, 1), nn.BCEWithLogitsLoss(), [np.nan, -np.inf, 3e38]),
+        (partial(nn.Linear, 2, C), nn.CrossEntropyLoss(), [np.nan, np.inf, -np.inf, 3e38]),
+    ],
+    ids=["weighted sequence", "sequence", "numbers", "yes or no", "classes as floats"],
+)
+def test_absurd_targets_stay_with_their_task(make, loss, garbage):
+    """All others' models are the same to the bit."""
+    learner = build(make, loss)
+    rows = (
+        texts()
+        if make is Reads
+        else Tasks.from_arrays(np.ones((24, 2)), np.arange(24) // 6 % 2.0, np.arange(24) % 6)
+    )
+    block = next(rows.blocks())
+    start = np.repeat(learner.start()[None], len(block), axis=0)
+    clean = learner.descend(start, block, Descent(0.1, batch=3, epochs=2), 0)
+    for value in garbage:
+        y = block.y.copy()
+        y[2] = value
+        spoilt = learner.descend(start, replace(block, y=y), Descent(0.1, batch=3, epochs=2), 0)
+        np.testing.assert_array_equal(np.delete(spoilt, 2, axis=0), np.delete(clean, 2, axis=0))
+        assert not np.array_equal(spoilt[2], clean[2])
