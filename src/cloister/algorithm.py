@@ -58,6 +58,13 @@ class Network(Protocol):
     def personal(self) -> tuple[str, ...]:
         """Patterns of the names of parameters that stay at home."""
 
+    @property
+    def split(self) -> tuple[Any, Network] | None:
+        """Its frozen prefix, and the rest as a network on what that makes of rows; None without one."""
+
+    def features_like(self, shape: tuple[int, ...], kind: Any) -> Any:
+        """Return what the frozen prefix makes of synthetic rows; None if nothing is to be kept of it."""
+
     def module(self, coef: Array) -> Any:
         """Return the network with one task's flat parameters."""
 

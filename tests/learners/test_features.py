@@ -13,9 +13,11 @@ from torch import nn
 from cloister import Plan, Tasks, adapt, replay, run
 from cloister.algorithms import FedAvg, FedRep, FineTuning, MetaSGD, Personalized
 from cloister.engines import Batched, Local
+from cloister.errors import BillboardError
 from cloister.learners import Descent, Module, Quadratic
 from cloister.learners.network import features
-from cloister.learners.network.features import keep_features, split
+from cloister.learners.network.features import keep_features
+from cloister.learners.network.prefix import split
 from cloister.mechanisms import NoNoise
 from cloister.sampling import Poisson
 from cloister.tasks import padded_size
@@ -186,10 +188,12 @@ def test_kept_or_not_models_are_the_same(network, name, engine, monkeypatch):
     assert (np.ptp(found[0][1], axis=0) > 100 * TOLERANCE).any()  # models differ between tasks
 
 
-def test_alone_a_task_has_the_same_features_whoever_else_is_there():
-    """To the last bit, where no two tasks run together, though others' sizes change."""
-    learner = Module(Pretrained())
+def test_apart_each_task_is_in_its_own_chunk():
+    """Then its features follow from its own rows and size, to the last bit, whoever else is there."""
+    body = Counted()
+    learner = Module(nn.Sequential(body, nn.Linear(5, 3)))
     _, every = keep_features(learner, TASKS, together=1)
+    assert sorted(body.seen[-len(TASKS) :]) == sorted(padded_size(TASKS.sizes))
     for i in range(6):
         _, one = keep_features(learner, TASKS.select([i]), together=1)
         np.testing.assert_array_equal(one.X, every.X[slice(*TASKS.offsets[i : i + 2])])
@@ -214,3 +218,17 @@ def test_absurd_codes_stop_nobody():
     nearest = replace(tasks, X=np.array([[0, 1], [4, 2], [4, 0]]))
     one, two = (run(plan, part, random_state=0).private.models["coef"] for part in (tasks, nearest))
     np.testing.assert_array_equal(one, two)
+
+
+def test_a_board_is_refused_with_another_body():
+    """One number of it is enough; nothing else of the plan tells them apart."""
+    torch.manual_seed(0)
+    net = Pretrained()
+    done = run(Plan(FedAvg(Module(net), Descent(0.1), rounds=1), NoNoise(), n_tasks=6), TASKS)
+    assert len(done.board.releases[0].value) == 18  # the head alone
+    with torch.no_grad():
+        net.body[0].weight[0, 0] += 1e-3
+    other = replace(done.plan, algorithm=replace(done.plan.algorithm, learner=Module(net)))
+    for again in (replay, adapt):
+        with pytest.raises(BillboardError, match="belongs to another plan"):
+            again(other, done.board, TASKS)

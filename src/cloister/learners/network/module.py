@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cloister.arrays import A, Array, States
-from cloister.errors import InputError, PlanError, PrivateDataError
+from cloister.errors import PlanError, PrivateDataError
 from cloister.learners.descent import Solver, StepSolver, require_solver
 from cloister.learners.learner import ClientLearner, Part
+from cloister.learners.network.checks import check_layers, check_parameters
 from cloister.learners.network.losses import (
     ClassLoss,
     cross_entropy,
@@ -28,13 +29,14 @@ from cloister.learners.network.losses import (
     wrong_targets,
 )
 from cloister.learners.network.minibatches import folds
-from cloister.learners.network.parameters import Layout, frozen_layers, layout_of
+from cloister.learners.network.parameters import Layout, layout_of
 from cloister.learners.network.penalties import Penalty
-from cloister.learners.network.recurrent import is_plain
+from cloister.learners.network.prefix import name_in_rest, split
 from cloister.learners.network.training import LossPerExample, Trainer
 from cloister.learners.network.trials import (
     check_behaviour,
     check_loss,
+    features_of,
     outputs_of,
     runs_stacked,
 )
@@ -105,11 +107,13 @@ class Module(ClientLearner):
     layout: Layout = field(init=False, repr=False)
     #: Shapes of rows (and targets) that it was seen to take, and whether swapped layers do too.
     tried: dict[object, bool] = field(default_factory=dict, init=False, repr=False)
+    #: What its frozen prefix makes of synthetic rows of a shape.
+    made: dict[object, Tensor | None] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss", per_example(self.loss))
-        _check_layers(self.net)
-        _check_parameters(self.net)
+        check_layers(self.net)
+        check_parameters(self.net)
         object.__setattr__(self, "layout", layout_of(self.net, self.personal))
 
     def __eq__(self, other: object) -> bool:
@@ -122,6 +126,28 @@ class Module(ClientLearner):
     def trainer(self) -> Trainer:
         """What does the work: on the processor, unless bound to another device."""
         return self.bound or Trainer(self.net, self.loss, personal=self.personal)
+
+    @cached_property
+    def split(self) -> tuple[nn.Module, Module] | None:
+        """Its frozen prefix, and the rest as a network on what that makes of rows; None without one."""
+        found = split(self.net)
+        if found is None:
+            return None
+        personal = tuple(map(name_in_rest, self.layout.personal))
+        return found.body, Module(found.rest, self.loss, personal)
+
+    def features_like(self, shape: tuple[int, ...], kind: torch.dtype) -> Tensor | None:
+        """Return what the frozen prefix makes of synthetic rows; None if nothing is to be kept of it.
+
+        It must be 32-bit floats, and with it the rest must do what the network does.
+        """
+        if self.split is None:
+            return None
+        seen = (shape, kind)
+        if seen not in self.made:
+            found = features_of(self.net, self.split[0], self.split[1].net, shape, kind)
+            self.made[seen] = found if found is not None and found.dtype == torch.float32 else None
+        return self.made[seen]
 
     @property
     def size(self) -> int:
@@ -326,53 +352,3 @@ def _signed(keys: Array | Tensor) -> Tensor:
 def kind_of(array: Array) -> torch.dtype:
     """Return what an array becomes in torch: whole numbers stay so, others are 32-bit floats."""
     return torch.int64 if array.dtype.kind in "biu" else torch.float32
-
-
-def _check_layers(net: nn.Module) -> None:
-    frozen = frozen_layers(net)
-    constant = {id(layer) for part in frozen.values() for layer in part.modules()}
-    for name, layer in net.named_modules():
-        if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
-            what = f"Layer {name!r} is a {type(layer).__name__}"
-            raise InputError(f"{what} that has no shape yet. Run the network on one input first.")
-        if id(layer) not in constant:
-            _check_trained(name, layer, bool(frozen))
-
-
-def _check_trained(name: str, layer: nn.Module, has_body: bool) -> None:
-    """Refuse a layer that mixes examples, keeps statistics or tosses coins, and say what to use instead."""
-    what = f"Layer {name!r} is a {type(layer).__name__}"
-    inside = " Or put it into one module with layers that are all frozen." if has_body else ""
-    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-        raise InputError(
-            f"{what}, which averages over examples and remembers them: one row would reach all others. "
-            f"Use nn.GroupNorm.{inside}"
-        )
-    dropout = layer.p if isinstance(layer, nn.modules.dropout._DropoutNd) else getattr(layer, "dropout", 0.0)
-    if isinstance(dropout, float) and dropout > 0:
-        raise InputError(
-            f"{what} with dropout, whose coins nobody could replay. Set it to 0 and use weight_decay.{inside}"
-        )
-    if getattr(layer, "track_running_stats", False):
-        raise InputError(f"{what} that keeps statistics of examples. Set track_running_stats=False.")
-    if isinstance(layer, nn.RNNBase) and not is_plain(layer):
-        raise InputError(
-            f"{what}, which can run for many tasks side by side only as torch has it, with batch_first=True "
-            "and proj_size=0. Build it so."
-        )
-
-
-def _check_parameters(net: nn.Module) -> None:
-    """Refuse a network that has nothing to train; frozen parameters may be of any kind."""
-    parameters = list(net.parameters())
-    kinds = {parameter.dtype for parameter in parameters if parameter.requires_grad}
-    if parameters and not kinds:
-        raise InputError(
-            "Every parameter of this network is frozen, and nothing would be trained. Call "
-            "requires_grad_(True) on the layers to train, such as a last one."
-        )
-    if kinds != {torch.float32}:
-        raise InputError(
-            "A network must have parameters, and those that are trained must be 32-bit floats. Got "
-            f"{sorted(map(str, kinds))}. Call net.float() first."
-        )
