@@ -190,14 +190,19 @@ def test_kept_or_not_models_are_the_same(network, name, engine, monkeypatch):
 
 def test_apart_each_task_is_in_its_own_chunk():
     """Then its features follow from its own rows and size, to the last bit, whoever else is there."""
+    sizes = np.array([3, 3, 9, 10, 9])  # of two padded sizes
+    rows = np.random.default_rng(0).normal(size=(sizes.sum(), 4))
+    tasks = Tasks.from_arrays(rows, np.zeros(len(rows)), np.repeat(np.arange(5), sizes))
     body = Counted()
     learner = Module(nn.Sequential(body, nn.Linear(5, 3)))
-    _, every = keep_features(learner, TASKS, together=1)
-    assert sorted(body.seen[-len(TASKS) :]) == sorted(padded_size(TASKS.sizes))
-    for i in range(6):
-        _, one = keep_features(learner, TASKS.select([i]), together=1)
-        np.testing.assert_array_equal(one.X, every.X[slice(*TASKS.offsets[i : i + 2])])
-    assert every.X.shape == (len(TASKS.X), 5)
+    _, every = keep_features(learner, tasks, together=1)
+    assert body.seen[-5:] == [3, 3, 10, 10, 10]
+    for i in range(5):
+        _, one = keep_features(learner, tasks.select([i]), together=1)
+        np.testing.assert_array_equal(one.X, every.X[slice(*tasks.offsets[i : i + 2])])
+    _, together = keep_features(learner, tasks)
+    assert body.seen[-2:] == [6, 30]
+    np.testing.assert_allclose(together.X, every.X, atol=1e-6)
 
 
 def test_long_tasks_are_taken_in_pieces(monkeypatch):

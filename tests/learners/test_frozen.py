@@ -114,6 +114,11 @@ def test_a_changed_body_another_split_and_other_frozen_ones_are_other_networks()
     assert Module(copy.deepcopy(net)) == learner
     assert len({str(other.file_description()) for other in [learner, *strangers]}) == 5
     assert Module(net, personal=("head.bias",)) == strangers[3]
+    twice = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))  # as many frozen ones, and others
+    first, second = copy.deepcopy(twice), copy.deepcopy(twice)
+    first[0].requires_grad_(False)
+    second[1].requires_grad_(False)
+    assert Module(first) != Module(second)
 
 
 def test_a_network_of_old_is_described_as_of_old():
