@@ -173,6 +173,19 @@ def test_a_traced_step_is_every_step(solver, monkeypatch):
     np.testing.assert_array_equal(learner.descend(*given), plain)
 
 
+def test_a_gradient_is_as_long_alone_as_beside_others():
+    """To the bit, with two threads: a single row would be added up by both."""
+    gradients = torch.randn(3, 40_000, generator=torch.Generator().manual_seed(0))
+    solver, threads = Descent(0.1, max_norm=0.5), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        (together,) = solver.shortened((gradients,))
+        for k in range(3):
+            assert torch.equal(solver.shortened((gradients[[k]],))[0][0], together[k])
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_convex_losses_are_trained_by_the_same_rules():
     """Two tasks of least squares by Adam, in 64 bits, each against torch's."""
     rng = np.random.default_rng(0)

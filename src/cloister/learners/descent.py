@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from cloister.arrays import A, Floats
+from cloister.arrays import A, Floats, namespace
 from cloister.errors import InputError, PlanError
 from cloister.learners.schedules import Schedule
 
@@ -100,7 +100,7 @@ class StepSolver(ABC):
         """Return a task's gradients, of all its parameters together no longer than `max_norm`."""
         if self.max_norm is None:
             return gradients
-        length = sum((g.reshape(len(g), -1) ** 2).sum(1) for g in gradients) ** 0.5
+        length = sum(_squares(g) for g in gradients) ** 0.5
         share = (self.max_norm / (length + NO_LENGTH)).clip(max=1.0)
         return tuple(share.reshape(-1, *[1] * (g.ndim - 1)) * g for g in gradients)
 
@@ -241,6 +241,15 @@ def _like(name: str, options: dict[str, Any]) -> str | None:
     said = [f"lr={options.get('lr', 0.1 if name == 'SGD' else 0.001)}"]
     said += [f"{option}={options[option]}" for option in _SHARED_OPTIONS if options.get(option)]
     return f"{ours}({', '.join(said)}, batch=20, epochs=1)"
+
+
+def _squares(gradient: A) -> A:
+    """Return each task's sum of squares; a task alone is added up as beside another, not by all threads."""
+    flat = gradient.reshape(len(gradient), -1) ** 2
+    if len(flat) == 1:
+        flat = namespace(flat).broadcast_to(flat, (2, flat.shape[1]))
+    sums: A = flat.sum(1)[: len(gradient)]
+    return sums
 
 
 def check_share(**numbers: float) -> None:
