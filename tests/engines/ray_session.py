@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from cloister.engines import Cluster
+
 ray = pytest.importorskip("ray", reason="needs the extra ray")
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 
@@ -32,21 +34,14 @@ def started(cpus: int = 4) -> Iterator[Any]:
 
 
 @dataclass(frozen=True)
-class Killing:
-    """An engine of actors, of which some are killed before some rounds: (round, which of them)."""
+class Killing(Cluster):
+    """A cluster of which some actors are killed before some rounds: (round, which of them)."""
 
-    engine: Any
-    kills: tuple[tuple[int, int], ...]
-
-    def doubts_of(self, plan):
-        return self.engine.doubts_of(plan)
-
-    def noise_sampler(self):
-        return self.engine.noise_sampler()
+    kills: tuple[tuple[int, int], ...] = ()
 
     @contextmanager
     def workers(self, plan, tasks, seeds):
-        with self.engine.workers(plan, tasks, seeds) as workers:
+        with super().workers(plan, tasks, seeds) as workers:
             collect = workers.collect
 
             def killing(board, coins):

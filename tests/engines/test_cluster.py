@@ -69,7 +69,7 @@ def test_actors_on_disk_and_lost_give_the_run_of_one_machine(session):
     """Five shards, of which one fits into memory; an actor is killed in the first round and in another."""
     from ray_session import Killing
 
-    same(MEAN, Killing(Cluster(2, shards=5, memory=30_000), ((0, 1), (4, 0))))
+    same(MEAN, Killing(2, shards=5, memory=30_000, kills=((0, 1), (4, 0))))
 
 
 def test_a_folder_of_parquet_from_the_command_line(session, tmp_path, monkeypatch):
@@ -113,7 +113,7 @@ def test_a_folder_of_parquet_from_the_command_line(session, tmp_path, monkeypatc
 def test_every_plan_on_any_number_of_actors(session, name, actors):
     from ray_session import Killing
 
-    same(PLANS[name], Killing(Cluster(actors), ((1, 0), (1, 1), (2, 1))))
+    same(PLANS[name], Killing(actors, kills=((1, 0), (1, 1), (2, 1))))
 
 
 def test_a_sum_that_its_tasks_cannot_have_made_is_refused():

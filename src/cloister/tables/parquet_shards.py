@@ -128,15 +128,13 @@ class ParquetShards(Shards):
         jobs = [
             _Share(table, codebook, place, number, at.tolist(), buckets) for number, at in enumerate(shares)
         ]
-        spelled = np.array([], dtype=np.str_)
         sources: dict[str, str] = {}
         files: dict[str, str] = {}
         for number, dealt in enumerate(spread(_Share.deal, jobs), start=1):
-            spelled = np.union1d(spelled, dealt.spelled)
             sources, files = sources | dealt.sources, files | dealt.files
             if progress is not None:
                 progress(number, len(jobs))
-        _write_roster(place, known_names(table.path, codebook.task, spelled), buckets)
+        list(spread(_list_tasks, [jobs]))
         manifest = {
             "format": FORMAT,
             "buckets": buckets,
@@ -260,9 +258,8 @@ class ParquetPart:
 
 @dataclass(frozen=True)
 class _Dealt:
-    """What was found in a share: spellings of names, digests of the files read and of those written."""
+    """What was done with a share: digests of the files read and of those written."""
 
-    spelled: Array
     sources: dict[str, str]
     files: dict[str, str]
 
@@ -279,7 +276,7 @@ class _Share:
     buckets: int
 
     def deal(self) -> _Dealt:
-        """Write the rows of each bucket to a file of its own, as they come."""
+        """Write the rows of each bucket to a file of its own, as they come; and how tasks are spelled."""
         column = str(self.codebook.task)
         spelled: dict[str, int] = {}
         with storage_errors(self.folder, "then do the same again"):
@@ -294,8 +291,14 @@ class _Share:
                     bucket = np.array([spelled[name] for name in names])[row]
                     out.add(_with_names(batch, column, known, row), bucket)
             written = out.close()
+            pa = pyarrow_for("shards")
+            pa.parquet.write_table(pa.table({"task": pa.array([*spelled])}), self.names)
         sources = {self._relative(file): file_digest(self.table.files[file]) for file in self.files}
-        return _Dealt(np.array([*spelled], dtype=np.str_), sources, written)
+        return _Dealt(sources, written)
+
+    @property
+    def names(self) -> Path:
+        return self.folder / f"names-{self.number:05d}"
 
     def _relative(self, file: int) -> str:
         path, base = self.table.files[file], self.table.path
@@ -358,11 +361,17 @@ def _made_of(table: ParquetFolder, codebook: Codebook, buckets: int) -> list[Any
     return [buckets, _columns(codebook), listed]
 
 
-def _write_roster(folder: Path, known: Array, buckets: int) -> None:
-    """Write down who is where."""
-    pa, names = pyarrow_for("shards"), np.unique(known)
+def _list_tasks(shares: Sequence[_Share]) -> None:
+    """Write down who is where, each once; one name in two spellings is refused."""
+    pa, spelled, first = pyarrow_for("shards"), np.array([], dtype=np.str_), shares[0]
+    for share in shares:
+        found = pa.parquet.read_table(share.names)["task"].to_pylist()
+        spelled = np.union1d(spelled, np.array(found, dtype=np.str_))
+    names = np.unique(known_names(first.table.path, str(first.codebook.task), spelled))
     if len(names) < 2:
-        raise InputError("There must be at least 2 tasks. Got 1, with nobody to learn from.")
-    bucket = np.fromiter((bucket_of(str(name), buckets) for name in names), np.int32, len(names))
+        raise ShardError("There must be at least 2 tasks. Got 1, with nobody to learn from.")
+    bucket = np.fromiter((bucket_of(str(name), first.buckets) for name in names), np.int32, len(names))
     listed = pa.table({"task": pa.array(names), "bucket": pa.array(bucket)})
-    pa.parquet.write_table(listed, folder / "roster.parquet")
+    pa.parquet.write_table(listed, first.folder / "roster.parquet")
+    for share in shares:
+        share.names.unlink()
