@@ -65,6 +65,10 @@ class Lift(ABC):
     def sensitivity(self, relation: Relation) -> float:
         """Return the largest l2 change of the sum when one task changes."""
 
+    def second_moment(self, total: Floats, dim: int) -> Floats | None:
+        """Return the sum of :math:`uu'` that a released sum holds beside the mean; None if it holds none."""
+        return None
+
     def places(self, count: int, groups: Integers | None) -> Integers:
         """Return where each of so many tasks is summed, given their groups: all of them in one place."""
         return np.zeros(count, dtype=np.int64)
@@ -168,6 +172,9 @@ class MeanAndOuter(Lift):
     def sums(self, units: A) -> A:
         both = [Plain().sums(units), Outer().sums(units)]
         return namespace(units).concatenate(both)
+
+    def second_moment(self, total: Floats, dim: int) -> Floats:
+        return unsvec(total[dim:], dim) / math.sqrt(1 - self.a)
 
     def sensitivity(self, relation: Relation) -> float:
         if relation == Relation.ZERO_OUT:

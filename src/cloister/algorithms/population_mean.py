@@ -28,9 +28,7 @@ from cloister.algorithms.nested import Nested
 from cloister.algorithms.structures import Structure
 from cloister.algorithms.structures.moving_mean import looked_from
 from cloister.arrays import Floats
-from cloister.channel import MeanAndOuter
 from cloister.learners.learner import BayesianLearner
-from cloister.lifts import unsvec
 
 if TYPE_CHECKING:
     from cloister.board.billboard import BoardView
@@ -112,9 +110,9 @@ def _heard(
         points.append(point)
         offsets.append(scale * release.value[:size])
         noise.append(scale * release.noise)
-        if isinstance(lift, MeanAndOuter):
-            outer = unsvec(release.value[size:], size) / (math.sqrt(1 - lift.a) * tasks)
-            moments.append(learner.clip**2 * outer)
+        outer = lift.second_moment(release.value, size)
+        if outer is not None:
+            moments.append(learner.clip**2 * outer / tasks)
     found = np.array(moments) if len(moments) == len(points) else None
     return _Rounds(np.array(points), np.array(offsets), np.array(noise), found, tasks)
 

@@ -14,8 +14,6 @@ from cloister.errors import InputError
 from cloister.plan import Plan
 from cloister.population import Population
 from cloister.privacy.guarantee import Guarantee
-from cloister.privacy.mechanisms import Gaussian, NoNoise
-from cloister.privacy.sampling import Everyone
 from cloister.tables.codebook import Categorical, Codebook
 from cloister.tables.location import location_found
 from cloister.tables.summary import Coefficient, Summary
@@ -151,7 +149,8 @@ def _no_errors(plan: Plan, codebook: Codebook, found: Population) -> str | None:
     """Say why there are no standard errors, if there are none."""
     if codebook.classes is not None:
         return CLASSES
-    if not isinstance(plan.sampling, Everyone) or not isinstance(plan.mechanism, Gaussian | NoNoise):
+    everyone = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) == 1
+    if not everyone or not (plan.mechanism.coordinatewise or math.isinf(plan.mechanism.budget)):
         return DEPENDENT
     if found.scatter is None:
         return NO_SCATTER

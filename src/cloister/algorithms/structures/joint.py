@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cloister.algorithms.structures.moving_mean import (
+    MovingMean,
     descend,
     found_mean,
-    looked_from,
     shared_candidates,
-    short_rounds,
     standing_still,
 )
 from cloister.algorithms.structures.noisy_covariance import covariance_factors
-from cloister.arrays import Array, Floats, Public, States
+from cloister.arrays import Floats, Public
 from cloister.channel import Channel, MeanAndOuter
 from cloister.earlier import EarlierPrior
 from cloister.learners.learner import BayesianLearner
@@ -26,13 +25,12 @@ from cloister.lifts import unsvec
 
 if TYPE_CHECKING:
     from cloister.board.billboard import BoardView, Release
-    from cloister.tasks import Block
 
 __all__ = ["Joint"]
 
 
 @dataclass(frozen=True)
-class Joint:
+class Joint(MovingMean):
     """Mean and covariance in one message a round: the offset and its outer product, jointly clipped.
 
     Parameters
@@ -41,20 +39,9 @@ class Joint:
         What an earlier board says, in place of zero.
     """
 
-    start_from: EarlierPrior | None = None
-
-    buys_scale = True
     several_classes = False
-    groups = None
     #: Share of the message that is the mean: while the mean moves (or at first), and while it stands still.
     moving, standing = 0.4, 0.15
-
-    @property
-    def for_groups(self) -> Joint:
-        return self
-
-    def rounds(self, size: int, n_tasks: int, mu: float) -> int:
-        return short_rounds(size, n_tasks, mu)
 
     def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
         return tuple(
@@ -73,9 +60,6 @@ class Joint:
             "moment_weight": np.zeros(()),
             "moment_noise": np.zeros(()),
         }
-
-    def message(self, learner: BayesianLearner, states: States, block: Block, board: BoardView) -> Array:
-        return learner.offset(states, block, looked_from(board))
 
     def update(
         self, learner: BayesianLearner, release: Release, board: BoardView, part: float = 1.0

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloister.algorithms.structures.moving_mean import (
+    MovingMean,
     descend,
     found_mean,
-    looked_from,
     shared_candidates,
-    short_rounds,
     standing_still,
 )
-from cloister.arrays import Array, Floats, Public, States
+from cloister.arrays import Floats, Public
 from cloister.channel import Channel, Plain
 from cloister.earlier import EarlierPrior
 from cloister.learners.learner import BayesianLearner
@@ -22,13 +21,12 @@ from cloister.learners.linear.average import Candidate
 
 if TYPE_CHECKING:
     from cloister.board.billboard import BoardView, Release
-    from cloister.tasks import Block
 
 __all__ = ["Mean"]
 
 
 @dataclass(frozen=True)
-class Mean:
+class Mean(MovingMean):
     """Tasks say where their weights lie from the public mean: the offset, clipped.
 
     Parameters
@@ -37,18 +35,7 @@ class Mean:
         What an earlier board says, in place of zero.
     """
 
-    start_from: EarlierPrior | None = None
-
-    buys_scale = True
     several_classes = True
-    groups = None
-
-    @property
-    def for_groups(self) -> Mean:
-        return self
-
-    def rounds(self, size: int, n_tasks: int, mu: float) -> int:
-        return short_rounds(size, n_tasks, mu)
 
     def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
         return (Channel(learner.size, learner.clip, Plain()),)
@@ -58,9 +45,6 @@ class Mean:
 
     def start(self, learner: BayesianLearner) -> Public:
         return standing_still(learner.size, self.start_from)
-
-    def message(self, learner: BayesianLearner, states: States, block: Block, board: BoardView) -> Array:
-        return learner.offset(states, block, looked_from(board))
 
     def update(
         self, learner: BayesianLearner, release: Release, board: BoardView, part: float = 1.0

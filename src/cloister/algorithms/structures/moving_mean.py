@@ -6,19 +6,24 @@ All of it is post-processing of releases, hence free.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from cloister.arrays import Floats, Public
+from cloister.arrays import Array, Floats, Public, States
+from cloister.channel import Channel
 from cloister.earlier import EarlierPrior
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate, every_class, loose_intercept
 
 if TYPE_CHECKING:
     from cloister.board.billboard import BoardView
+    from cloister.tasks import Block
 
 __all__ = [
+    "MovingMean",
     "descend",
     "found_mean",
     "in_own_units",
@@ -31,6 +36,35 @@ __all__ = [
 
 #: Share of the shared priors' weight for one whose differences from the mean are in the tasks' own units.
 OWN_UNITS = 0.1
+
+
+@dataclass(frozen=True)
+class MovingMean(ABC):
+    """What structures have in common in which tasks say how far their weights lie from a public mean.
+
+    Parameters
+    ----------
+    start_from : EarlierPrior, optional
+        What an earlier board says, in place of zero.
+    """
+
+    start_from: EarlierPrior | None = None
+
+    buys_scale = True
+    groups = None
+
+    @property
+    def for_groups(self) -> Self:
+        return self
+
+    def rounds(self, size: int, n_tasks: int, mu: float) -> int:
+        return short_rounds(size, n_tasks, mu)
+
+    @abstractmethod
+    def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]: ...
+
+    def message(self, learner: BayesianLearner, states: States, block: Block, board: BoardView) -> Array:
+        return learner.offset(states, block, looked_from(board))
 
 
 def short_rounds(size: int, n_tasks: int, mu: float) -> int:
