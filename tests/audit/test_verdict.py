@@ -58,6 +58,10 @@ FAULTS = {
     ),
     "keys": (lambda a: replace(a, freshness=replace(a.freshness, keys=False)), "another key"),
     "rounds": (lambda a: replace(a, freshness=replace(a.freshness, rounds=False)), "comes again in another"),
+    "numbers": (
+        lambda a: replace(a, freshness=replace(a.freshness, numbers=False)),
+        "comes again in others",
+    ),
     "isolation": (
         lambda a: replace(a, isolation=replace(a.isolation, holds=False, detail="task 3 reached task 5")),
         "task 3 reached task 5",

@@ -21,7 +21,8 @@ from cloister.audit.sensitivity import Furthest, furthest_on
 from cloister.audit.verdict import Audit, Measured
 from cloister.errors import PlanError
 from cloister.plan import Plan
-from cloister.privacy.randomness import Randomness, SeededRandomness, SystemRandomness
+from cloister.privacy.candidates import Sampler, on_processor
+from cloister.privacy.randomness import Randomness, source_of
 from cloister.privacy.rounding import rounded_up
 
 __all__ = ["audit", "check_auditable"]
@@ -42,6 +43,7 @@ def audit(
     confidence: float = 0.95,
     progress: Progress | None = None,
     random_state: int | None = None,
+    sampler: Sampler = on_processor,
 ) -> Audit:
     """Attack a plan's own releases in every way the auditor knows, and compare with what it claims.
 
@@ -57,6 +59,8 @@ def audit(
         Called with (steps done, steps in all).
     random_state : int, optional
         Makes the audit reproducible.
+    sampler : Sampler
+        Who computes exact noise: ``engine.noise_sampler()`` for that of an engine. By default the processor.
 
     Examples
     --------
@@ -69,7 +73,7 @@ def audit(
     """
     check_auditable(plan)
     seed = int(np.random.SeedSequence(random_state).generate_state(1)[0])
-    source: Randomness = SystemRandomness() if random_state is None else SeededRandomness(random_state)
+    source = source_of(random_state).sampled_by(sampler)
     error, games = 1 - confidence, game.choices(plan)
 
     def step(number: int) -> None:
@@ -127,7 +131,7 @@ def _measure(
 
 def _other(source: Randomness, number: int) -> Randomness:
     """Return an independent source for another part of the audit."""
-    return SystemRandomness(source.stream("audit", number).words(4).tobytes())
+    return source.derived("audit", number)
 
 
 def _furthest(plan: Plan, seed: int) -> Furthest:

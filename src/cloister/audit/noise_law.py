@@ -24,7 +24,7 @@ from cloister.audit.releases import Curator, in_release_units
 from cloister.channel import Channel
 from cloister.plan import Plan
 from cloister.privacy.laws import GaussianLaw, Law
-from cloister.privacy.randomness import Randomness, SystemRandomness
+from cloister.privacy.randomness import Randomness
 
 __all__ = ["NoiseLaw", "check_noise", "examine"]
 
@@ -99,7 +99,7 @@ def _check_streams(plan: Plan, source: Randomness, numbers: int) -> NoiseLaw | N
     one, two = (found[:, ::2], found[:, 1::2]) if len(found) == 1 else (found[:-1:2], found[1::2])
     size = found.shape[2]
     p_values = examine(law, one.reshape(-1, size), two.reshape(-1, size))
-    keys = (SystemRandomness(source.stream("key", n).words(4).tobytes()) for n in range(2))
+    keys = (source.derived("key", n) for n in range(2))
     drawn = (_scores(law.uniforms(streams.noise(plan, key, _PAIRED)[0])) for key in keys)
     return NoiseLaw(p_values | {"keys": _correlation(*drawn)}, found.size)
 
@@ -140,7 +140,7 @@ def _noise(curator: Curator, channel: Channel, noise: float, numbers: int) -> tu
 
 def _keys(curator: Curator, channel: Channel, noise: float, law: Law) -> float:
     """Test that the noise of the same rounds under two keys has nothing in common."""
-    keys = (SystemRandomness(curator.source.stream("key", n).words(4).tobytes()) for n in range(2))
+    keys = (curator.source.derived("key", n) for n in range(2))
     drawn = (_noise(Curator(curator.mechanism, key), channel, noise, _PAIRED)[0] for key in keys)
     return _correlation(*(_scores(law.uniforms(one)) for one in drawn))
 

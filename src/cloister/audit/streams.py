@@ -24,7 +24,7 @@ from cloister.audit.sensitivity import worst_pair
 from cloister.channel import Channel
 from cloister.plan import Plan
 from cloister.privacy.correlated import Correlated
-from cloister.privacy.randomness import Randomness, SystemRandomness
+from cloister.privacy.randomness import Randomness
 from cloister.privacy.sampling import Epochs, OnePass
 
 __all__ = ["affordable", "between_steps", "fine", "noise", "rounds_played", "scores"]
@@ -158,4 +158,4 @@ def _transcripts(
 
 
 def _other(source: Randomness, number: int) -> Randomness:
-    return SystemRandomness(source.stream("stream", number).words(4).tobytes())
+    return source.derived("stream", number)

@@ -55,7 +55,7 @@ class Audit:
     noise : NoiseLaw or None
         None if the law of the noise is not known to the auditor.
     freshness : Freshness
-        Whether another key and another round make other noise.
+        Whether another key and another round make other noise, and a release has none twice.
     last_bits : LastBits or None
         None if the noise does not claim to be exact.
     sensitivity : Furthest
@@ -110,6 +110,8 @@ class Audit:
             yield "the noise is the same under another key: who runs it again can subtract it"
         if not self.freshness.rounds:
             yield "the noise of one round comes again in another"
+        if not self.freshness.numbers:
+            yield "the noise of some numbers of a release comes again in others"
         if self.last_bits is not None and self.last_bits.breach:
             yield "the noise is said to be exact, and its lowest bits are those of floating-point numbers"
 
@@ -167,7 +169,7 @@ class Audit:
             yield "noise law", "not tested: the auditor knows no law for noise like this"
         else:
             yield "noise law", f"p = {self.noise.p_value:.2g} ({self.noise.numbers:,} numbers)"
-        again = [name for name in ("keys", "rounds") if not getattr(self.freshness, name)]
+        again = [name for name in ("keys", "rounds", "numbers") if not getattr(self.freshness, name)]
         yield (
             "fresh noise",
             f"NO: the same in two {' and '.join(again)}" if again else "in every round, by key",

@@ -139,6 +139,10 @@ class Randomness(ABC):
         key = _shake(self.key, name.encode(), str(round).encode())
         return Stream(key, binds=self.binds, sampler=self.sampler)
 
+    def derived(self, name: str, number: int = 0) -> SystemRandomness:
+        """Return an independent source, whose key is drawn from the stream of this name."""
+        return SystemRandomness(self.stream(name, number).words(4).tobytes(), self.sampler)
+
     def task_seeds(self, names: Iterable[object]) -> Words:
         """Return a seed for each task's own local randomness, by its name.
 

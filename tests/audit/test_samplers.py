@@ -1,0 +1,66 @@
+"""Exact noise of a faulty sampler, such as one on a card: the auditor convicts it for the right reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cloister import Plan
+from cloister.algorithms import MeanRegularized
+from cloister.audit import audit
+from cloister.learners import LeastSquares
+from cloister.privacy.candidates import Call, on_processor
+
+PLAN = Plan(MeanRegularized(LeastSquares(8), rounds=4), n_tasks=200).calibrate(1.0)
+
+
+def wrong_key(call, count, deviation):
+    """Compute with a key that is in the code, and not with that of the release."""
+    return on_processor(Call(bytes(32), call.number), count, deviation)
+
+
+def drawn_twice(call, count, deviation):
+    """Begin anew half-way, as where a counter has lost a bit."""
+    found = on_processor(call, count, deviation)
+    half = found.values[: (len(found.values) + 1) // 2]
+    return replace(found, values=np.tile(half, 2)[: len(found.values)])
+
+
+def in_pairs(call, count, deviation):
+    """Give each number to its neighbour too."""
+    found = on_processor(call, count, deviation)
+    return replace(found, values=np.repeat(found.values[::2], 2)[: len(found.values)])
+
+
+def without_signs(call, count, deviation):
+    found = on_processor(call, count, deviation)
+    return replace(found, values=abs(found.values))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "reason"),
+    [
+        (wrong_key, "the same under another key"),
+        (drawn_twice, "comes again in others"),
+        (in_pairs, "not what it is said to be (neighbours"),
+        (without_signs, "not what it is said to be"),
+    ],
+)
+def test_faulty_samplers_are_convicted(sampler, reason):
+    found = audit(PLAN, draws=2000, random_state=1, sampler=sampler)
+    assert found.convicted
+    assert reason in found.verdict
+
+
+def test_a_right_sampler_is_acquitted():
+    """As every one is that finds the candidates of the processor: its noise is the same."""
+    asked = []
+
+    def watched(*call):
+        asked.append(call)
+        return on_processor(*call)
+
+    assert not audit(PLAN, draws=2000, random_state=1, sampler=watched).convicted
+    assert len(asked) > 100
