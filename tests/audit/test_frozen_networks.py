@@ -127,8 +127,8 @@ class Beside(Channel):
             last if self.dim == 1 else np.hstack([Channel(self.dim - 1, self.clip).units(rows[:, :-1]), last])
         )
 
-    def rows(self, messages):
-        return np.asarray(np.round(self.units(messages) * GRID), dtype=np.int64)
+    def whole(self, messages):
+        return np.round(self.units(messages) * GRID)
 
 
 @dataclass(frozen=True)
