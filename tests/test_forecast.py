@@ -6,12 +6,12 @@ import math
 import pytest
 
 from cloister import Plan
-from cloister.algorithms import Independent, Joint, SharedPrior
+from cloister.algorithms import Independent, Joint, Located, LowRank, SharedPrior
 from cloister.algorithms.nested import Nested
 from cloister.forecast import BAND, DEPENDABLE, Forecast, forecast
 from cloister.groups import Groups
-from cloister.learners import Regression
-from cloister.mechanisms import NoNoise
+from cloister.learners import LeastSquares, Regression
+from cloister.mechanisms import Gaussian, L2Laplace, NoNoise
 
 
 def test_band_is_ordered_and_grows_with_rho():
@@ -117,3 +117,13 @@ def test_groups_are_heard_less_than_all():
     assert found.group_rho == pytest.approx(found.rho * typical / 40 / math.sqrt(2))
     assert f"a typical group's own mean is heard at rho = {found.group_rho:.3g}" in str(found)
     assert Plan(SharedPrior(Regression(4), Joint()), n_tasks=40).calibrate(1.0).forecast().group_rho is None
+
+
+def test_a_search_for_the_target_takes_nothing_from_the_forecast():
+    """What it costs is in the band; that its bins are many, which matters to `L2Laplace`, is not asked."""
+    for noise in (Gaussian(), L2Laplace()):
+        rhos = [
+            Plan(algorithm, noise, n_tasks=200).calibrate(1.0).forecast().rho
+            for algorithm in (LowRank(LeastSquares(3)), Located(LowRank(LeastSquares(3))))
+        ]
+        assert rhos[1] == pytest.approx(rhos[0], rel=1e-2)

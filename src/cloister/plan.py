@@ -269,8 +269,9 @@ class Plan:
         for round in self.rounds:
             dim = round.channels[0].dim
             budget_of[dim] = budget_of.get(dim, 0.0) + round.share
-        effective_mu = self.mechanism.effective_mu(self.schedule) if self.rounds else 0.0
         dim, groups = max(budget_of, key=budget_of.__getitem__), self.algorithm.groups
+        about = tuple(round for round in self.rounds if round.channels[0].dim == dim)  # not a search before
+        effective_mu = self.mechanism.effective_mu(replace(self.schedule, rounds=about)) if about else 0.0
         group = None if groups is None else float(groups.counts @ groups.counts) / groups.tasks
         return forecast(self.n_tasks, effective_mu, dim, rows, group)
 

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from cloister import Plan, Tasks, run
 from cloister.algorithm import Budget
-from cloister.algorithms import Located, LowRank, SharedPrior
+from cloister.algorithms import (
+    ChooseAtHome,
+    Decomposed,
+    EntrySparse,
+    Located,
+    LowRank,
+    MetaSGD,
+    SharedPrior,
+)
 from cloister.algorithms.located import (
     BINS,
     MOST,
@@ -24,13 +32,14 @@ from cloister.algorithms.located import (
     search_share,
 )
 from cloister.engines.check import check_algorithm
-from cloister.engines.run import replay
+from cloister.engines.run import adapt, replay
 from cloister.errors import PlanError
-from cloister.learners import Classification, LeastSquares, Regression
+from cloister.learners import Classification, Convex, ExactSolver, LeastSquares, Regression
 from cloister.mechanisms import NoNoise
 from cloister.tasks import Block
 
 ALGORITHM = Located(SharedPrior(Regression(2)))
+META = MetaSGD(Convex(LeastSquares(2)), ExactSolver(20), lam=0.1, clip=0.05, rounds=3)
 
 
 def make(center, spread, m=200, n=8, seed=0):
@@ -185,8 +194,28 @@ def test_replay_and_newcomers_are_in_the_codebooks_units():
 
 def test_contract():
     """Few tasks, in bins of which some are as loud as others; and a search that needs little budget."""
-    for algorithm in (ALGORITHM, Located(LowRank(LeastSquares(2), rounds=2, warmup=3))):
+    guarded = ChooseAtHome(LowRank(LeastSquares(2), rounds=2, warmup=3), Regression(2), folds=2)
+    for algorithm in (ALGORITHM, Located(guarded), Located(META)):
         check_algorithm(algorithm, make(0.5, 0.1, m=20))
+
+
+def test_parts_of_weights_are_in_the_codebooks_units_too():
+    """The shared part has the center, the own part is beside it."""
+    shared = LowRank(LeastSquares(2), lam=0.01, rounds=3, warmup=20, lr=0.5)
+    plan = Plan(Located(Decomposed(shared, EntrySparse(0.01))), NoNoise(), n_tasks=50)
+    models = run(plan, make(-0.7, 0.01, m=50)).private.models
+    np.testing.assert_allclose(models["shared"] + models["own"], models["coef"], rtol=1e-12)
+    assert np.abs(models["own"]).max() < 0.03
+    np.testing.assert_allclose(models["shared"][:, 0] / math.sqrt(2), -0.7, atol=0.03)
+
+
+def test_what_keeps_nothing_between_rounds_adapts_without_any():
+    """A new task goes straight from the board to its model; listening to all rounds gives the same."""
+    plan = Plan(Located(META), n_tasks=200).calibrate(4.0)
+    done = run(plan, make(0.6, 0.01), random_state=0)
+    new = make(0.6, 0.01, m=3, seed=5)
+    assert plan.algorithm.init(next(new.blocks()), done.board.before(0)) == {}
+    np.testing.assert_allclose(adapt(plan, done.board, new)["coef"], replay(plan, done.board, new)["coef"])
 
 
 def test_classes_are_refused():

@@ -17,7 +17,15 @@ from sklearn.utils.estimator_checks import (
 )
 
 from cloister import Billboard, Codebook, Ledger, Plan, Tasks, replay
-from cloister.algorithms import ChooseAtHome, Decomposed, EntrySparse, GroupSparse, LowRank, MeanRegularized
+from cloister.algorithms import (
+    ChooseAtHome,
+    Decomposed,
+    EntrySparse,
+    GroupSparse,
+    Located,
+    LowRank,
+    MeanRegularized,
+)
 from cloister.errors import BudgetError, InputError, PlanError
 from cloister.estimators import (
     DecomposedClassifier,
@@ -35,7 +43,8 @@ from cloister.estimators import (
     SingleTaskClassifier,
     SingleTaskRegressor,
 )
-from cloister.learners import LeastSquares, Logistic
+from cloister.learners import Classification, LeastSquares, Logistic
+from cloister.mechanisms import Toeplitz, Wishart
 from cloister.tables.model import TaskModel
 
 M, N = 40, 12
@@ -80,9 +89,9 @@ def table():
 def test_regressors_fit_predict_and_promise(table, face, guard):
     X, y, _, _ = table
     model = face("school", epsilon=2.0, guard=guard, bounds=BOUNDS, random_state=0).fit(X, y)
-    assert model.score(X, y) > 0.5
+    assert model.score(X, y) > (0.6 if guard else 0.4)
     assert model.guarantee_.epsilon <= 2.0
-    assert isinstance(model.plan_.algorithm, ChooseAtHome) == guard
+    assert isinstance(model.plan_.algorithm.algorithm, ChooseAtHome) == guard
     plain = face("school", epsilon=2.0, bounds=Codebook.from_mapping(BOUNDS, ["age", "sex"])).plan(M)
     assert model.plan_.guarantee == plain.guarantee  # the guard costs nothing
     with pytest.raises(InputError, match="have no posterior, hence no standard deviation"):
@@ -114,16 +123,55 @@ def test_more_than_two_classes(table, face):
 
 def test_the_algorithm_has_the_parameters_of_its_face():
     book, classes = (Codebook.from_mapping(b, ["age", "sex"]) for b in (BOUNDS, TWO))
-    low = LowRankRegressor(lam=0.3, clip=2.0, rounds=7, strong=0.1, warmup=3, averaged=True)
+    low = LowRankRegressor(lam=0.3, clip=2.0, rounds=7, strong=0.1, warmup=3, averaged=True, guard=False)
     expected = LowRank(LeastSquares(3), 0.3, 2.0, 7, strong=0.1, warmup=3, averaged=True)
-    assert low._algorithm(book) == expected
-    assert GroupSparseClassifier()._algorithm(classes) == GroupSparse(Logistic(3), 0.1, 3.0, 20, 4.0)
-    mean = MeanRegularizedClassifier(lam=0.1, steps=2, finetune=0)
+    assert low._algorithm(book) == Located(expected, intercept=1 / book.row_scale)
+    sparse = GroupSparse(Logistic(3), 0.1, 3.0, 20, 4.0)
+    assert GroupSparseClassifier()._algorithm(classes) == ChooseAtHome(sparse, Classification(3))
+    mean = MeanRegularizedClassifier(lam=0.1, steps=2, finetune=0, guard=False)
     assert mean._algorithm(classes) == MeanRegularized(Logistic(3), 0.1, 3.0, 10, 2, 4.0)
-    parts = DecomposedRegressor(shared="sparse", lam_own=0.5)
-    assert parts._algorithm(book) == Decomposed(GroupSparse(LeastSquares(3), lr=0.5), EntrySparse(0.5))
-    guarded = MeanRegularizedRegressor(guard=True)
-    assert guarded._algorithm(book).learner == guarded._learner(book)
+    parts = DecomposedRegressor(shared="sparse", lam_own=0.5, guard=False)
+    two = Decomposed(GroupSparse(LeastSquares(3), lr=0.5), EntrySparse(0.5))
+    assert parts._algorithm(book).algorithm == two
+    guarded = MeanRegularizedRegressor()
+    assert guarded._algorithm(book).algorithm.learner == guarded._learner(book)
+    names = [str(i) for i in range(15)]
+    many = Codebook.from_mapping(dict.fromkeys([*names, "target"], (0, 1)), names)
+    assert LowRankRegressor(guard=False)._algorithm(many).algorithm.clip == 2.0  # half of the root of 16
+
+
+@pytest.mark.parametrize(
+    ("face", "noise"), [(LowRankRegressor, Wishart()), (MeanRegularizedRegressor, Toeplitz())]
+)
+def test_noise_for_one_kind_of_round_has_no_search(table, face, noise):
+    """Such noise cannot price a round of bins: targets stay in units of their bounds, and tasks guarded."""
+    X, y, _, _ = table
+    model = face("school", epsilon=2.0, mechanism=noise, rounds=3, bounds=BOUNDS, random_state=0).fit(X, y)
+    assert isinstance(model.plan_.algorithm, ChooseAtHome)
+    assert model.score(X, y) > 0.6
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 1.0])
+@pytest.mark.parametrize("width", [100, 100_000])
+@pytest.mark.parametrize("face", REGRESSORS)
+def test_wide_bounds_ruin_nobody(face, width, epsilon):
+    """After a search, and weighed at home: R2 of held-out rows is about that of learning alone, or better.
+
+    It was -100,000 to -36 million in the wide bounds. Over seeds 0 to 6 the least difference from learning
+    alone was -0.015 in all of these cases.
+    """
+    rng = np.random.default_rng(0)
+    sensor, load = np.repeat(np.arange(150), 16), rng.uniform(size=2400)
+    kelvin = 30 + 2 * rng.normal(size=150)[sensor] + 5 * load + rng.normal(size=2400)
+    train = np.arange(2400) % 16 < 8
+    bounds = {0: (0, 1), "y": (0, width)}
+
+    def score(model):
+        model.fit(load[train, None], kelvin[train], tasks=sensor[train])
+        return model.score(load[~train, None], kelvin[~train], tasks=sensor[~train])
+
+    alone = score(SingleTaskRegressor(bounds=bounds))
+    assert score(face(epsilon=epsilon, bounds=bounds, random_state=0)) > alone - 0.03
 
 
 @pytest.mark.parametrize("face", REGRESSORS)
@@ -131,15 +179,18 @@ def test_tasks_choose_among_several_penalties(table, face):
     X, y, _, _ = table
     book = Codebook.from_mapping(BOUNDS, ["age", "sex"])
     lams = (0.05, 0.01, 0.5)
-    first, *others = [face(lam=lam)._algorithm(book) for lam in lams]
-    chooser = face("school", lam=lams, epsilon=2.0, bounds=BOUNDS, random_state=0)
+    plain = [face(lam=lam, guard=False)._algorithm(book) for lam in lams]
+    first, *others = [located.algorithm for located in plain]
+    chooser = face("school", lam=lams, guard=False, epsilon=2.0, bounds=BOUNDS, random_state=0)
     learner = chooser._learner(book)
-    assert chooser._algorithm(book) == ChooseAtHome(first, learner, variants=tuple(others), alone=False)
-    guarded = face(lam=list(lams), guard=True)
-    assert guarded._algorithm(book) == ChooseAtHome(first, learner, variants=tuple(others))
-    assert face(lam=[0.05])._algorithm(book) == first == face(lam=np.array([0.05]))._algorithm(book)
+    choice = ChooseAtHome(first, learner, variants=tuple(others), alone=False)
+    assert chooser._algorithm(book).algorithm == choice
+    guarded = face(lam=list(lams))
+    assert guarded._algorithm(book).algorithm == ChooseAtHome(first, learner, variants=tuple(others))
+    for one in ([0.05], np.array([0.05])):
+        assert face(lam=one, guard=False)._algorithm(book) == plain[0]
     model = clone(chooser).fit(X, y)
-    assert model.score(X, y) > 0.5
+    assert model.score(X, y) > 0.4
     assert model.plan_.guarantee == face(epsilon=2.0, bounds=book).plan(M).guarantee  # choosing is free
     assert model.predict(X[:5].assign(school="zz")).shape == (5,)
 
@@ -156,12 +207,17 @@ def test_a_stranger_is_served_from_the_board(table):
     stranger = X[:5].assign(school="zz")
     for face in REGRESSORS[:3]:
         for guard in (False, True):
-            model = face("school", rounds=2, guard=guard, bounds=BOUNDS, random_state=0).fit(X, y)
-            np.testing.assert_allclose(model.predict(stranger), 25.0)  # the middle of the bounds
+            model = face("school", epsilon=9, rounds=2, guard=guard, bounds=BOUNDS, random_state=0).fit(X, y)
+            center = float(25 + 25 * model.billboard_["located_center"])
+            assert 18 < center < 27
+            np.testing.assert_allclose(model.predict(stranger), center)  # where targets were found
+            assert f"found around {center:.0f}" in model.summary().notes[0]
     model = LowRankClassifier("school", rounds=2, bounds=TWO, random_state=0).fit(X, two)
     np.testing.assert_allclose(model.predict_proba(stranger), 0.5)
     model = MeanRegularizedRegressor("school", epsilon=4.0, bounds=BOUNDS, random_state=0).fit(X, y)
-    coef, intercept = model.codebook_.to_user_units(model.billboard_["mean"])
+    board = model.billboard_
+    coef, intercept = model.codebook_.to_user_units(board["located_unit"] * board["mean"])
+    intercept = intercept + 25 * board["located_center"]
     by_hand = intercept + np.column_stack([stranger["age"], stranger["sex"] == "M"]) @ coef
     np.testing.assert_allclose(model.predict(stranger), by_hand)
 

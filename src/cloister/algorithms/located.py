@@ -174,8 +174,10 @@ class Located(Wrapper):
     # Private: which bin, and the algorithm inside on located targets.
 
     def init(self, block: Block, board: BoardView) -> States:
-        """Make room for the states of the algorithm inside, which begins when targets are located."""
+        """Make room for the states of the algorithm inside, if any, which begins when targets are located."""
         one = self.algorithm.init(block.take([0]), self._inner(board))
+        if not one:
+            return {}
         room = {
             name: np.broadcast_to(np.zeros((), array.dtype), (len(block), *array.shape[1:]))
             for name, array in one.items()
@@ -184,6 +186,8 @@ class Located(Wrapper):
 
     def _inside(self, states: States, located: Block, board: BoardView) -> States:
         """Return the states of the algorithm inside, begun where they were not."""
+        if not states:
+            return {}
         begun, inside = states["located"], {name: a for name, a in states.items() if name != "located"}
         if begun.all():
             return inside
@@ -203,7 +207,7 @@ class Located(Wrapper):
         located = _located(block, board)
         states = self._inside(states, located, board)
         messages, states = self.algorithm.send(states, located, self._inner(board))
-        return messages, states | {"located": np.ones(len(block), dtype=bool)}
+        return messages, states | {"located": np.ones(len(block), dtype=bool)} if states else {}
 
     def finish(self, states: States, block: Block, board: BoardView) -> States:
         located = _located(block, board)
@@ -227,9 +231,9 @@ class Located(Wrapper):
 def _to_codebook(models: States, constant: Floats, board: BoardView) -> States:
     """Return models of the targets in the codebook's units, for rows with such a constant in front."""
     unit, center = float(board["located_unit"]), float(board["located_center"]) / constant
-    weights = {name: unit * models[name] for name in ("coef", "alone") if name in models}
-    for one in weights.values():
-        one[:, 0] += center
+    weights = {name: unit * models[name] for name in ("coef", "alone", "shared", "own") if name in models}
+    for name in weights.keys() - {"own"}:  # a part of the weights: what is beside it has the center
+        weights[name][:, 0] += center
     squares = {name: unit**2 * models[name] for name in ("covariance", "noise") if name in models}
     return models | weights | squares
 

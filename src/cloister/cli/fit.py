@@ -51,11 +51,6 @@ _DryRun = Annotated[
 ]
 
 
-TIGHT = (
-    "NOTE: this method works in units of the target's bounds, {low:g} to {high:g}. If targets are mostly far "
-    "from the middle, it does worse than learning alone, and the forecast does not know. "
-    "--method shared-prior finds where they are."
-)
 WHOSE = {EngineName.local: "one file for each task", EngineName.ray: "the models of all tasks"}
 ONLY_TASKS = (
     "Of the file only the task column was looked at. Whether its rows fit the codebook, "
@@ -123,7 +118,6 @@ def fit(
     """
     from cloister.cli.proposals import Comparison, OneRun, from_methods, from_plan
     from cloister.tables import folder as folders
-    from cloister.tables.kinds import Numeric
     from cloister.tables.manifest import manifest_head
 
     folder = Path(f"{Path(data.name.removesuffix('.gz')).stem}-run") if output is None else output
@@ -154,13 +148,11 @@ def fit(
         }
         methods = method or [Method.shared_prior]
         proposal = from_methods(context, methods, settings or (), parameters, table, target)
-    goal, tight = table.codebook.target, any(one.wants_tight_bounds for one in method or ())
     if not json:
         say(
             f"{data.name}: {len(table.ids)} tasks by column {table.task!r}. "
             "The number of tasks is taken to be public. Whoever runs this holds everyone's rows.",
             *proposal.paragraphs,
-            *([TIGHT.format(low=goal.low, high=goal.high)] if tight and isinstance(goal, Numeric) else []),
             *([ONLY_TASKS] if dry_run else []),
         )
     if dry_run:

@@ -39,11 +39,6 @@ class Method(StrEnum):
     meta = "meta"
     single_task = "single-task"
 
-    @property
-    def wants_tight_bounds(self) -> bool:
-        """Whether numbers are predicted by weights in units of the bounds, wherever in them the target is."""
-        return self not in (Method.shared_prior, Method.meta, Method.single_task)
-
 
 def kind_of(method: Method, book: Codebook) -> type[BaseMultiTask]:
     """Return a method's estimator for the codebook's target."""

@@ -21,6 +21,7 @@ from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithm import Algorithm
+from cloister.algorithms.located import Located
 from cloister.arrays import Array, Floats, States
 from cloister.engines.journal import journal_folder
 from cloister.engines.run import run
@@ -351,6 +352,10 @@ class BasePrivate(Budgeted, BaseMultiTask):
 
     def _plan(self, codebook: Codebook, n_tasks: int) -> Plan:
         return self._priced(self._algorithm(codebook), n_tasks, caveats=codebook.caveats)
+
+    def _located(self, algorithm: Algorithm, codebook: Codebook) -> Algorithm:
+        """Return an algorithm that looks for the targets first, if these are numbers."""
+        return algorithm if self._classify else Located(algorithm, intercept=1 / codebook.row_scale)
 
 
 class BaseMultiTaskRegressor(RegressorMixin, BaseMultiTask):  # type: ignore[misc]

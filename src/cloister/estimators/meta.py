@@ -11,6 +11,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
+from cloister.algorithm import Algorithm
 from cloister.algorithms.clustered import ClusteredMetaSGD
 from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning
 from cloister.algorithms.meta import MetaSGD
@@ -43,14 +44,14 @@ class _Meta(BaseLinear):
     lam: float | Sequence[float] = 0.02
     tail: float = 0.5
 
-    def _algorithm(self, codebook: Codebook) -> MetaSGD | ClusteredMetaSGD:
+    def _algorithm(self, codebook: Codebook) -> Algorithm:
         self._check_numbers()
         first, *others = self._penalties()
         shared = self._shared(codebook, self._loss(codebook), first)
-        if not others:
-            return shared
-        variants = tuple(FineTuning(SOLVER, Quadratic(lam)) for lam in (first, *others))
-        return replace(shared, finetune=CrossValidatedTuning(variants, checks=1))
+        if others:
+            variants = tuple(FineTuning(SOLVER, Quadratic(lam)) for lam in (first, *others))
+            shared = replace(shared, finetune=CrossValidatedTuning(variants, checks=1))
+        return self._located(shared, codebook)
 
     def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> MetaSGD | ClusteredMetaSGD:
         reach = 0.5 if codebook.classes is None else 1.5
@@ -132,14 +133,17 @@ class MetaRegressor(BaseMultiTaskRegressor, _Meta):
 
     Privacy
     -------
-    That of `MetaSGD`, or `ClusteredMetaSGD`. A task that was not in `fit` is served with the meta-model (with
-    several, the one that most tasks use), or, if it has rows of its own, by `adapt`: free.
+    That of `MetaSGD`, or `ClusteredMetaSGD`, after a search as for `LowRankRegressor`. A task that was not in
+    `fit` is served with the meta-model (with several, the one that most tasks use), or, if it has rows of its
+    own, by `adapt`: free.
 
     Notes
     -----
     The defaults were chosen at epsilon 1 on six real tables, and measured there: tasks that came later did
     better than alone on four, and within 1.5 % of `SharedPriorRegressor` on three. On the others that was
-    better. What this is for are tasks in groups, and networks; see the page on meta-learning.
+    better. What this is for are tasks in groups, and networks; see the page on meta-learning. Tasks rely on
+    their meta-model whatever their own rows say: where the search hears nothing, noise in it is in units of
+    the bounds, and `SharedPriorRegressor` is safer.
 
     References
     ----------

@@ -10,7 +10,6 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from cloister.algorithm import Algorithm
-from cloister.algorithms.located import Located
 from cloister.algorithms.prior import SharedPrior
 from cloister.algorithms.structures import FeatureRelevance, Joint, Mean, Structure, Subspace, Support
 from cloister.errors import InputError
@@ -120,8 +119,7 @@ class _SharedPrior(BasePrivate):
         return replace(plan, algorithm=plan.algorithm.with_groups(Groups.of(labels)))
 
     def _algorithm(self, codebook: Codebook) -> Algorithm:
-        shared = SharedPrior(self._learner(codebook), self._structure(codebook))
-        return shared if self._classify else Located(shared, intercept=1 / codebook.row_scale)
+        return self._located(SharedPrior(self._learner(codebook), self._structure(codebook)), codebook)
 
     def _structure(self, codebook: Codebook) -> Structure:
         several = codebook.classes is not None and codebook.classes > 2

@@ -105,6 +105,10 @@ class Correlated(Mechanism):
         return True
 
     @property
+    def any_channel(self) -> bool:
+        return False
+
+    @property
     def kind(self) -> str:
         made = "exact integer noise on a fixed-point sum" if self.exact else FLOATING
         return f"{made}, correlated over rounds ({self.name}; no gain from sampling is claimed)"

@@ -123,6 +123,11 @@ class Mechanism(ABC):
         return False
 
     @property
+    def any_channel(self) -> bool:
+        """Whether every round may have a channel, and a share of the budget, of its own."""
+        return True
+
+    @property
     def coordinatewise(self) -> bool:
         """Whether noise is drawn for each released number by itself, so that many releases are one call."""
         return False

@@ -97,6 +97,10 @@ class Wishart(PerRound):
         return self.mu is not None
 
     @property
+    def any_channel(self) -> bool:
+        return False
+
+    @property
     def smallest_dim(self) -> int:
         """Two: the degrees of freedom to spare are those of every block of the matrix."""
         return 2

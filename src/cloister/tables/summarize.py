@@ -24,7 +24,7 @@ __all__ = ["summarize"]
 NOTHING_SAID = "Nothing left any task: there is nothing to say about all of them."
 NO_MODEL = (
     "The board has no coefficients: tasks share the directions or the columns that their weights lie in, and "
-    "a task without rows is predicted in the middle of the target's bounds."
+    "a task without rows is predicted where targets were found, or else in the middle of their bounds."
 )
 MEAN_OF_MODELS = "The board has a mean of models, and no error of it."
 UNHEARD = "The mean of the tasks' coefficients was not heard above the noise."
@@ -83,12 +83,13 @@ def summarize(
     found = algorithm.population(board)
     if found is not None:
         return _of_population(blank, plan, board, codebook, found, new)
-    if not new["coef"][0].any():
-        return replace(blank, notes=(NO_MODEL,))
+    where = tuple(filter(None, [location_found(plan, board, codebook)]))
+    if not (new["coef"][0, 1:] if where else new["coef"][0]).any():  # a new task's is the place, or zero
+        return replace(blank, notes=(*where, NO_MODEL))
     values = in_user_units(codebook, new["coef"][0])[0].tolist()
     means = zip(coefficient_names(codebook), values, strict=True)
     means_only = tuple(Coefficient(name, new_task=value) for name, value in means)
-    return replace(blank, coefficients=means_only, notes=(MEAN_OF_MODELS,))
+    return replace(blank, coefficients=means_only, notes=(*where, MEAN_OF_MODELS))
 
 
 def _of_population(
