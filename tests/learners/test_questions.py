@@ -137,3 +137,21 @@ def test_trust_is_asked_in_one_way(learner):
     asked = learner.last[-1]
     assert (asked.name, asked.channel) == ("trust", trust_question(asked.answer).channel)
     assert isinstance(asked.channel.lift, Absolute)
+
+
+def test_both_last_questions_share_the_evidence_of_the_shared_priors(monkeypatch):
+    """What the first of them keeps answers the second without another decomposition, to the same numbers."""
+    rng = np.random.default_rng(0)
+    learner = Regression(4)
+    X = [np.column_stack([np.full(n, 0.5), rng.uniform(-0.5, 0.5, (n, 3))]) for n in (3, 9, 20)]
+    (block,) = Tasks.from_list(X, [x.sum(axis=1) + 0.1 * rng.normal(size=len(x)) for x in X]).blocks()
+    factor = np.linalg.cholesky(0.05 * (np.eye(4) + 0.5))
+    kinds = [Candidate(0.3, np.ones(4), np.eye(4), True), Candidate(0.4, np.zeros(4), factor, True)]
+    states = learner.prepare(block)
+    said = {"scale": -0.1 * np.arange(19.0)}
+    fresh = [question.answer(states, block, kinds, said) for question in learner.last]
+    kept = states | learner.weigh(states, block, kinds)
+    assert kept.keys() == states.keys()
+    monkeypatch.setattr(np.linalg, "eigh", None)
+    for question, expected in zip(learner.last, fresh, strict=True):
+        np.testing.assert_allclose(question.answer(kept, block, kinds, said), expected, rtol=1e-12)

@@ -158,9 +158,9 @@ class ChooseAtHome(Wrapper):
 
     def _shares(self, error: Floats, block: Block) -> Floats:
         """Return how much each model counts, from the summed errors (models, tasks) on held-out rows."""
-        total = block.weight.sum(axis=1)
+        total, rows = block.weight.sum(axis=1), self.learner.rows
         with np.errstate(all="ignore"):  # data that overflow spoil their own task only
-            if self.learner.rows.target is Target.NUMBER:
+            if rows is not None and rows.target is Target.NUMBER:
                 worth = -0.5 * total * np.log(np.maximum(error, 1e-300))
             else:
                 worth = -error
@@ -169,7 +169,7 @@ class ChooseAtHome(Wrapper):
             shares = odds / odds.sum(axis=0)
         compared = np.isfinite(shares).all(axis=0) & ((block.weight > 0).sum(axis=1) > 1)
         only_first = np.arange(len(error))[:, None] == 0
-        return np.where(compared, shares, only_first)
+        return np.asarray(np.where(compared, shares, only_first), dtype=np.float64)
 
     def _fits(self, board: BoardView, took_part: NDArray[np.bool_]) -> list[Callable[[Block], States]]:
         """Return what there is to choose from, the algorithm first: each turns some rows into models."""

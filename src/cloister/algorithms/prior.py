@@ -139,9 +139,11 @@ class SharedPrior(BayesianAlgorithm):
             return question.answer(states, block, (), said), states
 
         def answer(states: States, block: Block, candidates: Candidates) -> States:
-            return {"answer": question.answer(states, block, candidates, said)}
+            kept = self.learner.weigh(states, block, candidates)
+            return kept | {"answer": question.answer(states | kept, block, candidates, said)}
 
-        return by_prior(self.structure, self.learner, states, block, board, answer)["answer"], states
+        found = by_prior(self.structure, self.learner, states, block, board, answer)
+        return found.pop("answer"), states | found
 
     def update(self, release: Release, board: BoardView) -> Public:
         posted, question = {name: board[name] for name in self.start()}, self._question(board)

@@ -85,6 +85,13 @@ class BayesianLearner(ABC):
     def own_weights(self, states: States, block: Block) -> Floats:
         """Return single-task weights."""
 
+    def weigh(self, states: States, block: Block, candidates: Candidates) -> States:
+        """Return what of the candidates' evidence the last questions share: states that are kept for them.
+
+        Their names are those that `prepare` has made room for.
+        """
+        return {}
+
     @abstractmethod
     def finish(self, states: States, block: Block, candidates: Candidates, said: Said) -> States:
         """Return models, averaged over candidates and the task's own prior by its own evidence."""

@@ -94,7 +94,20 @@ class Regression(BayesianLearner):
         """Sum the block up once, in public and own units: rounds then are matrix-vector products."""
         stats = summary(block.X, block.y, block.weight)
         own = OwnRidge.of(block, self.intercept)
-        return stats.decomposed().arrays() | own.arrays()
+        unknown = np.broadcast_to(np.nan, (len(block), len(NOISE_SCALES), len(LAMBDAS)))
+        return stats.decomposed().arrays() | own.arrays() | {"evidence": unknown}
+
+    def weigh(self, states: States, block: Block, candidates: Candidates) -> States:
+        """Return the log evidence of the shared priors together, by noise scale and lambda.
+
+        Both last questions are about it, and a prior with a covariance takes a decomposition of each task.
+        """
+        known = states["evidence"]
+        if candidates and np.isnan(known).any():
+            stats, shared = summary_of(states), _shared(candidates)
+            each = np.stack([_evidence(stats, c) + math.log(c.weight) for c in shared])
+            known = _log_sum_over(0, each).swapaxes(0, 1)
+        return {"evidence": known}
 
     def offset(self, states: States, block: Block, point: Floats) -> Floats:
         r"""Return :math:`\arg\min_r |y - X(\nu+r)|^2 + \rho|r|^2`, from the summary alone."""
@@ -126,20 +139,20 @@ class Regression(BayesianLearner):
 
     def _lambdas(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
         """Say how well each lambda of the shared priors explains the own data: centred log evidence."""
-        stats, level = summary_of(states), _level(said)[:, None, None]
-        shared = [c for c in candidates if c.shared] or candidates
-        if not shared:
+        if not candidates:
             return np.zeros((len(block), len(LAMBDAS)))
-        joint = np.concatenate([_evidence(stats, c) + (level + math.log(c.weight)) for c in shared])
-        top = joint.max(axis=0)
-        return centred(top + np.log(np.exp(joint - top).sum(axis=0)))
+        evidence = self.weigh(states, block, candidates)["evidence"]
+        return centred(_log_sum_over(1, evidence + _level(said)[:, None]))
 
     def _trusts(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
         """Say how likely the shared priors are, and the own one, by the own evidence: two parts of one."""
         if not candidates:
             return np.zeros((len(block), 2))
         stats, alone = summary_of(states), 1 - sum(candidate.weight for candidate in candidates)
-        worths = [_worth(_evidence(stats, c) + _log_prior(c, said)) for c in candidates]
+        evidence, shared = self.weigh(states, block, candidates)["evidence"], _shared(candidates)
+        together = _log_prior(replace(shared[0], weight=1.0), said)  # alike for all of them
+        worths = [_worth(evidence.swapaxes(0, 1) + together)]
+        worths += [_worth(_evidence(stats, c) + _log_prior(c, said)) for c in candidates if c not in shared]
         own = _alone(OwnRidge.kept(states), said).worth + math.log(alone)
         _, chances = weighed(np.stack([log_sum(np.stack(worths, axis=1)), own], axis=1))
         return np.where(states["count"][:, None] > 0, chances, 0.0)
@@ -189,6 +202,16 @@ class _Shares:
 
 #: A posterior over lambdas, and what each of them weighs.
 _Weighed: TypeAlias = tuple[RidgeFit, _Shares]
+
+
+def _shared(candidates: Candidates) -> list[Candidate]:
+    """Return the shared priors among the candidates; all of them, if none is."""
+    return [c for c in candidates if c.shared] or list(candidates)
+
+
+def _log_sum_over(axis: int, log_weights: Floats) -> Floats:
+    top = log_weights.max(axis=axis, keepdims=True)
+    return np.asarray(np.squeeze(top, axis) + np.log(np.exp(log_weights - top).sum(axis=axis)))
 
 
 def _worth(log_weights: Floats) -> Floats:
