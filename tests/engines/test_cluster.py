@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +16,20 @@ import pytest
 from cloister import Plan, Tasks, run
 from cloister.algorithms import LowRank, MeanRegularized, SharedPrior
 from cloister.channel import GRID
-from cloister.engines import Cluster
+from cloister.engines import Cluster, Local
 from cloister.engines.cluster.actor import Failure
 from cloister.engines.cluster.engine import check_whole
 from cloister.engines.cluster.held import HeldShards
 from cloister.engines.cluster.workers import ClusterWorkers
 from cloister.engines.shards import ShardError
-from cloister.errors import AlgorithmError, ClusterError, InputError, PlanError, PrivateDataError
+from cloister.errors import (
+    AlgorithmError,
+    ClusterError,
+    InputError,
+    MissingExtraError,
+    PlanError,
+    PrivateDataError,
+)
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Gaussian
 from cloister.roster import Roster
@@ -114,6 +124,68 @@ def test_every_plan_on_any_number_of_actors(session, name, actors):
     from ray_session import Killing
 
     same(PLANS[name], Killing(actors, kills=((1, 0), (1, 1), (2, 1))))
+
+
+@dataclass(frozen=True)
+class Doomed(Local):
+    """An engine whose process ends in a round, whoever computes it."""
+
+    @contextmanager
+    def workers(self, plan, tasks, seeds):
+        with super().workers(plan, tasks, seeds) as workers:
+            collect = workers.collect
+            workers.collect = lambda board, coins: os._exit(1) if board.rounds else collect(board, coins)
+            yield workers
+
+
+@pytest.mark.slow
+def test_actors_that_are_lost_again_and_again_are_given_up(session, tmp_path):
+    """And the run goes on elsewhere, to the head it would have had."""
+    with pytest.raises(ClusterError, match="lost one after the other"):
+        run(MEAN, TASKS, random_state=3, engine=Cluster(1, engine=Doomed()), journal=tmp_path / "run")
+    again = run(MEAN, TASKS, random_state=3, engine=Cluster(1), journal=tmp_path / "run")
+    assert again.board.head == run(MEAN, TASKS, random_state=3).board.head
+
+
+@pytest.mark.slow
+def test_networks_states_and_checkpoints(session, tmp_path):
+    """A network in batches at the actors; states are kept at every round, and the run goes on from them."""
+    torch = pytest.importorskip("torch")
+    from cloister.algorithms import Personalized
+    from cloister.engines import Batched
+    from cloister.learners import Descent, Module
+
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    tasks = Tasks.from_arrays(TASKS.X.astype(np.float32), rng.integers(0, 3, len(TASKS.y)),
+                              np.repeat(TASKS.ids, TASKS.sizes))  # fmt: skip
+    net = torch.nn.Sequential(torch.nn.Linear(D, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+    algorithm = Personalized(Module(net), Descent(0.2, batch=4), clip=0.3, rounds=6)
+    plan = Plan(algorithm, Gaussian(0.9), Poisson(0.4), n_tasks=M)
+    cluster = Cluster(2, shards=3, engine=Batched("cpu"), memory=20_000)
+
+    def stop(posted):
+        if posted.done == 4:
+            raise KeyboardInterrupt
+
+    given = {"random_state": 3, "journal": tmp_path / "run", "checkpoint": 0.0}
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, tasks, engine=cluster, progress=stop, **given)
+    two, one = run(plan, tasks, engine=cluster, **given), run(plan, tasks, random_state=3)
+    np.testing.assert_allclose(two.board["mean"], one.board["mean"], atol=1e-4)
+    np.testing.assert_allclose(two.private.models["coef"], one.private.models["coef"], atol=1e-4)
+
+
+def test_nothing_of_ray_is_imported_without_need(monkeypatch):
+    code = "import sys, cloister.engines, cloister.cli.fit; print('ray' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with (
+        pytest.raises(MissingExtraError, match=r"pip install 'cloister\[ray\]'"),
+        Cluster().workers(MEAN, TASKS, np.zeros(M, np.uint64)),
+    ):
+        pass
 
 
 def test_a_sum_that_its_tasks_cannot_have_made_is_refused():

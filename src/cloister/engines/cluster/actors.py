@@ -40,6 +40,7 @@ class _Job:
     call: Call
     numbers: list[int]
     done: Done
+    again: bool = False  # whether it only makes good a loss
 
 
 @dataclass(eq=False)
@@ -97,7 +98,7 @@ class Actors:
             holder, job = under_way.pop(promise)
             answer = self._got(promise)
             if answer is not None:
-                self.losses = 0
+                self.losses = self.losses if job.again else 0
                 job.done(job.numbers, answer.value)
                 continue
             unfinished = [job, *(other for owner, other in under_way.values() if owner is holder)]
@@ -106,8 +107,8 @@ class Actors:
             for other, due in self._replaced(holder, unfinished).items():
                 left.setdefault(other, deque()).extend(due)
 
-    def _opening(self, numbers: Iterable[int], done: Callable[[], None]) -> list[_Job]:
-        return [_Job(self.open, [number], lambda numbers, found: done()) for number in numbers]
+    def _opening(self, numbers: Iterable[int], done: Callable[[], None], again: bool = False) -> list[_Job]:
+        return [_Job(self.open, [number], lambda numbers, found: done(), again) for number in numbers]
 
     def _new(self) -> Any:
         made = self.ray.remote(max_restarts=0, max_task_retries=0, **self.resources)(ShardActor)
@@ -147,7 +148,7 @@ class Actors:
         reading = [job.numbers[0] for job in unfinished if job.call is self.open]
         unread = [job for job in unfinished if job.call is self.open]
         read = [number for number in lost.numbers if number not in reading]
-        again = [*self._opening(read, lambda: None), *unread]
+        again = [*self._opening(read, lambda: None, again=True), *unread]
         rest = [job for job in unfinished if job.call is not self.open]
         heirs = self._heirs(lost)
         given: dict[Holder, list[_Job]] = {holder: [] for holder in heirs}
