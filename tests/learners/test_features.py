@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -237,3 +238,16 @@ def test_a_board_is_refused_with_another_body():
     for again in (replay, adapt):
         with pytest.raises(BillboardError, match="belongs to another plan"):
             again(other, done.board, TASKS)
+
+
+def test_other_threads_run_their_networks_while_one_is_traced():
+    other, found = nn.Sequential(nn.Linear(4, 3), nn.ReLU()), []
+
+    def meanwhile(net, x):
+        thread = threading.Thread(target=lambda: found.append(other(torch.ones(2, 4))))
+        thread.start()
+        thread.join()
+        return net.tail(net.head(net.first(x)))
+
+    assert split(Parts(meanwhile)) is not None
+    torch.testing.assert_close(found[0], other(torch.ones(2, 4)))

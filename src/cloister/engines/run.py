@@ -370,7 +370,8 @@ def adapt(
 
     Where tasks keep nothing from round to round (meta-learning, `FedAvg`, `FedProx`), all that counts is how
     they end: a task goes straight there, without a round of local work. Where they do (`Personalized`,
-    `Ditto`, `SharedPrior`), a new one listens through all rounds first, as in `replay`, saying nothing.
+    `Ditto`, `SharedPrior`, and all where a network has personal parameters), a new one listens through all
+    rounds first, as in `replay`, saying nothing.
 
     Parameters
     ----------

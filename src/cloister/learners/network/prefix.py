@@ -7,9 +7,10 @@ in every step of every round. Where one value of it is all that the rest gets to
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor, fx, nn
 
@@ -18,6 +19,9 @@ from cloister.learners.network.parameters import frozen_layers, ready
 __all__ = ["Split", "name_in_rest", "split"]
 
 T = TypeVar("T")
+
+#: One network at a time is traced.
+_TRACING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -46,11 +50,19 @@ class _Root(nn.Module):
 
 
 class _Tracer(fx.Tracer):
-    """Traces through all but torch's own layers and frozen ones."""
+    """Traces through all but torch's own layers and frozen ones.
+
+    Meanwhile torch hands it the calls of all networks: those that other threads make are none of its own.
+    """
 
     def __init__(self, frozen: set[str]) -> None:
         super().__init__()
-        self.frozen = frozen
+        self.frozen, self.thread = frozen, threading.get_ident()
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        if threading.get_ident() != self.thread:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return module_qualified_name in self.frozen or super().is_leaf_module(m, module_qualified_name)
@@ -72,7 +84,8 @@ def split(net: nn.Module) -> Split | None:
         return None
     root = _Root(ready(copy.deepcopy(net)))
     try:
-        graph = _Tracer(frozen).trace(root)
+        with _TRACING:
+            graph = _Tracer(frozen).trace(root)
     except Exception:  # it branches on its input, or calls what cannot be traced: its body runs in every step
         return None
     parts = _parts(root, graph, frozen)
