@@ -1,4 +1,4 @@
-"""`cloister.load` reads back whatever was written; estimators are loaded in test_prior_estimators.py."""
+"""`cloister.load` reads back whatever was written; estimators are loaded in test_saved_estimators.py."""
 
 from __future__ import annotations
 
