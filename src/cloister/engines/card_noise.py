@@ -1,4 +1,4 @@
-"""Candidates of exact noise on a graphics card: the same whole numbers as the processor's, but sooner.
+"""Candidates of exact noise on a graphics card: the same whole numbers as those of the processor.
 
 One thread computes a block of ChaCha20, which is the coins of four candidates, and decides about these as
 `cloister.privacy.candidates.coarse` does: by whole numbers alone, hence bit for bit alike.
@@ -24,6 +24,8 @@ __all__ = ["CardSampler"]
 TOGETHER = 128
 #: Candidates whose coins are one block.
 EACH = BLOCK_WORDS // 2
+#: Marks a candidate in doubt on its way to the processor, in one copy with all others; none is as large.
+IN_DOUBT = -(2**63)
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,10 @@ class CardSampler:
 
     def __call__(self, call: Call, count: int, deviation: int) -> Candidates:
         values, states = self._decided(call, count, deviation)
-        at = (states > 0).nonzero()[:, 0]
-        stay, sure = values[at].cpu().numpy(), (states[at] == 1).cpu().numpy()
-        doubtful = np.flatnonzero(~sure)
-        numbers = at[doubtful].cpu().numpy() if len(doubtful) else doubtful
+        values.masked_fill_(states == 2, IN_DOUBT)
+        stay = values[states > 0].cpu().numpy()
+        doubtful = np.flatnonzero(stay == IN_DOUBT)
+        numbers = (states == 2).nonzero()[:, 0].cpu().numpy() if len(doubtful) else doubtful
         return Candidates(stay, doubtful, numbers)
 
     def _decided(self, call: Call, count: int, deviation: int) -> tuple[Tensor, Tensor]:
