@@ -13,7 +13,11 @@ import pytest
 from cloister.engines import Cluster
 
 ray = pytest.importorskip("ray", reason="needs the extra ray")
-os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+os.environ |= {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # earlier versions warn of it
+}
 
 
 @contextmanager

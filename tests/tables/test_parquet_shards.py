@@ -98,7 +98,7 @@ def test_shards_are_taken_as_they_are_until_a_file_changes(source, tmp_path):
 def test_a_shard_that_was_changed_is_not_read(source, tmp_path):
     shards = ParquetShards.split(source, BOOK, tmp_path / "shards", buckets=5)
     file = next((tmp_path / "shards" / "00003").iterdir())
-    file.write_bytes(file.read_bytes().replace(b"F", b"M", 1))
+    pq.write_table(pq.read_table(file).slice(1), file)  # a row less, in a file that is whole
     with pytest.raises(ShardError, match="Make the shards anew"):
         shards.part(3).load()
     file.unlink()
