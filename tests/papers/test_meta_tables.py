@@ -65,7 +65,7 @@ def test_envelopes_are_what_tasks_minimise():
     envelopes, h = Envelopes.of(data.train, 0.3), np.random.default_rng(0).normal(size=30)
     algorithm = Setting(lam=0.3).meta(30)
     block = next(data.train.blocks([np.arange(20)]))
-    solved, way = algorithm.solve(h, block, trained(algorithm, data.train, math.inf, 0).board)
+    solved, way = algorithm.solve(h, {}, block, trained(algorithm, data.train, math.inf, 0).board)
     by_hand = algorithm.learner.losses(solved, block) + 0.15 * (way**2).sum(1)
     assert np.allclose(envelopes.values(h), by_hand)
     best = envelopes.minimiser()
