@@ -61,6 +61,7 @@ WORKING_VALUES = {
             "Posterior",
             "Precision",
             "PrincipalAxes",
+            "PublicFeatures",
             "Question",
             "Split",
             "RidgeFit",
