@@ -1,4 +1,7 @@
-"""Run one benchmark: ``python -m benchmarks NAME [--quick] [--device cuda] [--seeds 3 4]``; or list them."""
+"""Run one benchmark: ``python -m benchmarks NAME [--quick] [--device cuda] [--seeds 3 4]``; or list them.
+
+`body` also takes ``--out FILE``, and `frozen-accuracy` reads that file with ``--body FILE``.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import json
 import operator
 import pkgutil
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +21,8 @@ from rich.table import Table
 
 import benchmarks
 
+#: What is handed to benchmarks that take it; every one may be run with --device.
+OPTIONS = ("device", "seeds", "out", "body")
 COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt}
 
 
@@ -63,6 +69,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a smaller run, to see that it works")
     parser.add_argument("--device", default="cpu", help="for networks: cpu or cuda")
     parser.add_argument("--seeds", type=int, nargs="+", help="for networks: only these, to split a long run")
+    parser.add_argument("--out", type=Path, help="for body: where to write its weights")
+    parser.add_argument("--body", type=Path, help="for frozen-accuracy: weights that body has written")
     chosen = parser.parse_args(arguments)
     modules = find()
     if chosen.name is None:
@@ -73,9 +81,10 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"there is no benchmark {chosen.name!r}. Choose one of {', '.join(sorted(modules))}.")
     run = modules[chosen.name].run
     taken = inspect.signature(run).parameters
-    options = {name: getattr(chosen, name) for name in ("device", "seeds") if name in taken}
-    if chosen.seeds and "seeds" not in taken:
-        parser.error(f"{chosen.name} takes no --seeds.")
+    options = {name: getattr(chosen, name) for name in OPTIONS if name in taken}
+    for name in OPTIONS[1:]:
+        if getattr(chosen, name) and name not in taken:
+            parser.error(f"{chosen.name} takes no --{name}.")
     figures, targets, rows = run(chosen.quick, **options)
     figures = {key: float(f"{value:.6g}") for key, value in figures.items()}
     document = {"name": chosen.name, "quick": chosen.quick, "figures": figures, "targets": targets}
