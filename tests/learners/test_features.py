@@ -19,7 +19,7 @@ from cloister.learners import Descent, Module, Quadratic
 from cloister.learners.network import features
 from cloister.learners.network.features import keep_features
 from cloister.learners.network.prefix import split
-from cloister.mechanisms import NoNoise
+from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import Poisson
 from cloister.tasks import padded_size
 
@@ -204,6 +204,25 @@ def test_apart_each_task_is_in_its_own_chunk():
     _, together = keep_features(learner, tasks)
     assert body.seen[-2:] == [6, 30]
     np.testing.assert_allclose(together.X, every.X, atol=1e-6)
+
+
+def test_apart_nobody_learns_from_the_last_bits_how_many_rows_others_have(monkeypatch):
+    """A task sends the same to the bit, though features would fit but for one row more of another task."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(300, 65).requires_grad_(False), nn.Tanh(), nn.Linear(65, 2))
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(46, 300)), rng.integers(0, 2, 46)
+    monkeypatch.setattr(features, "MOST_BYTES", 45 * 65 * 4)
+    algorithm = FedAvg(Module(net), Descent(0.5, batch=1, epochs=3), rounds=1, clip=0.05)
+    plan, engine, sent = Plan(algorithm, Gaussian(1.0), n_tasks=2), Batched("cpu", block=1), []
+    assert engine.doubts_of(plan) == ()
+    for rows in (45, 46):
+        tasks = Tasks.from_arrays(X[:rows], y[:rows], np.arange(rows) // 40)
+        with engine.workers(plan, tasks, np.array([1, 2], dtype=np.uint64)) as workers:
+            board = plan.create_board()
+            workers.start(board)
+            sent.append(np.asarray(workers.collect(board, np.array([True, False]))))
+    np.testing.assert_array_equal(*sent)
 
 
 def test_long_tasks_are_taken_in_pieces(monkeypatch):

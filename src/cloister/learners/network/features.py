@@ -25,6 +25,8 @@ __all__ = ["keep_features"]
 CPU = torch.device("cpu")
 #: Bytes that features of all rows may take.
 MOST_BYTES = 1 << 33
+#: Rows that there are taken to be where no task may learn how many others have.
+ROWS = 1 << 20
 #: Rows that a body takes at once.
 AT_ONCE = 1 << 10
 
@@ -39,10 +41,11 @@ def keep_features(
     """Return what is left to train, and tasks with features in place of rows; both as given without a body.
 
     At most so many tasks run `together`, of one padded size: with 1, what a task's features are to the last
-    bit follows from its own rows alone.
+    bit follows from its own rows alone, and whether they are kept from the shape of a row.
     """
     parts, like = network.split, network.features_like(tasks.X.shape[1:], kind_of(tasks.X))
-    if parts is None or like is None or len(tasks.X) * like[0].nbytes > MOST_BYTES:
+    rows = ROWS if together == 1 else len(tasks.X)
+    if parts is None or like is None or rows * like[0].nbytes > MOST_BYTES:
         return network, tasks
     frozen, rest = parts
     own = frozen if device.type == "cpu" else copy.deepcopy(frozen).to(device)
