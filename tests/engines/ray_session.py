@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cloister.engines import Cluster
+from cloister.engines.cluster.session import session
 
 ray = pytest.importorskip("ray", reason="needs the extra ray")
 os.environ |= {
@@ -23,18 +24,10 @@ os.environ |= {
 @contextmanager
 def started(cpus: int = 4) -> Iterator[Any]:
     """Start Ray on this machine: a small store, and as many actors as tests ask for."""
-    ray.init(
-        address="local",
-        num_cpus=cpus,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="error",
-        object_store_memory=10**8,
-    )
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cloister.engines.cluster.session.STORE", 10**8)
+        with session(None, cpus, 0):
+            yield ray
 
 
 @dataclass(frozen=True)

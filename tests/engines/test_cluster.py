@@ -20,6 +20,8 @@ from cloister.engines import Cluster, Local
 from cloister.engines.cluster.actor import Failure
 from cloister.engines.cluster.engine import check_whole
 from cloister.engines.cluster.held import HeldShards
+from cloister.engines.cluster.session import _own_files as own_files
+from cloister.engines.cluster.session import _own_token as own_token
 from cloister.engines.cluster.workers import ClusterWorkers
 from cloister.engines.shards import ShardError
 from cloister.errors import (
@@ -80,6 +82,38 @@ def test_actors_on_disk_and_lost_give_the_run_of_one_machine(session):
     from ray_session import Killing
 
     same(MEAN, Killing(2, shards=5, memory=30_000, kills=((0, 1), (4, 0))))
+
+
+def test_a_session_of_our_own_is_for_us_alone(session):
+    """Its store is full, and rows go to disk; whoever connects needs a token."""
+    folder = Path(session._private.worker._global_node.get_session_dir_path())
+    held = [session.put(np.zeros(4 * 10**6)) for _ in range(5)]  # 160 MB in a store of 100
+    spilled = [path for path in folder.glob("ray_spilled_objects_*/*") if path.is_file()]
+    assert len(held) > len(spilled) > 0
+    assert {path.stat().st_mode & 0o077 for path in spilled} == {0}
+    assert {path.parent.stat().st_mode & 0o077 for path in spilled} == {0}
+
+    def seen():
+        mask = os.umask(0)
+        os.umask(mask)
+        return mask, os.environ["RAY_AUTH_MODE"], len(os.environ["RAY_AUTH_TOKEN"])
+
+    assert session.get(session.remote(num_cpus=1)(seen).remote()) == (0o077, "token", 64)
+
+
+def test_token_and_mask_of_a_session_go_with_it(monkeypatch):
+    monkeypatch.setattr("cloister.engines.cluster.session._read_token_again", lambda ray: None)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    tokens, before = set(), os.umask(0o022)
+    for _ in range(2):
+        with own_token(None), own_files():
+            tokens.add(os.environ["RAY_AUTH_TOKEN"])
+            assert os.environ["RAY_AUTH_MODE"] == "token"
+        assert os.environ["RAY_AUTH_MODE"] == "disabled"
+        assert "RAY_AUTH_TOKEN" not in os.environ
+    assert len(tokens) == 2
+    assert os.umask(before) == 0o022
 
 
 def test_a_folder_of_parquet_from_the_command_line(session, tmp_path, monkeypatch):
