@@ -19,7 +19,7 @@ from cloister.learners import Descent, Module, Quadratic
 from cloister.learners.network import features
 from cloister.learners.network.features import keep_features
 from cloister.learners.network.prefix import split
-from cloister.mechanisms import Gaussian, NoNoise
+from cloister.mechanisms import NoNoise
 from cloister.sampling import Poisson
 from cloister.tasks import padded_size
 
@@ -214,7 +214,7 @@ def test_apart_nobody_learns_from_the_last_bits_how_many_rows_others_have(monkey
     X, y = rng.normal(size=(46, 300)), rng.integers(0, 2, 46)
     monkeypatch.setattr(features, "MOST_BYTES", 45 * 65 * 4)
     algorithm = FedAvg(Module(net), Descent(0.5, batch=1, epochs=3), rounds=1, clip=0.05)
-    plan, engine, sent = Plan(algorithm, Gaussian(1.0), n_tasks=2), Batched("cpu", block=1), []
+    plan, engine, sent = Plan(algorithm, NoNoise(), n_tasks=2), Batched("cpu", block=1), []
     assert engine.doubts_of(plan) == ()
     for rows in (45, 46):
         tasks = Tasks.from_arrays(X[:rows], y[:rows], np.arange(rows) // 40)
