@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import copy
+import threading
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -230,6 +232,100 @@ class Focal(nn.Module):
     def forward(self, outputs, targets):
         each = self.scale * outputs.square().mean(1) ** self.gamma
         return each.mean() if self.reduction == "mean" else each
+
+
+class Holds(nn.Module):
+    """Somebody's own loss, which keeps what it is given as it is."""
+
+    def __init__(self, held):
+        super().__init__()
+        self._held = held
+
+    def forward(self, outputs, targets):
+        return outputs[:, 0] - targets
+
+
+def held_loss(outputs, targets, *, held=None):
+    return outputs[:, 0] - targets
+
+
+def closed_over(held):
+    def loss(outputs, targets):
+        return outputs[:, 0] - (targets, held)[0]
+
+    return loss
+
+
+@dataclass(frozen=True)
+class Called:
+    held: object
+
+    def __call__(self, outputs, targets):
+        return outputs[:, 0] - targets
+
+
+def by_default(held):
+    def loss(outputs, targets, held=held):
+        return outputs[:, 0] - targets
+
+    return loss
+
+
+#: Values that are told apart, however a loss holds them; the tensors and arrays print alike.
+HELD = [
+    None,
+    (1.0, 2.0),
+    [1.0, 2.0],
+    {"a": 1.0},
+    {"a": 2.0},
+    torch.tensor(1.00001),
+    torch.tensor(1.00002),
+    [torch.tensor(1.00001)],
+    np.full(2000, 1.0),
+    np.append(np.full(1999, 1.0), 2.0),
+    nn.MSELoss(reduction="none"),
+    nn.L1Loss(reduction="none"),
+    [nn.Linear(1, 1, bias=False)],  # of no module that a loss would train
+    [nn.Linear(1, 1)],
+    torch.float64,
+    torch.exp,
+]
+HOLDERS = {
+    "partial": lambda held: partial(held_loss, held=held),
+    "module": Holds,
+    "closure": closed_over,
+    "default": by_default,
+    "object": Called,
+}
+
+
+@pytest.mark.parametrize("how", HOLDERS)
+def test_the_plan_tells_losses_apart_by_all_that_they_hold(how):
+    net = nn.Linear(4, 1)
+    said, again = (
+        [Module(net, HOLDERS[how](held)).file_description()["loss"] for held in values]
+        for values in (HELD, copy.deepcopy(HELD))
+    )
+    assert len(set(said)) == len(HELD)
+    assert again == said
+    assert not [sentence for sentence in said if " at 0x" in sentence]
+    with pytest.raises(
+        InputError, match=r"A lock cannot be told from others of its kind\. Let the loss hold"
+    ):
+        Module(net, HOLDERS[how](threading.Lock())).file_description()
+
+
+def test_the_plan_tells_lambdas_apart():
+    """And knows a plain function by its name alone."""
+    net = nn.Linear(4, 1)
+    twice, thrice = Module(net, lambda o, t: 2 * (o[:, 0] - t)), Module(net, lambda o, t: 3 * (o[:, 0] - t))
+    assert twice != thrice
+    assert twice == Module(net, lambda o, t: 2 * (o[:, 0] - t))
+    assert Module(net, plain_loss).file_description()["loss"] == f"{__name__}:plain_loss/1"
+
+
+def plain_loss(outputs, targets):
+    return outputs[:, 0] - targets
 
 
 DIFFERENT = [

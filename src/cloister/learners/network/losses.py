@@ -9,9 +9,7 @@ data spoil their own task and stop nobody.
 from __future__ import annotations
 
 import copy
-import hashlib
 from functools import partial
-from inspect import isfunction
 from typing import Any, cast
 
 import numpy as np
@@ -20,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cloister.arrays import Array
-from cloister.document import type_id
 from cloister.errors import InputError
+from cloister.learners.network.descriptions import describe
 from cloister.learners.network.training import LossPerExample
 
 __all__ = ["ClassLoss", "ValueLoss", "cross_entropy", "describe_loss", "per_example"]
@@ -177,35 +175,15 @@ def wrong_targets(loss: LossPerExample, classes: int | None, y: Array) -> str | 
 
 
 def describe_loss(loss: LossPerExample) -> str:
-    """Return what stands for a loss in a plan file: its name, its options, and hashes of its tensors."""
+    """Return what stands for a loss in a plan file: its name, and all that it holds."""
     if isinstance(loss, ClassLoss | ValueLoss):
         loss = loss.loss
-    if isfunction(loss):
-        return type_id(loss)
-    if isinstance(loss, partial):
-        options = [*map(repr, loss.args), *(f"{name}={value!r}" for name, value in loss.keywords.items())]
-        return f"{describe_loss(loss.func)}({', '.join(options)})"
-    if not isinstance(loss, nn.Module):
-        return repr(loss)
-    said = []
-    for path, part in loss.named_modules():
-        lead = f"{path}." if path else ""
-        said += [f"{lead}{name}={value!r}" for name, value in vars(part).items() if _is_option(name, value)]
-    said += [f"{name}={_digest(tensor)}" for name, tensor in loss.named_buffers()]
-    return f"{type_id(type(loss))}({', '.join(sorted(said))})"
-
-
-def _is_option(name: str, value: object) -> bool:
-    return (
-        not name.startswith("_")
-        and name not in ("training", "reduction")
-        and isinstance(value, bool | int | float | str)
-    )
-
-
-def _digest(tensor: Tensor) -> str:
-    raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    return f"{tensor.dtype} {tuple(tensor.shape)} {hashlib.sha256(raw).hexdigest()}"
+    try:
+        return describe(loss)
+    except RecursionError:
+        raise InputError(
+            "A loss must not hold itself. Write a function outside of any other, or a module."
+        ) from None
 
 
 def _unreduced(loss: Any) -> Any:
