@@ -101,6 +101,26 @@ def test_a_session_of_our_own_is_for_us_alone(session):
     assert session.get(session.remote(num_cpus=1)(seen).remote()) == (0o077, "token", 64)
 
 
+def test_states_that_were_kept_at_the_end_are_those_of_the_models(session, tmp_path, monkeypatch):
+    """Killed between the last checkpoint and the models: no round is left to listen to."""
+    monkeypatch.setattr("cloister.engines.checkpoints.SHARE", 0)
+    given = {
+        "random_state": 3,
+        "journal": tmp_path / "run",
+        "checkpoint": 0.0,
+        "engine": Cluster(1, shards=2),
+    }
+
+    def stop(done):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(MEAN, TASKS, save=stop, **given)
+    one, two = run(MEAN, TASKS, random_state=3), run(MEAN, TASKS, **given)
+    np.testing.assert_array_equal(two.private.models["coef"], one.private.models["coef"])
+    assert two.private.rejected_messages == one.private.rejected_messages
+
+
 def test_token_and_mask_of_a_session_go_with_it(monkeypatch):
     monkeypatch.setattr("cloister.engines.cluster.session._read_token_again", lambda ray: None)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
@@ -228,7 +248,8 @@ def test_a_sum_that_its_tasks_cannot_have_made_is_refused():
     channel = MEAN.rounds[0].channels[0]
     most = np.full(D, 3 * GRID)
     workers._check(channel, most, 3)
-    for wrong in (most + 1, -most - 1, most.astype(float), most[:2]):
+    least = np.full(D, np.iinfo(np.int64).min)  # which is negative without its sign, too
+    for wrong in (most + 1, -most - 1, least, most.astype(float), most[:2]):
         with pytest.raises(ClusterError, match="is not used"):
             workers._check(channel, wrong, 3)
 

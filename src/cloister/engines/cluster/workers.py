@@ -105,7 +105,7 @@ class ClusterWorkers:
         return np.asarray(sum(sums[first] for first in sorted(sums)))
 
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
-        self.board = board
+        self._settle(board)
         if self.away and self.models is None:
             return {}
         gathered, count = Models(len(self.names), folder), self._counting()
@@ -126,6 +126,8 @@ class ClusterWorkers:
         return gathered.arrays()
 
     def rejected(self) -> int:
+        if self.base is None and self.saved is not None:
+            return self.saved.rejected
         counts: list[int] = []
 
         def call(holder: Holder, numbers: list[int]) -> Any:
@@ -140,6 +142,8 @@ class ClusterWorkers:
         return sum(counts)
 
     def save_state(self, folder: Path | None = None) -> SavedState:
+        if self.base is None and self.saved is not None:
+            return self.saved
         states, counts = Models(len(self.names), folder), []
 
         def call(holder: Holder, numbers: list[int]) -> Any:
@@ -163,12 +167,17 @@ class ClusterWorkers:
 
     def _note(self, board: Billboard, coins: Coins) -> None:
         """Note who takes part in the coming round, so that a shard can be told of it at any time."""
-        t, self.board = board.rounds, board
-        if self.base is None:  # after how many rounds the states were saved that shards go on from
-            self.base, self.past = t, [None] * t
-            self.rounds = dict.fromkeys(self.rounds, t)
+        self._settle(board)
+        t = board.rounds
         assert t <= len(self.past)
         self.past[t:] = [packed(coins)]
+
+    def _settle(self, board: Billboard) -> None:
+        """Take a board; the first that comes after restored states is the one they were saved at."""
+        self.board = board
+        if self.base is None:
+            self.base, self.past = board.rounds, [None] * board.rounds
+            self.rounds = dict.fromkeys(self.rounds, board.rounds)
 
     def _told(self, holder: Holder, number: int) -> tuple[list[bytes], Missed]:
         return self._news(holder), self._missed([number], len(self.past))[number]
@@ -212,7 +221,7 @@ class ClusterWorkers:
         exact = self.plan.mechanism.exact
         most = count * (GRID**degrees if exact else ROUNDING * np.abs(weights))
         right = total.shape == degrees.shape and total.dtype == (np.int64 if exact else np.float64)
-        if not right or not (np.abs(total) <= most).all():
+        if not right or not ((-most <= total) & (total <= most)).all():
             raise ClusterError(
                 "The sum of an actor is none that its tasks can have made, and is not used. See that every "
                 "machine of the cluster has the same cloister, then do the same again."
