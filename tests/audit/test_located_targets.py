@@ -47,8 +47,8 @@ class Rescaled(Channel):
     def units(self, messages):
         return super().units(messages) / self.unit
 
-    def rows(self, messages):
-        return np.asarray(np.trunc(replace(self, unit=1.0).units(messages) * GRID / self.unit), np.int64)
+    def whole(self, messages):
+        return np.trunc(replace(self, unit=1.0).units(messages) * GRID / self.unit)
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Histogram(Channel):
     def units(self, messages):
         return np.clip(np.nan_to_num(messages), 0.0, 1.0)
 
-    def rows(self, messages):
-        return np.asarray(self.units(messages) * GRID, np.int64)
+    def whole(self, messages):
+        return np.trunc(self.units(messages) * GRID)
 
 
 _HISTOGRAM = Histogram(BINS, 1.0, Absolute())
