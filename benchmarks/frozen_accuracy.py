@@ -151,7 +151,7 @@ def run(
     quick: bool, device: str, seeds: Sequence[int] | None = None, body: Path | None = None
 ) -> tuple[Figures, Targets, Table]:
     """Measure all settings; quickly, one split, and no prior."""
-    features = PublicFeatures(load_body(body or BODY), (1, 28, 28), batch=512, device=device)
+    features = PublicFeatures(load_body(body or BODY), (1, 28, 28), device=device)
     found: dict[str, list[float]] = {}
     for seed in seeds or (range(1) if quick else SEEDS):
         torch.manual_seed(seed)

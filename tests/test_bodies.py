@@ -33,7 +33,7 @@ def shapes():
 
 def nearest_mean(net):
     """Return how often fresh images are nearest to the mean of their own class: 1 in 48 by chance."""
-    features = PublicFeatures(net, (1, 28, 28), batch=480)
+    features = PublicFeatures(net, (1, 28, 28))
     (seen, known), (fresh, target) = (next(body.draw(shapes(), 480, 480, seed)) for seed in (1, 2))
     directions = features.transform(seen)
     means = np.stack([directions[known == c].mean(axis=0) for c in range(4 * SHAPES)])

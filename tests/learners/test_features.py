@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from dataclasses import replace
 
 import numpy as np
@@ -231,6 +232,18 @@ def test_long_tasks_are_taken_in_pieces(monkeypatch):
     monkeypatch.setattr(features, "AT_ONCE", 3)
     _, pieces = keep_features(learner, TASKS)
     np.testing.assert_allclose(pieces.X, whole.X, atol=1e-6)
+
+
+def test_names_that_read_like_patterns_are_names():
+    """A parameter called `*`, or `[a]`, is personal by itself, and no other with it."""
+    body = nn.Linear(4, 5).requires_grad_(False)
+    heads = OrderedDict({"[a]": nn.Linear(5, 5), "a": nn.Linear(5, 5), "*": nn.Linear(5, 3)})
+    net = nn.Sequential(OrderedDict(body=body, heads=nn.Sequential(heads)))
+    learner = Module(net, personal=("heads.[[]a].*", "heads.[*].bias"))
+    rest, _ = keep_features(learner, TASKS)
+    assert rest is not learner
+    assert list(rest.layout.personal) == [f"net.{name}" for name in learner.layout.personal]
+    assert list(rest.layout.shared) == [f"net.{name}" for name in learner.layout.shared]
 
 
 def test_absurd_codes_stop_nobody():

@@ -35,7 +35,7 @@ def public_body(**settings):
 
 
 def test_features_are_the_directions_of_what_the_network_says_in_evaluation_mode():
-    body = public_body(batch=50)
+    body = public_body()
     kept = copy.deepcopy(body.net.state_dict())
     found = body.transform(IMAGES)
     with torch.no_grad():
@@ -91,13 +91,28 @@ def test_codes_beyond_the_table_stop_nobody():
 
 
 def test_each_task_is_computed_by_itself():
-    body = public_body(batch=50)
-    tasks = cl.Tasks.from_arrays(IMAGES, LABELS, OWNER)
+    body = public_body()
+    tasks = cl.Tasks.from_arrays(IMAGES, LABELS, OWNER).with_groups({task: task % 3 for task in range(20)})
     found = body.tasks(tasks)
     assert np.array_equal(found.y, tasks.y)
-    for start in range(0, 120, 6):
-        own = slice(start, start + 6)
-        assert np.array_equal(found.X[own], body.transform(IMAGES[own]))
+    assert np.array_equal(found.groups, tasks.groups)
+    np.testing.assert_allclose(found.X, body.transform(IMAGES), atol=1e-6)
+    for i in range(20):
+        assert np.array_equal(found.X[6 * i : 6 * i + 6], body.tasks(tasks.select([i])).X)
+
+
+class _Unsaved(_Scaled):
+    def __init__(self, shift):
+        super().__init__(1.0)
+        self.register_buffer("shift", torch.tensor(shift), persistent=False)
+
+    def forward(self, x):
+        return x + self.shift
+
+
+def test_the_fingerprint_covers_buffers_that_are_not_saved():
+    one, other = (PublicFeatures(_Unsaved(shift), (3,)) for shift in (1.0, 2.0))
+    assert one.fingerprint != other.fingerprint
 
 
 @pytest.mark.parametrize(

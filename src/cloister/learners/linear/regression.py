@@ -103,7 +103,7 @@ class Regression(BayesianLearner):
         Both last questions are about it, and a prior with a covariance takes a decomposition of each task.
         """
         known = states["evidence"]
-        if candidates and np.isnan(known).any():
+        if candidates and np.isnan(known).any():  # of the whole block: twice gives a task the same bits
             stats, shared = summary_of(states), _shared(candidates)
             each = np.stack([_evidence(stats, c) + math.log(c.weight) for c in shared])
             known = _log_sum_over(0, each).swapaxes(0, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 from collections.abc import Mapping
@@ -133,7 +134,7 @@ class Module(ClientLearner):
         found = split(self.net)
         if found is None:
             return None
-        personal = tuple(map(name_in_rest, self.layout.personal))
+        personal = tuple(glob.escape(name_in_rest(name)) for name in self.layout.personal)
         return found.body, Module(found.rest, self.loss, personal)
 
     def features_like(self, shape: tuple[int, ...], kind: torch.dtype) -> Tensor | None:

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -25,6 +25,8 @@ __all__ = ["PublicFeatures"]
 
 #: Bounds of a feature, in deviations that the numbers of a random direction have.
 REACH = 3.0
+#: Rows of a task that a body takes at once.
+AT_ONCE = 1 << 10
 
 
 @dataclass(eq=False)
@@ -46,10 +48,6 @@ class PublicFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         ``int`` for codes, such as a text's tokens.
     name : str, default="feature"
         What the columns are called by.
-    batch : int, default=1
-        Rows that are computed together. More are faster, above all on a card; but the last bits of a row's
-        features then depend on the rows beside it: leave it at 1 where they are of tasks that distrust
-        each other so far, or use `tasks`, which never computes two tasks' rows together.
     device : str, default="cpu"
         Where the network runs.
 
@@ -64,8 +62,9 @@ class PublicFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     Privacy
     -------
     A row's features depend on that row and on public constants alone, so a guarantee for any rows is one for
-    these. They are divided by their norm, whatever the network puts out, and are zeros where it puts out
-    nothing finite: :math:`\|x\|_2 \le 1` by construction.
+    these. `transform` and `columns` compute them one by one, so that this holds to the last bit; `tasks`
+    computes each task's own together. They are divided by their norm, whatever the network puts out, and are
+    zeros where it puts out nothing finite: :math:`\|x\|_2 \le 1` by construction.
 
     Examples
     --------
@@ -87,7 +86,6 @@ class PublicFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     shape: tuple[int, ...]
     dtype: DTypeLike = float
     name: str = "feature"
-    batch: int = 1
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -96,8 +94,6 @@ class PublicFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 f"net must be a torch.nn.Module. Got {type(self.net).__name__}. "
                 "Wrap a function in a module whose forward calls it."
             )
-        if not isinstance(self.batch, int) or self.batch < 1:
-            raise InputError(f"batch must be a whole number of rows, at least 1. Got {self.batch!r}.")
         frozen = copy.deepcopy(self.net).cpu().eval().requires_grad_(False)
         kind = torch.Size(self.shape), self._kind
         check_behaviour(frozen, *kind)
@@ -122,6 +118,9 @@ class PublicFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def transform(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return features, a row of norm at most 1 for each row of X."""
+        return self._transform(X, 1)
+
+    def _transform(self, X: ArrayLike, together: int) -> NDArray[np.float64]:
         rows = np.asarray(X)
         wanted = "whole numbers" if self._kind == torch.int64 else "numbers"
         kinds = "biu" if self._kind == torch.int64 else "biuf"
@@ -131,8 +130,8 @@ class PublicFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 f"{rows.shape}. Reshape it, or give the body's own shape= and dtype=."
             )
         found = np.empty((len(rows), self.size))
-        for at in range(0, len(rows), self.batch):
-            found[at : at + self.batch] = self._features(rows[at : at + self.batch])
+        for at in range(0, len(rows), together):
+            found[at : at + together] = self._features(rows[at : at + together])
         return found
 
     def columns(self, X: ArrayLike) -> dict[str, NDArray[np.float64]]:
@@ -141,9 +140,9 @@ class PublicFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def tasks(self, tasks: Tasks) -> Tasks:
         """Return tasks whose rows are features, for learners such as `Module`; each is computed by itself."""
-        parts = [self.transform(tasks.X[part]) for part in _each(tasks)]
+        parts = [self._transform(tasks.X[part], AT_ONCE) for part in _each(tasks)]
         X = np.concatenate(parts) if parts else np.empty((0, self.size))
-        return Tasks(tasks.ids, X, tasks.y, tasks.weight, tasks.offsets)
+        return replace(tasks, X=X)
 
     def fit(self, X: object = None, y: object = None) -> Self:
         """Do nothing: a public body is not fitted to tasks' rows."""
@@ -179,7 +178,7 @@ def _each(tasks: Tasks) -> Iterator[slice]:
 
 def _fingerprint(net: nn.Module, rows: str) -> str:
     digest = hashlib.sha256(f"{net}\n{rows}\n".encode())
-    for name, number in net.state_dict().items():
+    for name, number in {**net.state_dict(), **dict(net.named_buffers())}.items():
         digest.update(f"{name} {number.dtype} {[*number.shape]}\n".encode())
         digest.update(number.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
