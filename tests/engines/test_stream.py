@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,11 +56,14 @@ def test_a_long_stream_holds_a_few_records_and_syncs_now_and_then(tmp_path, monk
     others = sum(type(thing) is Record for thing in gc.get_objects())  # that other tests hold
     monkeypatch.setattr(os, "fsync", lambda file: syncs.append(file) or sync(file))
 
-    def progress(posted):
-        if posted.done % 200 == 0:
+    def update(self, release, board):
+        if (board.rounds + 1) % 200 == 0:
             alive.append(sum(type(thing) is Record for thing in gc.get_objects()))
+        return heard(self, release, board)
 
-    done = run(plan, tasks, random_state=0, journal=tmp_path, progress=progress)
+    heard = FTMRL.update
+    monkeypatch.setattr(FTMRL, "update", update)
+    done = run(plan, tasks, random_state=0, journal=tmp_path)
     assert max(alive) - others < 100
     assert 200 <= len(syncs) < 220
     board = Billboard.load(tmp_path / "board")
@@ -84,6 +88,44 @@ def test_a_long_stream_is_the_same_without_a_journal(tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"board", "plan.toml"}
     kept.private.models["coef"][3] = 0.0  # an array like any other
     assert not kept.model(3)["coef"].any()
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_nobody_else_has_a_release_before_it_is_synced(remote, tmp_path, monkeypatch):
+    """In a run that is synced now and then: neither who watches it, nor workers that are elsewhere."""
+    monkeypatch.setattr("cloister.board.billboard.SYNCS", 5)
+    synced, sync, seen = [0], os.fsync, []
+
+    def recorded(file):
+        sync(file)
+        if os.path.samestat(os.fstat(file), (tmp_path / "board").stat()):
+            synced.append(os.fstat(file).st_size)
+
+    def look(rounds):
+        seen.append(rounds)
+        assert synced[-1] == (tmp_path / "board").stat().st_size
+        assert Billboard.recover(tmp_path / "board").rounds == rounds
+
+    class Elsewhere(Local):
+        remote = True
+
+        @contextmanager
+        def workers(self, plan, tasks, seeds):
+            with super().workers(plan, tasks, seeds) as workers:
+                collect = workers.collect
+
+                def looking(board, coins):
+                    if board.rounds:
+                        look(board.rounds)
+                    return collect(board, coins)
+
+                workers.collect = looking
+                yield workers
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    how = {"engine": Elsewhere()} if remote else {"progress": lambda posted: look(posted.done)}
+    run(make_plan(22, 3, 22), make_tasks(22, 3), random_state=0, journal=tmp_path, **how)
+    assert len(seen) > 20
 
 
 def test_short_runs_are_synced_after_every_release():

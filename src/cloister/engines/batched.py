@@ -95,6 +95,10 @@ class Batched:
     block: int | None = None
     compiled: bool = True
 
+    @property
+    def remote(self) -> bool:
+        return False
+
     def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
         """None on a processor where every task is a block of its own."""
         alone = self.block == 1 and torch.device(self.device).type == "cpu"

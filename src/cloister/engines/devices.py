@@ -64,6 +64,10 @@ class MultiDevice:
         if not self.engines or not all(hasattr(engine, "workers") for engine in self.engines):
             raise PlanError(f"engines must be a tuple of engines, one at least. Got {self.engines!r}.")
 
+    @property
+    def remote(self) -> bool:
+        return any(engine.remote for engine in self.engines)
+
     def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
         return merged(*(engine.doubts_of(plan) for engine in self.engines))
 

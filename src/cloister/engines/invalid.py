@@ -66,6 +66,10 @@ class ZeroInvalid:
 
     engine: Engine
 
+    @property
+    def remote(self) -> bool:
+        return self.engine.remote
+
     def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
         return self.engine.doubts_of(plan)
 

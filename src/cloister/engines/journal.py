@@ -214,6 +214,7 @@ class FolderJournal:
     sums: KeptSums
     every: int
     states: KeptStates | None = None
+    seen: bool = False
     process: int = field(default_factory=os.getpid)
 
     @property
@@ -240,7 +241,7 @@ class FolderJournal:
         """Append the last record; return when it is on disk, or (in a long run) will be with those after it.
 
         A record that is lost with the power before it is synced is made again, to the bit, from the key;
-        until then nobody outside this process has it.
+        until then nobody outside this process has it: where somebody would, it is synced at once.
         """
         if os.getpid() != self.process:  # after a fork both would write the same records
             raise _other_writer(self.folder)
@@ -251,7 +252,7 @@ class FolderJournal:
             self.sums.write(state.changed(), number)
         with storage_errors(self.folder / "board", _AGAIN):
             append(self.file, data)
-            if due:
+            if due or self.seen:
                 os.fsync(self.file)
         self.size += len(data)
         if self.size > record_store.CACHE_BYTES:
@@ -295,12 +296,14 @@ def open_journal(
     charged: bool,
     doubts: tuple[Doubt, ...] = (),
     apart: bool = False,
+    seen: bool = False,
 ) -> Iterator[Journal]:
     """Open a journal, a new one or the one that is there, to go on; without a folder, a board in memory.
 
     `charged` says whether a ledger is charged for the run: one that was begun so does not go on without.
     `doubts` are the engine's; a run that was begun without one of them does not go on with it. Where tasks
-    are `apart`, in other processes, every release is synced before it is used.
+    are `apart`, in other processes, every release is synced before it is used; and so where releases are
+    `seen` outside of this process as they are made.
     """
     if folder is None:
         source = source_of(seed)
@@ -334,7 +337,7 @@ def open_journal(
         try:
             every = 1 if apart else synced_every(posted.capacity)
             states = None if apart else KeptStates(home / "states", secret.source.key, secret.data)
-            yield FolderJournal(home, secret, posted, file, size, fresh, ended, sums, every, states)
+            yield FolderJournal(home, secret, posted, file, size, fresh, ended, sums, every, states, seen)
         finally:
             sums.close()
 

@@ -56,6 +56,10 @@ class Local:
 
     threads: int | None = None
 
+    @property
+    def remote(self) -> bool:
+        return False
+
     def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
         """None, but for networks: their tasks share matrix products, whose last bits depend on the block."""
         return () if plan.algorithm.network is None else (SHARED_DEVICE,)

@@ -36,6 +36,10 @@ class RoundsOnly:
 
     engine: Engine
 
+    @property
+    def remote(self) -> bool:
+        return self.engine.remote
+
     def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
         return self.engine.doubts_of(plan)
 

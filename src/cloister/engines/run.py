@@ -238,9 +238,10 @@ def run(
         Called after each round with a `Posted`: rounds done and in all, the release, its noise and its norm.
         All of it is public.
     journal : path, optional
-        Folder where every release is on disk before it is used (of more than 1,000 rounds, a thousandth of
-        them at a time). If this call is killed, the same call goes on: it ends with the board it would have
-        had, and is charged once. It holds a file ``secret`` until the run is complete.
+        Folder where every release is on disk before it is used (of more than 1,000 rounds without
+        `progress`, on an engine in this process, a thousandth of them at a time). If this call is killed, the
+        same call goes on: it ends with the board it would have had, and is charged once. It holds a file
+        ``secret`` until the run is complete.
     save : callable, optional
         Called with the finished run before the journal's secret is deleted. Save the models there: what is
         killed before this returns can go on.
@@ -267,7 +268,8 @@ def run(
     if not isinstance(tasks, Roster):
         try_plan(plan, tasks.shape if isinstance(tasks, Shards) else tasks)
     doubts = engine.doubts_of(plan)
-    with open_journal(journal, plan, tasks, seed, ledger is not None, doubts, apart) as kept:
+    seen = progress is not None or (not apart and engine.remote)
+    with open_journal(journal, plan, tasks, seed, ledger is not None, doubts, apart, seen) as kept:
         if resumed is not None and not kept.fresh:
             resumed(kept.posted)
         curator = Curator(plan, kept, group_positions(plan, roster), apart, engine.noise_sampler())

@@ -126,6 +126,10 @@ class Workers(Protocol):
 class Engine(Protocol):
     """Where and how tasks are computed on; does not change what is released."""
 
+    @property
+    def remote(self) -> bool:
+        """Whether releases leave this process for those that compute: each is on disk for good before."""
+
     def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
         """Return what computing a plan there takes away from its guarantee."""
 

@@ -89,6 +89,10 @@ class Cluster:
         if not self.cpus > 0 or not self.cards >= 0:
             raise PlanError(f"cpus must be > 0 and cards >= 0. Got {self.cpus} and {self.cards}.")
 
+    @property
+    def remote(self) -> bool:
+        return True
+
     def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
         return self.engine.doubts_of(plan)
 
