@@ -155,3 +155,17 @@ def test_both_last_questions_share_the_evidence_of_the_shared_priors(monkeypatch
     monkeypatch.setattr(np.linalg, "eigh", None)
     for question, expected in zip(learner.last, fresh, strict=True):
         np.testing.assert_allclose(question.answer(kept, block, kinds, said), expected, rtol=1e-12)
+
+
+def test_evidence_is_the_same_to_the_bit_whoever_it_is_computed_with():
+    """It is computed for a whole block if one task of it lacks it: the others must not be able to tell."""
+    rng, dim = np.random.default_rng(0), 4
+    tasks = Tasks.from_list([rng.normal(size=(9, dim)) for _ in range(20)], list(rng.normal(size=(20, 9))))
+    block, learner = next(tasks.blocks()), Regression(dim)
+    states = learner.prepare(block)
+    candidates = (Candidate(0.9, rng.normal(size=dim), rng.normal(size=(dim, dim)), True),)
+    whole = learner.weigh(states, block, candidates)["evidence"]
+    for count in (1, 2, 7, 19):
+        at = np.sort(rng.permutation(20)[:count])
+        some = {name: array[at] for name, array in states.items()}
+        assert np.array_equal(learner.weigh(some, block.take(at), candidates)["evidence"], whole[at])
