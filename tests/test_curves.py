@@ -17,7 +17,7 @@ from cloister.curves import PrivateCurve, over_rounds
 from cloister.engines import Batched, Local, Run
 from cloister.engines.local import _LocalWorkers
 from cloister.errors import BudgetError, InputError, PlanError
-from cloister.evaluation import scores_of, task_scores
+from cloister.evaluation import evaluate, scores_of, task_scores
 from cloister.learners import Convex, Descent, LeastSquares, Logistic, Module, Regression
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.metrics import nmse
@@ -276,3 +276,17 @@ def test_a_plot_shows_means_and_says_that_they_are_private(curves):
     finally:
         pyplot.close("all")
         pyplot.switch_backend(before)
+
+
+def test_rows_without_tasks_and_swapped_arguments_are_refused(done, halves):
+    rows = halves[1].X, halves[1].y
+    for call in (
+        lambda: evaluate(done, rows),
+        lambda: over_rounds(done, rows, halves[1]),
+        lambda: over_rounds(done, halves[0], rows),
+    ):
+        with pytest.raises(InputError, match=r"must be Tasks\. Got a tuple"):
+            call()
+    for call in (lambda: evaluate(halves[1], done), lambda: over_rounds(halves[0], done, halves[1])):
+        with pytest.raises(InputError, match="must be a finished run"):
+            call()

@@ -21,9 +21,9 @@ from cloister.channel import Relation
 from cloister.doubts import Doubt
 from cloister.engines.local import Local
 from cloister.engines.run import Run
-from cloister.engines.workers import Engine, Workers
+from cloister.engines.workers import Engine, Workers, check_engine
 from cloister.errors import AlgorithmError, InputError
-from cloister.evaluation import Price, accuracy, release_means, rows_to_score
+from cloister.evaluation import Price, accuracy, check_scored, release_means, rows_to_score
 from cloister.ledger import Ledger
 from cloister.metrics import Metric
 from cloister.privacy.guarantee import Guarantee
@@ -256,6 +256,8 @@ def over_rounds(
     >>> told.rounds, round(told.noise, 3), round(told.guarantee.epsilon, 3)
     ((0, 4, 8), 0.017, 1.0)
     """
+    check_scored(finished, tasks=tasks, test=test)
+    check_engine(engine)
     plan, board, algorithm = finished.plan, finished.board, finished.plan.algorithm
     plan.check(board)
     coins, seeds = _own_randomness(finished, tasks)

@@ -20,6 +20,7 @@ from cloister.channel import Absolute, Channel, Relation
 from cloister.doubts import Doubt, Grade, merged
 from cloister.engines.curator import Bill, OneRelease, charge
 from cloister.engines.run import Run
+from cloister.engines.workers import check_tasks
 from cloister.errors import InputError, PlanError
 from cloister.ledger import Ledger
 from cloister.metrics import Metric, Spread, spread
@@ -104,12 +105,24 @@ def scores_of(finished: Run, test: Tasks, score: Metric = accuracy) -> Floats:
     -------
     Private, all of it: each number belongs to its task.
     """
+    check_scored(finished, test=test)
     predict, models = finished.plan.algorithm.predict, finished.private.held_models
     scores = np.full(len(finished.private.ids), np.nan)
     for at, rows in rows_to_score(finished.private.ids, test):
         own = {key: array[at : at + 1] for key, array in models.items()}
         scores[at] = score(test.y[rows], np.asarray(predict(own, test.X[None, rows]))[0])
     return scores
+
+
+def check_scored(finished: object, **tasks: object) -> None:
+    """Refuse what is no run, and rows that nobody has said the tasks of."""
+    if not isinstance(finished, Run):
+        raise InputError(
+            f"The first argument must be a finished run, as run(plan, tasks) returns. Got a "
+            f"{type(finished).__name__}."
+        )
+    for name, given in tasks.items():
+        check_tasks(given, name)
 
 
 def rows_to_score(ids: Array, test: Tasks) -> Iterator[tuple[int, slice]]:

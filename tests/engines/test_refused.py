@@ -98,3 +98,25 @@ def test_a_channel_that_was_not_priced_is_refused_in_any_round(tmp_path):
     with pytest.raises(cl.errors.AlgorithmError, match="did not declare"):
         cl.run(plan, TASKS, journal=tmp_path / "run")
     assert cl.Billboard.recover(tmp_path / "run" / "board").rounds == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"progress": True}, "progress must be a function"),
+        ({"save": "folder"}, "save must be a function"),
+        ({"engine": "cpu"}, r"Write engine=cloister.engines.Local\(\)"),
+        ({"engine": cl.engines.Local}, "engine must be an engine"),
+        ({"tasks": (X, X)}, "Tasks.from_arrays"),
+    ],
+)
+def test_what_is_no_engine_function_or_tasks_is_refused_before_the_charge(given, sentence):
+    ledger = cl.Ledger(9.0, 1e-3)
+    with pytest.raises(cl.errors.InputError, match=sentence):
+        cl.run(PLAN, **({"tasks": TASKS, "ledger": ledger} | given))
+    assert not ledger.history
+
+
+def test_a_device_that_torch_does_not_know_is_refused_when_it_is_named():
+    with pytest.raises(cl.errors.PlanError, match='must be "cuda"'):
+        cl.engines.Batched("gpu")

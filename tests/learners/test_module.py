@@ -14,7 +14,7 @@ from torch.func import functional_call
 from cloister import Plan, Tasks
 from cloister.algorithms import FedAvg
 from cloister.errors import InputError, PlanError
-from cloister.learners import Adam, Cosine, Descent, Module
+from cloister.learners import Adam, Cosine, Descent, Module, PublicFeatures
 from cloister.learners.network.training import Trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
@@ -364,3 +364,11 @@ def test_an_optimiser_of_torch_is_told_its_like(which):
 def test_a_solver_alone_is_no_fine_tuning():
     with pytest.raises(PlanError, match=r"Got Adam\. Write FineTuning\(Adam\(\.\.\.\)\) with a solver"):
         FedAvg(Module(nn.Linear(4, 3)), Adam(0.1), finetune=Adam(0.1))
+
+
+def test_what_is_no_network_is_told_how_to_become_one():
+    for net, how in ((nn.Linear, r"Call it: Linear\("), (nn.Linear(2, 2).state_dict(), "load_state_dict")):
+        with pytest.raises(InputError, match=how):
+            Module(net)
+    with pytest.raises(InputError, match=r"or \(64,\). Got 64"):
+        PublicFeatures(nn.Linear(64, 2), shape=64)

@@ -95,6 +95,14 @@ class Batched:
     block: int | None = None
     compiled: bool = True
 
+    def __post_init__(self) -> None:
+        try:
+            torch.device(self.device)
+        except (RuntimeError, TypeError):
+            raise PlanError(
+                f'device must be "cuda", "cuda:1", "cpu" or their like. Got {self.device!r}.'
+            ) from None
+
     @property
     def remote(self) -> bool:
         return False

@@ -24,7 +24,15 @@ from cloister.engines.journal import open_journal
 from cloister.engines.local import Local
 from cloister.engines.shards import Shards
 from cloister.engines.trial import try_plan
-from cloister.engines.workers import AnyTasks, Engine, check_groups, group_positions
+from cloister.engines.workers import (
+    AnyTasks,
+    Engine,
+    check_callable,
+    check_engine,
+    check_groups,
+    check_tasks,
+    group_positions,
+)
 from cloister.errors import InputError, PlanError, check_one_owner
 from cloister.ledger import Ledger
 from cloister.plan import Plan
@@ -257,6 +265,9 @@ def run(
     The only thing that crosses from private to public is the noisy sum that the plan's mechanism makes of
     clipped messages. Everything else on the board is computed from the board.
     """
+    check_tasks(tasks)
+    check_engine(engine)
+    check_callable(progress=progress, save=save, resumed=resumed)
     apart = isinstance(tasks, Roster)
     roster = tasks if isinstance(tasks, Roster) else tasks.roster
     if len(roster) != plan.n_tasks:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,11 @@ __all__ = [
     "GridRows",
     "SavedState",
     "Workers",
+    "check_callable",
+    "check_engine",
     "check_groups",
     "check_messages",
+    "check_tasks",
     "checked_rows",
     "group_positions",
     "rows_of",
@@ -123,6 +126,7 @@ class Workers(Protocol):
         """Go on from what was saved, by workers of any layout; in place of `start` and the rounds since."""
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Where and how tasks are computed on; does not change what is released."""
 
@@ -143,6 +147,33 @@ class Engine(Protocol):
         whose rows are read elsewhere get shards, and the seeds. Engines whose tasks are others' get a roster
         and an empty array: each task has a seed of its own.
         """
+
+
+def check_engine(engine: object) -> None:
+    """Refuse what is no engine, such as the name of a device."""
+    if isinstance(engine, type) or not isinstance(engine, Engine):
+        raise InputError(
+            f"engine must be an engine. Got {engine!r}. Write engine=cloister.engines.Local(), or for "
+            'networks Batched("cpu") or Batched("cuda").'
+        )
+
+
+def check_tasks(tasks: object, name: str = "tasks") -> None:
+    """Refuse rows that nobody has said the tasks of."""
+    if not isinstance(tasks, AnyTasks):
+        raise InputError(
+            f"{name} must be Tasks. Got a {type(tasks).__name__}. Write "
+            "Tasks.from_arrays(X, y, tasks), with the task of each row."
+        )
+
+
+def check_callable(**functions: object) -> None:
+    """Refuse what cannot be called; before anything is charged."""
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise InputError(
+                f"{name} must be a function of one argument. Got {function!r}. Leave it out, or pass one."
+            )
 
 
 def rows_of(tasks: AnyTasks, engine: object) -> Tasks:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import nn
 
@@ -9,7 +11,20 @@ from cloister.errors import InputError
 from cloister.learners.network.parameters import frozen_layers
 from cloister.learners.network.recurrent import is_plain
 
-__all__ = ["check_layers", "check_parameters"]
+__all__ = ["check_layers", "check_network", "check_parameters"]
+
+
+def check_network(net: object) -> None:
+    """Refuse what is no network: a class of one, or its numbers alone."""
+    if isinstance(net, nn.Module):
+        return
+    if isinstance(net, type):
+        got, how = f"the class {net.__name__}", f"Call it: {net.__name__}(...)."
+    elif isinstance(net, Mapping):
+        got, how = f"a {type(net).__name__}", "Load a state_dict into a network: net.load_state_dict(state)."
+    else:
+        got, how = f"a {type(net).__name__}", "Wrap a function in a module whose forward calls it."
+    raise InputError(f"net must be a torch.nn.Module. Got {got}. {how}")
 
 
 def check_layers(net: nn.Module) -> None:

@@ -20,7 +20,7 @@ from cloister.arrays import A, Array, States
 from cloister.errors import PlanError, PrivateDataError
 from cloister.learners.descent import Solver, StepSolver, require_solver
 from cloister.learners.learner import ClientLearner, Part
-from cloister.learners.network.checks import check_layers, check_parameters
+from cloister.learners.network.checks import check_layers, check_network, check_parameters
 from cloister.learners.network.losses import (
     ClassLoss,
     cross_entropy,
@@ -112,6 +112,7 @@ class Module(ClientLearner):
     made: dict[object, Tensor | None] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        check_network(self.net)
         object.__setattr__(self, "loss", per_example(self.loss))
         check_layers(self.net)
         check_parameters(self.net)

@@ -17,6 +17,7 @@ from torch import nn
 
 from cloister.arrays import Array
 from cloister.errors import InputError
+from cloister.learners.network.checks import check_network
 from cloister.learners.network.clients import guard_layers
 from cloister.learners.network.trials import check_behaviour, outputs_of
 from cloister.tasks import Tasks
@@ -89,10 +90,13 @@ class PublicFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.net, nn.Module):
+        check_network(self.net)
+        if not isinstance(self.shape, tuple | list) or not all(
+            isinstance(n, int) and n > 0 for n in self.shape
+        ):
             raise InputError(
-                f"net must be a torch.nn.Module. Got {type(self.net).__name__}. "
-                "Wrap a function in a module whose forward calls it."
+                f"shape must be a tuple of the lengths of a row's axes, such as (1, 28, 28) or (64,). Got "
+                f"{self.shape!r}."
             )
         frozen = copy.deepcopy(self.net).cpu().eval().requires_grad_(False)
         kind = torch.Size(self.shape), self._kind
