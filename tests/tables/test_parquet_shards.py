@@ -106,6 +106,50 @@ def test_a_shard_that_was_changed_is_not_read(source, tmp_path):
         shards.part(3).load()
 
 
+def make_folder(path, *files):
+    path.mkdir()
+    for name, columns in zip("ab", files, strict=True):
+        pq.write_table(pa.table(columns), path / f"{name}.parquet")
+    return path
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_types_that_go_together_are_one(tmp_path, order):
+    """Whole ages in one file, and categories of pandas; the rows are those of tables of one type."""
+    columns = {name: column[:80] for name, column in COLUMNS.items()}
+    columns["age"] = np.floor(columns["age"]) + np.repeat([0.0, 0.5], 40)
+    first = {name: column[:40] for name, column in columns.items()} | {"unused": ["x"] * 40}
+    first |= {"age": pa.array(first["age"]).cast(pa.int64())}
+    first |= {"sex": pa.array(first["sex"]).dictionary_encode()}
+    last = {name: column[40:] for name, column in columns.items()}
+    files = [first, last]
+    folder = make_folder(tmp_path / "pupils", *(files[at] for at in order))
+    shards = ParquetShards.split(folder, BOOK, tmp_path / "shards", buckets=3)
+    at = np.arange(80).reshape(2, 40)[list(order)].ravel()
+    X, y = BOOK.encode(columns)[at], BOOK.encode_target(columns["score"])[at]
+    whole = Tasks.from_arrays(X, y, columns["school"][at].astype(str))
+    for number, position in enumerate(shards.positions):
+        np.testing.assert_array_equal(shards.part(number).load().X, whole.select(position).X)
+    assert "unused" not in ParquetFolder(folder).own_rows(str(NAMES[0]), "school", ["school"])
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            lambda file: file | {"age": ["old"] * 900},
+            "'age' .* double in a.parquet and string in b",
+        ),
+        (lambda file: {k: v for k, v in file.items() if k != "age"}, "'age' .* b.parquet has none"),
+    ],
+)
+def test_a_column_of_two_types_or_in_some_files_is_named(tmp_path, change, sentence):
+    folder = make_folder(tmp_path / "pupils", COLUMNS, change(COLUMNS))
+    with pytest.raises(ShardError, match=sentence):
+        ParquetShards.split(folder, BOOK, tmp_path / "shards")
+    assert len(ParquetFolder(folder).task_names("school")) == len(WHOLE)
+
+
 def test_a_task_that_is_listed_twice_is_refused(source, tmp_path):
     ParquetShards.split(source, BOOK, tmp_path / "shards", buckets=5)
     path = tmp_path / "shards" / "roster.parquet"

@@ -67,7 +67,9 @@ class ShardedTable(Table):
     def ids(self) -> Array:
         from cloister.tables.parquet_folder import ParquetFolder
 
-        return ParquetFolder(self.file).task_names(self.task)
+        folder, book = ParquetFolder(self.file.resolve()), self.codebook
+        folder.check_columns([self.task, *book.names, book.target.name])
+        return folder.task_names(self.task)
 
     def engine(self, draft: Path) -> Cluster:
         return replace(self.cluster, models=draft / "models")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ from cloister.engines.shards import ShardError
 from cloister.errors import InputError, MissingExtraError
 from cloister.roster import task_ids
 from cloister.tables.binary_files import arrow_columns, text_cells
+from cloister.tables.parquet_schema import FolderSchema
 
 __all__ = ["ParquetFolder", "file_digest", "known_names", "pyarrow_for", "spellings"]
 
@@ -62,20 +64,34 @@ class ParquetFolder:
     def _fragments(self) -> list[Any]:
         return sorted(self.dataset.get_fragments(), key=lambda fragment: str(fragment.path))
 
+    @cached_property
+    def schema(self) -> FolderSchema:
+        """The columns of all files, folders called ``column=value`` among them."""
+        pa = pyarrow_for(self.path.name)
+        from pyarrow.dataset import get_partition_keys
+
+        files = {}
+        for fragment in self._fragments:
+            path, folders = Path(fragment.path), get_partition_keys(fragment.partition_expression)
+            try:
+                own = fragment.physical_schema
+            except (pa.ArrowException, OSError) as error:
+                raise _unreadable(path, error) from None
+            kinds = dict(zip(own.names, own.types, strict=True))
+            kinds |= {name: self.dataset.schema.field(name).type for name in folders}
+            files[path.name if self.path.is_file() else os.path.relpath(path, self.path)] = kinds
+        return FolderSchema.of(pa, files)
+
     def check_columns(self, columns: Sequence[str]) -> None:
-        """Refuse a folder without one of these columns."""
-        known = self.dataset.schema.names
-        for name in columns:
-            if name not in known:
-                shown = ", ".join(known[:20]) + ", ..." * (len(known) > 20)
-                raise InputError(f"{self.path.name} has no column {name!r}. It has: {shown}.")
+        """Refuse a folder with a file that is without one of these columns, or holds it as something else."""
+        self.schema.check(self.path.name, columns)
 
     def batches(self, number: int, columns: Sequence[str], rows: Any = None) -> Iterator[Any]:
         """Yield the rows of file number so much, in their order, some at a time."""
         pa, fragment = pyarrow_for(self.path.name), self._fragments[number]
         try:
             scanner = fragment.scanner(
-                schema=self.dataset.schema,
+                schema=self.schema.arrow,
                 columns=list(columns),
                 batch_size=BATCH,
                 use_threads=False,
@@ -83,9 +99,7 @@ class ParquetFolder:
             )
             yield from (batch for batch in scanner.to_batches() if len(batch))
         except (pa.ArrowException, OSError) as error:
-            raise ShardError(
-                f"{Path(fragment.path).name} is not a readable Parquet file. {_reason(error)}"
-            ) from None
+            raise _unreadable(Path(fragment.path), error) from None
 
     def task_names(self, column: str) -> Array:
         """Return the name of each task once, sorted; no other column is looked at."""
@@ -101,7 +115,7 @@ class ParquetFolder:
         pa, found = pyarrow_for(self.path.name), []
         self.check_columns([column])
         for number in range(len(self.files)):
-            for batch in self.batches(number, self.dataset.schema.names):
+            for batch in self.batches(number, self.schema.arrow.names):
                 names, row = spellings(self.path, column, batch.column(column))
                 own = known_names(self.path, column, names)[row] == task
                 found += [batch.filter(pa.array(own))] if own.any() else []
@@ -142,6 +156,10 @@ def pyarrow_for(name: str) -> Any:
     except ImportError as error:
         raise MissingExtraError("pyarrow", "table", f"Reading {name}") from error
     return pa
+
+
+def _unreadable(path: Path, error: Exception) -> ShardError:
+    return ShardError(f"{path.name} is not a readable Parquet file. {_reason(error)}")
 
 
 def _reason(error: Exception) -> str:
