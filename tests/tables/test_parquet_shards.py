@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
 pa = pytest.importorskip("pyarrow", reason="needs the extra table")
 pq = pytest.importorskip("pyarrow.parquet")
 
+from cloister.cli.sharded import ShardedTable  # noqa: E402
 from cloister.engines.cluster.model_files import ModelFile, read_models  # noqa: E402
 from cloister.engines.journal import digest_of  # noqa: E402
 from cloister.engines.shards import ShardError  # noqa: E402
@@ -197,6 +200,62 @@ def test_a_folder_of_somebody_elses_is_left_as_it_is(source, tmp_path):
     with pytest.raises(InputError, match="left as it is"):
         ParquetShards.split(source, BOOK, tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").exists()
+
+
+def test_a_file_that_changes_while_it_is_dealt_out_is_refused(source, tmp_path, monkeypatch):
+    """What the journal answers for is what was read."""
+    batches = ParquetFolder.batches
+
+    def changed(self, file, columns):
+        yield from batches(self, file, columns)
+        if file == 3:
+            pq.write_table(pa.table(COLUMNS).slice(5, 10), self.files[file])
+
+    monkeypatch.setattr(ParquetFolder, "batches", changed)
+    with pytest.raises(ShardError, match=r"part-3.parquet has changed"):
+        ParquetShards.split(source, BOOK, tmp_path / "shards")
+
+
+class Here:
+    """In place of a cluster: all is done in this process."""
+
+    actors = 1
+    each = staticmethod(map)
+    connected = staticmethod(nullcontext)
+
+
+def test_a_copy_of_rows_does_not_stay_behind_a_refused_command(source, tmp_path, capsys):
+    table = ShardedTable(source, BOOK, cluster=Here(), shards=3, folder=tmp_path / "exam")
+    shards, unfinished = tmp_path / ".exam.shards", tmp_path / ".exam.unfinished"
+
+    def refused():
+        with pytest.raises(FileExistsError), table.at_hand():
+            (shards / "shards.json").touch(exist_ok=False)  # they are there, and a command is refused
+
+    refused()
+    assert not shards.exists()
+    unfinished.mkdir()  # a run that was begun and goes on from its shards
+    refused()
+    assert shards.exists()
+    assert "a copy of all rows" in " ".join(capsys.readouterr().err.split())
+    with table.at_hand():
+        pass
+    assert not shards.exists()
+    unfinished.rmdir()
+    shards.mkdir()
+    (shards / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match="left as it is"), table.at_hand():
+        pass
+    assert (shards / "thesis.txt").exists()
+
+
+def test_models_of_fewer_shards_than_before(tmp_path):
+    """Killed with three shards and gone on with two: a task has one model."""
+    for number in range(3):
+        ModelFile(tmp_path, number).write(np.array([f"t{number}"]), {"coef": np.zeros((1, 2))})
+    (tmp_path / "shard-00001.77.draft").touch()
+    ModelFile.tidy(tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["shard-00000.parquet", "shard-00001.parquet"]
 
 
 def test_models_of_a_shard_in_a_file(tmp_path):

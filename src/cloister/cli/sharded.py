@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.shell import advance, positive
+from cloister.cli.shell import advance, note, positive
 from cloister.cli.table import Table
 from cloister.errors import InputError
 
@@ -76,12 +75,28 @@ class ShardedTable(Table):
 
     @contextmanager
     def at_hand(self) -> Iterator[None]:
-        """Let actors deal rows out into shards, and keep the session of Ray; delete the shards at the end."""
-        with self.cluster.connected():
-            with advance("Shares of the files") as progress:
-                self._split(progress)
-            yield
-        shutil.rmtree(self._place, ignore_errors=True)
+        """Let actors deal rows out into shards, and keep the session of Ray; delete the shards at the end.
+
+        They stay for a run that was begun and can go on; not behind one that was refused.
+        """
+        from cloister.tables.folder import unfinished_folder
+        from cloister.tables.parquet_shards import remove_shards
+
+        try:
+            with self.cluster.connected():
+                with advance("Shares of the files") as progress:
+                    self._split(progress)
+                yield
+        except BaseException:
+            if unfinished_folder(self.folder).exists() and self._place.exists():
+                note(
+                    f"{self._place} stays, a copy of all rows for its owner alone, until the same command "
+                    "has ended. Remove it if you give the run up."
+                )
+            else:
+                remove_shards(self._place)
+            raise
+        remove_shards(self._place)
 
     @property
     def _place(self) -> Path:

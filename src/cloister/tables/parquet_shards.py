@@ -35,9 +35,11 @@ from cloister.tables.parquet_folder import ParquetFolder, file_digest, known_nam
 from cloister.tables.rows import text_columns
 from cloister.tasks import Tasks
 
-__all__ = ["ParquetShards", "bucket_of"]
+__all__ = ["ParquetShards", "bucket_of", "remove_shards"]
 
 FORMAT = "cloister shards 1"
+#: A file by which a folder of shards is known that is not complete yet.
+MARK = ".cloister-shards"
 #: Rows of a bucket that wait in memory to be written together.
 TOGETHER = 1 << 14
 
@@ -119,11 +121,11 @@ class ParquetShards(Shards):
             found = cls.open(place, codebook)
             if found.manifest["made_of"] == made_of:
                 return found
-        elif place.exists() and any(place.iterdir()) and not (place / ".cloister-shards").exists():
+        elif place.exists() and any(place.iterdir()) and not (place / MARK).exists():
             raise InputError(f"{place} is already there and is left as it is. Choose another folder.")
         shutil.rmtree(place, ignore_errors=True)
         private_folder(place)
-        (place / ".cloister-shards").touch()
+        (place / MARK).touch()
         shares = np.array_split(np.arange(len(table.files)), min(groups, len(table.files)))
         jobs = [
             _Share(table, codebook, place, number, at.tolist(), buckets) for number, at in enumerate(shares)
@@ -279,6 +281,7 @@ class _Share:
         """Write the rows of each bucket to a file of its own, as they come; and how tasks are spelled."""
         column = str(self.codebook.task)
         spelled: dict[str, int] = {}
+        sources = self._digests()
         with storage_errors(self.folder, "then do the same again"):
             out = _Buckets(self.folder, self.number)
             for file in self.files:
@@ -293,8 +296,22 @@ class _Share:
             written = out.close()
             pa = pyarrow_for("shards")
             pa.parquet.write_table(pa.table({"task": pa.array([*spelled])}), self.names)
-        sources = {self._relative(file): file_digest(self.table.files[file]) for file in self.files}
+        for name, digest in self._digests().items():
+            if digest != sources[name]:
+                raise ShardError(f"{name} has changed while it was read. Do the same again when it is whole.")
         return _Dealt(sources, written)
+
+    def _digests(self) -> dict[str, str]:
+        found = {}
+        for file in self.files:
+            name = self._relative(file)
+            try:
+                found[name] = file_digest(self.table.files[file])
+            except OSError as error:
+                raise ShardError(
+                    f"{name} cannot be read ({type(error).__name__}). Do the same again when it can."
+                ) from None
+        return found
 
     @property
     def names(self) -> Path:
@@ -342,6 +359,12 @@ class _Buckets:
             writer.close()
         paths = {bucket: self._path(bucket) for bucket in self.writers}
         return {f"{path.parent.name}/{path.name}": file_digest(path) for path in paths.values()}
+
+
+def remove_shards(folder: Path) -> None:
+    """Delete a folder of shards, with the copy of all rows that is in it; any other folder is left."""
+    if (folder / MARK).exists():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _with_names(batch: Any, column: str, names: list[str], row: Array) -> Any:

@@ -52,10 +52,12 @@ class ModelFile:
             os.replace(draft, self.path)
 
     @staticmethod
-    def tidy(folder: Path) -> None:
-        """Remove what actors that were lost have begun to write."""
-        for draft in folder.glob("shard-*.draft"):
-            draft.unlink(missing_ok=True)
+    def tidy(folder: Path, count: int) -> None:
+        """Remove what is none of so many shards' models: of lost actors, and of a call with more shards."""
+        due = {ModelFile(folder, number).path for number in range(count)}
+        for path in folder.glob("shard-*"):
+            if path.suffix in (".draft", ".parquet") and path not in due:
+                path.unlink(missing_ok=True)
 
 
 def read_models(path: Path, tasks: Array | None = None) -> tuple[Array, States]:

@@ -122,7 +122,7 @@ class ClusterWorkers:
 
         self.actors.ask_each(call, done)
         if self.models is not None:
-            ModelFile.tidy(self.models)
+            ModelFile.tidy(self.models, len(self.shards.positions))
         return gathered.arrays()
 
     def rejected(self) -> int:
