@@ -290,3 +290,12 @@ def test_rows_without_tasks_and_swapped_arguments_are_refused(done, halves):
     for call in (lambda: evaluate(halves[1], done), lambda: over_rounds(halves[0], done, halves[1])):
         with pytest.raises(InputError, match="must be a finished run"):
             call()
+
+
+def test_scores_of_networks_with_one_output_follow_the_loss(halves):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        learner = Module(nn.Linear(3, 1), nn.BCEWithLogitsLoss())
+    finished = run(Plan(FedAvg(learner, Descent(lr=0.5), rounds=2), NoNoise(), n_tasks=M), halves[0])
+    found = over_rounds(finished, *halves)
+    np.testing.assert_array_equal(found.personal["accuracy"].values[-1], scores_of(finished, halves[1]))

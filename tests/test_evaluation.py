@@ -91,6 +91,50 @@ def test_accuracy_knows_classes_and_probabilities_and_refuses_the_rest():
         accuracy(np.array([1, 0]), np.array([[0.6], [0.6]]))
 
 
+def trained(loss, outputs, y):
+    """Return a run of a network of so many outputs, its test tasks, and what each task's network puts out."""
+    rng = np.random.default_rng(1)
+    X, names = rng.normal(size=(len(y), 3)), np.repeat(np.arange(len(y) // 10), 10)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        learner = Module(nn.Sequential(nn.Linear(3, int(np.prod(outputs))), nn.Unflatten(1, outputs)), loss)
+    tasks = Tasks.from_arrays(X, y, names)
+    algorithm = Personalized(learner, Descent(lr=0.5), rounds=2)
+    finished = run(Plan(algorithm, NoNoise(), n_tasks=len(tasks)), tasks)
+    with torch.no_grad():
+        put_out = [finished.network(t)(torch.tensor(tasks.only(t).X).float()).numpy() for t in tasks.ids]
+    return finished, tasks, zip([tasks.only(t).y for t in tasks.ids], put_out, strict=True)
+
+
+def test_what_counts_as_found_is_what_the_loss_says():
+    rng = np.random.default_rng(0)
+    padded = rng.integers(0, 4, (40, 5))
+    padded[:, 3:], padded[10:20] = -100, -100
+    cases = [
+        (nn.BCEWithLogitsLoss(), (1,), rng.integers(0, 2, 40), lambda y, out: ((out[:, 0] > 0) == y).mean()),
+        (nn.BCEWithLogitsLoss(), (3,), rng.integers(0, 2, (40, 3)), lambda y, out: ((out > 0) == y).mean()),
+        (nn.CrossEntropyLoss(), (4, 5), padded, lambda y, out: (out.argmax(1) == y)[:, :3].mean()),
+        (
+            nn.CrossEntropyLoss(),
+            (3,),
+            rng.dirichlet(np.ones(3), 40),
+            lambda y, out: (out.argmax(1) == y.argmax(1)).mean(),
+        ),
+    ]
+    for loss, outputs, y, by_hand in cases:
+        finished, tasks, each = trained(loss, outputs, y)
+        wanted = np.array([np.nan if (own == -100).all() else by_hand(own, out) for own, out in each])
+        np.testing.assert_allclose(scores_of(finished, tasks), wanted)
+        assert 0 < np.nanmin(wanted) < 1
+
+
+def test_numbers_need_a_score_of_their_own():
+    finished, tasks, _ = trained(nn.MSELoss(), (3,), np.random.default_rng(0).normal(size=(40, 3)))
+    with pytest.raises(InputError, match="Pass a score"):
+        evaluate(finished, tasks)
+    assert evaluate(finished, tasks, lambda y, outputs: -float(np.square(outputs - y).mean())).n_tasks == 4
+
+
 class Unpredicting(MeanRegularized):
     predict = Algorithm.predict
 

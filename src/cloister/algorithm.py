@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cloister.channel import Channel, Round
     from cloister.earlier import EarlierPrior
     from cloister.groups import Groups
+    from cloister.metrics import Metric
     from cloister.population import Population
     from cloister.rows import Location, Rows
     from cloister.tasks import Block
@@ -64,6 +65,9 @@ class Network(Protocol):
 
     def features_like(self, shape: tuple[int, ...], kind: Any) -> Any:
         """Return what the frozen prefix makes of synthetic rows; None if nothing is to be kept of it."""
+
+    def default_score(self, X: Array, y: Array) -> Metric | None:
+        """Return the score, from 0 to 1, that the loss suggests for such targets; None if it has none."""
 
     def module(self, coef: Array) -> Any:
         """Return the network with one task's flat parameters."""

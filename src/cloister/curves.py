@@ -23,13 +23,12 @@ from cloister.engines.local import Local
 from cloister.engines.run import Run
 from cloister.engines.workers import Engine, Workers, check_engine
 from cloister.errors import AlgorithmError, InputError
-from cloister.evaluation import Price, accuracy, check_scored, release_means, rows_to_score
+from cloister.evaluation import Price, check_scored, default_score, release_means, rows_to_score
 from cloister.ledger import Ledger
 from cloister.metrics import Metric
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.participation import Participation
 from cloister.roster import Roster
-from cloister.rows import Target
 from cloister.tables.labelled import data_frame
 from cloister.tasks import Block, Tasks, public_seeds
 
@@ -227,7 +226,8 @@ def over_rounds(
         Rows that no task trained on, under the tasks' own names.
     scores : dict of callables, optional
         By name; each takes targets and outputs of one task's rows and returns a number. By default accuracy,
-        where targets are classes. The algorithm's own ``loss`` is added wherever it says one.
+        where targets are classes, as `evaluate` has it. The algorithm's own ``loss`` is added if it
+        says one.
     rounds : sequence of int, optional
         After how many rounds to look, from 0, the public start; by default 51 times at equal distances.
     engine : Local or Batched
@@ -261,7 +261,8 @@ def over_rounds(
     plan, board, algorithm = finished.plan, finished.board, finished.plan.algorithm
     plan.check(board)
     coins, seeds = _own_randomness(finished, tasks)
-    chosen = _default_scores(algorithm, test) if scores is None else scores
+    found = default_score(algorithm, test) if scores is None else None
+    chosen = scores or ({} if found is None else {"accuracy": found})
     scorer = _Scorer(algorithm, tasks.ids, test, chosen)
     shown = _chosen(rounds, board.rounds)
     one = next(tasks.select([0]).blocks())
@@ -345,13 +346,6 @@ def _public_model(algorithm: Algorithm, board: Billboard) -> States | None:
         return _row(algorithm.newcomer(board), 0)
     except InputError:
         return None
-
-
-def _default_scores(algorithm: Algorithm, test: Tasks) -> dict[str, Metric]:
-    """Return accuracy, where targets are classes: by what the algorithm says, or else by their kind."""
-    target = Target.ANY if algorithm.rows is None else algorithm.rows.target
-    classes = target == Target.CLASS or (target == Target.ANY and test.y.dtype.kind in "biu")
-    return {"accuracy": accuracy} if classes else {}
 
 
 def _own_randomness(finished: Run, tasks: Tasks) -> tuple[Participation, Words]:

@@ -15,6 +15,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.algorithm import Algorithm
 from cloister.arrays import Array, Floats
 from cloister.channel import Absolute, Channel, Relation
 from cloister.doubts import Doubt, Grade, merged
@@ -30,6 +31,7 @@ from cloister.privacy.guarantee import Guarantee, NoiseMade, guarantee_for
 from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.randomness import Randomness, source_of
 from cloister.privacy.sampling import Everyone
+from cloister.rows import Target
 from cloister.tables.labelled import data_frame
 from cloister.tasks import Tasks, local_key
 
@@ -39,6 +41,7 @@ __all__ = [
     "Price",
     "PrivateScore",
     "accuracy",
+    "default_score",
     "evaluate",
     "release_means",
     "release_sum",
@@ -96,7 +99,20 @@ def accuracy(y: NDArray[Any], outputs: NDArray[Any]) -> float:
     )
 
 
-def scores_of(finished: Run, test: Tasks, score: Metric = accuracy) -> Floats:
+def default_score(algorithm: Algorithm, test: Tasks) -> Metric | None:
+    """Return the share of targets found, where these are classes; None where they are numbers.
+
+    A network's loss says so, or else the algorithm, or else the kind of the targets. Looks at shapes and
+    kinds of rows alone.
+    """
+    if algorithm.network is not None:
+        return algorithm.network.default_score(test.X, test.y)
+    target = Target.ANY if algorithm.rows is None else algorithm.rows.target
+    classes = target == Target.CLASS or (target == Target.ANY and test.y.dtype.kind in "biu")
+    return accuracy if classes else None
+
+
+def scores_of(finished: Run, test: Tasks, score: Metric | None = None) -> Floats:
     """Return the score of each task of a run on its own test rows; NaN for a task that has none.
 
     Tasks are scored one at a time: a score depends on the task's own rows and model, and on nothing else.
@@ -106,11 +122,17 @@ def scores_of(finished: Run, test: Tasks, score: Metric = accuracy) -> Floats:
     Private, all of it: each number belongs to its task.
     """
     check_scored(finished, test=test)
-    predict, models = finished.plan.algorithm.predict, finished.private.held_models
+    algorithm, models = finished.plan.algorithm, finished.private.held_models
+    chosen = default_score(algorithm, test) if score is None else score
+    if chosen is None:
+        raise InputError(
+            "Targets are numbers, as far as algorithm and loss say, and no share of them is found or not. "
+            "Pass a score, a function of targets and outputs, such as cloister.metrics.nmse."
+        )
     scores = np.full(len(finished.private.ids), np.nan)
     for at, rows in rows_to_score(finished.private.ids, test):
         own = {key: array[at : at + 1] for key, array in models.items()}
-        scores[at] = score(test.y[rows], np.asarray(predict(own, test.X[None, rows]))[0])
+        scores[at] = chosen(test.y[rows], np.asarray(algorithm.predict(own, test.X[None, rows]))[0])
     return scores
 
 
@@ -135,7 +157,7 @@ def rows_to_score(ids: Array, test: Tasks) -> Iterator[tuple[int, slice]]:
             yield position[name], slice(int(start), int(stop))
 
 
-def task_scores(finished: Run, test: Tasks, score: Metric = accuracy, library: str | None = None) -> Any:
+def task_scores(finished: Run, test: Tasks, score: Metric | None = None, library: str | None = None) -> Any:
     """Return a data frame with the score of each task of a run on its own test rows: task, rows, score.
 
     Parameters
@@ -166,14 +188,14 @@ def task_scores(finished: Run, test: Tasks, score: Metric = accuracy, library: s
 
 
 @overload
-def evaluate(finished: Run, test: Tasks, score: Metric = ...) -> Spread: ...
+def evaluate(finished: Run, test: Tasks, score: Metric | None = ...) -> Spread: ...
 
 
 @overload
 def evaluate(
     finished: Run,
     test: Tasks,
-    score: Metric = ...,
+    score: Metric | None = ...,
     *,
     epsilon: float,
     delta: float | None = ...,
@@ -186,7 +208,7 @@ def evaluate(
 def evaluate(
     finished: Run,
     test: Tasks,
-    score: Metric = accuracy,
+    score: Metric | None = None,
     *,
     epsilon: float | None = None,
     delta: float | None = None,
@@ -206,8 +228,10 @@ def evaluate(
         Of an algorithm that says how its models predict.
     test : Tasks
         Rows that no task trained on, under the tasks' own names.
-    score : callable
-        Takes targets and what the model puts out for one task's rows, returns a number; more is better.
+    score : callable, optional
+        Takes targets and what the model puts out for one task's rows, returns a number; more is better. By
+        default the share of targets that are found, where these are classes: of a network by its loss, whose
+        ignored positions are left out, and by the sign of the scores of `nn.BCEWithLogitsLoss`.
     epsilon, delta : float, optional
         Price of the release. Delta is by default that of a plan for so many tasks.
     relation : {"replace", "zero_out"}

@@ -22,7 +22,7 @@ from cloister.errors import InputError
 from cloister.learners.network.descriptions import describe
 from cloister.learners.network.training import LossPerExample
 
-__all__ = ["ClassLoss", "ValueLoss", "cross_entropy", "describe_loss", "per_example"]
+__all__ = ["ClassLoss", "ValueLoss", "classes_last", "cross_entropy", "describe_loss", "per_example"]
 
 #: What to type instead of a loss that is refused; once, whatever is wrong with it first.
 REMEDY = (
@@ -59,7 +59,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     Scores of a sequence are ``(examples, positions, classes)``; its loss is the mean over positions. A target
     that is no class counts as the nearest one.
     """
-    scores = _classes_last(outputs, targets, always=True)
+    scores = classes_last(outputs, targets, always=True)
     logs = scores.log_softmax(-1)  # over the first axis bits would depend on an example's place
     each = F.nll_loss(logs.flatten(0, -2), _nearest(targets, scores.shape[-1]).flatten(), reduction="none")
     return each if targets.ndim == 1 else each.reshape(targets.shape).flatten(1).mean(1)
@@ -79,7 +79,7 @@ class ClassLoss(nn.Module):
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if self.takes_shares(outputs.shape, targets.shape):
             return cast(Tensor, self.loss(outputs, targets.to(outputs.dtype)))
-        scores = _classes_last(outputs, targets)
+        scores = classes_last(outputs, targets)
         ignored = targets == self.loss.ignore_index
         index = _nearest(targets, scores.shape[-1]).masked_fill(ignored, self.loss.ignore_index)
         each: Tensor = self.loss(scores.flatten(0, -2), index.flatten()).reshape(targets.shape)
@@ -153,10 +153,10 @@ def number_of_classes(loss: LossPerExample, outputs: Tensor, targets: tuple[int,
     """Return how many classes targets of this shape may have, of a loss that takes indexes; else None."""
     example = torch.zeros(1).expand(len(outputs), *targets)
     if loss is cross_entropy:
-        return _classes_last(outputs, example, always=True).shape[-1]
+        return classes_last(outputs, example, always=True).shape[-1]
     if not isinstance(loss, ClassLoss) or loss.takes_shares(outputs.shape, example.shape):
         return None
-    return _classes_last(outputs, example).shape[-1]
+    return classes_last(outputs, example).shape[-1]
 
 
 def wrong_targets(loss: LossPerExample, classes: int | None, y: Array) -> str | None:
@@ -202,7 +202,7 @@ def _nearest(targets: Tensor, classes: int) -> Tensor:
     return whole.clamp(0, classes - 1).long()
 
 
-def _classes_last(outputs: Tensor, targets: Tensor, always: bool = False) -> Tensor:
+def classes_last(outputs: Tensor, targets: Tensor, always: bool = False) -> Tensor:
     """Return scores with the classes on the last axis, where they may be on the second as torch has them."""
     last = outputs.shape[:-1] == targets.shape
     second = outputs.shape[:1] + outputs.shape[2:] == targets.shape

@@ -33,6 +33,7 @@ from cloister.learners.network.minibatches import folds
 from cloister.learners.network.parameters import Layout, layout_of
 from cloister.learners.network.penalties import Penalty
 from cloister.learners.network.prefix import name_in_rest, split
+from cloister.learners.network.scores import score_of
 from cloister.learners.network.training import LossPerExample, Trainer
 from cloister.learners.network.trials import (
     check_behaviour,
@@ -49,6 +50,7 @@ from cloister.learners.network.weights import (
     read_network,
     write_network,
 )
+from cloister.metrics import Metric
 from cloister.rows import Rows, Target
 
 if TYPE_CHECKING:
@@ -218,6 +220,9 @@ class Module(ClientLearner):
         with torch.no_grad():
             out = self.trainer.outputs(self.trainer.stack(self._tensor(weights)), rows).float()
         return _as_given(out, weights)
+
+    def default_score(self, X: Array, y: Array) -> Metric | None:
+        return score_of(self.loss, outputs_of(self.net, torch.Size(X.shape[1:]), kind_of(X)).shape, y)
 
     def try_rows(self, X: Array, y: Array) -> None:
         """Refuse rows that the network or its loss cannot take; looks at their shape and kind alone."""
