@@ -77,8 +77,9 @@ def _folder(name: str) -> None:
         (
             lambda: _folder("exam.csv"),
             [],
-            "exam.csv is a folder. Name the file of a table, such as ",
+            "exam.csv is a folder with no table in it. Name the file of a table.",
         ),
+        (lambda: None, ["--engine", "ray"], "--engine ray reads a folder of Parquet files. Got exam.csv. "),
         (lambda: Path("exam.csv").unlink(), [], "There is no file exam.csv. "),
         (lambda: Path("exam.csv").write_text(""), [], "exam.csv is empty. "),
         (

@@ -264,7 +264,11 @@ def test_ragged_line_beyond_the_first_chunk(table) -> None:
 def test_missing_file_folder_and_unknown_kind(tmp_path: Path, table) -> None:
     with pytest.raises(InputError, match="There is no file"):
         read_table(tmp_path / "nowhere.csv")
-    with pytest.raises(InputError, match="is a folder"):
+    with pytest.raises(InputError, match="is a folder with no table in it"):
+        read_table(tmp_path)
+    (tmp_path / "year=2024").mkdir()
+    (tmp_path / "year=2024" / "a.parquet").touch()
+    with pytest.raises(InputError, match=r"such as .*/year=2024/a\.parquet; .* --engine ray"):
         read_table(tmp_path)
     with pytest.raises(InputError, match=r"\.feather or \.xlsx file\. Got data\.docx"):
         read_table(table("a\n1\n", "data.docx"))

@@ -15,7 +15,7 @@ from cloister.cli.participation import FixedSize, Hidden, Noise, OnePass, Rate, 
 from cloister.cli.sharded import Actors, Address, EngineName, OnEngine, ShardCount, ShardedTable
 from cloister.cli.shell import emit, given, positive, say, show_table
 from cloister.cli.table import Table, codebook_of
-from cloister.errors import InputError
+from cloister.errors import InputError, PrivateDataError
 
 if TYPE_CHECKING:
     from cloister.cli.proposals import Target
@@ -157,7 +157,12 @@ def fit(
         )
     if dry_run:
         return emit(proposal.document) if json else None
-    finished = proposal.carry_out(folder, table, account, force)
+    try:
+        finished = proposal.carry_out(folder, table, account, force)
+    except PrivateDataError:
+        if engine is EngineName.local:
+            raise
+        raise PrivateDataError(_see_rows(data, codebook)) from None
     head, outcome = manifest_head(folder), proposal.outcome(finished)
     if json:
         document = {"folder": folder} | proposal.document | outcome
@@ -185,6 +190,15 @@ def _target(context: typer.Context, epsilon: float, detection: float | None, fal
     if epsilon != math.inf:  # infinity is the non-private run, and says so
         positive("--epsilon", epsilon)
     return Target(epsilon, detection, false_alarms)
+
+
+def _see_rows(data: Path, codebook: Path) -> str:
+    """Say how to find rows that actors refused: which they are stays with the actors."""
+    file, each = ("FILE", f", for each FILE of {data}") if data.is_dir() else (data, "")
+    return (
+        "Some rows do not fit the codebook. Which they are stays with the actors; to see it, type "
+        f"`cloister codebook {file} --check {codebook}`{each}."
+    )
 
 
 def _show_votes(outcome: dict[str, Any]) -> None:

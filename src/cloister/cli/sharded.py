@@ -57,6 +57,10 @@ class ShardedTable(Table):
 
         positive("--actors", actors)
         positive("--shards", shards)
+        if table.file.is_file() and table.file.suffix.lower() not in (".parquet", ".pq"):
+            raise InputError(
+                f"--engine ray reads a folder of Parquet files. Got {table.file}. Leave --engine ray out."
+            )
         if table.groups is not None:
             raise InputError("--groups goes with --engine local. Leave one of them out.")
         cluster = Cluster(actors, address=address)

@@ -54,10 +54,7 @@ def read_table(
     """
     file = Path(path)
     if file.is_dir():
-        raise InputError(
-            f"{file} is a folder. Name the file of a table, such as {file / 'data.csv'}; a folder of Parquet "
-            "files is fitted with --engine ray."
-        )
+        raise InputError(_instead_of(file))
     if not file.is_file():
         raise InputError(f"There is no file {file}. Check the path.")
     for reader, ends in _READERS.items():
@@ -67,6 +64,26 @@ def read_table(
         "A table must be a .csv (or .csv.gz, .tsv, .txt), .parquet, .arrow, .feather or .xlsx file. Got "
         f"{file.name}. Save it as CSV, with column names on top."
     )
+
+
+def _instead_of(folder: Path) -> str:
+    """Say which file may be meant by a folder."""
+    ends = tuple(end for each in _READERS.values() for end in each)
+    tables = (
+        path
+        for depth in ("*", "*/*", "*/*/*")
+        for path in sorted(folder.glob(depth))
+        if path.is_file() and path.name.lower().endswith(ends)
+    )
+    first = next(tables, None)
+    if first is None:
+        return f"{folder} is a folder with no table in it. Name the file of a table."
+    if first.suffix.lower() == ".parquet":
+        return (
+            f"{folder} is a folder. Name the file of a table, such as {first}; all files of a folder of "
+            "Parquet are fitted with --engine ray."
+        )
+    return f"{folder} is a folder. Name the file of a table, such as {first}."
 
 
 def write_csv(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> Path:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
+from cloister.engines.cluster.reach import check_answers
 from cloister.errors import InputError, MissingExtraError
 
 __all__ = ["session"]
@@ -54,6 +55,7 @@ def _connect(ray: Any, address: str | None, cpus: float, cards: float) -> None:
             with _own_files():
                 ray.init(address="local", include_dashboard=False, **own, **quiet)
         else:
+            check_answers(address)
             ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise InputError(
