@@ -173,6 +173,8 @@ class Apart:
 
     order: np.ndarray = field(default_factory=lambda: np.random.default_rng(1).permutation(M))
 
+    remote = True
+
     def noise_sampler(self):
         return on_processor
 

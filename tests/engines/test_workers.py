@@ -137,6 +137,8 @@ class Apart:
     seen: list = field(default_factory=list)
     spoil: object = staticmethod(lambda rows: rows)
 
+    remote = True
+
     def noise_sampler(self):
         return on_processor
 

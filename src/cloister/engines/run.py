@@ -279,7 +279,7 @@ def run(
     if not isinstance(tasks, Roster):
         try_plan(plan, tasks.shape if isinstance(tasks, Shards) else tasks)
     doubts = engine.doubts_of(plan)
-    seen = progress is not None or (not apart and engine.remote)
+    seen = progress is not None or engine.remote
     with open_journal(journal, plan, tasks, seed, ledger is not None, doubts, apart, seen) as kept:
         if resumed is not None and not kept.fresh:
             resumed(kept.posted)
