@@ -183,6 +183,19 @@ def test_scores_of_each_client_are_a_frame(done, halves):
     np.testing.assert_array_equal(frame["score"], scores_of(done, test))
 
 
+def test_a_finished_run_and_a_round_print_as_one_line(done, halves):
+    shown = str(done)
+    assert shown.startswith("5 rounds with 20 tasks: (2, 0.0")
+    assert "HOLD" not in shown
+    assert "\n" not in shown
+    lines = []
+    seeded = run(done.plan, halves[0], random_state=0, progress=lambda posted: lines.append(str(posted)))
+    assert "DOES NOT HOLD" in str(seeded)
+    assert lines[0].startswith("round 1 of 5: 3 numbers of norm ")
+    bare = run(Plan(MeanRegularized(Logistic(3), rounds=1), NoNoise(), n_tasks=M), halves[0])
+    assert "NOT PRIVATE" in str(bare)
+
+
 # What leaves ------------------------------------------------------------------------------------------------
 
 
@@ -199,6 +212,11 @@ def test_one_task_moves_a_curve_by_the_root_of_its_points_at_most_and_can(curves
         low[:, 4] = absurd
         again = replace(curve, values=low).release(1.0, bound=3.0, random_state=0).values
         np.testing.assert_array_equal(again, told[0])
+
+
+def test_a_loss_leaves_only_within_a_bound_that_is_named(curves):
+    with pytest.raises(InputError, match="Pass bound="):
+        curves.public["loss"].release(epsilon=1.0)
 
 
 def test_the_released_points_have_independent_noise_as_it_is_priced(curves):
@@ -255,7 +273,7 @@ def test_what_is_wrong_with_the_run_or_the_engine_is_wrong_with_the_curve(done, 
         with pytest.raises(InputError, match="bound must be > 0"):
             curves.personal["loss"].release(epsilon=1.0, bound=wrong)
         with pytest.raises(PlanError, match="epsilon must be > 0 and finite"):
-            curves.personal["loss"].release(epsilon=wrong)
+            curves.personal["loss"].release(epsilon=wrong, bound=3.0)
 
 
 def test_a_plot_shows_means_and_says_that_they_are_private(curves):

@@ -84,6 +84,8 @@ class Curve:
     values: Floats
     finished: Run
     doubts: tuple[Doubt, ...] = ()
+    #: The largest value of the score, where everybody knows one.
+    largest: float | None = 1.0
 
     @property
     def mean(self) -> Floats:
@@ -105,7 +107,7 @@ class Curve:
         epsilon: float,
         *,
         delta: float | None = None,
-        bound: float = 1.0,
+        bound: float | None = None,
         relation: Relation = Relation.REPLACE,
         ledger: Ledger | None = None,
         random_state: int | None = None,
@@ -116,8 +118,9 @@ class Curve:
         ----------
         epsilon, delta : float
             Price of all points together. Delta is by default that of a plan for so many tasks.
-        bound : float
-            Scores are clipped to [0, bound]; public, hence chosen without looking at them.
+        bound : float, optional
+            Scores are clipped to [0, bound]; public, hence chosen without looking at them. By default 1; a
+            loss may be of any size, and needs one.
         relation : {"replace", "zero_out"}
             Who counts as a neighbour: all of one task's rows change, for training and for the test.
         ledger : Ledger, optional
@@ -136,6 +139,12 @@ class Curve:
             raise InputError(
                 f"What leaves is a mean over all {self.finished.plan.n_tasks} tasks of the run. Got scores "
                 f"of {len(self.ids)}. Compute the curve of all of them."
+            )
+        bound = self.largest if bound is None else bound
+        if bound is None:
+            raise InputError(
+                "A loss may be of any size, and what leaves is clipped. Pass bound=, a number that you "
+                "choose without looking at the losses, such as bound=3.0."
             )
         if not 0 < bound < np.inf:
             raise InputError(f"bound must be > 0 and finite. Got {bound}.")
@@ -281,7 +290,10 @@ def over_rounds(
         )
     doubts = engine.doubts_of(plan)
     public, personal = (
-        {name: Curve(shown, tasks.ids, np.array(points), finished, doubts) for name, points in kind.items()}
+        {
+            name: Curve(shown, tasks.ids, np.array(points), finished, doubts, None if name == "loss" else 1.0)
+            for name, points in kind.items()
+        }
         for kind in (scorer.public, scorer.personal)
     )
     return Curves(public, personal)

@@ -14,6 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from cloister import Tasks
+from cloister.algorithms import CrossValidatedTuning, FedAvg, FineTuning
+from cloister.errors import PlanError
 from cloister.learners import (
     EWC,
     Adam,
@@ -378,3 +380,11 @@ def test_several_labels_a_row(penalty):
     start = np.repeat(learner.start()[None], 2, axis=0)
     ended = learner.descend(start, block, Descent(0.5, batch=2, epochs=8), 0, learner.start(), penalty)
     assert (learner.losses(ended, block) < learner.losses(start, block)).all()
+
+
+def test_fine_tuning_in_steps_of_size_0_is_refused():
+    learner, late = Module(nn.Linear(2, 2)), Adam(0.1, over_rounds=Cosine(5))
+    for finetune in (FineTuning(late), CrossValidatedTuning((FineTuning(late),))):
+        with pytest.raises(PlanError, match=r"after 5 rounds the step size of its solver is 0"):
+            FedAvg(learner, late, rounds=5, finetune=finetune)
+        FedAvg(learner, late, rounds=4, finetune=finetune)

@@ -73,7 +73,7 @@ class _Federated(ClientAlgorithm):
         require_learner(self.learner)
         require_server(self.server)
         self.learner.check_solver(self.solver, self._penalty)
-        for tuning in variants_of(self.finetune):
+        for tuning in variants_of(self.finetune, self.rounds):
             self.learner.check_solver(tuning.solver, tuning.penalty)
         if self.rounds < 1:
             raise PlanError(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cloister.arrays import Array, namespace
 from cloister.errors import PlanError
-from cloister.learners.descent import Solver
+from cloister.learners.descent import Solver, StepSolver
 
 if TYPE_CHECKING:
     from cloister.learners.learner import ClientLearner
@@ -109,8 +109,8 @@ class CrossValidatedTuning:
         return best
 
 
-def variants_of(finetune: object) -> tuple[FineTuning, ...]:
-    """Return all that may happen at home after the last release."""
+def variants_of(finetune: object, rounds: int) -> tuple[FineTuning, ...]:
+    """Return all that may happen at home after the last release; refuse training in steps of size 0."""
     if finetune is None:
         return ()
     if not isinstance(finetune, FineTuning | CrossValidatedTuning):
@@ -119,6 +119,12 @@ def variants_of(finetune: object) -> tuple[FineTuning, ...]:
             f"finetune must be a FineTuning or a CrossValidatedTuning. Got {kind}. Write "
             f"FineTuning({kind}(...)) with a solver such as Descent(lr=0.1, steps=20)."
         )
+    for variant in finetune.variants:
+        if isinstance(variant.solver, StepSolver) and variant.solver.rate(rounds) == 0:
+            raise PlanError(
+                f"Fine-tuning counts as one round more, and after {rounds} rounds the step size of its "
+                "solver is 0: nothing would be trained. Leave its over_rounds= out, or give Cosine a floor=."
+            )
     return finetune.variants
 
 

@@ -71,7 +71,7 @@ class Meta(ClientAlgorithm):
         if not 0 <= self.tail <= 1:
             raise PlanError(f"tail must be a share of the rounds, in [0, 1]. Got {self.tail}.")
         self.learner.check_solver(self.solver, quadratic(self.lam))
-        for tuning in variants_of(self.finetune):
+        for tuning in variants_of(self.finetune, self.rounds):
             self.learner.check_solver(tuning.solver, tuning.penalty)
 
     def init(self, block: Block, board: BoardView) -> States:

@@ -65,6 +65,12 @@ class Posted:
         """How many numbers the release has."""
         return int(self.release.value.size)
 
+    def __str__(self) -> str:
+        return (
+            f"round {self.done} of {self.total}: {self.size} numbers of norm {self.norm:.4g}, with noise of "
+            f"standard deviation {self.noise:.4g} in each"
+        )
+
 
 #: Called after each round.
 Progress = Callable[[Posted], None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 import os
 from collections.abc import Callable, Iterable
@@ -39,6 +40,7 @@ from cloister.plan import Plan
 from cloister.privacy.all_runs import AllRuns
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.participation import Participation
+from cloister.privacy.rounding import rounded_up
 from cloister.privacy.sampling import InOrder
 from cloister.roster import Roster, task_name
 from cloister.tasks import Tasks, public_seeds
@@ -102,6 +104,20 @@ class Run:
         if self.of_choice is not None:
             return self.of_choice
         return replace(self.plan.guarantee_on(self.board), all_runs=self.all_runs)
+
+    def __str__(self) -> str:
+        told = self.guarantee
+        price = f"({rounded_up(told.epsilon)}, {rounded_up(told.delta)})-joint differential privacy"
+        doubts = [
+            *(() if told.holds else ("DOES NOT HOLD",)),
+            *(() if told.proven_to_the_last_bit else ("NOT PROVEN TO THE LAST BIT",)),
+        ]
+        claim = (
+            "NOT PRIVATE"
+            if math.isinf(told.epsilon)
+            else ", ".join([f"{price} for each {told.unit}", *doubts])
+        )
+        return f"{self.board.rounds} rounds with {self.plan.n_tasks} tasks: {claim}; see its guarantee"
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the public part to a new folder: plan, names of the tasks, and board.
