@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -11,11 +12,12 @@ from networks import NETWORKS, Centres, Counts, Drops, Own, build, inputs
 from torch import nn
 from torch.func import functional_call
 
-from cloister import Plan, Tasks
+from cloister import Plan, Tasks, run
 from cloister.algorithms import FedAvg
 from cloister.errors import InputError, PlanError
 from cloister.learners import Adam, Cosine, Descent, Module, PublicFeatures
 from cloister.learners.network.training import Trainer
+from cloister.mechanisms import NoNoise
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 EVERY = pytest.mark.parametrize("name", NETWORKS)
@@ -372,3 +374,30 @@ def test_what_is_no_network_is_told_how_to_become_one():
             Module(net)
     with pytest.raises(InputError, match=r"or \(64,\). Got 64"):
         PublicFeatures(nn.Linear(64, 2), shape=64)
+
+
+class Answers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return {"logits": self.net(x)}
+
+
+def test_refusals_say_what_to_write():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(8, 2)), rng.integers(0, 2, 8)
+    with pytest.raises(InputError, match=r"Got a dict\. .* self\.net\(x\)\.logits"):
+        Module(Answers()).try_rows(X, y)
+    with pytest.raises(InputError, match=r"nn\.MSELoss\(\) for numbers"):
+        Module(nn.Linear(2, 1)).try_rows(X, X[:, 0])
+    with pytest.raises(InputError, match=r"Write 'head\.\*'"):
+        Module(nn.Sequential(OrderedDict(body=nn.Linear(2, 2), head=nn.Linear(2, 2))), personal=("head",))
+    sequences = Module(nn.Sequential(nn.Linear(2, 6), nn.Unflatten(1, (3, 2))))
+    with pytest.raises(InputError, match=r"write Module\(net, nn\.CrossEntropyLoss\(\)\)"):
+        sequences.rows.check_labels(X, np.full((8, 3), -100))
+    tasks = Tasks.from_arrays(X, y, np.arange(8) // 2)
+    done = run(Plan(FedAvg(Module(nn.Linear(2, 2)), Descent(0.1), rounds=1), NoNoise(), n_tasks=4), tasks)
+    with pytest.raises(InputError, match=r"no task '3' in this run\. Write 3\."):
+        done.network("3")

@@ -173,7 +173,9 @@ class Run:
         models = self.private.held_models
         found = np.flatnonzero(self.private.ids == task_name(task))
         if not len(found):
-            raise InputError(f"There is no task {task!r} in this run.")
+            alike = [name for name in self.private.ids.tolist() if str(name) == str(task)]
+            how = f" Write {alike[0]!r}." if alike else ""
+            raise InputError(f"There is no task {task!r} in this run.{how}")
         return {name: array[found[0]] for name, array in models.items()}
 
     def network(self, task: object) -> Any:

@@ -329,8 +329,10 @@ class NetworkRows(Rows):
             classes = number_of_classes(loss, outputs, y.shape[1:])
         wrong = wrong_targets(loss, classes, y)
         if wrong:
+            padded = " Where -100 pads sequences, write Module(net, nn.CrossEntropyLoss())."
+            also = padded if loss is cross_entropy and y.ndim > 1 else ""
             raise PrivateDataError(
-                f"Targets must be {wrong}. Some are not. Recode them, or plan for more classes."
+                f"Targets must be {wrong}. Some are not. Recode them, or plan for more classes.{also}"
             )
 
 

@@ -52,9 +52,9 @@ def layout_of(net: nn.Module, personal: Sequence[str]) -> Layout:
     trained = {name: p.shape for name, p in net.named_parameters() if p.requires_grad}
     for pattern in personal:
         if not any(fnmatchcase(name, pattern) for name in trained):
-            raise InputError(
-                f"personal={pattern!r} names no parameter that is trained. Choose among {_listed(trained)}."
-            )
+            inside = any(name.startswith(f"{pattern}.") for name in trained)
+            how = f"Write {pattern + '.*'!r}" if inside else f"Choose among {_listed(trained)}"
+            raise InputError(f"personal={pattern!r} names no parameter that is trained. {how}.")
     own = {name for name in trained if any(fnmatchcase(name, pattern) for pattern in personal)}
     if personal and len(own) == len(trained):
         raise InputError(

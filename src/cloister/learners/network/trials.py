@@ -36,7 +36,11 @@ def check_behaviour(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> No
     except Exception as error:
         raise InputError(f"The network cannot take {dtype} of shape {tuple(shape)}: {error}.") from error
     if not isinstance(both, Tensor) or both.shape[:1] != (2,):
-        raise InputError("A network must return one tensor, with one row an example.")
+        got = f"shape {tuple(both.shape)} for 2" if isinstance(both, Tensor) else f"a {type(both).__name__}"
+        raise InputError(
+            f"A network must return one tensor, with one row an example. Got {got}. Of several outputs, wrap "
+            "it in a module whose forward returns one, such as self.net(x).logits."
+        )
     if not torch.equal(drawn, torch.get_rng_state()):
         raise InputError("The network draws at random, and nobody could replay that. Set its dropout to 0.")
     if not all(map(torch.equal, kept, twin.buffers())):
@@ -90,7 +94,8 @@ def check_loss(net: nn.Module, loss: LossPerExample, inputs: Kind, targets: Kind
         if classes == 1:
             raise InputError(
                 "The network puts out one score, and among one class there is nothing to learn. Let it put "
-                "out a score a class, or write loss=nn.BCEWithLogitsLoss() for targets 0 and 1."
+                "out a score a class, or write loss=nn.BCEWithLogitsLoss() for targets 0 and 1, "
+                "nn.MSELoss() for numbers."
             )
         for other in _others(outputs):
             _check_apart(loss, "an output", other, each[1], lambda spoilt: (spoilt, none))
