@@ -116,7 +116,7 @@ def test_from_the_command_line(desk, finished):
     own = finished.private.ids.tolist().index("s0")
     weights = json.loads((desk / "s0.json").read_text())["weights"]
     np.testing.assert_allclose(weights, finished.private.models["coef"][own], rtol=1e-12)
-    audited = command(desk, "audit", "run/plan.toml", *by_file, "--draws", 2000)
+    audited = command(desk, "audit", "run/plan.toml", *by_file, "--draws", 2000, "--confidence", 0.9999)
     assert audited.returncode == 0
     assert "no contradiction found" in audited.stdout.lower()
 
