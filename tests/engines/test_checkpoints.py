@@ -6,51 +6,22 @@ import math
 import shutil
 from dataclasses import replace
 
+import journal_helpers
 import numpy as np
 import pytest
+from journal_helpers import TASKS, M, Stopped, make_tasks, stop_after
 
-from cloister import Plan, Tasks, run
-from cloister.algorithms import MeanRegularized
+from cloister import Plan, run
 from cloister.board.billboard import Billboard, synced_every
 from cloister.engines import Local, MultiDevice
 from cloister.engines.checkpoints import KeptStates
 from cloister.engines.local import _LocalWorkers
 from cloister.errors import InputError
-from cloister.learners import LeastSquares
-from cloister.mechanisms import BLT, Gaussian
-from cloister.sampling import Poisson
+from cloister.mechanisms import BLT
 
-M, ROUNDS = 12, 9
-PLAN = Plan(
-    MeanRegularized(LeastSquares(3), rounds=ROUNDS, steps=2, batch=2),
-    Gaussian(0.5),
-    Poisson(0.6),
-    n_tasks=M,
-    delta=1e-2,
-)
-
-
-def make_tasks(seed=0):
-    rng = np.random.default_rng(seed)
-    ids = np.repeat([f"t{i:02d}" for i in range(M)], rng.integers(1, 6, M))
-    X = rng.uniform(-0.5, 0.5, (len(ids), 3))
-    return Tasks.from_arrays(X, X.sum(axis=1), ids)
-
-
-TASKS = make_tasks()
+ROUNDS = 9
+PLAN = replace(journal_helpers.PLAN, algorithm=replace(journal_helpers.PLAN.algorithm, rounds=ROUNDS))
 WHOLE = run(PLAN, TASKS, random_state=3)
-
-
-class Stopped(Exception):
-    pass
-
-
-def stop_after(rounds):
-    def progress(posted):
-        if posted.done == rounds:
-            raise Stopped
-
-    return progress
 
 
 def begin(folder, rounds=5, plan=PLAN, tasks=TASKS, seed=3, **options):

@@ -19,6 +19,7 @@ __all__ = ["Adam", "AdamW"]
 class _Adam(StepSolver):
     betas: tuple[float, ...] = (0.9, 0.999)
     eps: float = 1e-8
+    weight_decay: float = 0.0
 
     #: Running sums of gradients and of their squares.
     slots: ClassVar[int] = 2
@@ -29,6 +30,7 @@ class _Adam(StepSolver):
             raise InputError(f"betas must be two numbers, such as betas=(0.9, 0.999). Got {self.betas}.")
         check_share(**{"betas[0]": self.betas[0], "betas[1]": self.betas[1]})
         check_least(above=0.0, eps=self.eps)
+        check_least(weight_decay=self.weight_decay)
 
     def corrections(self, count: int) -> Floats:
         """Return what makes the ratio of means of that of sums: a factor of the root, and what is added."""
@@ -81,12 +83,6 @@ class Adam(_Adam):
     6
     """
 
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_least(weight_decay=self.weight_decay)
-
     def direction(
         self, weights: A, gradient: A, kept: tuple[A, ...], corrections: Sequence[float | A]
     ) -> tuple[A, tuple[A, ...]]:
@@ -113,10 +109,6 @@ class AdamW(_Adam):
     """
 
     weight_decay: float = 0.01
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_least(weight_decay=self.weight_decay)
 
     def direction(
         self, weights: A, gradient: A, kept: tuple[A, ...], corrections: Sequence[float | A]
