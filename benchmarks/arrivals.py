@@ -1,10 +1,10 @@
 """What tasks of a stream get when they arrive and when it ends: linear regressions around one centre.
 
 A thousand tasks join a `TaskStream` one by one, one a round, each with 10 rows in 30 dimensions; relation
-replace, default delta, seeded noise, the setting of `papers.meta` as it is. The figures are mean squared
-errors on 10 further rows of each task (noise alone is 0.01) over three seeds of data and noise: of the tasks
-of each quarter at their arrival, and of all tasks at the end. Alone is the best pull to zero in hindsight; a
-choice at home is `ChooseAtHome`, between the stream and a regression of one's own.
+replace, default delta, seeded noise, the setting of `papers.meta.learning` as it is. The figures are mean
+squared errors on 10 further rows of each task (noise alone is 0.01) over three seeds of data and noise: of
+the tasks of each quarter at their arrival, and of all tasks at the end. Alone is the best pull to zero in
+hindsight; a choice at home is `ChooseAtHome`, between the stream and a regression of one's own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cloister.learners import Convex, ExactSolver, LeastSquares, Quadratic, Regr
 from cloister.mechanisms import Gaussian, NoNoise, Toeplitz
 from cloister.privacy.mechanisms import Mechanism
 from cloister.sampling import InOrder
-from papers.meta import SETTING
+from papers.meta.learning import SETTING
 
 NAME = "arrivals"
 #: Noise, epsilon, and whether tasks choose at home.

@@ -5,7 +5,7 @@ test rows, mean ± sd over seeds, relation replace unless said, delta = 1/(m log
 of the methods marked * (lambda, radius K, rounds, strong convexity) were chosen in hindsight, for each
 epsilon, by their *test* error on the first seeds: generous to them, and not private. Shared priors have
 nothing to tune. Penalties of non-private methods are validated on training rows. The grids stand beside the
-methods in `covariance_methods`.
+methods in `papers.mpmtl.methods`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from statistics import fmean, stdev
 from threadpoolctl import threadpool_limits
 
 from benchmarks import Figures, Table, Targets, data_file, track
-from benchmarks.covariance_methods import NOISY, PLAIN, SHOWN_ZERO_OUT, load
+from papers.mpmtl.methods import NOISY, PLAIN, SHOWN_ZERO_OUT, load
 
 NAME = "covariance"
 

@@ -20,8 +20,8 @@ from benchmarks import Figures, Table, Targets
 from cloister.datasets import Centres, around_centres
 from cloister.learners import Convex, ExactSolver, LeastSquares, Quadratic
 from cloister.mechanisms import Gaussian, Toeplitz, Tree
-from papers.meta import SETTING, Risk, transfer_risk
-from papers.meta_streams import stream_against_rounds, stream_rates
+from papers.meta.learning import SETTING, Risk, transfer_risk
+from papers.meta.streams import stream_against_rounds, stream_rates
 
 NAME = "meta"
 SEEDS = range(5)

@@ -24,7 +24,7 @@ from cloister import Tasks
 from cloister.engines import Batched
 from cloister.learners import Descent, Module
 from cloister.learners.network.training import Precision, Trainer
-from papers.pmtl import Published, Setting, figure_2, figure_3, table_1, tunings
+from papers.pmtl.runs import Published, Setting, figure_2, figure_3, table_1, tunings
 
 NAME = "pmtl"
 SEEDS = range(5)

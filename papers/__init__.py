@@ -1,1 +1,17 @@
-"""The figures and tables of the papers whose algorithms are here, one module each, as plain data."""
+"""The papers whose algorithms are here: their figures, tables and theorems by command.
+
+``python -m papers list`` says what there is, ``run NAME`` makes one, ``run --all --quick`` has a look at all.
+A folder of this package is a paper, and a module in it that has these is a figure (or a table, or a theorem):
+
+* a docstring: the first line is the title, the rest says what is run;
+* ``CLAIM``: what the paper shows or states, in a sentence;
+* ``cells(options)``: the work in small parts, each a flat dictionary of JSON values, with its ``seed`` if it
+  draws anything. Raises `Skipped` with a sentence if data are missing;
+* ``measure(cell, options)``: one part's result as JSON values. It depends on the cell alone: options say
+  where to compute and where data are. Cells are measured in other processes, and kept as they finish;
+* ``summarise(found)``: from the pairs of cells and results, the small dictionary that is kept in
+  ``papers/results/NAME.json``. All of the following is made from that and nothing else;
+* ``table(data)``: rows of a label and four texts: the paper, its method, with the true guarantee, ours;
+* ``draw(data, figure)``: on an empty matplotlib figure;
+* ``finding(data)``: whether the paper's finding comes out, as a `Finding`.
+"""

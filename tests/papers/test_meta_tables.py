@@ -12,8 +12,8 @@ from cloister.channel import Relation
 from cloister.datasets import around_centres
 from cloister.errors import InputError
 from cloister.mechanisms import NoNoise
-from papers.meta import SETTING, Setting, fresh_error, recovery, trained, transfer_risk
-from papers.meta_streams import Envelopes, Rate, stream_against_rounds, stream_rates
+from papers.meta.learning import SETTING, Setting, fresh_error, recovery, trained, transfer_risk
+from papers.meta.streams import Envelopes, Rate, stream_against_rounds, stream_rates
 
 small = partial(around_centres, fresh=60)
 

@@ -12,8 +12,8 @@ from cloister.engines.run import run
 from cloister.lifts import unsvec
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import NoNoise
-from papers import mpmtl
-from papers.mpmtl import PAPER, QUICK, figure_2, figure_4, figure_5, figure_8, noise_to_signal
+from papers.mpmtl import simulation as mpmtl
+from papers.mpmtl.simulation import PAPER, QUICK, figure_2, figure_4, figure_5, figure_8, noise_to_signal
 
 RUNS = 6
 

@@ -18,8 +18,8 @@ from cloister.errors import InputError
 from cloister.evaluation import evaluate
 from cloister.learners import EWC, Descent, Module, Quadratic
 from cloister.sampling import Poisson
-from papers import pmtl
-from papers.pmtl import (
+from papers.pmtl import runs as pmtl
+from papers.pmtl.runs import (
     CELEBA,
     FEMNIST,
     STACK_OVERFLOW,

@@ -1,4 +1,4 @@
-"""The methods that the benchmark "covariance" compares, and the problems it compares them on."""
+"""The methods that figures of MP-MTL and the benchmark "covariance" compare, and the problems for them."""
 
 from __future__ import annotations
 

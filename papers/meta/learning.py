@@ -1,7 +1,7 @@
 r"""The linear regressions of "Task-level differentially private meta learning", as data ready to be tabled.
 
 `transfer_risk` tells how well fresh tasks do from a few rows, against the number of tasks that took part.
-Streams, of the paper's appendix B, are in `papers.meta_streams`.
+Streams, of the paper's appendix B, are in `papers.meta.streams`.
 
 What is different here: the data are `cloister.datasets.around_centres`, whose constants are our own; every
 epsilon is that of the plan that is run, under `replace` and with visible participation, where the paper

@@ -25,7 +25,7 @@ from cloister.engines.run import Run
 from cloister.privacy.mechanisms import Mechanism
 from cloister.privacy.sampling import OnePass
 from cloister.tasks import Tasks
-from papers.meta import FLOATING, SETTING, Draw, Setting, trained
+from papers.meta.learning import FLOATING, SETTING, Draw, Setting, trained
 
 __all__ = ["Comparison", "Envelopes", "Rate", "StreamRates", "stream_against_rounds", "stream_rates"]
 

@@ -1,0 +1,112 @@
+"""Pages of the documentation, made from kept results: ``python -m papers pages`` writes docs/papers."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from papers.figure import COLUMNS, Figure, folders
+from papers.pictures import picture
+from papers.store import ROOT, read
+
+FOLDER = ROOT / "docs" / "papers"
+
+
+def section(figure: Figure, document: dict[str, Any]) -> str:
+    """Return what there is to say of one figure, in Markdown."""
+    module, data = figure.module, document["data"]
+    rows = [COLUMNS, ("---",) * len(COLUMNS), *module.table(data)]
+    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    finding = module.finding(data)
+    parts = [
+        f"## {figure.title}",
+        f"**The paper:** {module.CLAIM}",
+        f"**Here:** the finding *{finding.verdict}*. {finding.sentence}",
+        table,
+        f"![{figure.title}]({figure.name}.svg)",
+        figure.text,
+        provenance(document),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def provenance(document: dict[str, Any]) -> str:
+    """Return the line that says how a result was made."""
+    seeds, span = document["seeds"], document["first and last seed"]
+    drawn = f"{seeds} seed{'s' * (seeds != 1)} ({span}), " if seeds else ""
+    minutes = document["seconds"] / 60
+    took = f"{minutes:.0f} minutes" if minutes >= 2 else f"{document['seconds']:.0f} s"
+    return (
+        f"`python -m papers run {document['name']}`: {drawn}{took} of one core, {document['machine']}, "
+        f"cloister {document['versions']['cloister']} at {document['commit']}, {document['date']}."
+    )
+
+
+def page(paper: str, figures: list[Figure]) -> str:
+    """Return a paper's page: those of its figures that have a kept result."""
+    doc = inspect.getdoc(folders()[paper]) or ""
+    title, _, reference = doc.partition("\n\n")
+    kept = [(figure, read(figure.name)) for figure in figures]
+    sections = [section(figure, document) for figure, document in kept if document]
+    head = f"# {title.rstrip('.')}\n\n{' '.join(reference.split())}\n\nMade by `python -m papers pages` from "
+    head += "`papers/results`; [what the columns mean](README.md).\n"
+    return "\n".join([head, *sections])
+
+
+INDEX = """\
+# The papers, by command
+
+Figures, tables and theorems of the papers whose algorithms are here, run again:
+
+```
+python -m papers list                    # what there is, what is kept, and whether its code has changed since
+python -m papers run mpmtl-figure-6      # one figure, or all of a paper's: mpmtl
+python -m papers run --all --quick       # a look at everything
+python -m papers pages                   # these pages, from what is kept
+```
+
+A run writes its result as JSON into `papers/results` (with `--quick` or `--seeds` into `build/papers/quick`),
+a picture as SVG and PNG into `build/papers`, and says whether the finding comes out. What was measured
+is kept part by part, so that a run that is stopped goes on.
+
+* *the paper*: what it prints, where it prints a number;
+* *its method*: as published, with the noise and the composition that the paper states, even where its
+  guarantee is [false](../found.md);
+* *with the true guarantee*: the same algorithm, repaired, and priced as the library prices it;
+* *ours*: what we would use instead, at the same price.
+
+A ± is one standard error over seeds. Runs are seeded, so that they come out the same again; that makes them
+INSECURE, which does not matter for simulations and data that are public.
+"""
+
+
+def index(figures: list[Figure]) -> str:
+    """Return the first page: every figure with its verdict."""
+    lines = [INDEX, "| figure | the finding | seeds |", "|---|---|---|"]
+    for figure in figures:
+        document = read(figure.name)
+        if document:
+            finding = figure.module.finding(document["data"])
+            link = f"[{figure.title}]({figure.paper}.md)"
+            lines.append(f"| `{figure.name}`: {link} | {finding.verdict} | {document['seeds'] or '-'} |")
+    return "\n".join(lines) + "\n"
+
+
+def pages(figures: list[Figure]) -> dict[str, str]:
+    """Return every page by its file name."""
+    made = {"README.md": index(figures)}
+    for paper in dict.fromkeys(figure.paper for figure in figures):
+        mine = [figure for figure in figures if figure.paper == paper]
+        if any(read(figure.name) for figure in mine):
+            made[f"{paper}.md"] = page(paper, mine)
+    return made
+
+
+def write_pages(figures: list[Figure]) -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, text in pages(figures).items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+    for figure in figures:
+        document = read(figure.name)
+        if document:
+            picture(figure, document["data"], FOLDER / f"{figure.name}.svg")

@@ -1,0 +1,66 @@
+"""Pictures: one style for all, made from kept results alone. Needs matplotlib (extra ``plots``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from papers.figure import Figure
+
+#: Whose curve it is, everywhere.
+COLOURS = {
+    "alone": "#444444",
+    "paper": "#c0392b",
+    "repaired": "#2c6fbb",
+    "ours": "#1e8449",
+    "no noise": "#999999",
+    "other": "#b9770e",
+}
+STYLE = {
+    "figure.figsize": (6.4, 3.4),
+    "figure.dpi": 150,
+    "figure.facecolor": "white",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6,
+    "axes.titlesize": 9,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 3.5,
+    "savefig.bbox": "tight",
+    # Text stays text, and the same data give the same file.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "cloister",
+}
+
+
+def picture(figure: Figure, data: dict[str, Any], *paths: Path) -> None:
+    """Draw a figure and save it under each of these paths, in the format of its ending."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Canvas
+
+    with mpl.rc_context(STYLE):
+        canvas = Canvas(layout="constrained")
+        FigureCanvasAgg(canvas)
+        figure.module.draw(data, canvas)
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            canvas.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def curve(
+    axes: Any, x: list[float], points: list[list[float]], label: str, whose: str, style: str = "-o"
+) -> None:
+    """Draw means with their standard errors."""
+    y, error = zip(*points, strict=True)
+    axes.errorbar(x, y, yerr=error, fmt=style, color=COLOURS[whose], label=label, capsize=2, elinewidth=0.8)
+
+
+def level(axes: Any, point: list[float], label: str, whose: str) -> None:
+    """Draw what does not depend on the horizontal axis."""
+    axes.axhline(point[0], color=COLOURS[whose], linestyle="--", linewidth=1, label=label)

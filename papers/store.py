@@ -1,0 +1,168 @@
+"""What is kept of a figure: cells as they finish, in ``build/papers``; results, in ``papers/results``."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import json
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from papers.figure import Cell, Data, Figure, Found
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "papers" / "results"
+BUILD = ROOT / "build" / "papers"
+LIBRARIES = ("cloister", "numpy", "scipy", "scikit-learn", "dp-accounting", "torch")
+#: Functions that make texts and pictures of results: changing them leaves results as they are.
+SHOWING = ("cells", "summarise", "table", "draw", "finding")
+
+
+def key(cell: Cell) -> str:
+    return json.dumps(cell, sort_keys=True, allow_nan=False)
+
+
+class Cells:
+    """The finished cells of a figure: a file of lines, one added as each finishes.
+
+    A line that a killed run left half-written is passed over.
+    """
+
+    def __init__(self, figure: Figure) -> None:
+        self.path = BUILD / "cells" / f"{figure.name}.jsonl"
+        self.code = code(figure.module)
+        self.lines: dict[str, dict[str, Any]] = {}
+        if self.path.exists():
+            for text in self.path.read_text(encoding="utf-8").splitlines():
+                try:
+                    line = json.loads(text)
+                except json.JSONDecodeError:
+                    continue
+                self.lines[key(line["cell"])] = line
+
+    def forget(self) -> None:
+        """Start over."""
+        self.lines = {}
+        self.path.unlink(missing_ok=True)
+
+    def missing(self, cells: list[Cell]) -> list[Cell]:
+        return [cell for cell in cells if key(cell) not in self.lines]
+
+    def older(self, cells: list[Cell]) -> int:
+        """Return how many of these were measured by code that has changed since."""
+        lines = (self.lines.get(key(cell)) for cell in cells)
+        return sum(line is not None and line["code"] != self.code for line in lines)
+
+    def add(self, cell: Cell, value: Any, seconds: float) -> None:
+        line = {"cell": cell, "value": value, "seconds": round(seconds, 2), "code": self.code}
+        line |= {"machine": machine(), "commit": commit()}
+        self.lines[key(cell)] = line
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write("\n" + json.dumps(line, allow_nan=False))  # after whatever a killed run left
+
+    def found(self, cells: list[Cell]) -> Found:
+        return [(cell, self.lines[key(cell)]["value"]) for cell in cells]
+
+    def document(self, figure: Figure, cells: list[Cell], data: Data) -> dict[str, Any]:
+        """Return what is kept of a figure whose cells are all there."""
+        lines = [self.lines[key(cell)] for cell in cells]
+        seeds = sorted({cell["seed"] for cell in cells if "seed" in cell})
+        span = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else "".join(map(str, seeds))
+        return {
+            "name": figure.name,
+            "data": data,
+            "seeds": len(seeds),
+            "first and last seed": span,
+            "cells": len(cells),
+            "seconds": round(sum(line["seconds"] for line in lines), 1),
+            "machine": ", ".join(sorted({line["machine"] for line in lines})),
+            "versions": versions(),
+            "commit": ", ".join(sorted({line["commit"] for line in lines})),
+            "code": ", ".join(sorted({line["code"] for line in lines})),
+            "date": datetime.now(UTC).date().isoformat(),
+        }
+
+
+def write(document: dict[str, Any], path: Path) -> None:
+    """Write a result, one top-level entry of its data a line, so that changes can be read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    entries = {name: json.dumps(value, allow_nan=False) for name, value in document.items() if name != "data"}
+    data = [f"  {json.dumps(k)}: {json.dumps(v, allow_nan=False)}" for k, v in document["data"].items()]
+    entries["data"] = "{\n" + ",\n".join(data) + "\n}"
+    order = ["name", "data", *(name for name in entries if name not in ("name", "data"))]
+    text = ",\n".join(f"{json.dumps(name)}: {entries[name]}" for name in order)
+    path.write_text("{\n" + text + "\n}\n", encoding="utf-8")
+
+
+def read(name: str) -> dict[str, Any] | None:
+    """Return a kept result, or None."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def code(module: ModuleType) -> str:
+    """Return eight digits that change with the code that measures: the figure's, and that of modules it uses.
+
+    The library itself is not in it: the commit says which one it was.
+    """
+    digest = hashlib.sha256()
+    for used in sorted(_used(module, set()), key=lambda each: each.__name__):
+        tree = ast.parse(inspect.getsource(used))
+        if used is module:
+            tree.body = [node for node in tree.body if getattr(node, "name", "") not in SHOWING]
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
+                node.body = node.body[1:] or [ast.Pass()]
+        digest.update(ast.unparse(tree).encode())
+    return digest.hexdigest()[:8]
+
+
+def _used(module: ModuleType, seen: set[ModuleType]) -> set[ModuleType]:
+    """Return a module and those of ours, the framework's apart, whose names it has."""
+    seen.add(module)
+    for value in vars(module).values():
+        owner = value if isinstance(value, ModuleType) else inspect.getmodule(value)
+        name = getattr(owner, "__name__", "")
+        mine = name.startswith("benchmarks.") or (name.startswith("papers.") and name.count(".") > 1)
+        if owner is not None and mine and owner not in seen:
+            _used(owner, seen)
+    return seen
+
+
+def machine() -> str:
+    """Return what results may say of the machine."""
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def commit() -> str:
+    """Return the commit of this tree, with a plus sign if the library has changed since; or "unknown"."""
+    try:
+        head = _git("rev-parse", "--short=9", "HEAD")
+        return head + ("+" if _git("status", "--porcelain", "--", "src") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
