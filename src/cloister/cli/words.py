@@ -17,7 +17,7 @@ _SAID = (
     (r"\bn_tasks\b", "--tasks", "tasks"),
     (r"\bdefault_delta\(\d+\) = ", "--delta ", "delta"),
 )
-#: How the parser of options speaks of what was typed.
+#: How the parser of options speaks of what was typed; typer before 0.21 has words of its own.
 _PARSED = (
     (r"^Value error, ", ""),
     (r"^Input should be a valid number\b.*", "must be a number"),
@@ -25,6 +25,11 @@ _PARSED = (
     (r"^Input should be greater than or equal to ", "must be at least "),
     (r"^Input should be less than or equal to ", "must be at most "),
     (r"^Input should be ", "must be "),
+    (r"^.* is not a valid float\b.*", "must be a number"),
+    (r"^.* is not a valid integer\b.*", "must be a whole number"),
+    (r"^.* is not in the range x>=([^<>]+)\.$", r"must be at least \1"),
+    (r"^.* is not in the range x<=([^<>]+)\.$", r"must be at most \1"),
+    (r"^.* is not in the range (.+)<=x<=(.+)\.$", r"must be from \1 to \2"),
 )
 
 
@@ -57,6 +62,8 @@ def usage_sentence(message: str, option: str | None) -> str:
     '--epsilon must be a number.'
     >>> usage_sentence("Value error, 'add' is not one of 'replace', 'zero_out'.", "--relation")
     "--relation: 'add' is not one of 'replace', 'zero_out'."
+    >>> usage_sentence("10 is not in the range x>=1000.", "--draws")
+    '--draws must be at least 1000.'
     """
     for pattern, words in _PARSED:
         message = re.sub(pattern, words, message)
