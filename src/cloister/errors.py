@@ -9,6 +9,7 @@
     │   └── BudgetError                 the budget does not allow this release
     ├── BillboardError                  a board that is truncated, edited, or does not match its plan
     ├── LedgerError                     a ledger that cannot be opened, read, trusted or written
+    ├── SignatureError                  what the operator of a run has not signed
     ├── StorageError(OSError)           a file that cannot be written, or that another process is writing
     ├── ClusterError                    actors of a cluster that are lost again and again; a run can go on
     ├── AlgorithmError                  an algorithm broke its contract; names the function and the task
@@ -32,6 +33,7 @@ __all__ = [
     "MissingExtraError",
     "PlanError",
     "PrivateDataError",
+    "SignatureError",
     "StorageError",
 ]
 
@@ -69,6 +71,10 @@ class BillboardError(CloisterError):
 
 class LedgerError(CloisterError):
     """A ledger that cannot be opened, read, trusted or written; nothing has left any task."""
+
+
+class SignatureError(CloisterError):
+    """A roster, record or head that the operator of a run has not signed."""
 
 
 class StorageError(CloisterError, OSError):

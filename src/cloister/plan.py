@@ -312,15 +312,19 @@ class Plan:
             return NoiseMade.none(engine)
         return NoiseMade.by(self.mechanism, origin, engine)
 
-    def check(self, board: Billboard) -> None:
-        """Refuse a board of another plan, or one with releases or arrays that the plan does not make."""
+    def check(self, board: Billboard, since: int = 0) -> None:
+        """Refuse a board of another plan, or one with releases or arrays that the plan does not make.
+
+        Its first `since` records were checked before, and are not looked at again.
+        """
         if board.plan != self.fingerprint or board.capacity != len(self.rounds) or not board.records:
             raise BillboardError("This billboard belongs to another plan. Pass the plan it was opened with.")
-        self.noise_on(board)
-        _check_public(board.before(0), self.algorithm.start(), "The start")
+        if not since:
+            self.noise_on(board)
+            _check_public(board.before(0), self.algorithm.start(), "The start")
         denominator = self.sampling.denominator(self.n_tasks, len(self.rounds))
-        for t, (round, release) in enumerate(zip(self.rounds, board.releases, strict=False)):
-            before = board.before(t)
+        for t in range(max(0, since - 1), board.rounds):
+            round, release, before = self.rounds[t], board.releases[t], board.before(t)
             channel = self.algorithm.channel(before)
             if release.channel not in [i for i, c in enumerate(round.channels) if c == channel]:
                 raise BillboardError(f"Release {t} is not on the channel that its plan uses there.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cloister._lazy import imported
+from cloister.engines.asked import Asked
 from cloister.engines.cluster import Cluster
 from cloister.engines.clusters import ClusterRuns, cluster_plans, run_clusters
 from cloister.engines.devices import MultiDevice
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from cloister.engines.batched import Batched
 
 __all__ = [
+    "Asked",
     "Batched",
     "Cluster",
     "ClusterRuns",

@@ -24,17 +24,16 @@ from cloister.engines.workers import (
     AnyTasks,
     Coins,
     SavedState,
-    Workers,
     check_messages,
     checked_rows,
     group_positions,
 )
-from cloister.errors import AlgorithmError
+from cloister.errors import AlgorithmError, PlanError
 from cloister.plan import Plan
 from cloister.privacy.candidates import Sampler, on_processor
 from cloister.tasks import QUICK_ELEMENTS, Block, Tasks
 
-__all__ = ["Local", "named"]
+__all__ = ["Local", "LocalWorkers", "named"]
 
 T = TypeVar("T")
 Each = Callable[..., list[Any]]
@@ -52,9 +51,17 @@ class Local:
     ----------
     threads : int, optional
         Blocks computed at the same time; by default one for each core. Does not change results.
+    block : int, optional
+        The most tasks in a block; by default as many as fit into the caches. With 1 every task is computed
+        alone, as at a node of its own.
     """
 
     threads: int | None = None
+    block: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.block is not None and self.block < 1:
+            raise PlanError(f"block must be a number of tasks, at least 1. Got {self.block!r}.")
 
     @property
     def remote(self) -> bool:
@@ -68,19 +75,21 @@ class Local:
         return on_processor
 
     @contextmanager
-    def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[Workers]:
+    def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[LocalWorkers]:
         rows, per_row = checked_rows(plan, tasks, self), 1
         if plan.algorithm.network is not None:
-            (plan, rows), per_row = _on_features(plan, plan.algorithm.network, rows), plan.widest
-        layout = rows.layout(plan.widest, per_row, plan.n_tasks)
+            (plan, rows), per_row = _on_features(plan, plan.algorithm.network, rows, self.block), plan.widest
+        layout = _at_most(self.block, rows.layout(plan.widest, per_row, plan.n_tasks))
         blocks = list(rows.blocks(layout, seeds, per_row, group_positions(plan, rows), plan.n_tasks))
         quick = 1 + rows.X.size // QUICK_ELEMENTS  # more threads than that would wait for each other
         with _pool(min(len(blocks), quick), self.threads) as each:
-            yield _LocalWorkers(plan, layout, blocks, each)
+            yield LocalWorkers(plan, layout, blocks, each)
 
 
 @dataclass
-class _LocalWorkers:
+class LocalWorkers:
+    """All tasks, in blocks, with their states."""
+
     plan: Plan
     layout: Sequence[NDArray[np.int64]]
     blocks: list[Block]
@@ -104,6 +113,16 @@ class _LocalWorkers:
         sums = self.each(partial(_summed, channel, self.plan.mechanism.exact), *parts)
         self.bad += sum(bad for _, bad in sums)
         return sum(total for total, _ in sums)
+
+    def collect_rows(self, board: Billboard) -> Integers:
+        """Let every task do a round's work; return their messages as they leave for another machine."""
+        channel = self.plan.algorithm.channel(board)
+        sent = self._send(partial(_collect, self.plan, channel.dim, board), np.full(len(self.home), True))
+        rows = np.zeros((len(self.home), channel.dim), dtype=np.int64)
+        for index, (messages, _) in zip(self.layout, sent, strict=True):
+            self.bad += int((~finite_rows(messages)).sum())
+            rows[index] = channel.rows(messages)
+        return rows
 
     def rejected(self) -> int:
         return self.bad
@@ -143,11 +162,17 @@ class _LocalWorkers:
         self.own = [True] * len(self.layout)
 
 
-def _on_features(plan: Plan, network: Network, tasks: Tasks) -> tuple[Plan, Tasks]:
+def _at_most(block: int | None, layout: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+    if block is None:
+        return layout
+    return [index[start : start + block] for index in layout for start in range(0, len(index), block)]
+
+
+def _on_features(plan: Plan, network: Network, tasks: Tasks, together: int | None) -> tuple[Plan, Tasks]:
     """Let a network's frozen body make features of all rows, once; the plan is then for what is left."""
     from cloister.learners.network.features import keep_features
 
-    rest, rows = keep_features(network, tasks)
+    rest, rows = keep_features(network, tasks, together=together)
     return (plan if rows is tasks else replace(plan, algorithm=plan.algorithm.with_network(rest))), rows
 
 

@@ -9,7 +9,7 @@ The denominators are public constants. The number of tasks that really took part
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
@@ -30,6 +30,7 @@ __all__ = [
     "OnePass",
     "Poisson",
     "Sampling",
+    "may_take_part",
     "passes_of",
 ]
 
@@ -345,6 +346,19 @@ def passes_of(sampling: Sampling, rounds: int) -> int:
     if isinstance(sampling, Epochs) and sampling.slots(rounds):
         return sampling.passes if rounds else 0
     return rounds
+
+
+def may_take_part(sampling: Sampling, rounds: int, taken: Sequence[int]) -> bool:
+    """Say whether a task may take part in these rounds, by what its price was made for.
+
+    Examples
+    --------
+    >>> [may_take_part(sampling, 20, [3, 8]) for sampling in (OnePass(), Epochs(4), Epochs(5), Poisson(0.1))]
+    [False, True, False, True]
+    """
+    if isinstance(sampling, Epochs):
+        return len({t % sampling.slots(rounds) for t in taken}) <= 1
+    return len(taken) <= passes_of(sampling, rounds)
 
 
 def _below(coins: Coins, n_tasks: int, rate: float, t: int) -> npt.NDArray[np.bool_]:

@@ -1,0 +1,274 @@
+"""`Asked`: an engine whose tasks are other parties' nodes; it asks each for one bounded message a round."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from cloister.arrays import Integers, States, Words
+from cloister.board.billboard import Billboard, synced_every
+from cloister.board.signatures import Operator, SignedRoster
+from cloister.channel import Channel
+from cloister.doubts import Doubt
+from cloister.engines.cluster.engine import check_whole
+from cloister.engines.node.wire import Ask, Reply, Request, Say, SignedRecord
+from cloister.engines.workers import AnyTasks, Coins, GridRows, SavedState, Workers
+from cloister.errors import InputError, PlanError
+from cloister.plan import Plan
+from cloister.privacy.candidates import Sampler, on_processor
+from cloister.privacy.randomness import SeededRandomness
+from cloister.roster import Roster
+
+__all__ = ["Asked", "AskedWorkers", "Link"]
+
+#: Records of at most so many bytes are sent at once, but one always is.
+MOST_BYTES = 1 << 23
+
+
+class Link(Protocol):
+    """The way to the nodes: a transport, which knows who sent what and understands nothing of it."""
+
+    def ask(self, requests: Mapping[str, bytes], deadline: float) -> Iterable[tuple[str, bytes]]:
+        """Send each named node its request; yield (name, reply) as replies come.
+
+        Parameters
+        ----------
+        requests : mapping of str to bytes
+            What each node is asked, by its task's name on the roster, as text.
+        deadline : float
+            Seconds from now until which replies are waited for. Then, or when all have replied, it ends.
+
+        The name that is yielded is the one that the transport has authenticated. It may yield garbage, the
+        same twice, and names that were not asked: the engine checks everything, and stops when it has all.
+        """
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Nodes of other parties, who keep rows, seeds, states and models, and answer over a link.
+
+    Parameters
+    ----------
+    link : Link
+        The way to the nodes.
+    operator : Operator
+        Signs the roster and every record of the board; gives the run its name.
+    deadline : float
+        Seconds that every round waits for messages: public, and the same whoever is late.
+    codebook : str
+        SHA-256 of the codebook by which nodes make rows of tables; empty where plans take rows as they are.
+    log : callable, optional
+        Takes a sentence about every message that does not count. Private: for the operator alone. By default
+        a warning of the logger ``cloister.asked``.
+
+    Privacy
+    -------
+    Every message is checked exactly (whole numbers, their number, their norm on the grid), and lifted and
+    summed here. One that is malformed, of another round or board, from a node that was not asked, given twice
+    and differently, or not there in time counts as zero; noise and price stay as they are. Where tasks are
+    sampled independently, all are asked in all rounds: nodes draw their own coins, and say zeros without one.
+
+    Examples
+    --------
+    ``run(plan, Roster(["Elm", "Oak"]), engine=Asked(link, Operator.load("operator.key", "exam-2026")))``
+    """
+
+    link: Link
+    operator: Operator
+    deadline: float = 60.0
+    codebook: str = ""
+    log: Callable[[str], None] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.deadline < math.inf:
+            raise PlanError(f"deadline must be seconds, above 0 and finite. Got {self.deadline!r}.")
+
+    @property
+    def remote(self) -> bool:
+        return True
+
+    def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
+        """None: no two tasks are computed on together."""
+        return ()
+
+    def noise_sampler(self) -> Sampler:
+        return on_processor
+
+    @contextmanager
+    def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[Workers]:
+        if not isinstance(tasks, Roster):
+            raise InputError(
+                "Asked is for tasks whose rows are at their nodes. Pass the Roster of their names."
+            )
+        check_whole(plan)
+        _check_plan(plan)
+        signed = self.operator.sign_roster(plan.fingerprint, tasks, self.codebook)
+        log = self.log or logging.getLogger("cloister.asked").warning
+        yield AskedWorkers(plan, signed, self.link, self.operator, self.deadline, log)
+
+
+@dataclass(eq=False)
+class AskedWorkers:
+    """All nodes of a run, on the curator's side: it has their names, the board, and what they say."""
+
+    plan: Plan
+    roster: SignedRoster
+    link: Link
+    operator: Operator
+    deadline: float
+    log: Callable[[str], None]
+    #: How many records each node is known to hold; signatures of the board's; who took part in which round.
+    held: dict[str, int] = field(default_factory=dict, init=False)
+    signatures: list[bytes] = field(default_factory=list, init=False)
+    coins: list[Coins] = field(default_factory=list, init=False)
+    zeros: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.places = {str(name): place for place, name in enumerate(self.roster.roster)}
+
+    def start(self, board: Billboard) -> None:
+        """Nodes start when they are first asked."""
+
+    def listen(self, board: Billboard, coins: Coins) -> None:
+        """Nodes listen when they are next asked: what they missed is sent with the question."""
+        self.coins[board.rounds :] = [coins]
+
+    def collect(self, board: Billboard, coins: Coins) -> GridRows:
+        self.listen(board, coins)
+        asked = [name for name, place in self.places.items() if not len(coins) or coins[place]]
+        channel, t = self.plan.algorithm.channel(board), board.rounds
+        rows: dict[str, Integers] = {}
+        twice: set[str] = set()
+        for name, reply in self._replies(Ask.ROUND, asked, board):
+            row = self._row(name, reply, board, channel)
+            if row is not None and not np.array_equal(rows.setdefault(name, row), row):
+                twice.add(name)
+                self.log(f"Round {t}: node {name!r} gave two answers to one question; neither counts.")
+        said = [name for name in asked if name in rows and name not in twice]
+        for name in set(asked) - set(said):
+            self.zeros += 1
+            self.log(f"Round {t}: node {name!r} counts as zero.")
+        values = np.array([rows[name] for name in said], dtype=np.int64).reshape(len(said), channel.dim)
+        return GridRows(values, [self.places[name] for name in said])
+
+    def finish(self, board: Billboard, folder: Path | None = None) -> States:
+        """Let nodes make their models from the finished board, at home; nothing returns."""
+        names = list(self.places)
+        done = {name for name, reply in self._replies(Ask.FINISH, names, board) if reply.say is Say.DONE}
+        for name in sorted(set(names) - done):
+            self.log(f"Node {name!r} has not said that it has the finished board. Send it a copy.")
+        return {}
+
+    def rejected(self) -> int:
+        return self.zeros
+
+    def save_state(self, folder: Path | None = None) -> SavedState:
+        """States stay with the nodes."""
+        return SavedState({}, self.zeros)
+
+    def restore_state(self, saved: SavedState) -> None:
+        self.zeros = saved.rejected
+
+    def _replies(self, ask: Ask, names: list[str], board: Billboard) -> Iterator[tuple[str, Reply]]:
+        """Ask nodes; yield replies to this question that came in time, from nodes that were asked.
+
+        Who misses records is asked again, with them, when the others have replied, in the time that is left.
+        """
+        until, waiting = time.monotonic() + self.deadline, set(names)
+        while waiting and (left := until - time.monotonic()) > 0:
+            requests = {name: self._request(ask, name, board) for name in sorted(waiting)}
+            open_, behind = set(waiting), set[str]()
+            for name, data in self.link.ask(requests, left):
+                reply = self._read(name, data, waiting, board, late=time.monotonic() > until)
+                if reply is None:
+                    continue
+                if reply.say is Say.BEHIND and self.held.get(name) != reply.records:
+                    self.held[name] = min(reply.records, len(board.records))
+                    behind.add(name)
+                elif reply.say is not Say.REFUSED:
+                    self.held[name] = len(board.records)
+                    yield name, reply
+                open_.discard(name)
+                if not open_:
+                    break
+            waiting = behind
+
+    def _read(self, name: str, data: bytes, asked: set[str], board: Billboard, late: bool) -> Reply | None:
+        """Return a reply to this question; of anything else, tell the operator."""
+        told = f"Round {board.rounds}: "
+        if name not in asked:
+            known = "was not asked" if name in self.places else "is not on the roster"
+            self.log(f"{told}a reply came from {name!r}, which {known}; it is passed over.")
+            return None
+        if late:
+            self.log(f"{told}the reply of node {name!r} came after the deadline.")
+            return None
+        try:
+            reply = Reply.from_bytes(data)
+        except InputError:
+            self.log(f"{told}node {name!r} sent {len(data)} bytes that are no reply.")
+            return None
+        if reply.say is Say.REFUSED:
+            self.log(f"{told}node {name!r} refused; its own log says why.")
+            return reply
+        if (reply.run, reply.round) != (self.roster.run, board.rounds):
+            self.log(f"{told}node {name!r} sent a reply to another question.")
+            return None
+        return reply
+
+    def _row(self, name: str, reply: Reply, board: Billboard, channel: Channel) -> Integers | None:
+        """Return the message of a reply if it is one that the channel allows, made for this board."""
+        told = f"Round {board.rounds}: the message of node {name!r}"
+        if reply.row is None or reply.head != board.head.hex():
+            self.log(f"{told} is for another board.")
+            return None
+        try:
+            channel.check_rows(reply.row[None])
+        except InputError as error:
+            self.log(f"{told} is not allowed. {error}")
+            return None
+        return reply.row
+
+    def _request(self, ask: Ask, name: str, board: Billboard) -> bytes:
+        """Return a question, with the records that a node may not have: as many as fit, one at least."""
+        first = self.held.get(name, 0)
+        records: list[SignedRecord] = []
+        size = 0
+        for number in range(first, len(board.records)):
+            record = board.record_bytes(number)
+            size += len(record)
+            if records and size > MOST_BYTES:
+                break
+            records.append(SignedRecord(record, self._signature(board, number)))
+        coins = None
+        if not self.plan.sampling.independent:
+            place = self.places[name]
+            coins = "".join("1" if row[place] else "0" for row in self.coins)
+        roster = self.roster if first == 0 else None
+        return Request(ask, self.roster.run, board.rounds, first, tuple(records), roster, coins).to_bytes()
+
+    def _signature(self, board: Billboard, number: int) -> bytes:
+        for at in range(len(self.signatures), number + 1):
+            head = self.operator.sign_head(self.roster.fingerprint, at + 1, board.records[at].hash)
+            self.signatures.append(head.signature)
+        return self.signatures[number]
+
+
+def _check_plan(plan: Plan) -> None:
+    """Refuse plans that cannot be asked for as they are priced, before anything is charged."""
+    if plan.sampling.hidden and not plan.sampling.independent:
+        raise PlanError("Sampling that is hidden must be drawn at the nodes, each its own coin. Use Poisson.")
+    rounds = len(plan.rounds)
+    if synced_every(rounds) > 1 and plan.mechanism.begin(plan.schedule, SeededRandomness(0)).rows:
+        raise PlanError(
+            f"Noise that is correlated over rounds is for at most 1000 rounds between nodes. Got {rounds}: "
+            "sums of old rounds would have to be asked for again. Use fewer rounds, or Gaussian()."
+        )

@@ -1,0 +1,254 @@
+"""A node's folder: whose it is, what its owner has approved, and what stays there.
+
+=================== ====================================================================================
+node.toml           the task's name and group, the operator's public key, where the rows come from
+key                 32 random bytes: the task's own seed and coins follow from them; secret
+ledger              what this task has spent over all runs; its owner's own
+log                 what was refused, and why; private
+lock                held while a question is answered
+plans/FINGERPRINT/  a plan that the owner has approved, and the rows as they are for it; private
+runs/NAME/          a run: its roster and board, and the task's state, answers and model; private
+=================== ====================================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import secrets
+import time
+import tomllib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from cloister.board.signatures import public_key
+from cloister.board.storage import (
+    BINARY,
+    append,
+    private_folder,
+    remove_drafts,
+    storage_errors,
+    try_lock,
+    write_private,
+)
+from cloister.engines.trial import try_plan
+from cloister.errors import InputError, StorageError
+from cloister.ledger import Ledger
+from cloister.plan import Plan
+from cloister.privacy.randomness import KEY_BYTES, SystemRandomness
+from cloister.roster import Name, task_name
+from cloister.tasks import Tasks
+
+__all__ = ["Approval", "Home", "Settings"]
+
+_FORMAT = "cloister node 1"
+_APPROVAL = "cloister approval 1"
+#: How long one question waits for another one to be answered.
+PATIENCE = 600.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the owner of a node has written down about it.
+
+    Attributes
+    ----------
+    task : str or int
+        The task's name, as it is on the roster.
+    operator : str
+        The operator's public key, 64 hexadecimal digits.
+    group : str, optional
+        The task's public group, where tasks are in groups.
+    data : str, optional
+        Where rows come from: a file, a database's address, or ``module:function``.
+    query, codebook : str, optional
+        The query for a database; the codebook file by which a table becomes rows.
+    seed : int, optional
+        The seed of the task's local randomness, for tests and papers; by default it follows from the key.
+    """
+
+    task: Name
+    operator: str
+    group: str | None = None
+    data: str | None = None
+    query: str | None = None
+    codebook: str | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "task", task_name(self.task))
+        public_key(self.operator)
+
+
+@dataclass(frozen=True)
+class Approval:
+    """A plan that the owner has agreed to, and the rows as they are for it.
+
+    Attributes
+    ----------
+    folder : Path
+        Where it is kept.
+    codebook : str
+        SHA-256 of the codebook; empty without one.
+    trial : bool
+        Whether boards are accepted whose noise comes from a seed.
+    """
+
+    folder: Path
+    codebook: str
+    trial: bool
+
+    def plan(self, types: Iterable[object] = ()) -> Plan:
+        return Plan.load(self.folder / "plan.toml", types)
+
+    @cached_property
+    def _rows(self) -> bytes:
+        return (self.folder / "rows.npz").read_bytes()
+
+    @cached_property
+    def data(self) -> str:
+        """A digest of the rows. Private."""
+        return hashlib.sha256(self._rows).hexdigest()
+
+    def rows(self, settings: Settings) -> Tasks:
+        """Return the task's rows. Private."""
+        with np.load(io.BytesIO(self._rows), allow_pickle=False) as kept:
+            X, y, weight = (kept[name] for name in ("X", "y", "weight"))
+        tasks = Tasks.from_arrays(X, y, [settings.task] * len(y), weight)
+        return tasks if settings.group is None else tasks.with_groups({settings.task: settings.group})
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folder of a node, for its owner alone."""
+
+    folder: Path
+
+    @classmethod
+    def create(
+        cls, folder: str | os.PathLike[str], settings: Settings, *, epsilon: float, delta: float
+    ) -> Home:
+        """Make a node's folder, with a new key and its own ledger of this budget over all runs."""
+        home = cls(private_folder(Path(folder)))
+        if (home.folder / "node.toml").exists():
+            raise InputError(f"{home.folder} is a node already, and is left as it is. Choose another folder.")
+        write_private(home.folder / "key", secrets.token_bytes(KEY_BYTES))
+        if not (home.folder / "ledger").exists():
+            Ledger.create(home.folder / "ledger", str(settings.task), epsilon=epsilon, delta=delta)
+        os.chmod(home.folder / "ledger", 0o600)
+        document = {"format": _FORMAT} | {k: v for k, v in asdict(settings).items() if v is not None}
+        write_private(home.folder / "node.toml", tomli_w.dumps(document).encode())
+        return home
+
+    @cached_property
+    def settings(self) -> Settings:
+        path = self.folder / "node.toml"
+        if not path.exists():
+            raise InputError(f"{self.folder} is no node: it has no node.toml. Type cloister node init.")
+        document = _document(path, _FORMAT)
+        try:
+            return Settings(**document)
+        except TypeError:
+            raise InputError(
+                f"{path} must have the lines that cloister node init wrote. Restore it."
+            ) from None
+
+    @cached_property
+    def source(self) -> SystemRandomness:
+        """Where the task's own randomness comes from. Secret."""
+        return SystemRandomness((self.folder / "key").read_bytes())
+
+    @property
+    def ledger(self) -> Ledger:
+        found: Ledger = Ledger.open(self.folder / "ledger")
+        return found
+
+    def approve(self, plan: Plan, rows: Tasks, codebook: str = "", trial: bool = False) -> Approval:
+        """Note that the owner agrees to take part in runs of a plan, with these rows.
+
+        Rows are kept as they are now, so that a run is answered from the same rows from its first round to
+        its last; a plan is approved anew, with other rows, when none of its runs is unfinished.
+
+        Parameters
+        ----------
+        plan : Plan
+            What the owner has read and agreed to.
+        rows : Tasks
+            This task's rows, and no other's.
+        codebook : str
+            SHA-256 of the codebook that made them; empty without one.
+        trial : bool
+            Accept boards whose noise comes from a seed: nothing is promised there.
+        """
+        if list(rows.ids) != [self.settings.task]:
+            raise InputError(f"Rows must be of task {self.settings.task!r} alone. Got {len(rows)} task(s).")
+        try_plan(plan, rows)
+        if plan.algorithm.rows is not None:
+            plan.algorithm.rows.check_labels(rows.X, rows.y)
+        buffer = io.BytesIO()
+        np.savez(buffer, X=rows.X, y=rows.y, weight=rows.weight)
+        home = private_folder(private_folder(self.folder / "plans") / plan.fingerprint)
+        with self.locked():
+            remove_drafts(home)
+            write_private(home / "plan.toml", plan.to_toml().encode())
+            write_private(home / "rows.npz", buffer.getvalue())
+            told = {"format": _APPROVAL, "codebook": codebook, "trial": trial}
+            write_private(home / "approval.toml", tomli_w.dumps(told).encode())
+        return Approval(home, codebook, trial)
+
+    def approval(self, fingerprint: str) -> Approval:
+        """Return what the owner has approved; refuse a plan that is not among it."""
+        home = self.folder / "plans" / fingerprint
+        if not fingerprint.isalnum() or not (home / "approval.toml").exists():
+            raise InputError("The owner of this node has not approved the plan. Type cloister node approve.")
+        document = _document(home / "approval.toml", _APPROVAL)
+        return Approval(home, str(document["codebook"]), document["trial"] is True)
+
+    def run_folder(self, run: str) -> Path:
+        return private_folder(private_folder(self.folder / "runs") / run)
+
+    def log(self, sentence: str) -> None:
+        """Add a line to the private log; a log that cannot be written stops nothing."""
+        line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {' '.join(sentence.split())}\n"
+        try:
+            file = os.open(self.folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | BINARY, 0o600)
+            try:
+                append(file, line.encode(errors="replace"))
+            finally:
+                os.close(file)
+        except OSError:
+            pass
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes of this node waiting meanwhile."""
+        with storage_errors(self.folder / "lock", "then try again"):
+            file = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | BINARY, 0o600)
+        try:
+            until = time.monotonic() + PATIENCE
+            while not try_lock(file):
+                if time.monotonic() > until:
+                    raise StorageError(f"{self.folder} is in use by another process. Wait for it, or end it.")
+                time.sleep(0.02)
+            yield
+        finally:
+            os.close(file)
+
+
+def _document(path: Path, form: str) -> dict[str, Any]:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise InputError(f"{path} cannot be read as TOML. Restore it.") from None
+    if document.pop("format", None) != form:
+        raise InputError(f"{path} must begin with format = {form!r}. Use the version that wrote it.")
+    return document
