@@ -7,7 +7,7 @@ board (or its roster) since the last sync some bytes never arrive.
 
     python tests/faults/killing.py WORK KIND {seeded,secure} {points,times} RUNS
 
-where KIND is one of engine, stream, sums, arrivals, network, cli.
+where KIND is one of engine, stream, sums, arrivals, network, cli, nodes, node.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import random
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -33,10 +34,12 @@ import cloister.board.record_store
 import cloister.engines.checkpoints
 from cloister import Billboard, Ledger, Plan, Tasks, run
 from cloister.algorithms import FTMRL, MeanRegularized
+from cloister.board.signatures import Operator
 from cloister.board.storage import write_file
 from cloister.cli import app
-from cloister.engines import TaskStream
+from cloister.engines import Asked, TaskStream
 from cloister.engines.local import Local
+from cloister.engines.node import Home, InProcess, Node, Settings
 from cloister.engines.workers import Engine
 from cloister.errors import InputError
 from cloister.learners import Convex, ExactSolver, LeastSquares
@@ -289,6 +292,97 @@ class CommandRun:
         )
 
 
+class NodesRun(EngineRun):
+    """A curator and its nodes, which are killed together."""
+
+    run = "exam"
+
+    def __init__(self, seed: int | None) -> None:
+        super().__init__(seed)
+        self.tasks = self.tasks.select(range(2))
+        algorithm = replace(self.plan.algorithm, rounds=3)
+        self.plan = Plan(algorithm, n_tasks=2, delta=1e-2).calibrate(1.0)
+        self.operator = Operator(self.run, bytes(32))
+        self.names = {"board", "plan.toml"}
+
+    def prepare(self, work: Path) -> None:
+        Ledger.create(work / "ledger", "tasks", epsilon=3.0, delta=1e-2)
+        for name in self.tasks.ids.tolist():
+            settings = Settings(name, self.operator.public.hex(), seed=5)
+            home = Home.create(work / "nodes" / str(name), settings, epsilon=3.0, delta=1e-2)
+            home.approve(self.plan, self.tasks.only(name), trial=True)
+
+    def nodes(self, work: Path) -> dict[str, Node]:
+        return {str(name): Node(work / "nodes" / str(name)) for name in self.tasks.ids.tolist()}
+
+    def go(self, work: Path) -> None:
+        if (work / "run" / "board").exists() and not (work / "run" / "secret").exists():
+            return  # it is complete
+        run(
+            self.plan,
+            self.tasks.roster,
+            random_state=self.seed,
+            ledger=Ledger.open(work / "ledger"),
+            journal=work / "run",
+            engine=Asked(InProcess(self.nodes(work)), self.operator, log=print),
+        )
+
+    def models(self, work: Path) -> bytes:
+        return b"".join(node.model(self.run)["coef"].tobytes() for node in self.nodes(work).values())
+
+    def strays(self, work: Path) -> set[str]:
+        wrong = {path.name for path in (work / "run").iterdir()} ^ self.names
+        for name, node in self.nodes(work).items():
+            wrong |= {
+                path.name for path in (work / "nodes" / name / "runs" / self.run).iterdir()
+            } ^ NODE_FILES
+            wrong |= {f"charges of {name}" for _ in node.home.ledger.history[1:]}
+        return wrong
+
+
+class NodeRun(NodesRun):
+    """One node, killed while it answers; who asks lives on, and asks the same again."""
+
+    def __init__(self, seed: int | None) -> None:
+        super().__init__(seed)
+        self.requests: list[bytes] = []
+        with tempfile.TemporaryDirectory() as folder:
+            super().prepare(Path(folder))
+            nodes, job = self.nodes(Path(folder)), self
+
+            class Listening(InProcess):
+                def ask(self, requests, deadline):
+                    job.requests += [requests["0"]]
+                    return super().ask(requests, deadline)
+
+            engine = Asked(Listening(nodes), self.operator, log=print)
+            run(self.plan, self.tasks.roster, random_state=SEED, engine=engine)
+
+    def prepare(self, work: Path) -> None:
+        home = Home.create(work, Settings(0, self.operator.public.hex(), seed=5), epsilon=3.0, delta=1e-2)
+        home.approve(self.plan, self.tasks.only(0), trial=True)
+        (work / "heard").mkdir()
+
+    def go(self, work: Path) -> None:
+        for number, request in enumerate(self.requests):
+            if not (work / "heard" / str(number)).exists():
+                write_file(work / "heard" / str(number), Node(work).answer(request))
+
+    def folder(self, work: Path) -> Path:
+        return work / "runs" / self.run
+
+    def models(self, work: Path) -> bytes:
+        heard = b"".join((work / "heard" / str(number)).read_bytes() for number in range(len(self.requests)))
+        return heard + Node(work).model(self.run)["coef"].tobytes()
+
+    def strays(self, work: Path) -> set[str]:
+        log = {"log"} if (work / "log").exists() else set()
+        return log | {path.name for path in (work / "runs" / self.run).iterdir()} ^ NODE_FILES
+
+
+NODE_FILES = {"board", "signatures", "roster.json", "data", "charged", "model.npz"}
+
+
 def child(action: Callable[[], object], kill_after: float | None = None) -> int:
     """Run an action in a child; return its exit code, or minus the signal that ended it."""
     sys.stdout.flush()
@@ -398,6 +492,8 @@ def main() -> None:
         "arrivals": ArrivalsRun,
         "network": NetworkRun,
         "cli": CommandRun,
+        "nodes": NodesRun,
+        "node": NodeRun,
     }
     job = kinds[kind](SEED if noise == "seeded" else None)
     first, listing = work / "first", work / "points.json"

@@ -40,6 +40,12 @@ def test_the_engine_goes_on_from_any_point(kind, noise, tmp_path):
     assert found["kills"] >= found["runs"] == 6
 
 
+@pytest.mark.parametrize("kind", ["nodes", "node"])
+def test_nodes_go_on_from_any_point(kind, tmp_path):
+    found = kill_runs(tmp_path, kind, "seeded", "points", 6)
+    assert found["kills"] >= found["runs"] == 6
+
+
 @pytest.mark.slow
 def test_a_network_goes_on_from_any_point(tmp_path):
     pytest.importorskip("torch")
@@ -65,6 +71,8 @@ def test_the_command_goes_on_from_any_point(tmp_path):
         ("engine", "secure"),
         ("network", "secure"),
         ("cli", "secure"),
+        ("nodes", "seeded"),
+        ("node", "seeded"),
     ],
 )
 def test_every_point(kind, noise, tmp_path):

@@ -31,6 +31,8 @@ __all__ = ["Asked", "AskedWorkers", "Link"]
 
 #: Records of at most so many bytes are sent at once, but one always is.
 MOST_BYTES = 1 << 23
+#: No reply has more bytes than this beside its message.
+REPLY_HEAD = 1 << 12
 
 
 class Link(Protocol):
@@ -132,6 +134,7 @@ class AskedWorkers:
     zeros: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
+        self.longest = 8 * self.plan.widest + REPLY_HEAD
         self.places = {str(name): place for place, name in enumerate(self.roster.roster)}
 
     def start(self, board: Billboard) -> None:
@@ -212,7 +215,7 @@ class AskedWorkers:
             self.log(f"{told}the reply of node {name!r} came after the deadline.")
             return None
         try:
-            reply = Reply.from_bytes(data)
+            reply = Reply.from_bytes(data[: self.longest + 1])
         except InputError:
             self.log(f"{told}node {name!r} sent {len(data)} bytes that are no reply.")
             return None

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from cloister.board.signatures import public_key
+from cloister.board.signatures import SignedRoster, public_key
 from cloister.board.storage import (
     BINARY,
     append,
@@ -101,11 +101,14 @@ class Approval:
         SHA-256 of the codebook; empty without one.
     trial : bool
         Whether boards are accepted whose noise comes from a seed.
+    version : int
+        When it was written: another one is of other rows.
     """
 
     folder: Path
     codebook: str
     trial: bool
+    version: int
 
     def plan(self, types: Iterable[object] = ()) -> Plan:
         return Plan.load(self.folder / "plan.toml", types)
@@ -195,7 +198,8 @@ class Home:
         if plan.algorithm.rows is not None:
             plan.algorithm.rows.check_labels(rows.X, rows.y)
         buffer = io.BytesIO()
-        np.savez(buffer, X=rows.X, y=rows.y, weight=rows.weight)
+        np.savez(buffer, allow_pickle=False, X=rows.X, y=rows.y, weight=rows.weight)
+        self._refuse_other_rows(plan.fingerprint, hashlib.sha256(buffer.getvalue()).hexdigest())
         home = private_folder(private_folder(self.folder / "plans") / plan.fingerprint)
         with self.locked():
             remove_drafts(home)
@@ -203,7 +207,18 @@ class Home:
             write_private(home / "rows.npz", buffer.getvalue())
             told = {"format": _APPROVAL, "codebook": codebook, "trial": trial}
             write_private(home / "approval.toml", tomli_w.dumps(told).encode())
-        return Approval(home, codebook, trial)
+        return self.approval(plan.fingerprint)
+
+    def _refuse_other_rows(self, fingerprint: str, data: str) -> None:
+        """Refuse rows that differ from those by which an unfinished run of the plan was answered so far."""
+        for path in (self.folder / "runs").glob("*/roster.json"):
+            roster, run = SignedRoster.from_bytes(path.read_bytes()), path.parent
+            unfinished = not (run / "model.npz").exists()
+            if roster.plan == fingerprint and unfinished and (run / "data").read_text("ascii") != data:
+                raise InputError(
+                    f"Run {roster.run!r} of this plan was begun with other rows, and is unfinished. Bring "
+                    "those rows back, or wait for its end."
+                )
 
     def approval(self, fingerprint: str) -> Approval:
         """Return what the owner has approved; refuse a plan that is not among it."""
@@ -211,10 +226,8 @@ class Home:
         if not fingerprint.isalnum() or not (home / "approval.toml").exists():
             raise InputError("The owner of this node has not approved the plan. Type cloister node approve.")
         document = _document(home / "approval.toml", _APPROVAL)
-        return Approval(home, str(document["codebook"]), document["trial"] is True)
-
-    def run_folder(self, run: str) -> Path:
-        return private_folder(private_folder(self.folder / "runs") / run)
+        version = (home / "approval.toml").stat().st_mtime_ns
+        return Approval(home, str(document["codebook"]), document["trial"] is True, version)
 
     def log(self, sentence: str) -> None:
         """Add a line to the private log; a log that cannot be written stops nothing."""

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 
-from cloister.board.signatures import SignedHead, SignedRoster, public_key
-from cloister.board.storage import remove_drafts, write_private
+from cloister.arrays import States
+from cloister.board.billboard import Billboard
+from cloister.board.signatures import SignedHead, SignedRoster, check_run_name, public_key
+from cloister.board.storage import private_folder, remove_drafts, write_private
 from cloister.engines.checkpoints import KeptStates
 from cloister.engines.curator import bill_of, charge
 from cloister.engines.node.home import Approval, Home
 from cloister.engines.node.kept_board import KeptBoard
 from cloister.engines.node.wire import REFUSAL, Ask, Reply, Request, Say
 from cloister.engines.node.work import Work
-from cloister.engines.workers import group_positions
+from cloister.engines.workers import check_groups
 from cloister.errors import BillboardError, InputError, SignatureError
 from cloister.plan import Plan
 from cloister.privacy.sampling import may_take_part
@@ -47,7 +48,7 @@ class Node:
     def __init__(self, folder: str | os.PathLike[str], types: Iterable[object] = ()) -> None:
         self.home = Home(Path(folder))
         self.types = tuple(types)
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, tuple[Approval, Plan]] = {}
 
     def answer(self, request: bytes) -> bytes:
         """Answer one question of a curator; never raises, and tells no reason."""
@@ -60,112 +61,131 @@ class Node:
 
     def signed_head(self, run: str, records: int | None = None) -> SignedHead:
         """Return the head of a run's board after so many records, as the operator has signed it. Public."""
-        folder = self.home.folder / "runs" / run
-        if not (folder / "roster.json").exists():
-            raise InputError(f"There is no run {run!r} here. See the folders in {folder.parent}.")
-        roster = SignedRoster.from_bytes((folder / "roster.json").read_bytes())
-        return KeptBoard(folder, roster, public_key(self.home.settings.operator)).signed_head(records)
+        return self._kept(self._known_roster(run), run).signed_head(records)
+
+    def board(self, run: str) -> Billboard:
+        """Return the public board of a run, as far as it is here."""
+        board = self._kept(self._known_roster(run), run).board
+        if board is None:
+            raise InputError(f"No record of run {run!r} is here yet. Ask the operator.")
+        return board
+
+    def model(self, run: str) -> States:
+        """Return this task's own model of a finished run. Private."""
+        path = self._folder(run) / "model.npz"
+        if not path.exists():
+            raise InputError(f"There is no model of run {run!r} here yet. See the node's log.")
+        with np.load(path, allow_pickle=False) as kept:
+            return dict(kept)
 
     def _answer(self, request: Request) -> Reply:
-        folder = self.home.run_folder(request.run)
-        remove_drafts(folder)
-        roster = self._roster(folder, request)
-        if roster is None:  # records after the first were sent to who does not have that
+        signed, folder = self._roster(request), self._folder(request.run)
+        if signed is None:
             return Reply(Say.BEHIND, request.run, request.round, "", 0)
-        approval = self.home.approval(roster.plan)
-        plan = self._plan(roster.plan, approval)
-        self._check_roster(roster, approval, plan)
-        kept = KeptBoard(folder, roster, public_key(self.home.settings.operator))
-        if request.first > len(kept):
-            return self._reply(Say.BEHIND, request, kept)
-        fresh = not len(kept)
-        if fresh and request.records:
-            self._check_start(plan, request, approval)
-        kept.extend(request.first, request.records, plan)
-        board = kept.board
+        approval, plan = self._approved(signed.plan)
+        self._check_roster(signed, approval, plan)
         if (folder / "forked.json").exists():
             raise SignatureError("This board is forked, as forked.json proves. Nothing is answered any more.")
+        if folder.exists():
+            remove_drafts(folder)
+        kept = self._kept(signed, request.run)
+        if request.first > len(kept):
+            return _reply(Say.BEHIND, request, kept)
+        if not len(kept) and request.records:
+            self._begin(folder, signed, request, approval, plan)
+        kept.extend(request.first, request.records, plan)
+        board = kept.board
         if request.ask is Ask.HEAD:
-            return self._reply(Say.DONE, request, kept)
+            return _reply(Say.DONE, request, kept)
         if board is None or board.rounds < request.round:
-            return self._reply(Say.BEHIND, request, kept)
+            return _reply(Say.BEHIND, request, kept)
         if board.rounds > request.round:
             raise BillboardError(f"Round {request.round} is over: {board.rounds} releases are posted.")
-        begun = self._begin(folder, approval)
-        work = self._work(folder, plan, approval, request)
+        if (folder / "data").read_text(encoding="ascii") != approval.data:
+            raise InputError("The rows of this plan were changed since the run began. Bring them back.")
         if request.ask is Ask.FINISH:
-            if not board.complete:
-                raise BillboardError("A model is made from a finished board, and this one is not.")
-            self._finish(folder, work, kept)
-            return self._reply(Say.DONE, request, kept)
+            self._finish(folder, kept, lambda: self._work(folder, plan, approval, request))
+            return _reply(Say.DONE, request, kept)
         if board.complete:
             raise BillboardError("All rounds of this run are over.")
-        if not begun:
-            charge(self.home.ledger, bill_of(plan, board), f"{roster.run} {roster.fingerprint}")
-            write_private(folder / "charged", roster.fingerprint.encode())
+        work = self._work(folder, plan, approval, request)
+        self._charge(folder, signed, plan, board)
         row = work.message(board)
         return Reply(Say.MESSAGE, request.run, request.round, board.head.hex(), len(kept), row)
 
-    def _reply(self, say: Say, request: Request, kept: KeptBoard) -> Reply:
-        head = "" if kept.board is None else kept.board.head.hex()
-        return Reply(say, request.run, request.round, head, len(kept))
+    def _folder(self, run: str) -> Path:
+        return self.home.folder / "runs" / check_run_name(run)
 
-    def _roster(self, folder: Path, request: Request) -> SignedRoster | None:
-        """Return the run's roster; the first that is signed is kept, and another one is refused."""
-        path, sent = folder / "roster.json", request.roster
-        if sent is not None:
-            sent.verify(public_key(self.home.settings.operator))
-        if path.exists():
-            known = SignedRoster.from_bytes(path.read_bytes())
-            if sent is not None and sent != known:
-                raise SignatureError("The operator has signed two rosters of this run. Ask the other owners.")
+    def _known_roster(self, run: str) -> SignedRoster:
+        path = self._folder(run) / "roster.json"
+        if not path.exists():
+            raise InputError(f"There is no run {run!r} here. See the folders in {path.parent.parent}.")
+        return SignedRoster.from_bytes(path.read_bytes())
+
+    def _kept(self, roster: SignedRoster, run: str) -> KeptBoard:
+        return KeptBoard(self._folder(run), roster, public_key(self.home.settings.operator))
+
+    def _roster(self, request: Request) -> SignedRoster | None:
+        """Return the run's roster, the one that was kept or one that is sent, signed; refuse a second one."""
+        sent, known = request.roster, None
+        if (self._folder(request.run) / "roster.json").exists():
+            known = self._known_roster(request.run)
+        if sent is None:
             return known
-        if sent is not None:
-            if sent.run != request.run:
-                raise InputError("The roster is of another run than the question.")
-            write_private(path, sent.to_bytes())
+        sent.verify(public_key(self.home.settings.operator))
+        if sent.run != request.run:
+            raise InputError("The roster is of another run than the question.")
+        if known is not None and sent != known:
+            raise SignatureError("The operator has signed two rosters of this run. Ask the other owners.")
         return sent
 
-    def _plan(self, fingerprint: str, approval: Approval) -> Plan:
-        if fingerprint not in self._plans:
+    def _approved(self, fingerprint: str) -> tuple[Approval, Plan]:
+        """Return what the owner has approved, read again only when it was approved anew."""
+        approval = self.home.approval(fingerprint)
+        known = self._plans.get(fingerprint)
+        if known is None or known[0] != approval:
             plan = approval.plan(self.types)
             if plan.fingerprint != fingerprint:
                 raise InputError(f"{approval.folder} holds another plan than was approved. Approve it anew.")
-            self._plans[fingerprint] = plan
-        return self._plans[fingerprint]
+            self._plans[fingerprint] = known = approval, plan
+        return known
 
-    def _check_roster(self, roster: SignedRoster, approval: Approval, plan: Plan) -> None:
+    def _check_roster(self, signed: SignedRoster, approval: Approval, plan: Plan) -> None:
         """Refuse a run in which this task is not as its owner knows it."""
-        settings = self.home.settings
-        at = roster.roster.position(settings.task)
-        if len(roster.roster) != plan.n_tasks:
-            raise InputError(f"The plan is for {plan.n_tasks} tasks. The roster lists {len(roster.roster)}.")
-        group = None if roster.roster.groups is None else str(roster.roster.groups[at])
+        settings, roster = self.home.settings, signed.roster
+        at = roster.position(settings.task)
+        if len(roster) != plan.n_tasks:
+            raise InputError(f"The plan is for {plan.n_tasks} tasks. The roster lists {len(roster)}.")
+        check_groups(plan, roster)
+        group = None if roster.groups is None else str(roster.groups[at])
         if group != settings.group:
             raise InputError(f"The roster has this task in group {group!r}, and not in {settings.group!r}.")
-        group_positions(plan, roster.roster)
-        if roster.codebook != approval.codebook:
+        if signed.codebook != approval.codebook:
             raise InputError("The run is for another codebook than the one that was approved.")
 
-    def _check_start(self, plan: Plan, request: Request, approval: Approval) -> None:
-        """Refuse a board that promises less than the plan did when it was approved."""
-        from cloister.board.billboard import Billboard
-
-        board = Billboard.from_bytes(request.records[0].record)
+    def _begin(
+        self, folder: Path, signed: SignedRoster, request: Request, approval: Approval, plan: Plan
+    ) -> None:
+        """Refuse a board that promises less than its plan; then tie the run to its roster and these rows."""
+        first = request.records[0]
+        operator = public_key(self.home.settings.operator)
+        board = Billboard.from_bytes(first.record)
+        SignedHead(signed.run, signed.fingerprint, 1, board.head, first.signature).verify(operator)
         if board.plan != plan.fingerprint:
             raise BillboardError("The board is of another plan than its roster.")
         less = [doubt for doubt in plan.guarantee_on(board).doubts if doubt not in plan.guarantee.doubts]
         if less and not approval.trial:
             raise BillboardError(f"The board promises less than its plan: {less[0]}.")
+        private_folder(folder.parent)
+        private_folder(folder)
+        write_private(folder / "data", approval.data.encode())
+        write_private(folder / "roster.json", signed.to_bytes())
 
-    def _begin(self, folder: Path, approval: Approval) -> bool:
-        """Tie a run to the rows that it began with; say whether it was charged before."""
-        path = folder / "data"
-        if not path.exists():
-            write_private(path, approval.data.encode())
-        elif path.read_text(encoding="ascii") != approval.data:
-            raise InputError("The rows of this plan were changed since the run began. Bring them back.")
-        return (folder / "charged").exists()
+    def _charge(self, folder: Path, signed: SignedRoster, plan: Plan, board: Billboard) -> None:
+        """Charge the node's own ledger for the whole run, once, before its first message."""
+        if not (folder / "charged").exists():
+            charge(self.home.ledger, bill_of(plan, board), f"{signed.run} {signed.fingerprint}")
+            write_private(folder / "charged", signed.fingerprint.encode())
 
     def _work(self, folder: Path, plan: Plan, approval: Approval, request: Request) -> Work:
         settings, source = self.home.settings, self.home.source
@@ -198,17 +218,22 @@ class Node:
             write_private(path, told.encode())
         return lambda t: told[t] == "1"
 
-    def _finish(self, folder: Path, work: Work, kept: KeptBoard) -> None:
+    def _finish(self, folder: Path, kept: KeptBoard, work: Callable[[], Work]) -> None:
         """Make the model at home; that it fails is told at home."""
-        if (folder / "model.npz").exists():
-            return
-        assert kept.board is not None
-        try:
-            model = work.finish(kept.board)
-        except Exception as error:
-            self.home.log(f"No model could be made: {error}")
-            return
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **model)
-        write_private(folder / "model.npz", buffer.getvalue())
-        write_private(folder / "head.json", json.dumps(kept.signed_head().to_dict(), indent=1).encode())
+        if kept.board is None or not kept.board.complete:
+            raise BillboardError("A model is made from a finished board, and this one is not.")
+        if not (folder / "model.npz").exists():
+            try:
+                model = work().finish(kept.board)
+            except Exception as error:  # on the rows: to refuse would tell others about them
+                self.home.log(f"No model could be made: {error}")
+                return
+            buffer = io.BytesIO()
+            np.savez(buffer, allow_pickle=False, **model)
+            write_private(folder / "model.npz", buffer.getvalue())
+        (folder / "states").unlink(missing_ok=True)
+
+
+def _reply(say: Say, request: Request, kept: KeptBoard) -> Reply:
+    head = "" if kept.board is None else kept.board.head.hex()
+    return Reply(say, request.run, request.round, head, len(kept))

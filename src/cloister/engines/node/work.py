@@ -73,7 +73,7 @@ class Work:
     def _round(self, board: Billboard, found: tuple[int, SavedState] | None) -> tuple[States, Integers]:
         """Return the state after a round, and what is said in it."""
         silence = np.zeros(self.plan.algorithm.channel(board).dim, dtype=np.int64)
-        states: States = {}
+        states: States = {} if found is None else _without_message(found[1].states)
         try:
             with Local(threads=1).workers(self.plan, self.rows, self.seeds) as workers:
                 self._catch_up(workers, board, found)
@@ -97,9 +97,12 @@ class Work:
             workers.start(board.before(0))
             done = 0
         else:
-            kept = {name: array for name, array in found[1].states.items() if name != _SAID}
-            workers.restore_state(SavedState(kept, 0))
+            workers.restore_state(SavedState(_without_message(found[1].states), 0))
             done = found[0] + (_SAID in found[1].states)
         for t in range(done, board.rounds):
             if self.takes_part(t):
                 workers.listen(board.before(t), _HERE)
+
+
+def _without_message(states: States) -> States:
+    return {name: array for name, array in states.items() if name != _SAID}
