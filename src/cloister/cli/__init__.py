@@ -11,6 +11,7 @@ from cloister.cli.account import account
 from cloister.cli.audit import audit
 from cloister.cli.codebook import codebook
 from cloister.cli.demo import demo
+from cloister.cli.deploy import deploy_family
 from cloister.cli.fit import fit
 from cloister.cli.gain import gain
 from cloister.cli.ledger import ledger_family
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 attach(app, codebook, account, audit, fit, verify, summary, show, predict, replay, gain, demo, museum)
 app.add_typer(ledger_family, name="ledger")
+app.add_typer(deploy_family, name="deploy", help="Run a plan between institutions.")
 
 
 def _version(wanted: bool) -> None:

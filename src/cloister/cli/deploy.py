@@ -1,0 +1,178 @@
+"""``cloister deploy``: the operator of a run between institutions sets it up, tries it, and starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cloister.cli.options import Json
+from cloister.cli.shell import attach, emit, positive, say, show_table
+from cloister.errors import InputError
+
+if TYPE_CHECKING:
+    from cloister.deploy.status import Status
+
+__all__ = ["deploy_family"]
+
+_Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The operator's folder.")]
+
+deploy_family = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
+    plan: Annotated[Path, typer.Option(help="The plan, a TOML file.")],
+    address: Annotated[str, typer.Option(help="host:port at which nodes reach this machine.")],
+    run: Annotated[str, typer.Option(help="Name of the run; used once.")],
+    codebook: Annotated[
+        Path | None, typer.Option(help="Codebook by which nodes make rows of tables.")
+    ] = None,
+    deadline: Annotated[float, typer.Option(help="Seconds that every round waits; public.")] = 600.0,
+    link_port: Annotated[int, typer.Option(help="Port of Flower's link, on this machine alone.")] = 8000,
+) -> None:
+    r"""Write an operator's folder: keys, certificates, Flower's app, units, and a runbook.
+
+    What it writes lets nobody in but nodes that you register: Flower's link listens on this machine alone,
+    and nodes reach it through a proxy that passes on what a node needs and nothing else.
+
+    \b
+    For example:
+      cloister deploy init exam --plan plan.toml --address curator.example.org:9443 --run exam-2026
+    """
+    from cloister.deploy.kit import create
+    from cloister.engines.flower.deployment import Settings
+    from cloister.plan import Plan
+
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise InputError(
+            f"--address must be host:port. Got {address!r}. Write, say, curator.example.org:9443."
+        )
+    settings = Settings(run, address, f"0.0.0.0:{port}", link_port, positive("--deadline", deadline))
+    book = None if codebook is None else codebook.read_bytes()
+    made = create(folder, Plan.load(plan), settings, book, trial=True)
+    say(
+        f"Wrote {folder}. Read {folder / 'README.md'}: it says what to do next, and what nodes need.",
+        f"The operator's public key, for the nodes: {made.operator.public.hex()}",
+    )
+
+
+def try_(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")] = Path("trial"),
+    nodes: Annotated[int, typer.Option(help="How many schools take part.", min=2)] = 5,
+    epsilon: Annotated[float, typer.Option(help="Budget of each school.")] = 1.0,
+    json: Json = False,
+) -> None:
+    r"""Try all of it on this machine: link, proxy, curator, and schools of the demo as nodes.
+
+    Real processes, TLS and keys; every school's rows, state and model stay in its own folder. Nothing leaves
+    the machine. A folder that is there already is gone on with.
+
+    \b
+    For example:
+      cloister deploy try
+      cloister deploy try ten-schools --nodes 10
+    """
+    from cloister.deploy.trial import make_trial, run_trial
+    from cloister.engines.flower.deployment import Deployment
+
+    known = (folder / "deploy.toml").exists()
+    made = (
+        Deployment(folder.resolve()) if known else make_trial(folder, nodes, positive("--epsilon", epsilon))
+    )
+    with _live() as view:
+        now = run_trial(made, view)
+    if json:
+        return emit(now.to_dict())
+    _show(now)
+    say(
+        f"Each school has its own model in its own folder, {folder}/nodes/NAME/runs/trial/model.npz.",
+        f"See that the board is whole, and within its plan: cloister verify {made.journal}",
+        apart=True,
+    )
+
+
+def start(folder: _Folder) -> None:
+    """Register the nodes of nodes.toml, start the curator, and stay until the board is complete.
+
+    Link, executor and proxy must run on this machine, as the folder's README says. Whatever dies on the way
+    is started again, and the run goes on from its journal; it is charged once.
+    """
+    from cloister.deploy.curator import curate
+    from cloister.engines.flower.deployment import Deployment
+
+    with _live() as view:
+        now = curate(Deployment(folder.resolve()), view)
+    _show(now)
+
+
+def status(folder: _Folder, json: Json = False) -> None:
+    """Say where a run stands: rounds, spend, and who was heard of. For the operator alone."""
+    import httpx
+
+    from cloister.deploy.status import status as look
+    from cloister.engines.flower.control import Control
+    from cloister.engines.flower.deployment import Deployment
+
+    made = Deployment(folder.resolve())
+    try:
+        with Control.of(made) as control:
+            now = look(made, control)
+    except httpx.HTTPError:
+        now = look(made)
+    if json:
+        return emit(now.to_dict())
+    _show(now)
+
+
+@contextmanager
+def _live() -> Iterator[Callable[[Status], None]]:
+    """Yield what shows a status in place, if a person is watching."""
+    from rich.console import Console
+    from rich.live import Live
+
+    screen = Console(stderr=True, highlight=False)
+    if not screen.is_terminal:
+        yield lambda now: None
+        return
+    with Live(console=screen, transient=True, auto_refresh=False) as live:
+        yield lambda now: live.update(_table(now), refresh=True)
+
+
+def _table(now: Status) -> Any:
+    from rich.table import Table
+
+    title = f"{now.run}: round {now.done} of {now.rounds}; spent epsilon {now.spent:.3g} of {now.budget:.3g}"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for head in ("node", "link", "last answer"):
+        table.add_column(head)
+    for row in _rows(now):
+        table.add_row(*row)
+    return table
+
+
+def _rows(now: Status) -> Iterator[tuple[str, str, str]]:
+    for node in now.nodes:
+        yield node.name, node.link, "none yet" if node.heard is None else f"{node.heard:.0f} s ago"
+
+
+def _show(now: Status) -> None:
+    say(
+        f"Run {now.run}: {now.done} of {now.rounds} rounds are posted; spent epsilon {now.spent:.4g} of "
+        f"{now.budget:.4g}.",
+        *([f"The board's head: {now.head}"] if now.head else []),
+        *(
+            [f"{now.notes} line(s) on messages that did not count are in state/log. Private."]
+            if now.notes
+            else []
+        ),
+    )
+    show_table(["node", "link", "last answer"], _rows(now))
+
+
+try_.__name__ = "try"
+attach(deploy_family, init, try_, start, status)

@@ -1,0 +1,109 @@
+"""``deploy try``: the whole of it on this machine, with schools of the demo as nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from cloister.datasets import load
+from cloister.deploy.curator import curate
+from cloister.deploy.kit import add_node, create
+from cloister.deploy.processes import (
+    Processes,
+    executor_command,
+    free_port,
+    link_command,
+    node_command,
+    proxy_command,
+    settings,
+)
+from cloister.deploy.status import Status
+from cloister.engines.flower.deployment import Deployment, Settings
+from cloister.engines.flower.identity import Identity, Way
+from cloister.engines.node import Home
+from cloister.engines.node import Settings as NodeSettings
+from cloister.errors import InputError
+from cloister.estimators.prior import SharedPriorRegressor
+from cloister.plan import Plan
+from cloister.tasks import Tasks
+
+__all__ = ["join", "make_trial", "run_trial", "start_all"]
+
+
+def make_trial(folder: Path, nodes: int, epsilon: float) -> Deployment:
+    """Write an operator's folder, and beside it in ``nodes`` the folders of so many schools, who agree.
+
+    Parameters
+    ----------
+    folder : Path
+        A new folder.
+    nodes : int
+        How many of the schools of Chem97 take part.
+    epsilon : float
+        The budget of each.
+    """
+    data = load("chem97")
+    schools, counts = np.unique(data.task, return_counts=True)
+    if not 2 <= nodes <= len(schools):
+        raise InputError(f"nodes must be from 2 to {len(schools)}. Got {nodes}. 5 is a good start.")
+    chosen = sorted(schools[np.argsort(-counts, kind="stable")[:nodes]].tolist())
+    plan = SharedPriorRegressor(epsilon=epsilon, bounds=data.codebook).plan(nodes)
+    port = free_port()
+    here = f"127.0.0.1:{port}"
+    deployment = create(folder, plan, Settings("trial", here, here, free_port()), trial=True)
+    for school in chosen:
+        mine = data.task == school
+        columns = {name: column[mine] for name, column in data.X.items()}
+        rows, target = data.codebook.encode(columns), data.codebook.encode_target(data.y[mine])
+        join(deployment, plan, Tasks.from_arrays(rows, target, [school] * len(target)))
+    return deployment
+
+
+def join(
+    deployment: Deployment, plan: Plan, rows: Tasks, seed: int | None = None, trial: bool = False
+) -> Path:
+    """Let a task take part from a folder in ``nodes``: what its owner and the operator do, in one step.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The operator's folder.
+    plan : Plan
+        The plan that the owner agrees to.
+    rows : Tasks
+        The task's rows.
+    seed : int, optional
+        Of the task's local randomness, for tests and papers.
+    trial : bool
+        Whether the owner accepts boards whose noise comes from a seed.
+    """
+    name, told = rows.ids[0].item(), plan.guarantee
+    folder = deployment.folder / "nodes" / str(name)
+    owner = NodeSettings(task=name, operator=deployment.operator.public.hex(), seed=seed)
+    home = Home.create(folder, owner, epsilon=1.001 * told.epsilon, delta=told.delta)
+    home.approve(plan, rows, trial=trial)
+    authority = deployment.folder / "certificates" / "trial-ca.crt"
+    Way(deployment.settings.address, str(authority)).save(folder)
+    add_node(deployment, name, Identity.create(folder).public)
+    return folder
+
+
+def run_trial(deployment: Deployment, view: Callable[[Status], None], every: float = 1.0) -> Status:
+    """Start link, proxy, executor and all nodes on this machine, run the plan, and end them."""
+    with Processes.at(deployment.state / "logs") as processes:
+        start_all(deployment, processes)
+        return curate(deployment, view, every=every)
+
+
+def start_all(deployment: Deployment, processes: Processes) -> None:
+    """Start everything but the curator, which the executor starts when it is asked to."""
+    office = settings(deployment)
+    processes.start("link", link_command(deployment), office)
+    processes.start("proxy", proxy_command(deployment), office)
+    for name in deployment.keys:
+        processes.start(f"node-{name}", node_command(deployment.folder / "nodes" / name), {})
+    processes.wait_for("link", deployment.settings.link)
+    processes.start("executor", executor_command(deployment), office)
+    processes.wait_for("proxy", int(deployment.settings.listen.rpartition(":")[2]))

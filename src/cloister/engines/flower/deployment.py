@@ -1,0 +1,180 @@
+"""The operator's folder of a run between institutions: what is public, what is secret, and what was spent.
+
+=================== ====================================================================================
+deploy.toml         the run's name, addresses, deadline and limits
+plan.toml           the plan, which every owner approves
+nodes.toml          who takes part: names, public groups, public keys
+codebook.toml       how tables become rows; where plans take rows as they are, absent
+certificates/       what the proxy and the link show; ``inner`` ones are for this machine alone
+secrets/            the operator's key, the executor's secret; for the operator alone
+app/                what Flower runs here; nothing in it is secret, and nothing of it runs at a node
+state/              board and journal, ledger, the link's database, private log
+=================== ====================================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from cloister.board.signatures import Operator
+from cloister.board.storage import BINARY, append, private_folder, write_private
+from cloister.engines.asked import Asked
+from cloister.engines.curator import Posted
+from cloister.engines.flower.identity import read_public_key
+from cloister.engines.flower.link import FlowerLink
+from cloister.engines.run import Run, run
+from cloister.errors import InputError
+from cloister.ledger import Ledger
+from cloister.plan import Plan
+from cloister.roster import Roster
+
+__all__ = ["Deployment", "Settings"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What ``deploy.toml`` says.
+
+    Attributes
+    ----------
+    run : str
+        The run's name; used once.
+    address : str
+        ``host:port`` of the proxy, as nodes reach it.
+    listen : str
+        ``host:port`` that the proxy listens on.
+    link : int
+        The port of Flower's link, on this machine alone.
+    deadline : float
+        Seconds that every round waits for messages: public.
+    largest : int
+        Bytes of the largest request that the proxy lets through.
+    rate : float
+        Requests a second that the proxy takes from one node.
+    seed : int, optional
+        The seed of the noise, for tests and papers: nothing is promised then, and nodes must have agreed.
+    """
+
+    run: str
+    address: str
+    listen: str
+    link: int
+    deadline: float = 60.0
+    largest: int = 1 << 20
+    rate: float = 40.0
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """The operator's folder, as ``cloister deploy init`` wrote it."""
+
+    folder: Path
+
+    @cached_property
+    def settings(self) -> Settings:
+        try:
+            return Settings(**_toml(self.folder / "deploy.toml"))
+        except TypeError:
+            raise InputError(
+                f"{self.folder}/deploy.toml must have the lines that cloister deploy init wrote. Restore it."
+            ) from None
+
+    def plan(self, types: Iterable[object] = ()) -> Plan:
+        return Plan.load(self.folder / "plan.toml", types)
+
+    @cached_property
+    def nodes(self) -> list[Mapping[str, Any]]:
+        """Name, key and group of each node, in the order of the file."""
+        found = _toml(self.folder / "nodes.toml").get("node", [])
+        for node in found:
+            read_public_key(str(node.get("key", "")))
+        if len({node["key"] for node in found}) < len(found):
+            raise InputError("Every node must have a key of its own in nodes.toml. Got one twice.")
+        return list(found)
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """Each node's public key, by its task's name."""
+        return {str(node["name"]): str(node["key"]) for node in self.nodes}
+
+    @property
+    def roster(self) -> Roster:
+        groups = [node["group"] for node in self.nodes if "group" in node]
+        return Roster([node["name"] for node in self.nodes], groups or None)
+
+    @property
+    def operator(self) -> Operator:
+        return Operator.load(self.folder / "secrets" / "operator.key", self.settings.run)
+
+    @property
+    def codebook(self) -> str:
+        """SHA-256 of the codebook, by which tables become rows; empty where there is none."""
+        path = self.folder / "codebook.toml"
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+
+    @property
+    def state(self) -> Path:
+        return private_folder(self.folder / "state")
+
+    @property
+    def journal(self) -> Path:
+        return self.state / "journal"
+
+    @property
+    def ledger(self) -> Ledger:
+        found: Ledger = Ledger.open(self.state / "ledger")
+        return found
+
+    def curate(self, grid: Any, types: Iterable[object] = ()) -> Run:
+        """Run the plan over the nodes of a grid of Flower, or go on with it; charged once, by the journal."""
+        link = FlowerLink(grid, self.operator, self.keys, self.log)
+        began = time.time()
+
+        def note(posted: Posted) -> None:
+            self._write("rounds.json", {"done": posted.done, "rounds": posted.total, "began": began})
+            self._write("heard.json", link.heard)
+
+        engine = Asked(link, self.operator, self.settings.deadline, self.codebook, self.log)
+        done = run(
+            self.plan(types),
+            self.roster,
+            random_state=self.settings.seed,
+            engine=engine,
+            journal=self.journal,
+            ledger=self.ledger,
+            progress=note,
+        )
+        self._write("heard.json", link.heard)
+        self._write("finished.json", {"head": done.board.head.hex()})
+        return done
+
+    def log(self, sentence: str) -> None:
+        """Add a line to the operator's private log."""
+        line = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {' '.join(sentence.split())}\n"
+        file = os.open(self.state / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | BINARY, 0o600)
+        try:
+            append(file, line.encode(errors="replace"))
+        finally:
+            os.close(file)
+
+    def _write(self, name: str, document: Mapping[str, Any]) -> None:
+        write_private(self.state / name, json.dumps(document).encode(), synced=False)
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"There is no {path}. Type cloister deploy init FOLDER first.") from None
+    except ValueError as error:
+        raise InputError(f"{path} cannot be read as TOML: {error}. Mend that line.") from None

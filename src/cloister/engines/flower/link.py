@@ -1,0 +1,139 @@
+"""`FlowerLink`: carries the curator's questions to nodes, and their answers back, as messages of Flower."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from cloister.board.signatures import Operator
+from cloister.engines.flower.envelope import open_answer, seal_question
+from cloister.engines.flower.identity import read_public_key
+from cloister.errors import SignatureError
+
+__all__ = ["FlowerLink", "body", "message_body"]
+
+#: Seconds between two looks for answers; and until a node that has not answered is asked the same again.
+POLL, AGAIN = 0.1, 10.0
+#: Under these names the bytes stand in a message.
+_RECORD, _FIELD = "cloister", "bytes"
+
+
+class FlowerLink:
+    """The way to nodes over a grid of Flower.
+
+    A name belongs to a public key, which the operator has registered, and an answer counts for the name whose
+    key has signed it. Who is away is asked when it is back, and who has taken a question along into a crash
+    is asked again: a node gives the same answer twice.
+
+    Parameters
+    ----------
+    grid : flwr.serverapp.Grid
+        What Flower hands to a ServerApp.
+    operator : Operator
+        Signs the questions.
+    keys : mapping of str to str
+        Each task's public key, by its name on the roster.
+    log : callable, optional
+        Takes a sentence about every answer that is passed over. Private. By default a warning of the logger
+        ``cloister.flower``.
+    """
+
+    def __init__(
+        self, grid: Any, operator: Operator, keys: Mapping[str, str], log: Callable[[str], None] | None = None
+    ) -> None:
+        self.grid, self.operator = grid, operator
+        self.keys = {name: read_public_key(text) for name, text in keys.items()}
+        self._names = {" ".join(text.split()): name for name, text in keys.items()}
+        self.log = log or logging.getLogger("cloister.flower").warning
+        #: When each node was last heard of, by the clock. Private: it tells who takes part.
+        self.heard: dict[str, float] = {}
+
+    def ask(self, requests: Mapping[str, bytes], deadline: float) -> Iterator[tuple[str, bytes]]:
+        until = time.monotonic() + deadline
+        sealed = {name: seal_question(self.operator, name, request) for name, request in requests.items()}
+        waiting, sent = set(requests), dict.fromkeys(requests, float("-inf"))
+        asked: dict[str, str] = {}
+        while waiting and time.monotonic() < until:
+            self._push({name: sealed[name] for name in waiting}, sent, asked, until)
+            for name, answer in self._pull(asked):
+                try:
+                    reply = open_answer(self.keys[name], sealed[name], answer)
+                except SignatureError as error:
+                    self.log(f"Node {name!r}: {error}")
+                    sent[name] = float("-inf")  # somebody else was faster: ask again
+                    continue
+                waiting.discard(name)
+                self.heard[name] = time.time()
+                yield name, reply
+            if waiting:
+                time.sleep(POLL)
+
+    def _push(
+        self, sealed: Mapping[str, bytes], sent: dict[str, float], asked: dict[str, str], until: float
+    ) -> None:
+        """Ask those of these nodes that are there, and have not been asked lately."""
+        from flwr.app import Message
+
+        now = time.monotonic()
+        due = [name for name in sealed if now - sent[name] >= AGAIN]
+        if not due:
+            return
+        ids = self._ids()
+        found = sorted(name for name in due if name in ids)
+        ttl = max(until - now, 1.0)
+        messages = [
+            Message(body(sealed[name]), dst_node_id=ids[name], message_type="query", ttl=ttl)
+            for name in found
+        ]
+        for name, number in zip(found, self.grid.push_messages(messages) if messages else (), strict=True):
+            if number:
+                asked[number] = name
+                sent[name] = now
+        for name in set(due) - set(found):
+            sent[name] = now - AGAIN + 1.0  # look for it again in a second
+
+    def _ids(self) -> dict[str, int]:
+        """Return who is there, by the key that was registered."""
+        nodes = {
+            " ".join(node.public_key.decode(errors="replace").split()): node.node_id
+            for node in self.grid.get_nodes()
+        }
+        return {self._names[key]: number for key, number in nodes.items() if key in self._names}
+
+    def _pull(self, asked: dict[str, str]) -> Iterator[tuple[str, bytes]]:
+        """Yield who was asked and what came back; nothing of what a reply says of itself is believed."""
+        if not asked:
+            return
+        for message in self.grid.pull_messages(list(asked)):
+            name = asked.pop(message.metadata.reply_to_message_id, None)
+            if name is None:
+                continue
+            if message.has_error():
+                self.log(f"Node {name!r}: Flower brought an error, {message.error.code}, and no answer.")
+                continue
+            data = message_body(message)
+            if data is None:
+                self.log(f"Node {name!r}: a message came that holds no answer.")
+                continue
+            yield name, data
+
+
+def body(data: bytes) -> Any:
+    """Return the content of a message of Flower that holds these bytes, and nothing else."""
+    from flwr.app import ConfigRecord, RecordDict
+
+    return RecordDict({_RECORD: ConfigRecord({_FIELD: data})})
+
+
+def message_body(message: Any) -> bytes | None:
+    """Return the bytes of a message; None if it is not made as ours are."""
+    from flwr.app import ConfigRecord
+
+    try:
+        record = message.content[_RECORD]
+        data = record[_FIELD] if isinstance(record, ConfigRecord) else None
+    except (KeyError, TypeError, ValueError):
+        return None
+    return data if isinstance(data, bytes) else None

@@ -1,0 +1,190 @@
+"""The one door to Flower's link: lets registered nodes through, to the calls that a node needs.
+
+Flower serves nodes, the operator and its executor on one port. This proxy stands before it with a
+certificate of its own; the link listens on this machine alone. It is started by
+``python -m cloister.engines.flower.proxy FOLDER``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from base64 import b64decode
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from cloister.engines.flower.deployment import Deployment
+from cloister.errors import MissingExtraError
+
+__all__ = ["CALLS", "Rate", "proxy", "serve"]
+
+#: What a node needs. Registering is the operator's, and apps are not handed out: nodes run none.
+CALLS = frozenset(
+    f"/v1/fleet/{call}"
+    for call in (
+        "activate-node",
+        "deactivate-node",
+        "send-node-heartbeat",
+        "pull-messages",
+        "pull-object",
+        "confirm-message-received",
+        "push-messages",
+        "push-object",
+    )
+)
+#: Seconds in which a request must have come in, and its answer.
+_PATIENCE = 30.0
+
+
+class Rate:
+    """At most so many requests a second from each sender, and two seconds' worth at once.
+
+    Examples
+    --------
+    >>> rate = Rate(2.0)
+    >>> [rate.allows("elm", now=0.0) for _ in range(5)]
+    [True, True, True, True, False]
+    >>> rate.allows("oak", now=0.0), rate.allows("elm", now=1.0)
+    (True, True)
+    """
+
+    def __init__(self, a_second: float) -> None:
+        self.a_second, self.burst = a_second, 2 * a_second
+        self._left: dict[str, tuple[float, float]] = {}
+
+    def allows(self, sender: str, now: float) -> bool:
+        left, then = self._left.get(sender, (self.burst, now))
+        left = min(self.burst, left + (now - then) * self.a_second)
+        self._left[sender] = (left - 1 if left >= 1 else left, now)
+        return left >= 1
+
+
+def proxy(
+    link: str, certificate: Path, keys: Iterable[str], largest: int, rate: float, transport: Any = None
+) -> Any:
+    """Return the proxy as an ASGI application.
+
+    Parameters
+    ----------
+    link : str
+        Address of Flower's link, ``https://127.0.0.1:port``.
+    certificate : Path
+        The authority that has signed the link's certificate.
+    keys : iterable of str
+        Public keys of the nodes that are registered.
+    largest : int
+        Bytes of the largest request.
+    rate : float
+        Requests a second from one node.
+    transport : httpx.AsyncBaseTransport, optional
+        In place of a connection to the link, for tests.
+    """
+    import ssl
+
+    import httpx
+    from starlette.applications import Starlette
+    from starlette.responses import Response
+    from starlette.routing import Route
+
+    known = {_flat(key) for key in keys}
+    allowed = Rate(rate)
+    context = ssl.create_default_context(cafile=str(certificate))
+    client = httpx.AsyncClient(base_url=link, verify=context, timeout=_PATIENCE, transport=transport)
+
+    async def forward(request: Any) -> Any:
+        sender = _sender(request.headers)
+        if request.url.path not in CALLS or sender not in known:
+            return Response(status_code=403)
+        if not allowed.allows(sender, time.monotonic()):
+            return Response(status_code=429)
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                data = await _read(request, largest)
+        except TimeoutError:
+            return Response(status_code=408)
+        if data is None:
+            return Response(status_code=413)
+        headers = {k: v for k, v in request.headers.items() if k == "content-type" or k.startswith("flwr-")}
+        try:
+            answer = await client.post(request.url.path, content=data, headers=headers)
+        except httpx.HTTPError:
+            return Response(status_code=502)
+        kind = answer.headers.get("content-type")
+        return Response(answer.content, answer.status_code, media_type=kind)
+
+    @asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        yield
+        await client.aclose()
+
+    return Starlette(routes=[Route("/{path:path}", forward, methods=["POST"])], lifespan=lifespan)
+
+
+def serve(deployment: Deployment, watch: Any = None) -> None:
+    """Serve the proxy of a deployment until the process is ended.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The operator's folder.
+    watch : callable, optional
+        Wraps the application; for tests that look at all traffic.
+    """
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise MissingExtraError("flwr", "flower", "The proxy") from error
+
+    settings, certificates = deployment.settings, deployment.folder / "certificates"
+    app = proxy(
+        f"https://127.0.0.1:{settings.link}",
+        certificates / "inner-ca.crt",
+        deployment.keys.values(),
+        settings.largest,
+        settings.rate,
+    )
+    host, _, port = settings.listen.rpartition(":")
+    uvicorn.run(
+        watch(app) if watch is not None else app,
+        host=host,
+        port=int(port),
+        ssl_certfile=str(certificates / "proxy.crt"),
+        ssl_keyfile=str(certificates / "proxy.key"),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=1000,
+        timeout_keep_alive=30,
+    )
+
+
+async def _read(request: Any, largest: int) -> bytes | None:
+    """Read a request; None as soon as it is, or says that it is, too large."""
+    told = request.headers.get("content-length", "0")
+    if not told.isdigit() or int(told) > largest:
+        return None
+    data = bytearray()
+    async for part in request.stream():
+        data += part
+        if len(data) > largest:
+            return None
+    return bytes(data)
+
+
+def _sender(headers: Mapping[str, str]) -> str:
+    """Return the public key that a request bears; the link checks that its owner has signed it."""
+    try:
+        return _flat(b64decode(headers.get("flwr-public-key", ""), validate=True).decode())
+    except ValueError:
+        return ""
+
+
+def _flat(key: str) -> str:
+    return "".join(key.split())
+
+
+if __name__ == "__main__":
+    serve(Deployment(Path(sys.argv[1])))

@@ -1,0 +1,191 @@
+"""`Resident`: a node that stays, and answers a curator over Flower; nothing is sent to it to run."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cloister.board.storage import write_private
+from cloister.engines.flower.apps import Answering
+from cloister.engines.flower.identity import Way
+from cloister.engines.flower.link import body, message_body
+from cloister.errors import InputError, MissingExtraError
+
+__all__ = ["Resident"]
+
+#: Seconds between two looks for a question: while a run goes on, and else. A run is thought to go on so long.
+BUSY, IDLE, RECENT = 0.2, 1.0, 60.0
+#: Seconds within which the link hears from a node; and the longest question that is read, in bytes.
+HEARTBEAT, LONGEST = 10.0, 1 << 26
+
+
+class Resident:
+    """A node's own process: it asks the link for questions, and answers them from its folder.
+
+    In place of Flower's SuperNode, which fetches an app from its link and runs it: here nothing runs but what
+    the owner of the node has installed, what goes wrong is told at home alone, and no port is open.
+
+    Parameters
+    ----------
+    folder : path
+        A node's folder, with ``link.key`` and ``link.toml``.
+    types : iterable, optional
+        Classes of your own, or the `Module` of a network, that an approved plan names.
+
+    Examples
+    --------
+    ``Resident("elm").serve()``
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], types: Iterable[object] = ()) -> None:
+        self.folder = Path(folder)
+        self.way = Way.load(folder)
+        self.answering = Answering(folder, types)
+        self.log = self.answering.node.home.log
+        self._number = 0
+        self._beat = self._asked = float("-inf")
+
+    def serve(self) -> None:
+        """Answer until the process is ended; a link that is away is looked for again."""
+        while True:
+            try:
+                with self._connected() as link:
+                    while True:
+                        self.step(link)
+                        recent = time.monotonic() - self._asked < RECENT
+                        time.sleep(BUSY if recent else IDLE)
+            except _errors() as error:
+                self._note(away=True)
+                self.log(f"The link is away, or refuses this node: {type(error).__name__}: {error}")
+                time.sleep(IDLE)
+
+    def step(self, link: Any) -> bool:
+        """Say that this node is there, and answer one question if there is any; return whether there was."""
+        from flwr.proto.fleet_pb2 import PullMessagesRequest
+        from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+        from flwr.proto.node_pb2 import Node
+
+        node = Node(node_id=self._number)
+        if time.monotonic() - self._beat > HEARTBEAT / 2:
+            link.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT))
+            self._beat = time.monotonic()
+            self._note(away=False)
+        found = link.PullMessages(PullMessagesRequest(node=node))
+        for proto, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+            self._asked = time.monotonic()
+            self._exchange(link, node, proto, tree)
+        return bool(found.messages_list)
+
+    def _exchange(self, link: Any, node: Any, proto: Any, tree: Any) -> None:
+        """Take one question, answer it, and hand the answer over."""
+        from flwr.app import Message
+        from flwr.app.message import remove_content_from_message
+        from flwr.common.serde import message_to_proto
+        from flwr.proto.fleet_pb2 import PushMessagesRequest
+        from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PushObjectRequest
+        from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+        from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+        number, run = proto.metadata.message_id, proto.metadata.run_id
+        question = inflate_object_from_contents(number, self._objects(link, node, run, tree))
+        question.metadata.__dict__["_message_id"] = number
+        link.ConfirmMessageReceived(
+            ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=number)
+        )
+        answer = Message(body(self.answering.answer(message_body(question) or b"")), reply_to=question)
+        answer.metadata.__dict__["_message_id"] = answer.object_id
+        parts = {key: part.deflate() for key, part in get_all_nested_objects(answer).items()}
+        sent = link.PushMessages(
+            PushMessagesRequest(
+                node=node,
+                messages_list=[message_to_proto(remove_content_from_message(answer))],
+                message_object_trees=[get_object_tree(answer)],
+                clientapp_runtime_list=[0.0],  # how long it took is nobody's business
+            )
+        )
+        for key in sent.objects_to_push:
+            link.PushObject(
+                PushObjectRequest(
+                    node=node,
+                    run_id=run,
+                    session_id=sent.session_id,
+                    object_id=key,
+                    object_content=parts[key],
+                )
+            )
+
+    def _objects(self, link: Any, node: Any, run: int, tree: Any) -> dict[str, bytes]:
+        """Fetch the parts of a message; refuse more of them, or larger ones, than a question has."""
+        from flwr.proto.message_pb2 import PullObjectRequest
+        from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+
+        found: dict[str, bytes] = {}
+        for part in iterate_object_tree(tree):
+            until = time.monotonic() + HEARTBEAT
+            while True:
+                got = link.PullObject(PullObjectRequest(node=node, run_id=run, object_id=part.object_id))
+                if got.object_available or time.monotonic() > until:
+                    break
+                time.sleep(BUSY)
+            found[part.object_id] = got.object_content
+            if len(found) > 16 or sum(map(len, found.values())) > LONGEST:
+                raise InputError("A question came that is larger than any is. It is passed over.")
+        return found
+
+    @contextmanager
+    def _connected(self) -> Iterator[Any]:
+        """Connect, and be known to the link as the node whose key this is."""
+        try:
+            from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+            from flwr.supernode.fleet_http_client import FleetHttpClient
+            from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+        except ImportError as error:
+            raise MissingExtraError("flwr", "flower", "A node's way to its curator") from error
+        key = self.answering.identity.key
+        signs = NodeAuthHttpInterceptor(key, key.public_key())
+        version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
+        trusted = Path(self.way.certificate).read_bytes()
+        with FleetHttpClient.from_server_address(self.way.address, False, trusted, [version, signs]) as link:
+            self._activate(link)
+            yield link
+
+    def _activate(self, link: Any) -> None:
+        """Tell the link that this node is there; after a crash it may still think so, and know the number."""
+        import httpx
+        from flwr.proto.fleet_pb2 import ActivateNodeRequest
+
+        kept = self.folder / "link.number"
+        asks = ActivateNodeRequest(
+            public_key=self.answering.identity.public.encode(), heartbeat_interval=HEARTBEAT
+        )
+        try:
+            self._number = link.ActivateNode(asks).node_id
+            write_private(kept, str(self._number).encode())
+        except httpx.HTTPStatusError:
+            if not kept.exists():
+                raise
+            self._number = int(kept.read_text(encoding="ascii"))
+        self._beat = float("-inf")
+
+    def _note(self, away: bool) -> None:
+        """Leave a sign of life in the folder, for who looks after the node."""
+        told = {"time": time.time(), "pid": os.getpid(), "link": "away" if away else "here"}
+        write_private(self.folder / "alive.json", json.dumps(told).encode(), synced=False)
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """Return what may go wrong on the way, and passes."""
+    import httpx
+
+    return (httpx.HTTPError, OSError, InputError, ValueError, KeyError, RuntimeError)
+
+
+if __name__ == "__main__":
+    import sys
+
+    Resident(sys.argv[1]).serve()

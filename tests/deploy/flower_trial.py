@@ -1,0 +1,44 @@
+"""A small run between nodes, link, proxy and curator, all real processes of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cloister import Plan
+from cloister.algorithms import MeanRegularized
+from cloister.deploy.kit import create
+from cloister.deploy.processes import free_port
+from cloister.deploy.trial import join
+from cloister.engines.flower.deployment import Deployment, Settings
+from cloister.learners import LeastSquares
+from cloister.tasks import Tasks
+
+pytest.importorskip("flwr", reason="needs the extra flower")
+SEED = 7
+
+
+def small_plan(n_tasks: int, rounds: int) -> Plan:
+    return Plan(MeanRegularized(LeastSquares(3), rounds=rounds, steps=2), n_tasks=n_tasks).calibrate(
+        epsilon=2.0
+    )
+
+
+def small_tasks(n_tasks: int) -> Tasks:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-0.5, 0.5, size=(n_tasks, 12, 3))
+    y = np.clip(X.sum(2) + 0.1 * rng.standard_normal((n_tasks, 12)), -1, 1)
+    names = np.repeat([f"school-{k}" for k in range(n_tasks)], 12)
+    return Tasks.from_arrays(X.reshape(-1, 3), y.ravel(), names)
+
+
+def deployed(folder: Path, plan: Plan, tasks: Tasks, deadline: float = 60.0) -> Deployment:
+    """Set a run up on this machine, whose noise comes from a seed, and let every task join."""
+    here = f"127.0.0.1:{free_port()}"
+    settings = Settings("trial", here, here, free_port(), deadline=deadline, seed=SEED)
+    deployment = create(folder, plan, settings, trial=True)
+    for place, name in enumerate(tasks.ids):
+        join(deployment, plan, tasks.only(name), seed=place, trial=True)
+    return deployment

@@ -1,0 +1,188 @@
+"""The way over Flower, without a network: who may say what in whose name."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from base64 import b64encode
+
+import httpx
+import pytest
+from flower_trial import deployed, small_plan, small_tasks
+from flwr.supercore.task_identity import TaskIdentity
+
+from cloister.board.signatures import Operator
+from cloister.deploy.certificates import make_authority, make_certificate
+from cloister.deploy.processes import executor_command, link_command
+from cloister.engines.flower.apps import Answering
+from cloister.engines.flower.envelope import open_answer, open_question, seal_answer, seal_question
+from cloister.engines.flower.identity import Identity, Way
+from cloister.engines.flower.link import FlowerLink, body, message_body
+from cloister.engines.flower.proxy import CALLS, proxy
+from cloister.engines.node import REFUSAL
+from cloister.errors import InputError, SignatureError
+
+OPERATOR = Operator.new("trial")
+
+
+@pytest.fixture
+def two(tmp_path, monkeypatch):
+    monkeypatch.setattr(TaskIdentity, "_run_id", 1)  # as Flower does before it calls an app
+    monkeypatch.setattr(TaskIdentity, "_task_id", 1)
+    monkeypatch.setattr(TaskIdentity, "_node_id", 1)
+    for name in ("elm", "oak"):
+        (tmp_path / name).mkdir()
+    return Identity.create(tmp_path / "elm"), Identity.create(tmp_path / "oak")
+
+
+def test_questions_and_answers_count_by_their_signature_alone(two):
+    elm, oak = two
+    asked = seal_question(OPERATOR, "elm", b"round 3")
+    assert open_question(OPERATOR.public, "elm", asked) == b"round 3"
+    for wrong in (Operator.new("trial").public, OPERATOR.public):
+        with pytest.raises(SignatureError):
+            open_question(wrong, "oak" if wrong == OPERATOR.public else "elm", asked)
+    answer = seal_answer(elm.key, asked, b"a row")
+    assert open_answer(elm.key.public_key(), asked, answer) == b"a row"
+    for key, question, reply in [
+        (oak, asked, answer),  # in another's name
+        (elm, seal_question(OPERATOR, "elm", b"round 4"), answer),  # of an earlier round
+        (elm, asked, answer[:-1]),
+        (elm, asked, b""),
+    ]:
+        with pytest.raises(SignatureError):
+            open_answer(key.key.public_key(), question, reply)
+
+
+class Grid:
+    """What Flower's grid does, for nodes that answer at once; the first answers may be forged."""
+
+    def __init__(self, nodes, answering, forged=()):
+        self.nodes, self.answering, self.forged, self.waiting = nodes, answering, list(forged), {}
+
+    def get_nodes(self):
+        return self.nodes
+
+    def push_messages(self, messages):
+        numbers = []
+        for message in messages:
+            number = f"message-{len(self.waiting)}"
+            message.metadata.__dict__["_message_id"] = number
+            self.waiting[number] = message
+            numbers.append(number)
+        return numbers
+
+    def pull_messages(self, numbers):
+        from flwr.app import Message
+
+        for number in [n for n in numbers if n in self.waiting]:
+            asked = self.waiting.pop(number)
+            said = self.answering[asked.metadata.dst_node_id](message_body(asked))
+            yield Message(body(self.forged.pop() if self.forged else said), reply_to=asked)
+
+
+class Info:
+    def __init__(self, number, identity):
+        self.node_id, self.public_key = number, identity.public.encode()
+
+
+def test_answers_in_anothers_name_are_told_and_passed_over(two):
+    elm, oak = two
+    said = []
+    answering = {1: lambda sealed: seal_answer(elm.key, sealed, b"row"), 2: lambda sealed: b"garbage"}
+    nodes, keys = [Info(1, elm), Info(2, oak)], {"elm": elm.public, "oak": oak.public}
+    link = FlowerLink(Grid(nodes, answering, forged=[b"\0" * 200]), OPERATOR, keys, said.append)
+    assert list(link.ask({"elm": b"?", "oak": b"?"}, deadline=0.5)) == [("elm", b"row")]
+    assert said
+    assert all("does not count" in sentence for sentence in said)
+    assert list(link.heard) == ["elm"]
+
+
+def test_a_node_that_is_not_registered_is_not_asked(two):
+    elm, oak = two
+    grid = Grid([Info(1, oak)], {1: lambda sealed: seal_answer(elm.key, sealed, b"row")})
+    assert list(FlowerLink(grid, OPERATOR, {"elm": elm.public}).ask({"elm": b"?"}, deadline=0.2)) == []
+
+
+def test_the_proxy_passes_on_what_registered_nodes_need(two, tmp_path):
+    elm, oak = two
+    make_authority(tmp_path, "ca")
+    asked = []
+
+    def link(request):
+        asked.append(request)
+        return httpx.Response(200, content=b"fine", headers={"content-type": "application/protobuf"})
+
+    app = proxy("https://127.0.0.1:1", tmp_path / "ca.crt", [elm.public], 100, 3.0, httpx.MockTransport(link))
+
+    async def post(path, data=b"x", key=elm):
+        headers = {"flwr-public-key": b64encode(key.public.encode()).decode(), "x-other": "1"} if key else {}
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://proxy") as client:
+            return (await client.post(path, content=data, headers=headers)).status_code
+
+    async def statuses():
+        call = "/v1/fleet/pull-messages"
+        refused = [
+            "/v1/control/list-nodes",
+            "/v1/runtime/acquire-task",
+            "/v1/fleet/register-node",
+            "/",
+            "/docs",
+        ]
+        assert [await post(path) for path in refused] == [403] * 5
+        assert [await post(call, key=None), await post(call, key=oak)] == [403, 403]
+        assert await post(call + "/../../control/list-nodes") == 403
+        assert [await post(call), await post(call, b"x" * 101), await post(call, _parts())] == [200, 413, 413]
+        assert [await post(call) for _ in range(4)] == [200, 200, 200, 429]
+
+    asyncio.run(statuses())
+    assert {request.url.path for request in asked} <= CALLS
+    assert all("x-other" not in request.headers for request in asked)
+
+
+async def _parts():
+    for _ in range(200):  # of no length that is told beforehand
+        yield b"x"
+
+
+def test_what_deploy_init_writes_is_closed(tmp_path):
+    made = deployed(tmp_path / "office", small_plan(2, rounds=2), small_tasks(2))
+    link, executor = link_command(made), executor_command(made)
+    secret = str(made.folder / "secrets" / "executor.secret")
+    assert link[link.index("--host") + 1] == "127.0.0.1"
+    assert link[link.index("--isolation") + 1] == "process"
+    assert secret in link
+    assert secret in executor
+    assert "--enable-supernode-auth" in link
+    assert "--insecure" not in link + executor
+    for path in made.folder.rglob("*"):
+        hidden = path.suffix in (".key", ".secret") or path.name in ("key", "ledger", "rows.npz")
+        assert not hidden or stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    assert stat.S_IMODE(made.folder.stat().st_mode) == 0o700
+    app = b"".join(path.read_bytes() for path in (made.folder / "app").rglob("*") if path.is_file())
+    assert made.operator.secret.hex().encode() not in app
+    with pytest.raises(InputError, match="already there"):
+        deployed(tmp_path / "office", small_plan(2, rounds=2), small_tasks(2))
+
+
+def test_a_question_that_the_operator_has_not_signed_is_refused_at_home(tmp_path):
+    made = deployed(tmp_path / "office", small_plan(2, rounds=2), small_tasks(2))
+    node = Answering(made.folder / "nodes" / "school-0")
+    for question in (
+        b"",
+        b"x" * 70,
+        seal_question(OPERATOR, "school-0", b"x"),
+        seal_question(made.operator, "b", b"x"),
+    ):
+        answer = node.answer(question)
+        assert open_answer(node.identity.key.public_key(), question, answer) == REFUSAL
+    assert "has not signed" in (node.node.home.folder / "log").read_text()
+
+
+def test_a_way_says_what_must_stand_there(tmp_path):
+    with pytest.raises(InputError, match="address"):
+        Way.load(tmp_path)
+    make_authority(tmp_path, "ca")
+    make_certificate(tmp_path, "server", "ca", ["curator.example.org", "127.0.0.1"])
+    Way("curator.example.org:9443", "ca.crt").save(tmp_path)
+    assert Way.load(tmp_path).certificate == str(tmp_path / "ca.crt")
