@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from cloister._version import __version__
+
 if TYPE_CHECKING:
     from cloister.board.billboard import Billboard
     from cloister.engines.check import check_algorithm
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from cloister.privacy.guarantee import Guarantee
     from cloister.tables.codebook import Codebook
     from cloister.tasks import Tasks
-
-__version__ = "0.2.0.dev0"
 
 #: Where each exported name lives; a module is imported when one of its names is first used.
 _HOMES = {

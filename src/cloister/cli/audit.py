@@ -40,9 +40,9 @@ def audit(
     """
     from cloister.audit import audit as attack
     from cloister.audit.auditor import check_auditable
+    from cloister.audit.page import facts, save
     from cloister.errors import InputError
-    from cloister.report.audit import facts, save
-    from cloister.report.comparison import load_template
+    from cloister.report.page import load_template
     from cloister.tables.folder import read_plan
 
     if not 0 < confidence < 1:

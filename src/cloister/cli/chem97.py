@@ -135,8 +135,7 @@ def compare(
         n_tasks=len(tasks),
         n_rows=len(data),
         test=_TEST,
-        guarantee=plan.guarantee,
-        forecast=plan.forecast(),
+        plan=plan,
         description=data.description,
         location=chosen.location,
     )

@@ -38,9 +38,10 @@ def demo(
       cloister demo --schools 200 --out few-schools
     """
     from cloister.cli.chem97 import chem97, compare
-    from cloister.report.comparison import load_template, save
+    from cloister.report.comparison import save
+    from cloister.report.page import load_template
 
-    load_template()  # what is missing is said before the work, not after
+    load_template("comparison.html")  # what is missing is said before the work, not after
     data = chem97(schools)
     out.mkdir(parents=True, exist_ok=True)
     page = absent(out / "chem97.html", force)

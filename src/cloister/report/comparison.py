@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from importlib import resources
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.errors import InputError, MissingExtraError
+from cloister.errors import InputError
+from cloister.forecast import Forecast
+from cloister.plan import Plan
+from cloister.privacy.guarantee import Guarantee
 from cloister.report.figures import Level, Point, histogram, tradeoff
+from cloister.report.page import Stamp, load_template
 
-if TYPE_CHECKING:
-    from cloister.forecast import Forecast
-    from cloister.privacy.guarantee import Guarantee
-
-__all__ = ["Comparison", "Method", "load_template", "render", "save"]
+__all__ = ["Comparison", "Method", "render", "save"]
 
 
 @dataclass(frozen=True)
@@ -70,10 +69,8 @@ class Comparison:
         Size of the data.
     test : float
         Share of each task's rows that is held out.
-    guarantee : Guarantee
+    plan : Plan
         Of one run at epsilon 1.
-    forecast : Forecast
-        What the plan of that run expected.
     description : str
         What the data are.
     location : str
@@ -85,10 +82,17 @@ class Comparison:
     n_tasks: int
     n_rows: int
     test: float
-    guarantee: Guarantee
-    forecast: Forecast
+    plan: Plan
     description: str
     location: str
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self.plan.guarantee
+
+    @cached_property
+    def forecast(self) -> Forecast:
+        return self.plan.forecast()
 
     def one(self, kind: str) -> Method:
         """Return the method of a kind; of the private ones, the one at epsilon 1."""
@@ -142,32 +146,17 @@ class Comparison:
         }
 
 
-def load_template(name: str = "comparison.html") -> Any:
-    """Return a page's template; it needs the extra ``report``."""
-    try:
-        import jinja2
-    except ImportError as error:
-        raise MissingExtraError("jinja2", "report", "Writing a report page") from error
-    loader = jinja2.FunctionLoader(
-        lambda part: resources.files("cloister.report").joinpath(part).read_text(encoding="utf-8")
-    )
-    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return environment.get_template(name)
-
-
 def render(comparison: Comparison) -> str:
     """Return the page: HTML with its style and pictures inside, no script and nothing to fetch."""
-    from cloister import __version__
-
     guarantee = comparison.guarantee
     return str(
-        load_template().render(
+        load_template("comparison.html").render(
             c=comparison,
             best=comparison.one("private"),
             figures=_figures(comparison),
             power=guarantee.detection(),
             statement=guarantee.statement,
-            version=__version__,
+            stamp=Stamp.of(comparison.plan),
             splits=len(comparison.methods[0].errors),
             infinity=math.inf,
         )

@@ -19,7 +19,7 @@ from cloister.tables.location import location_found
 from cloister.tables.summary import Coefficient, Summary
 from cloister.tables.units import coefficient_names, in_user_units
 
-__all__ = ["summarize"]
+__all__ = ["algorithm_name", "summarize"]
 
 NOTHING_SAID = "Nothing left any task: there is nothing to say about all of them."
 NO_MODEL = (
@@ -71,7 +71,9 @@ def summarize(
     """
     algorithm = plan.algorithm
     groups = None if algorithm.groups is None else len(algorithm.groups)
-    blank = Summary(_kind(algorithm), plan.n_tasks, len(plan.rounds), guarantee, groups, library=library)
+    blank = Summary(
+        algorithm_name(algorithm), plan.n_tasks, len(plan.rounds), guarantee, groups, library=library
+    )
     if not plan.rounds:
         return replace(blank, notes=(NOTHING_SAID,))
     try:
@@ -162,7 +164,7 @@ def _plain(values: Floats) -> list[float | None]:
     return [None if math.isnan(value) else value for value in values.tolist()]
 
 
-def _kind(algorithm: Algorithm) -> str:
+def algorithm_name(algorithm: Algorithm) -> str:
     """Name an algorithm, with what is inside of it."""
     name = type(algorithm).__name__
-    return f"{name}({_kind(algorithm.inner)})" if isinstance(algorithm, Wrapper) else name
+    return f"{name}({algorithm_name(algorithm.inner)})" if isinstance(algorithm, Wrapper) else name

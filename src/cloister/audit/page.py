@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from html import escape
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from cloister.audit.verdict import Audit
 from cloister.plan import Plan
 from cloister.privacy.rounding import rounded_down, rounded_up
 from cloister.privacy.statement import percent
-from cloister.report.comparison import load_template
 from cloister.report.figures import Frame, caption
+from cloister.report.page import Stamp, load_template
 
 __all__ = ["curve_picture", "facts", "render", "save", "tail_picture"]
 
@@ -40,8 +40,6 @@ def render(plan: Plan, found: Audit, source: str | Path | None = None, when: dat
     when : datetime, optional
         When it was audited; now, by default.
     """
-    from cloister import __version__
-
     alarms = np.concatenate(
         [[0.0], np.geomspace(_LEAST, 0.5, 120), 1 - np.geomspace(0.5, _LEAST, 120), [1.0]]
     )
@@ -63,7 +61,7 @@ def render(plan: Plan, found: Audit, source: str | Path | None = None, when: dat
             facts=facts(plan, source, when),
             up=rounded_up,
             down=rounded_down,
-            version=__version__,
+            stamp=Stamp.of(plan, when),
         )
     )
 
@@ -86,9 +84,7 @@ def facts(plan: Plan, source: str | Path | None = None, when: datetime | None = 
     when : datetime, optional
         When; now, by default.
     """
-    from cloister import __version__
-
-    rounds, moment = len(plan.rounds), (datetime.now(UTC) if when is None else when).astimezone(UTC)
+    rounds, stamp = len(plan.rounds), Stamp.of(plan, when)
     noise = f"{type(plan.mechanism).__name__} noise of level {plan.mechanism.budget:.4g}"
     return {
         "Algorithm": type(plan.algorithm).__name__,
@@ -96,7 +92,7 @@ def facts(plan: Plan, source: str | Path | None = None, when: datetime | None = 
         f"{plan.sampling.describe()}; {noise}",
         "File": "a plan in memory" if source is None else str(source),
         "Fingerprint": plan.fingerprint,
-        "Audited": f"{moment:%Y-%m-%d %H:%M} UTC, by cloister {__version__}",
+        "Audited": f"{stamp.date}, by cloister {stamp.version}",
     }
 
 

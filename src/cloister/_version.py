@@ -1,0 +1,7 @@
+"""The version, told in one place: every room may say it."""
+
+from __future__ import annotations
+
+__all__ = ["__version__"]
+
+__version__ = "0.2.0.dev0"
