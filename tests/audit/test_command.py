@@ -17,6 +17,7 @@ from cloister.audit.page import render
 from cloister.cli import app
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Gaussian, NoNoise
+from cloister.report.run import read_audit
 
 
 def cloister(*arguments):
@@ -57,6 +58,8 @@ def test_json_is_strict(plan, tmp_path):
     assert found["audited"]["algorithm"] == "MeanRegularized"
     assert found["measured_epsilon"] < found["claimed_epsilon"] <= 1
     assert found["isolation"]["holds"] is True
+    (tmp_path / "audit.json").write_text(result.stdout, encoding="utf-8")
+    assert read_audit(tmp_path / "audit.json", plan)["measured"] == found["measured_epsilon"]
     assert [game["delta"] for game in found["games"]] == [pytest.approx(plan.delta), 0.01, 0.1]
 
 

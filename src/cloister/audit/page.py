@@ -112,7 +112,7 @@ def curve_picture(alarms: Floats, missed: Floats, points: Sequence[Point], width
     ticks = [0.0, 0.25, 0.5, 0.75, 1.0]
     parts = frame.y_axis(ticks, ".2f", "missed")
     parts += frame.x_axis([(t, f"{t:g}") for t in ticks], "false alarms")
-    line = _line(frame, alarms, missed)
+    line = frame.points(alarms, missed)
     corner = f"{frame.px(0)},{frame.py(0)}"
     parts.append(f'<polygon class="forbidden" points="{corner} {line} {corner}"/>')
     parts.append(f'<path class="zero" d="M{frame.px(0)} {frame.py(1)}L{frame.px(1)} {frame.py(0)}"/>')
@@ -144,7 +144,7 @@ def tail_picture(alarms: Floats, missed: Floats, points: Sequence[Point], width:
     parts = frame.y_axis(powers, ".0f", "detected, power of ten")
     parts += frame.x_axis([(p, f"{p:.0f}".replace("-", "−")) for p in powers], "false alarms, power of ten")
     inside = alarms > 0
-    line = _line(frame, _log(alarms[inside]), _log(1 - missed[inside]))
+    line = frame.points(_log(alarms[inside]), _log(1 - missed[inside]))
     parts.append(f'<polyline class="claim" points="{line}"/>')
     parts.append(f'<path class="zero" d="M{frame.px(end)} {frame.py(end)}L{frame.px(0)} {frame.py(0)}"/>')
     for point in points:
@@ -157,10 +157,6 @@ def tail_picture(alarms: Floats, missed: Floats, points: Sequence[Point], width:
 
 def _log(values: Floats) -> Floats:
     return np.log10(np.maximum(values, _LEAST))
-
-
-def _line(frame: Frame, x: Floats, y: Floats) -> str:
-    return " ".join(f"{frame.px(float(a))},{frame.py(float(b))}" for a, b in zip(x, y, strict=True))
 
 
 def _cross(frame: Frame, x: tuple[float, ...], y: tuple[float, ...]) -> list[str]:

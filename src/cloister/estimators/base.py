@@ -28,6 +28,7 @@ from cloister.engines.run import run
 from cloister.errors import InputError, PrivateDataError, check_one_owner
 from cloister.estimators.notebook import ShownInNotebooks
 from cloister.estimators.parameters import Budgeted
+from cloister.estimators.reporting import WritesReports
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.regression import Regression
 from cloister.plan import Plan
@@ -53,7 +54,7 @@ __all__ = ["BaseMultiTask", "BaseMultiTaskClassifier", "BaseMultiTaskRegressor",
 
 
 @dataclass(eq=False, repr=False)
-class BaseMultiTask(ShownInNotebooks, ABC):
+class BaseMultiTask(WritesReports, ShownInNotebooks, ABC):
     """The table, the plan, the run, and who gets which model."""
 
     task: str | int | None = None

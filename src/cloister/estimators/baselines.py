@@ -211,6 +211,9 @@ class _Pooled(BaseMultiTask):
         """Refuse: nothing about a pooled model is public."""
         raise InputError("A pooled model is not private, so it has no public part. Use export(task, path).")
 
+    def _public_part(self, audit: str | os.PathLike[str] | None) -> Any:
+        raise InputError("A pooled model is not private, so there is no page about it. Use task_model(task).")
+
     def summary(self) -> Summary:
         """Refuse: nothing about a pooled model is public."""
         raise InputError(

@@ -179,5 +179,10 @@ def _figures(comparison: Comparison) -> dict[str, list[str]]:
     sizes = ((760, 360), (380, 330))
     return {
         "tradeoff": [tradeoff(points, levels, *size) for size in sizes],
-        "changes": [histogram(comparison.changes, limit, *size) for size in sizes],
+        "changes": [
+            histogram(
+                comparison.changes, limit, *size, tasks="schools", axis="change of test error (RMSE, points)"
+            )
+            for size in sizes
+        ],
     }

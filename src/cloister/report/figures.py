@@ -11,7 +11,7 @@ import numpy as np
 
 from cloister.arrays import Floats
 
-__all__ = ["Frame", "Level", "Point", "caption", "histogram", "tradeoff"]
+__all__ = ["Frame", "Level", "Point", "caption", "digits", "histogram", "nice", "tradeoff"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,10 @@ class Frame:
         share = (y - self.y[0]) / (self.y[1] - self.y[0])
         return round(self.height - self.bottom - share * (self.height - self.top - self.bottom), 1)
 
+    def points(self, x: Floats, y: Floats) -> str:
+        """Return the points of a curve, as a polyline has them."""
+        return " ".join(f"{self.px(float(a))},{self.py(float(b))}" for a, b in zip(x, y, strict=True))
+
     def svg(self, parts: Sequence[str], name: str, label: str) -> str:
         """Return the whole picture, with a label for those who hear it."""
         head = (
@@ -93,11 +97,11 @@ def tradeoff(points: Sequence[Point], levels: Sequence[Level], width: int, heigh
         Of the picture, in pixels.
     """
     values = [p.y + s * p.sd for p in points for s in (-1, 1)] + [level.y for level in levels]
-    ticks = _nice(min(values), max(values), 5)
+    ticks = nice(min(values), max(values), 5)
     xs = [math.log(p.x) for p in points]
     margin = 0.06 * (max(xs) - min(xs)) or 1.0
     frame = Frame(width, height, (min(xs) - margin, max(xs) + margin), (ticks[0], ticks[-1]))
-    parts = frame.y_axis(ticks, f".{_digits(ticks)}f", "test error (nMSE)")
+    parts = frame.y_axis(ticks, f".{digits(ticks)}f", "test error (nMSE)")
     parts += frame.x_axis([(math.log(p.x), f"{p.x:g}") for p in points], "epsilon: smaller is more private")
     parts += _levels(frame, levels)
     line = " ".join(f"{frame.px(x)},{frame.py(p.y)}" for x, p in zip(xs, points, strict=True))
@@ -134,7 +138,14 @@ def _levels(frame: Frame, levels: Sequence[Level]) -> list[str]:
     return parts
 
 
-def histogram(changes: Floats, limit: float, width: int, height: int) -> str:
+def histogram(
+    changes: Floats,
+    limit: float,
+    width: int,
+    height: int,
+    tasks: str = "tasks",
+    axis: str = "change of error",
+) -> str:
     """Draw how many tasks change by how much; what lies beyond the limit is in the outermost bars.
 
     Parameters
@@ -145,13 +156,15 @@ def histogram(changes: Floats, limit: float, width: int, height: int) -> str:
         End of the axis on both sides.
     width, height : int
         Of the picture, in pixels.
+    tasks, axis : str
+        What tasks are called, and what changes.
     """
     half = 20 if width > 500 else 12
     edges = np.linspace(-limit, limit, 2 * half + 1)
     counts, _ = np.histogram(np.clip(changes, -limit, limit), edges)
-    ticks = _nice(0.0, float(counts.max()), 4)
+    ticks = nice(0.0, float(counts.max()), 4)
     frame = Frame(width, height, (-limit, limit), (0.0, ticks[-1]), top=40)
-    parts = frame.y_axis(ticks, ".0f", "schools")
+    parts = frame.y_axis(ticks, ".0f", tasks)
     for count, left, right in zip(counts.tolist(), edges[:-1], edges[1:], strict=True):
         kind = "better" if right <= 1e-12 else "worse"
         x, top = frame.px(float(left)), frame.py(count)
@@ -159,15 +172,15 @@ def histogram(changes: Floats, limit: float, width: int, height: int) -> str:
         tip = f"<title>{left:+.2f} to {right:+.2f}: {count}</title>"
         parts.append(f'<rect class="{kind}" x="{x}" y="{top}" {size}>{tip}</rect>')
     marks = [
-        (t, f"{t:+g}".replace("-", "−") if t else "0") for t in _nice(-limit, limit, 5) if abs(t) <= limit
+        (t, f"{t:+g}".replace("-", "−") if t else "0") for t in nice(-limit, limit, 5) if abs(t) <= limit
     ]
-    parts += frame.x_axis(marks, "change of test error (RMSE, points)")
+    parts += frame.x_axis(marks, axis)
     middle = frame.px(0.0)
     parts.append(f'<path class="zero" d="M{middle} 10V{height - frame.bottom}"/>')
     share, alone = float(np.mean(changes < 0)), float(np.mean(changes > 0))
     parts.append(caption(middle - 10, 24, f"◀ better together: {share:.0%}", "strong end better-text"))
     parts.append(caption(middle + 10, 24, f"better alone: {alone:.0%} ▶", "strong worse-text"))
-    label = f"Histogram of the change of each school's test error: {share:.0%} of schools improve."
+    label = f"Histogram of the change of each one's error: {share:.0%} of {tasks} improve."
     return frame.svg(parts, f"w{width}", label)
 
 
@@ -176,7 +189,7 @@ def caption(x: float, y: float, text: str, kind: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{escape(text)}</text>'
 
 
-def _nice(low: float, high: float, count: int) -> list[float]:
+def nice(low: float, high: float, count: int) -> list[float]:
     """Return round numbers, evenly spaced, from at most `low` to at least `high`."""
     raw = max(high - low, 1e-9) / count
     power = 10.0 ** math.floor(math.log10(raw))
@@ -185,7 +198,7 @@ def _nice(low: float, high: float, count: int) -> list[float]:
     return [round(step * i, 10) for i in range(first, last + 1)]
 
 
-def _digits(ticks: Sequence[float]) -> int:
+def digits(ticks: Sequence[float]) -> int:
     """Return how many decimals tell the ticks apart."""
     step = ticks[1] - ticks[0]
     return next(d for d in range(9) if abs(step * 10**d - round(step * 10**d)) < 1e-6)

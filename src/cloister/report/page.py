@@ -63,14 +63,21 @@ def load_template(name: str) -> Any:
     """Return a page's template; it needs the extra ``report``."""
     try:
         import jinja2
+        from markupsafe import Markup
     except ImportError as error:
         raise MissingExtraError("jinja2", "report", "Writing a report page") from error
     loader = jinja2.FunctionLoader(
         lambda part: resources.files("cloister.report").joinpath(part).read_text(encoding="utf-8")
     )
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["css_string"] = lambda text: jinja2.utils.markupsafe.Markup(css_string(text))
+    environment.finalize = _unbroken
+    environment.filters["css_string"] = lambda text: Markup(css_string(text))
     return environment.get_template(name)
+
+
+def _unbroken(value: Any) -> Any:
+    """Keep a number and its per cent sign on one line."""
+    return value.replace(" %", "\N{NO-BREAK SPACE}%") if type(value) is str else value
 
 
 def css_string(text: str) -> str:

@@ -70,12 +70,12 @@ class TaskSummary:
     against: str | None = None
 
     def __str__(self) -> str:
-        return "\n\n".join([self._title, as_text(*self._table), *map(wrapped, self._sentences)])
+        return "\n\n".join([self._title, as_text(*self._table), *map(wrapped, self.sentences)])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        below = "".join(f"<p>{escape(sentence)}</p>" for sentence in self._sentences)
+        below = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.sentences)
         return f"<p><b>{escape(self._title)}</b></p>{as_html(*self._table)}{below}"
 
     @property
@@ -97,7 +97,8 @@ class TaskSummary:
         return ["", *(heads[name] for name in known)], rows
 
     @property
-    def _sentences(self) -> list[str]:
+    def sentences(self) -> list[str]:
+        """What is to be said beside the coefficients."""
         found = []
         if self.against is not None:
             found.append(f"Coefficients are log-odds against {self.against}.")

@@ -1,0 +1,175 @@
+"""``cloister report``: one page about a run, for its operator, for everybody, or for one task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cloister.cli.options import Folder, Force, Json, Types
+from cloister.cli.shell import absent, emit, given, say
+from cloister.errors import InputError
+
+if TYPE_CHECKING:
+    from cloister.ledger.accounts import Balance
+    from cloister.report.gains import Gains
+    from cloister.report.run import PublicPart
+    from cloister.tables.model import TaskModel
+    from cloister.tables.table_run import TableRun
+
+__all__ = ["report"]
+
+_Page = Annotated[
+    Path | None, typer.Option("-o", "--output", help="File to write. Default: RUN-EDITION.html here.")
+]
+_Public = Annotated[bool, typer.Option("--public", help="The edition that may be published.")]
+_Task = Annotated[
+    str | None, typer.Option(metavar="NAME", help="One task's own edition: its name, or its model file.")
+]
+_Data = Annotated[
+    Path | None, typer.Option(metavar="TABLE", help="The rows again, to measure who gains. They stay here.")
+]
+_Ledger = Annotated[
+    str | None, typer.Option(metavar="PLACE", help="The ledger it was charged to: a file, or a database URL.")
+]
+_Audit = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="What `cloister audit RUN --json` has printed.")
+]
+
+
+def report(
+    context: typer.Context,
+    folder: Folder,
+    output: _Page = None,
+    public: _Public = False,
+    task: _Task = None,
+    data: _Data = None,
+    ledger: _Ledger = None,
+    population: Annotated[str | None, typer.Option(help="Whose account in that ledger.")] = None,
+    audit: _Audit = None,
+    types: Types = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    r"""Write one page about a run: what was learned, promised, seen and spent, and how to check it.
+
+    The page holds everything it needs: no script, nothing to fetch, for screens, phones and print. By default
+    it is the operator's, with parts made of tasks' own models, which are PRIVATE and marked so. With
+    --public it is made of plan, billboard, guarantee and ledger alone, and may be published. With --task it
+    is for that task, with its own model.
+
+    \b
+    For example:
+      cloister report exam-run
+      cloister report exam-run --data exam.csv -o for-us.html
+      cloister report exam-run --public --ledger exam.ledger
+      cloister report exam-run --task 007
+      cloister report exam-run --task elm.json -o elm.html
+    """
+    from cloister.board.storage import write_file, write_private
+    from cloister.report import run as pages
+    from cloister.report.page import load_template
+
+    if public and (said := given(context, "task", "data")):
+        raise typer.BadParameter(f"--public is made of public things alone: leave {' and '.join(said)} out.")
+    if task is not None and data is not None:
+        raise typer.BadParameter("--data is for the operator's edition; a task asks `cloister gain`.")
+    load_template("run.html")  # what is missing is said before the work, not after
+    edition = "public" if public else "task" if task is not None else "operator"
+    page = absent(Path(f"{folder.resolve().name}-{edition}.html") if output is None else output, force)
+    run, part = _public_part(folder, types)
+    part = _with_evidence(part, _balance(ledger, population), audit)
+    if public:
+        write_file(page, pages.public_page(part).encode())
+    else:
+        part = replace(part, folder=str(folder))
+        if task is not None:
+            text = pages.task_page(part, _model(folder, run, task))
+        else:
+            whole, gains = _private(folder, run, data)
+            text = pages.operator_page(part, whole, gains)
+        write_private(page, text.encode())
+    if json:
+        return emit({"page": page, "edition": edition, "private": not public, "plan": part.plan.fingerprint})
+    whose = {
+        "public": "It is made of public things alone, and may be published.",
+        "operator": "It is PRIVATE, for whoever holds all rows. Add --public for one to publish.",
+        "task": "It is PRIVATE, for this task alone.",
+    }
+    return say(f"Wrote {page} ({page.stat().st_size / 1024:.0f} kB): open it in a browser.", whose[edition])
+
+
+def _public_part(folder: Path, types: list[str] | None) -> tuple[TableRun | None, PublicPart]:
+    """Read what is public: of a run over a table, or of a journal that has no table."""
+    from cloister.engines.run import Run
+    from cloister.report.run import PublicPart
+    from cloister.tables.folder import read_public
+    from cloister.tables.manifest import manifest_head
+
+    journal = (folder / "board").is_file() and not (folder / "codebook.toml").exists()
+    if journal and not (folder / "head.txt").exists():
+        done = Run.load(folder, types or ())
+        return None, PublicPart(done.plan, done.board, done.guarantee)
+    run = read_public(folder, types or ())
+    part = PublicPart.of(run)
+    return run, replace(part, head=manifest_head(folder) or part.head)
+
+
+def _balance(place: str | None, population: str | None) -> Balance | None:
+    if place is None:
+        if population is not None:
+            raise InputError("--population names an account in a ledger. Add --ledger PLACE.")
+        return None
+    from cloister.ledger import Ledger
+
+    balance: Balance = Ledger.open(place, population).balance
+    return balance
+
+
+def _with_evidence(part: PublicPart, balance: Balance | None, audit: Path | None) -> PublicPart:
+    from cloister.report.run import read_audit
+
+    part = part if balance is None else part.charged_to(balance)
+    return part if audit is None else replace(part, audit=read_audit(audit, part.plan))
+
+
+def _model(folder: Path, run: TableRun | None, task: str) -> TaskModel:
+    """Return the model of a task, from its file or from the folder's models."""
+    from cloister.tables.folder import with_models
+    from cloister.tables.model import TaskModel
+
+    if run is None:
+        raise InputError(f"{folder} is not a run over a table, and has no models of tasks. Leave --task out.")
+    if task.endswith(".json") and Path(task).is_file():
+        model = TaskModel.load(task)
+        if model.codebook.to_dict() != run.codebook.to_dict():
+            raise InputError(f"{task} belongs to another run's codebook. Name a model of {folder}.")
+        return model
+    found = with_models(folder, run, [task])
+    if not len(found.ids):
+        raise InputError(
+            f"{folder} has no model of task {task!r}. Check the name, or make its model from its own rows "
+            "with `cloister replay`, and give --task the file."
+        )
+    return found.task_model(found.ids[0])
+
+
+def _private(folder: Path, run: TableRun | None, data: Path | None) -> tuple[TableRun | None, Gains | None]:
+    from cloister.cli.table import Table
+    from cloister.report.gains import measure_gains
+    from cloister.tables.folder import with_models
+
+    if run is None:
+        if data is not None:
+            raise InputError(f"{folder} is not a run over a table. Leave --data out.")
+        return None, None
+    whole = with_models(folder, run)
+    if data is None:
+        return whole, None
+    groups = run.settings.groups
+    table = Table(data, run.codebook, None if groups is None else str(groups))
+    if run.codebook.task is None:
+        raise InputError("The run's codebook names no task column, so whose row is whose is not known.")
+    return whole, measure_gains(run, table.tasks())

@@ -1,0 +1,183 @@
+"""Pictures of one run: what an attacker can do, what stood out of the noise, and what was spent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import gammaincinv
+
+from cloister.arrays import Floats
+from cloister.board.billboard import Release
+from cloister.ledger.accounts import Balance
+from cloister.privacy.gaussian_dp import epsilon as epsilon_of
+from cloister.privacy.guarantee import Guarantee
+from cloister.privacy.statement import percent
+from cloister.privacy.tradeoff import FALSE_ALARMS
+from cloister.report.figures import Frame, caption, digits, nice
+
+__all__ = ["Loudness", "budget_picture", "curve_picture", "hundred_picture", "loudness", "rounds_picture"]
+
+#: More rounds than these are drawn as means of neighbours.
+MOST_ROUNDS = 150
+
+
+def curve_picture(guarantee: Guarantee, width: int, height: int) -> str:
+    """Draw how often any test can detect one task's data, two tasks' or three's, against false alarms."""
+    frame = Frame(width, height, (0.0, 1.0), (0.0, 1.0), right=24)
+    ticks = [0.0, 0.25, 0.5, 0.75, 1.0]
+    parts = frame.y_axis(ticks, ".0%", "detected at most")
+    parts += frame.x_axis([(t, f"{t:.0%}") for t in ticks], "false alarms")
+    parts.append(f'<path class="zero" d="M{frame.px(0)} {frame.py(0)}L{frame.px(1)} {frame.py(1)}"/>')
+    alarms = np.concatenate([[0.0], np.geomspace(1e-4, 0.5, 60), 1 - np.geomspace(0.5, 1e-4, 60)[1:], [1.0]])
+    changed, legend = alarms, []
+    for tasks, kind in ((1, "curve"), (2, "second"), (3, "third")):
+        if tasks > guarantee.n_tasks:
+            break
+        changed = guarantee.tradeoff.detected(np.clip(changed, 0.0, 1.0))
+        parts.append(f'<polyline class="{kind}" points="{frame.points(alarms, changed)}"/>')
+        legend.append((kind, "about one task" if tasks == 1 else f"about {tasks} tasks at once"))
+    left, low = frame.px(1.0) - 178, frame.py(0.0) - 22 * (len(legend) + 1) - 6
+    for row, (kind, text) in enumerate([*legend, ("zero", "guessing")]):
+        at = low + 22 * row + 12
+        parts.append(f'<path class="{kind}" d="M{left} {at - 4}h26"/>')
+        parts.append(caption(left + 34, at, text, "soft"))
+    rate = guarantee.detection()
+    tip = f"<title>{percent(rate)} with 5 % false alarms</title>"
+    place = f'cx="{frame.px(FALSE_ALARMS)}" cy="{frame.py(rate)}"'
+    parts.append(f'<circle class="dot" {place} r="6">{tip}</circle>')
+    label = (
+        f"Detected cases against false alarms. With 5 % false alarms: at most {percent(rate)} for one task."
+    )
+    return frame.svg(parts, f"w{width}", label)
+
+
+def hundred_picture(guarantee: Guarantee, width: int, height: int) -> str:
+    """Draw a hundred tasks about which a guess is true: how many chance finds, and how many the best test."""
+    across = 20 if width > 500 else 10
+    found, chance = math.ceil(100 * guarantee.detection() - 1e-9), round(100 * FALSE_ALARMS)
+    step = (width - 24) / across
+    parts = []
+    for i in range(100):
+        x, y = 12 + step * (i % across + 0.5), 8 + 24 * (i // across + 0.5)
+        kind = "tip" if i < chance else "worse" if i < found else "ring"
+        parts.append(
+            f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{7.5 if kind != "ring" else 6.5}"/>'
+        )
+    frame = Frame(width, height, (0.0, 1.0), (0.0, 1.0))
+    label = (
+        f"Of 100 tasks about which a guess is true, chance finds {chance} and the best test at most {found}."
+    )
+    return frame.svg(parts, f"w{width}", label)
+
+
+@dataclass(frozen=True, eq=False)
+class Loudness:
+    """How far releases stand out of their noise: from the public board alone, never from what tasks said.
+
+    Attributes
+    ----------
+    ratio : array of shape (rounds,)
+        Length of each release over the length that noise alone has on average; infinite without noise.
+    likely : array of shape (rounds,)
+        What noise alone stays below in 97.5 % of cases.
+    size : array of shape (rounds,)
+        How many numbers each release has.
+    """
+
+    ratio: Floats
+    likely: Floats
+    size: Floats
+
+    @property
+    def heard(self) -> int:
+        """How many rounds are louder than noise alone would be."""
+        return int((self.ratio > self.likely).sum())
+
+    @property
+    def signal(self) -> Floats:
+        """What stands beside the noise, in units of it: 1 is as loud as the noise."""
+        return np.sqrt(np.maximum(self.ratio**2 - 1.0, 0.0))
+
+
+def loudness(releases: Sequence[Release]) -> Loudness:
+    """Compare every release with the noise that it is known to have.
+
+    Examples
+    --------
+    >>> two = [Release(np.array([3.0, 4.0]), 1.0, 9.0), Release(np.array([0.5, 0.5]), 1.0, 9.0)]
+    >>> found = loudness(two)
+    >>> found.ratio.round(2).tolist(), found.heard
+    ([3.54, 0.5], 1)
+    """
+    length = np.array([float(np.linalg.norm(release.value)) for release in releases])
+    size = np.array([release.value.size for release in releases], dtype=np.float64)
+    noise = np.array([release.noise for release in releases]) * np.sqrt(size)
+    ratio = np.divide(length, noise, out=np.full_like(length, np.inf), where=noise > 0)
+    return Loudness(ratio, np.sqrt(gammaincinv(size / 2, 0.975) * 2 / size), size)
+
+
+def rounds_picture(found: Loudness, width: int, height: int) -> str:
+    """Draw how loud each release is against noise alone, on a logarithmic axis."""
+    ratio, likely, first = found.ratio, found.likely, np.arange(1.0, len(found.ratio) + 1)
+    if len(ratio) > MOST_ROUNDS:
+        parts_of = np.array_split(np.arange(len(ratio)), MOST_ROUNDS)
+        ratio, likely, first = (
+            np.array([a[part].mean() for part in parts_of]) for a in (ratio, likely, first)
+        )
+    powers = [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0, 10_000.0, 1e6, 1e9]
+    low, top = min(0.5, float(ratio.min())), max(2.0, float(ratio.max()), float(likely.max()))
+    ticks = [t for t in powers if t <= next((p for p in powers if p >= top), powers[-1])]
+    frame = Frame(
+        width, height, (0.5, len(found.ratio) + 0.5), (math.log(min(low, ticks[0])), math.log(ticks[-1]))
+    )
+    shown = [t for t in ticks if t >= 100 or len(ticks) < 7 or t in (0.5, 1.0, 2.0, 10.0, 50.0)]
+    half = (first[1] - first[0]) / 2 if len(first) > 1 else 0.5
+    edges, levels = np.stack([first - half, first + half], axis=1).ravel(), np.log(np.repeat(likely, 2))
+    corners = [f"{frame.px(x)},{frame.py(frame.y[0])}" for x in (float(edges[0]), float(edges[-1]))]
+    parts = [f'<polygon class="noise" points="{corners[0]} {frame.points(edges, levels)} {corners[1]}"/>']
+    for tick in shown:
+        at = frame.py(math.log(tick))
+        parts.append(f'<path class="grid" d="M{frame.left} {at}H{width - frame.right}"/>')
+        parts.append(caption(frame.left - 8, at + 4, f"{tick:g} ×", "tick end"))
+    middle = (frame.top + height - frame.bottom) / 2
+    parts.append(
+        f'<text class="axis" transform="translate(13 {middle}) rotate(-90)">against the noise</text>'
+    )
+    every = max(1, math.ceil(len(found.ratio) / (12 if width > 500 else 6)))
+    marks = [1, *(n for n in range(every, len(found.ratio) + 1, every) if n > 1)]
+    parts += frame.x_axis([(float(n), str(n)) for n in marks], "round")
+    for x, r, usual in zip(first.tolist(), ratio.tolist(), likely.tolist(), strict=True):
+        tip = f"<title>round {x:.0f}: {r:.3g} times what noise alone has</title>"
+        kind = "dot" if r > usual else "ring"
+        place = f'cx="{frame.px(x)}" cy="{frame.py(math.log(max(r, 1e-300)))}"'
+        parts.append(f'<circle class="{kind}" {place} r="{5 if len(ratio) <= 40 else 3}">{tip}</circle>')
+    label = f"How loud each of {len(found.ratio)} noisy sums is: {found.heard} stand out of the noise."
+    return frame.svg(parts, f"w{width}", label)
+
+
+def budget_picture(balance: Balance, fingerprint: str, width: int, height: int) -> str:
+    """Draw what was spent after each charged run, up to the budget of the account."""
+    squares = np.cumsum([charge.mu**2 for charge in balance.charges])
+    spent = np.array([epsilon_of(math.sqrt(total), balance.account.delta) for total in squares])
+    budget = balance.account.epsilon
+    ticks = nice(0.0, budget, 4)
+    count = len(spent)
+    frame = Frame(width, height, (0.4, count + 0.6), (0.0, max(ticks[-1], 1.06 * budget)), top=22)
+    parts = frame.y_axis(ticks, f".{digits(ticks)}f", "epsilon, all runs so far")
+    every = max(1, math.ceil(count / (12 if width > 500 else 6)))
+    parts += frame.x_axis([(float(n), str(n)) for n in range(1, count + 1, every)], "charged run")
+    half = min(0.32, 40.0 * (frame.x[1] - frame.x[0]) / width)
+    for n, (charge, total) in enumerate(zip(balance.charges, spent.tolist(), strict=True), start=1):
+        kind = "better" if charge.plan == fingerprint else "earlier"
+        left, top = frame.px(n - half), frame.py(total)
+        size = f'width="{frame.px(n + half) - left:.1f}" height="{frame.py(0) - top:.1f}"'
+        tip = f"<title>after run {n}, {charge.time[:10]}: epsilon {total:.4g}</title>"
+        parts.append(f'<rect class="{kind}" x="{left}" y="{top}" {size}>{tip}</rect>')
+    at = frame.py(budget)
+    parts.append(f'<path class="level warm" d="M{frame.left} {at}H{width - frame.right}"/>')
+    parts.append(caption(frame.left + 6, at - 6, f"budget: epsilon {budget:g}", "warm strong"))
+    label = f"Epsilon spent over {count} charged runs: {spent[-1]:.4g} of {budget:g}."
+    return frame.svg(parts, f"w{width}", label)

