@@ -55,6 +55,7 @@ COMMANDS = [
         "museum",
     ),
     *(f"ledger {name}" for name in ("create", "show", "charge", "history")),
+    *(f"node {name}" for name in ("init", "approve", "run", "status", "compare")),
 ]
 
 
@@ -71,8 +72,10 @@ def examples(command: str) -> list[list[str]]:
 def test_every_command_is_here() -> None:
     group = typer.main.get_command(app)
     names = {name for name, command in group.commands.items() if not hasattr(command, "commands")}
-    ledger = {f"ledger {name}" for name in group.commands["ledger"].commands}
-    assert names | ledger == set(COMMANDS)
+    families = {
+        f"{family} {name}" for family in ("ledger", "node") for name in group.commands[family].commands
+    }
+    assert names | families == set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -111,7 +114,12 @@ FASTER = {"audit": ["--draws", "1000"], "demo": ["--schools", "30", "--splits", 
 
 
 @pytest.mark.parametrize(
-    "command", [pytest.param(c, marks=[pytest.mark.slow] * (c == "audit")) for c in COMMANDS]
+    "command",
+    [
+        pytest.param(c, marks=[pytest.mark.slow] * (c == "audit"))
+        for c in COMMANDS
+        if not c.startswith("node ")  # they are one story: test_cli_node.py
+    ],
 )
 def test_examples_of_the_help_run(
     office: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str

@@ -16,6 +16,7 @@ from cloister.cli.fit import fit
 from cloister.cli.gain import gain
 from cloister.cli.ledger import ledger_family
 from cloister.cli.museum import museum
+from cloister.cli.node import node_family
 from cloister.cli.predict import predict, replay
 from cloister.cli.report import report
 from cloister.cli.shell import Family, attach
@@ -35,6 +36,7 @@ app = typer.Typer(
 attach(app, codebook, account, audit, fit, verify, summary, show, report, predict, replay, gain, demo, museum)
 app.add_typer(ledger_family, name="ledger")
 app.add_typer(deploy_family, name="deploy", help="Run a plan between institutions.")
+app.add_typer(node_family, name="node", help="Keep a task's rows at home, and answer.")
 
 
 def _version(wanted: bool) -> None:
@@ -55,7 +57,8 @@ def start(
     `report` writes a page about a run. A task uses its own model with `predict`, looks at it with `show`,
     gets it again or joins late with `replay`, and asks `gain` whether it pays. `account` prices a plan,
     `ledger` keeps account over all runs, `audit` attacks a plan's own releases, `museum` refutes guarantees
-    that are false, `demo` shows it all on 2410 real schools.
+    that are false, `demo` shows it all on 2410 real schools. Between institutions, each keeps its rows at a
+    `node` of its own.
     """
 
 

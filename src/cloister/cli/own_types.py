@@ -11,7 +11,7 @@ from types import ModuleType
 
 from cloister.errors import InputError
 
-__all__ = ["own_types"]
+__all__ = ["own_types", "own_value"]
 
 
 def own_types(names: Iterable[str] | None) -> list[object]:
@@ -19,27 +19,28 @@ def own_types(names: Iterable[str] | None) -> list[object]:
 
     This runs the module's code, as importing does: a plan file cannot ask for it, only the command line can.
     """
-    return [_named(name) for name in names or ()]
+    return [own_value(name, "--types") for name in names or ()]
 
 
-def _named(name: str) -> object:
+def own_value(name: str, option: str) -> object:
+    """Return what an option names, as `own_types` does."""
     place, _, attribute = name.rpartition(":")
     if not place or not attribute.isidentifier():
-        raise InputError(f"--types must read module:Class or file.py:Class. Got {name!r}.")
+        raise InputError(f"{option} must read module:Class or file.py:Class. Got {name!r}.")
     try:
-        module = _from_file(Path(place)) if place.endswith(".py") else _from_path(place)
+        module = _from_file(Path(place), option) if place.endswith(".py") else _from_path(place, option)
     except InputError:
         raise
     except Exception as error:  # it is somebody's own code, and may fail in any way
         raise InputError(
-            f"--types {name}: {place} cannot be imported: {type(error).__name__}: {error}."
+            f"{option} {name}: {place} cannot be imported: {type(error).__name__}: {error}."
         ) from error
     if attribute not in vars(module):
-        raise InputError(f"--types {name}: {place} has no {attribute!r}. Check the spelling.")
+        raise InputError(f"{option} {name}: {place} has no {attribute!r}. Check the spelling.")
     return vars(module)[attribute]
 
 
-def _from_path(place: str) -> ModuleType:
+def _from_path(place: str, option: str) -> ModuleType:
     """Import a module that is installed, or lies in the folder where the command is given."""
     _let_import_from(Path.cwd())
     try:
@@ -48,21 +49,21 @@ def _from_path(place: str) -> ModuleType:
         if error.name is None or not f"{place}.".startswith(f"{error.name}."):
             raise  # the module is there, and something that it imports is not
         raise InputError(
-            f"--types: there is no module {place!r} here. Install it, give the command in the folder "
+            f"{option}: there is no module {place!r} here. Install it, give the command in the folder "
             "where it lies, or name its file: path/to/file.py:Class."
         ) from None
 
 
-def _from_file(path: Path) -> ModuleType:
+def _from_file(path: Path, option: str) -> ModuleType:
     """Import a file under its own name, as `import` does in the folder where it lies."""
     if not path.is_file():
-        raise InputError(f"--types: there is no file {path}. Check the path.")
+        raise InputError(f"{option}: there is no file {path}. Check the path.")
     loaded = sys.modules.get(path.stem)
     if loaded is None:
         _let_import_from(path.resolve().parent)
         return _executed(path)
     if Path(str(vars(loaded).get("__file__"))).resolve() != path.resolve():
-        raise InputError(f"--types: {path} has the name of another module, {path.stem!r}. Rename the file.")
+        raise InputError(f"{option}: {path} has the name of another module, {path.stem!r}. Rename the file.")
     return loaded
 
 

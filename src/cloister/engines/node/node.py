@@ -59,6 +59,11 @@ class Node:
             self.home.log(f"Refused: {type(error).__name__}: {error}")
             return REFUSAL
 
+    @property
+    def runs(self) -> list[str]:
+        """Names of the runs that this node has taken part in, or was asked to."""
+        return sorted(path.parent.name for path in (self.home.folder / "runs").glob("*/board"))
+
     def signed_head(self, run: str, records: int | None = None) -> SignedHead:
         """Return the head of a run's board after so many records, as the operator has signed it. Public."""
         return self._kept(self._known_roster(run), run).signed_head(records)

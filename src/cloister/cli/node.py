@@ -1,0 +1,289 @@
+"""``cloister node``: the owner of a task takes part in runs between institutions, and keeps the rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json as json_text
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cloister.cli.options import Json, Types
+from cloister.cli.own_types import own_value
+from cloister.cli.shell import attach, emit, note, positive, say, show_table
+from cloister.errors import InputError
+from cloister.privacy.rounding import rounded_up
+
+if TYPE_CHECKING:
+    from cloister.board.signatures import SignedHead
+    from cloister.engines.node import Home, Settings
+    from cloister.plan import Plan
+    from cloister.tasks import Tasks
+
+__all__ = ["node_family"]
+
+_Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The node's folder.")]
+_Key = Annotated[
+    str, typer.Option("--operator", metavar="KEY", help="The operator's public key, 64 digits, or its file.")
+]
+_Source = Annotated[
+    str,
+    typer.Option(help="The rows: a CSV, Parquet, Arrow or Excel file, a database's URL, or module:function."),
+]
+
+node_family = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
+    task: Annotated[str, typer.Option(help="This task's name, as it is on the roster.")],
+    operator: _Key,
+    data: _Source,
+    epsilon: Annotated[float, typer.Option(help="What this task may spend over all runs, ever.")],
+    delta: Annotated[float, typer.Option(help="Chance that is left over; below 1 over the tasks.")],
+    query: Annotated[str | None, typer.Option(help="SQL query, where --data is a database.")] = None,
+    codebook: Annotated[Path | None, typer.Option(help="The codebook, as the operator sent it.")] = None,
+    group: Annotated[str | None, typer.Option(help="This task's public group, where there are any.")] = None,
+) -> None:
+    r"""Make a node: a folder for one task, with a key, a ledger and a log of its own.
+
+    Nothing is read or sent yet. The budget can never be changed afterwards.
+
+    \b
+    For example:
+      cloister node init elm --task Elm --operator operator.pub \
+          --data pupils.csv --codebook exam.toml --epsilon 4 --delta 1e-3
+    """
+    from cloister.engines.node import Home, Settings
+
+    source = data if "://" in data or ":" in Path(data).name else str(Path(data).resolve())
+    if ("://" in source) != (query is not None):
+        raise InputError("--query goes with the URL of a database in --data. Give both, or neither.")
+    if codebook is None and not _is_function(source):
+        raise InputError("A table becomes rows by a codebook. Add --codebook FILE, as the operator sent it.")
+    book = None if codebook is None else str(codebook.resolve())
+    settings = Settings(task, _public_key(operator).hex(), group, source, query, book)
+    home = Home.create(folder, settings, epsilon=positive("--epsilon", epsilon), delta=delta)
+    say(
+        f"Wrote {home.folder}: the node of task {home.settings.task!r}, for you alone. Keep no copy of it "
+        "where the data may not go.",
+        f"Next: read the plan, and agree to it or not:  cloister node approve {folder} PLAN",
+    )
+
+
+def approve(
+    folder: _Folder,
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, or the folder of a run.")],
+    types: Types = None,
+    trial: Annotated[
+        bool, typer.Option("--trial", help="Accept noise from a seed too: nothing is promised then.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask: the statement was read elsewhere.")] = False,
+) -> None:
+    r"""Read what a plan promises, and agree to take part in it or not.
+
+    First prints the guarantee in words and what it takes of this task's own budget; then asks. Whoever says
+    yes has the rows read, checked and kept in the node's folder as they are now.
+
+    \b
+    For example:
+      cloister node approve elm plan.toml
+    """
+    from cloister.engines.node import Home
+    from cloister.tables.folder import read_plan
+
+    home = Home(folder)
+    settings, proposed = home.settings, read_plan(plan, types or ())
+    say(
+        f"This plan is for {proposed.n_tasks} tasks and {len(proposed.rounds)} release(s); "
+        f"{proposed.sampling.describe()}. Task {settings.task!r} sends at most one message a round: "
+        f"{proposed.widest} whole numbers at most, clipped.",
+        proposed.guarantee,
+        _budget(home, proposed),
+        *([_TRIAL] if trial else []),
+    )
+    if not yes and not typer.confirm("Take part in runs of this plan?"):
+        say("Not approved. Nothing was read, and nothing has left this machine.", apart=True)
+        raise typer.Exit(1)
+    rows, book = _rows(settings)
+    home.approve(proposed, rows, book, trial)
+    say(f"Approved. {len(rows.y)} rows are kept for it in {folder}.", apart=True)
+
+
+_TRIAL = (
+    "As a trial, boards are accepted whose noise comes from a seed. Whoever knows the seed can take the "
+    "noise off: use data that anybody may see."
+)
+
+
+def run(
+    folder: _Folder,
+    exchange: Annotated[Path, typer.Option(help="Folder that this node and the curator share, for trials.")],
+    types: Types = None,
+    once: Annotated[bool, typer.Option("--once", help="Answer what waits there now, and end.")] = False,
+) -> None:
+    r"""Answer a curator's questions, until it is stopped.
+
+    This one goes through a folder that both sides can write to: on one machine, on a shared disk, or on
+    media that are carried. Stop it at any time and start it again: it goes on.
+
+    \b
+    For example:
+      cloister node run elm --exchange /mnt/exam
+    """
+    from cloister.engines.node import Node
+    from cloister.engines.node.exchange import POLL, answer_question
+
+    node = Node(folder, types or ())
+    note(f"Task {node.home.settings.task!r} answers in {exchange}. Stop with Ctrl-C.")
+    while not once:
+        if not answer_question(node, exchange):
+            time.sleep(POLL)
+    answer_question(node, exchange)
+
+
+def status(
+    folder: _Folder,
+    run: Annotated[str | None, typer.Option("--run", help="One run. Default: all.")] = None,
+    records: Annotated[int | None, typer.Option(help="The head after so many records. Default: all.")] = None,
+    json: Json = False,
+) -> None:
+    r"""Show the runs of a node, the signed head of each board, and what is spent.
+
+    Compare heads with other owners: every node of a run must have the same one after as many records.
+
+    \b
+    For example:
+      cloister node status elm
+      cloister node status elm --run exam-2026 --json > elm-head.json
+    """
+    from cloister.engines.node import Node
+
+    node = Node(folder)
+    task, names = node.home.settings.task, [run] if run is not None else node.runs
+    heads = {name: node.signed_head(name, records) for name in names}
+    if json and run is not None:
+        return emit(heads[run].to_dict())
+    balance = node.home.ledger.balance
+    spent = {"epsilon": balance.spent_by(1), "budget": balance.account.epsilon}
+    if json:
+        return emit({"task": task, "spent": spent, "runs": _documents(heads)})
+    say(
+        f"Task {task!r}: epsilon = {rounded_up(balance.spent_by(1))} of "
+        f"{balance.account.epsilon:g} is spent, by {len(balance.charges)} run(s)."
+    )
+    show_table(
+        ["run", "records", "model", "head"],
+        (
+            [name, str(head.length), _is_done(node.home, name), head.head.hex()]
+            for name, head in heads.items()
+        ),
+    )
+    return None
+
+
+def compare(
+    one: Annotated[Path, typer.Argument(metavar="HEAD", help="A signed head: node status --run RUN --json.")],
+    other: Annotated[Path, typer.Argument(metavar="HEAD", help="Another node's, of as many records.")],
+    operator: _Key,
+    json: Json = False,
+) -> None:
+    r"""Say whether two nodes were shown the same board, or two different ones.
+
+    Two heads of one run and one length that differ, both signed by the operator, prove that the board was
+    forked. Exit code 1 then.
+
+    \b
+    For example:
+      cloister node compare elm-head.json oak-head.json --operator operator.pub
+    """
+    heads = [_read_head(path) for path in (one, other)]
+    forked = heads[0].forks(heads[1], _public_key(operator))
+    if json:
+        emit({"forked": forked, "run": heads[0].run, "records": heads[0].length})
+    elif forked:
+        say(
+            f"FORKED: the operator has signed two boards of run {heads[0].run!r}. Keep both files: they "
+            "prove it to whoever has the operator's public key. Answer no more, and tell the other owners."
+        )
+    else:
+        say(f"Both nodes have the same board of run {heads[0].run!r}, of {heads[0].length} records.")
+    if forked:
+        raise typer.Exit(1)
+
+
+attach(node_family, init, approve, run, status, compare)
+
+
+def _budget(home: Home, plan: Plan) -> str:
+    """Say what a run of a plan leaves of the node's own budget."""
+    from cloister.errors import BudgetError
+
+    balance = home.ledger.balance
+    account = balance.account
+    try:
+        after = balance.next(plan.fingerprint, plan.cost_under(account.relation), run="the next")
+    except BudgetError:
+        return (
+            f"This task's own budget, epsilon = {account.epsilon:g} over all runs, does NOT allow it: "
+            f"{rounded_up(balance.spent_by(1))} is spent. The node would refuse every round."
+        )
+    total = type(balance)(account, (*balance.charges, after)).spent_by(1)
+    return (
+        f"Of this task's own budget, epsilon = {account.epsilon:g} over all runs, "
+        f"{rounded_up(balance.spent_by(1))} is spent, and {rounded_up(total)} will be after one run of it."
+    )
+
+
+def _rows(settings: Settings) -> tuple[Tasks, str]:
+    """Read the task's rows from where its owner keeps them; return them and the codebook's digest."""
+    from cloister.tables.codebook import Codebook
+    from cloister.tables.sources import rows_of_file, rows_of_function, rows_of_query
+
+    path, data = settings.codebook, settings.data
+    if data is None:
+        raise InputError("node.toml must say where the rows are: data = '...'. Make the node anew.")
+    book = None if path is None else Codebook.load(path)
+    digest = "" if path is None else hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    if _is_function(data):
+        function = own_value(data, "--data")
+        if not callable(function):
+            raise InputError(f"--data must name a function. Got {data!r}.")
+        return rows_of_function(settings.task, function, book), digest
+    assert book is not None
+    if settings.query is not None:
+        return rows_of_query(settings.task, data, settings.query, book), digest
+    return rows_of_file(settings.task, Path(data), book), digest
+
+
+def _is_function(data: str) -> bool:
+    """Say whether a source is ``module:function`` or ``file.py:function``, and no path or address."""
+    place, _, name = data.rpartition(":")
+    return bool(place) and name.isidentifier() and not Path(data).exists()
+
+
+def _public_key(text: str) -> bytes:
+    from cloister.board.signatures import public_key
+
+    path = Path(text)
+    return public_key(path.read_text(encoding="ascii") if path.is_file() else text)
+
+
+def _read_head(path: Path) -> SignedHead:
+    from cloister.board.signatures import SignedHead
+
+    try:
+        document = json_text.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        document = {}
+    return SignedHead.from_dict(document if isinstance(document, dict) else {})
+
+
+def _documents(heads: dict[str, SignedHead]) -> dict[str, Any]:
+    return {name: head.to_dict() for name, head in heads.items()}
+
+
+def _is_done(home: Home, run: str) -> str:
+    return "made" if (home.folder / "runs" / run / "model.npz").exists() else "not yet"
