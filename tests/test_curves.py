@@ -15,7 +15,7 @@ from cloister import Ledger, Plan, Tasks, run
 from cloister.algorithms import FedAvg, FineTuning, Independent, MeanRegularized, Personalized, SharedPrior
 from cloister.curves import PrivateCurve, over_rounds
 from cloister.engines import Batched, Local, Run
-from cloister.engines.local import _LocalWorkers
+from cloister.engines.local import LocalWorkers
 from cloister.errors import BudgetError, InputError, PlanError
 from cloister.evaluation import evaluate, scores_of, task_scores
 from cloister.learners import Convex, Descent, LeastSquares, Logistic, Module, Regression
@@ -93,9 +93,9 @@ def test_the_last_point_of_a_noisy_sampled_run_is_its_own_score(done, curves, ha
 @pytest.mark.parametrize(("algorithm", "expected"), [(Personalized, [0, 1, 2, 3, 4, 5]), (FedAvg, [])])
 def test_rounds_are_heard_once_or_not_at_all(algorithm, expected, halves, monkeypatch):
     finished = run(Plan(network(algorithm, rounds=9), NoNoise(), n_tasks=M), halves[0])
-    heard, listen = [], _LocalWorkers.listen
+    heard, listen = [], LocalWorkers.listen
     monkeypatch.setattr(
-        _LocalWorkers,
+        LocalWorkers,
         "listen",
         lambda self, board, coins: heard.append(board.rounds) or listen(self, board, coins),
     )

@@ -15,7 +15,7 @@ from cloister import Plan, run
 from cloister.board.billboard import Billboard, synced_every
 from cloister.engines import Local, MultiDevice
 from cloister.engines.checkpoints import KeptStates
-from cloister.engines.local import _LocalWorkers
+from cloister.engines.local import LocalWorkers
 from cloister.errors import InputError
 from cloister.mechanisms import BLT
 
@@ -45,13 +45,13 @@ def _as_often_as_asked_for(monkeypatch):
 @pytest.fixture
 def heard(monkeypatch):
     """The rounds whose local work was done again."""
-    found, listen = [], _LocalWorkers.listen
+    found, listen = [], LocalWorkers.listen
 
     def noted(self, board, coins):
         found.append(board.rounds)
         listen(self, board, coins)
 
-    monkeypatch.setattr(_LocalWorkers, "listen", noted)
+    monkeypatch.setattr(LocalWorkers, "listen", noted)
     return found
 
 
