@@ -1,12 +1,13 @@
 """What a public body is worth: heads on its features, alone and shared, mean test accuracy over writers.
 
-Digits of 580 writers, 20 training images each, and the FEMNIST part, 62 classes and 189 writers. A body that
-was trained on Omniglot (`python -m benchmarks body`) makes 128 numbers of norm 1 of each image; tasks share a
-linear head on these by federated averaging and tune it at home. Beside it: each task alone, on pixels and on
-features, and `SharedPriorClassifier` on the 32 foremost features (its work grows with the cube of classes
-times features), with a head on the same. Everyone visible, relation replace, default delta, exact noise from
-a seed. Settings were chosen on another split of the same writers (seed 100), with the processor's body.
-`--body FILE` takes another body, `--seeds 2 3` other splits.
+Digits of 580 writers, 20 training images each, and the FEMNIST part, 62 classes and 189 writers. A body
+that was trained on Omniglot (`python -m benchmarks body`) makes 128 numbers of each image, averaged over
+nine views of it and of norm 1 in the end; tasks share a linear head on these by federated averaging and
+tune it at home. Beside it: each task alone, on pixels and on features, and `SharedPriorClassifier` on the
+32 foremost features (its work grows with the cube of classes times features), with a head on the same.
+Everyone visible, relation replace, default delta, exact noise from a seed. Settings were chosen on another
+split of the same writers (seed 100), with the card's body. `--body FILE` takes another body, `--seeds 2 3`
+other splits.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch
 from torch import nn
 
 from benchmarks import Figures, Table, Targets
-from benchmarks.body import BODY
+from benchmarks.body import BODY, Views
 from benchmarks.body import load as load_body
 from benchmarks.personal import load, mean_accuracy
 from cloister import Plan, SharedPriorClassifier, Tasks
@@ -41,17 +42,26 @@ FOREMOST, PRIOR_EPSILONS = 32, (1.0, math.inf)
 
 
 @dataclass(frozen=True)
+class Choice:
+    """How a head is shared, and how tightly a task is held to it: for budgets up to an epsilon."""
+
+    epsilon: float
+    lr: float
+    clip: float
+    rounds: int
+    pull: float
+
+
+@dataclass(frozen=True)
 class Setting:
-    """A data set, and how a head is shared and tuned."""
+    """A data set, how large its images are shown to the body, and how a head is shared by budget."""
 
     name: str
     classes: int
     #: Whether ink is black on white.
     inverted: bool
-    local: Descent
-    clip: float
-    rounds: int
-    tuning: FineTuning
+    zoom: float
+    choices: tuple[Choice, ...]
     #: Whether there are few enough classes for `SharedPriorClassifier`.
     prior: bool
 
@@ -62,10 +72,16 @@ class Setting:
         return Module(net)
 
     def plan(self, learner: Module, n_tasks: int, epsilon: float) -> Plan:
-        shared = FedAvg(learner, self.local, self.clip, self.rounds, ServerAverage(2.0), self.tuning)
+        found = next(choice for choice in self.choices if epsilon <= choice.epsilon)
+        tuning = FineTuning(Descent(2.0, batch=20, steps=150), Quadratic(found.pull))
+        local = Descent(found.lr, batch=20, steps=10)
+        shared = FedAvg(learner, local, found.clip, found.rounds, ServerAverage(2.0), tuning)
         if math.isinf(epsilon):
             return Plan(shared, NoNoise(), n_tasks=n_tasks)
         return Plan(shared, n_tasks=n_tasks).calibrate(epsilon)
+
+    def features(self, body: Path, device: str) -> PublicFeatures:
+        return PublicFeatures(Views(load_body(body), self.zoom), (1, 28, 28), device=device)
 
 
 SETTINGS = (
@@ -73,20 +89,25 @@ SETTINGS = (
         "mnist20",
         classes=10,
         inverted=False,
-        local=Descent(10.0, batch=20, steps=10),
-        clip=6.0,
-        rounds=5,
-        tuning=FineTuning(Descent(2.0, batch=20, steps=150), Quadratic(0.02)),
+        zoom=0.85,
+        choices=(
+            Choice(0.2, lr=20.0, clip=1.0, rounds=1, pull=0.005),
+            Choice(math.inf, lr=20.0, clip=6.0, rounds=3, pull=0.02),
+        ),
         prior=True,
     ),
     Setting(
         "femnist",
         classes=62,
         inverted=True,
-        local=Descent(20.0, batch=20, steps=10),
-        clip=10.0,
-        rounds=4,
-        tuning=FineTuning(Descent(2.0, batch=20, steps=150), Quadratic(0.03)),
+        zoom=1.0,
+        choices=(
+            Choice(0.2, lr=40.0, clip=0.3, rounds=1, pull=0.002),
+            Choice(0.5, lr=40.0, clip=3.0, rounds=2, pull=0.002),
+            Choice(1.0, lr=40.0, clip=6.0, rounds=3, pull=0.005),
+            Choice(2.0, lr=40.0, clip=10.0, rounds=5, pull=0.005),
+            Choice(math.inf, lr=20.0, clip=15.0, rounds=8, pull=0.06),
+        ),
         prior=False,
     ),
 )
@@ -94,19 +115,29 @@ ALONE = Descent(5.0, batch=20, steps=100)
 ALONE_ON_PIXELS = Descent(0.1, batch=20, steps=100)
 
 
+def on(device: str) -> Batched:
+    return Batched(device, tf32=True, compiled=False)
+
+
 def with_rows(tasks: Tasks, X: np.ndarray) -> Tasks:
     return Tasks(tasks.ids, X, tasks.y, tasks.weight, tasks.offsets)
 
 
-def accuracies(setting: Setting, body: PublicFeatures, seed: int, device: str) -> Iterator[tuple[str, float]]:
+def with_features(setting: Setting, body: PublicFeatures, part: Tasks) -> Tasks:
+    """Return features in place of images."""
+    pixels = with_rows(part, 1 - part.X if setting.inverted else part.X)
+    return with_rows(part, body.tasks(pixels).X.astype(np.float32))
+
+
+def accuracies(setting: Setting, body: Path, seed: int, device: str) -> Iterator[tuple[str, float]]:
     """Yield what was run, and its mean accuracy over writers on their held-out images."""
     parts = load(setting.name, seed)
-    pixels = [with_rows(part, 1 - part.X if setting.inverted else part.X) for part in parts]
-    train, test = (with_rows(part, part.X.reshape(len(part.X), -1)) for part in pixels)
+    train, test = (with_rows(part, part.X.reshape(len(part.X), -1)) for part in parts)
     yield "alone_pixels", alone(setting, ALONE_ON_PIXELS, train, test, seed, device)
-    train, test = (with_rows(part, body.tasks(part).X.astype(np.float32)) for part in pixels)
+    features = setting.features(body, device)
+    train, test = (with_features(setting, features, part) for part in parts)
     yield "alone", alone(setting, ALONE, train, test, seed, device)
-    learner, engine = setting.head(body.size), Batched(device)
+    learner, engine = setting.head(features.size), on(device)
     for epsilon in EPSILONS:
         plan = setting.plan(learner, len(train), epsilon)
         coef = run_plan(plan, train, random_state=seed, engine=engine).private.models["coef"]
@@ -128,7 +159,7 @@ def alone(setting: Setting, solver: Descent, train: Tasks, test: Tasks, seed: in
     """Return how well writers do who train a linear model on their own images, and say nothing."""
     learner = setting.head(train.X.shape[1])
     plan = Plan(LocalOnly(learner, solver), n_tasks=len(train))
-    coef = run_plan(plan, train, random_state=seed, engine=Batched(device)).private.models["coef"]
+    coef = run_plan(plan, train, random_state=seed, engine=on(device)).private.models["coef"]
     return mean_accuracy(learner, test, device, coef)
 
 
@@ -151,18 +182,18 @@ def run(
     quick: bool, device: str, seeds: Sequence[int] | None = None, body: Path | None = None
 ) -> tuple[Figures, Targets, Table]:
     """Measure all settings; quickly, one split, and no prior."""
-    features = PublicFeatures(load_body(body or BODY), (1, 28, 28), device=device)
     found: dict[str, list[float]] = {}
     for seed in seeds or (range(1) if quick else SEEDS):
         torch.manual_seed(seed)
         for setting in SETTINGS:
             chosen = replace(setting, prior=setting.prior and not quick)
-            for name, value in accuracies(chosen, features, seed, device):
+            for name, value in accuracies(chosen, body or BODY, seed, device):
                 found.setdefault(f"{setting.name}_{name}", []).append(value)
                 print(f"seed {seed}: {setting.name} {name} {value:.4f}", file=sys.stderr, flush=True)
     figures = {name: float(np.mean(values)) for name, values in found.items()}
-    rows = [["", "mean over splits", "sd", "splits"]]
-    rows += [[k, f"{np.mean(v):.4f}", f"{np.std(v):.4f}", str(len(v))] for k, v in found.items()]
+    rows = [["", "mean over splits", "standard error", "splits"]]
+    error = lambda v: np.std(v, ddof=1) / math.sqrt(len(v)) if len(v) > 1 else 0.0  # noqa: E731
+    rows += [[k, f"{np.mean(v):.4f}", f"{error(v):.4f}", str(len(v))] for k, v in found.items()]
     return figures, TARGETS, rows
 
 

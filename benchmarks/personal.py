@@ -154,6 +154,11 @@ def accuracies(setting: Setting, seed: int, device: str) -> Iterator[tuple[str, 
 
 def mean_accuracy(learner: Module, test: Tasks, device: str, coef: np.ndarray) -> float:
     """Return the mean over tasks of the share of test rows that its own network gets right."""
+    return float(task_accuracies(learner, test, device, coef).mean())
+
+
+def task_accuracies(learner: Module, test: Tasks, device: str, coef: np.ndarray) -> np.ndarray:
+    """Return for each task the share of test rows that its own network gets right."""
     trainer = Trainer(learner.net, learner.loss, torch.device(device), Precision(tf32=True))
     right = np.empty(len(test))
     layout = test.layout()
@@ -162,7 +167,7 @@ def mean_accuracy(learner: Module, test: Tasks, device: str, coef: np.ndarray) -
         with torch.no_grad():
             found = trainer.outputs(trainer.stack(torch.as_tensor(coef[index], device=device)), X).argmax(-1)
         right[index] = (((found == y) & (weight > 0)).sum(1) / (weight > 0).sum(1)).cpu().numpy()
-    return float(right.mean())
+    return right
 
 
 def run(
