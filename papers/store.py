@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -139,8 +140,10 @@ def _used(module: ModuleType, seen: set[ModuleType]) -> set[ModuleType]:
 
 
 def machine() -> str:
-    """Return what results may say of the machine."""
-    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    """Return what results may say of the machine: its cores, and the graphics card if there is one."""
+    torch = sys.modules.get("torch")
+    card = f", {torch.cuda.get_device_name()}" if torch is not None and torch.cuda.is_available() else ""
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores{card}"
 
 
 def versions() -> dict[str, str]:

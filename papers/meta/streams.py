@@ -148,18 +148,18 @@ def stream_rates(
     mechanism : Mechanism
         Not calibrated; one whose noise cancels in running totals is best.
     """
-    regret, excess = np.empty((len(seeds), len(counts))), np.empty((len(seeds), len(counts)))
+    regrets, excess = np.empty((len(seeds), len(counts))), np.empty((len(seeds), len(counts)))
     for i, seed in enumerate(seeds):
         for j, count in enumerate(counts):
             drawn = draw(seed, count)
             stream = setting.stream(drawn.centres.shape[1], count)
             finished = trained(stream, drawn.train, epsilon, seed, OnePass(), mechanism)
-            regret[i, j] = _regret(finished, Envelopes.of(drawn.train, setting.lam))
-            excess[i, j] = _excess(finished.board["average"], Envelopes.of(drawn.fresh, setting.lam))
-    return StreamRates(Rate(tuple(counts), regret), Rate(tuple(counts), excess))
+            regrets[i, j] = regret(finished, Envelopes.of(drawn.train, setting.lam))
+            excess[i, j] = excess_risk(finished.board["average"], Envelopes.of(drawn.fresh, setting.lam))
+    return StreamRates(Rate(tuple(counts), regrets), Rate(tuple(counts), excess))
 
 
-def _regret(finished: Run, envelopes: Envelopes) -> float:
+def regret(finished: Run, envelopes: Envelopes) -> float:
     """Return the mean loss of the tasks as they came over that of the best point for all of them."""
     order = np.argmax(finished.private.coins, axis=0)  # the round of each task
     asked = np.array([finished.board.before(t)["mean"] for t in range(len(finished.plan.rounds))])
@@ -167,7 +167,7 @@ def _regret(finished: Run, envelopes: Envelopes) -> float:
     return float(np.mean(envelopes.values(asked[order]) - best))
 
 
-def _excess(h: Floats, envelopes: Envelopes) -> float:
+def excess_risk(h: Floats, envelopes: Envelopes) -> float:
     return float(np.mean(envelopes.values(h) - envelopes.values(envelopes.minimiser())))
 
 
@@ -204,5 +204,5 @@ def stream_against_rounds(
         stream = trained(setting.stream(dim, tasks), drawn.train, epsilon, seed, OnePass(), mechanism)
         rounds = trained(setting.meta(dim), drawn.train, epsilon, seed)
         for values, finished in zip(found, (stream, rounds), strict=True):
-            values.append(_excess(finished.board["average"], envelopes))
+            values.append(excess_risk(finished.board["average"], envelopes))
     return Comparison(tuple(found[0]), tuple(found[1]))

@@ -31,7 +31,7 @@ from cloister.channel import Relation
 from cloister.curves import over_rounds
 from cloister.engines.local import Local
 from cloister.engines.run import Run, run
-from cloister.engines.workers import Engine
+from cloister.engines.workers import Engine, SavedState
 from cloister.errors import InputError
 from cloister.evaluation import evaluate
 from cloister.learners.descent import Descent
@@ -371,9 +371,8 @@ def tuned_run(done: Run, tasks: Tasks, way: FineTuning, engine: Engine) -> Run:
     algorithm: Any = replace(done.plan.algorithm, finetune=way)  # type: ignore[type-var]
     with engine.workers(replace(done.plan, algorithm=algorithm), tasks, done.private.seeds) as workers:
         workers.start(done.board.before(0))
-        if workers.save_state().states:  # where tasks keep nothing only the last board counts
-            for t in range(done.board.rounds):
-                workers.listen(done.board.before(t), done.private.coins[t])
+        if workers.save_state().states:  # a model that was not tuned is what its task kept
+            workers.restore_state(SavedState({"weights": done.private.models["coef"]}, 0))
         return replace(done, private=replace(done.private, models=workers.finish(done.board)))
 
 

@@ -1,0 +1,112 @@
+"""Theorem 14: transfer risk of a stream falls with its length, and with the rows of a task.
+
+Fresh tasks adapt from the mean iterate of a stream of linear regressions in 30 dimensions around one
+centre. Shown is their squared error above that of the truth, at home, against the number of tasks (10 rows
+each) and the rows of a task (400 tasks); λ is 0.03 for 10 rows and falls as one over the root of the rows,
+as the theorem asks. Noises and ε are those of Theorems 12 and 13.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from cloister import Plan, run
+from cloister.channel import Relation
+from cloister.datasets import around_centres
+from cloister.mechanisms import NoNoise, Toeplitz, Tree
+from cloister.privacy.mechanisms import Mechanism
+from cloister.sampling import OnePass
+from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by, digits, mean, say
+from papers.meta.learning import SETTING, fresh_error
+from papers.meta.theorem_12 import EPSILON, NOISES, published
+from papers.pictures import curve
+
+CLAIM = "Transfer risk is bounded by 2LV/√n and by terms that fall with the number of tasks."
+COUNTS, ROWS = (100, 400, 1600), (5, 10, 20, 40)
+TASKS, FEW = 400, 10
+
+
+def cells(options: Options) -> list[Cell]:
+    shapes = [(tasks, FEW) for tasks in COUNTS] + [(TASKS, rows) for rows in ROWS if rows != FEW]
+    return [
+        {"tasks": tasks, "rows": rows, "noise": noise, "seed": seed}
+        for seed in options.replications(full=10, quick=2)
+        for tasks, rows in shapes
+        for noise in NOISES
+    ]
+
+
+def measure(cell: Cell, options: Options) -> float:
+    """Return what fresh tasks have in squared error above the noise of the targets."""
+    tasks, seed = cell["tasks"], cell["seed"]
+    data = around_centres(seed, tasks, centres=1, rows=cell["rows"])
+    setting = replace(SETTING, lam=SETTING.lam * (FEW / cell["rows"]) ** 0.5)
+    stream = setting.stream(data.centres.shape[1], tasks)
+    build = partial(Plan, stream, n_tasks=tasks)
+    if cell["noise"] == "published":
+        plan = build(published(tasks), OnePass(), relation=Relation.ZERO_OUT, delta=1 / tasks)
+    else:
+        kinds: dict[str, Mechanism] = {
+            "none": NoNoise(),
+            "tree": Tree(exact=False),
+            "toeplitz": Toeplitz(exact=False),
+        }
+        plan = build(kinds[cell["noise"]], OnePass())
+        plan = plan if cell["noise"] == "none" else plan.calibrate(EPSILON)
+    return digits(fresh_error(data, run(plan, data.train, random_state=seed)) - data.noise**2)
+
+
+def summarise(found: Found) -> Data:
+    return {
+        f"{tasks} tasks of {rows} rows, {noise}": mean(values)
+        for (tasks, rows, noise), values in by(found, "tasks", "rows", "noise").items()
+    }
+
+
+def _slope(data: Data, noise: str) -> float:
+    heights = [data[f"{TASKS} tasks of {rows} rows, {noise}"][0] for rows in ROWS]
+    return float(np.polyfit(np.log(ROWS), np.log(heights), 1)[0])
+
+
+def table(data: Data) -> list[Row]:
+    shapes = list(dict.fromkeys(key.rsplit(", ", 1)[0] for key in data))
+    rows: list[Row] = [
+        (f"{shape}, ε = {EPSILON:g}", "", *(say(data[f"{shape}, {noise}"], ".3g") for noise in NOISES[1:]))
+        for shape in shapes
+    ]
+    rows.append(("slope in rows", "-0.5 at most", *(f"{_slope(data, noise):.2f}" for noise in NOISES[1:])))
+    return rows
+
+
+def draw(data: Data, figure: Any) -> None:
+    left, right = figure.subplots(1, 2, sharey=True)
+    labels = ("no noise", "tree as printed", "tree, least noise", "Toeplitz")
+    for noise, label, whose in zip(NOISES, labels, ("no noise", "paper", "repaired", "ours"), strict=True):
+        curve(left, list(COUNTS), [data[f"{m} tasks of {FEW} rows, {noise}"] for m in COUNTS], label, whose)
+        curve(right, list(ROWS), [data[f"{TASKS} tasks of {n} rows, {noise}"] for n in ROWS], label, whose)
+    left.set(
+        xlabel="tasks",
+        ylabel="error above the truth's",
+        xscale="log",
+        yscale="log",
+        title=f"{FEW} rows a task",
+    )
+    right.set(xlabel="rows of a task", xscale="log", title=f"{TASKS} tasks")
+    left.legend()
+
+
+def finding(data: Data) -> Finding:
+    value = lambda m, noise: data[f"{m} tasks of {FEW} rows, {noise}"][0]  # noqa: E731
+    falls = all(value(COUNTS[-1], noise) < value(COUNTS[0], noise) for noise in NOISES)
+    sentence = (
+        f"Sixteen times the tasks take it from {value(COUNTS[0], 'tree'):.2g} to "
+        f"{value(COUNTS[-1], 'tree'):.2g} with a tree, and from "
+        f"{value(COUNTS[0], 'toeplitz'):.2g} to {value(COUNTS[-1], 'toeplitz'):.2g} with noise that "
+        "cancels in totals; with rows it falls as "
+        f"n^{_slope(data, 'toeplitz'):.2f}."
+    )
+    return Finding(Verdict.YES if falls else Verdict.PARTLY, sentence)

@@ -1,0 +1,160 @@
+"""Theorem 5: on strongly convex losses private MTL converges linearly, to a floor that noise sets.
+
+Linear regressions of 20 rows in 10 dimensions around one centre, λ = 0.5, one gradient step a round,
+everyone in every round, 40 rounds. Shown is the mean over tasks of f_k, the term in λ included, above its
+least value. "Its method" tells increments, with the noise of Theorem 1 for q = m, 4γ√(T ln(1/δ))/(m ε) on
+the mean; "with the true guarantee" tells a model's distance from the mean, so that noise does not add up,
+with the least noise that the paper's own definition needs. "Ours" solves at home and releases three times
+only. δ = 1/1600 in all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from cloister import Plan, Tasks
+from cloister import run as run_plan
+from cloister.algorithms import Increment, Offset, Personalized
+from cloister.arrays import Floats
+from cloister.engines import Local
+from cloister.learners import Convex, Descent, ExactSolver, LeastSquares
+from cloister.mechanisms import Gaussian, NoNoise
+from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by, digits, mean, say
+from papers.pictures import COLOURS, curve
+from papers.pmtl.states import states_over_rounds
+
+CLAIM = "The mean of f_k falls linearly with the rounds, to a floor that falls as 1/(m ε)²."
+DIM, ROWS, LAM, STEP, ROUNDS, FEW = 10, 20, 0.5, 0.3, 40, 3
+#: Not larger than 1/m, for any number of tasks here.
+DELTA = 1 / 1600
+#: Longer than any update without noise, as the theorem asks.
+CLIP = 3.0
+COUNTS = (100, 200, 400, 800, 1600)
+SHOWN = 400
+EPSILONS: tuple[float | None, ...] = (1.0, 8.0, None)
+METHODS = ("published", "true", "ours")
+
+
+def cells(options: Options) -> list[Cell]:
+    seeds = options.replications(full=20, quick=3)
+    curves = [{"tasks": SHOWN, "epsilon": e, "seed": seed} for e in EPSILONS for seed in seeds]
+    floors = [{"tasks": m, "epsilon": 1.0, "seed": seed} for m in COUNTS if m != SHOWN for seed in seeds]
+    return curves + floors
+
+
+def regressions(tasks: int, seed: int) -> Tasks:
+    rng = np.random.default_rng(seed)
+    weights = np.ones(DIM) / math.sqrt(DIM) + 0.5 * rng.normal(size=(tasks, DIM)) / math.sqrt(DIM)
+    X = rng.normal(size=(tasks, ROWS, DIM))
+    y = np.einsum("knd,kd->kn", X, weights) + 0.1 * rng.normal(size=(tasks, ROWS))
+    return Tasks.from_list(list(X), list(y))
+
+
+def objective(tasks: Tasks, own: Floats, public: Floats) -> float:
+    """Return the mean over tasks of half a mean square, and of λ/2 times a squared distance from the mean."""
+    X, y = tasks.X.reshape(len(tasks), ROWS, DIM), tasks.y.reshape(len(tasks), ROWS)
+    fit = 0.5 * ((np.einsum("knd,kd->kn", X, own) - y) ** 2).mean(axis=1)
+    return float(np.mean(fit + 0.5 * LAM * ((own - public) ** 2).sum(axis=1)))
+
+
+def least(tasks: Tasks) -> float:
+    """Return the least of it over models and their mean: given the mean, ridge regressions."""
+    X, y = tasks.X.reshape(len(tasks), ROWS, DIM), tasks.y.reshape(len(tasks), ROWS)
+    gram, cross = X.swapaxes(1, 2) @ X / ROWS, np.einsum("knd,kn->kd", X, y) / ROWS
+    inverse = np.linalg.inv(gram + LAM * np.eye(DIM))
+    pull = LAM * (np.eye(DIM) - LAM * inverse).sum(axis=0)
+    public = np.linalg.solve(pull, LAM * np.einsum("kde,ke->d", inverse, cross))
+    own = np.einsum("kde,ke->kd", inverse, cross + LAM * public)
+    return objective(tasks, own, public)
+
+
+def plan_of(method: str, tasks: int, epsilon: float | None) -> Plan:
+    learner, delta = Convex(LeastSquares(DIM)), DELTA
+    if method == "ours":
+        algorithm = Personalized(learner, ExactSolver(), clip=CLIP, rounds=FEW, lam=LAM)
+    else:
+        message = Increment(share=1.0) if method == "published" else Offset()
+        algorithm = Personalized(
+            learner, Descent(STEP, steps=1), clip=CLIP, rounds=ROUNDS, lam=LAM, message=message
+        )
+    if epsilon is None:
+        return Plan(algorithm, NoNoise(), n_tasks=tasks)
+    if method == "published":  # the multiplier of a round is σ m / γ; mu is in units of silence
+        multiplier = 4 * math.sqrt(ROUNDS * math.log(1 / delta)) / epsilon
+        return Plan(
+            algorithm, Gaussian(2 * math.sqrt(ROUNDS) / multiplier, exact=False), n_tasks=tasks, delta=delta
+        )
+    return Plan(algorithm, Gaussian(exact=False), n_tasks=tasks, delta=delta).calibrate(epsilon)
+
+
+def measure(cell: Cell, options: Options) -> dict[str, list[float]]:
+    """Return what is above the least value, after each round, by method."""
+    tasks = regressions(cell["tasks"], cell["seed"])
+    floor, found = least(tasks), {}
+    for method in METHODS:
+        done = run_plan(plan_of(method, cell["tasks"], cell["epsilon"]), tasks, random_state=cell["seed"])
+        walk = states_over_rounds(done, tasks, Local())
+        found[method] = [digits(objective(tasks, own, public) - floor) for public, own in walk]
+    return found
+
+
+def summarise(found: Found) -> Data:
+    data: Data = {}
+    for (tasks, epsilon), values in by(found, "tasks", "epsilon").items():
+        key = f"{tasks} tasks, " + ("no noise" if epsilon is None else f"ε = {epsilon:g}")
+        for method in METHODS:
+            ends = [value[method][-1] for value in values]
+            data[f"{key}, {method}, end"] = mean(ends)
+            if tasks == SHOWN:
+                data[f"{key}, {method}"] = [digits(v) for v in np.mean([v[method] for v in values], axis=0)]
+    for method in METHODS[:2]:
+        floors = [data[f"{tasks} tasks, ε = 1, {method}, end"][0] for tasks in COUNTS]
+        data[f"slope in tasks, {method}"] = digits(np.polyfit(np.log(COUNTS), np.log(floors), 1)[0], 3)
+    quiet = data[f"{SHOWN} tasks, no noise, true"]
+    data["factor a round, no noise"] = digits((quiet[20] / quiet[5]) ** (1 / 15), 3)
+    return data
+
+
+def table(data: Data) -> list[Row]:
+    rows: list[Row] = []
+    for key in [key.removesuffix(", true, end") for key in data if key.endswith(", true, end")]:
+        ends = [say(data[f"{key}, {method}, end"], ".2g") for method in METHODS]
+        rows.append((f"{key}: above the least value, at the end", "", *ends))
+    slopes = [f"{data[f'slope in tasks, {method}']:.2f}" for method in METHODS[:2]]
+    rows.append(("slope of the floor in m, log-log, ε = 1", "-2", *slopes, ""))
+    factor = f"{data['factor a round, no noise']:.3f}"
+    rows.append(("factor by which a round without noise shrinks it", "below 1", factor, factor, ""))
+    return rows
+
+
+def draw(data: Data, figure: Any) -> None:
+    left, right = figure.subplots(1, 2)
+    for said, style in (("ε = 1", "-"), ("ε = 8", "--"), ("no noise", ":")):
+        for method, whose in zip(METHODS, ("paper", "repaired", "ours"), strict=True):
+            values = data[f"{SHOWN} tasks, {said}, {method}"]
+            label = {"published": "published", "true": "least noise", "ours": "three releases"}[method]
+            left.plot(values, style, color=COLOURS[whose], label=f"{label}, {said}")
+    left.set(xlabel="rounds", ylabel="above the least value", yscale="log", title=f"{SHOWN} tasks")
+    left.legend(fontsize=6)
+    for method, whose in zip(METHODS, ("paper", "repaired", "ours"), strict=True):
+        curve(right, list(COUNTS), [data[f"{m} tasks, ε = 1, {method}, end"] for m in COUNTS], method, whose)
+    right.set(xlabel="tasks", xscale="log", yscale="log", title="at the end, ε = 1")
+    right.legend()
+
+
+def finding(data: Data) -> Finding:
+    slope = data["slope in tasks, true"]
+    factor = data["factor a round, no noise"]
+    published, true = (data[f"{SHOWN} tasks, ε = 1, {method}, end"][0] for method in METHODS[:2])
+    holds = factor < 1 and abs(slope + 2) < 0.25
+    sentence = (
+        f"Without noise a round shrinks the error by {factor:.2f}, and the floor at ε = 1 falls as "
+        f"m^{slope:.2f}. The "
+        f"noise of Theorem 1 leaves {published / true:.0f} times the floor that the definition asks for, "
+        "as noise in "
+        "increments adds up."
+    )
+    return Finding(Verdict.YES if holds else Verdict.PARTLY, sentence)
