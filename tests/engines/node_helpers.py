@@ -37,7 +37,9 @@ def make_nodes(folder, plan=PLAN, tasks=TASKS, types=(), trial=True, codebook=""
     """Make a node for each task, with the seed that `run` gives it under SEED."""
     seeds = SeededRandomness(SEED).task_seeds(tasks.ids)
     for name, seed in zip(tasks.ids.tolist(), seeds.tolist(), strict=True):
-        home = Home.create(folder / name, Settings(name, OPERATOR.public.hex(), seed=seed), **BUDGET)
+        group = None if tasks.groups is None else tasks.only(name).groups.tolist()[0]
+        settings = Settings(name, OPERATOR.public.hex(), group, seed=seed)
+        home = Home.create(folder / name, settings, **BUDGET)
         home.approve(plan, tasks.only(name), codebook, trial)
     return open_nodes(folder, tasks, types)
 

@@ -14,6 +14,7 @@ from node_helpers import (
     OPERATOR,
     PLAN,
     RUN,
+    SEED,
     TASKS,
     M,
     Recorded,
@@ -26,7 +27,7 @@ from node_helpers import (
 )
 
 from cloister import Plan, Tasks, replay, run
-from cloister.algorithms import LowRank, MeanRegularized, SharedPrior
+from cloister.algorithms import LowRank, Mean, MeanRegularized, Nested, SharedPrior
 from cloister.audit.releases import in_release_units
 from cloister.audit.sensitivity import furthest_on
 from cloister.board.signatures import Operator, SignedHead
@@ -34,11 +35,13 @@ from cloister.channel import GRID, Channel
 from cloister.doubts import SHARED_DEVICE
 from cloister.engines import Asked
 from cloister.engines.asked import AskedWorkers
-from cloister.engines.node import REFUSAL, Ask, Home, InProcess, Node, Reply, Request, Say, Settings
+from cloister.engines.node import REFUSAL, Home, InProcess, Node, Reply, Request, Say, Settings
 from cloister.engines.node.wire import SHORT, SignedRecord
 from cloister.errors import InputError, PlanError, SignatureError
+from cloister.groups import Groups
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Toeplitz
+from cloister.privacy.randomness import SeededRandomness
 from cloister.roster import Roster
 from cloister.sampling import Epochs, FixedSize, OnePass, Poisson
 
@@ -83,10 +86,13 @@ def assert_same_models(nodes, done):
 # --- the same run as on one machine -----------------------------------------------------------------------
 
 
+GROUPED = TASKS.with_groups({"t0": "north", "t1": "south", "t2": "north", "t3": "south"})
+
+
 @pytest.mark.parametrize(
     "algorithm",
     [
-        SharedPrior(Regression(3)),
+        SharedPrior(Regression(3), Nested(Mean(), Groups.of(GROUPED.groups))),
         MeanRegularized(LeastSquares(3), rounds=4, steps=2, batch=2),
         LowRank(LeastSquares(3), rounds=3),
     ],
@@ -94,8 +100,9 @@ def assert_same_models(nodes, done):
 )
 def test_board_and_models_are_those_of_one_machine(algorithm, tmp_path):
     plan = Plan(algorithm, n_tasks=M, delta=1e-2).calibrate(3.0)
-    nodes, one = make_nodes(tmp_path, plan), here(plan)
-    done = asked(Recorded(nodes), plan)
+    tasks = TASKS if algorithm.groups is None else GROUPED
+    nodes, one = make_nodes(tmp_path, plan, tasks), here(plan, tasks)
+    done = asked(Recorded(nodes), plan, tasks.roster)
     assert done.board.head == one.board.head
     assert done.private.models == {}
     assert_same_models(nodes, one)
@@ -315,6 +322,21 @@ def test_records_must_extend_the_board(nodes, questions):
     assert node.answer(requests[1].to_bytes()) == REFUSAL  # a forked board is answered no more
 
 
+def test_records_must_follow_the_plan(nodes, questions):
+    """Even if the operator signs them: what a node listens to is what its owner has approved."""
+    requests, replies = questions
+    node = nodes["t0"]
+    assert node.answer(requests[0].to_bytes()) == replies[0]
+    board = PLAN.create_board(SeededRandomness(SEED))
+    release = replace(here().board.releases[0], noise=1e-9)
+    record = board.post(release, PLAN.algorithm.update(release, board)).record_bytes(1)
+    head = OPERATOR.sign_head(requests[0].roster.fingerprint, 2, record[-32:])
+    false = replace(requests[1], records=(SignedRecord(record, head.signature),))
+    assert node.answer(false.to_bytes()) == REFUSAL
+    assert "does not have the noise, denominator or share of its plan" in log_of(node)
+    assert node.answer(requests[1].to_bytes()) == replies[1]
+
+
 def test_two_boards_shown_to_two_halves_are_found_by_their_heads(nodes):
     halves = [{name: nodes[name] for name in names} for names in (("t0", "t1"), ("t2", "t3"))]
     for seed, half in enumerate(halves):
@@ -361,13 +383,14 @@ def test_one_pass_is_one_round(tmp_path):
     nodes = make_nodes(tmp_path, plan)
     link = Recorded(nodes)
     asked(link, plan)
-    requests = [Request.from_bytes(text) for _, name, text in link.asked if name == "t0"]
-    spoken = next(request for request in requests if request.ask is Ask.ROUND)
-    fresh = make_nodes(tmp_path / "fresh", plan)["t0"]
-    assert fresh.answer(replace(spoken, coins="1" * (spoken.round + 1)).to_bytes()) == (
-        REFUSAL if spoken.round else link.replies[0][2]
-    )
-    assert fresh.answer(replace(spoken, coins=None).to_bytes()) == REFUSAL
+    round, name, text = next(one for one in link.asked if one[0] > 0)
+    spoken = Request.from_bytes(text)
+    fresh = make_nodes(tmp_path / "fresh", plan)[name]
+    for coins, words in [(None, "changed its word"), ("1" * (round + 1), "more rounds than its plan")]:
+        assert fresh.answer(replace(spoken, coins=coins).to_bytes()) == REFUSAL
+        assert words in log_of(fresh)
+    assert fresh.answer(text) == next(reply for t, n, reply in link.replies if (t, n) == (round, name))
+    assert fresh.answer(replace(spoken, coins="1" + "0" * round).to_bytes()) == REFUSAL
 
 
 def test_rows_that_changed_are_refused_while_a_run_goes_on(nodes, questions, tmp_path):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -204,20 +206,28 @@ class Operator:
 
     def __post_init__(self) -> None:
         check_run_name(self.run)
+        if len(self.secret) != KEY:
+            raise InputError(f"A secret key must be {KEY} bytes. Use Operator.new, or Operator.load.")
 
     @classmethod
     def new(cls, run: str) -> Operator:
         """Draw a key."""
-        import secrets
-
         return cls(run, secrets.token_bytes(KEY))
 
     @classmethod
-    def load(cls, path: Path, run: str) -> Operator:
-        """Read a key that `save` wrote."""
-        return cls(run, public_key(Path(path).read_text(encoding="ascii")))
+    def load(cls, path: str | os.PathLike[str], run: str) -> Operator:
+        """Read a key that `save` wrote; of one that is none nothing is repeated."""
+        try:
+            secret = bytes.fromhex(Path(path).read_text(encoding="ascii").strip())
+        except ValueError:
+            secret = b""
+        if len(secret) != KEY:
+            raise InputError(
+                f"{path} must hold the operator's secret key, 64 hexadecimal digits. Restore it."
+            )
+        return cls(run, secret)
 
-    def save(self, path: Path) -> Path:
+    def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the secret key, for this user alone."""
         return write_private(Path(path), self.secret.hex().encode() + b"\n")
 

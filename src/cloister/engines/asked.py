@@ -156,7 +156,7 @@ class AskedWorkers:
                 twice.add(name)
                 self.log(f"Round {t}: node {name!r} gave two answers to one question; neither counts.")
         said = [name for name in asked if name in rows and name not in twice]
-        for name in set(asked) - set(said):
+        for name in sorted(set(asked) - set(said)):
             self.zeros += 1
             self.log(f"Round {t}: node {name!r} counts as zero.")
         values = np.array([rows[name] for name in said], dtype=np.int64).reshape(len(said), channel.dim)

@@ -144,9 +144,10 @@ class Home:
         home = cls(private_folder(Path(folder)))
         if (home.folder / "node.toml").exists():
             raise InputError(f"{home.folder} is a node already, and is left as it is. Choose another folder.")
+        remove_drafts(home.folder)
+        (home.folder / "ledger").unlink(missing_ok=True)  # of a node that was never made: nothing is in it
         write_private(home.folder / "key", secrets.token_bytes(KEY_BYTES))
-        if not (home.folder / "ledger").exists():
-            Ledger.create(home.folder / "ledger", str(settings.task), epsilon=epsilon, delta=delta)
+        Ledger.create(home.folder / "ledger", str(settings.task), epsilon=epsilon, delta=delta)
         os.chmod(home.folder / "ledger", 0o600)
         document = {"format": _FORMAT} | {k: v for k, v in asdict(settings).items() if v is not None}
         write_private(home.folder / "node.toml", tomli_w.dumps(document).encode())

@@ -38,12 +38,23 @@ class KeptBoard:
         self.folder, self.roster, self.operator = folder, roster, operator
         self.path, self.signatures = folder / "board", folder / "signatures"
         self.board: Billboard | None = None
-        self._size = 0
-        if self.path.exists():
+        self._size, self._seen = 0, self._version()
+        if self._seen is not None:
             found = scan(bytes_of(self.path), self.path)
             if found.problem is not None and not found.torn:
                 raise found.problem
             self.board, self._size = found.board, found.size
+
+    @property
+    def current(self) -> bool:
+        """Whether the file is as it was when it was last read or written here."""
+        return self._seen == self._version()
+
+    def _version(self) -> tuple[int, ...] | None:
+        if not self.path.exists():
+            return None
+        found = self.path.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
     def __len__(self) -> int:
         """How many records are here."""
@@ -100,6 +111,7 @@ class KeptBoard:
             data = (b"" if known else MAGIC) + records
             self._put(self.path, self._size if known else 0, data + (END if board.complete else b""))
         self.board, self._size = board, (self._size if known else 0) + len(data)
+        self._seen = self._version()
 
     def _put(self, path: Path, at: int, data: bytes) -> None:
         """Write at a place in a file that its owner alone can read, cut off what follows, and sync it."""

@@ -49,6 +49,7 @@ class Node:
         self.home = Home(Path(folder))
         self.types = tuple(types)
         self._plans: dict[str, tuple[Approval, Plan]] = {}
+        self._boards: dict[str, KeptBoard] = {}
 
     def answer(self, request: bytes) -> bytes:
         """Answer one question of a curator; never raises, and tells no reason."""
@@ -128,7 +129,12 @@ class Node:
         return SignedRoster.from_bytes(path.read_bytes())
 
     def _kept(self, roster: SignedRoster, run: str) -> KeptBoard:
-        return KeptBoard(self._folder(run), roster, public_key(self.home.settings.operator))
+        """Return a run's board as it is on disk; read it again only if another process has changed it."""
+        known = self._boards.get(run)
+        if known is None or not known.current or known.roster != roster:
+            known = KeptBoard(self._folder(run), roster, public_key(self.home.settings.operator))
+            self._boards[run] = known
+        return known
 
     def _roster(self, request: Request) -> SignedRoster | None:
         """Return the run's roster, the one that was kept or one that is sent, signed; refuse a second one."""
