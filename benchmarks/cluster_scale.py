@@ -1,12 +1,14 @@
-"""Many tasks of 30 rows and 10 features from Parquet, by two actors: one run in a process of its own.
+"""Many tasks of 30 rows and 10 features, from Parquet by two actors or in memory: a run in its own process.
 
-``python -m benchmarks.cluster_scale TASKS`` prints one line of JSON: the peak memory of the driver and of the
-largest worker, and the time from files to models, that is dealing rows out, reading them, rounds and models.
+``python -m benchmarks.cluster_scale TASKS`` prints one line of JSON: the time from files to models, that is
+dealing rows out, reading them, rounds and models; the peak memory of the driver and of the largest worker.
+``--in-memory TASKS`` is the fit of the same table by one process that holds all of it. On a machine that does
+other things, seconds on a processor (of driver and workers together, their start included) say more than
+those on the wall.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import resource
@@ -15,7 +17,14 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cloister.tables.codebook import Codebook
 
 ROWS, FEATURES, FILES = 30, 10, 20
 
@@ -36,66 +45,137 @@ def write(folder: Path, tasks: int) -> None:
         pq.write_table(pa.table(columns), folder / f"{number:03d}.parquet")
 
 
-def workers_peak(found: dict[str, int]) -> None:
-    """Note the peak memory of every process of Ray that computes, as long as this one lives."""
-    while True:
-        for place in Path("/proc").iterdir():
-            try:
-                title = (place / "cmdline").read_bytes().split(b"\0")[0]
-                if place.name.isdigit() and title.startswith((b"ray::ShardActor", b"ray::silently")):
-                    status = (place / "status").read_text()
-                    found[place.name] = int(status.split("VmHWM:")[1].split()[0])
-            except (OSError, IndexError):
-                continue
-        time.sleep(0.2)
+@dataclass
+class Processes:
+    """The processes of Ray below this one that compute: peak memory, and seconds on a processor, of each."""
+
+    peaks: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def watch(self) -> None:
+        tick = os.sysconf("SC_CLK_TCK")
+        while True:
+            for place in Path("/proc").iterdir():
+                try:
+                    if place.name.isdigit() and (place / "cmdline").read_bytes().startswith(b"ray::"):
+                        if int(_stat(_stat(place.name)[1])[1]) != os.getpid():
+                            continue  # of another cluster
+                        status, times = (place / "status").read_text(), _stat(place.name)[11:13]
+                        self.peaks[place.name] = int(status.split("VmHWM:")[1].split()[0])
+                        self.seconds[place.name] = sum(map(int, times)) / tick
+                except (OSError, IndexError):
+                    continue
+            time.sleep(0.2)
 
 
-def measure(tasks: int, shards: int, memory: int) -> dict[str, float]:
-    from cloister import SharedPriorRegressor, run
-    from cloister.engines import Cluster
+def _stat(process: str) -> list[str]:
+    """Return what the kernel counts of a process, from its state on; its parent is next."""
+    return Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
+
+
+def own_seconds() -> float:
+    """Return the seconds that this process was on a processor."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+@dataclass
+class Clock:
+    """Seconds of this process, by what they went to: on a processor, and by the clock on the wall."""
+
+    processor: dict[str, float] = field(default_factory=dict)
+    wall: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        used, begun = own_seconds(), time.perf_counter()
+        yield
+        self.processor[what], self.wall[what] = own_seconds() - used, time.perf_counter() - begun
+
+
+def codebook() -> Codebook:
     from cloister.tables.codebook import Codebook
-    from cloister.tables.parquet_shards import ParquetShards
 
     names = [f"x{j}" for j in range(FEATURES)]
-    book = Codebook.from_mapping(dict.fromkeys(names, (-1, 1)) | {"y": (-8, 8)}, names, "y", "task")
-    peaks: dict[str, int] = {}
-    threading.Thread(target=workers_peak, args=[peaks], daemon=True).start()
+    return Codebook.from_mapping(dict.fromkeys(names, (-1, 1)) | {"y": (-8, 8)}, names, "y", "task")
+
+
+def in_memory(tasks: int) -> dict[str, float]:
+    """Fit the same table, all of it in memory, in this process."""
+    import numpy as np
+
+    from cloister import SharedPriorRegressor
+
     with tempfile.TemporaryDirectory() as home:
-        source = Path(home) / "table"
+        table = written(Path(home), tasks)
+        X = np.stack([table[f"x{j}"].to_numpy() for j in range(FEATURES)], axis=1)
+        y, task = table["y"].to_numpy(), table["task"].to_numpy()
+    clock, model = Clock(), SharedPriorRegressor(epsilon=1.0, bounds=codebook())
+    with clock.on("price"):  # once, and remembered
+        _ = model.plan(tasks, codebook()).guarantee
+    with clock.on("fit"):
+        model.fit(X, y, tasks=task)
+    return {
+        "tasks": tasks,
+        "cpu_ms_a_task": 1000 * clock.processor["fit"] / tasks,
+        "ms_a_task": 1000 * clock.wall["fit"] / tasks,
+        "load": os.getloadavg()[0],
+    }
+
+
+def written(folder: Path, tasks: int) -> Any:
+    """Write the table in a process of its own, whose memory goes with it; return it as a whole."""
+    import pyarrow.parquet as pq
+
+    subprocess.run([sys.executable, __file__, "--write", str(folder), str(tasks)], check=True)
+    return pq.read_table(folder)
+
+
+def from_parquet(tasks: int, shards: int, memory: int) -> dict[str, float]:
+    """Deal the table out, run over its shards, and write the models."""
+    from cloister import SharedPriorRegressor, run
+    from cloister.engines import Cluster
+    from cloister.tables.parquet_shards import ParquetShards
+
+    workers, clock, book = Processes(), Clock(), codebook()
+    threading.Thread(target=workers.watch, daemon=True).start()
+    with tempfile.TemporaryDirectory() as home:
+        source, models = Path(home) / "table", Path(home) / "models"
         source.mkdir()
         subprocess.run([sys.executable, __file__, "--write", str(source), str(tasks)], check=True)
-        stamps = [time.perf_counter()]
-        cluster = Cluster(2, models=Path(home) / "models", memory=memory)
-        with cluster.connected():
-            stamps.append(time.perf_counter())
-            made = ParquetShards.split(
-                source, book, Path(home) / "shards", buckets=shards, spread=cluster.each, groups=FILES
-            )
-            stamps.append(time.perf_counter())
-            plan = SharedPriorRegressor(epsilon=1.0).plan(len(made), book)
-            stamps.append(time.perf_counter())
-            run(plan, made, engine=cluster)
-        stamps.append(time.perf_counter())
-        written = sum(path.stat().st_size for path in (Path(home) / "models").iterdir())
-    start, split, price, ran = (b - a for a, b in itertools.pairwise(stamps))
+        cluster = Cluster(2, models=models, memory=memory)
+        with clock.on("all"), cluster.connected():
+            with clock.on("split"):
+                made = ParquetShards.split(
+                    source, book, Path(home) / "shards", buckets=shards, spread=cluster.each, shares=FILES
+                )
+            with clock.on("price"):
+                plan = SharedPriorRegressor(epsilon=1.0).plan(len(made), book)
+            with clock.on("run"):
+                run(plan, made, engine=cluster)
+        size = sum(path.stat().st_size for path in models.iterdir())
+    driver = clock.processor["all"] - clock.processor["price"]
     return {
         "tasks": tasks,
         "rounds": len(plan.rounds),
-        "start_s": start,
-        "split_s": split,
-        "price_s": price,
-        "run_s": ran,
-        "ms_a_task": 1000 * (split + ran) / tasks,
+        "cpu_ms_a_task": 1000 * (driver + sum(workers.seconds.values())) / tasks,
+        "driver_cpu_ms_a_task": 1000 * driver / tasks,
+        "ms_a_task": 1000 * (clock.wall["split"] + clock.wall["run"]) / tasks,
+        "split_s": clock.wall["split"],
+        "run_s": clock.wall["run"],
+        "load": os.getloadavg()[0],
         "driver_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-        "worker_gb": max(peaks.values()) / 2**20,
-        "models_gb": written / 2**30,
+        "worker_gb": max(workers.peaks.values()) / 2**20,
+        "models_gb": size / 2**30,
     }
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     if sys.argv[1] == "--write":
         write(Path(sys.argv[2]), int(sys.argv[3]))
+    elif sys.argv[1] == "--in-memory":
+        print(json.dumps(in_memory(int(sys.argv[2]))))
     else:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
         count = int(sys.argv[1])
-        print(json.dumps(measure(count, shards=max(4, count // 15_000), memory=1 << 29)))
+        print(json.dumps(from_parquet(count, shards=max(4, count // 15_000), memory=1 << 30)))

@@ -349,9 +349,10 @@ class Tasks:
     def _stack(self, index: NDArray[np.int64], per_row: int, among: int | None) -> tuple[Array, Array, Array]:
         sizes, first = self.sizes[index], self.offsets[index]
         rows = int(self._widths(sizes, per_row, among).max(initial=0))
-        if len(index) and (sizes == rows).all() and (np.diff(index) == 1).all():
-            span = slice(first[0], first[0] + rows * len(index))
-            return tuple(a[span].reshape(len(index), rows, *a.shape[1:]) for a in self._columns())  # type: ignore[return-value]
+        if len(index) and (sizes == sizes[0]).all() and (np.diff(index) == 1).all():
+            span = slice(first[0], first[0] + sizes[0] * len(index))
+            alike = (a[span].reshape(len(index), sizes[0], *a.shape[1:]) for a in self._columns())
+            return tuple(a if sizes[0] == rows else _padded(a, rows) for a in alike)  # type: ignore[return-value]
         real = np.arange(rows)[None, :] < sizes[:, None]
         source = (first[:, None] + np.arange(rows)[None, :])[real]
         stacked = []
@@ -370,6 +371,13 @@ class Tasks:
 
     def _columns(self) -> tuple[Array, Array, Array]:
         return self.X, self.y, self.weight
+
+
+def _padded(stacked: Array, rows: int) -> Array:
+    """Return tasks of equal size with so many rows each, the last of them zeros."""
+    padded = np.zeros((len(stacked), rows, *stacked.shape[2:]), dtype=stacked.dtype)
+    padded[:, : stacked.shape[1]] = stacked
+    return padded
 
 
 def block_width(sizes: ArrayLike, numbers: int) -> Integers:

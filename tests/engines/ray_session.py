@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +28,11 @@ def started(cpus: int = 4) -> Iterator[Any]:
     """Start Ray on this machine: a small store, and as many actors as tests ask for."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cloister.engines.cluster.session.STORE", 10**8)
-        with session(None, cpus, 0):
+        with ExitStack() as stack:
+            with warnings.catch_warnings():  # earlier versions leave files open that they give to processes
+                warnings.simplefilter("ignore", ResourceWarning)
+                stack.enter_context(session(None, cpus, 0))
+                gc.collect()
             yield ray
 
 

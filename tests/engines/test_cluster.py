@@ -7,19 +7,22 @@ import os
 import subprocess
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cloister import Plan, Tasks, run
+from cloister import Ledger, Plan, Tasks, run
 from cloister.algorithms import LowRank, MeanRegularized, SharedPrior
 from cloister.channel import GRID
 from cloister.engines import Cluster, Local
 from cloister.engines.cluster.actor import Failure
+from cloister.engines.cluster.actors import Actors
 from cloister.engines.cluster.engine import check_whole
 from cloister.engines.cluster.held import HeldShards
+from cloister.engines.cluster.model_files import read_models
+from cloister.engines.cluster.session import _check_room as check_room
 from cloister.engines.cluster.session import _own_files as own_files
 from cloister.engines.cluster.session import _own_token as own_token
 from cloister.engines.cluster.workers import ClusterWorkers
@@ -69,6 +72,14 @@ def session():
         yield ray
 
 
+@pytest.fixture
+def pretended(monkeypatch):
+    from pretend_ray import pretended
+
+    with pretended(monkeypatch) as ray:
+        yield ray
+
+
 def same(plan, engine, tasks=TASKS):
     one, two = run(plan, tasks, random_state=3), run(plan, tasks, random_state=3, engine=engine)
     assert two.board.head == one.board.head
@@ -101,7 +112,7 @@ def test_a_session_of_our_own_is_for_us_alone(session):
     assert session.get(session.remote(num_cpus=1)(seen).remote()) == (0o077, "token", 64)
 
 
-def test_states_that_were_kept_at_the_end_are_those_of_the_models(session, tmp_path, monkeypatch):
+def test_states_that_were_kept_at_the_end_are_those_of_the_models(pretended, tmp_path, monkeypatch):
     """Killed between the last checkpoint and the models: no round is left to listen to."""
     monkeypatch.setattr("cloister.engines.checkpoints.SHARE", 0)
     given = {
@@ -121,6 +132,116 @@ def test_states_that_were_kept_at_the_end_are_those_of_the_models(session, tmp_p
     assert two.private.rejected_messages == one.private.rejected_messages
 
 
+@dataclass(frozen=True)
+class Late(Local):
+    """An engine whose tasks have no memory of the first rounds, and fail if they are told of them again."""
+
+    first: int = 0
+
+    @contextmanager
+    def workers(self, plan, tasks, seeds):
+        with super().workers(plan, tasks, seeds) as workers:
+            listen = workers.listen
+
+            def late(board, coins):
+                assert board.rounds >= self.first
+                listen(board, coins)
+
+            workers.listen = late
+            yield workers
+
+
+@pytest.mark.parametrize("memory", [1, 1 << 30])
+def test_shards_keep_their_own_states(pretended, tmp_path, monkeypatch, memory):
+    """Killed after four rounds: no shard does the work of the first three again, nor one that is read again.
+
+    The driver has none of the states, and nothing is left of them at the end.
+    """
+    monkeypatch.setattr("cloister.engines.checkpoints.SHARE", 0)
+    monkeypatch.setattr(ClusterWorkers, "save_state", lambda workers, folder=None: 1 / 0)
+    journal, models = tmp_path / "run", tmp_path / "models"
+    given = {"random_state": 3, "journal": journal, "checkpoint": 0.0}
+    cluster = Cluster(2, memory=memory, models=models)
+
+    def stop(posted):
+        if posted.done == 4:
+            raise KeyboardInterrupt
+
+    def lose(posted):
+        for holder in holders[posted.done - 5 : posted.done - 4]:
+            pretended.kill(holder)
+
+    shards, holders = HeldShards(TASKS, 3), []
+    with pytest.raises(KeyboardInterrupt):
+        run(MEAN, shards, engine=cluster, progress=stop, **given)
+    kept = sorted(path.name for path in journal.glob("states*"))
+    assert kept == ["states-00000", "states-00001", "states-00002"]
+    assert {path.stat().st_mode & 0o077 for path in journal.glob("states*")} == {0}
+
+    new = Actors._new
+    monkeypatch.setattr(Actors, "_new", lambda actors: holders.append(new(actors)) or holders[-1])
+    late = Cluster(2, memory=memory, models=models, engine=Late(1, first=3))
+    two, one = run(MEAN, shards, engine=late, progress=lose, **given), run(MEAN, TASKS, random_state=3)
+    assert len(holders) > 2
+    assert two.board.head == one.board.head
+    assert two.private.rejected_messages == one.private.rejected_messages
+    for number, at in enumerate(shards.positions):
+        found = read_models(models / f"shard-{number:05d}.parquet")
+        order = np.argsort(found[0].astype(int))
+        np.testing.assert_array_equal(found[1]["coef"][order], one.private.models["coef"][at])
+    assert not [*journal.glob("states*"), *journal.glob(".*")]
+
+
+def test_states_of_other_shards_are_passed_over(pretended, tmp_path, monkeypatch):
+    """Dealt out into another number of shards, a run that goes on does its work again."""
+    monkeypatch.setattr("cloister.engines.checkpoints.SHARE", 0)
+    given = {"random_state": 3, "journal": tmp_path / "run", "checkpoint": 0.0, "engine": Cluster(1)}
+
+    def stop(posted):
+        if posted.done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(MEAN, HeldShards(TASKS, 3), progress=stop, **given)
+    again = run(MEAN, HeldShards(TASKS, 2), **given)
+    assert again.board.head == run(MEAN, TASKS, random_state=3).board.head
+
+
+class Exchanged(HeldShards):
+    """Shards of which each holds the tasks of another."""
+
+    def part(self, number):
+        return super().part(1 - number)
+
+
+def test_other_tasks_than_the_rosters_are_refused_before_a_charge(pretended, tmp_path):
+    ledger = Ledger.create(tmp_path / "ledger", "schools", epsilon=50, delta=MEAN.delta, n_tasks=M)
+    with pytest.raises(ShardError, match="Shard 0 must hold the tasks that the roster lists for it"):
+        run(MEAN, Exchanged(TASKS, 2), engine=Cluster(1), ledger=ledger, journal=tmp_path / "run")
+    assert ledger.history == ()
+    assert not (tmp_path / "run").exists()
+    assert "collect" not in pretended.asked
+
+
+def test_a_card_that_is_not_there_is_said_before_a_charge(pretended, tmp_path, monkeypatch):
+    """By the cluster, which has none to give; or by the actor, whose torch sees none."""
+    torch = pytest.importorskip("torch")
+    from cloister.algorithms import FedAvg
+    from cloister.engines import Batched
+    from cloister.learners import Descent, Module
+
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    with pytest.raises(InputError, match=r"need 2 GPU\(s\), and the cluster has 0"):
+        check_room(pretended, 2, 2)
+    net = Module(torch.nn.Sequential(torch.nn.Linear(D, 3)))
+    plan = Plan(FedAvg(net, Descent(0.1), clip=0.3, rounds=2), Gaussian(0.9), n_tasks=M)
+    labels = Tasks.from_arrays(TASKS.X.astype(np.float32), TASKS.y > 0, np.repeat(TASKS.ids, TASKS.sizes))
+    tasks = replace(labels, y=labels.y.astype(np.int64))
+    with pytest.raises(PlanError, match="torch sees no graphics card"):
+        run(plan, tasks, engine=Cluster(1, cards=1, engine=Batched("cuda")), journal=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_token_and_mask_of_a_session_go_with_it(monkeypatch):
     monkeypatch.setattr("cloister.engines.cluster.session._read_token_again", lambda ray: None)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
@@ -136,15 +257,16 @@ def test_token_and_mask_of_a_session_go_with_it(monkeypatch):
     assert os.umask(before) == 0o022
 
 
-def test_a_folder_of_parquet_from_the_command_line(session, tmp_path, monkeypatch):
-    """Fit, show, predict and replay; models are those that the board gives each task at home."""
+def test_a_folder_of_parquet_from_the_command_line(pretended, tmp_path, monkeypatch):
+    """Fit in public groups, show, predict and replay; models are those that the board gives each at home."""
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     from cli_helpers import BOOK, ok, pupils
 
     monkeypatch.chdir(tmp_path)
     Path("book.toml").write_text(BOOK)
     Path("pupils").mkdir()
-    table = pa.table(pupils(tasks=30))
+    columns = pupils(tasks=30)
+    table = pa.table(columns | {"district": [f"d{int(name) % 2}" for name in columns["school"]]})
     for number in range(3):
         pq.write_table(table.take(np.arange(number, len(table), 3)), f"pupils/{number}.parquet")
     ok(
@@ -158,6 +280,8 @@ def test_a_folder_of_parquet_from_the_command_line(session, tmp_path, monkeypatc
         5,
         "--actors",
         1,
+        "--groups",
+        "district",
         "-o",
         "exam",
     )
@@ -244,7 +368,9 @@ def test_nothing_of_ray_is_imported_without_need(monkeypatch):
 
 def test_a_sum_that_its_tasks_cannot_have_made_is_refused():
     shards = HeldShards(TASKS, 2)
-    workers = ClusterWorkers(MEAN, shards, np.zeros(M, np.uint64), None, False, lambda done, total: None)
+    workers = ClusterWorkers(
+        MEAN, shards, np.zeros(M, np.uint64), None, False, lambda what, done, total: None
+    )
     channel = MEAN.rounds[0].channels[0]
     most = np.full(D, 3 * GRID)
     workers._check(channel, most, 3)

@@ -63,8 +63,8 @@ def same(shards):
 @pytest.mark.parametrize(("buckets", "groups"), [(1, 1), (5, 3), (200, 20)])
 def test_no_task_is_split(source, tmp_path, buckets, groups, monkeypatch):
     monkeypatch.setattr("cloister.tables.parquet_folder.BATCH", 50)
-    monkeypatch.setattr("cloister.tables.parquet_shards.TOGETHER", 20)
-    shards = ParquetShards.split(source, BOOK, tmp_path / "shards", buckets=buckets, groups=groups)
+    monkeypatch.setattr("cloister.tables.parquet_dealing.TOGETHER", 20)
+    shards = ParquetShards.split(source, BOOK, tmp_path / "shards", buckets=buckets, shares=groups)
     same(shards)
     assert ParquetFolder(source).task_names("school").tolist() == [*WHOLE.roster]
     assert (tmp_path / "shards").stat().st_mode & 0o077 == 0
@@ -85,13 +85,34 @@ def test_folders_may_be_columns(tmp_path):
         np.testing.assert_array_equal(shards.part(number).load().X, whole.select(at).X)
 
 
+def test_labels_of_tasks_are_read_with_their_names(source, tmp_path):
+    """Each task is in one group, whatever file its rows are in; a district of two is refused, and named."""
+    for path in source.iterdir():
+        table = pq.read_table(path)
+        district = pa.array([f"d{school % 3}" for school in table["school"].to_pylist()])
+        pq.write_table(table.append_column("district", district), path)
+    shards = ParquetShards.split(source, BOOK, tmp_path / "shards", buckets=5, groups="district", shares=3)
+    assert shards.roster.names == WHOLE.roster.names
+    assert [*shards.roster.groups] == [f"d{int(school) % 3}" for school in shards.roster]
+    assert ParquetFolder(source).task_labels("school", "district") == dict(
+        zip(shards.roster, shards.roster.groups, strict=True)
+    )
+    plain = ParquetShards.split(source, BOOK, tmp_path / "plain", buckets=5)
+    assert digest_of(plain, b"k" * 32) != digest_of(shards, b"k" * 32)
+    for number in range(5):
+        np.testing.assert_array_equal(shards.part(number).load().X, plain.part(number).load().X)
+    pq.write_table(pq.read_table(path).set_column(5, "district", pa.array(["d7"] * len(table))), path)
+    with pytest.raises(ShardError, match=r"'district' of pupils: A task's group is public and one .* 'd7'"):
+        ParquetShards.split(source, BOOK, tmp_path / "shards", buckets=5, groups="district")
+
+
 def test_shards_are_taken_as_they_are_until_a_file_changes(source, tmp_path):
     one = ParquetShards.split(source, BOOK, tmp_path / "shards", buckets=5)
     stamp = (tmp_path / "shards" / "shards.json").stat().st_mtime_ns
-    two = ParquetShards.split(source, BOOK, tmp_path / "shards", buckets=5, groups=3)
+    two = ParquetShards.split(source, BOOK, tmp_path / "shards", buckets=5, shares=3)
     assert (tmp_path / "shards" / "shards.json").stat().st_mtime_ns == stamp
     assert digest_of(one, b"k" * 32) == digest_of(two, b"k" * 32)
-    other = ParquetShards.split(source, BOOK, tmp_path / "other", buckets=9, groups=3)
+    other = ParquetShards.split(source, BOOK, tmp_path / "other", buckets=9, shares=3)
     assert other.fingerprint == one.fingerprint  # however rows are dealt out
     changed = COLUMNS | {"age": COLUMNS["age"] / 2}
     pq.write_table(pa.table({k: v[:100] for k, v in changed.items()}), source / "part-0.parquet")

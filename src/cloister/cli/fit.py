@@ -130,7 +130,10 @@ def fit(
     table = Table(data, codebook_of(codebook, task, column), groups)
     if engine is EngineName.ray:
         if method is not None and len(method) > 1:
-            raise InputError("Several methods are compared with --engine local. Name one method.")
+            raise InputError(
+                f"--engine ray runs one method: a vote among several needs all rows in one process. "
+                f"Got {', '.join(method)}. Name one --method, or leave --engine ray out."
+            )
         table = ShardedTable.of(table, folder, actors, address, shards)
     elif set_ray := given(context, "actors", "address", "shards"):
         raise InputError(f"{', '.join(set_ray)} goes with --engine ray. Add it, or leave that out.")

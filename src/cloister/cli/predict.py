@@ -156,6 +156,7 @@ def replay(
     For example:
       cloister replay exam-run my-pupils.csv --task-name "Elm Street" -o elm.json
     """
+    from cloister.roster import group_labels
     from cloister.tables.columns import labels_by_task
     from cloister.tables.folder import read_public
     from cloister.tables.rows import own_rows, task_column
@@ -168,8 +169,9 @@ def replay(
     own = Tasks.from_arrays(rows.X, rows.y, [task_name] * len(rows))
     column = str(run.settings.groups)
     if column in rows.table:
-        whose = own.ids[:1] if rows.ids is None else task_column(data, str(run.codebook.task))
-        labels = task_column(data, column)
+        alone = rows.ids is None or data.is_dir()  # of a folder, this task's rows alone are read
+        whose = own.ids[:1] if alone else task_column(data, str(run.codebook.task))
+        labels = group_labels(rows.table[column]) if data.is_dir() else task_column(data, column)
         own = own.with_groups(labels_by_task(np.resize(whose, len(labels)), labels))
     elif task_name in run.groups:
         own = own.with_groups({own.ids[0]: run.groups[task_name]})

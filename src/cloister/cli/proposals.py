@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from cloister.cli.methods import Method, kind_of, settings_for
-from cloister.cli.shell import advance, given, note
+from cloister.cli.shell import advance, bars, given, note
 from cloister.cli.table import Table
 from cloister.errors import InputError
 from cloister.estimators.base import BaseMultiTask
@@ -82,7 +82,7 @@ class OneRun:
 
     def carry_out(self, folder: Path, table: Table, ledger: Ledger | None, force: bool) -> TableRun:
         """Run it and leave it in a folder; what was killed goes on."""
-        with table.at_hand(), advance("Rounds") as progress:
+        with table.at_hand(), bars() as bar:
             return fit_in_folder(
                 folder,
                 self.plan,
@@ -91,9 +91,9 @@ class OneRun:
                 self.made_by,
                 ledger=ledger,
                 force=force,
-                progress=progress,
+                progress=bar("Rounds"),
                 resumed=_resumed,
-                engine=table.engine(unfinished_folder(folder)),
+                engine=table.engine(unfinished_folder(folder), bar),
             )
 
 

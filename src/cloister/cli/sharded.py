@@ -8,17 +8,19 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
-from cloister.cli.shell import advance, note, positive
+from cloister.cli.shell import Move, advance, note, positive
 from cloister.cli.table import Table
 from cloister.errors import InputError
 
 if TYPE_CHECKING:
     from cloister.arrays import Array
     from cloister.engines.cluster import Cluster
+    from cloister.tables.parquet_folder import ParquetFolder
     from cloister.tables.parquet_shards import ParquetShards
 
 __all__ = ["Actors", "Address", "EngineName", "OnEngine", "ShardCount", "ShardedTable"]
@@ -61,21 +63,32 @@ class ShardedTable(Table):
             raise InputError(
                 f"--engine ray reads a folder of Parquet files. Got {table.file}. Leave --engine ray out."
             )
-        if table.groups is not None:
-            raise InputError("--groups goes with --engine local. Leave one of them out.")
         cluster = Cluster(actors, address=address)
-        return cls(table.file, table.codebook, cluster=cluster, shards=shards, folder=folder)
+        return cls(table.file, table.codebook, table.groups, cluster=cluster, shards=shards, folder=folder)
 
     @cached_property
     def ids(self) -> Array:
+        if self.labels is not None:
+            return np.array([*self.labels])
+        return self._source.task_names(self.task)
+
+    @cached_property
+    def labels(self) -> dict[Any, str] | None:
+        return None if self.groups is None else self._source.task_labels(self.task, self.groups)
+
+    @cached_property
+    def _source(self) -> ParquetFolder:
         from cloister.tables.parquet_folder import ParquetFolder
 
         folder, book = ParquetFolder(self.file.resolve()), self.codebook
         folder.check_columns([self.task, *book.names, book.target.name])
-        return folder.task_names(self.task)
+        return folder
 
-    def engine(self, draft: Path) -> Cluster:
-        return replace(self.cluster, models=draft / "models")
+    def engine(self, draft: Path, bar: Callable[[str], Move]) -> Cluster:
+        def progress(what: str, done: int, total: int) -> None:
+            bar(f"Shards, {what}")(done, total)
+
+        return replace(self.cluster, models=draft / "models", progress=progress)
 
     @contextmanager
     def at_hand(self) -> Iterator[None]:
@@ -118,7 +131,8 @@ class ShardedTable(Table):
             self.codebook,
             self._place,
             buckets=self.shards,
+            groups=self.groups,
             spread=self.cluster.each,
-            groups=4 * self.cluster.actors,
+            shares=4 * self.cluster.actors,
             progress=progress,
         )

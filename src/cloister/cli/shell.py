@@ -19,7 +19,20 @@ from typer.core import TyperCommand, TyperGroup
 from cloister.cli.words import in_options, usage_sentence
 from cloister.errors import CloisterError, InputError
 
-__all__ = ["Family", "absent", "advance", "attach", "emit", "given", "note", "positive", "say", "show_table"]
+__all__ = [
+    "Family",
+    "Move",
+    "absent",
+    "advance",
+    "attach",
+    "bars",
+    "emit",
+    "given",
+    "note",
+    "positive",
+    "say",
+    "show_table",
+]
 
 #: Text is broken at this width even on a wide screen.
 _WIDTH = 100
@@ -153,13 +166,30 @@ def absent(path: Path, force: bool) -> Path:
     return path
 
 
+#: Moves a bar: so many of so many are done.
+Move = Callable[[int, int], None]
+
+
 @contextmanager
-def advance(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function of (done, in all) that moves a progress bar on stderr, if a person is watching."""
+def bars() -> Iterator[Callable[[str], Move]]:
+    """Yield a function that makes progress bars on stderr, one for each label, if a person is watching."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     screen = _console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as shown:
+        known: dict[str, Any] = {}
+
+        def bar(label: str) -> Move:
+            if label not in known:
+                known[label] = shown.add_task(label, total=None)
+            return lambda done, total: shown.update(known[label], completed=done, total=total)
+
+        yield bar
+
+
+@contextmanager
+def advance(label: str) -> Iterator[Move]:
+    """Yield a function of (done, in all) that moves a progress bar on stderr, if a person is watching."""
+    with bars() as bar:
+        yield bar(label)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.cli.shell import note
+from cloister.cli.shell import Move, note
 from cloister.errors import InputError
 
 if TYPE_CHECKING:
@@ -81,8 +81,11 @@ class Table:
         column = task_column(self.file, self.groups, "groups' column ")
         return labels_by_task(task_column(self.file, self.task), column)
 
-    def engine(self, draft: Path) -> Engine:
-        """Return where tasks are computed on; models that it keeps go into the draft of a run's folder."""
+    def engine(self, draft: Path, bar: Callable[[str], Move]) -> Engine:
+        """Return where tasks are computed on; models that it keeps go into the draft of a run's folder.
+
+        What it does beside rounds has a progress bar of its own.
+        """
         from cloister.engines.local import Local
 
         return Local()

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from cloister.board.storage import BINARY, write_file
 from cloister.engines.workers import Coins, SavedState, Workers
 from cloister.errors import InputError, StorageError
 
-__all__ = ["CheckpointedWorkers", "KeptStates", "check_seconds"]
+__all__ = ["CheckpointedShards", "CheckpointedWorkers", "KeptStates", "ShardWorkers", "check_seconds"]
 
 _MAGIC = b"cloister states 1\n"
 _DIGEST = 32
@@ -66,6 +66,14 @@ class KeptStates:
     path: Path
     key: bytes = field(repr=False)
     data: str = field(repr=False)
+
+    def of_shard(self, number: int, names: bytes) -> KeptStates:
+        """Return the file of one shard, whose tasks have names of this digest.
+
+        Its key says nothing of this one, which noise comes from: it goes to who computes on the shard.
+        """
+        key = hashlib.blake2b(names, key=self.key, digest_size=_DIGEST, person=b"cloister shard").digest()
+        return KeptStates(self.path.with_name(f"{self.path.name}-{number:05d}"), key, self.data)
 
     def write(self, saved: SavedState, board: Billboard) -> bool:
         """Put states in place of older ones; say whether that was possible, as nothing depends on it."""
@@ -157,6 +165,17 @@ def _fill(array: NDArray[Any], source: BinaryIO, digest: Any) -> None:
         raw[start : start + _CHUNK] = np.frombuffer(piece, np.uint8)
 
 
+@runtime_checkable
+class ShardWorkers(Workers, Protocol):
+    """Workers of shards, who keep states where they compute: one file a shard, on a disk that all share."""
+
+    def keep_states(self, kept: KeptStates, board: Billboard) -> None:
+        """Let every shard write its states as they are after the rounds of this board, or later ones."""
+
+    def recall_states(self, kept: KeptStates, posted: Billboard) -> None:
+        """Let every shard go on from what it kept last on this board, now and whenever it is read again."""
+
+
 @dataclass
 class CheckpointedWorkers:
     """Workers whose states are kept now and then, and who begin with what was kept.
@@ -220,6 +239,23 @@ class CheckpointedWorkers:
         begun = time.monotonic()
         if begun < self.due or board.rounds % self.every or board.rounds <= self.heard:
             return
-        self.kept.write(self.workers.save_state(self.kept.path.parent), board)
+        self._write(board)
         ended = time.monotonic()
         self.due = ended + max(self.seconds, SHARE * (ended - begun))
+
+    def _write(self, board: Billboard) -> None:
+        self.kept.write(self.workers.save_state(self.kept.path.parent), board)
+
+
+@dataclass
+class CheckpointedShards(CheckpointedWorkers):
+    """Workers of shards: each keeps its states for itself, and has heard of what it has heard of."""
+
+    workers: ShardWorkers
+
+    def start(self, board: Billboard) -> None:
+        self.workers.start(board)
+        self.workers.recall_states(self.kept, self.posted)
+
+    def _write(self, board: Billboard) -> None:
+        self.workers.keep_states(self.kept, board)

@@ -13,6 +13,7 @@ secret      the version that began the run, the key, a digest of the data under 
             charge; private; deleted at the end
 sums        what correlated noise remembers of old sums; private; deleted with the secret
 states      of a long run: the tasks' states as they were a while ago; private; deleted with the secret
+states-7    of a long run over shards: the same of one shard, written and read by who computes on it
 roster      of a stream of tasks: who has joined (`cloister.engines.arrivals`); public
 waiting     of a stream: the sum of the round that is not posted yet; private; deleted with the secret
 =========== ============================================================================================
@@ -272,6 +273,7 @@ class FolderJournal:
         with storage_errors(self.folder / "secret", _AGAIN):
             for name in ("states", "sums", "waiting", "ending"):
                 (self.folder / name).unlink(missing_ok=True)
+            _remove_states(self.folder)
             (self.folder / "secret").unlink()
             sync_folder(self.folder)
 
@@ -414,8 +416,16 @@ def _begin(folder: Path, plan: Plan, secret: Secret) -> Secret:
 def _remove(folder: Path) -> None:
     for name in ("states", "sums", "waiting", "ending", "roster", "secret", "plan.toml", "board"):
         (folder / name).unlink(missing_ok=True)
+    _remove_states(folder)
     if not any(folder.iterdir()):
         folder.rmdir()
+
+
+def _remove_states(folder: Path) -> None:
+    """Remove what shards kept, and what a lost one had begun to."""
+    for path in folder.glob("states-*"):
+        path.unlink(missing_ok=True)
+    remove_drafts(folder)
 
 
 def check_same(folder: Path, secret: Secret, plan: Plan, tasks: AnyTasks, seed: int | None) -> None:

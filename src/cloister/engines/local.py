@@ -157,9 +157,15 @@ class LocalWorkers:
         return SavedState(states.arrays(), self.bad)
 
     def restore_state(self, saved: SavedState) -> None:
-        rows = ({name: array[index] for name, array in saved.states.items()} for index in self.layout)
+        rows = ({name: _rows(array, index) for name, array in saved.states.items()} for index in self.layout)
         self.states, self.bad = list(rows), saved.rejected
-        self.own = [True] * len(self.layout)
+        self.own = [False] * len(self.layout)
+
+
+def _rows(array: NDArray[Any], index: NDArray[np.int64]) -> NDArray[Any]:
+    """Return some rows: as a view where they lie one after the other."""
+    first, last = index[0], index[-1]
+    return array[first : last + 1] if last - first + 1 == len(index) else array[index]
 
 
 def _at_most(block: int | None, layout: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:

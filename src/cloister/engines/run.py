@@ -19,7 +19,12 @@ from cloister.algorithm import Network
 from cloister.arrays import Array, States, Words
 from cloister.board.billboard import Billboard
 from cloister.board.storage import make_folder, write_file
-from cloister.engines.checkpoints import CheckpointedWorkers, check_seconds
+from cloister.engines.checkpoints import (
+    CheckpointedShards,
+    CheckpointedWorkers,
+    ShardWorkers,
+    check_seconds,
+)
 from cloister.engines.curator import Curator, Progress, check_ledger, check_price
 from cloister.engines.journal import open_journal
 from cloister.engines.local import Local
@@ -314,6 +319,9 @@ def run(
             if kept.states is not None and isinstance(tasks, Tasks):  # else states stay where rows are
                 on_disk = kept.posted.before(kept.kept)
                 workers = CheckpointedWorkers(workers, kept.states, on_disk, kept.every, seconds)
+            elif kept.states is not None and isinstance(workers, ShardWorkers):
+                on_disk = kept.posted.before(kept.kept)
+                workers = CheckpointedShards(workers, kept.states, on_disk, kept.every, seconds)
             workers.start(kept.posted.before(0))
             board = curator.rounds(workers, progress)
             models = workers.finish(board, kept.folder)

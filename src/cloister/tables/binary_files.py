@@ -130,7 +130,12 @@ def text_cells(file: Path, column: Any) -> list[str]:
     """Return the cells of an Arrow column as one writes them; a missing one is empty."""
     import pyarrow as pa
 
-    kind, cells = column.type, column.to_pylist()
+    kind = column.type
+    if pa.types.is_integer(kind) and not column.null_count:
+        column = column.cast(pa.string())
+    cells = column.to_pylist()
+    if pa.types.is_integer(kind) or pa.types.is_string(kind):
+        return ["" if value is None else str(value) for value in cells]
     if not pa.types.is_floating(kind):
         return [cell_text(value) for value in cells]
     _refuse_large(file, cells, 2.0 ** {16: 11, 32: 24, 64: 53}[kind.bit_width])

@@ -16,11 +16,21 @@ from numpy.typing import ArrayLike
 from cloister.arrays import Array
 from cloister.engines.shards import ShardError
 from cloister.errors import InputError, MissingExtraError
-from cloister.roster import task_ids
+from cloister.roster import group_labels, task_ids
 from cloister.tables.binary_files import arrow_columns, text_cells
+from cloister.tables.columns import labels_by_task
 from cloister.tables.parquet_schema import FolderSchema
 
-__all__ = ["ParquetFolder", "file_digest", "known_names", "pyarrow_for", "spellings"]
+__all__ = [
+    "Listed",
+    "ParquetFolder",
+    "each_once",
+    "file_digest",
+    "known_names",
+    "pyarrow_for",
+    "spellings",
+    "written_once",
+]
 
 #: Rows that are in memory at a time.
 BATCH = 1 << 17
@@ -103,12 +113,37 @@ class ParquetFolder:
 
     def task_names(self, column: str) -> Array:
         """Return the name of each task once, sorted; no other column is looked at."""
-        self.check_columns([column])
-        spelled: dict[str, None] = {}
+        return self.listed(self._spelled([column]), column, None).names
+
+    def task_labels(self, column: str, groups: str) -> dict[str, str]:
+        """Return the public group of each task; no other columns are looked at."""
+        found = self.listed(self._spelled([column, groups]), column, groups)
+        assert found.groups is not None
+        return dict(zip(found.names.tolist(), found.groups.tolist(), strict=True))
+
+    def _spelled(self, columns: Sequence[str]) -> Any:
+        self.check_columns(columns)
+        found = None
         for number in range(len(self.files)):
-            for batch in self.batches(number, [column]):
-                spelled.update(dict.fromkeys(spellings(self.path, column, batch.column(column))[0]))
-        return np.sort(known_names(self.path, column, [*spelled]))
+            for batch in self.batches(number, columns):
+                written = written_once(self.path, batch)
+                found = written if found is None else each_once(found, written)
+        return found
+
+    def listed(self, spelled: Any, column: str, groups: str | None) -> Listed:
+        """Return tasks by the names that count, sorted, from how the table writes them, each once.
+
+        One name in two spellings is refused, and so is a task in two groups.
+        """
+        names = known_names(self.path, column, spelled[column].to_pylist())
+        if groups is None:
+            return Listed(np.unique(names), None)
+        try:
+            labels = group_labels(np.array(spelled[groups].to_pylist(), dtype=np.str_))
+            found = labels_by_task(names, labels)
+        except InputError as error:
+            raise ShardError(f"Column {groups!r} of {self.path.name}: {error}") from None
+        return Listed(np.array([*found]), np.array([*found.values()]))
 
     def own_rows(self, task: str, column: str, text: Collection[str]) -> dict[str, Array]:
         """Return the rows of one task, from wherever they are; other rows are passed over."""
@@ -124,16 +159,45 @@ class ParquetFolder:
         return arrow_columns(self.path, pa.Table.from_batches(found), text)
 
 
+@dataclass(frozen=True)
+class Listed:
+    """Names of tasks, sorted, and the public label of each if they have any."""
+
+    names: Array
+    groups: Array | None
+
+
+def written_once(path: Path, batch: Any) -> Any:
+    """Return what is written in some public columns, each combination once, as text."""
+    pa = pyarrow_for(path.name)
+    plain = [
+        column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+        for column in batch.columns
+    ]
+    found = pa.table(plain, batch.schema.names).group_by(batch.schema.names).aggregate([])
+    return pa.table({name: pa.array(_entries(path, name, found[name])) for name in found.column_names})
+
+
+def each_once(*tables: Any) -> Any:
+    """Return the rows of some tables, each once."""
+    pa = pyarrow_for("names")
+    return pa.concat_tables(tables).group_by(tables[0].column_names).aggregate([])
+
+
 def spellings(path: Path, column: str, cells: Any) -> tuple[list[str], Array]:
     """Return how tasks are spelled in a column, each once, and which of these each row has."""
     coded = cells.dictionary_encode()
-    names = text_cells(path, coded.dictionary)
-    if coded.null_count or "" in names:
+    return _entries(path, column, coded.dictionary, coded.null_count), coded.indices.to_numpy()
+
+
+def _entries(path: Path, column: str, cells: Any, missing: int = 0) -> list[str]:
+    names = text_cells(path, cells)
+    if missing or "" in names:
         raise ShardError(
-            f"Task column {column!r} of {path.name} must have an entry in every row. Drop those rows, or "
-            "name their task."
+            f"Column {column!r} of {path.name} must have an entry in every row. Drop those rows, or name "
+            "their task or group."
         )
-    return names, coded.indices.to_numpy()
+    return names
 
 
 def known_names(path: Path, column: str, spelled: ArrayLike) -> Array:

@@ -18,6 +18,7 @@ import numpy as np
 
 from cloister.arrays import Array, States, Words
 from cloister.board.billboard import Billboard
+from cloister.engines.checkpoints import KeptStates
 from cloister.engines.cluster.model_files import ModelFile
 from cloister.engines.cluster.shard import HeldShard, Missed
 from cloister.engines.shards import Part, ShardError, names_digest
@@ -138,8 +139,13 @@ class ShardActor:
         labels: Array | None,
         seeds: Words,
         saved: SavedState | None,
+        records: Sequence[bytes],
+        kept: KeptStates | None,
     ) -> None:
-        """Read a shard's rows; refuse other tasks than those that the roster lists for it."""
+        """Read a shard's rows; refuse other tasks than those that the roster lists for it.
+
+        It goes on from states that are saved, or from what it kept last on the board; else it has none.
+        """
         self.working_on = number
         tasks = part.load()
         if names_digest(tasks.ids) != names:
@@ -152,6 +158,8 @@ class ShardActor:
         shard = HeldShard(self.engine, self.plan, tasks, seeds)
         if saved is not None:
             shard.restore(saved)
+        if kept is not None:
+            self._recall(shard, records, kept)
         self.shards[number] = shard
         self._make_room(shard)
 
@@ -198,6 +206,28 @@ class ShardActor:
         board, shard = self._heard(records), self._shard(number)
         shard.catch_up(board, missed)
         return shard.save()
+
+    @answered
+    def keep_state(self, number: int, records: Sequence[bytes], missed: Missed, kept: KeptStates) -> None:
+        """Write what a shard's tasks know between two rounds, to where it is found again."""
+        board, shard = self._heard(records), self._shard(number)
+        shard.catch_up(board, missed)
+        assert shard.heard <= board.rounds
+        kept.write(shard.save(), board.before(shard.heard))
+        self._make_room(shard)
+
+    @answered
+    def recall_state(self, number: int, records: Sequence[bytes], kept: KeptStates) -> None:
+        """Let a shard's tasks go on from what was kept, if that is of this board."""
+        shard = self._shard(number)
+        self._recall(shard, records, kept)
+        self._make_room(shard)
+
+    def _recall(self, shard: HeldShard, records: Sequence[bytes], kept: KeptStates) -> None:
+        found = kept.read(self._heard(records))
+        if found is not None:
+            rounds, saved = found
+            shard.restore(saved, rounds)
 
     @answered
     def restore_state(self, number: int, saved: SavedState) -> None:

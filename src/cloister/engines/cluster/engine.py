@@ -58,7 +58,8 @@ class Cluster:
         models of tasks that are given with their rows come back, as from `Local`, and those of shards are not
         made: `replay` does.
     progress : callable, optional
-        Called with (shards done, shards in all) while rows are read and while models are made.
+        Called with (``"rows"`` or ``"models"``, shards done, shards in all) while rows are read and while
+        models are made.
 
     Privacy
     -------
@@ -81,7 +82,7 @@ class Cluster:
     memory: int = 1 << 30
     shards: int | None = None
     models: str | os.PathLike[str] | None = None
-    progress: Callable[[int, int], None] | None = None
+    progress: Callable[[str, int, int], None] | None = None
 
     def __post_init__(self) -> None:
         if self.actors < 1 or (self.shards is not None and self.shards < 1):
@@ -131,7 +132,7 @@ class Cluster:
         resources = {"num_cpus": self.cpus, "num_gpus": self.cards}
         with session(self.address, count * self.cpus, count * self.cards) as ray:
             place = None if self.models is None else Path(self.models).resolve()
-            silent = self.progress or (lambda done, total: None)
+            silent = self.progress or (lambda what, done, total: None)
             workers = ClusterWorkers(plan, shards, seeds, place, not held, silent)
             arguments = plan, self.engine, self.memory
             actors = Actors(ray, arguments, resources, workers.open)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import pickle
+import mmap
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from cloister.arrays import States, Words
+from cloister.arrays import Array, States, Words
 from cloister.board.billboard import Billboard
 from cloister.engines.workers import Coins, Engine, SavedState, Workers
 from cloister.plan import Plan
@@ -64,6 +63,7 @@ class HeldShard:
 
     def __init__(self, engine: Engine, plan: Plan, tasks: Tasks, seeds: Words) -> None:
         self.ids = tasks.ids
+        self.heard = -1  # rounds that its states have behind them; -1 without states
         self.columns = sum(array.nbytes for array in (tasks.X, tasks.y, tasks.weight))
         self.home: _Memory | _Disk = _Memory(engine, plan, tasks, seeds)
 
@@ -90,6 +90,7 @@ class HeldShard:
 
         def act(workers: Workers) -> Any:
             self._catch_up(workers, board, missed)
+            self.heard = board.rounds + 1
             return np.asarray(workers.collect(board, unpacked(coins, len(self.ids))))
 
         return self.home.use(act)
@@ -107,14 +108,19 @@ class HeldShard:
     def save(self) -> SavedState:
         return self.home.look(lambda workers: workers.save_state())
 
-    def restore(self, saved: SavedState) -> None:
+    def restore(self, saved: SavedState, rounds: int = 0) -> None:
+        """Go on from what was saved after so many rounds, or after those that were not missed."""
         self.home.use(lambda workers: workers.restore_state(saved))
+        self.heard = rounds
 
     def _catch_up(self, workers: Workers, board: Billboard, missed: Missed) -> None:
-        if missed.first < 0:
+        """Go through what was missed, but for what these states have behind them."""
+        if missed.first < 0 and self.heard < 0:
             workers.start(board.before(0))
         for t, coins in enumerate(missed.coins, start=max(0, missed.first)):
-            workers.listen(board.before(t), unpacked(coins, len(self.ids)))
+            if t >= self.heard:
+                workers.listen(board.before(t), unpacked(coins, len(self.ids)))
+        self.heard = max(self.heard, 0, missed.first + len(missed.coins) + (missed.first < 0))
 
 
 class _Memory:
@@ -154,53 +160,77 @@ class _Disk:
     def __init__(
         self, engine: Engine, plan: Plan, tasks: Tasks, seeds: Words, saved: SavedState | None
     ) -> None:
-        self.engine, self.plan, self.seeds = engine, plan, seeds
-        self.rows, self.rejected = _File(tasks), 0
+        self.rows = _File({"X": tasks.X, "y": tasks.y, "weight": tasks.weight})
+        self.given = engine, plan, replace(tasks, **self.rows.arrays), seeds
         self.states: _File | None = None
-        self.digest = b""
-        self._keep(saved)
+        self.rejected = 0
+        if saved is not None:
+            self._keep(saved)
 
     def use(self, act: Callable[[Workers], T]) -> T:
         with self._open() as workers:
             found = act(workers)
-            saved = workers.save_state()
-        self._keep(saved)
+            self._keep(workers.save_state())
+        self._leave_memory()
         return found
 
     def look(self, act: Callable[[Workers], T]) -> T:
         with self._open() as workers:
-            return act(workers)
+            found = act(workers)
+        self._leave_memory()
+        return found
 
-    def _keep(self, saved: SavedState | None) -> None:
+    def _keep(self, saved: SavedState) -> None:
         """Write states, unless they are the same as before: many algorithms make them once."""
-        if saved is not None and _digest(saved) != self.digest:
-            self.states, self.digest, self.rejected = _File(saved), _digest(saved), saved.rejected
+        if self.states is None or not _same(self.states.arrays, saved.states):
+            self.states = _File(saved.states)
+        self.rejected = saved.rejected
 
     @contextmanager
     def _open(self) -> Iterator[Workers]:
-        with self.engine.workers(self.plan, self.rows.read(), self.seeds) as workers:
+        engine, plan, tasks, seeds = self.given
+        with engine.workers(plan, tasks, seeds) as workers:
             if self.states is not None:
-                workers.restore_state(self.states.read())
+                workers.restore_state(SavedState(self.states.arrays, self.rejected))
             yield workers
 
+    def _leave_memory(self) -> None:
+        self.rows.leave_memory()
+        if self.states is not None:
+            self.states.leave_memory()
 
-def _digest(saved: SavedState) -> bytes:
-    """Return a hash of states, to tell whether they have changed."""
-    digest = hashlib.blake2b(str(saved.rejected).encode(), digest_size=16)
-    for name, array in saved.states.items():
-        digest.update(f"{name} {array.dtype.str} {array.shape};".encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.digest()
+
+def _same(one: States, two: States) -> bool:
+    """Say whether arrays are the same to the bit."""
+    return one.keys() == two.keys() and all(
+        array.dtype == two[name].dtype
+        and array.shape == two[name].shape
+        and np.array_equal(_bytes(array), _bytes(two[name]))
+        for name, array in one.items()
+    )
+
+
+def _bytes(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 class _File:
-    """An object of this process, in a file that has no name and goes with the process."""
+    """Arrays in a file that has no name and goes with the process; in memory while they are looked at."""
 
-    def __init__(self, value: object) -> None:
-        self.file = tempfile.TemporaryFile(prefix="cloister-")  # noqa: SIM115 (closed with this object)
-        pickle.dump(value, self.file, protocol=5)
-        self.file.flush()
+    def __init__(self, arrays: States) -> None:
+        with tempfile.TemporaryFile(prefix="cloister-") as file:
+            for array in arrays.values():
+                file.write(_bytes(array).data)
+            file.write(b"\0")  # a file of nothing cannot be mapped
+            file.flush()
+            self.whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        self.arrays, start = {}, 0
+        for name, array in arrays.items():
+            flat = np.frombuffer(self.whole, array.dtype, array.size, start)
+            self.arrays[name] = flat.reshape(array.shape)
+            start += array.nbytes
 
-    def read(self) -> Any:
-        self.file.seek(0)
-        return pickle.load(self.file)
+    def leave_memory(self) -> None:
+        """Let the system have the memory back, where it can be told; the arrays stay as they were."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self.whole.madvise(mmap.MADV_DONTNEED)

@@ -13,6 +13,7 @@ import numpy as np
 from cloister.arrays import Array, States, Words
 from cloister.board.billboard import Billboard
 from cloister.channel import GRID, Channel
+from cloister.engines.checkpoints import KeptStates
 from cloister.engines.cluster.actors import Actors, Holder
 from cloister.engines.cluster.model_files import ModelFile
 from cloister.engines.cluster.shard import Missed, packed, unpacked
@@ -44,7 +45,7 @@ class ClusterWorkers:
     away : bool
         Whether models that would come back are not made at all.
     progress : callable
-        Called with (shards done, shards in all).
+        Called with ("rows" or "models", shards done, shards in all).
     """
 
     plan: Plan
@@ -52,7 +53,7 @@ class ClusterWorkers:
     seeds: Words
     models: Path | None
     away: bool
-    progress: Callable[[int, int], None]
+    progress: Callable[[str, int, int], None]
     actors: Actors = field(init=False)
     board: Billboard | None = field(default=None, init=False)
     #: The coins of each round; how many rounds each shard was told of; and what they went on from.
@@ -60,6 +61,8 @@ class ClusterWorkers:
     rounds: dict[int, int] = field(default_factory=dict, init=False)
     saved: SavedState | None = field(default=None, init=False)
     base: int | None = field(default=-1, init=False)
+    #: Where shards keep their states for themselves, if they do.
+    kept: KeptStates | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.names, self.labels = self.shards.names, self.shards.groups
@@ -68,7 +71,7 @@ class ClusterWorkers:
         """Start so many actors, and let each read its share of the shards; nothing is computed yet."""
         self.actors = actors
         shards = range(len(self.shards.positions))
-        actors.start([list(shards[first::count]) for first in range(count)], self._counting())
+        actors.start([list(shards[first::count]) for first in range(count)], self._counting("rows"))
 
     def open(self, holder: Holder, numbers: list[int]) -> Any:
         """Let an actor read the rows of one shard, which then knows nothing but what it goes on from."""
@@ -77,9 +80,10 @@ class ClusterWorkers:
         at = self.shards.positions[number]
         labels = None if self.labels is None else self.labels[at]
         names, part = names_digest(self.names[at]), self.shards.part(number)
-        return holder.handle.open.remote(
-            number, part, names, labels, self.seeds[at], self._saved_part(number)
-        )
+        given = number, part, names, labels, self.seeds[at], self._saved_part(number)
+        if self.kept is None:
+            return holder.handle.open.remote(*given, [], None)
+        return holder.handle.open.remote(*given, self._news(holder), self._kept_part(number))
 
     def start(self, board: Billboard) -> None:
         self.board = board
@@ -108,7 +112,7 @@ class ClusterWorkers:
         self._settle(board)
         if self.away and self.models is None:
             return {}
-        gathered, count = Models(len(self.names), folder), self._counting()
+        gathered, count = Models(len(self.names), folder), self._counting("models")
 
         def call(holder: Holder, numbers: list[int]) -> Any:
             file = None if self.models is None else ModelFile(self.models, numbers[0])
@@ -157,6 +161,29 @@ class ClusterWorkers:
         self.actors.ask_each(call, done)
         return SavedState(states.arrays(), sum(counts))
 
+    def keep_states(self, kept: KeptStates, board: Billboard) -> None:
+        self._settle(board)
+        self.kept = kept
+
+        def call(holder: Holder, numbers: list[int]) -> Any:
+            told = self._told(holder, numbers[0])
+            return holder.handle.keep_state.remote(numbers[0], *told, self._kept_part(numbers[0]))
+
+        def done(numbers: list[int], found: None) -> None:
+            self.rounds[numbers[0]] = len(self.past)
+
+        self.actors.ask_each(call, done)
+
+    def recall_states(self, kept: KeptStates, posted: Billboard) -> None:
+        self.kept, self.board = kept, posted
+
+        def call(holder: Holder, numbers: list[int]) -> Any:
+            given = self._news(holder), self._kept_part(numbers[0])
+            return holder.handle.recall_state.remote(numbers[0], *given)
+
+        if posted.rounds:
+            self.actors.ask_each(call, lambda numbers, found: None)
+
     def restore_state(self, saved: SavedState) -> None:
         self.saved, self.base = saved, None
 
@@ -174,7 +201,8 @@ class ClusterWorkers:
 
     def _settle(self, board: Billboard) -> None:
         """Take a board; the first that comes after restored states is the one they were saved at."""
-        self.board = board
+        if self.board is None or board.rounds > self.board.rounds:
+            self.board = board
         if self.base is None:
             self.base, self.past = board.rounds, [None] * board.rounds
             self.rounds = dict.fromkeys(self.rounds, board.rounds)
@@ -211,9 +239,13 @@ class ClusterWorkers:
         rows = {name: array[at] for name, array in self.saved.states.items()}
         return SavedState(rows, 0 if number else self.saved.rejected)
 
-    def _counting(self) -> Callable[[], None]:
+    def _kept_part(self, number: int) -> KeptStates:
+        assert self.kept is not None
+        return self.kept.of_shard(number, names_digest(self.names[self.shards.positions[number]]))
+
+    def _counting(self, what: str) -> Callable[[], None]:
         numbers = itertools.count(1)
-        return lambda: self.progress(next(numbers), len(self.shards.positions))
+        return lambda: self.progress(what, next(numbers), len(self.shards.positions))
 
     def _check(self, channel: Channel, total: Array, count: int) -> None:
         """Refuse a sum that so many clipped messages cannot have."""
