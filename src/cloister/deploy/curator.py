@@ -31,7 +31,7 @@ def curate(
     every : float
         Seconds between two looks.
     """
-    fruitless, done, run, now = 0, -1, None, None
+    fruitless, done, run = 0, -1, None
     while fruitless <= patience:
         try:
             with Control.of(deployment) as control:
@@ -39,17 +39,12 @@ def curate(
                 control.register()
                 if run is None:
                     run = control.start()
-                while True:
-                    ended = control.over(run)
-                    now = status(deployment, control)
-                    view(now)
-                    if ended:
-                        break
-                    time.sleep(every)
-        except (httpx.HTTPError, OSError):
+                _watch(deployment, control, run, view, every)
+        except (httpx.HTTPError, OSError):  # the link is away: the curator may outlive that
             fruitless += 1
             time.sleep(every)
             continue
+        now = status(deployment)
         if now.complete and (deployment.state / "finished.json").exists():
             return now
         fruitless = fruitless + 1 if now.done == done else 0
@@ -58,3 +53,19 @@ def curate(
         f"The curator was started {patience} times without a new round. Read {deployment.state / 'logs'}, "
         "then type the same again: the run goes on."
     )
+
+
+def _watch(
+    deployment: Deployment, control: Control, run: int, view: Callable[[Status], None], every: float
+) -> None:
+    """Look on until a start has ended; a curator that was killed is noticed here before Flower does."""
+    began, gone = False, 0
+    while not control.over(run):
+        view(status(deployment, control))
+        time.sleep(every)
+        at_work = deployment.curated
+        began, gone = began or at_work, 0 if at_work or not began else gone + 1
+        if gone * every > 5.0:
+            control.stop(run)
+            return
+    view(status(deployment, control))

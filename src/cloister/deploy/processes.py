@@ -63,7 +63,8 @@ def proxy_command(deployment: Deployment) -> list[str]:
 
 
 def node_command(folder: Path) -> list[str]:
-    return [sys.executable, "-m", "cloister.engines.flower.resident", str(folder)]
+    code = "import sys; from cloister.engines.flower import Resident; Resident(sys.argv[1]).serve()"
+    return [sys.executable, "-c", code, str(folder)]
 
 
 def settings(deployment: Deployment) -> dict[str, str]:

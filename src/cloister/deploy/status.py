@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cloister.board.billboard import Billboard
+from cloister.board.billboard import Billboard, scan
+from cloister.board.record_store import bytes_of
 from cloister.engines.flower.control import Control
 from cloister.engines.flower.deployment import Deployment
-from cloister.errors import CloisterError
 
 __all__ = ["NodeStatus", "Status", "status"]
 
@@ -101,9 +101,10 @@ def _link(name: str, seen: Mapping[str, Any], control: Control | None) -> str:
 
 
 def _board(deployment: Deployment) -> Billboard | None:
+    path = deployment.journal / "board"
     try:
-        return Billboard.load(deployment.journal / "board")
-    except (CloisterError, OSError):
+        return scan(bytes_of(path), path).board  # as far as it is whole: a curator may be writing
+    except OSError:
         return None
 
 

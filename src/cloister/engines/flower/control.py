@@ -71,6 +71,12 @@ class Control:
             raise InputError("Flower has not started the run. See the link's log in the folder state.")
         return int(started.run_id)
 
+    def stop(self, run: int) -> None:
+        """Tell Flower that a start has ended; it would notice later."""
+        from flwr.proto.control_pb2 import StopRunRequest
+
+        self.client.StopRun(StopRunRequest(run_id=run))
+
     def over(self, run: int) -> bool:
         """Say whether a start has ended, well or not; the board says which."""
         from flwr.proto.control_pb2 import ListRunsRequest

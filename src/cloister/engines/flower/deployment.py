@@ -19,25 +19,29 @@ import json
 import os
 import time
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from cloister.board.signatures import Operator
-from cloister.board.storage import BINARY, append, private_folder, write_private
+from cloister.board.storage import BINARY, append, private_folder, try_lock, write_private
 from cloister.engines.asked import Asked
 from cloister.engines.curator import Posted
 from cloister.engines.flower.identity import read_public_key
 from cloister.engines.flower.link import FlowerLink
 from cloister.engines.run import Run, run
-from cloister.errors import InputError
+from cloister.errors import InputError, StorageError
 from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.roster import Roster
 
 __all__ = ["Deployment", "Settings"]
+
+#: Seconds that a curator waits for another one to end.
+_PATIENCE = 10.0
 
 
 @dataclass(frozen=True)
@@ -135,13 +139,31 @@ class Deployment:
         found: Ledger = Ledger.open(self.state / "ledger")
         return found
 
+    @property
+    def curated(self) -> bool:
+        """Whether a curator is at work on this machine."""
+        with self._lock() as file:
+            return not try_lock(file)
+
     def curate(self, grid: Any, types: Iterable[object] = ()) -> Run:
         """Run the plan over the nodes of a grid of Flower, or go on with it; charged once, by the journal."""
+        with self._lock() as file:
+            until = time.monotonic() + _PATIENCE
+            while not try_lock(file):  # somebody may be looking whether it is free
+                if time.monotonic() > until:
+                    raise StorageError(
+                        f"Another curator is at work in {self.folder}. Wait for it, or end it."
+                    )
+                time.sleep(0.1)
+            return self._curate(grid, types)
+
+    def _curate(self, grid: Any, types: Iterable[object]) -> Run:
         link = FlowerLink(grid, self.operator, self.keys, self.log)
         began = time.time()
 
         def note(posted: Posted) -> None:
-            self._write("rounds.json", {"done": posted.done, "rounds": posted.total, "began": began})
+            told = {"done": posted.done, "rounds": posted.total, "began": began, "pid": os.getpid()}
+            self._write("rounds.json", told)
             self._write("heard.json", link.heard)
 
         engine = Asked(link, self.operator, self.settings.deadline, self.codebook, self.log)
@@ -157,6 +179,14 @@ class Deployment:
         self._write("heard.json", link.heard)
         self._write("finished.json", {"head": done.board.head.hex()})
         return done
+
+    @contextmanager
+    def _lock(self) -> Iterator[int]:
+        file = os.open(self.state / "curator.lock", os.O_RDWR | os.O_CREAT | BINARY, 0o600)
+        try:
+            yield file
+        finally:
+            os.close(file)
 
     def log(self, sentence: str) -> None:
         """Add a line to the operator's private log."""

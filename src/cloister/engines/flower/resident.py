@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,8 +21,9 @@ __all__ = ["Resident"]
 
 #: Seconds between two looks for a question: while a run goes on, and else. A run is thought to go on so long.
 BUSY, IDLE, RECENT = 0.2, 1.0, 60.0
-#: Seconds within which the link hears from a node; and the longest question that is read, in bytes.
-HEARTBEAT, LONGEST = 10.0, 1 << 26
+#: Seconds within which the link hears from a node; that the parts of a question are waited for; and the bytes
+#: of the longest one that is read.
+HEARTBEAT, COMING, LONGEST = 10.0, 5.0, 1 << 26
 
 
 class Resident:
@@ -48,7 +50,7 @@ class Resident:
         self.answering = Answering(folder, types)
         self.log = self.answering.node.home.log
         self._number = 0
-        self._beat = self._asked = float("-inf")
+        self._asked = float("-inf")
 
     def serve(self) -> None:
         """Answer until the process is ended; a link that is away is looked for again."""
@@ -65,16 +67,11 @@ class Resident:
                 time.sleep(IDLE)
 
     def step(self, link: Any) -> bool:
-        """Say that this node is there, and answer one question if there is any; return whether there was."""
+        """Answer one question if there is any; return whether there was."""
         from flwr.proto.fleet_pb2 import PullMessagesRequest
-        from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
         from flwr.proto.node_pb2 import Node
 
         node = Node(node_id=self._number)
-        if time.monotonic() - self._beat > HEARTBEAT / 2:
-            link.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT))
-            self._beat = time.monotonic()
-            self._note(away=False)
         found = link.PullMessages(PullMessagesRequest(node=node))
         for proto, tree in zip(found.messages_list, found.message_object_trees, strict=True):
             self._asked = time.monotonic()
@@ -92,7 +89,10 @@ class Resident:
         from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
         number, run = proto.metadata.message_id, proto.metadata.run_id
-        question = inflate_object_from_contents(number, self._objects(link, node, run, tree))
+        parts = self._objects(link, node, run, tree)
+        if parts is None:  # the curator has not sent all of it, and will ask again
+            return
+        question = inflate_object_from_contents(number, parts)
         question.metadata.__dict__["_message_id"] = number
         link.ConfirmMessageReceived(
             ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=number)
@@ -119,18 +119,19 @@ class Resident:
                 )
             )
 
-    def _objects(self, link: Any, node: Any, run: int, tree: Any) -> dict[str, bytes]:
-        """Fetch the parts of a message; refuse more of them, or larger ones, than a question has."""
+    def _objects(self, link: Any, node: Any, run: int, tree: Any) -> dict[str, bytes] | None:
+        """Fetch the parts of a message, all or none; refuse more, or larger ones, than a question has."""
         from flwr.proto.message_pb2 import PullObjectRequest
         from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 
         found: dict[str, bytes] = {}
+        until = time.monotonic() + COMING
         for part in iterate_object_tree(tree):
-            until = time.monotonic() + HEARTBEAT
-            while True:
-                got = link.PullObject(PullObjectRequest(node=node, run_id=run, object_id=part.object_id))
-                if got.object_available or time.monotonic() > until:
-                    break
+            while not (
+                got := link.PullObject(PullObjectRequest(node=node, run_id=run, object_id=part.object_id))
+            ).object_available:
+                if time.monotonic() > until:
+                    return None
                 time.sleep(BUSY)
             found[part.object_id] = got.object_content
             if len(found) > 16 or sum(map(len, found.values())) > LONGEST:
@@ -152,7 +153,29 @@ class Resident:
         trusted = Path(self.way.certificate).read_bytes()
         with FleetHttpClient.from_server_address(self.way.address, False, trusted, [version, signs]) as link:
             self._activate(link)
-            yield link
+            over = threading.Event()
+            beats = threading.Thread(target=self._beat, args=(link, over), daemon=True)
+            beats.start()
+            try:
+                yield link
+            finally:
+                over.set()
+                beats.join()
+
+    def _beat(self, link: Any, over: threading.Event) -> None:
+        """Tell the link that this node is there, also while it computes."""
+        import httpx
+        from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+        from flwr.proto.node_pb2 import Node
+
+        told = SendNodeHeartbeatRequest(node=Node(node_id=self._number), heartbeat_interval=HEARTBEAT)
+        while not over.is_set():
+            try:
+                link.SendNodeHeartbeat(told)
+                self._note(away=False)
+            except (httpx.HTTPError, RuntimeError):
+                pass  # who looks for questions will notice
+            over.wait(HEARTBEAT / 2)
 
     def _activate(self, link: Any) -> None:
         """Tell the link that this node is there; after a crash it may still think so, and know the number."""
@@ -170,7 +193,6 @@ class Resident:
             if not kept.exists():
                 raise
             self._number = int(kept.read_text(encoding="ascii"))
-        self._beat = float("-inf")
 
     def _note(self, away: bool) -> None:
         """Leave a sign of life in the folder, for who looks after the node."""
@@ -183,9 +205,3 @@ def _errors() -> tuple[type[Exception], ...]:
     import httpx
 
     return (httpx.HTTPError, OSError, InputError, ValueError, KeyError, RuntimeError)
-
-
-if __name__ == "__main__":
-    import sys
-
-    Resident(sys.argv[1]).serve()
