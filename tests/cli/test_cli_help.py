@@ -55,7 +55,8 @@ COMMANDS = [
         "museum",
     ),
     *(f"ledger {name}" for name in ("create", "show", "charge", "history")),
-    *(f"node {name}" for name in ("init", "approve", "run", "status", "compare")),
+    *(f"node {name}" for name in ("init", "approve", "link", "run", "status", "compare")),
+    *(f"deploy {name}" for name in ("init", "try", "start", "status")),
 ]
 
 
@@ -73,7 +74,9 @@ def test_every_command_is_here() -> None:
     group = typer.main.get_command(app)
     names = {name for name, command in group.commands.items() if not hasattr(command, "commands")}
     families = {
-        f"{family} {name}" for family in ("ledger", "node") for name in group.commands[family].commands
+        f"{family} {name}"
+        for family in ("ledger", "node", "deploy")
+        for name in group.commands[family].commands
     }
     assert names | families == set(COMMANDS)
 
@@ -118,7 +121,7 @@ FASTER = {"audit": ["--draws", "1000"], "demo": ["--schools", "30", "--splits", 
     [
         pytest.param(c, marks=[pytest.mark.slow] * (c == "audit"))
         for c in COMMANDS
-        if not c.startswith("node ")  # they are one story: test_cli_node.py
+        if not c.startswith(("node ", "deploy "))  # they are stories: test_cli_node.py, tests/deploy
     ],
 )
 def test_examples_of_the_help_run(

@@ -41,7 +41,8 @@ def init(
 
     \b
     For example:
-      cloister deploy init exam --plan plan.toml --address curator.example.org:9443 --run exam-2026
+      cloister deploy init exam --plan plan.toml --run exam-2026 \
+          --address curator.example.org:9443
     """
     from cloister.deploy.kit import create
     from cloister.engines.flower.deployment import Settings
@@ -97,10 +98,14 @@ def try_(
 
 
 def start(folder: _Folder) -> None:
-    """Register the nodes of nodes.toml, start the curator, and stay until the board is complete.
+    r"""Register the nodes of nodes.toml, start the curator, and stay until the board is complete.
 
     Link, executor and proxy must run on this machine, as the folder's README says. Whatever dies on the way
     is started again, and the run goes on from its journal; it is charged once.
+
+    \b
+    For example:
+      cloister deploy start exam
     """
     from cloister.deploy.curator import curate
     from cloister.engines.flower.deployment import Deployment
@@ -111,7 +116,13 @@ def start(folder: _Folder) -> None:
 
 
 def status(folder: _Folder, json: Json = False) -> None:
-    """Say where a run stands: rounds, spend, and who was heard of. For the operator alone."""
+    r"""Say where a run stands: rounds, spend, and who was heard of. For the operator alone.
+
+    \b
+    For example:
+      cloister deploy status exam
+      cloister deploy status exam --json
+    """
     import httpx
 
     from cloister.deploy.status import status as look

@@ -118,30 +118,74 @@ _TRIAL = (
 )
 
 
-def run(
+def link(
     folder: _Folder,
-    exchange: Annotated[Path, typer.Option(help="Folder that this node and the curator share, for trials.")],
-    types: Types = None,
-    once: Annotated[bool, typer.Option("--once", help="Answer what waits there now, and end.")] = False,
+    address: Annotated[str, typer.Option(help="host:port of the curator, as the operator told you.")],
+    certificate: Annotated[Path, typer.Option(help="The authority that the curator's certificate is from.")],
 ) -> None:
-    r"""Answer a curator's questions, until it is stopped.
+    r"""Say where the curator is, and draw the key by which it knows this node.
 
-    This one goes through a folder that both sides can write to: on one machine, on a shared disk, or on
-    media that are carried. Stop it at any time and start it again: it goes on.
+    Send the file link.pub to the operator, and have its first and last characters read back to you by
+    telephone: who has another key registered in your name answers in your name.
 
     \b
     For example:
+      cloister node link elm --address curator.example.org:9443 \
+          --certificate ca.crt
+    """
+    from cloister.engines.flower.identity import Identity, Way
+    from cloister.engines.node import Home
+
+    task = Home(folder).settings.task
+    Way(address, str(certificate.resolve(strict=True))).save(folder)
+    if not (folder / "link.key").exists():
+        Identity.create(folder)
+    say(
+        f"Task {task!r} will connect to {address}. Send {folder / 'link.pub'} to the operator:",
+        (folder / "link.pub").read_text(encoding="ascii").strip(),
+    )
+
+
+def run(
+    folder: _Folder,
+    exchange: Annotated[
+        Path | None,
+        typer.Option(help="A folder shared with the curator, in place of the network; for trials."),
+    ] = None,
+    types: Types = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Answer what waits in --exchange now, and end.")
+    ] = False,
+) -> None:
+    r"""Answer a curator's questions, until it is stopped.
+
+    Over the network, as `link` has set up: this node connects to the curator and opens no port, and nothing
+    that comes from there is run. Or through a folder that both sides can write to: on one machine, on a
+    shared disk, or on media that are carried. Stop it at any time and start it again: it goes on.
+
+    \b
+    For example:
+      cloister node run elm
       cloister node run elm --exchange /mnt/exam
     """
     from cloister.engines.node import Node
     from cloister.engines.node.exchange import POLL, answer_question
 
+    if exchange is None:
+        from cloister.engines.flower.resident import Resident
+
+        if once:
+            raise InputError("--once goes with --exchange. Leave it out, and stop the node with Ctrl-C.")
+        resident = Resident(folder, types or ())
+        note(f"Task {resident.answering.name!r} answers to {resident.way.address}. Stop with Ctrl-C.")
+        return resident.serve()
     node = Node(folder, types or ())
     note(f"Task {node.home.settings.task!r} answers in {exchange}. Stop with Ctrl-C.")
     while not once:
         if not answer_question(node, exchange):
             time.sleep(POLL)
     answer_question(node, exchange)
+    return None
 
 
 def status(
@@ -214,7 +258,7 @@ def compare(
         raise typer.Exit(1)
 
 
-attach(node_family, init, approve, run, status, compare)
+attach(node_family, init, approve, link, run, status, compare)
 
 
 def _budget(home: Home, plan: Plan) -> str:

@@ -63,8 +63,7 @@ def proxy_command(deployment: Deployment) -> list[str]:
 
 
 def node_command(folder: Path) -> list[str]:
-    code = "import sys; from cloister.engines.flower import Resident; Resident(sys.argv[1]).serve()"
-    return [sys.executable, "-c", code, str(folder)]
+    return [script("cloister"), "node", "run", str(folder)]
 
 
 def settings(deployment: Deployment) -> dict[str, str]:

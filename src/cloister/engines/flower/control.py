@@ -29,8 +29,8 @@ class Control:
             from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
         except ImportError as error:
             raise MissingExtraError("flwr", "flower", "cloister deploy") from error
-        trusted = (deployment.folder / "certificates" / "inner-ca.crt").read_bytes()
         address = f"127.0.0.1:{deployment.settings.link}"
+        trusted = (deployment.folder / "certificates" / "inner-ca.crt").read_bytes()
         version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
         with ControlHttpClient.from_server_address(address, False, trusted, [version]) as client:
             yield cls(client, deployment)
