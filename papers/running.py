@@ -26,10 +26,10 @@ NOTES = Console(stderr=True)
 
 def measured(name: str, cell: Cell, options: Options) -> tuple[Cell, Any, float]:
     """Measure one cell of the figure that is this module; one thread, as the other cores have cells too."""
-    module, start = importlib.import_module(name), time.perf_counter()
+    module, start = importlib.import_module(name), time.process_time()
     with threadpool_limits(limits=1):
         value = module.measure(cell, options)
-    return cell, value, time.perf_counter() - start
+    return cell, value, time.process_time() - start
 
 
 def fill(kept: store.Cells, figure: Figure, cells: list[Cell], options: Options, pool: Executor) -> None:

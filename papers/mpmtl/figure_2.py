@@ -19,7 +19,7 @@ from cloister.arrays import Floats
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian, NoNoise
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, digits, mean, say
-from papers.mpmtl.methods import PublishedWishart
+from papers.mpmtl.wishart import PublishedWishart
 from papers.pictures import COLOURS
 
 CLAIM = "Without noise all models take on the anomalous task's direction; at ε = 0.1 they do not."

@@ -1,0 +1,61 @@
+"""Error against epsilon, for many methods and problems: what Figures 6, 7 and 9 to 11 have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from papers.figure import Cell, Data, Found, by, mean
+from papers.mpmtl.methods import ALONE, NOT_PRIVATE, PRIVATE
+from papers.mpmtl.problems import load
+from papers.pictures import curve, level
+
+EPSILONS = (0.1, 0.5, 1.0, 5.0, 10.0)
+PLAIN = ALONE | NOT_PRIVATE
+
+
+def parts(
+    problem: str, seeds: Iterable[int], methods: Sequence[str], epsilons: Sequence[float], percent: int = 30
+) -> list[Cell]:
+    """Return a cell for each seed, method and epsilon; epsilon is 0 where there is no noise."""
+    return [
+        {"problem": problem, "percent": percent, "method": method, "epsilon": epsilon, "seed": seed}
+        for seed in seeds
+        for method in methods
+        for epsilon in (epsilons if method in PRIVATE else [0.0])
+    ]
+
+
+def measure(cell: Cell) -> float:
+    """Return the error of one method at one epsilon on one draw or split."""
+    problem = load(cell["problem"], cell["seed"], cell["percent"])
+    method = cell["method"]
+    if method in PLAIN:
+        return problem.score(PLAIN[method](problem))
+    return problem.score(PRIVATE[method](problem, cell["epsilon"], 100 + cell["seed"]))
+
+
+def summarise(found: Found, panel: str = "problem") -> Data:
+    """Return, for each panel and method, means and standard errors in the order of epsilons."""
+    cells = [cell for cell, _ in found]
+    data: Data = {"epsilon": sorted({cell["epsilon"] for cell in cells} - {0.0})}
+    for (name, method, _), values in by(found, panel, "method", "epsilon").items():
+        data.setdefault(str(name), {}).setdefault(method, []).append(mean(values))
+    return data
+
+
+def best(panel: dict[str, Any], methods: Iterable[str]) -> tuple[str, list[float]]:
+    """Return which of the methods that do not depend on epsilon has the smallest error, and that error."""
+    there = {method: panel[method][0] for method in methods if method in panel}
+    name = min(there, key=lambda method: there[method][0])
+    return name, there[name]
+
+
+def lines(axes: Any, data: Data, panel: str, shown: dict[str, tuple[str, str, str]]) -> None:
+    """Draw a panel: curves of some methods (label, whose, style), and levels of those without noise."""
+    for method, (label, whose, style) in shown.items():
+        if method in data[panel]:
+            curve(axes, data["epsilon"], data[panel][method], label, whose, style)
+    level(axes, best(data[panel], ALONE)[1], "alone", "alone")
+    level(axes, best(data[panel], NOT_PRIVATE)[1], "together, no noise", "no noise")
+    axes.set(xscale="log", xlabel="ε")
