@@ -80,6 +80,10 @@ class Setting:
             return Plan(shared, NoNoise(), n_tasks=n_tasks)
         return Plan(shared, n_tasks=n_tasks).calibrate(epsilon)
 
+    def ink(self, part: Tasks) -> Tasks:
+        """Return images with ink 1 on 0."""
+        return with_rows(part, 1 - part.X if self.inverted else part.X)
+
     def features(self, body: Path, device: str) -> PublicFeatures:
         return PublicFeatures(Views(load_body(body), self.zoom), (1, 28, 28), device=device)
 
@@ -125,14 +129,13 @@ def with_rows(tasks: Tasks, X: np.ndarray) -> Tasks:
 
 def with_features(setting: Setting, body: PublicFeatures, part: Tasks) -> Tasks:
     """Return features in place of images."""
-    pixels = with_rows(part, 1 - part.X if setting.inverted else part.X)
-    return with_rows(part, body.tasks(pixels).X.astype(np.float32))
+    return with_rows(part, body.tasks(setting.ink(part)).X.astype(np.float32))
 
 
 def accuracies(setting: Setting, body: Path, seed: int, device: str) -> Iterator[tuple[str, float]]:
     """Yield what was run, and its mean accuracy over writers on their held-out images."""
     parts = load(setting.name, seed)
-    train, test = (with_rows(part, part.X.reshape(len(part.X), -1)) for part in parts)
+    train, test = (with_rows(part, setting.ink(part).X.reshape(len(part.X), -1)) for part in parts)
     yield "alone_pixels", alone(setting, ALONE_ON_PIXELS, train, test, seed, device)
     features = setting.features(body, device)
     train, test = (with_features(setting, features, part) for part in parts)
