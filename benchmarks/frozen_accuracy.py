@@ -90,17 +90,6 @@ class Setting:
 
 SETTINGS = (
     Setting(
-        "mnist20",
-        classes=10,
-        inverted=False,
-        zoom=0.85,
-        choices=(
-            Choice(0.2, lr=20.0, clip=1.0, rounds=1, pull=0.005),
-            Choice(math.inf, lr=20.0, clip=6.0, rounds=3, pull=0.02),
-        ),
-        prior=True,
-    ),
-    Setting(
         "femnist",
         classes=62,
         inverted=True,
@@ -113,6 +102,17 @@ SETTINGS = (
             Choice(math.inf, lr=20.0, clip=15.0, rounds=8, pull=0.06),
         ),
         prior=False,
+    ),
+    Setting(
+        "mnist20",
+        classes=10,
+        inverted=False,
+        zoom=0.85,
+        choices=(
+            Choice(0.2, lr=20.0, clip=1.0, rounds=1, pull=0.005),
+            Choice(math.inf, lr=20.0, clip=6.0, rounds=3, pull=0.02),
+        ),
+        prior=True,
     ),
 )
 ALONE = Descent(5.0, batch=20, steps=100)

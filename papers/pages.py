@@ -38,7 +38,7 @@ def provenance(document: dict[str, Any]) -> str:
     took = f"{minutes:.0f} minutes" if minutes >= 2 else f"{document['seconds']:.0f} s"
     return (
         f"`python -m papers run {document['name']}`: {drawn}{took} of one core, {document['machine']}, "
-        f"cloister {document['versions']['cloister']} at {document['commit']}, {document['date']}."
+        f"cloister {document['versions'].get('cloister', '')} at {document['commit']}, {document['date']}."
     )
 
 

@@ -1,4 +1,4 @@
-"""Bodies of the benchmarks: both ways of making one learn to tell bent shapes apart, and are read back."""
+"""Bodies of the benchmarks learn to tell bent shapes apart; views of an image, and copies made at home."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 
 pytest.importorskip("rich")
 
-from benchmarks import body, body_filters
+from benchmarks import body, body_filters, omniglot
+from cloister import datasets
 from cloister.learners import PublicFeatures
 
 SHAPES, EACH = 12, 10
@@ -58,6 +59,48 @@ def test_by_descent(tmp_path):
     assert last.loss < 0.8 * first.loss
     body.save(last.net, {"stages": size.stages}, tmp_path / "body.npz")
     assert nearest_mean(body.load(tmp_path / "body.npz")) > 0.3
+
+
+def test_features_that_tell_most_come_first():
+    """Turning them changes no angle between two images, and orders how far means of classes lie apart."""
+    torch.manual_seed(0)
+    net, images = body.body(((8,), (8,), (16,))), shapes()
+    (pixels, classes), directions = next(body.draw(images, 480, 480)), []
+    for _ in range(2):
+        directions.append(torch.nn.functional.normalize(net(pixels), dim=1).detach())
+        body.foremost_first(net, [(pixels, classes)])
+    before, after = directions
+    assert torch.allclose(before @ before.T, after @ after.T, atol=1e-5)
+    means = torch.stack([after[classes == c].mean(0) for c in range(4 * SHAPES)])
+    apart = means.var(0)
+    assert (apart[:-1] >= apart[1:] - 1e-7).all()
+    assert apart[0] > 10 * apart[-1]
+
+
+def test_views_of_an_image_are_its_own():
+    torch.manual_seed(0)
+    net, pixels = body.Views(body.body(((8,), (8,), (16,))), zoom=0.85), shapes().pixels[::10]
+    together = net(pixels)
+    assert together.shape == (SHAPES, body.FEATURES)
+    assert (together.norm(dim=1) <= 1 + 1e-6).all()
+    assert torch.allclose(net(pixels[3:4])[0], together[3], atol=1e-5)
+
+
+def test_copies_are_made_of_a_tasks_own_images():
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 256, (12, 28, 28), dtype=np.uint8)
+    each = np.repeat(np.arange(6), 2)
+    data = datasets.Omniglot(pictures, each, np.zeros(12, int), np.tile([0, 1], 6))
+    cut = datasets.drawer_episodes(data, ways=3)
+    grown = omniglot.with_copies(data, cut, copies=4)
+    assert grown.tasks.sizes.tolist() == [12, 12, 12, 12]
+    assert np.array_equal(grown.images, np.repeat(cut.images, 4))
+    assert np.array_equal(grown.tasks.X[::4], cut.tasks.X)
+    assert np.array_equal(grown.tasks.y, np.repeat(cut.tasks.y, 4))
+    others = pictures.copy()
+    others[cut.images[3:]] = 0  # other tasks' images
+    again = omniglot.with_copies(datasets.Omniglot(others, each, data.alphabet, data.drawer), cut, copies=4)
+    assert np.array_equal(again.tasks.X[:12], grown.tasks.X[:12])
 
 
 def test_a_body_that_is_not_there(tmp_path):

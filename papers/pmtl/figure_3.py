@@ -69,7 +69,7 @@ def measure(cell: Cell, options: Options) -> dict[str, list[list[float]]]:
     train, test = split(data, seed, quick)
     if method == "alone":
         plan = true_plan(alone(data, seed, quick), len(train), None)
-        return {"alone": [scored(trained(plan, train, seed, options.device), test)]}
+        return {"alone": [scored(trained(plan, train, seed, options.device), test, options.device)]}
     if method == "frozen":
         budgets = QUICK if quick else EPSILONS
         return {"frozen": [frozen.accuracy(data, e, seed, quick, options.device) for e in budgets]}
@@ -81,10 +81,10 @@ def measure(cell: Cell, options: Options) -> dict[str, list[list[float]]]:
         else:
             plan = true_plan(algorithm, len(train), epsilon)
         done = trained(plan, train, seed, options.device)
-        found.setdefault(method, []).append(scored(done, test))
+        found.setdefault(method, []).append(scored(done, test, options.device))
         if method == "fedavg":
             tuned = tuned_run(done, train, TUNING, engine(options.device))
-            found.setdefault("tuned", []).append(scored(tuned, test))
+            found.setdefault("tuned", []).append(scored(tuned, test, options.device))
     return found
 
 

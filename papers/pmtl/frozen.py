@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from functools import cache
 
+import numpy as np
+
 from benchmarks.body import BODY
-from benchmarks.frozen_accuracy import SETTINGS, with_features
+from benchmarks.frozen_accuracy import SETTINGS, with_rows
 from cloister import Tasks
 from papers.figure import Skipped
 from papers.pmtl.writers import scored, split, trained
@@ -27,7 +29,9 @@ def features(name: str, seed: int, quick: bool, device: str) -> tuple[Tasks, Tas
     setting = next(setting for setting in SETTINGS if setting.name == name)
     body = setting.features(BODY, device)
     train, test = split(name, seed, quick)
-    return with_features(setting, body, train), with_features(setting, body, test)
+    return with_rows(train, body.tasks(train).X.astype(np.float32)), with_rows(
+        test, body.tasks(test).X.astype(np.float32)
+    )
 
 
 def accuracy(name: str, epsilon: float | None, seed: int, quick: bool, device: str) -> list[float]:
@@ -36,4 +40,4 @@ def accuracy(name: str, epsilon: float | None, seed: int, quick: bool, device: s
     train, test = features(name, seed, quick, device)
     learner = setting.head(train.X.shape[1])
     plan = setting.plan(learner, len(train), math.inf if epsilon is None else epsilon)
-    return scored(trained(plan, train, seed, device), test)
+    return scored(trained(plan, train, seed, device), test, device)

@@ -60,7 +60,7 @@ def measure(cell: Cell, options: Options) -> list[list[float]]:
             done if way is None else tuned_run(done, train, way, engine(options.device))
             for way in WAYS.values()
         )
-        rows.append([scored(end, test)[0] for end in ends])
+        rows.append([scored(end, test, options.device)[0] for end in ends])
     return rows
 
 
