@@ -43,7 +43,7 @@ from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Toeplitz
 from cloister.privacy.randomness import SeededRandomness
 from cloister.roster import Roster
-from cloister.sampling import Epochs, FixedSize, OnePass, Poisson
+from cloister.sampling import Epochs, Everyone, FixedSize, OnePass, Poisson
 
 
 @pytest.fixture(autouse=True)
@@ -188,15 +188,29 @@ def test_a_curator_and_nodes_that_start_anew_go_on_to_the_same_head(nodes, alone
 
 def test_a_node_that_was_away_listens_to_what_it_missed(nodes):
     """It counts as zero meanwhile, for the same noise and price, and has the model of its replay."""
-    told, link = [], Recorded(nodes)
-    link.away = {(1, "t2")}
-    done = asked(link, told=told)
+    told = []
+    done = asked(Recorded(nodes, away={(1, "t2")}), told=told)
     assert told == ["Round 1: node 't2' counts as zero."]
     assert done.private.rejected_messages == 1
     seed = np.array([nodes["t2"].home.settings.seed], dtype=np.uint64)
     own = replay(PLAN, done.board, TASKS.only("t2"), seeds=seed)
     np.testing.assert_array_equal(nodes["t2"].model(RUN)["coef"], own["coef"][0])
     assert str(done.guarantee) == str(here().guarantee)
+
+
+@pytest.mark.parametrize("sampling", [Everyone(), FixedSize(2)])
+def test_a_node_that_was_away_at_the_end_gets_the_board_later(sampling, tmp_path):
+    plan = replace(PLAN, sampling=sampling)
+    nodes, told, one = make_nodes(tmp_path, plan), [], here(plan)
+    done = asked(Recorded(nodes, away={(4, "t2")}), plan, told=told)
+    assert told == ["Node 't2' has not said that it has the finished board: deliver it again."]
+    with pytest.raises(InputError, match="no model of run"):
+        nodes["t2"].model(RUN)
+    Asked(InProcess(nodes), OPERATOR).deliver(plan, done.board, TASKS.roster)
+    assert_same_models(nodes, one)
+    (tmp_path / "t2" / "runs" / RUN / "model.npz").unlink()  # killed while it was made
+    Node(tmp_path / "t2").finish(RUN)
+    assert nodes["t2"].model(RUN).keys() == {"coef"}
 
 
 def test_a_node_that_lost_its_board_is_sent_all_of_it(nodes, alone):

@@ -316,8 +316,9 @@ class NodesRun(EngineRun):
         return {str(name): Node(work / "nodes" / str(name)) for name in self.tasks.ids.tolist()}
 
     def go(self, work: Path) -> None:
-        if (work / "run" / "board").exists() and not (work / "run" / "secret").exists():
-            return  # it is complete
+        board = whole_board(work / "run" / "board")
+        if board is not None and board.complete and not (work / "run" / "secret").exists():
+            return  # there is nothing to go on with
         run(
             self.plan,
             self.tasks.roster,

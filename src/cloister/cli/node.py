@@ -180,6 +180,8 @@ def run(
         note(f"Task {resident.answering.name!r} answers to {resident.way.address}. Stop with Ctrl-C.")
         return resident.serve()
     node = Node(folder, types or ())
+    for name in node.runs:
+        node.finish(name)
     note(f"Task {node.home.settings.task!r} answers in {exchange}. Stop with Ctrl-C.")
     while not once:
         if not answer_question(node, exchange):

@@ -116,6 +116,19 @@ class Asked:
         log = self.log or logging.getLogger("cloister.asked").warning
         yield AskedWorkers(plan, signed, self.link, self.operator, self.deadline, log)
 
+    def deliver(self, plan: Plan, board: Billboard, roster: Roster) -> None:
+        """Send the board of a finished run to its nodes again, for those that were away at its end.
+
+        They make their models from it at home. Nothing is charged, released or sent back.
+        """
+        plan.check(board)
+        if not board.complete:
+            raise InputError(
+                f"The board holds {board.rounds} of {board.capacity} releases. Finish the run first."
+            )
+        with self.workers(plan, roster, np.zeros(0, dtype=np.uint64)) as workers:
+            workers.finish(board)
+
 
 @dataclass(eq=False)
 class AskedWorkers:
@@ -167,7 +180,7 @@ class AskedWorkers:
         names = list(self.places)
         done = {name for name, reply in self._replies(Ask.FINISH, names, board) if reply.say is Say.DONE}
         for name in sorted(set(names) - done):
-            self.log(f"Node {name!r} has not said that it has the finished board. Send it a copy.")
+            self.log(f"Node {name!r} has not said that it has the finished board: deliver it again.")
         return {}
 
     def rejected(self) -> int:
@@ -252,7 +265,7 @@ class AskedWorkers:
                 break
             records.append(SignedRecord(record, self._signature(board, number)))
         coins = None
-        if not self.plan.sampling.independent:
+        if self.coins and not self.plan.sampling.independent:
             place = self.places[name]
             coins = "".join("1" if row[place] else "0" for row in self.coins)
         roster = self.roster if first == 0 else None

@@ -54,6 +54,8 @@ _FORMAT = "cloister node 1"
 _APPROVAL = "cloister approval 1"
 #: How long one question waits for another one to be answered.
 PATIENCE = 600.0
+#: A longer log is put aside, in place of the one that was put aside before.
+LONGEST_LOG, LONGEST_LINE = 1 << 24, 2000
 
 
 @dataclass(frozen=True)
@@ -232,9 +234,12 @@ class Home:
 
     def log(self, sentence: str) -> None:
         """Add a line to the private log; a log that cannot be written stops nothing."""
-        line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {' '.join(sentence.split())}\n"
+        path = self.folder / "log"
+        line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {' '.join(sentence.split())[:LONGEST_LINE]}\n"
         try:
-            file = os.open(self.folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | BINARY, 0o600)
+            if path.exists() and path.stat().st_size > LONGEST_LOG:
+                os.replace(path, path.with_name("log.old"))
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | BINARY, 0o600)
             try:
                 append(file, line.encode(errors="replace"))
             finally:

@@ -84,6 +84,12 @@ class Node:
         with np.load(path, allow_pickle=False) as kept:
             return dict(kept)
 
+    def finish(self, run: str) -> None:
+        """Make the model of a run whose board is whole here, if that was interrupted; else do nothing."""
+        board = self.board(run)
+        if board.complete and not (self._folder(run) / "model.npz").exists():
+            self.answer(Request(Ask.FINISH, run, board.rounds, len(board.records)).to_bytes())
+
     def _answer(self, request: Request) -> Reply:
         signed, folder = self._roster(request), self._folder(request.run)
         if signed is None:
@@ -219,8 +225,11 @@ class Node:
             own = self.home.source.stream(f"coins {request.run}")
             drawn = plan.sampling.draw(own.numbered, 1, rounds)
             return lambda t: bool(drawn[t, 0])
-        told, path = request.coins or "", folder / "coins"
+        path = folder / "coins"
         known = path.read_text(encoding="ascii") if path.exists() else ""
+        told = request.coins or ""
+        if request.ask is Ask.FINISH and not told:  # it was asked in no other round
+            told = known.ljust(rounds, "0")
         if len(told) != min(rounds, request.round + 1) or not told.startswith(known[: len(told)]):
             raise InputError("The curator has changed its word on who takes part in which round.")
         if not may_take_part(plan.sampling, rounds, [t for t, coin in enumerate(told) if coin == "1"]):
