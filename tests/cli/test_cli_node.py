@@ -146,5 +146,6 @@ def test_what_an_owner_types_wrong(office: Path) -> None:
     assert "not a signed head" in refused("node", "compare", "no-head.json", "no-head.json", *key)
     init("000", "--data", "missing.csv")
     assert "There is no file" in refused("node", "approve", "n000", "plan.toml", "--yes")
-    init("001", "--data", "own_rows.py:nothing")
+    Path("other_rows.py").write_text("")
+    init("001", "--data", "other_rows.py:nothing")
     assert "has no 'nothing'" in refused("node", "approve", "n001", "plan.toml", "--yes")

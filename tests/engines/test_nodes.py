@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import struct
 from dataclasses import replace
 
@@ -213,15 +214,24 @@ def test_a_node_that_was_away_at_the_end_gets_the_board_later(sampling, tmp_path
     assert nodes["t2"].model(RUN).keys() == {"coef"}
 
 
-def test_a_node_that_lost_its_board_is_sent_all_of_it(nodes, alone):
+def test_a_node_that_was_put_back_from_a_copy_is_sent_what_it_lacks(nodes, alone):
+    folder = nodes["t1"].home.folder
+    copy = folder.with_name("copy")
+
     def change(t, name, reply):
-        folder = nodes[name].home.folder / "runs" / RUN
-        if (name, t) == ("t1", 1):
-            for file in ("board", "signatures", "states"):
-                (folder / file).unlink()
+        if (t, name) == (0, "t1"):
+            shutil.copytree(folder, copy)
+        elif (t, name) == (2, "t1"):
+            shutil.rmtree(folder)
+            shutil.copytree(copy, folder)
         return [(name, reply)]
 
-    assert asked(Recorded(nodes, change)).board.head == alone.board.head
+    link = Recorded(nodes, change)
+    assert asked(link).board.head == alone.board.head
+    assert [Reply.from_bytes(reply).say for t, name, reply in link.replies if name == "t1"].count(
+        Say.BEHIND
+    ) == 1
+    assert_same_models(nodes, alone)
 
 
 # --- what a node refuses ----------------------------------------------------------------------------------
@@ -334,6 +344,17 @@ def test_records_must_extend_the_board(nodes, questions):
     ours, others = (SignedHead.from_dict(evidence[key]) for key in ("ours", "other"))
     assert ours.forks(others, OPERATOR.public)
     assert node.answer(requests[1].to_bytes()) == REFUSAL  # a forked board is answered no more
+
+
+def test_a_board_that_is_gone_is_not_begun_anew(nodes, questions):
+    """One board was paid for: another one from the start could be another one altogether."""
+    requests, replies = questions
+    node = nodes["t0"]
+    assert node.answer(requests[0].to_bytes()) == replies[0]
+    for name in ("board", "signatures", "states"):
+        (node.home.folder / "runs" / RUN / name).unlink()
+    assert node.answer(requests[0].to_bytes()) == REFUSAL
+    assert "its board is gone" in log_of(node)
 
 
 def test_records_must_follow_the_plan(nodes, questions):

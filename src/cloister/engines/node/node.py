@@ -184,6 +184,8 @@ class Node:
         self, folder: Path, signed: SignedRoster, request: Request, approval: Approval, plan: Plan
     ) -> None:
         """Refuse a board that promises less than its plan; then tie the run to its roster and these rows."""
+        if (folder / "charged").exists():  # one board is paid for, and nothing here says which
+            raise BillboardError("This run was answered, and its board is gone. Restore runs/ from a copy.")
         first = request.records[0]
         operator = public_key(self.home.settings.operator)
         board = Billboard.from_bytes(first.record)
