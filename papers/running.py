@@ -70,9 +70,10 @@ def make(figure: Figure, options: Options, again: bool, pool: Executor) -> bool:
     fill(kept, figure, cells, options, pool)
     document = kept.document(figure, cells, figure.module.summarise(kept.found(cells)))
     whole = not options.quick and options.seeds is None
-    store.write(document, (store.RESULTS if whole else store.BUILD / "quick") / f"{figure.name}.json")
-    show(figure, document)
     folder = store.BUILD if whole else store.BUILD / "quick"
+    # What was made of data that only the user has is not for the repository.
+    store.write(document, (store.RESULTS if whole and not options.data else folder) / f"{figure.name}.json")
+    show(figure, document)
     try:
         picture(figure, document["data"], folder / f"{figure.name}.svg", folder / f"{figure.name}.png")
     except ImportError as error:

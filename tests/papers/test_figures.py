@@ -121,6 +121,14 @@ def test_skipped_says_what_to_give(squares, capsys):
     assert "--data lsoa=PATH" in capsys.readouterr().out
 
 
+def test_results_of_a_users_own_data_stay_out_of_the_repository(squares, tmp_path):
+    squares.module.broken = False
+    with ThreadPoolExecutor(1) as pool:
+        running.make(squares, Options(data={"lsoa": tmp_path / "lsoa.npz"}), False, pool)
+    assert not (tmp_path / "results").exists()
+    assert (tmp_path / "build" / "toy-squares.json").exists()
+
+
 def test_code_is_what_measures(tmp_path, monkeypatch):
     """Texts and pictures may change, and results are as they were."""
     monkeypatch.syspath_prepend(tmp_path)
