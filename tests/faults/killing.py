@@ -342,7 +342,9 @@ class NodesRun(EngineRun):
 
 
 class NodeRun(NodesRun):
-    """One node, killed while it answers; who asks lives on, and asks the same again."""
+    """One node, killed while it answers, with its power; who asks lives on, and asks the same again."""
+
+    power = True
 
     def __init__(self, seed: int | None) -> None:
         super().__init__(seed)

@@ -11,7 +11,7 @@ from cloister.board.billboard import END, MAGIC, Billboard, scan
 from cloister.board.record_store import bytes_of
 from cloister.board.records import HASH
 from cloister.board.signatures import SIGNATURE, SignedHead, SignedRoster
-from cloister.board.storage import BINARY, read_at, storage_errors, write_at, write_private
+from cloister.board.storage import BINARY, read_at, storage_errors, sync_folder, write_at, write_private
 from cloister.engines.node.wire import SignedRecord
 from cloister.errors import BillboardError, SignatureError
 from cloister.plan import Plan
@@ -41,8 +41,8 @@ class KeptBoard:
         self._size, self._seen = 0, self._version()
         if self._seen is not None:
             found = scan(bytes_of(self.path), self.path)
-            if found.problem is not None and not found.torn:
-                raise found.problem
+            if found.problem is not None and not found.torn and found.board is not None:
+                raise found.problem  # without a first record nothing was answered yet: it is sent again
             self.board, self._size = found.board, found.size
 
     @property
@@ -122,3 +122,5 @@ class KeptBoard:
             os.fsync(file)
         finally:
             os.close(file)
+        if not at:
+            sync_folder(path.parent)
