@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloister.cli.options import Json
+from cloister.cli.options import Json, Types
 from cloister.cli.shell import attach, emit, positive, say, show_table
 from cloister.errors import InputError
 
@@ -33,6 +33,7 @@ def init(
     ] = None,
     deadline: Annotated[float, typer.Option(help="Seconds that every round waits; public.")] = 600.0,
     link_port: Annotated[int, typer.Option(help="Port of Flower's link, on this machine alone.")] = 8000,
+    types: Types = None,
 ) -> None:
     r"""Write an operator's folder: keys, certificates, Flower's app, units, and a runbook.
 
@@ -53,9 +54,9 @@ def init(
         raise InputError(
             f"--address must be host:port. Got {address!r}. Write, say, curator.example.org:9443."
         )
-    settings = Settings(run, address, f"0.0.0.0:{port}", link_port, positive("--deadline", deadline))
+    settings = Settings(run, address, f"0.0.0.0:{port}", link_port, deadline=positive("--deadline", deadline))
     book = None if codebook is None else codebook.read_bytes()
-    made = create(folder, Plan.load(plan), settings, book, trial=True)
+    made = create(folder, Plan.load(plan, types or ()), settings, book, trial=True)
     say(
         f"Wrote {folder}. Read {folder / 'README.md'}: it says what to do next, and what nodes need.",
         f"The operator's public key, for the nodes: {made.operator.public.hex()}",

@@ -37,7 +37,7 @@ def create(
     plan : Plan
         The plan, which every node's owner approves.
     settings : Settings
-        Name and addresses of the run; the largest request is set by what the plan's messages need.
+        Name and addresses of the run; rounds and the largest request are those of the plan.
     codebook : bytes, optional
         The codebook file by which nodes make rows of their tables.
     trial : bool
@@ -51,9 +51,8 @@ def create(
     if codebook is not None:
         write_file(folder / "codebook.toml", codebook)
     dims = [channel.dim for round in plan.rounds for channel in round.channels]
-    document = {k: v for k, v in vars(settings).items() if v is not None} | {
-        "largest": 8 * max(dims) + _AROUND
-    }
+    limits = {"rounds": len(plan.rounds), "largest": 8 * max(dims) + _AROUND}
+    document = {k: v for k, v in vars(settings).items() if v is not None} | limits
     write_file(folder / "deploy.toml", tomli_w.dumps(document).encode())
     write_file(
         folder / "nodes.toml",

@@ -62,8 +62,15 @@ def proxy_command(deployment: Deployment) -> list[str]:
     return [sys.executable, "-m", "cloister.engines.flower.proxy", str(deployment.folder)]
 
 
-def node_command(folder: Path) -> list[str]:
-    return [script("cloister"), "node", "run", str(folder)]
+def node_command(folder: Path, types: Sequence[str] = ()) -> list[str]:
+    """Return how a node is started; ``types`` are classes that its plan names, as ``file.py:Class``."""
+    return [
+        script("cloister"),
+        "node",
+        "run",
+        str(folder),
+        *(word for name in types for word in ("--types", name)),
+    ]
 
 
 def settings(deployment: Deployment) -> dict[str, str]:

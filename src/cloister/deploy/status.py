@@ -84,7 +84,7 @@ def status(deployment: Deployment, control: Control | None = None) -> Status:
     ledger, log = deployment.ledger, deployment.state / "log"
     return Status(
         deployment.settings.run,
-        len(deployment.plan().rounds) if board is None else board.capacity,
+        deployment.settings.rounds,
         0 if board is None else board.rounds,
         "" if board is None else board.head.hex(),
         ledger.spent,

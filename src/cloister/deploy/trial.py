@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -97,13 +97,24 @@ def run_trial(deployment: Deployment, view: Callable[[Status], None], every: flo
         return curate(deployment, view, every=every)
 
 
-def start_all(deployment: Deployment, processes: Processes) -> None:
-    """Start everything but the curator, which the executor starts when it is asked to."""
+def start_all(deployment: Deployment, processes: Processes, types: Sequence[str] = ()) -> None:
+    """Start everything but the curator, which the executor starts when it is asked to.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The operator's folder, with the nodes' folders in it.
+    processes : Processes
+        Where they are kept.
+    types : sequence of str
+        Classes of your own that the plan names, ``file.py:Class``, for the nodes; the curator's are in the
+        folder's app.
+    """
     office = settings(deployment)
     processes.start("link", link_command(deployment), office)
     processes.start("proxy", proxy_command(deployment), office)
     for name in deployment.keys:
-        processes.start(f"node-{name}", node_command(deployment.folder / "nodes" / name), {})
+        processes.start(f"node-{name}", node_command(deployment.folder / "nodes" / name, types), {})
     processes.wait_for("link", deployment.settings.link)
     processes.start("executor", executor_command(deployment), office)
     processes.wait_for("proxy", int(deployment.settings.listen.rpartition(":")[2]))

@@ -58,6 +58,8 @@ class Settings:
         ``host:port`` that the proxy listens on.
     link : int
         The port of Flower's link, on this machine alone.
+    rounds : int
+        Releases of the plan.
     deadline : float
         Seconds that every round waits for messages: public.
     largest : int
@@ -72,6 +74,7 @@ class Settings:
     address: str
     listen: str
     link: int
+    rounds: int = 0
     deadline: float = 60.0
     largest: int = 1 << 20
     rate: float = 40.0

@@ -1,0 +1,180 @@
+"""A run over Flower against one process: the same boards and models, seconds and bytes a round.
+
+Real processes on this machine, real TLS: Flower's link, the proxy, the executor, the curator, and a resident
+process for every node. Eight nodes run SharedPrior, MeanRegularized, LowRank and Personalized (a small
+network); five and twenty-four run MeanRegularized, for the seconds. Bytes are counted at the proxy, without
+headers of HTTP and TLS. Quick: five nodes alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks import Figures, Table, Targets
+from cloister import Plan, Tasks
+from cloister import run as run_plan
+from cloister.algorithms import LowRank, MeanRegularized, Personalized, SharedPrior
+from cloister.deploy.curator import curate
+from cloister.deploy.kit import create
+from cloister.deploy.processes import Processes, free_port, settings
+from cloister.deploy.status import Status
+from cloister.deploy.trial import join, start_all
+from cloister.engines import Local
+from cloister.engines.flower.deployment import Deployment, Settings
+from cloister.learners import Descent, LeastSquares, Module, Regression
+from cloister.mechanisms import Gaussian
+
+NAME = "flower"
+D, ROWS, SEED, ROUNDS = 6, 20, 11, 8
+TARGETS: Targets = {
+    "boards that differ": ("<=", 0),
+    "linear models that differ": ("<=", 0),
+    "network's largest difference": ("<=", 1e-5),
+    "s a round, 5 nodes": ("<=", 8),
+}
+
+#: The network that the plan names, as a file that nodes and curator import.
+NETWORK = """
+import torch
+from torch import nn
+from cloister.learners import Module
+
+torch.manual_seed(0)
+net = Module(nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)))
+"""
+
+#: A proxy that counts the bytes of what it passes on.
+COUNTING = """
+import sys
+from pathlib import Path
+from cloister.engines.flower.deployment import Deployment
+from cloister.engines.flower.proxy import serve
+
+count = [0, 0, 0]
+
+def watch(app):
+    async def counted(scope, receive, send):
+        async def told():
+            message = await receive()
+            count[0] += len(message.get("body", b""))
+            return message
+        async def says(message):
+            count[1] += len(message.get("body", b""))
+            if message["type"] == "http.response.start":
+                count[2] += 1
+                Path(sys.argv[2]).write_text(repr(count))
+            await send(message)
+        await app(scope, told, says)
+    return counted
+
+serve(Deployment(Path(sys.argv[1])), watch)
+"""
+
+
+def make_tasks(m: int, labels: bool = False) -> Tasks:
+    rng = np.random.default_rng(0)
+    ids = np.repeat(np.arange(m), ROWS)
+    X = rng.uniform(-0.4, 0.4, (len(ids), D))
+    if labels:
+        return Tasks.from_arrays(X.astype(np.float32), rng.integers(0, 3, len(ids)), ids)
+    return Tasks.from_arrays(X, np.clip(X @ rng.normal(0, 0.6, D) + rng.normal(0, 0.3, m)[ids], -1, 1), ids)
+
+
+def mean_plan(m: int) -> Plan:
+    return Plan(MeanRegularized(LeastSquares(D), rounds=ROUNDS, batch=3), Gaussian(0.9), n_tasks=m)
+
+
+def plans(m: int) -> Iterator[tuple[str, Plan, Tasks]]:
+    numbers, noise = make_tasks(m), Gaussian(0.9)
+    yield "MeanRegularized", mean_plan(m), numbers
+    yield "SharedPrior", Plan(SharedPrior(Regression(D)), noise, n_tasks=m), numbers
+    yield "LowRank", Plan(LowRank(LeastSquares(D), rounds=6), noise, n_tasks=m), numbers
+    torch.manual_seed(0)
+    net = Module(nn.Sequential(nn.Linear(D, 5), nn.Tanh(), nn.Linear(5, 3)))
+    own = Personalized(net, Descent(0.1, batch=4), clip=0.3, rounds=6)
+    yield "Personalized", Plan(own, noise, n_tasks=m), make_tasks(m, labels=True)
+
+
+def over_flower(
+    plan: Plan, tasks: Tasks, folder: Path, seeds: Any, network: bool
+) -> tuple[Deployment, Figures]:
+    """Run a plan between nodes on this machine; return the folder, and seconds and bytes a round."""
+    here = f"127.0.0.1:{free_port()}"
+    told = Settings("benchmark", here, here, free_port(), deadline=600.0, seed=SEED)
+    made = create(folder / "office", plan, told, trial=True)
+    for place, name in enumerate(tasks.ids):
+        join(made, plan, tasks.only(name), seed=int(seeds[place]), trial=True)
+    types = ()
+    if network:
+        (folder / "small_net.py").write_text(NETWORK)
+        types = (f"{folder / 'small_net.py'}:net",)
+        app = made.folder / "app" / "curator" / "apps.py"
+        text = app.read_text().replace(f"({str(made.folder)!r})", f"({str(made.folder)!r}, [net])")
+        app.write_text(f"import sys\nsys.path.insert(0, {str(folder)!r})\nfrom small_net import net\n" + text)
+    (folder / "counting.py").write_text(COUNTING)
+    moments: dict[int, float] = {}
+
+    def note(now: Status) -> None:
+        moments.setdefault(now.done, time.monotonic())
+
+    with Processes.at(made.state / "logs") as processes:
+        start_all(made, processes, types)
+        processes.end("proxy")
+        command = [sys.executable, str(folder / "counting.py"), str(made.folder), str(folder / "bytes")]
+        processes.start("proxy", command, settings(made))
+        curate(made, note, every=0.2)
+    counted = json.loads((folder / "bytes").read_text())
+    first = min(done for done in moments if done)
+    rounds = max(moments) - first
+    return made, {
+        "s a round": (moments[max(moments)] - moments[first]) / max(rounds, 1),
+        "kB a round, up": counted[0] / len(plan.rounds) / 1e3,
+        "kB a round, down": counted[1] / len(plan.rounds) / 1e3,
+    }
+
+
+def differences(plan: Plan, tasks: Tasks, made: Deployment, alone: Any) -> tuple[bool, float]:
+    """Say whether the boards are the same, and how far models are apart at most."""
+    head = json.loads((made.state / "finished.json").read_text())["head"]
+    largest = 0.0
+    for place, name in enumerate(alone.private.ids):
+        with np.load(made.folder / "nodes" / str(name) / "runs" / "benchmark" / "model.npz") as own:
+            for key, models in alone.private.models.items():
+                largest = max(largest, float(np.abs(own[key] - models[place]).max(initial=0.0)))
+    return head == alone.board.head.hex(), largest
+
+
+def run(quick: bool) -> tuple[Figures, Targets, Table]:
+    figures: Figures = {"boards that differ": 0, "linear models that differ": 0}
+    rows = [["plan", "nodes", "rounds", "s a round", "kB up", "kB down", "same head", "models apart"]]
+    todo = [("MeanRegularized", mean_plan(5), make_tasks(5))]
+    if not quick:
+        todo += [*plans(8), ("MeanRegularized", mean_plan(24), make_tasks(24))]
+    for name, plan, tasks in todo:
+        alone = run_plan(plan, tasks, random_state=SEED, engine=Local(block=1))
+        network = name == "Personalized"
+        with tempfile.TemporaryDirectory() as folder:
+            made, found = over_flower(plan, tasks, Path(folder), alone.private.seeds, network)
+            same, apart = differences(plan, tasks, made, alone)
+        m = plan.n_tasks
+        figures["boards that differ"] += not same and not network
+        if network:
+            figures["network's largest difference"] = apart
+        else:
+            figures["linear models that differ"] += apart > 0
+        if name == "MeanRegularized":
+            figures |= {f"{key}, {m} nodes": value for key, value in found.items()}
+        numbers = [f"{value:.2f}" for value in found.values()]
+        rows.append([name, str(m), str(len(plan.rounds)), *numbers, "yes" if same else "no", f"{apart:.1e}"])
+        print(" ".join(rows[-1]), file=sys.stderr, flush=True)
+    return figures, TARGETS, rows
