@@ -171,6 +171,9 @@ def run(
     from cloister.engines.node import Node
     from cloister.engines.node.exchange import POLL, answer_question
 
+    node = Node(folder, types or ())
+    for name in node.runs:
+        node.finish(name)
     if exchange is None:
         from cloister.engines.flower.resident import Resident
 
@@ -179,9 +182,6 @@ def run(
         resident = Resident(folder, types or ())
         note(f"Task {resident.answering.name!r} answers to {resident.way.address}. Stop with Ctrl-C.")
         return resident.serve()
-    node = Node(folder, types or ())
-    for name in node.runs:
-        node.finish(name)
     note(f"Task {node.home.settings.task!r} answers in {exchange}. Stop with Ctrl-C.")
     while not once:
         if not answer_question(node, exchange):
