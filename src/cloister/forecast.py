@@ -19,7 +19,7 @@ import numpy as np
 from cloister.privacy import gaussian_dp
 from cloister.privacy.accounting import default_delta
 
-__all__ = ["Forecast", "forecast"]
+__all__ = ["Forecast", "band_at", "dependable_from", "dependable_mu", "forecast", "signal_to_noise"]
 
 #: (rho, low, high): what the middle 90 % of runs on many tables kept of the noise-free gain, so that it holds
 #: for 80 % on another one; linear in log rho in between. `python -m benchmarks forecast` regenerates it.
@@ -107,13 +107,17 @@ def forecast(
     """
     if mu == 0:
         return Forecast(0.0, 0.0, 0.0)
-    told = mu if rows is None else mu * rows / (rows + dim) / USUAL_SHARE
-    rho = n_tasks * told / math.sqrt(dim)
+    rho = signal_to_noise(n_tasks, mu, dim, rows)
     if math.isinf(rho):
         return Forecast(rho, 1.0, 1.0)
     low, high = band_at(rho)
-    needed = None if low >= DEPENDABLE else _tasks_needed(n_tasks, mu, dim, told / mu)
+    needed = None if low >= DEPENDABLE else dependable_from(n_tasks, mu, dim, rows)
     return Forecast(rho, low, high, needed, None if group is None else rho * group / n_tasks / math.sqrt(2))
+
+
+def signal_to_noise(n_tasks: int, mu: float, dim: int, rows: float | None = None) -> float:
+    """Return rho, by which the band is looked up; parameters are those of `forecast`."""
+    return n_tasks * mu * _told(dim, rows) / math.sqrt(dim)
 
 
 def band_at(rho: float, band: tuple[tuple[float, float, float], ...] = BAND) -> tuple[float, float]:
@@ -123,16 +127,37 @@ def band_at(rho: float, band: tuple[tuple[float, float, float], ...] = BAND) -> 
     return float(np.interp(at, np.log(knots), low)), float(np.interp(at, np.log(knots), high))
 
 
-def _tasks_needed(n_tasks: int, mu: float, dim: int, share: float) -> int:
-    """Return for how many tasks half is dependable, at the epsilon of this budget and default deltas."""
-    knots, low, _ = np.array(BAND).T
-    rho = math.exp(float(np.interp(DEPENDABLE, low, np.log(knots)))) / share
+def dependable_from(n_tasks: int, mu: float, dim: int, rows: float | None = None) -> int:
+    """Return about how many tasks make half of the gain dependable, whether or not there are so many.
+
+    It is at the epsilon that this budget is at the default delta of so many tasks. Parameters are those of
+    `forecast`.
+
+    Examples
+    --------
+    >>> needed = dependable_from(50, 0.3, 9)
+    >>> forecast(50, 0.3, 9).tasks_needed == needed, dependable_from(5000, 0.3, 9) < 5000
+    (True, True)
+    """
     epsilon = gaussian_dp.epsilon(mu, default_delta(n_tasks))
-    needed = rho * math.sqrt(dim) / mu
+    needed = n_tasks * dependable_mu(n_tasks, dim, rows) / mu
     for _ in range(20 if epsilon > 0 else 0):  # mu depends on the number of tasks through delta, but weakly
-        needed = rho * math.sqrt(dim) / gaussian_dp.mu(epsilon, default_delta(math.ceil(needed)))
+        tasks = max(2, math.ceil(needed))
+        needed = tasks * dependable_mu(tasks, dim, rows) / gaussian_dp.mu(epsilon, default_delta(tasks))
     unit = int(10 ** max(0, math.floor(math.log10(needed)) - 1))
     return math.ceil(needed / unit) * unit
+
+
+def dependable_mu(n_tasks: int, dim: int, rows: float | None = None) -> float:
+    """Return the budget at which half of the gain is dependable for so many tasks."""
+    knots, low, _ = np.array(BAND).T
+    rho = math.exp(float(np.interp(DEPENDABLE, low, np.log(knots))))
+    return rho * math.sqrt(dim) / n_tasks / _told(dim, rows)
+
+
+def _told(dim: int, rows: float | None) -> float:
+    """Return what a task learns of its weights from so many rows, against the usual share."""
+    return 1.0 if rows is None else rows / (rows + dim) / USUAL_SHARE
 
 
 def _percent(*shares: float) -> str:

@@ -265,15 +265,20 @@ class Plan:
 
         `rows` is a guess at how many rows a typical task has, if that is public.
         """
+        groups = self.algorithm.groups
+        group = None if groups is None else float(groups.counts @ groups.counts) / groups.tasks
+        return forecast(self.n_tasks, *self.spoken_of, rows, group)
+
+    @property
+    def spoken_of(self) -> tuple[float, int]:
+        """The budget of the rounds that are about the parameters, as Gaussian DP, and how many these are."""
         budget_of = {1: 0.0}  # by the number of parameters spoken of
         for round in self.rounds:
             dim = round.channels[0].dim
             budget_of[dim] = budget_of.get(dim, 0.0) + round.share
-        dim, groups = max(budget_of, key=budget_of.__getitem__), self.algorithm.groups
+        dim = max(budget_of, key=budget_of.__getitem__)
         about = tuple(round for round in self.rounds if round.channels[0].dim == dim)  # not a search before
-        effective_mu = self.mechanism.effective_mu(replace(self.schedule, rounds=about)) if about else 0.0
-        group = None if groups is None else float(groups.counts @ groups.counts) / groups.tasks
-        return forecast(self.n_tasks, effective_mu, dim, rows, group)
+        return self.mechanism.effective_mu(replace(self.schedule, rounds=about)) if about else 0.0, dim
 
     def noise(self, round: int, channel: Channel) -> float:
         """Return the noise's standard deviation in a round, in units of the clip."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,9 @@ from cli_helpers import ok
 from cloister import Plan
 from cloister.audit import audit
 from cloister.audit.page import save
+from cloister.cli.plan_page import Page, PlannerServer
+from cloister.cli.planning import Wish, stand_in
+from cloister.cli.proposals import Target
 
 pytestmark = pytest.mark.slow
 
@@ -57,3 +62,34 @@ def test_pages_look_as_they_should(window: Browser, pages: Path, page: str) -> N
     assert window.pdf().startswith(b"%PDF")
     assert window.log("browser") == []
     assert set(window.requests()) == {address}
+
+
+def until(window: Browser, condition: str) -> None:
+    """Wait until something is so, at most half a minute."""
+    end = time.monotonic() + 30
+    while not window.script(f"return {condition}"):
+        assert time.monotonic() < end, condition
+        time.sleep(0.05)
+
+
+def test_the_planner_moves(window: Browser) -> None:
+    """Sliders change what is said and drawn; nobody but this machine is asked."""
+    window.requests()
+    with PlannerServer(Page(Wish(stand_in(5), 150, Target(1.0, None, 0.05)), False, False)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for width in (1280, 768, 390):
+            for dark in (False, True):
+                window.look(width, dark)
+                window.open(server.url)
+                until(window, "document.querySelectorAll('#over-tasks svg').length == 2")
+                assert window.script(FAULTS) == [], (width, dark)
+                assert window.script(CONTRAST)[0] >= 4.5, (width, dark)
+        before = window.script("return document.getElementById('detection').textContent")
+        move = "e.value = 0.6; e.dispatchEvent(new Event('input', {bubbles: true}))"
+        window.script(f"const e = document.getElementById('epsilon'); {move}")
+        until(window, f"document.getElementById('detection').textContent != '{before}'")
+        assert "--epsilon 3.98" in window.script("return document.getElementById('command').textContent")
+        asked = window.requests()
+        server.shutdown()
+    assert window.log("browser") == []
+    assert all(address.startswith((server.url, "data:")) for address in asked)

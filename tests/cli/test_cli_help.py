@@ -30,6 +30,7 @@ from cloister.tables.files import write_csv
         ["predict", "run", "exam.csv"],
         ["replay", "run", "exam.csv", "--task-name", "000"],
         ["gain", "run", "exam.csv", "--task-name", "000", "--splits", "2"],
+        ["plan", "exam.csv", "--codebook", "book.toml"],
         ["account", "run/plan.toml"],
         ["account", "--epsilon", "1", "--tasks", "100"],
     ],
@@ -41,6 +42,7 @@ def test_json_alone_is_on_stdout(work: Path, arguments: list[str]) -> None:
 COMMANDS = [
     *(
         "codebook",
+        "plan",
         "account",
         "audit",
         "fit",

@@ -17,6 +17,7 @@ from cloister.cli.gain import gain
 from cloister.cli.ledger import ledger_family
 from cloister.cli.museum import museum
 from cloister.cli.node import node_family
+from cloister.cli.plan import plan
 from cloister.cli.predict import predict, replay
 from cloister.cli.report import report
 from cloister.cli.shell import Family, attach
@@ -33,7 +34,23 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-attach(app, codebook, account, audit, fit, verify, summary, show, report, predict, replay, gain, demo, museum)
+attach(
+    app,
+    codebook,
+    plan,
+    account,
+    audit,
+    fit,
+    verify,
+    summary,
+    show,
+    report,
+    predict,
+    replay,
+    gain,
+    demo,
+    museum,
+)
 app.add_typer(ledger_family, name="ledger")
 app.add_typer(deploy_family, name="deploy", help="Run a plan between institutions.")
 app.add_typer(node_family, name="node", help="Keep a task's rows at home, and answer.")
@@ -53,12 +70,12 @@ def start(
 ) -> None:
     """Private multi-task learning: many tasks learn together, and each ends with its own model.
 
-    Start with `codebook`, then `fit`. Anyone can `verify` what was published, and read its `summary`;
-    `report` writes a page about a run. A task uses its own model with `predict`, looks at it with `show`,
-    gets it again or joins late with `replay`, and asks `gain` whether it pays. `account` prices a plan,
-    `ledger` keeps account over all runs, `audit` attacks a plan's own releases, `museum` refutes guarantees
-    that are false, `demo` shows it all on 2410 real schools. Between institutions, each keeps its rows at a
-    `node` of its own.
+    Start with `codebook`, then `fit`; `plan` says beforehand what to expect. Anyone can `verify` what was
+    published, and read its `summary`; `report` writes a page about a run. A task uses its own model with
+    `predict`, looks at it with `show`, gets it again or joins late with `replay`, and asks `gain` whether it
+    pays. `account` prices a plan, `ledger` keeps account over all runs, `audit` attacks a plan's own
+    releases, `museum` refutes guarantees that are false, `demo` shows it all on 2410 real schools.
+    Between institutions, each keeps its rows at a `node` of its own.
     """
 
 

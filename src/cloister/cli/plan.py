@@ -1,0 +1,172 @@
+"""``cloister plan``: answers to five questions become a plan, with what it promises and brings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cloister.channel import Relation
+from cloister.cli.methods import Method
+from cloister.cli.options import Delta, Detection, Force, Json, Neighbours
+from cloister.cli.questions import Answers, ask
+from cloister.cli.shell import absent, emit, given, note, say, show_table
+from cloister.privacy.rounding import rounded_up
+
+if TYPE_CHECKING:
+    from cloister.cli.planning import Wish
+
+__all__ = ["plan"]
+
+_Table = Annotated[
+    Path | None, typer.Argument(metavar="[DATA]", help="The table: names of columns and tasks are used.")
+]
+_Method = Annotated[
+    Method | None,
+    typer.Option(metavar="METHOD", help="What tasks have in common: a method of `cloister fit`."),
+]
+_Rows = Annotated[float | None, typer.Option(help="A public guess at how many rows a task has.")]
+
+
+def plan(
+    context: typer.Context,
+    data: _Table = None,
+    codebook: Annotated[Path | None, typer.Option(help="Filled-in codebook file: what is public.")] = None,
+    task: Annotated[str | None, typer.Option(help="Task column, without a codebook.")] = None,
+    column: Annotated[
+        str | None, typer.Option("--target", help="Column to predict, without a codebook.")
+    ] = None,
+    classes: Annotated[
+        int | None, typer.Option(help="How many classes that has, if it is no number.")
+    ] = None,
+    tasks: Annotated[int | None, typer.Option(help="Instead of DATA: how many tasks.")] = None,
+    columns: Annotated[int | None, typer.Option(help="Instead of a codebook: how many columns.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Privacy budget of every task. Default: 1.")] = None,
+    detection: Detection = None,
+    method: _Method = None,
+    rows: _Rows = None,
+    delta: Delta = None,
+    relation: Neighbours = Relation.REPLACE,
+    output: Annotated[Path, typer.Option("-o", "--output", help="File for the plan.")] = Path("plan.toml"),
+    web: Annotated[bool, typer.Option("--web", help="A page with sliders instead, on this machine.")] = False,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    r"""Propose a plan: method, noise and rounds, what it promises, and whether joining pays.
+
+    All of it comes from public numbers: column names, how many tasks there are, bounds in the codebook. No
+    row is looked at, so that the plan tells nothing about any. Given nothing, it asks five questions. With a
+    codebook it writes the plan, for `cloister fit --plan` and `cloister account`; without one it says what to
+    expect. --web shows the same with sliders, on a page that only this machine can open.
+
+    \b
+    For example:
+      cloister plan exam.csv --codebook exam.toml
+      cloister plan exam.csv --codebook exam.toml --detection 0.10 \
+          --rows 20 -o ten-percent.toml
+      cloister plan exam.csv --task school --target score
+      cloister plan --tasks 139 --columns 5 --method low-rank --json
+    """
+    if epsilon is not None and detection is not None:
+        raise typer.BadParameter("Give --epsilon or --detection, not both.")
+    if codebook is not None and (said := given(context, "columns", "classes")):
+        raise typer.BadParameter(f"The codebook says {' and '.join(said)} itself: leave that out.")
+    if data is not None and tasks is not None:
+        raise typer.BadParameter("The table says how many tasks there are: leave --tasks out.")
+    answers = Answers(data, codebook, task, column, classes, tasks, columns, epsilon, detection, method, rows)
+    if data is None and tasks is None and codebook is None and not web:
+        if json:
+            raise typer.BadParameter("Name the table, or give --tasks and --columns.")
+        answers = ask(answers)
+    wish = replace(answers.wish(web), relation=relation, delta=delta)
+    if web:
+        from cloister.cli.plan_page import Page, serve
+
+        return serve(Page(wish, *answers.settled, answers.source))
+    file = absent(output, force) if answers.codebook is not None else None
+    document = _document(wish)
+    if file is not None:
+        wish.plan.save(file)
+    if json:
+        return emit(document | {"plan": file})
+    return _show(wish, answers, file)
+
+
+def _document(wish: Wish) -> dict[str, object]:
+    from cloister.cli.planning import EPSILONS
+
+    found, plan = wish.forecast, wish.plan
+    return {
+        "tasks": wish.tasks,
+        "columns": wish.codebook.width - 1,
+        "classes": wish.codebook.classes,
+        "method": wish.method.value,
+        "algorithm": type(plan.algorithm).__name__,
+        "mechanism": plan.mechanism.kind,
+        "rounds": len(plan.rounds),
+        "epsilon": plan.guarantee.epsilon,
+        "delta": plan.guarantee.delta,
+        "detection": plan.guarantee.detection(),
+        "holds": plan.guarantee.holds,
+        "forecast": {"low": found.low, "high": found.high, "rho": found.rho},
+        "joining_pays_from": wish.pays_from,
+        "epsilon_needed": wish.epsilon_needed,
+        "verdict": wish.verdict,
+        "at_other_epsilons": [
+            dict(zip(("epsilon", "detection", "low", "high"), row, strict=True))
+            for row in wish.over_epsilon(EPSILONS)
+        ],
+    }
+
+
+def _show(wish: Wish, answers: Answers, file: Path | None) -> None:
+    from cloister.cli.planning import COMMON, EPSILONS
+    from cloister.privacy.statement import percent
+    from cloister.tables.summarize import algorithm_name
+
+    plan, told = wish.plan, wish.plan.guarantee
+    words = f"{wish.tasks:,} tasks, {wish.codebook.width - 1} encoded columns"
+    if answers.data is not None:
+        words = (
+            f"{answers.data.name}: {words}. Of it the names of columns and tasks were used, and no other cell"
+        )
+    say(
+        f"{words}.",
+        f"Proposed: {wish.method.value}, where tasks have in common {COMMON[wish.method]}. "
+        f"{algorithm_name(plan.algorithm)}, {len(plan.rounds)} noisy sums, {plan.mechanism.kind}.",
+        f"Promised: epsilon {rounded_up(told.epsilon)} at delta {rounded_up(told.delta)}; all others "
+        f"together detect one task's data in at most {percent(told.detection())} of cases, with 5 % false "
+        "alarms.",
+        *([f"The guarantee does NOT hold: {'; '.join(told.reasons)}."] if not told.holds else []),
+        f"Expected: {replace(wish.forecast, tasks_needed=None)}",
+        wish.verdict,
+    )
+    heads = ["epsilon", "detected at most", "kept of the gain of sharing"]
+    show_table(
+        heads, ([f"{e:g}", percent(d), _kept(low, high)] for e, d, low, high in wish.over_epsilon(EPSILONS))
+    )
+    say(*_next_steps(answers, file), apart=True)
+
+
+def _kept(low: float, high: float) -> str:
+    return f"{100 * low:.0f} to {100 * high:.0f} %".replace("-", "−")
+
+
+def _next_steps(answers: Answers, file: Path | None) -> list[str]:
+    if file is not None:
+        table = "TABLE" if answers.data is None else answers.data
+        return [
+            f"Wrote {file}. The whole guarantee, and the run:",
+            f"  cloister account {file}\n  cloister fit {table} --codebook {answers.codebook} --plan {file}",
+        ]
+    note("Every column was counted as one number; a category has one for each level but the first.")
+    if answers.data is None:
+        return ["For a plan to run, name the table and its codebook: cloister plan TABLE --codebook FILE."]
+    names = f"--task {answers.task} --target {answers.column}"
+    return [
+        "For a plan to run, write down what is public about the columns first:",
+        f"  cloister codebook {answers.data} {names} -o codebook.toml\n"
+        f"  cloister plan {answers.data} --codebook codebook.toml",
+    ]

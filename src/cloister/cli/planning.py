@@ -1,0 +1,162 @@
+"""What a plan would promise and bring, from public numbers alone: what `cloister plan` says, or shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from cloister.channel import Relation
+from cloister.cli.methods import Method, kind_of
+from cloister.cli.proposals import Target
+from cloister.errors import InputError
+from cloister.forecast import DEPENDABLE, Forecast, band_at, dependable_from, dependable_mu, signal_to_noise
+from cloister.privacy import gaussian_dp
+from cloister.privacy.accounting import default_delta
+from cloister.privacy.tradeoff import GaussianCurve
+from cloister.tables.codebook import Categorical, Codebook, Numeric
+
+if TYPE_CHECKING:
+    from cloister.plan import Plan
+
+__all__ = ["COMMON", "EPSILONS", "MOST_COLUMNS", "MOST_TASKS", "Wish", "stand_in"]
+
+#: What tasks may have in common, and the method that makes use of it.
+COMMON: dict[Method, str] = {
+    Method.shared_prior: "a prior that each weighs at home",
+    Method.low_rank: "a few directions of all weights",
+    Method.group_sparse: "a few columns that matter to all",
+    Method.mean_regularized: "a mean that all are drawn towards",
+    Method.decomposed: "directions, and weights of their own",
+    Method.meta: "a public start for new, small tasks",
+}
+#: Budgets that are compared.
+EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+MOST_TASKS, MOST_COLUMNS = 10_000_000, 2_000
+
+
+def stand_in(columns: int, classes: int | None = None) -> Codebook:
+    """Return a codebook for so many columns of numbers: for prices and forecasts, where there is none yet."""
+    if not 1 <= columns <= MOST_COLUMNS:
+        raise InputError(f"columns must be from 1 to {MOST_COLUMNS}. Got {columns}.")
+    if classes is not None and not 2 <= classes <= 100:
+        raise InputError(f"classes must be from 2 to 100. Got {classes}. Leave it out for a number.")
+    features = tuple(Numeric(f"x{i}", -1.0, 1.0) for i in range(columns))
+    target = Numeric("y", -1.0, 1.0)
+    return Codebook(features, target if classes is None else Categorical("y", list(range(classes))))
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked of a plan; all of it is public, and no row is looked at.
+
+    Attributes
+    ----------
+    codebook : Codebook
+        What is public about the columns.
+    tasks : int
+        How many.
+    target : Target
+        How strict: an epsilon, or how often the others may detect one task's data.
+    method : Method
+        How tasks learn together.
+    rows : float, optional
+        A public guess at how many rows a typical task has. It moves the forecast, and never the plan.
+    relation, delta : Relation, float
+        As in a plan.
+    """
+
+    codebook: Codebook
+    tasks: int
+    target: Target
+    method: Method = Method.shared_prior
+    rows: float | None = None
+    relation: Relation = Relation.REPLACE
+    delta: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.tasks <= MOST_TASKS:
+            raise InputError(f"tasks must be from 2 to {MOST_TASKS:,}. Got {self.tasks:,}.")
+        if self.rows is not None and not 1 <= self.rows < math.inf:
+            raise InputError(f"rows must be at least 1. Got {self.rows:g}. Leave it out if it is not known.")
+        if self.method not in COMMON:
+            raise InputError(f"method must be one of {', '.join(COMMON)}. Got {self.method}.")
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan that is proposed."""
+        kind = kind_of(self.method, self.codebook)
+        settings: dict[str, Any] = {"relation": self.relation.value}
+        settings |= {} if self.delta is None else {"delta": self.delta}
+        plan = kind(epsilon=self.target.epsilon, **settings).plan(self.tasks, self.codebook)
+        return plan if self.target.detection is None else self.target.calibrate(plan)
+
+    @cached_property
+    def forecast(self) -> Forecast:
+        return self.plan.forecast(self.rows)
+
+    @property
+    def pays_from(self) -> int:
+        """About how many tasks make half of the gain dependable at this epsilon."""
+        return dependable_from(self.tasks, *self.plan.spoken_of, self.rows)
+
+    @property
+    def epsilon_needed(self) -> float:
+        """About which epsilon makes half of the gain dependable for so many tasks."""
+        mu, dim = self.plan.spoken_of
+        assert self.plan.delta is not None
+        whole = self._mu * dependable_mu(self.tasks, dim, self.rows) / mu
+        return gaussian_dp.epsilon(whole, self.plan.delta)
+
+    @property
+    def _mu(self) -> float:
+        """The whole budget as Gaussian DP, by the plan's epsilon and delta."""
+        assert self.plan.delta is not None
+        return gaussian_dp.mu(self.plan.guarantee.epsilon, self.plan.delta)
+
+    @property
+    def verdict(self) -> str:
+        """Whether joining pays, in a sentence."""
+        low, epsilon = self.forecast.low, self.plan.guarantee.epsilon
+        if low >= DEPENDABLE:
+            return (
+                "Joining pays: count on half of what sharing without noise would gain, and expect more. At "
+                f"this epsilon it does from about {self.pays_from:,} tasks."
+            )
+        instead = (
+            f"about {self.pays_from:,} tasks at this epsilon, or about epsilon "
+            f"{self.epsilon_needed:.2g} with {self.tasks:,} tasks, would make half of the gain dependable"
+        )
+        if low > 0:
+            return f"Joining probably pays, by less than half of what it could: {instead}."
+        loses = "a task may lose a little by joining" if epsilon > 0 else "nothing is gained"
+        return f"Joining is a gamble here: {loses}; {instead}."
+
+    def at(self, epsilon: float) -> Wish:
+        """Return the same wish at another epsilon."""
+        return replace(self, target=Target(epsilon, None, self.target.false_alarms))
+
+    def over_epsilon(self, epsilons: Sequence[float]) -> list[tuple[float, float, float, float]]:
+        """Return (epsilon, detection, low, high) for several, with parts of the budget as at the plan's own.
+
+        Detection is for noise by which Gaussian DP is proven, as the proposed plans have it.
+        """
+        mu, dim = self.plan.spoken_of
+        assert self.plan.delta is not None
+        share, found = mu / self._mu, []
+        for epsilon in epsilons:
+            whole = gaussian_dp.mu(epsilon, self.plan.delta)
+            band = band_at(signal_to_noise(self.tasks, share * whole, dim, self.rows))
+            found.append((epsilon, GaussianCurve(whole).detection(), *band))
+        return found
+
+    def over_tasks(self, tasks: Sequence[int]) -> list[tuple[int, float, float]]:
+        """Return (tasks, low, high) for several numbers of tasks at the plan's epsilon and default deltas."""
+        mu, dim = self.plan.spoken_of
+        share, epsilon, found = mu / self._mu, self.plan.guarantee.epsilon, []
+        for count in tasks:
+            whole = gaussian_dp.mu(epsilon, default_delta(count))
+            found.append((count, *band_at(signal_to_noise(count, share * whole, dim, self.rows))))
+        return found
