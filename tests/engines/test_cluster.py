@@ -304,6 +304,16 @@ def test_every_plan_on_any_number_of_actors(session, name, actors):
     same(PLANS[name], Killing(actors, kills=((1, 0), (1, 1), (2, 1))))
 
 
+@pytest.mark.slow
+def test_rows_that_do_not_fit_into_the_store(session):
+    """123 MB of rows through a store of 100: Ray puts them on disk, and the run is the same."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-0.1, 0.1, (M * 4000, 64))
+    tasks = Tasks.from_arrays(X, X[:, 0], np.repeat(np.arange(M), 4000))
+    plan = Plan(MeanRegularized(LeastSquares(64), rounds=2, steps=1), Gaussian(0.9), n_tasks=M)
+    same(plan, Cluster(2, shards=6), tasks)
+
+
 @dataclass(frozen=True)
 class Doomed(Local):
     """An engine whose process ends in a round, whoever computes it."""

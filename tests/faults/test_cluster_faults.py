@@ -135,3 +135,32 @@ def test_what_a_worker_prints_and_raises_stays_there():
         assert "told " not in text
         assert "LEAKED" not in text
         assert not any(str(value) in text for value in tasks.y)
+
+
+def test_a_card_for_each_actor():
+    """Ray gives an actor its card and shows it no other; without a real one the actor says so."""
+    pytest.importorskip("torch")
+    said = script(
+        """
+        import torch
+        from cloister.algorithms import FedAvg
+        from cloister.engines import Batched
+        from cloister.learners import Descent, Module
+
+        class Seen(Batched):
+            def workers(self, plan, tasks, seeds):
+                assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+                return super().workers(plan, tasks, seeds)
+
+        net = Module(torch.nn.Sequential(torch.nn.Linear(3, 2)))
+        plan = Plan(FedAvg(net, Descent(0.1), clip=0.3, rounds=2), Gaussian(0.9), n_tasks=40)
+        tasks = Tasks.from_arrays(tasks.X.astype(np.float32), (tasks.y > 0).astype(int), ids)
+        run(plan, tasks, engine=Cluster(1, cards=1, engine=Seen("cpu")))
+        try:
+            run(plan, tasks, engine=Cluster(1, cards=1, engine=Batched("cuda")))
+            print("RAN", torch.cuda.is_available())
+        except Exception as error:
+            print("REFUSED", not torch.cuda.is_available(), type(error).__name__, error)
+        """
+    )
+    assert said.stdout.startswith(("RAN True", "REFUSED True PlanError torch sees no graphics card")), said

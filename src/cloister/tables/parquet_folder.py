@@ -138,11 +138,20 @@ class ParquetFolder:
         names = known_names(self.path, column, spelled[column].to_pylist())
         if groups is None:
             return Listed(np.unique(names), None)
-        try:
+        try:  # what the column holds is not said: it may be another than was meant, and private
             labels = group_labels(np.array(spelled[groups].to_pylist(), dtype=np.str_))
+        except InputError:
+            raise ShardError(
+                f"Column {groups!r} of {self.path.name} must hold public labels, written like names of "
+                "tasks. Some are not. Mend the column, or name another."
+            ) from None
+        try:
             found = labels_by_task(names, labels)
-        except InputError as error:
-            raise ShardError(f"Column {groups!r} of {self.path.name}: {error}") from None
+        except InputError:
+            raise ShardError(
+                f"Column {groups!r} of {self.path.name} must have one public label for all rows of a task. "
+                "Some task has several. Mend the column, or name another."
+            ) from None
         return Listed(np.array([*found]), np.array([*found.values()]))
 
     def own_rows(self, task: str, column: str, text: Collection[str]) -> dict[str, Array]:
