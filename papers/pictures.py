@@ -24,6 +24,7 @@ STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": "#e6e6e6",
     "grid.linewidth": 0.6,
     "axes.titlesize": 9,
@@ -48,9 +49,14 @@ def picture(figure: Figure, data: dict[str, Any], *paths: Path) -> None:
         canvas = Canvas(layout="constrained")
         FigureCanvasAgg(canvas)
         figure.module.draw(data, canvas)
+        for axes in canvas.axes:
+            axes.minorticks_off()  # on logarithmic axes they are half of a file
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
             canvas.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+            if path.suffix == ".svg":
+                lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+                path.write_text("\n".join(line for line in lines if line) + "\n", encoding="utf-8")
 
 
 def curve(
@@ -59,6 +65,15 @@ def curve(
     """Draw means with their standard errors."""
     y, error = zip(*points, strict=True)
     axes.errorbar(x, y, yerr=error, fmt=style, color=COLOURS[whose], label=label, capsize=2, elinewidth=0.8)
+
+
+def legend(figure: Any, columns: int = 3) -> None:
+    """Put one legend for all panels below them, where it hides nothing."""
+    entries: dict[str, Any] = {}
+    for axes in figure.axes:
+        handles, labels = axes.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    figure.legend(entries.values(), entries, loc="outside lower center", ncols=columns)
 
 
 def level(axes: Any, point: list[float], label: str, whose: str) -> None:

@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "papers" / "results"
 BUILD = ROOT / "build" / "papers"
 LIBRARIES = ("cloister", "numpy", "scipy", "scikit-learn", "dp-accounting", "torch")
-#: Functions that make texts and pictures of results: changing them leaves results as they are.
+#: Functions that make texts and pictures, and what is imported from here: results do not depend on them.
+FRAMEWORK = ("papers.figure", "papers.pictures")
 SHOWING = ("cells", "summarise", "table", "draw", "finding")
 
 
@@ -120,6 +121,7 @@ def code(module: ModuleType) -> str:
         tree = ast.parse(inspect.getsource(used))
         if used is module:
             tree.body = [node for node in tree.body if getattr(node, "name", "") not in SHOWING]
+        tree.body = [node for node in tree.body if getattr(node, "module", "") not in FRAMEWORK]
         for node in ast.walk(tree):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
                 node.body = node.body[1:] or [ast.Pass()]

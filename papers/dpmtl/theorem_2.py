@@ -101,7 +101,7 @@ def draw(data: Data, figure: Any) -> None:
         ("ours", "shared prior", "ours"),
     ):
         curve(right, data["epsilon"], data[name], label, whose)
-    right.set(xscale="log", xlabel="ε", ylabel="nMSE, School")
+    right.set(xscale="log", yscale="log", xlabel="ε", ylabel="nMSE, School")
     left.legend()
     right.legend()
 

@@ -147,6 +147,7 @@ def draw(data: Data, figure: Any) -> None:
         y, error = zip(*data[name], strict=True)
         right.errorbar(data["tasks"], y, yerr=error, fmt="-o", color=COLOURS[whose], label=label, capsize=2)
     right.set(xscale="log", yscale="log", xlabel="tasks", ylabel="excess due to noise, best T")
+    right.set_xticks(data["tasks"], [str(count) for count in data["tasks"]])
     left.legend()
     right.legend()
 

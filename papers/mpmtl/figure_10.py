@@ -12,6 +12,7 @@ from typing import Any
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, say
 from papers.mpmtl import tradeoff
 from papers.mpmtl.problems import school
+from papers.pictures import legend
 
 CLAIM = "DP-AGGR is worse than learning alone, because tasks are not alike, and gains with ε."
 SHOWN = {
@@ -53,7 +54,7 @@ def draw(data: Data, figure: Any) -> None:
     axes = figure.subplots()
     tradeoff.lines(axes, data, "school", SHOWN)
     axes.set(ylabel="nMSE")
-    axes.legend()
+    legend(figure, 3)
 
 
 def finding(data: Data) -> Finding:

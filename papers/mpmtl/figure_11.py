@@ -11,6 +11,7 @@ from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, say
 from papers.mpmtl import tradeoff
 from papers.mpmtl.methods import ALONE
 from papers.mpmtl.problems import school
+from papers.pictures import legend
 
 CLAIM = (
     "The low-rank algorithm behaves alike at all percentages, and is ahead of DP-MTRL and DP-AGGR, above "
@@ -55,7 +56,7 @@ def draw(data: Data, figure: Any) -> None:
     for axes, percent in zip(figure.subplots(2, 2).flat, PERCENTS, strict=True):
         tradeoff.lines(axes, data, percent, SHOWN)
         axes.set(title=f"{percent} % for training", ylabel="nMSE")
-        axes.legend(fontsize=6)
+    legend(figure, 3)
 
 
 def finding(data: Data) -> Finding:

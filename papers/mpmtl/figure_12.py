@@ -22,7 +22,7 @@ from cloister.metrics import average_auc
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by, mean, say
 from papers.mpmtl.methods import grid
 from papers.mpmtl.wishart import paper_delta, published_plan
-from papers.pictures import curve, level
+from papers.pictures import curve, legend, level
 
 CLAIM = (
     "On LSOA II the low-rank algorithm behaves alike at all percentages of training rows, gains slowly with "
@@ -118,7 +118,7 @@ def draw(data: Data, figure: Any) -> None:
             curve(axes, data["epsilon"], data[percent][method], method, whose[method])
         level(axes, data[percent]["alone"][0], "alone", "alone")
         axes.set(xscale="log", xlabel="ε", ylabel="aAUC", title=f"{percent} % for training")
-        axes.legend(fontsize=6)
+    legend(figure, 4)
 
 
 def finding(data: Data) -> Finding:

@@ -20,7 +20,7 @@ from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian, NoNoise
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, digits, mean, say
 from papers.mpmtl.wishart import PublishedWishart
-from papers.pictures import COLOURS
+from papers.pictures import COLOURS, legend
 
 CLAIM = "Without noise all models take on the anomalous task's direction; at ε = 0.1 they do not."
 DIM, TASKS, EPSILON = 5, 10, 0.1
@@ -93,7 +93,7 @@ def draw(data: Data, figure: Any) -> None:
         x = np.arange(TASKS - 1) + 0.2 * (place - 1.5)
         axes.bar(x, data["first draw"][name], 0.2, color=COLOURS[colour], label=label)
     axes.set(xlabel="task (first draw)", ylabel="cosine with the anomaly", ylim=(0, 1.25))
-    axes.legend(ncols=2, loc="upper center")
+    legend(figure, 4)
 
 
 def finding(data: Data) -> Finding:

@@ -16,7 +16,7 @@ from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by,
 from papers.mpmtl import simulation
 from papers.mpmtl.simulation import PAPER, Setting
 from papers.mpmtl.wishart import published_plan
-from papers.pictures import curve, level
+from papers.pictures import curve, legend, level
 
 CLAIM = (
     "Errors are smaller with acceleration, and smallest at small positive exponents in both panels, which is "
@@ -96,7 +96,7 @@ def draw(data: Data, figure: Any) -> None:
                 curve(axes, data[panel], data[name], name.removeprefix(f"{panel}, "), whose, style)
         level(axes, data["alone"], "alone", "alone")
         axes.set(xlabel=label, ylabel="nMSE")
-        axes.legend(fontsize=6)
+    legend(figure, 3)
 
 
 def finding(data: Data) -> Finding:

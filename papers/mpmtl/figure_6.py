@@ -14,6 +14,7 @@ from typing import Any
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, say
 from papers.mpmtl import tradeoff
 from papers.mpmtl.methods import ALONE, NOT_PRIVATE
+from papers.pictures import legend
 
 CLAIM = (
     "The errors of both algorithms lie between those of learning alone and of multi-task learning without "
@@ -75,7 +76,7 @@ def draw(data: Data, figure: Any) -> None:
     for axes, (panel, title) in zip(figure.subplots(1, 2), PANELS.items(), strict=True):
         tradeoff.lines(axes, data, panel, SHOWN)
         axes.set(title=title, ylabel="nMSE", yscale="log")
-        axes.legend(fontsize=6)
+    legend(figure, 4)
 
 
 def finding(data: Data) -> Finding:

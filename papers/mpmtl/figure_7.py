@@ -14,6 +14,7 @@ from typing import Any
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, say
 from papers.mpmtl import tradeoff
 from papers.mpmtl.methods import ALONE
+from papers.pictures import legend
 
 CLAIM = (
     "DP-AGGR has errors above 0.78 on both data sets, which fall with ε; DP-MTRL is better than learning "
@@ -66,7 +67,7 @@ def draw(data: Data, figure: Any) -> None:
     for axes, (panel, title) in zip(figure.subplots(1, 2), PANELS.items(), strict=True):
         tradeoff.lines(axes, data, panel, SHOWN)
         axes.set(title=title, ylabel="nMSE", yscale="log")
-        axes.legend()
+    legend(figure, 3)
 
 
 def finding(data: Data) -> Finding:

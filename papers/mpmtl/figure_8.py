@@ -12,7 +12,7 @@ from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by,
 from papers.mpmtl import simulation
 from papers.mpmtl.simulation import PAPER, Setting
 from papers.mpmtl.wishart import published_plan
-from papers.pictures import curve
+from papers.pictures import curve, legend
 
 CLAIM = "The error falls with every doubling from 20 to 320 tasks, by more than its standard deviation."
 COUNTS, SCORED = (20, 40, 80, 160, 320), 20
@@ -81,7 +81,8 @@ def draw(data: Data, figure: Any) -> None:
     for name, (label, whose) in SHOWN.items():
         curve(axes, data["tasks"], data[name], label, whose, "--o" if name in ("alone", "no noise") else "-o")
     axes.set(xscale="log", xlabel="tasks that train together", ylabel="nMSE of the first 20")
-    axes.legend()
+    axes.set_xticks(data["tasks"], [str(count) for count in data["tasks"]])
+    legend(figure, 3)
 
 
 def finding(data: Data) -> Finding:

@@ -13,6 +13,7 @@ from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, say
 from papers.mpmtl import tradeoff
 from papers.mpmtl.methods import ALONE, NOT_PRIVATE
 from papers.mpmtl.problems import school
+from papers.pictures import legend
 
 CLAIM = (
     "As on synthetic data: both algorithms lie between learning alone and multi-task learning without noise, "
@@ -69,7 +70,7 @@ def draw(data: Data, figure: Any) -> None:
     axes = figure.subplots()
     tradeoff.lines(axes, data, "school", SHOWN)
     axes.set(ylabel="nMSE")
-    axes.legend(ncols=2)
+    legend(figure, 3)
 
 
 def finding(data: Data) -> Finding:

@@ -23,7 +23,7 @@ from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by,
 from papers.mpmtl import simulation
 from papers.mpmtl.simulation import PAPER, Setting
 from papers.mpmtl.wishart import published_plan
-from papers.pictures import curve, level
+from papers.pictures import curve, legend, level
 
 CLAIM = (
     "Under large noise the matrix that tasks share becomes the identity, and no task does worse than alone."
@@ -137,7 +137,7 @@ def draw(data: Data, figure: Any) -> None:
     level(right, data["alone"], "alone", "alone")
     left.set(xscale="log", yscale="log", xlabel="ε", ylabel="distance of M from a multiple of I")
     right.set(xscale="log", yscale="log", xlabel="ε", ylabel="nMSE")
-    right.legend(fontsize=6)
+    legend(figure, 4)
 
 
 def finding(data: Data) -> Finding:
