@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import struct
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -323,6 +324,34 @@ def test_a_node_refuses_in_the_same_bytes_and_goes_on(spoil, nodes, questions):
     assert not node.home.ledger.history
     assert not (node.home.folder / "runs").exists()
     assert node.answer(requests[0].to_bytes()) == replies[0]
+
+
+def mutated(text, rng):
+    """Return bytes with one thing changed: some bytes, their end, or a piece of them twice."""
+    at, size = int(rng.integers(len(text))), int(rng.integers(1, 9))
+    match rng.integers(3):
+        case 0:
+            return text[:at] + rng.bytes(size) + text[at + size :]
+        case 1:
+            return text[:at]
+        case _:
+            return text[:at] + text[at : at + 40 * size] + text[at:]
+
+
+def test_no_change_to_a_question_or_an_answer_is_taken_for_something_else(nodes, questions):
+    requests, replies = questions
+    rng, channel = np.random.default_rng(0), PLAN.rounds[0].channels[0]
+    for _ in range(120):
+        said = Reply.from_bytes(nodes["t0"].answer(mutated(requests[0].to_bytes(), rng)))
+        assert said.say is not Say.MESSAGE or said.to_bytes() == replies[0]
+    for _ in range(300):
+        try:
+            reply = Reply.from_bytes(mutated(replies[0], rng))
+        except InputError:
+            continue
+        assert reply.row is None or reply.row.dtype == np.int64
+        with suppress(InputError):
+            channel.check_rows(np.atleast_2d(reply.row if reply.row is not None else np.zeros(3, np.int64)))
 
 
 def test_records_must_extend_the_board(nodes, questions):

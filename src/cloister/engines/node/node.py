@@ -107,8 +107,6 @@ class Node:
             self._begin(folder, signed, request, approval, plan)
         kept.extend(request.first, request.records, plan)
         board = kept.board
-        if request.ask is Ask.HEAD:
-            return _reply(Say.DONE, request, kept)
         if board is None or board.rounds < request.round:
             return _reply(Say.BEHIND, request, kept)
         if board.rounds > request.round:

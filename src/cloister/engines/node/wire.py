@@ -32,7 +32,6 @@ class Ask(StrEnum):
 
     ROUND = "round"  # its message of a round
     FINISH = "finish"  # to make its model from the finished board; nothing returns
-    HEAD = "head"  # how many records it holds
 
 
 class Say(StrEnum):
