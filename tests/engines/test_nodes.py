@@ -571,6 +571,12 @@ def test_plans_that_cannot_be_asked_for_are_refused_before_the_charge():
     )
     with pytest.raises(PlanError, match=r"at most 1000 rounds between nodes\. Got 1001"):
         run(long, TASKS.roster, engine=engine)
+    drawn = type("Drawn", (Poisson,), {"independent": False})(0.5, hidden=True)
+    with (
+        pytest.raises(PlanError, match="must be drawn at the nodes"),
+        engine.workers(replace(PLAN, sampling=drawn), TASKS.roster, np.zeros(0, np.uint64)),
+    ):
+        pass
     with pytest.raises(InputError, match="Pass the Roster of their names"):
         run(PLAN, TASKS, engine=engine)
     with pytest.raises(PlanError, match="deadline must be seconds"):
