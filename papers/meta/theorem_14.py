@@ -34,7 +34,7 @@ def cells(options: Options) -> list[Cell]:
     shapes = [(tasks, FEW) for tasks in COUNTS] + [(TASKS, rows) for rows in ROWS if rows != FEW]
     return [
         {"tasks": tasks, "rows": rows, "noise": noise, "seed": seed}
-        for seed in options.replications(full=10, quick=2)
+        for seed in options.replications(full=5, quick=2)
         for tasks, rows in shapes
         for noise in NOISES
     ]
