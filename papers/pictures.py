@@ -76,6 +76,13 @@ def legend(figure: Any, columns: int = 3) -> None:
     figure.legend(entries.values(), entries, loc="outside lower center", ncols=columns)
 
 
+def at(axes: Any, values: list[float]) -> None:
+    """Mark a logarithmic horizontal axis at these values, and nowhere else."""
+    axes.set_xscale("log")
+    axes.set_xticks(values, [f"{value:g}" for value in values])
+    axes.set_xticks([], minor=True)
+
+
 def level(axes: Any, point: list[float], label: str, whose: str) -> None:
     """Draw what does not depend on the horizontal axis."""
     axes.axhline(point[0], color=COLOURS[whose], linestyle="--", linewidth=1, label=label)

@@ -20,7 +20,7 @@ from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import Poisson
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by, mean, say
 from papers.meta.learning import SETTING, fresh_error, trained
-from papers.pictures import curve
+from papers.pictures import at, curve
 
 CLAIM = (
     "Where tasks form clusters, as many meta-models as there are clusters transfer better than one, with "
@@ -82,7 +82,8 @@ def draw(data: Data, figure: Any) -> None:
         for models, whose in zip(MODELS, ("paper", "other", "ours"), strict=True):
             points = [data[f"{m} tasks, {_said(epsilon)}, {models} models, true"] for m in counts]
             curve(axes, list(counts), points, f"{models} model{'s' * (models > 1)}", whose)
-        axes.set(title=_said(epsilon), xlabel="tasks", xscale="log", yscale="log")
+        axes.set(title=_said(epsilon), xlabel="tasks", yscale="log")
+        at(axes, list(counts))
     panels[0].set_ylabel("error of fresh tasks")
     panels[0].legend()
 

@@ -76,7 +76,7 @@ def cells(options: Options) -> list[Cell]:
     found: list[Cell] = []
     for seed in options.replications(full=1, quick=1):
         kinds = [("alone", "ours", 0.0), *((name, "ours", epsilon) for name, epsilon in KINDS)]
-        if seed < PAPERS_NET and (options.seeds or options.quick):
+        if seed < PAPERS_NET and options.seeds:
             kinds.append(("drawn", "paper", 10.0))
         found += [
             {"tasks": tasks, "net": net, "epsilon": epsilon, "seed": seed, "quick": options.quick}
@@ -160,18 +160,20 @@ def table(data: Data) -> list[Row]:
 
 def draw(data: Data, figure: Any) -> None:
     axes = figure.subplots()
-    keys = [key for key in data if f"{key}, seeds" in data]
-    whose = [
-        "alone" if key == "alone" else "paper" if "paper" in key else "ours" if "drawn" in key else "repaired"
-        for key in keys
-    ]
-    axes.barh(
-        keys[::-1],
-        [data[key][0] for key in keys[::-1]],
-        xerr=[data[key][1] for key in keys[::-1]],
-        color=[COLOURS[w] for w in whose[::-1]],
-    )
-    axes.set(xlabel="accuracy of fresh tasks", xlim=(0.7, 1.0))
+    names = {"drawn": "images shared", "dealt": "images dealt out", "hands": "one task a hand"}
+    keys = [key for key in data if f"{key}, seeds" in data and key != "alone"]
+    keys.sort(key=lambda key: (list(names).index(key.split(", ")[0]), "no noise" in key, data[key][0]))
+    for place, key in enumerate(keys):
+        cut, net, _ = key.split(", ")
+        whose = "paper" if net == "paper" else "ours" if cut == "drawn" else "repaired"
+        axes.errorbar(data[key][0], place, xerr=data[key][1], fmt="o", color=COLOURS[whose])
+        axes.annotate(f"{data[key][0]:.3f}", (data[key][0], place), (6, -3), textcoords="offset points")
+    labels = [f"{names[cut]}, {said}" for cut, _, said in (key.split(", ") for key in keys)]
+    axes.set_yticks(range(len(keys)), labels)
+    axes.axvline(data["alone"][0], color=COLOURS["alone"], linestyle="--", label="no meta-learning")
+    axes.set(xlabel="accuracy of fresh tasks", xlim=(0.85, 1.0))
+    axes.invert_yaxis()
+    axes.legend(loc="lower right")
 
 
 def finding(data: Data) -> Finding:

@@ -24,7 +24,7 @@ from cloister.sampling import OnePass
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by, mean, say
 from papers.meta.learning import SETTING
 from papers.meta.streams import Envelopes, excess_risk, one_centre, regret
-from papers.pictures import curve
+from papers.pictures import at, curve
 
 CLAIM = (
     "Regret and excess risk are bounded by a term that falls as 1/√K, and one of noise that falls as well."
@@ -129,7 +129,8 @@ def draw(data: Data, figure: Any) -> None:
                 whose,
             )
         title = "regret" if what == "regret" else "excess risk"
-        axes.set(title=title, xlabel="tasks in the stream", xscale="log", yscale="log")
+        axes.set(title=title, xlabel="tasks in the stream", yscale="log")
+        at(axes, data["tasks"])
     panels[0].legend()
 
 

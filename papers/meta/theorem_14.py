@@ -23,7 +23,7 @@ from cloister.sampling import OnePass
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by, digits, mean, say
 from papers.meta.learning import SETTING, fresh_error
 from papers.meta.theorem_12 import EPSILON, NOISES, published
-from papers.pictures import curve
+from papers.pictures import at, curve
 
 CLAIM = "Transfer risk is bounded by 2LV/√n and by terms that fall with the number of tasks."
 COUNTS, ROWS = (100, 400, 1600), (5, 10, 20, 40)
@@ -88,14 +88,10 @@ def draw(data: Data, figure: Any) -> None:
     for noise, label, whose in zip(NOISES, labels, ("no noise", "paper", "repaired", "ours"), strict=True):
         curve(left, list(COUNTS), [data[f"{m} tasks of {FEW} rows, {noise}"] for m in COUNTS], label, whose)
         curve(right, list(ROWS), [data[f"{TASKS} tasks of {n} rows, {noise}"] for n in ROWS], label, whose)
-    left.set(
-        xlabel="tasks",
-        ylabel="error above the truth's",
-        xscale="log",
-        yscale="log",
-        title=f"{FEW} rows a task",
-    )
-    right.set(xlabel="rows of a task", xscale="log", title=f"{TASKS} tasks")
+    left.set(xlabel="tasks", ylabel="error above the truth's", yscale="log", title=f"{FEW} rows a task")
+    right.set(xlabel="rows of a task", title=f"{TASKS} tasks")
+    at(left, list(COUNTS))
+    at(right, list(ROWS))
     left.legend()
 
 

@@ -22,7 +22,7 @@ from cloister.engines import Batched
 from cloister.learners import Descent, Module
 from cloister.mechanisms import Gaussian, NoNoise
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by, digits, mean, say
-from papers.pictures import curve
+from papers.pictures import at, curve
 from papers.pmtl.states import states_over_rounds
 
 CLAIM = (
@@ -112,8 +112,10 @@ def draw(data: Data, figure: Any) -> None:
             left, list(LENGTHS), [data[f"200 tasks, {T} rounds, {said}, true"] for T in LENGTHS], said, whose
         )
         curve(right, list(COUNTS), [data[f"{m} tasks, 30 rounds, {said}, true"] for m in COUNTS], said, whose)
-    left.set(xlabel="rounds", ylabel="mean squared gradient", xscale="log", yscale="log", title="200 tasks")
-    right.set(xlabel="tasks", xscale="log", title="30 rounds")
+    left.set(xlabel="rounds", ylabel="mean squared gradient", yscale="log", title="200 tasks")
+    right.set(xlabel="tasks", title="30 rounds")
+    at(left, list(LENGTHS))
+    at(right, list(COUNTS))
     left.legend()
 
 

@@ -23,7 +23,7 @@ from cloister.engines import Local
 from cloister.learners import Convex, Descent, ExactSolver, LeastSquares
 from cloister.mechanisms import Gaussian, NoNoise
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by, digits, mean, say
-from papers.pictures import COLOURS, curve
+from papers.pictures import COLOURS, at, curve
 from papers.pmtl.states import states_over_rounds
 
 CLAIM = "The mean of f_k falls linearly with the rounds, to a floor that falls as 1/(m ε)²."
@@ -135,13 +135,14 @@ def draw(data: Data, figure: Any) -> None:
     for said, style in (("ε = 1", "-"), ("ε = 8", "--"), ("no noise", ":")):
         for method, whose in zip(METHODS, ("paper", "repaired", "ours"), strict=True):
             values = data[f"{SHOWN} tasks, {said}, {method}"]
-            label = {"published": "published", "true": "least noise", "ours": "three releases"}[method]
-            left.plot(values, style, color=COLOURS[whose], label=f"{label}, {said}")
-    left.set(xlabel="rounds", ylabel="above the least value", yscale="log", title=f"{SHOWN} tasks")
-    left.legend(fontsize=6)
-    for method, whose in zip(METHODS, ("paper", "repaired", "ours"), strict=True):
-        curve(right, list(COUNTS), [data[f"{m} tasks, ε = 1, {method}, end"] for m in COUNTS], method, whose)
-    right.set(xlabel="tasks", xscale="log", yscale="log", title="at the end, ε = 1")
+            left.plot(values, style, color=COLOURS[whose])
+    title = f"{SHOWN} tasks; ε = 1 (line), 8 (dashes), no noise (dots)"
+    left.set(xlabel="rounds", ylabel="above the least value", yscale="log", title=title)
+    labels = ("as published", "least noise", "three releases")
+    for method, whose, label in zip(METHODS, ("paper", "repaired", "ours"), labels, strict=True):
+        curve(right, list(COUNTS), [data[f"{m} tasks, ε = 1, {method}, end"] for m in COUNTS], label, whose)
+    right.set(xlabel="tasks", yscale="log", title="at the end, ε = 1")
+    at(right, list(COUNTS))
     right.legend()
 
 
