@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -72,7 +71,7 @@ def test_whatever_is_killed_the_run_completes(tmp_path):
     over = threading.Event()
 
     def kill(processes: Processes) -> None:
-        while len(killed) < KILLS and not over.wait(chance.uniform(1.0, 4.0)):
+        while len(killed) < KILLS and not over.wait(chance.uniform(2.0, 8.0)):
             what = chance.choice([*commands, "curator", "node-school-0", "curator"])
             if what != "curator":
                 processes.end(what, signal.SIGKILL)
@@ -81,7 +80,7 @@ def test_whatever_is_killed_the_run_completes(tmp_path):
                 continue
             else:
                 try:
-                    os.kill(json.loads((made.state / "rounds.json").read_text())["pid"], signal.SIGKILL)
+                    os.kill(int((made.state / "curator.lock").read_text()), signal.SIGKILL)
                 except (OSError, ValueError):
                     continue
             killed.append(what)

@@ -158,6 +158,7 @@ class Deployment:
                         f"Another curator is at work in {self.folder}. Wait for it, or end it."
                     )
                 time.sleep(0.1)
+            os.pwrite(file, b"%d\n" % os.getpid(), 0)
             return self._curate(grid, types)
 
     def _curate(self, grid: Any, types: Iterable[object]) -> Run:
@@ -165,7 +166,7 @@ class Deployment:
         began = time.time()
 
         def note(posted: Posted) -> None:
-            told = {"done": posted.done, "rounds": posted.total, "began": began, "pid": os.getpid()}
+            told = {"done": posted.done, "rounds": posted.total, "began": began}
             self._write("rounds.json", told)
             self._write("heard.json", link.heard)
 

@@ -15,7 +15,7 @@ from cloister.errors import SignatureError
 __all__ = ["FlowerLink", "body", "message_body"]
 
 #: Seconds between two looks for answers; and until a node that has not answered is asked the same again.
-POLL, AGAIN = 0.1, 10.0
+POLL, AGAIN = 0.25, 10.0
 #: Under these names the bytes stand in a message.
 _RECORD, _FIELD = "cloister", "bytes"
 

@@ -19,11 +19,12 @@ from cloister.errors import InputError, MissingExtraError
 
 __all__ = ["Resident"]
 
-#: Seconds between two looks for a question: while a run goes on, and else. A run is thought to go on so long.
-BUSY, IDLE, RECENT = 0.2, 1.0, 60.0
+#: Seconds between two looks for a question, at least and at most; in between, a part of the time since the
+#: last one, or between the last two: many nodes that look often would leave their link no time.
+SHORTEST, LONGEST_WAIT, PART = 0.2, 1.0, 8
 #: Seconds within which the link hears from a node; that the parts of a question are waited for; and the bytes
-#: of the longest one that is read.
-HEARTBEAT, COMING, LONGEST = 10.0, 5.0, 1 << 26
+#: of the largest one that is read.
+HEARTBEAT, COMING, LARGEST = 10.0, 5.0, 1 << 26
 
 
 class Resident:
@@ -50,7 +51,7 @@ class Resident:
         self.answering = Answering(folder, types)
         self.log = self.answering.node.home.log
         self._number = 0
-        self._asked = float("-inf")
+        self._asked = self._gap = float("inf")
 
     def serve(self) -> None:
         """Answer until the process is ended; a link that is away is looked for again."""
@@ -59,12 +60,12 @@ class Resident:
                 with self._connected() as link:
                     while True:
                         self.step(link)
-                        recent = time.monotonic() - self._asked < RECENT
-                        time.sleep(BUSY if recent else IDLE)
+                        quiet = max(self._gap, time.monotonic() - self._asked)
+                        time.sleep(min(max(quiet / PART, SHORTEST), LONGEST_WAIT))
             except _errors() as error:
                 self._note(away=True)
                 self.log(f"The link is away, or refuses this node: {type(error).__name__}: {error}")
-                time.sleep(IDLE)
+                time.sleep(LONGEST_WAIT)
 
     def step(self, link: Any) -> bool:
         """Answer one question if there is any; return whether there was."""
@@ -74,7 +75,8 @@ class Resident:
         node = Node(node_id=self._number)
         found = link.PullMessages(PullMessagesRequest(node=node))
         for proto, tree in zip(found.messages_list, found.message_object_trees, strict=True):
-            self._asked = time.monotonic()
+            now = time.monotonic()
+            self._gap, self._asked = max(now - self._asked, 0.0), now
             self._exchange(link, node, proto, tree)
         return bool(found.messages_list)
 
@@ -132,9 +134,9 @@ class Resident:
             ).object_available:
                 if time.monotonic() > until:
                     return None
-                time.sleep(BUSY)
+                time.sleep(SHORTEST)
             found[part.object_id] = got.object_content
-            if len(found) > 16 or sum(map(len, found.values())) > LONGEST:
+            if len(found) > 16 or sum(map(len, found.values())) > LARGEST:
                 raise InputError("A question came that is larger than any is. It is passed over.")
         return found
 
