@@ -146,6 +146,12 @@ def test_what_an_owner_types_wrong(office: Path) -> None:
     assert "not a signed head" in refused("node", "compare", "no-head.json", "no-head.json", *key)
     init("000", "--data", "missing.csv")
     assert "There is no file" in refused("node", "approve", "n000", "plan.toml", "--yes")
+    init("002", "--data", "bad.csv")
+    write_csv(
+        Path("bad.csv"), {"age": np.array(["9", "old"]), "sex": np.array(["F", "M"]), "score": np.ones(2)}
+    )
+    assert "--zeros" in refused("node", "approve", "n002", "plan.toml", "--yes")
+    assert "Zeros will be sent" in ok("node", "approve", "n002", "plan.toml", "--yes", "--zeros")
     Path("other_rows.py").write_text("")
     init("001", "--data", "other_rows.py:nothing")
     assert "has no 'nothing'" in refused("node", "approve", "n001", "plan.toml", "--yes")

@@ -483,6 +483,23 @@ def test_what_fails_on_the_rows_is_a_message_of_zeros(nodes, questions, monkeypa
     assert secret in log_of(nodes["t0"])
 
 
+def test_an_owner_whose_rows_do_not_fit_sends_zeros_and_has_a_model_when_they_do(nodes):
+    """Others see the sizes they always see; the model comes from the board and the mended rows, for free."""
+    home = nodes["t0"].home
+    home.approve(PLAN, None, trial=True)
+    link = Recorded(nodes)
+    done = asked(link)
+    sent = [reply for t, name, reply in link.replies if name == "t0" and t < 4]
+    assert not any(Reply.from_bytes(reply).row.any() for reply in sent)
+    assert {len(reply) for reply in sent} == {len(link.replies[1][2])}
+    assert "No model could be made" in log_of(nodes["t0"])
+    home.approve(PLAN, TASKS.only("t0"), trial=True)
+    nodes["t0"].finish(RUN)
+    seed = np.array([home.settings.seed], dtype=np.uint64)
+    own = replay(PLAN, done.board, TASKS.only("t0"), seeds=seed)
+    np.testing.assert_array_equal(nodes["t0"].model(RUN)["coef"], own["coef"][0])
+
+
 # --- what a curator takes ---------------------------------------------------------------------------------
 
 

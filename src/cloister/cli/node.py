@@ -80,12 +80,16 @@ def approve(
     trial: Annotated[
         bool, typer.Option("--trial", help="Accept noise from a seed too: nothing is promised then.")
     ] = False,
+    zeros: Annotated[
+        bool, typer.Option("--zeros", help="Send zeros: for rows that do not fit, so that nobody notices.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask: the statement was read elsewhere.")] = False,
 ) -> None:
     r"""Read what a plan promises, and agree to take part in it or not.
 
     First prints the guarantee in words and what it takes of this task's own budget; then asks. Whoever says
-    yes has the rows read, checked and kept in the node's folder as they are now.
+    yes has the rows read, checked and kept in the node's folder as they are now. Whether you take part is
+    seen, and must not depend on your rows: where they do not fit the codebook, mend them, or send zeros.
 
     \b
     For example:
@@ -107,9 +111,12 @@ def approve(
     if not yes and not typer.confirm("Take part in runs of this plan?"):
         say("Not approved. Nothing was read, and nothing has left this machine.", apart=True)
         raise typer.Exit(1)
-    rows, book = _rows(settings)
-    home.approve(proposed, rows, book, trial)
-    say(f"Approved. {len(rows.y)} rows are kept for it in {folder}.", apart=True)
+    book = None if settings.codebook is None else Path(settings.codebook)
+    digest = "" if book is None else hashlib.sha256(book.read_bytes()).hexdigest()
+    rows = None if zeros else _rows(settings, book)
+    home.approve(proposed, rows, digest, trial)
+    kept = "Zeros will be sent for it" if rows is None else f"{len(rows.y)} rows are kept for it in {folder}"
+    say(f"Approved. {kept}.", apart=True)
 
 
 _TRIAL = (
@@ -283,25 +290,29 @@ def _budget(home: Home, plan: Plan) -> str:
     )
 
 
-def _rows(settings: Settings) -> tuple[Tasks, str]:
-    """Read the task's rows from where its owner keeps them; return them and the codebook's digest."""
+def _rows(settings: Settings, path: Path | None) -> Tasks:
+    """Read the task's rows from where its owner keeps them."""
+    from cloister.errors import PrivateDataError
     from cloister.tables.codebook import Codebook
     from cloister.tables.sources import rows_of_file, rows_of_function, rows_of_query
 
-    path, data = settings.codebook, settings.data
+    data, book = settings.data, None if path is None else Codebook.load(path)
     if data is None:
         raise InputError("node.toml must say where the rows are: data = '...'. Make the node anew.")
-    book = None if path is None else Codebook.load(path)
-    digest = "" if path is None else hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    if _is_function(data):
-        function = own_value(data, "--data")
-        if not callable(function):
-            raise InputError(f"--data must name a function. Got {data!r}.")
-        return rows_of_function(settings.task, function, book), digest
-    assert book is not None
-    if settings.query is not None:
-        return rows_of_query(settings.task, data, settings.query, book), digest
-    return rows_of_file(settings.task, Path(data), book), digest
+    try:
+        if _is_function(data):
+            function = own_value(data, "--data")
+            if not callable(function):
+                raise InputError(f"--data must name a function. Got {data!r}.")
+            return rows_of_function(settings.task, function, book)
+        assert book is not None
+        if settings.query is not None:
+            return rows_of_query(settings.task, data, settings.query, book)
+        return rows_of_file(settings.task, Path(data), book)
+    except PrivateDataError as error:
+        raise InputError(
+            f"{error} Mend them; or take part with zeros meanwhile, which nobody notices: --zeros."
+        ) from None
 
 
 def _is_function(data: str) -> bool:

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from cloister.board.billboard import END
 from cloister.board.signatures import SignedRoster, public_key
 from cloister.board.storage import (
     BINARY,
@@ -124,8 +125,10 @@ class Approval:
         """A digest of the rows. Private."""
         return hashlib.sha256(self._rows).hexdigest()
 
-    def rows(self, settings: Settings) -> Tasks:
-        """Return the task's rows. Private."""
+    def rows(self, settings: Settings) -> Tasks | None:
+        """Return the task's rows; none if it sends zeros. Private."""
+        if not self._rows:
+            return None
         with np.load(io.BytesIO(self._rows), allow_pickle=False) as kept:
             X, y, weight = (kept[name] for name in ("X", "y", "weight"))
         tasks = Tasks.from_arrays(X, y, [settings.task] * len(y), weight)
@@ -178,7 +181,7 @@ class Home:
         found: Ledger = Ledger.open(self.folder / "ledger")
         return found
 
-    def approve(self, plan: Plan, rows: Tasks, codebook: str = "", trial: bool = False) -> Approval:
+    def approve(self, plan: Plan, rows: Tasks | None, codebook: str = "", trial: bool = False) -> Approval:
         """Note that the owner agrees to take part in runs of a plan, with these rows.
 
         Rows are kept as they are now, so that a run is answered from the same rows from its first round to
@@ -188,13 +191,27 @@ class Home:
         ----------
         plan : Plan
             What the owner has read and agreed to.
-        rows : Tasks
-            This task's rows, and no other's.
+        rows : Tasks, optional
+            This task's rows, and no other's. None, for rows that cannot be used, sends zeros in every round:
+            nobody else notices.
         codebook : str
             SHA-256 of the codebook that made them; empty without one.
         trial : bool
             Accept boards whose noise comes from a seed: nothing is promised there.
         """
+        data = b"" if rows is None else self._checked(plan, rows)
+        self._refuse_other_rows(plan.fingerprint, hashlib.sha256(data).hexdigest())
+        home = private_folder(private_folder(self.folder / "plans") / plan.fingerprint)
+        with self.locked():
+            remove_drafts(home)
+            write_private(home / "plan.toml", plan.to_toml().encode())
+            write_private(home / "rows.npz", data)
+            told = {"format": _APPROVAL, "codebook": codebook, "trial": trial}
+            write_private(home / "approval.toml", tomli_w.dumps(told).encode())
+        return self.approval(plan.fingerprint)
+
+    def _checked(self, plan: Plan, rows: Tasks) -> bytes:
+        """Return rows as they are kept; refuse those of others, and those that the plan is not for."""
         if list(rows.ids) != [self.settings.task]:
             raise InputError(f"Rows must be of task {self.settings.task!r} alone. Got {len(rows)} task(s).")
         try_plan(plan, rows)
@@ -202,22 +219,13 @@ class Home:
             plan.algorithm.rows.check_labels(rows.X, rows.y)
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, X=rows.X, y=rows.y, weight=rows.weight)
-        self._refuse_other_rows(plan.fingerprint, hashlib.sha256(buffer.getvalue()).hexdigest())
-        home = private_folder(private_folder(self.folder / "plans") / plan.fingerprint)
-        with self.locked():
-            remove_drafts(home)
-            write_private(home / "plan.toml", plan.to_toml().encode())
-            write_private(home / "rows.npz", buffer.getvalue())
-            told = {"format": _APPROVAL, "codebook": codebook, "trial": trial}
-            write_private(home / "approval.toml", tomli_w.dumps(told).encode())
-        return self.approval(plan.fingerprint)
+        return buffer.getvalue()
 
     def _refuse_other_rows(self, fingerprint: str, data: str) -> None:
         """Refuse rows that differ from those by which an unfinished run of the plan was answered so far."""
         for path in (self.folder / "runs").glob("*/roster.json"):
             roster, run = SignedRoster.from_bytes(path.read_bytes()), path.parent
-            unfinished = not (run / "model.npz").exists()
-            if roster.plan == fingerprint and unfinished and (run / "data").read_text("ascii") != data:
+            if roster.plan == fingerprint and not _ended(run) and (run / "data").read_text("ascii") != data:
                 raise InputError(
                     f"Run {roster.run!r} of this plan was begun with other rows, and is unfinished. Bring "
                     "those rows back, or wait for its end."
@@ -261,6 +269,16 @@ class Home:
             yield
         finally:
             os.close(file)
+
+
+def _ended(run: Path) -> bool:
+    """Say whether all releases of a run are here: then rows answer nothing any more."""
+    path = run / "board"
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - len(END)))
+        return file.read() == END
 
 
 def _document(path: Path, form: str) -> dict[str, Any]:

@@ -111,13 +111,13 @@ class Node:
             return _reply(Say.BEHIND, request, kept)
         if board.rounds > request.round:
             raise BillboardError(f"Round {request.round} is over: {board.rounds} releases are posted.")
-        if (folder / "data").read_text(encoding="ascii") != approval.data:
-            raise InputError("The rows of this plan were changed since the run began. Bring them back.")
         if request.ask is Ask.FINISH:
             self._finish(folder, kept, lambda: self._work(folder, plan, approval, request))
             return _reply(Say.DONE, request, kept)
         if board.complete:
             raise BillboardError("All rounds of this run are over.")
+        if (folder / "data").read_text(encoding="ascii") != approval.data:
+            raise InputError("The rows of this plan were changed since the run began. Bring them back.")
         work = self._work(folder, plan, approval, request)
         self._charge(folder, signed, plan, board)
         row = work.message(board)

@@ -12,7 +12,7 @@ from cloister.board.billboard import Billboard
 from cloister.engines.checkpoints import KeptStates
 from cloister.engines.local import Local, LocalWorkers
 from cloister.engines.workers import SavedState
-from cloister.errors import StorageError
+from cloister.errors import InputError, StorageError
 from cloister.plan import Plan
 from cloister.tasks import Tasks
 
@@ -34,8 +34,8 @@ class Work:
     ----------
     plan : Plan
         The plan.
-    rows : Tasks
-        The task's rows.
+    rows : Tasks, optional
+        The task's rows; without any it says zeros.
     seeds : uint64 array of shape (1,)
         The task's own seed.
     kept : KeptStates
@@ -47,7 +47,7 @@ class Work:
     """
 
     plan: Plan
-    rows: Tasks
+    rows: Tasks | None
     seeds: Words
     kept: KeptStates
     takes_part: Callable[[int], bool]
@@ -66,6 +66,8 @@ class Work:
 
     def finish(self, board: Billboard) -> States:
         """Return the task's own model, from its state and the whole board."""
+        if self.rows is None:
+            raise InputError("There are no rows. Mend them, approve the plan again, and run the node.")
         with Local(threads=1).workers(self.plan, self.rows, self.seeds) as workers:
             self._catch_up(workers, board, self.kept.read(board))
             return {name: array[0] for name, array in workers.finish(board).items()}
@@ -74,6 +76,8 @@ class Work:
         """Return the state after a round, and what is said in it."""
         silence = np.zeros(self.plan.algorithm.channel(board).dim, dtype=np.int64)
         states: States = {} if found is None else _without_message(found[1].states)
+        if self.rows is None:
+            return states, silence
         try:
             with Local(threads=1).workers(self.plan, self.rows, self.seeds) as workers:
                 self._catch_up(workers, board, found)
