@@ -8,8 +8,8 @@ tasks cut so that no image is in two, and what remains where nothing can be hidd
 cancels in running totals, or rounds whose coins all may see. Tasks with one image of a character make ten
 of it at home, bent a little: without that they learn nothing of how images of one character differ, and a
 start gets worse. Settings were chosen with 161 of the 1461 characters held out, before the 162 were looked
-at. Made for a graphics card; `python -m papers run meta-table-1` has five seeds, and the paper's own
-network.
+at; those of tasks that make copies are the first that were tried. Made for a graphics card; `python -m
+papers run meta-table-1` runs one or more seeds, and the paper's own network.
 """
 
 from __future__ import annotations

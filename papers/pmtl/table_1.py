@@ -1,10 +1,11 @@
 """Table 1: four ways of fine-tuning after private MTL and after one private model for all.
 
 Mean test accuracy over writers, each way of tuning from the one board of the one run: it is free, so that a
-task may try all. Twenty steps at home; a writer keeps to its model of the end by a quadratic (λ = 0.1), by
-a symmetrised Kullback-Leibler divergence, by elastic weight consolidation, or not at all. Priced as "with
-the true guarantee" is in Figure 3. The paper's numbers are for FEMNIST, for training data that are not
-published.
+task may try all. Twenty steps at home, in which a writer is held near the public model by a quadratic (λ =
+0.1), by a symmetrised Kullback-Leibler divergence, by elastic weight consolidation, or not at all. Priced
+as "with the true guarantee" is in Figure 3. The paper's numbers are for FEMNIST, for training data that are
+not published; the kept result is of the published part and one seed, and `--seeds 5` runs five, with MNIST
+by writer.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from cloister.learners import Descent
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by, mean, say
-from papers.pictures import COLOURS
+from papers.pictures import COLOURS, legend
 from papers.pmtl.runs import tuned_run, tunings
 from papers.pmtl.writers import SETS, TITLES, engine, methods, require_data, scored, split, trained, true_plan
 
@@ -38,8 +39,8 @@ def cells(options: Options) -> list[Cell]:
     require_data()
     return [
         {"data": data, "method": method, "seed": seed, "quick": options.quick}
-        for seed in options.replications(full=5, quick=1)
-        for data in SETS
+        for seed in options.replications(full=1, quick=1)
+        for data in (SETS if options.seeds else ("femnist",))
         for method in METHODS
     ]
 
@@ -92,40 +93,31 @@ def table(data: Data) -> list[Row]:
 
 
 def draw(data: Data, figure: Any) -> None:
-    panels = figure.subplots(1, 2, sharey=True)
-    said = "0.8"
-    for axes, (name, title) in zip(panels, TITLES.items(), strict=True):
-        for shift, method, whose, label in (
-            (-0.2, "mtl", "paper", "private MTL"),
-            (0.2, "fedavg", "ours", "private FedAvg"),
-        ):
-            points = [data[f"{name}, {said}, {way}, {method}"] for way in WAYS]
+    names = [name for name in TITLES if f"{name}, 0.8, none, mtl" in data]
+    shown = ((-0.2, "mtl", "paper", "private MTL"), (0.2, "fedavg", "ours", "private FedAvg"))
+    panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+    for axes, name in zip(panels, names, strict=True):
+        for shift, method, whose, label in shown:
+            points = [data[f"{name}, 0.8, {way}, {method}"] for way in WAYS]
             x = [place + shift for place in range(len(WAYS))]
-            axes.bar(
-                x, [p[0] for p in points], 0.4, yerr=[p[1] for p in points], color=COLOURS[whose], label=label
-            )
+            errors = [point[1] for point in points]
+            axes.bar(x, [point[0] for point in points], 0.4, yerr=errors, color=COLOURS[whose], label=label)
         axes.set_xticks(range(len(WAYS)), ["none", "vanilla", "mean", "KL", "EWC"])
-        axes.set(title=f"{title}, ε = {said}")
+        axes.set(title=f"{TITLES[name]}, ε = 0.8")
     panels[0].set_ylabel("test accuracy")
-    panels[0].legend(loc="lower right")
+    legend(figure, 2)
 
 
 def finding(data: Data) -> Finding:
-    noisy = [
-        key.removesuffix(", mtl")
-        for key in data
-        if key.endswith(", mtl") and "none" not in key and "no noise" not in key
-    ]
+    keys = [key.removesuffix(", mtl") for key in data if key.endswith(", mtl")]
+    noisy = [key for key in keys if "none" not in key and "no noise" not in key]
     ahead = sum(data[f"{key}, mtl"][0] > data[f"{key}, fedavg"][0] for key in noisy)
-    clearly = sum(
-        data[f"{key}, mtl"][0] - data[f"{key}, fedavg"][0]
-        > 2 * max(data[f"{key}, mtl"][1], data[f"{key}, fedavg"][1])
-        for key in noisy
-    )
-    sentence = (
-        f"With noise and tuning, private MTL is ahead in {ahead} of {len(noisy)} places, in {clearly} by "
-        "more than "
-        "two standard errors."
-    )
+    most = {method: max(noisy, key=lambda key: data[f"{key}, {method}"][0]) for method in METHODS}
+    best = [f"{data[f'{most[method]}, {method}'][0]:.3f}" for method in METHODS]
     share = ahead / len(noisy)
+    sentence = (
+        f"With noise and tuning, private MTL is ahead in {ahead} of {len(noisy)} places; the best that is "
+        "reached "
+        f"after private MTL is {best[0]}, and after a private model for all {best[1]}."
+    )
     return Finding(Verdict.YES if share > 0.8 else Verdict.PARTLY if share > 0.3 else Verdict.NO, sentence)
