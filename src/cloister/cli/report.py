@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.cli.options import Folder, Force, Json, Types
-from cloister.cli.shell import absent, emit, given, say
+from cloister.cli.shell import absent, advance, emit, given, say
 from cloister.errors import InputError
 
 if TYPE_CHECKING:
@@ -172,4 +172,5 @@ def _private(folder: Path, run: TableRun | None, data: Path | None) -> tuple[Tab
     table = Table(data, run.codebook, None if groups is None else str(groups))
     if run.codebook.task is None:
         raise InputError("The run's codebook names no task column, so whose row is whose is not known.")
-    return whole, measure_gains(run, table.tasks())
+    with advance("Splits") as progress:
+        return whole, measure_gains(run, table.tasks(), progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,7 +61,7 @@ class Gains:
         return float(self.joined.mean() / max(float(self.alone.mean()), 1e-300) - 1)
 
 
-def measure_gains(run: TableRun, data: Tasks) -> Gains:
+def measure_gains(run: TableRun, data: Tasks, progress: Callable[[int, int], None] | None = None) -> Gains:
     """Split every task's rows, five times, and compare models on the part held out.
 
     Nothing leaves: models of the parts are computed from the board, which is as it was. Rows that were in
@@ -72,6 +73,8 @@ def measure_gains(run: TableRun, data: Tasks) -> Gains:
         A finished run.
     data : Tasks
         Rows of tasks, encoded by the run's codebook.
+    progress : callable, optional
+        Called with (splits done, splits in all).
     """
     book, plan = run.codebook, run.plan
     learner = Regression(book.width) if book.classes is None else Classification(book.width, book.classes)
@@ -88,6 +91,8 @@ def measure_gains(run: TableRun, data: Tasks) -> Gains:
         tested += np.bincount(at, minlength=len(data))
         for name, each in models.items():
             sums[name] += np.bincount(at, _errors(book, test, each, at), minlength=len(data))
+        if progress is not None:
+            progress(seed + 1, SPLITS)
     measured = tested > 0
     if not measured.any():
         raise InputError("No task has rows enough to hold one out: 2 are needed. Leave the data out.")

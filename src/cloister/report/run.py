@@ -53,6 +53,16 @@ __all__ = ["PublicPart", "operator_page", "public_page", "read_audit", "task_pag
 WIDE, NARROW = (760, 360), (380, 330)
 #: Most coefficients that a page lists.
 MOST_COEFFICIENTS = 60
+#: What columns of coefficients are called.
+NAMES = {
+    "estimate": "estimate",
+    "std_error": "std. error",
+    "spread": "sd between tasks",
+    "new_task": "new task",
+    "alone": "alone",
+    "prior": "prior",
+    "prior_sd": "prior sd",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +133,8 @@ class PublicPart:
             "found": math.ceil(100 * self.guarantee.detection() - 1e-9),
             "forecast": self.plan.forecast(),
             "summary": summary,
+            "names": NAMES,
+            "known": _known(summary.coefficients, ("estimate", "std_error", "spread", "new_task")),
             "coefficients": [
                 (found, population_row(found)) for found in summary.coefficients[:MOST_COEFFICIENTS]
             ],
@@ -196,6 +208,12 @@ class PublicPart:
         ]
 
 
+def _known(coefficients: Sequence[object], names: Sequence[str]) -> list[str]:
+    """Return those columns that anything is known of; the estimate always."""
+    some = (name for name in names[1:] if any(getattr(c, name) is not None for c in coefficients))
+    return [names[0], *some]
+
+
 def _twice(draw: Any, *what: Any, sizes: Sequence[tuple[int, int]] = (WIDE, NARROW)) -> list[str]:
     return [draw(*what, *size) for size in sizes]
 
@@ -239,7 +257,8 @@ def task_page(public: PublicPart, model: TaskModel, when: datetime | None = None
     """Return one task's own edition: the public part, and its own model. Private: for that task alone."""
     own = model.summary()
     rows = [(found, own_row(found)) for found in own.coefficients[:MOST_COEFFICIENTS]]
-    return _render(public, when, edition="task", own=own, own_rows=rows)
+    known = _known(own.coefficients, ("estimate", "std_error", "alone", "prior", "prior_sd"))
+    return _render(public, when, edition="task", own=own, own_rows=rows, own_known=known)
 
 
 def _render(public: PublicPart, when: datetime | None, **private: Any) -> str:
