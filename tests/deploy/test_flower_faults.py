@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import ssl
 import sys
@@ -233,3 +234,33 @@ def test_a_node_does_not_speak_to_a_curator_of_another_authority(tmp_path):
         while "ConnectError" not in (folder / "log").read_text() and time.monotonic() < until:
             time.sleep(0.2)
     assert "CERTIFICATE_VERIFY_FAILED" in (folder / "log").read_text()
+
+
+def test_nginx_can_stand_in_the_proxys_place(tmp_path):
+    nginx = Path(shutil.which("nginx") or "/usr/sbin/nginx")
+    if not nginx.exists():
+        pytest.skip("needs nginx")
+    plan, tasks = small_plan(2, rounds=2), small_tasks(2)
+    made = deployed(tmp_path / "office", plan, tasks)
+    found: list[int] = []
+
+    def look(now) -> None:
+        if now.done and not found:
+            context = ssl.create_default_context(cafile=str(made.folder / "certificates" / "trial-ca.crt"))
+            with httpx.Client(base_url=f"https://{made.settings.address}", verify=context) as client:
+                for path, size in (
+                    ("fleet/push-object", 10**6),
+                    ("fleet/push-object", 1),
+                    ("control/list-nodes", 1),
+                ):
+                    found.append(client.post(f"/v1/{path}", content=b"x" * size).status_code)
+
+    with Processes.at(made.state / "logs") as processes:
+        start_all(made, processes)
+        processes.end("proxy")
+        processes.start("proxy", [str(nginx), "-c", str(made.folder / "nginx.conf")], {})
+        now = curate(made, look, every=0.2)
+    assert found[0] == 413
+    assert found[1] >= 400
+    assert found[2] == 403
+    check_finished(made, plan, tasks, now)

@@ -15,9 +15,32 @@ from cloister.errors import SignatureError
 __all__ = ["FlowerLink", "body", "message_body"]
 
 #: Seconds between two looks for answers; and until a node that has not answered is asked the same again.
-POLL, AGAIN = 0.25, 10.0
+POLL, AGAIN = 0.25, 20.0
 #: Under these names the bytes stand in a message.
 _RECORD, _FIELD = "cloister", "bytes"
+
+
+class _Due:
+    """When each node is asked, and asked again: at once, then after longer and longer times."""
+
+    def __init__(self) -> None:
+        self._at: dict[str, float] = {}
+        self._wait: dict[str, float] = {}
+
+    def now(self, name: str) -> bool:
+        return time.monotonic() >= self._at.get(name, 0.0)
+
+    def asked(self, name: str) -> None:
+        wait = self._wait.get(name, AGAIN)
+        self._at[name], self._wait[name] = time.monotonic() + wait, 2 * wait
+
+    def away(self, name: str) -> None:
+        """Look for a node that is not there again in a second."""
+        self._at[name] = time.monotonic() + 1.0
+
+    def forged(self, name: str) -> None:
+        """Ask again soon: somebody else was faster than the node, or it is not itself."""
+        self._at[name] = time.monotonic() + self._wait.get(name, AGAIN) / 40
 
 
 class FlowerLink:
@@ -53,16 +76,16 @@ class FlowerLink:
     def ask(self, requests: Mapping[str, bytes], deadline: float) -> Iterator[tuple[str, bytes]]:
         until = time.monotonic() + deadline
         sealed = {name: seal_question(self.operator, name, request) for name, request in requests.items()}
-        waiting, sent = set(requests), dict.fromkeys(requests, float("-inf"))
+        waiting, due = set(requests), _Due()
         asked: dict[str, str] = {}
         while waiting and time.monotonic() < until:
-            self._push({name: sealed[name] for name in waiting}, sent, asked, until)
+            self._push({name: sealed[name] for name in waiting if due.now(name)}, due, asked, until)
             for name, answer in self._pull(asked):
                 try:
                     reply = open_answer(self.keys[name], sealed[name], answer)
                 except SignatureError as error:
                     self.log(f"Node {name!r}: {error}")
-                    sent[name] = float("-inf")  # somebody else was faster: ask again
+                    due.forged(name)
                     continue
                 waiting.discard(name)
                 self.heard[name] = time.time()
@@ -70,19 +93,15 @@ class FlowerLink:
             if waiting:
                 time.sleep(POLL)
 
-    def _push(
-        self, sealed: Mapping[str, bytes], sent: dict[str, float], asked: dict[str, str], until: float
-    ) -> None:
-        """Ask those of these nodes that are there, and have not been asked lately."""
+    def _push(self, sealed: Mapping[str, bytes], due: _Due, asked: dict[str, str], until: float) -> None:
+        """Ask those of these nodes that are there."""
         from flwr.app import Message
 
-        now = time.monotonic()
-        due = [name for name in sealed if now - sent[name] >= AGAIN]
-        if not due:
+        if not sealed:
             return
         ids = self._ids()
-        found = sorted(name for name in due if name in ids)
-        ttl = max(until - now, 1.0)
+        found = sorted(name for name in sealed if name in ids)
+        ttl = max(until - time.monotonic(), 1.0)
         messages = [
             Message(body(sealed[name]), dst_node_id=ids[name], message_type="query", ttl=ttl)
             for name in found
@@ -90,9 +109,9 @@ class FlowerLink:
         for name, number in zip(found, self.grid.push_messages(messages) if messages else (), strict=True):
             if number:
                 asked[number] = name
-                sent[name] = now
-        for name in set(due) - set(found):
-            sent[name] = now - AGAIN + 1.0  # look for it again in a second
+                due.asked(name)
+        for name in set(sealed) - set(found):
+            due.away(name)
 
     def _ids(self) -> dict[str, int]:
         """Return who is there, by the key that was registered."""
