@@ -13,7 +13,7 @@ PYTEST = env $(MEMORY) OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=
 # half as long again before Python 3.12, and add nothing.
 BEYOND = $(addprefix tests/,algorithms audit cli datasets estimators learners papers tables)
 
-.PHONY: help demo test test-slow mutants check format clean
+.PHONY: help demo docs test test-slow mutants check format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -29,6 +29,10 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## train on 2410 real schools, compare, write demo/chem97.html
 	@echo "== demo: Chem97, 2410 schools, single-task / pooled / non-private / private"
 	@$(BIN)/cloister demo --out demo --force
+
+docs: $(READY)  ## build the documentation site into build/site
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
+	@echo "open build/site/README.html"
 
 test: check  ## lint, types, layers, tests and doctests, coverage of the privacy core
 	@echo "== tests of the privacy core, with its coverage; doctests"

@@ -27,7 +27,7 @@ class ModelAveraging(LossAlgorithm):
 
     .. math::
         \hat w_k = \arg\min_w f_k(w) + \tfrac{\lambda}{2}|w|^2, \qquad
-        \bar w = \frac1m \Big( \sum_k \mathrm{Clip}_K(\hat w_k) + \text{noise} \Big)
+        \bar w = \frac1m \left( \sum_k \mathrm{Clip}_K(\hat w_k) + \text{noise} \right)
 
     The paper protects one row of one task, by noise for the sensitivity :math:`2/(n_{\min} m \lambda)` of the
     average; see `aggregation_scale` for what that takes to protect a task. Here the task is protected

@@ -26,7 +26,7 @@ class MeanRegularized(LossAlgorithm):
     r"""Every task in every round: projected models, noisy mean, local steps towards it.
 
     .. math::
-        \min_{w_1..w_m,\,\bar w}\ \sum_k \Big( f_k(w_k) + \tfrac{\lambda}{2}\,|w_k - \bar w|^2 \Big),
+        \min_{w_1..w_m,\,\bar w}\ \sum_k \left( f_k(w_k) + \tfrac{\lambda}{2}\,|w_k - \bar w|^2 \right),
         \qquad |w_k| \le B
 
     Parameters

@@ -165,8 +165,8 @@ class MetaSGD(_OneModel):
     r"""Follow noisy mean gradients of the tasks' envelopes to one meta-model (meta-NSGD).
 
     .. math::
-        h_{t+1} = \mathrm{Proj}_{|h - h_1| \le M}\Big( h_t - \frac{\eta}{pm} \Big(
-            \sum_k a_k\,\mathrm{Clip}_C(\nabla L_k(h_t)) + \text{noise} \Big) \Big)
+        h_{t+1} = \mathrm{Proj}_{|h - h_1| \le M}\left( h_t - \frac{\eta}{pm} \left(
+            \sum_k a_k\,\mathrm{Clip}_C(\nabla L_k(h_t)) + \text{noise} \right) \right)
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ class FTMRL(_OneModel):
     r"""Follow the regularised leader over a stream of tasks: one pass, every task speaks once (DP-FTMRL).
 
     .. math::
-        h_{t+1} = \mathrm{Proj}_{|h - h_1| \le M}\Big( h_1 - \frac{s_t}{\lambda_m} \Big), \qquad
+        h_{t+1} = \mathrm{Proj}_{|h - h_1| \le M}\left( h_1 - \frac{s_t}{\lambda_m} \right), \qquad
         s_t = \sum_{i \le t} \mathrm{Clip}_C(\nabla L_i(h_i)) + \text{noise}
 
     Pair it with `OnePass`, and with a mechanism whose noise cancels in running totals; it takes any.

@@ -5,7 +5,7 @@ guesses as many coins as it dares. If the run is :math:`(\varepsilon, \delta)`-p
 right at least v times with probability at most
 
 .. math:: P(W \ge v) + 2m\delta \max_{1 \le i \le v} \frac{P(v - i \le W < v)}{i},
-    \qquad W \sim \mathrm{Bin}\Big(r, \frac{e^\varepsilon}{1 + e^\varepsilon}\Big).
+    \qquad W \sim \mathrm{Bin}\left(r, \frac{e^\varepsilon}{1 + e^\varepsilon}\right).
 
 One run is cheap and the bound is loose: at the right noise it is about a third of epsilon. It finds what is
 badly wrong in a deployment, where many runs cannot be had.

@@ -30,7 +30,7 @@ ATTEMPTS = 1000
 def fedprox(
     alpha: float, beta: float, n_tasks: int = 30, dim: int = 60, classes: int = 10, seed: int = 0
 ) -> Tasks:
-    r"""Draw the data set "synthetic(alpha, beta)" of FedProx [1]_.
+    r"""Draw the data set "synthetic(alpha, beta)" of FedProx (arXiv:1812.06127, appendix C.1).
 
     Task k has a model of its own, :math:`y = \arg\max(W_k^\top x + b_k)`, and features of its own:
 
@@ -82,7 +82,7 @@ def fedprox(
 
 
 def fedprox_iid(n_tasks: int = 30, dim: int = 60, classes: int = 10, seed: int = 0) -> Tasks:
-    r"""Draw FedProx's "synthetic IID" [1]_: all tasks have one model, and features with mean zero.
+    r"""Draw FedProx's "synthetic IID": all tasks have one model, and features with mean zero.
 
     The entries of W and b are standard normal, drawn once; all else is as in `fedprox`.
 
@@ -114,8 +114,9 @@ def dirichlet(
     r"""Cut a labelled set into tasks whose labels are skewed.
 
     The rows of each class are dealt out to tasks at random, in shares drawn from a symmetric Dirichlet
-    distribution [2]_, one draw a class. Every row goes to one task. A small concentration gives a task few
-    classes and sizes far apart; a large one gives all tasks nearly the same labels and sizes.
+    distribution (arXiv:1905.12022), one draw a class. Every row goes to one task. A small concentration
+    gives a task few classes and sizes far apart; a large one gives all tasks nearly the same labels and
+    sizes.
 
     Parameters
     ----------

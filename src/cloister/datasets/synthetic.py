@@ -68,9 +68,10 @@ def low_rank(
 ) -> Simulation:
     r"""Tasks whose weights lie in one subspace of dimension ``rank``.
 
-    The weight matrix is matrix-variate normal, :math:`W \sim MVN(0, I_d, \Sigma)` [1]_. The paper shows
-    :math:`\Sigma` in a picture only; here :math:`\Sigma = s A A^\top`, with one random unit vector of length
-    ``rank`` per task in the rows of :math:`A`.
+    The weight matrix is matrix-variate normal, :math:`W \sim MVN(0, I_d, \Sigma)`, as in
+    arXiv:1809.06546, section 5.4. The paper shows :math:`\Sigma` in a picture only; here
+    :math:`\Sigma = s A A^\top`, with one random unit vector of length ``rank`` per task in the rows of
+    :math:`A`.
 
     Parameters
     ----------
@@ -99,7 +100,7 @@ def low_rank(
 
 
 def group_sparse(seed: int, tasks: int = 320, rows: int = 30, dim: int = 30, active: int = 4) -> Simulation:
-    r"""Tasks whose weights are zero but for the first ``active`` features [1]_.
+    r"""Tasks whose weights are zero but for the first ``active`` features (arXiv:1809.06546, section 5.4).
 
     Parameters
     ----------

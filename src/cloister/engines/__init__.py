@@ -39,3 +39,7 @@ _HOMES = {"Batched": "cloister.engines.batched"}
 
 def __getattr__(name: str) -> Any:
     return imported(__name__, _HOMES, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

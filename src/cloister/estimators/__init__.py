@@ -53,3 +53,7 @@ _HOMES = {"FewShotClassifier": "cloister.estimators.few_shot", "FewShotModel": "
 
 def __getattr__(name: str) -> Any:
     return imported(__name__, _HOMES, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

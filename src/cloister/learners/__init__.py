@@ -56,3 +56,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     return imported(__name__, _HOMES, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

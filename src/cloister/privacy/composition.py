@@ -89,7 +89,7 @@ def group_privacy(epsilon: float, delta: float, size: int) -> tuple[float, float
     r"""Guarantee for ``size`` units that change at once, from that of one.
 
     The epsilons add up, and
-    :math:`\delta (1 + e^\epsilon + \dots + e^{(n-1)\epsilon}) = \delta (e^{n\epsilon}-1)/(e^\epsilon-1)`.
+    :math:`\delta (1 + e^\epsilon + \ldots + e^{(n-1)\epsilon}) = \delta (e^{n\epsilon}-1)/(e^\epsilon-1)`.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@ r"""The discrete Gaussian, drawn exactly: integers only, no floating-point numbe
 
 The law is :math:`P(n) \propto e^{-n^2 / 2\sigma^2}` on the integers, for an integer :math:`\sigma`. A draw is
 :math:`\pm(k\sigma + j)` with :math:`k` of weight :math:`e^{-k^2/2}` and :math:`j` uniform in
-:math:`0, \dots, \sigma - 1`, kept with probability :math:`e^{-x(2k+x)/2}`, :math:`x = j/\sigma`: together
+:math:`0, \ldots, \sigma - 1`, kept with probability :math:`e^{-x(2k+x)/2}`, :math:`x = j/\sigma`: together
 :math:`e^{-(k+x)^2/2}`. Both decisions compare a uniform with an irrational number. They are made for many
 candidates at once, on the uniform's first 32 bits and an integer bound of that number
 (`cloister.privacy.candidates`), by the processor or a graphics card. Where this leaves a doubt, once in

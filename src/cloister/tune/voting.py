@@ -115,7 +115,7 @@ class Vote(Grid):
     Privacy
     -------
     The runs and the vote are Gaussian releases over the same tasks, hence exactly
-    :math:`\sqrt{\mu_1^2 + \dots + \mu_C^2 + \mu_v^2}`-GDP together. Everything on the boards may be public.
+    :math:`\sqrt{\mu_1^2 + \ldots + \mu_C^2 + \mu_v^2}`-GDP together. Everything on the boards may be public.
 
     Examples
     --------

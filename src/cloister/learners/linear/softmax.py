@@ -190,7 +190,7 @@ def posterior(fit: LaplaceFit, average: Floats) -> tuple[Floats, Floats]:
     r"""Mean and covariance of the weights, averaged over the prior variances.
 
     .. math:: \bar v = \sum_l a_l v_l, \qquad
-        \sum_l a_l \big[ (H_l + K^{-1} \otimes I/t_l)^{-1} + (v_l - \bar v)(v_l - \bar v)^\top \big]
+        \sum_l a_l \left[ (H_l + K^{-1} \otimes I/t_l)^{-1} + (v_l - \bar v)(v_l - \bar v)^\top \right]
 
     Parameters
     ----------
