@@ -29,7 +29,6 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     cls=Family,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

