@@ -22,6 +22,8 @@ __all__ = ["HeldShard", "Missed", "packed", "unpacked"]
 T = TypeVar("T")
 #: What the rows of a shard take beside themselves while it is open: blocks are copies, where rows are padded.
 COPIES = 2
+#: Arrays in a file begin at multiples of so many bytes, as they would in memory.
+ALIGNED = 64
 
 
 @dataclass(frozen=True)
@@ -218,17 +220,19 @@ class _File:
     """Arrays in a file that has no name and goes with the process; in memory while they are looked at."""
 
     def __init__(self, arrays: States) -> None:
+        starts = {}
         with tempfile.TemporaryFile(prefix="cloister-") as file:
-            for array in arrays.values():
+            for name, array in arrays.items():
+                starts[name] = file.tell()
                 file.write(_bytes(array).data)
+                file.write(b"\0" * (ALIGNED - file.tell() % ALIGNED))
             file.write(b"\0")  # a file of nothing cannot be mapped
             file.flush()
             self.whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        self.arrays, start = {}, 0
-        for name, array in arrays.items():
-            flat = np.frombuffer(self.whole, array.dtype, array.size, start)
-            self.arrays[name] = flat.reshape(array.shape)
-            start += array.nbytes
+        self.arrays = {
+            name: np.frombuffer(self.whole, array.dtype, array.size, starts[name]).reshape(array.shape)
+            for name, array in arrays.items()
+        }
 
     def leave_memory(self) -> None:
         """Let the system have the memory back, where it can be told; the arrays stay as they were."""
