@@ -96,5 +96,5 @@ def pretended(monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("cloister.engines.cluster.engine.session", session)
-        patch.setattr("cloister.engines.cluster.actor._print_nowhere", lambda: None)
+        patch.setattr("cloister.engines.cluster.actor._prepare_process", lambda: None)
         yield ray
