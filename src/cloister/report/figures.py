@@ -100,7 +100,8 @@ def tradeoff(points: Sequence[Point], levels: Sequence[Level], width: int, heigh
     ticks = nice(min(values), max(values), 5)
     xs = [math.log(p.x) for p in points]
     margin = 0.06 * (max(xs) - min(xs)) or 1.0
-    frame = Frame(width, height, (min(xs) - margin, max(xs) + margin), (ticks[0], ticks[-1]))
+    top = 54 if width > 500 else 32 + 22 * len(levels)
+    frame = Frame(width, height, (min(xs) - margin, max(xs) + margin), (ticks[0], ticks[-1]), top=top)
     parts = frame.y_axis(ticks, f".{digits(ticks)}f", "test error (nMSE)")
     parts += frame.x_axis([(math.log(p.x), f"{p.x:g}") for p in points], "epsilon: smaller is more private")
     parts += _levels(frame, levels)
@@ -125,16 +126,13 @@ def _marker(frame: Frame, x: float, point: Point) -> list[str]:
 
 
 def _levels(frame: Frame, levels: Sequence[Level]) -> list[str]:
-    """Draw the lines with their names: above the right end, but the lowest below the left end."""
-    parts, free, end = [], math.inf, frame.width - frame.right
-    for number, level in enumerate(sorted(levels, key=lambda level: level.y)):
-        at, text = frame.py(level.y), f"{level.name} {level.y:.3f}"
-        parts.append(f'<path class="level {level.kind}" d="M{frame.left} {at}H{end}"/>')
-        if number == 0:
-            parts.append(caption(frame.left + 4, at + 17, text, f"name {level.kind}"))
-            continue
-        free = min(at - 7, free - 17)  # no name over another
-        parts.append(caption(end - 2, free, text, f"name end {level.kind}"))
+    """Draw the lines, and their names above the plot, where nothing else is."""
+    parts, end = [], frame.width - frame.right
+    for number, level in enumerate(sorted(levels, key=lambda level: -level.y)):
+        parts.append(f'<path class="level {level.kind}" d="M{frame.left} {frame.py(level.y)}H{end}"/>')
+        x, y = (frame.left + 220 * number, 18) if frame.width > 500 else (frame.left, 18 + 22 * number)
+        parts.append(f'<path class="level {level.kind}" d="M{x} {y - 4}h28"/>')
+        parts.append(caption(x + 36, y, f"{level.name} {level.y:.3f}", f"name {level.kind}"))
     return parts
 
 
