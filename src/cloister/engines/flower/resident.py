@@ -24,7 +24,7 @@ __all__ = ["Resident"]
 SHORTEST, LONGEST_WAIT, PART = 0.2, 1.0, 8
 #: Seconds within which the link hears from a node; that the parts of a question are waited for; and the bytes
 #: of the largest one that is read.
-HEARTBEAT, COMING, LARGEST = 10.0, 5.0, 1 << 26
+HEARTBEAT, COMING, LARGEST = 10.0, 60.0, 1 << 26
 
 
 class Resident:
@@ -132,7 +132,7 @@ class Resident:
             while not (
                 got := link.PullObject(PullObjectRequest(node=node, run_id=run, object_id=part.object_id))
             ).object_available:
-                if time.monotonic() > until:
+                if not got.object_found or time.monotonic() > until:  # its curator has ended
                     return None
                 time.sleep(SHORTEST)
             found[part.object_id] = got.object_content
