@@ -34,10 +34,11 @@ def provenance(document: dict[str, Any]) -> str:
     """Return the line that says how a result was made."""
     seeds, span = document["seeds"], document["first and last seed"]
     drawn = f"{seeds} seed{'s' * (seeds != 1)} ({span}), " if seeds else ""
+    command = document.get("command", f"python -m papers run {document['name']}")
     minutes = document["seconds"] / 60
     took = f"{minutes:.0f} minutes" if minutes >= 2 else f"{document['seconds']:.0f} s"
     return (
-        f"`python -m papers run {document['name']}`: {drawn}{took} of one core, {document['machine']}, "
+        f"`{command}`: {drawn}{took} of one core, {document['machine']}, "
         f"cloister {document['versions'].get('cloister', '')} at {document['commit']}, {document['date']}."
     )
 
@@ -65,9 +66,10 @@ python -m papers run --all --quick       # a look at everything
 python -m papers pages                   # these pages, from what is kept
 ```
 
-A run writes its result as JSON into `papers/results` (with `--quick` or `--seeds` into `build/papers/quick`),
+A run writes its result as JSON into `papers/results` (one with `--quick` into `build/papers/quick`),
 a picture as SVG and PNG into `build/papers`, and says whether the finding comes out. What was measured
-is kept part by part, so that a run that is stopped goes on.
+is kept part by part, so that a run that is stopped goes on. Data that are not public are named by
+`--data lsoa=FILE.npz`; what is made of them stays in `build/papers`.
 
 * *the paper*: what it prints, where it prints a number;
 * *its method*: as published, with the noise and the composition that the paper states, even where its
@@ -75,8 +77,9 @@ is kept part by part, so that a run that is stopped goes on.
 * *with the true guarantee*: the same algorithm, repaired, and priced as the library prices it;
 * *ours*: what we would use instead, at the same price.
 
-A ± is one standard error over seeds. Runs are seeded, so that they come out the same again; that makes them
-INSECURE, which does not matter for simulations and data that are public.
+A ± is one standard error over seeds; `--seeds N` runs another number of them than a figure's own. Runs are
+seeded, so that they come out the same again; that makes them INSECURE, which does not matter for simulations
+and data that are public.
 """
 
 

@@ -69,10 +69,11 @@ def make(figure: Figure, options: Options, again: bool, pool: Executor) -> bool:
         kept.forget()
     fill(kept, figure, cells, options, pool)
     document = kept.document(figure, cells, figure.module.summarise(kept.found(cells)))
-    whole = not options.quick and options.seeds is None
-    folder = store.BUILD if whole else store.BUILD / "quick"
-    # What was made of data that only the user has is not for the repository.
-    store.write(document, (store.RESULTS if whole and not options.data else folder) / f"{figure.name}.json")
+    document["command"] += f" --seeds {options.seeds}" if options.seeds else ""
+    folder = store.BUILD / "quick" if options.quick else store.BUILD
+    # What was made of data that only the user has is not for the repository, and a look is not worth keeping.
+    home = folder if options.quick or options.data else store.RESULTS
+    store.write(document, home / f"{figure.name}.json")
     show(figure, document)
     try:
         picture(figure, document["data"], folder / f"{figure.name}.svg", folder / f"{figure.name}.png")

@@ -81,6 +81,7 @@ class Cells:
         span = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else "".join(map(str, seeds))
         return {
             "name": figure.name,
+            "command": f"python -m papers run {figure.name}",
             "data": data,
             "seeds": len(seeds),
             "first and last seed": span,
