@@ -161,9 +161,9 @@ def versions() -> dict[str, str]:
 
 @cache
 def commit() -> str:
-    """Return the commit of this tree, with a plus sign if the library has changed since; or "unknown"."""
+    """Return the commit that changed the library last, with a plus sign if it is not as committed."""
     try:
-        head = _git("rev-parse", "--short=9", "HEAD")
+        head = _git("log", "-1", "--format=%h", "--abbrev=9", "--", "src")
         return head + ("+" if _git("status", "--porcelain", "--", "src") else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
