@@ -254,26 +254,6 @@ def test_a_missing_card_is_a_sentence():
         run(Plan(PERSONAL, Gaussian(1.0), n_tasks=M), TASKS, engine=Batched())
 
 
-# --- on a graphics card ------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no graphics card")
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_card_agrees_with_the_processor(compiled):
-    rng = np.random.default_rng(0)
-    X, ids = rng.normal(size=(90, 2, 8, 8)).astype(np.float32), rng.integers(0, 9, 90)
-    images = Tasks.from_arrays(X, rng.integers(0, 3, 90), ids)
-    net = nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 3)
-    )
-    algorithm = Personalized(Module(net), SOLVER, clip=0.3, rounds=3, finetune=TUNED)
-    plan = Plan(algorithm, Gaussian(1.0), Poisson(0.6), n_tasks=len(images))
-    one = run(plan, images, random_state=0)
-    two = run(plan, images, random_state=0, engine=Batched("cuda", compiled=compiled))
-    np.testing.assert_allclose(two.private.models["coef"], one.private.models["coef"], atol=1e-4)
-    np.testing.assert_allclose(two.board["mean"], one.board["mean"], atol=1e-4)
-
-
 def test_padded_places_of_a_block_say_nothing(monkeypatch):
     """On a card the last block is filled up to the shape of the others. So filled, the board is the same."""
 

@@ -1,4 +1,4 @@
-"""The convolution for graphics cards: here by Triton's interpreter, there on the card itself."""
+"""Layers for graphics cards: here by Triton's interpreter, there on the card itself."""
 
 from __future__ import annotations
 
@@ -15,40 +15,83 @@ has_triton = importlib.util.find_spec("triton") is not None
 needs_triton = pytest.mark.skipif(not has_triton, reason="triton is not installed")
 needs_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no graphics card")
 
-#: clients, examples each, channels, height, width, features, filter height and width
-SHAPES = [(1, 1, 1, 5, 5, 2, 5, 5), (3, 2, 3, 9, 8, 5, 3, 2), (2, 3, 17, 6, 7, 33, 1, 3)]
+#: clients, examples each, channels, height, width, features, filter height and width; stride, zeros on the
+#: left, right, top and bottom, pooling window
+CONVOLUTIONS = [
+    ((1, 1, 1, 5, 5, 2, 5, 5), (1, (0, 0, 0, 0), 1)),
+    ((3, 2, 3, 9, 8, 5, 3, 2), (1, (0, 0, 0, 0), 1)),
+    ((2, 3, 17, 6, 7, 33, 1, 3), (1, (0, 0, 0, 0), 1)),
+    ((2, 3, 3, 9, 8, 5, 3, 2), (1, (0, 0, 0, 0), 2)),  # a row of places is in no window
+    ((2, 2, 4, 8, 9, 5, 4, 4), (1, (1, 2, 1, 2), 1)),
+    ((2, 2, 4, 8, 9, 5, 3, 3), (2, (1, 1, 1, 1), 2)),
+    ((2, 2, 2, 9, 9, 5, 1, 1), (2, (0, 0, 0, 0), 1)),  # some pixels have no gradient
+    ((1, 2, 2, 9, 9, 70, 3, 3), (1, (0, 0, 0, 0), 4)),
+    ((2, 2, 16, 10, 10, 32, 3, 3), (1, (0, 0, 0, 0), 2)),  # tiles without a rest
+]
+#: clients, rows each, inputs, features
+PRODUCTS = [(1, 1, 1, 1), (2, 3, 5, 70), (2, 17, 300, 3), (3, 10, 70, 62)]
 
 
-def compare(shape, device, tolerance):
-    """Check output and all three slopes against one plain convolution a client."""
-    from cloister.learners.network.kernels import client_conv2d
-
-    clients, each, channels, height, width, features, high, wide = shape
+def drawn(device, *shapes):
     draw = torch.Generator().manual_seed(0)
-    x, w, b = (
-        torch.randn(size, generator=draw).to(device).requires_grad_()
-        for size in (
-            (clients * each, channels, height, width),
-            (clients, features, channels, high, wide),
-            (clients, features),
-        )
-    )
-    found = client_conv2d(x, w, b)
-    expected = torch.cat(
-        [F.conv2d(rows, own, bias) for rows, own, bias in zip(x.chunk(clients), w, b, strict=True)]
-    )
+    return [torch.randn(shape, generator=draw).to(device).requires_grad_() for shape in shapes]
+
+
+def compare(found, expected, inputs, tolerance):
+    """Check an output and its gradients in all inputs."""
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-    slope = torch.randn(expected.shape, generator=draw).to(device)
-    pairs = zip(*(torch.autograd.grad(out, (x, w, b), slope) for out in (found, expected)), strict=True)
+    slope = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1)).to(expected)
+    pairs = zip(*(torch.autograd.grad(out, inputs, slope) for out in (found, expected)), strict=True)
     for one, two in pairs:
         torch.testing.assert_close(one, two, rtol=tolerance, atol=10 * tolerance)
 
 
+def compare_convolution(shape, geometry, device, tolerance):
+    """Check one program for all clients against a plain convolution for each."""
+    from cloister.learners.network.kernels import Geometry, client_conv2d
+
+    clients, each, channels, height, width, features, high, wide = shape
+    inputs = drawn(
+        device,
+        (clients * each, channels, height, width),
+        (clients, features, channels, high, wide),
+        (clients, features),
+    )
+    stride, padding, window = geometry
+
+    def plain(rows, own, bias):
+        out = F.conv2d(F.pad(rows, padding), own, bias, stride=stride)
+        return out if window == 1 else F.max_pool2d(F.relu(out), window)
+
+    x, w, b = inputs
+    expected = torch.cat([plain(*own) for own in zip(x.chunk(clients), w, b, strict=True)])
+    compare(client_conv2d(*inputs, Geometry(*geometry)), expected, inputs, tolerance)
+    found = client_conv2d(x, w[:1].expand_as(w), b[:1].expand_as(b), Geometry(*geometry))  # one for all
+    torch.testing.assert_close(found, plain(x, w[0], b[0]), rtol=tolerance, atol=tolerance)
+
+
+def compare_product(shape, device, tolerance):
+    from cloister.learners.network.products import client_linear
+
+    clients, each, inner, outer = shape
+    x, w, b = inputs = drawn(device, (clients, each, inner), (clients, outer, inner), (clients, outer))
+    compare(client_linear(*inputs), x @ w.transpose(1, 2) + b[:, None], inputs, tolerance)
+    one, shift = w[:1], b[:1]  # one for all
+    found = client_linear(x, one.expand_as(w), shift.expand_as(b))
+    torch.testing.assert_close(
+        found, x @ one.transpose(1, 2) + shift[:, None], rtol=tolerance, atol=tolerance
+    )
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="they are tried on the card itself")
 @needs_triton
-def test_kernels_are_convolutions_interpreted():
+def test_kernels_are_layers_interpreted():
     """In a process of its own: Triton reads its switch when it is first imported."""
-    code = "import sys, test_kernels; [test_kernels.compare(s, 'cpu', 1e-5) for s in test_kernels.SHAPES]"
+    code = (
+        "import test_kernels as t;"
+        "[t.compare_convolution(*s, 'cpu', 1e-5) for s in t.CONVOLUTIONS];"
+        "[t.compare_product(s, 'cpu', 1e-5) for s in t.PRODUCTS]"
+    )
     paths = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -61,6 +104,13 @@ def test_kernels_are_convolutions_interpreted():
 
 @needs_card
 @needs_triton
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_kernels_are_convolutions_on_a_card(shape):
-    compare(shape, "cuda", 1e-4)
+@pytest.mark.parametrize(("shape", "geometry"), CONVOLUTIONS, ids=str)
+def test_kernels_are_convolutions_on_a_card(shape, geometry):
+    compare_convolution(shape, geometry, "cuda", 1e-4)
+
+
+@needs_card
+@needs_triton
+@pytest.mark.parametrize("shape", PRODUCTS, ids=str)
+def test_kernels_are_products_on_a_card(shape):
+    compare_product(shape, "cuda", 1e-4)

@@ -167,7 +167,7 @@ def test_a_traced_step_is_every_step(solver, monkeypatch):
     plain = learner.descend(*given)
 
     def traced(loop, inputs):
-        loop.step = graphs._compiled(loop.step)
+        loop.step = graphs.compiled(loop.step)
         return loop
 
     monkeypatch.setattr(torch, "compile", lambda program, **_: program)

@@ -21,10 +21,18 @@ from cloister.learners.network.recurrent import is_plain, unrolled
 
 __all__ = ["guard_layers", "swap_layers"]
 
+#: Rows of a client that a kernel of ours takes at once; with more, the products of libraries are as good.
+FEW_ROWS = 64
+
 
 class _Linear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         rows = input.reshape(self.weight.shape[0], -1, self.in_features)
+        if rows.is_cuda and rows.shape[1] <= FEW_ROWS and _has_triton():
+            from cloister.learners.network.products import client_linear
+
+            out = client_linear(rows, self.weight, self.bias)
+            return out.reshape(*input.shape[:-1], self.out_features)
         if rows.is_cuda:  # in this order: the other one is slower there in one of the two gradients
             out = (self.weight @ rows.transpose(1, 2)).transpose(1, 2)
         else:
@@ -55,15 +63,46 @@ class _Product(torch.autograd.Function):
 
 class _Conv2d(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
-        sides = _both_sides(self.padding, self.kernel_size, self.dilation)
-        padded = F.pad(input, sides) if any(sides) else input
-        if padded.is_cuda and self.stride == (1, 1) and self.dilation == (1, 1) and _has_triton():
-            from cloister.learners.network.kernels import client_conv2d
+        return self.pooled(input)
 
-            return client_conv2d(padded, self.weight, self.bias)
+    def pooled(self, input: Tensor, window: int = 1) -> Tensor:
+        """Convolve; where there is a window, ReLU and the largest of each such square of places follow."""
+        sides = _both_sides(self.padding, self.kernel_size, self.dilation)
+        if input.is_cuda and self.stride[0] == self.stride[1] and self.dilation == (1, 1) and _has_triton():
+            from cloister.learners.network.kernels import Geometry, client_conv2d
+
+            return client_conv2d(input, self.weight, self.bias, Geometry(self.stride[0], sides, window))
+        padded = F.pad(input, sides) if any(sides) else input
+        return self._plain(padded) if window == 1 else F.max_pool2d(F.relu(self._plain(padded)), window)
+
+    def _plain(self, padded: Tensor) -> Tensor:
         if padded.is_cuda:
             return _conv2d_by_products(padded, self.weight, self.bias, self.stride, self.dilation)
         return _conv2d_one_by_one(padded, self.weight, self.bias, self.stride, self.dilation)
+
+
+class _Sequential(nn.Sequential):
+    """On a graphics card, convolution, ReLU and pooling that follow one another are one program."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        layers = list(self)
+        while layers:
+            first, window = layers[0], _window(layers[:3]) if input.is_cuda else 1
+            if window > 1 and isinstance(first, _Conv2d):
+                input, layers = first.pooled(input, window), layers[3:]
+            else:
+                input, layers = first(input), layers[1:]
+        return input
+
+
+def _window(layers: list[nn.Module]) -> int:
+    """Return the side of the windows that a convolution, ReLU and pooling end with; 1 if it is not these."""
+    if [type(layer) for layer in layers] != [_Conv2d, nn.ReLU, _MaxPool2d]:
+        return 1
+    high, wide = _pair(layers[2].kernel_size)  # type: ignore[arg-type]
+    watched = any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)
+    usual = not (layers[2].ceil_mode or layers[2].return_indices or watched)
+    return high if high == wide and high in (2, 4) and usual else 1
 
 
 class _Embedding(nn.Embedding):
@@ -115,6 +154,7 @@ _SWAPS: dict[type[nn.Module], type[nn.Module]] = {
     nn.LayerNorm: _LayerNorm,
     nn.GroupNorm: _GroupNorm,
     nn.MaxPool2d: _MaxPool2d,
+    nn.Sequential: _Sequential,
 }
 
 

@@ -1,4 +1,4 @@
-"""A round's steps as one CUDA graph: compiled once, recorded once, then replayed without the processor."""
+"""A round's steps as CUDA graphs: compiled once, recorded once, then replayed without the processor."""
 
 from __future__ import annotations
 
@@ -12,33 +12,42 @@ from torch.utils import _pytree as pytree
 if TYPE_CHECKING:
     from cloister.learners.network.training import Loop
 
-__all__ = ["Recorded"]
+__all__ = ["Recorded", "compiled"]
 
 
 class Recorded:
-    """A loop over static memory. Calling it copies its inputs there and replays the graph."""
+    """A loop over static memory. Calling it copies its inputs there and replays the graphs.
 
-    def __init__(self, loop: Loop, inputs: tuple[Tensor, ...], compiled: bool) -> None:
+    There are several, each of a few steps: while one runs, the next is handed over.
+    """
+
+    def __init__(self, loop: Loop, inputs: tuple[Tensor, ...], compile: bool) -> None:
         self.inputs = tuple(x.detach().clone() for x in inputs)
-        if compiled:
-            loop.step = _compiled(loop.step)  # type: ignore[method-assign]
+        if compile:
+            loop.step = compiled(loop.step)  # type: ignore[method-assign]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             loop(*self.inputs)
         torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.result = loop(*self.inputs)
+        self.graphs: list[torch.cuda.CUDAGraph] = []
+        stages, result, pool = loop.stages(*self.inputs), None, torch.cuda.graph_pool_handle()
+        while result is None:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool):
+                result = next(stages)
+            self.graphs.append(graph)
+        self.result: Tensor = result
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         for static, given in zip(self.inputs, inputs, strict=True):
             static.copy_(given, non_blocking=True)
-        self.graph.replay()
+        for graph in self.graphs:
+            graph.replay()
         return self.result.clone()
 
 
-def _compiled(function: Any) -> Any:
+def compiled(function: Any) -> Any:
     """Trace a function, its gradients included, at its first call, and compile what was traced as a whole."""
     program: list[Any] = []
 

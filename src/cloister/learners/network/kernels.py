@@ -3,11 +3,15 @@ r"""Convolution on a graphics card with one filter bank a client; image patches 
 For client k the output is :math:`Y_k = P(X_k) W_k`, where :math:`P` lays the patches of an image in rows. The
 three products that training needs, :math:`P(X)W`, :math:`P(X)^\top G` and :math:`P^\top(G W^\top)`, are
 computed tile by tile from the images themselves, which are ``(clients * each, height, width, channels)``.
+
+Where ReLU and pooling follow, the places of a pooling window are rows next to each other: a tile keeps the
+largest of each window and which one that was, and what was not chosen is neither written nor read again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -15,147 +19,201 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
-__all__ = ["client_conv2d"]
+__all__ = ["Geometry", "client_conv2d"]
+
+
+@triton.jit
+def _places(m, DOWN: tl.constexpr, ACROSS: tl.constexpr, POOL: tl.constexpr):
+    """Return of which example row m is, and where in its output; rows of a pooling window lie together."""
+    window, corner = m // (POOL * POOL), m % (POOL * POOL)
+    wide: tl.constexpr = ACROSS // POOL
+    size: tl.constexpr = (DOWN // POOL) * wide
+    example, place = window // size, window % size
+    return example, place // wide * POOL + corner // POOL, place % wide * POOL + corner % POOL
+
+
+@triton.jit
+def _patches(
+    images, client, m, k, EACH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr, DOWN: tl.constexpr, ACROSS: tl.constexpr, SIDE: tl.constexpr, WIDE: tl.constexpr,
+    STRIDE: tl.constexpr, PAD_Y: tl.constexpr, PAD_X: tl.constexpr, EDGE: tl.constexpr, POOL: tl.constexpr,
+    RAGGED: tl.constexpr,
+):  # fmt: skip
+    """Load a tile of patches: rows m of one client, and of each the entries k.
+
+    With a rest, tiles go beyond what there is; with an edge, patches go beyond their images.
+    """
+    example, top, left = _places(m, DOWN, ACROSS, POOL)
+    top, left = top * STRIDE - PAD_Y, left * STRIDE - PAD_X
+    spot, channel = k // CHANNELS, k % CHANNELS
+    base = ((example * HEIGHT + top) * WIDTH + left) * CHANNELS
+    offset = (spot // WIDE * WIDTH + spot % WIDE) * CHANNELS + channel
+    own = images + client.to(tl.int64) * (EACH * HEIGHT * WIDTH * CHANNELS)
+    at = own + (base[:, None] + offset[None, :])
+    if not (EDGE or RAGGED):
+        return tl.load(at)
+    inside = (example < EACH)[:, None] & (k < SIDE * WIDE * CHANNELS)[None, :]
+    if EDGE:
+        row, line = top[:, None] + (spot // WIDE)[None, :], left[:, None] + (spot % WIDE)[None, :]
+        inside &= (row >= 0) & (row < HEIGHT) & (line >= 0) & (line < WIDTH)
+    return tl.load(at, mask=inside, other=0.0)
+
+
+@triton.jit
+def _larger(one, first, other, second):
+    """Choose the larger of two numbers, the first one of equals, and what is no number before all."""
+    keep = (one != one) | ((other == other) & ((one > other) | ((one == other) & (first < second))))
+    return tl.where(keep, one, other), tl.where(keep, first, second)
 
 
 @triton.jit
 def _forward(
-    images, filters, out, rows, height, width, inner, channels, features, side,
-    WIDE: tl.constexpr, TF32: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    images, filters, bias, out, chosen, EACH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr, DOWN: tl.constexpr, ACROSS: tl.constexpr, FEATURES: tl.constexpr,
+    SIDE: tl.constexpr, WIDE: tl.constexpr, STRIDE: tl.constexpr, PAD_Y: tl.constexpr, PAD_X: tl.constexpr,
+    EDGE: tl.constexpr, POOL: tl.constexpr, BIAS: tl.constexpr, TF32: tl.constexpr, M: tl.constexpr,
+    N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """Compute a tile of M places by N features of one client."""
     client, tile, column = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    down = height - side + 1
-    across = width - WIDE + 1
+    inner: tl.constexpr = SIDE * WIDE * CHANNELS
+    corners: tl.constexpr = POOL * POOL
+    rows: tl.constexpr = EACH * (DOWN // POOL) * (ACROSS // POOL)
+    ragged: tl.constexpr = (rows * corners) % M != 0 or inner % K != 0
     m = tile * M + tl.arange(0, M)
     n = column * N + tl.arange(0, N)
-    example, place = m // (down * across), m % (down * across)
-    top, left = place // across, place % across
-    base = ((client * (rows // (down * across)) + example) * height + top) * width + left
+    own = filters + client.to(tl.int64) * (FEATURES * inner)
     total = tl.zeros((M, N), dtype=tl.float32)
     for start in range(0, inner, K):
         k = start + tl.arange(0, K)
-        spot, channel = k // channels, k % channels
-        offset = (spot // WIDE) * width + spot % WIDE
-        a = tl.load(
-            images + (base[:, None] + offset[None, :]).to(tl.int64) * channels + channel[None, :],
-            mask=(m[:, None] < rows) & (k[None, :] < inner),
-            other=0.0,
-        )
-        b = tl.load(
-            filters + (client * features + n[None, :]).to(tl.int64) * inner + k[:, None],
-            mask=(k[:, None] < inner) & (n[None, :] < features),
-            other=0.0,
-        )
+        a = _patches(
+            images, client, m, k, EACH, HEIGHT, WIDTH, CHANNELS, DOWN, ACROSS, SIDE, WIDE, STRIDE, PAD_Y,
+            PAD_X, EDGE, POOL, ragged,
+        )  # fmt: skip
+        at = own + n[None, :] * inner + k[:, None]
+        if inner % K == 0 and FEATURES % N == 0:
+            b = tl.load(at)
+        else:
+            b = tl.load(at, mask=(k[:, None] < inner) & (n[None, :] < FEATURES), other=0.0)
         total = tl.dot(a, b, total, input_precision="tf32" if TF32 else "ieee")
-    tl.store(
-        out + (client * rows + m[:, None]).to(tl.int64) * features + n[None, :],
-        total.to(out.dtype.element_ty),
-        mask=(m[:, None] < rows) & (n[None, :] < features),
-    )
+    if BIAS:
+        total += tl.load(bias + client * FEATURES + n, mask=n < FEATURES, other=0.0).to(tl.float32)[None, :]
+    if POOL > 1:
+        windows = tl.reshape(total, (M // corners, corners, N))
+        corner = tl.broadcast_to(tl.arange(0, corners)[None, :, None], (M // corners, corners, N))
+        most, which = tl.reduce((windows, corner), 1, _larger)
+        r = tile * (M // corners) + tl.arange(0, M // corners)
+        at = (client * rows + r[:, None]).to(tl.int64) * FEATURES + n[None, :]
+        here = (r[:, None] < rows) & (n[None, :] < FEATURES)
+        tl.store(out + at, tl.where(most <= 0, 0.0, most).to(out.dtype.element_ty), mask=here)
+        tl.store(chosen + at, tl.where(most <= 0, corners, which).to(tl.int8), mask=here)
+    else:
+        tl.store(
+            out + (client * rows + m[:, None]).to(tl.int64) * FEATURES + n[None, :],
+            total.to(out.dtype.element_ty),
+            mask=(m[:, None] < rows) & (n[None, :] < FEATURES),
+        )
 
 
 @triton.jit
 def _filter_gradient(
-    images, gradient, out, rows, height, width, inner, channels, features, side,
-    WIDE: tl.constexpr, TF32: tl.constexpr, SPLITS: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    images, gradient, chosen, out, EACH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr, DOWN: tl.constexpr, ACROSS: tl.constexpr, FEATURES: tl.constexpr,
+    SIDE: tl.constexpr, WIDE: tl.constexpr, STRIDE: tl.constexpr, PAD_Y: tl.constexpr, PAD_X: tl.constexpr,
+    EDGE: tl.constexpr, POOL: tl.constexpr, TF32: tl.constexpr, SPLITS: tl.constexpr, M: tl.constexpr,
+    N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """Compute a tile of K patch entries by N features of one client's filter gradient, over some places."""
-    client, part, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    down = height - side + 1
-    across = width - WIDE + 1
+    """Compute a tile of N features by K patch entries of one client's filter gradient, over some places."""
+    client, tile, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    inner: tl.constexpr = SIDE * WIDE * CHANNELS
+    parts: tl.constexpr = (inner + K - 1) // K
+    part, column = tile % parts, tile // parts
+    corners: tl.constexpr = POOL * POOL
+    windows: tl.constexpr = EACH * (DOWN // POOL) * (ACROSS // POOL)
+    ragged: tl.constexpr = (windows * corners) % M != 0 or inner % K != 0
+    share: tl.constexpr = ((windows * corners + SPLITS - 1) // SPLITS + M - 1) // M * M
     k = part * K + tl.arange(0, K)
-    n = tl.arange(0, N)
-    spot, channel = k // channels, k % channels
-    offset = (spot // WIDE) * width + spot % WIDE
+    n = column * N + tl.arange(0, N)
     total = tl.zeros((N, K), dtype=tl.float32)
-    share = tl.cdiv(tl.cdiv(rows, SPLITS), M) * M
-    for start in range(split * share, min(rows, (split + 1) * share), M):
+    for start in range(split * share, min(windows * corners, (split + 1) * share), M):
         m = start + tl.arange(0, M)
-        example, place = m // (down * across), m % (down * across)
-        base = (
-            (client * (rows // (down * across)) + example) * height + place // across
-        ) * width + place % across
-        a = tl.load(
-            images + (base[:, None] + offset[None, :]).to(tl.int64) * channels + channel[None, :],
-            mask=(m[:, None] < rows) & (k[None, :] < inner),
-            other=0.0,
-        )
-        g = tl.load(
-            gradient + (client * rows + m[:, None]).to(tl.int64) * features + n[None, :],
-            mask=(m[:, None] < rows) & (n[None, :] < features),
-            other=0.0,
-        )
+        a = _patches(
+            images, client, m, k, EACH, HEIGHT, WIDTH, CHANNELS, DOWN, ACROSS, SIDE, WIDE, STRIDE, PAD_Y,
+            PAD_X, EDGE, POOL, ragged,
+        )  # fmt: skip
+        at = (client * windows + (m // corners)[:, None]).to(tl.int64) * FEATURES + n[None, :]
+        here = (m[:, None] < windows * corners) & (n[None, :] < FEATURES)
+        if (windows * corners) % M == 0 and FEATURES % N == 0:
+            g = tl.load(gradient + at)
+        else:
+            g = tl.load(gradient + at, mask=here, other=0.0)
+        if POOL > 1:
+            which = tl.load(chosen + at, mask=here, other=corners)
+            g = tl.where(which == (m % corners)[:, None].to(tl.int8), g, 0.0)
         total = tl.dot(tl.trans(g), a, total, input_precision="tf32" if TF32 else "ieee")
+    bank = (split * tl.num_programs(0) + client).to(tl.int64) * FEATURES
     tl.store(
-        out
-        + ((split * tl.num_programs(0) + client) * features + n[:, None]).to(tl.int64) * inner
-        + k[None, :],
-        total,
-        mask=(k[None, :] < inner) & (n[:, None] < features),
+        out + (bank + n[:, None]) * inner + k[None, :],
+        total.to(out.dtype.element_ty),
+        mask=(k[None, :] < inner) & (n[:, None] < FEATURES),
     )
 
 
 @triton.jit
 def _image_gradient(
-    gradient, filters, out, pixels, height, width, inner, channels, features, side,
-    WIDE: tl.constexpr, TF32: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    gradient, filters, out, EACH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr, DOWN: tl.constexpr, ACROSS: tl.constexpr, FEATURES: tl.constexpr,
+    SIDE: tl.constexpr, WIDE: tl.constexpr, STRIDE: tl.constexpr, PAD_Y: tl.constexpr, PAD_X: tl.constexpr,
+    TURNED: tl.constexpr, TF32: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """Compute a tile of M pixels by N channels of one client's image gradient."""
-    client, tile, column = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    down = height - side + 1
-    across = width - WIDE + 1
-    m = tile * M + tl.arange(0, M)
-    n = column * N + tl.arange(0, N)
-    example, pixel = m // (height * width), m % (height * width)
-    row, line = pixel // width, pixel % width
-    first = client * (pixels // (height * width)) + example
-    total = tl.zeros((M, N), dtype=tl.float32)
-    for spot in range(side * WIDE):
-        top, left = row - spot // WIDE, line - spot % WIDE
-        inside = (m < pixels) & (top >= 0) & (top < down) & (left >= 0) & (left < across)
-        base = (first * down + top) * across + left
-        for start in range(0, features, K):
-            k = start + tl.arange(0, K)
-            g = tl.load(
-                gradient + base[:, None].to(tl.int64) * features + k[None, :],
-                mask=inside[:, None] & (k[None, :] < features),
-                other=0.0,
-            )
-            w = tl.load(
-                filters
-                + (client * inner + spot * channels + n[None, :]).to(tl.int64) * features
-                + k[:, None],
-                mask=(k[:, None] < features) & (n[None, :] < channels),
-                other=0.0,
-            )
-            total = tl.dot(g, w, total, input_precision="tf32" if TF32 else "ieee")
-    tl.store(
-        out + (client * pixels + m[:, None]).to(tl.int64) * channels + n[None, :],
-        total.to(out.dtype.element_ty),
-        mask=(m[:, None] < pixels) & (n[None, :] < channels),
-    )
+    """Compute a tile of M pixels by N channels of one client's image gradient, all in one row of its images.
 
-
-def client_conv2d(images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Convolve examples ``(clients * each, channels, h, w)`` with ``(clients, features, channels, kh, kw)``.
-
-    Stride 1, no padding. Differentiable in all three.
+    So only rows of filters that reach the output are gone through.
     """
-    clients, features, channels, side, wide = weight.shape
-    filters = weight.permute(0, 1, 3, 4, 2).reshape(clients, features, side * wide * channels)
-    if torch.is_autocast_enabled("cuda"):
-        images, filters = (x.to(torch.get_autocast_dtype("cuda")) for x in (images, filters))
-    out = _convolve(images.permute(0, 2, 3, 1).contiguous(), filters.contiguous(), side, wide, _tf32())
-    if bias is not None:
-        out = (out.unflatten(0, (clients, -1)) + bias[:, None, None, None].to(out.dtype)).flatten(0, 1)
-    return out.permute(0, 3, 1, 2)
-
-
-def _tf32() -> bool:
-    return torch.get_float32_matmul_precision() != "highest"
+    client, tile, column = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    inner: tl.constexpr = SIDE * WIDE * CHANNELS
+    parts: tl.constexpr = (FEATURES + K - 1) // K
+    row = tile % HEIGHT
+    m = tile // HEIGHT * M + tl.arange(0, M)
+    n = column * N + tl.arange(0, N)
+    example, line = m // WIDTH, m % WIDTH
+    reach = row + PAD_Y  # filter row f meets output row (reach - f) / STRIDE
+    low = reach % STRIDE
+    low += tl.maximum(0, (reach - (DOWN - 1) * STRIDE - low + STRIDE - 1) // STRIDE) * STRIDE
+    count = tl.maximum(0, tl.minimum(SIDE - 1, reach) - low + STRIDE) // STRIDE
+    weights = filters + client.to(tl.int64) * (FEATURES * inner)
+    slopes = gradient + client.to(tl.int64) * (EACH * DOWN * ACROSS * FEATURES)
+    total = tl.zeros((M, N), dtype=tl.float32)
+    for step in range(count * WIDE * parts):
+        k = step % parts * K + tl.arange(0, K)
+        high, wide = low + step // parts // WIDE * STRIDE, step // parts % WIDE
+        top, shifted = (reach - high) // STRIDE, line + PAD_X - wide
+        left = shifted // STRIDE
+        inside = (example < EACH) & (shifted >= 0) & (left < ACROSS)
+        if STRIDE > 1:
+            inside &= shifted % STRIDE == 0
+        g = tl.load(
+            slopes + (((example * DOWN + top) * ACROSS + left) * FEATURES)[:, None] + k[None, :],
+            mask=inside[:, None] & (k[None, :] < FEATURES),
+            other=0.0,
+        )
+        entry = (high * WIDE + wide) * CHANNELS + n
+        if TURNED:
+            at = entry[None, :] * FEATURES + k[:, None]
+        else:
+            at = k[:, None] * inner + entry[None, :]
+        w = tl.load(
+            weights + at,
+            mask=(k[:, None] < FEATURES) & (n[None, :] < CHANNELS),
+            other=0.0,
+        )
+        total = tl.dot(g, w, total, input_precision="tf32" if TF32 else "ieee")
+    pixel = ((client * EACH + example) * HEIGHT + row) * WIDTH + line
+    tl.store(
+        out + pixel[:, None].to(tl.int64) * CHANNELS + n[None, :],
+        total.to(out.dtype.element_ty),
+        mask=(example < EACH)[:, None] & (n[None, :] < CHANNELS),
+    )
 
 
 @dataclass(frozen=True)
@@ -168,61 +226,122 @@ class Tiles:
     stages: int
 
 
-#: Found by trial on an H200, for 32-bit and 16-bit numbers: forward, gradient of filters, gradient of images.
-FORWARD = {4: Tiles(128, 32, 4, 2), 2: Tiles(128, 32, 4, 3)}
-FILTERS = {4: Tiles(64, 64, 4, 1), 2: Tiles(64, 32, 4, 3)}
-IMAGES = {4: Tiles(64, 32, 4, 1), 2: Tiles(64, 32, 4, 1)}
-FEW = 64  # patch entries of a first layer: too few programs unless places are split
+#: Found by trial on an H200: for 32-bit and 16-bit numbers, and of these for few patch entries, as a first
+#: layer has, and for many.
+FORWARD = {
+    (4, True): Tiles(256, 32, 4, 2), (4, False): Tiles(128, 32, 8, 4),
+    (2, True): Tiles(256, 32, 4, 1), (2, False): Tiles(128, 32, 4, 4),
+}  # fmt: skip
+FILTERS = {
+    (4, True): Tiles(64, 32, 4, 1), (4, False): Tiles(64, 64, 4, 1),
+    (2, True): Tiles(128, 32, 4, 1), (2, False): Tiles(64, 128, 4, 3),
+}  # fmt: skip
+IMAGES = {
+    (4, True): Tiles(128, 32, 4, 3), (4, False): Tiles(128, 32, 4, 3),
+    (2, True): Tiles(128, 32, 4, 3), (2, False): Tiles(128, 32, 4, 3),
+}  # fmt: skip
+FEW = 64  # patch entries
+PLACES = 1024  # that a program adds up where there are few patch entries: else there were few programs
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Stride, zeros around images (left, right, top, bottom) and the side of pooling windows, 1 for none."""
+
+    stride: int = 1
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    pool: int = 1
+
+
+def client_conv2d(images: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+    """Convolve examples ``(clients * each, channels, h, w)`` with ``(clients, features, channels, kh, kw)``.
+
+    With pooling windows, ReLU comes between. Differentiable in all three.
+    """
+    clients, features, channels, side, wide = weight.shape
+    filters = weight.permute(0, 1, 3, 4, 2).reshape(clients, features, side * wide * channels)
+    if torch.is_autocast_enabled("cuda"):
+        images, filters = (x.to(torch.get_autocast_dtype("cuda")) for x in (images, filters))
+    numbers = [side, wide, geometry.stride, *geometry.padding, geometry.pool]
+    shift = None if bias is None else bias.contiguous()
+    rows = images.permute(0, 2, 3, 1).contiguous()
+    return _convolve(rows, filters.contiguous(), shift, numbers, _tf32())[0].permute(0, 3, 1, 2)
+
+
+def _tf32() -> bool:
+    return torch.get_float32_matmul_precision() != "highest"
+
+
+def _sizes(images: tuple[int, ...], features: int, clients: int, geometry: list[int]) -> dict[str, Any]:
+    """Return what all kernels want to know; images are (examples, height, width, channels)."""
+    side, wide, stride, left, right, top, bottom, _ = geometry
+    examples, height, width, channels = images
+    return {
+        "EACH": examples // clients, "HEIGHT": height, "WIDTH": width, "CHANNELS": channels,
+        "DOWN": (height + top + bottom - side) // stride + 1,
+        "ACROSS": (width + left + right - wide) // stride + 1,
+        "FEATURES": features, "SIDE": side, "WIDE": wide, "STRIDE": stride, "PAD_Y": top, "PAD_X": left,
+    }  # fmt: skip
 
 
 @triton_op("cloister::convolve", mutates_args={})
-def _convolve(images: Tensor, filters: Tensor, side: int, wide: int, tf32: bool) -> Tensor:
+def _convolve(
+    images: Tensor, filters: Tensor, bias: Tensor | None, geometry: list[int], tf32: bool
+) -> tuple[Tensor, Tensor]:
     clients, features, inner = filters.shape
-    height, width, channels = images.shape[1:]
-    down, across = height - side + 1, width - wide + 1
-    rows = images.shape[0] // clients * down * across
+    pool, sizes = geometry[-1], _sizes(tuple(images.shape), features, clients, geometry)
+    down, across = sizes["DOWN"] // pool, sizes["ACROSS"] // pool
     out = images.new_empty((images.shape[0], down, across, features))
-    tiles, column = FORWARD[images.itemsize], _power(features)
+    chosen = torch.empty(out.shape if pool > 1 else (0,), dtype=torch.int8, device=images.device)
+    tiles, column = FORWARD[images.itemsize, inner <= FEW], _power(features)
+    rows = sizes["EACH"] * down * across * pool * pool
     grid = (clients, triton.cdiv(rows, tiles.m), triton.cdiv(features, column))
     wrap_triton(_forward)[grid](
-        images, filters, out, rows, height, width, inner, channels, features, side, WIDE=wide, TF32=tf32,
+        images, filters, filters if bias is None else bias, out, chosen, **sizes,
+        EDGE=any(geometry[3:7]), POOL=pool, BIAS=bias is not None, TF32=tf32,
         M=tiles.m, N=column, K=tiles.k, num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
-    return out
+    return out, chosen
 
 
 @triton_op("cloister::convolve_filter_gradient", mutates_args={})
 def _convolve_filter_gradient(
-    images: Tensor, gradient: Tensor, clients: int, side: int, wide: int, tf32: bool
+    images: Tensor, gradient: Tensor, chosen: Tensor, clients: int, geometry: list[int], tf32: bool
 ) -> Tensor:
-    height, width, channels = images.shape[1:]
-    features, inner = gradient.shape[3], side * wide * channels
-    rows = gradient.shape[0] // clients * gradient.shape[1] * gradient.shape[2]
-    tiles = FILTERS[images.itemsize]
-    splits = max(1, rows // 512) if inner <= FEW else 1
+    features, pool = gradient.shape[3], geometry[-1]
+    sizes = _sizes(tuple(images.shape), features, clients, geometry)
+    inner = sizes["SIDE"] * sizes["WIDE"] * sizes["CHANNELS"]
+    rows = sizes["EACH"] * gradient.shape[1] * gradient.shape[2] * pool * pool
+    tiles = FILTERS[images.itemsize, inner <= FEW]
+    splits = max(1, rows // PLACES) if inner <= FEW else 1
     tile = min(tiles.k, max(16, triton.next_power_of_2(inner)))
-    parts = images.new_empty((splits, clients, features, inner), dtype=torch.float32)
-    grid = (clients, triton.cdiv(inner, tile), splits)
+    kind = torch.float32 if splits > 1 else images.dtype
+    parts = images.new_empty((splits, clients, features, inner), dtype=kind)
+    column = _power(features)
+    grid = (clients, triton.cdiv(inner, tile) * triton.cdiv(features, column), splits)
     wrap_triton(_filter_gradient)[grid](
-        images, gradient, parts, rows, height, width, inner, channels, features, side, WIDE=wide, TF32=tf32,
-        SPLITS=splits, M=tiles.m, N=max(16, triton.next_power_of_2(features)), K=tile,
+        images, gradient, chosen, parts, **sizes, EDGE=any(geometry[3:7]), POOL=pool, TF32=tf32,
+        SPLITS=splits, M=tiles.m, N=column, K=tile,
         num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     return parts.sum(0).to(images.dtype)
 
 
 @triton_op("cloister::convolve_image_gradient", mutates_args={})
-def _convolve_image_gradient(gradient: Tensor, filters: Tensor, side: int, wide: int, tf32: bool) -> Tensor:
-    clients, inner, features = filters.shape
-    count, down, across, _ = gradient.shape
-    height, width, channels = down + side - 1, across + wide - 1, inner // (side * wide)
-    pixels = count // clients * height * width
-    out = gradient.new_empty((count, height, width, channels))
-    tiles, column = IMAGES[gradient.itemsize], _power(channels)
-    grid = (clients, triton.cdiv(pixels, tiles.m), triton.cdiv(channels, column))
-    wrap_triton(_image_gradient)[grid](
-        gradient, filters, out, pixels, height, width, inner, channels, features, side, WIDE=wide, TF32=tf32,
-        M=tiles.m, N=column, K=min(tiles.k, _power(features)), num_warps=tiles.warps, num_stages=tiles.stages,
+def _convolve_image_gradient(
+    gradient: Tensor, filters: Tensor, height: int, width: int, geometry: list[int], tf32: bool
+) -> Tensor:
+    clients, features, inner = filters.shape
+    side, wide = geometry[:2]
+    out = gradient.new_empty((gradient.shape[0], height, width, inner // (side * wide)))
+    sizes = _sizes(tuple(out.shape), features, clients, geometry)
+    tiles, column = IMAGES[gradient.itemsize, inner <= FEW], _power(out.shape[3])
+    rows = triton.cdiv(sizes["EACH"] * width, tiles.m) * height
+    turned = gradient.itemsize == 4  # tensor cores want the other order of 32-bit numbers
+    wrap_triton(_image_gradient)[(clients, rows, triton.cdiv(out.shape[3], column))](
+        gradient, filters.transpose(1, 2).contiguous() if turned else filters, out, **sizes, TURNED=turned,
+        TF32=tf32, M=tiles.m, N=column, K=min(tiles.k, _power(features)), num_warps=tiles.warps,
+        num_stages=tiles.stages,
     )  # fmt: skip
     return out
 
@@ -232,24 +351,39 @@ def _power(count: int) -> int:
     return min(64, max(16, triton.next_power_of_2(count)))
 
 
-def _keep(ctx, inputs, output):
-    images, filters, ctx.side, ctx.wide, ctx.tf32 = inputs
-    ctx.save_for_backward(images, filters)
+def _spread(gradient: Tensor, chosen: Tensor, down: int, across: int, pool: int) -> Tensor:
+    """Return the gradient before pooling and ReLU: each number at the place that was chosen."""
+    corner = torch.arange(pool * pool, device=chosen.device, dtype=torch.int8).view(pool, 1, pool, 1)
+    each = gradient[:, :, None, :, None]
+    dense = torch.where(chosen[:, :, None, :, None] == corner, each, torch.zeros_like(each))
+    dense = dense.flatten(3, 4).flatten(1, 2)
+    return torch.nn.functional.pad(dense, (0, 0, 0, across - dense.shape[2], 0, down - dense.shape[1]))
 
 
-def _backward(ctx, gradient):
-    images, filters = ctx.saved_tensors
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    images, filters, bias, ctx.geometry, ctx.tf32 = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(images, filters, output[1])
+    ctx.biased = bias is not None
+
+
+def _backward(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    (images, filters, chosen), geometry = ctx.saved_tensors, ctx.geometry
+    clients, pool = filters.shape[0], geometry[-1]
+    back = filter_back = bias_back = None
     gradient = gradient.contiguous()
-    back = filter_back = None
+    if ctx.biased:
+        alive = torch.where(chosen < pool * pool, gradient, 0) if pool > 1 else gradient
+        bias_back = alive.unflatten(0, (clients, -1)).float().sum((1, 2, 3))
     if ctx.needs_input_grad[0]:
-        back = _convolve_image_gradient(
-            gradient, filters.transpose(1, 2).contiguous(), ctx.side, ctx.wide, ctx.tf32
-        )
+        sizes = _sizes(tuple(images.shape), filters.shape[1], clients, geometry)
+        if pool > 1:  # written out, as it is gone through many times
+            gradient = _spread(gradient, chosen, sizes["DOWN"], sizes["ACROSS"], pool)
+            geometry = [*geometry[:-1], 1]
+        back = _convolve_image_gradient(gradient, filters, *images.shape[1:3], geometry, ctx.tf32)
     if ctx.needs_input_grad[1]:
-        filter_back = _convolve_filter_gradient(
-            images, gradient, filters.shape[0], ctx.side, ctx.wide, ctx.tf32
-        )
-    return back, filter_back, None, None, None
+        filter_back = _convolve_filter_gradient(images, gradient, chosen, clients, geometry, ctx.tf32)
+    return back, filter_back, bias_back, None, None
 
 
 _convolve.register_autograd(_backward, setup_context=_keep)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cloister.learners.descent import StepSolver
 from cloister.learners.learner import Part
@@ -24,6 +25,9 @@ __all__ = ["Precision", "Trainer"]
 #: `functional_call` puts parameters into the network itself for a while: one block at a time may do so, or
 #: blocks that threads compute side by side would run with each other's parameters.
 _BORROWED = threading.RLock()
+
+#: Steps that are recorded together on a graphics card: few start soon, many leave the processor alone.
+STAGE = 4
 
 LossPerExample = Callable[[Tensor, Tensor], Tensor]
 #: What a solver keeps of each parameter from step to step.
@@ -100,7 +104,8 @@ class Trainer:
         with _BORROWED, torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision.bf16):
             if self.swapped is None:
                 one = lambda own, rows: functional_call(self.net, own, (rows,))  # noqa: E731
-                return vmap(one, randomness="error")(named, x)
+                with sdpa_kernel(SDPBackend.MATH):  # the others have no rule, or fail, for many at once
+                    return vmap(one, randomness="error")(named, x)
             named |= {name: w.expand(len(x), *w.shape) for name, w in self.beside.items()}
             return functional_call(self.swapped, named, (x.flatten(0, 1),)).unflatten(0, x.shape[:2])
 
@@ -212,6 +217,22 @@ class Loop:
         timetable: Tensor,
     ) -> Tensor:
         """Take all steps of a round and return the flat parameters, (k, p)."""
+        *_, end = self.stages(start, anchor, X, y, weight, keys, round, timetable)
+        assert end is not None
+        return end
+
+    def stages(
+        self,
+        start: Tensor,
+        anchor: Tensor,
+        X: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        keys: Tensor,
+        round: Tensor,
+        timetable: Tensor,
+    ) -> Iterator[Tensor | None]:
+        """Take the same steps with a pause after every few; what comes last is where they end."""
         params = self.trainer.stack(start)
         towards = self.trainer.stack_anchor(anchor, params)
         memory = self.penalty.memory(self.trainer, towards, X, y, weight)
@@ -224,9 +245,11 @@ class Loop:
         sums = weights.sum(2, keepdim=True)
         shares = weights / sums.clamp(min=1e-12)
         live = sums[..., 0] > 0  # clients without rows in a step stay where they are
-        for chosen in zip(places, shares, live, timetable, strict=True):
+        for number, chosen in enumerate(zip(places, shares, live, timetable, strict=True)):
+            if number and number % STAGE == 0:
+                yield None
             params, kept = self.step(params, kept, towards, memory, rows, targets, *chosen)
-        return self.trainer.flatten(params)
+        yield self.trainer.flatten(params)
 
     def step(
         self,
