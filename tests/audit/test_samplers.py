@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from cloister import Plan
 from cloister.algorithms import MeanRegularized
 from cloister.audit import audit
+from cloister.engines import batched
 from cloister.learners import LeastSquares
-from cloister.privacy.candidates import Call, on_processor
+from cloister.privacy.candidates import Call, agrees, on_processor
 
 PLAN = Plan(MeanRegularized(LeastSquares(8), rounds=4), n_tasks=200).calibrate(1.0)
 
@@ -52,6 +56,16 @@ def test_faulty_samplers_are_convicted(sampler, reason):
     found = audit(PLAN, draws=2000, random_state=1, sampler=sampler)
     assert found.convicted
     assert reason in found.verdict
+    assert not agrees(sampler)  # and no engine would have asked it
+
+
+def test_a_card_that_disagrees_is_not_asked(monkeypatch):
+    faulty = SimpleNamespace(CardSampler=lambda device: wrong_key)
+    monkeypatch.setitem(sys.modules, "cloister.engines.card_noise", faulty)
+    batched._card_sampler.cache_clear()
+    with pytest.warns(UserWarning, match="Card 0 computes other noise"):
+        assert batched._card_sampler(0) is on_processor
+    batched._card_sampler.cache_clear()
 
 
 def test_a_right_sampler_is_acquitted():
@@ -64,3 +78,10 @@ def test_a_right_sampler_is_acquitted():
 
     assert not audit(PLAN, draws=2000, random_state=1, sampler=watched).convicted
     assert len(asked) > 100
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no graphics card")
+def test_a_card_is_acquitted():
+    from cloister.engines import Batched
+
+    assert not audit(PLAN, draws=2000, random_state=1, sampler=Batched("cuda").noise_sampler()).convicted

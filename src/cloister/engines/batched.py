@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +24,7 @@ from torch import Tensor
 
 from cloister.arrays import Array, Integers, States, Words, as_array
 from cloister.board.billboard import Billboard, BoardView, Release
-from cloister.channel import finite_rows
+from cloister.channel import Channel, finite_rows
 from cloister.doubts import SHARED_DEVICE, Doubt
 from cloister.engines.models import Models
 from cloister.engines.workers import (
@@ -40,7 +42,7 @@ from cloister.learners.network.features import keep_features
 from cloister.learners.network.module import Module, kind_of
 from cloister.learners.network.training import Precision, Trainer
 from cloister.plan import Plan
-from cloister.privacy.candidates import Sampler, on_processor
+from cloister.privacy.candidates import Sampler, agrees, on_processor
 from cloister.tasks import Block, Tasks, padded_size
 
 __all__ = ["Batched"]
@@ -113,13 +115,14 @@ class Batched:
         return () if alone else (SHARED_DEVICE,)
 
     def noise_sampler(self) -> Sampler:
-        """Return the card, if there is one: of a network's noise one core would make a round of its own."""
-        device = torch.device(self.device)
-        if device.type != "cuda" or importlib.util.find_spec("triton") is None:
-            return on_processor
-        from cloister.engines.card_noise import CardSampler
+        """Return the card, if there is one: of a network's noise one core would make a round of its own.
 
-        return CardSampler(torch.device("cuda", device.index or 0))
+        Before it is trusted it must find what the processor finds (`cloister.privacy.candidates.agrees`).
+        """
+        device = torch.device(self.device)
+        number = device.index or 0
+        there = device.type == "cuda" and number < torch.cuda.device_count()
+        return _card_sampler(number) if there and importlib.util.find_spec("triton") else on_processor
 
     @contextmanager
     def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[Workers]:
@@ -143,6 +146,18 @@ class Batched:
         _keep_memory()
         buckets = _buckets(rows, limit, rate, seeds, group_positions(plan, rows), trainer.device)
         yield _BatchedWorkers(plan, bound, trainer, buckets)
+
+
+@lru_cache(maxsize=16)
+def _card_sampler(number: int) -> Sampler:
+    """Return a card's sampler once it has found what the processor finds; else the processor's."""
+    from cloister.engines.card_noise import CardSampler
+
+    sampler = CardSampler(torch.device("cuda", number))
+    if agrees(sampler):
+        return sampler
+    warnings.warn(f"Card {number} computes other noise than processors do, which draw it now.", stacklevel=2)
+    return on_processor
 
 
 @dataclass
@@ -251,6 +266,7 @@ class _BatchedWorkers:
     algorithm: Any
     trainer: Trainer
     buckets: list[_Bucket]
+    clips: dict[Hashable, Callable[[Tensor], tuple[Tensor, Tensor]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.bad = torch.zeros((), dtype=torch.int64, device=self.trainer.device)
@@ -268,17 +284,39 @@ class _BatchedWorkers:
 
     def collect(self, board: Billboard, coins: Coins) -> Any:
         channel, exact = self.plan.algorithm.channel(board), self.plan.mechanism.exact
-        total = channel.total(torch.zeros(0, channel.dim, device=self.trainer.device), exact)
+        totals: list[Tensor] = []
 
-        def add(messages: Tensor, groups: Integers) -> None:
-            at = 0
-            for rows in messages.split(_at_once(messages)):
-                self.bad.add_((~finite_rows(rows)).sum())
-                total.add_(channel.total(rows, exact, groups[at : at + len(rows)]))
-                at += len(rows)
+        def add(messages: Tensor, real: int, groups: Integers) -> None:
+            step = _at_once(messages)
+            for at in range(0, real, step):
+                clipped, finite = (x[: real - at] for x in self._clip(channel, messages[at : at + step]))
+                own = groups[at : at + len(clipped)]
+                part = channel.whole_sum(clipped, own) if exact else channel.lifted_sum(clipped, own)
+                totals[:] = [totals[0].add_(part) if totals else part]
+                self.bad.add_((~finite).sum())
 
         self._send(board, coins, add)
-        return _Pending(total)
+        if not totals:
+            totals.append(channel.total(torch.zeros(0, channel.dim, device=self.trainer.device), exact))
+        return _Pending(totals[0])
+
+    def _clip(self, channel: Channel, messages: Tensor) -> tuple[Tensor, Tensor]:
+        """Return clipped messages, as they are added, and which of them are finite.
+
+        On a card this is one compiled program, if there is one channel for all rounds that it can serve.
+        """
+        clip = channel.whole if self.plan.mechanism.exact else channel.units
+        both = lambda rows: (clip(rows), finite_rows(rows))  # noqa: E731
+        alike = len({c for r in self.plan.rounds for c in r.channels}) == 1
+        if not (messages.is_cuda and self.trainer.compiled and alike):
+            return both(messages)
+        from cloister.learners.network.graphs import compiled
+
+        key = (channel, messages.shape, messages.dtype)
+        if key not in self.clips:
+            self.clips[key] = compiled(both)
+        found: tuple[Tensor, Tensor] = self.clips[key](messages)
+        return found
 
     def rejected(self) -> int:
         return int(self.bad)
@@ -286,8 +324,8 @@ class _BatchedWorkers:
     def listen(self, board: Billboard, coins: Coins) -> None:
         self._send(board, coins, self._count_rejected)
 
-    def _count_rejected(self, messages: Tensor, groups: Integers) -> None:
-        self.bad += (~torch.isfinite(messages).all(dim=1)).sum()
+    def _count_rejected(self, messages: Tensor, real: int, groups: Integers) -> None:
+        self.bad += (~finite_rows(messages[:real])).sum()
 
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
         here = _DeviceBoard(board, self.trainer.device)
@@ -318,7 +356,7 @@ class _BatchedWorkers:
         device = self.trainer.device
         return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
-    def _send(self, board: Billboard, coins: Coins, take: Callable[[Tensor, Integers], None]) -> None:
+    def _send(self, board: Billboard, coins: Coins, take: Callable[[Tensor, int, Integers], None]) -> None:
         """Let the sampled tasks do a round's work, block by block; hand on messages, keep new states."""
         here = _DeviceBoard(board, self.trainer.device)
         dim = self.plan.algorithm.channel(board).dim
@@ -328,9 +366,7 @@ class _BatchedWorkers:
                     block = bucket.block(at, real)
                     messages, states = self.algorithm.send(bucket.states_of(at), block, here)
                     check_messages(tuple(messages.shape), len(block), dim)
-                    take(
-                        messages[:real], block.group[:real]
-                    )  # before states are put in place: it may be a view of old ones
+                    take(messages, real, block.group)  # may be a view of states, which are put in place next
                     bucket.keep(states, at, real)
 
 

@@ -41,27 +41,34 @@ class CardSampler:
     device: torch.device
 
     def __call__(self, call: Call, count: int, deviation: int) -> Candidates:
-        values, states = self._decided(call, count, deviation)
-        values.masked_fill_(states == 2, IN_DOUBT)
-        stay = values[states > 0].cpu().numpy()
-        doubtful = np.flatnonzero(stay == IN_DOUBT)
-        numbers = (states == 2).nonzero()[:, 0].cpu().numpy() if len(doubtful) else doubtful
-        return Candidates(stay, doubtful, numbers)
+        values, stay = self._decided(call, count, deviation)
+        stayed = values[stay].cpu().numpy()
+        doubtful = np.flatnonzero(stayed == IN_DOUBT)
+        numbers = (values == IN_DOUBT).nonzero()[:, 0].cpu().numpy() if len(doubtful) else doubtful
+        return Candidates(stayed, doubtful, numbers)
 
     def _decided(self, call: Call, count: int, deviation: int) -> tuple[Tensor, Tensor]:
-        """Return all candidates, and of each whether it is gone (0), kept (1) or in doubt (2)."""
+        """Return all candidates, and of each whether it is kept or in doubt."""
         values = torch.empty(count, dtype=torch.int64, device=self.device)
-        states = torch.empty(count, dtype=torch.int8, device=self.device)
+        stay = torch.empty(count, dtype=torch.int8, device=self.device)
         shift = max(0, deviation.bit_length() - 31)
-        numbers = [deviation, mask_of(deviation), shift, deviation >> shift, call.number, rule.DOUBT]
+        numbers = [
+            deviation,
+            mask_of(deviation),
+            shift,
+            deviation >> shift,
+            call.number,
+            rule.DOUBT,
+            IN_DOUBT,
+        ]
         given = torch.from_numpy(np.concatenate([np.frombuffer(call.key, dtype="<i8"), numbers]))
         blocks = triton.cdiv(count, EACH)
         with torch.cuda.device_of(values):
             _decide_all[(triton.cdiv(blocks, TOGETHER),)](
-                given.to(self.device, non_blocking=True), count, *_tables(self.device), values, states,
+                given.to(self.device, non_blocking=True), count, *_tables(self.device), values, stay,
                 LEVELS=rule.LEVELS, TOGETHER=TOGETHER,
             )  # fmt: skip
-        return values, states
+        return values, stay.view(torch.bool)
 
 
 @lru_cache(maxsize=16)
@@ -96,7 +103,7 @@ def _half(given, place):
 
 @triton.jit
 def _decide(
-    v, u, low_half, high_half, at, count, given, floors, high, low, values, states, LEVELS: tl.constexpr
+    v, u, low_half, high_half, at, count, given, floors, high, low, values, stay, LEVELS: tl.constexpr
 ):
     """Decide about one candidate a thread; u and v are the halves of its first word."""
     deviation = tl.load(given + 4).to(tl.uint64)
@@ -126,15 +133,13 @@ def _decide(
     doubt |= (v <= weight + margin) & (weight <= v + margin)
     keep = (v < weight) & ((negative & (level == 0) & (j == 0)) == 0)
     size = (level * deviation + j).to(tl.int64)
-    state = tl.where(inside, tl.where(doubt, 2, keep.to(tl.int32)), 0)
-    tl.store(values + at, tl.where(negative, -size, size), mask=at < count)
-    tl.store(states + at, state.to(tl.int8), mask=at < count)
+    value = tl.where(inside & doubt, tl.load(given + 10), tl.where(negative, -size, size))
+    tl.store(values + at, value, mask=at < count)
+    tl.store(stay + at, (inside & (doubt | keep)).to(tl.int8), mask=at < count)
 
 
 @triton.jit
-def _decide_all(
-    given, count, floors, high, low, values, states, LEVELS: tl.constexpr, TOGETHER: tl.constexpr
-):
+def _decide_all(given, count, floors, high, low, values, stay, LEVELS: tl.constexpr, TOGETHER: tl.constexpr):
     """Compute a block of the cipher a thread, and decide about its four candidates."""
     block = tl.program_id(0).to(tl.int64) * TOGETHER + tl.arange(0, TOGETHER)
     o = tl.zeros([TOGETHER], tl.uint32)
@@ -155,13 +160,7 @@ def _decide_all(
         x2, x7, x8, xd = _quarter(x2, x7, x8, xd)
         x3, x4, x9, xe = _quarter(x3, x4, x9, xe)
     at = 4 * block
-    _decide(x0 + c0, x1 + c1, x2 + c2, x3 + c3, at, count, given, floors, high, low, values, states, LEVELS)
-    _decide(
-        x4 + k0, x5 + k1, x6 + k2, x7 + k3, at + 1, count, given, floors, high, low, values, states, LEVELS
-    )
-    _decide(
-        x8 + k4, x9 + k5, xa + k6, xb + k7, at + 2, count, given, floors, high, low, values, states, LEVELS
-    )
-    _decide(
-        xc + b0, xd + b1, xe + n0, xf + n1, at + 3, count, given, floors, high, low, values, states, LEVELS
-    )
+    _decide(x0 + c0, x1 + c1, x2 + c2, x3 + c3, at, count, given, floors, high, low, values, stay, LEVELS)
+    _decide(x4 + k0, x5 + k1, x6 + k2, x7 + k3, at + 1, count, given, floors, high, low, values, stay, LEVELS)
+    _decide(x8 + k4, x9 + k5, xa + k6, xb + k7, at + 2, count, given, floors, high, low, values, stay, LEVELS)
+    _decide(xc + b0, xd + b1, xe + n0, xf + n1, at + 3, count, given, floors, high, low, values, stay, LEVELS)

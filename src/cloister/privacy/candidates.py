@@ -20,7 +20,17 @@ from numpy.typing import NDArray
 
 from cloister.arrays import Integers, Words
 
-__all__ = ["Call", "Candidates", "Sampler", "cumulative", "key_stream", "mask_of", "on_processor", "power"]
+__all__ = [
+    "Call",
+    "Candidates",
+    "Sampler",
+    "agrees",
+    "cumulative",
+    "key_stream",
+    "mask_of",
+    "on_processor",
+    "power",
+]
 
 #: Words of a block of ChaCha20; each candidate takes two.
 BLOCK_WORDS = 8
@@ -28,6 +38,8 @@ BLOCK_WORDS = 8
 BLOCKS = 2**32
 #: Candidates that are looked at together: their numbers stay in a processor's caches.
 TOGETHER = 2**14
+#: Candidates of each deviation by which a sampler is told from a wrong one; none of these is in doubt.
+ASKED = 2001
 COARSE = 32
 DOUBT = 64  # bounds all rounding of the coarse comparison, in units of 2^-32
 LEVELS = 8  # levels k that are decided coarsely; all others have less than 2^-32 of the weight
@@ -103,6 +115,24 @@ def on_processor(call: Call, count: int, deviation: int) -> Candidates:
     sizes = [len(part.values) for part in parts]
     before = np.repeat(np.cumsum([0, *sizes[:-1]]), [len(part.doubtful) for part in parts])
     return Candidates(values, doubtful + before, numbers)
+
+
+def agrees(sampler: Sampler) -> bool:
+    """Say whether a sampler finds the candidates of the processor, of deviations of every length.
+
+    It is asked before it is trusted: what another device computes depends on compilers and drivers.
+
+    Examples
+    --------
+    >>> agrees(on_processor), agrees(lambda call, count, deviation: on_processor(call, count, deviation + 1))
+    (True, False)
+    """
+    call = Call(bytes(range(32)), 2**40 + 7)
+    for deviation in (1001, 2**31 - 1, 2**31 + 5, 2**58):
+        found, right = sampler(call, ASKED, deviation), on_processor(call, ASKED, deviation)
+        if not all(np.array_equal(getattr(found, n), getattr(right, n)) for n in ("values", "doubtful")):
+            return False
+    return True
 
 
 def _drawn(call: Call, start: int, count: int, deviation: int) -> Candidates:
