@@ -144,7 +144,9 @@ def browser() -> Iterator[Browser]:
             }
             made = _ask(address, "POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
             window = Browser(address, made["sessionId"])
-            yield window
-            window("DELETE", "")
+            try:
+                yield window
+            finally:
+                window("DELETE", "")  # the browser ends too, whatever went wrong
         finally:
             process.terminate()
