@@ -269,6 +269,13 @@ def skewed_features(rng: np.random.Generator, task: Index, m: int, d: int) -> tu
     return X, y + 0.5 * rng.normal(size=len(task))
 
 
+def exams(rng: np.random.Generator, task: Index, m: int, d: int) -> tuple[Floats, Floats]:
+    """Grades on a scale from zero up: levels and slopes vary a little around common ones."""
+    X = 10 * _uniform(rng, task, d, 0.0)
+    slopes = rng.normal(size=d) / np.sqrt(d) + 0.2 * rng.normal(size=(m, d))
+    return X, 5 + rng.normal(size=m)[task] + _score(X, slopes, task) + rng.normal(size=len(task))
+
+
 # Classes.
 
 
@@ -352,6 +359,8 @@ def three_unrelated(rng: np.random.Generator, task: Index, m: int, d: int) -> tu
 #: Bounds a hundred times too wide, the data in the middle or near the lower end; ten times, near the upper.
 WIDE, HIGH_LIMIT, LOW_LIMIT = Loose((49.5, 49.5)), Loose((0.0, 99.0)), Loose((9.0, 0.0))
 FEATURES = Loose(features=(4.5, 4.5))
+#: Bounds of features three, ten and a hundred times too wide, the data near one end.
+FEATURES_OFF = tuple(Loose(features=beyond) for beyond in ((0.0, 2.0), (0.0, 9.0), (99.0, 0.0)))
 EVERYTHING = Loose((2.0, 27.0), (0.0, 29.0))
 
 NUMBERS = (
@@ -382,6 +391,14 @@ NUMBERS = (
     Table("five unrelated", unrelated, 5, (5, 50), 3, (-1, 1), (-8, 8), (TIGHT, HIGH_LIMIT)),
     Table("5,000 small", sensors, 5000, (2, 5), 2, (0, 1), (290, 302), (TIGHT, Loose((24.0, 58.0)))),
     Table("5,000 unrelated", unrelated, 5000, (4, 12), 3, (-1, 1), (-8, 8), (TIGHT, WIDE)),
+    Table("exams", exams, 300, (8, 8), 3, (0, 10), (-40, 50), (TIGHT, *FEATURES_OFF)),
+    Table("exams few", exams, 60, (6, 30), 2, (0, 10), (-40, 50), FEATURES_OFF),
+    Table("exams wide", exams, 150, (10, 40), 12, (0, 10), (-40, 50), FEATURES_OFF),
+    Table("exams many", exams, 2000, (4, 10), 5, (0, 10), (-40, 50), FEATURES_OFF),
+    Table("alike off", alike, 200, (2, 10), 6, (-1, 1), (-4, 8), FEATURES_OFF),
+    Table("unrelated off", unrelated, 300, (5, 25), 4, (-1, 1), (-8, 8), FEATURES_OFF),
+    Table("noise-free off", noise_free, 300, (4, 40), 5, (-1, 1), (-3, 5), FEATURES_OFF),
+    Table("skewed off", skewed_features, 200, (10, 60), 5, (0, 40), (-8, 8), FEATURES_OFF),
 )
 
 CLASSES = (
@@ -401,6 +418,8 @@ CLASSES = (
     Table("three", three, 80, (10, 40), 4, (-1, 1), 3, (TIGHT, FEATURES)),
     Table("six", six, 60, (15, 60), 4, (-1, 1), 6, (FEATURES,)),
     Table("three unrelated", three_unrelated, 60, (5, 40), 5, (-1, 1), 3, (FEATURES,)),
+    Table("slopes off", common_slopes, 300, (8, 20), 3, (-1, 1), 2, FEATURES_OFF),
+    Table("three off", three, 100, (10, 40), 3, (-1, 1), 3, FEATURES_OFF),
 )
 
 TABLES = NUMBERS + CLASSES
