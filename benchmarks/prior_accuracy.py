@@ -26,13 +26,23 @@ from benchmarks import Figures, Table, Targets, data_file, mixed_models, track
 from benchmarks.harm import alone_classes, alone_numbers
 from cloister import Plan, Tasks, datasets
 from cloister import run as run_plan
-from cloister.algorithms import Algorithm, Independent, Joint, Located, SharedPrior, Subspace, Support
+from cloister.algorithms import (
+    Algorithm,
+    Independent,
+    Joint,
+    Located,
+    LocatedFeatures,
+    SharedPrior,
+    Subspace,
+    Support,
+)
 from cloister.algorithms.structures import Structure
+from cloister.datasets.real import Dataset
 from cloister.engines.local import Local
 from cloister.learners import Classification, Regression
 from cloister.mechanisms import NoNoise
 from cloister.rows import Target
-from cloister.tables.codebook import Numeric
+from cloister.tables.codebook import Codebook, Numeric
 
 NAME = "prior-accuracy"
 
@@ -91,12 +101,18 @@ class Outcome:
 
 
 @lru_cache(maxsize=1)
-def table(name: str) -> tuple[Tasks, Learner]:
-    """Load a table, encoded by its built-in codebook, and the learner for it."""
+def loaded(name: str) -> Dataset:
+    """Load a table, with its built-in codebook."""
     if name in FILES:
-        data = getattr(datasets, f"load_{name}")(data_file(FILES[name]))
-    else:
-        data = datasets.load(name)
+        found: Dataset = getattr(datasets, f"load_{name}")(data_file(FILES[name]))
+        return found
+    return datasets.load(name)
+
+
+@lru_cache(maxsize=1)
+def table(name: str) -> tuple[Tasks, Learner]:
+    """Return a table's rows, encoded, and the learner for them."""
+    data = loaded(name)
     book = data.codebook
     tasks = Tasks.from_arrays(book.encode(data.X), book.encode_target(data.y), data.task)
     if isinstance(book.target, Numeric):
@@ -115,13 +131,21 @@ def synthetic(name: str, seed: int) -> tuple[Tasks, Tasks]:
     return tasks(made.X_train, made.y_train, 1.0), tasks(made.X_test, made.y_test, math.inf)
 
 
-def plan_for(learner: Learner, n_tasks: int, epsilon: float, structure: str = "joint") -> Plan:
-    """Return the plan for an epsilon; 0 is every task alone, infinity is no noise."""
+def plan_for(
+    learner: Learner, n_tasks: int, epsilon: float, structure: str = "joint", book: Codebook | None = None
+) -> Plan:
+    """Return the plan for an epsilon; 0 is every task alone, infinity is no noise.
+
+    With a codebook, features are looked for, too.
+    """
     if epsilon == 0:
         return Plan(Independent(learner), n_tasks=n_tasks)
     algorithm: Algorithm = SharedPrior(learner, STRUCTURES[structure]())
     if isinstance(learner, Regression) and learner.intercept:  # as the estimator does
-        algorithm = Located(algorithm)
+        constant = None if book is None else 1 / book.row_scale
+        if book is not None and book.bounded_columns:
+            algorithm = LocatedFeatures(algorithm, book.bounded_columns, intercept=constant)
+        algorithm = Located(algorithm, intercept=constant)
     if math.isinf(epsilon):
         return Plan(algorithm, NoNoise(), n_tasks=n_tasks)
     return Plan(algorithm, n_tasks=n_tasks).calibrate(epsilon)
@@ -197,7 +221,7 @@ def measure(job: tuple[str, str, int]) -> tuple[str, str, Outcome]:
     classes = isinstance(learner, Classification)
     outcome = Outcome({0.0: alone}, {}, {} if made else peers(train, test, classes, split))
     for epsilon in (*EPSILONS, math.inf):
-        plan = plan_for(learner, len(train), epsilon, structure)
+        plan = plan_for(learner, len(train), epsilon, structure, None if made else loaded(name).codebook)
         seeds = range(1000 * split, 1000 * split + (1 if math.isinf(epsilon) else draws))
         drawn = [losses(plan, train, test, seed) for seed in seeds]
         outcome.loss[epsilon] = fmean(loss for loss, _ in drawn)

@@ -28,7 +28,8 @@ entry-sparse/1 epochs/1 everyone/1 ewc/1 exact-solver/1 feature-relevance/1 fed-
 fine-tuning/1 fixed-size/1 ftmrl/1 gaussian/1
 geometric-budget/1 group-sparse/1 groups/1 in-order/1 increment/1 independent/1 joint/1 l2-laplace/1
 least-squares/1
-local-noise/1 local-only/1 located/1 logistic/1 low-rank/1 mean/1 mean-regularized/1 meta-sgd/1
+local-noise/1 local-only/1 located/1 located-features/1 logistic/1 low-rank/1 mean/1 mean-regularized/1
+meta-sgd/1
 model-averaging/1 module/1 nested/1 nesterov/1
 no-noise/1 offset/1 one-pass/1 personalized/1 plan/1 poisson/1 position/1
 power-budget/1 quadratic/1 regression/1 server-adam/1 server-adam-w/1 server-average/1 server-momentum/1
@@ -46,7 +47,10 @@ single-task-classifier/1 single-task-regressor/1
 
 #: What an algorithm, learner, mechanism or sampling works with, and no plan holds.
 WORKING_VALUES = {
-    "cloister.algorithms": {"Relationship"},  # a baseline that cannot be run under a plan
+    "cloister.algorithms": {
+        "Relationship",  # a baseline that cannot be run under a plan
+        *("InnerBoard", "Search"),
+    },
     "cloister.learners": {
         *(
             "Candidate",
@@ -203,6 +207,7 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
     ),
     cl.algorithms.Independent(cl.learners.Regression(2, intercept=False)),
     cl.algorithms.Located(cl.algorithms.SharedPrior(cl.learners.Regression(3)), intercept=0.5),
+    cl.algorithms.LocatedFeatures(cl.algorithms.SharedPrior(cl.learners.Regression(3)), (1, 2), 0.5),
     cl.algorithms.LocalNoise(cl.algorithms.MeanRegularized(cl.learners.LeastSquares(2), rounds=3), 0.5, 0.25),
     cl.algorithms.LocalOnly(NET, SOLVER),
     cl.algorithms.LocalOnly(

@@ -170,6 +170,13 @@ class Algorithm(ABC):
         """Return each task's mean loss, (k,), of its own model on its own rows; None if it does not say."""
         return None
 
+    def summarized(self, states: States) -> bool:
+        """Say whether states hold all that `send` needs of these tasks' rows, which it then does not look at.
+
+        A wrapper that changes rows need not do so then.
+        """
+        return False
+
     @property
     def groups(self) -> Groups | None:
         """The public groups that it tells apart; None if tasks need no label."""

@@ -53,6 +53,7 @@ TYPES = {
     "cloister/local-only/1": "cloister.algorithms.federated:LocalOnly",
     "cloister/low-rank/1": "cloister.algorithms.covariance:LowRank",
     "cloister/located/1": "cloister.algorithms.located:Located",
+    "cloister/located-features/1": "cloister.algorithms.located_features:LocatedFeatures",
     "cloister/mean-regularized/1": "cloister.algorithms.mean:MeanRegularized",
     "cloister/meta-sgd/1": "cloister.algorithms.meta:MetaSGD",
     "cloister/model-averaging/1": "cloister.algorithms.averaging:ModelAveraging",

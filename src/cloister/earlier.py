@@ -43,6 +43,9 @@ class EarlierPrior:
     doubts : tuple of str
         Reasons why the earlier run's guarantee does not hold; that of a plan which starts from it does not
         hold either.
+    features : tuple of pairs of float
+        Center and unit of each column of features that was looked for, which weights are relative to; empty
+        if none was.
 
     Privacy
     -------
@@ -71,6 +74,7 @@ class EarlierPrior:
     found: int = 0
     source: str = ""
     doubts: tuple[str, ...] = ()
+    features: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.covariance) not in (0, len(self.mean) ** 2):
@@ -82,10 +86,11 @@ class EarlierPrior:
             raise PlanError(
                 f"Each known question must have an answer. Got {len(self.known)} and {len(self.answers)}."
             )
-        numbers = (*self.mean, *self.covariance, self.center, self.unit)
-        if not all(map(math.isfinite, numbers)) or self.unit <= 0:
+        places = ((self.center, self.unit), *self.features)
+        numbers = (*self.mean, *self.covariance, *(number for place in places for number in place))
+        if not all(map(math.isfinite, numbers)) or not all(len(p) == 2 and p[1] > 0 for p in places):
             raise PlanError(
-                "Means, covariances, center and unit must be finite, and the unit positive. Read them off a "
+                "Means, covariances, centers and units must be finite, and units positive. Read them off a "
                 "board: plan.prior_on(board)."
             )
         if not self.variance >= 0 or not self.covariance_noise >= 0:

@@ -57,3 +57,11 @@ class Population:
             None if self.residual is None else square * self.residual,
             self.explained,
         )
+
+    def turned(self, way: Floats) -> Population:
+        """Return the same for other columns, on which weights are a linear function of these."""
+        covariance, scatter, spread = (
+            None if one is None else way @ one @ way.T for one in (self.covariance, self.scatter, self.spread)
+        )
+        mean = None if self.mean is None else way @ self.mean
+        return Population(mean, self.heard, covariance, scatter, spread, self.residual, self.explained)

@@ -20,17 +20,18 @@ from cloister.algorithms import (
     MetaSGD,
     SharedPrior,
 )
-from cloister.algorithms.located import (
+from cloister.algorithms.bin_search import (
     BINS,
     MOST,
     ROUNDS,
-    _heard,
-    _medians,
-    _octaves,
-    _one_hot,
-    _place,
+    Search,
+    heard,
+    look_closer,
+    octaves,
+    one_hot,
     search_share,
 )
+from cloister.algorithms.located import _medians
 from cloister.engines.check import check_algorithm
 from cloister.engines.run import adapt, replay
 from cloister.errors import PlanError
@@ -102,8 +103,9 @@ def test_a_task_is_in_one_bin_or_in_none(y, weight, center):
     """So the exact sensitivity of the sum is 1 (zero-out) and sqrt(2) (replace), whatever the data."""
     block = Block(np.zeros(1), np.ones((1, 4, 1)), np.array([y]), np.array([weight]), np.zeros(1, np.uint64))
     with np.errstate(all="ignore"):
-        for places in (_medians(block), _octaves(block, center)):
-            message = _one_hot(np.clip(places, 0, BINS - 1), block)
+        squares = ALGORITHM._squares(block, np.array([center]))
+        for places in (_medians(block)[:, None], octaves(squares)):
+            message = one_hot(np.clip(places, 0, BINS - 1), (block.weight > 0).any(axis=1))
             assert sorted(message.ravel().tolist()) in ([0.0] * BINS, [0.0] * (BINS - 1) + [1.0])
 
 
@@ -121,8 +123,8 @@ def test_replacing_a_task_moves_it_from_one_bin_to_another():
 def test_noise_alone_is_seldom_heard():
     """2 % of rounds; 5 % would happen by chance once in a million times."""
     rng = np.random.default_rng(0)
-    heard = sum(_heard(rng.normal(size=BINS), 1.0) is not None for _ in range(2000))
-    assert heard < 0.04 * 2000
+    found = sum(heard(rng.normal(size=BINS), 1.0) is not None for _ in range(2000))
+    assert found < 0.04 * 2000
 
 
 def test_medians_are_of_rows_that_count():
@@ -132,17 +134,17 @@ def test_medians_are_of_rows_that_count():
     assert _medians(block).item() == np.sort(np.repeat(y, weight.ravel().astype(int)))[4] == 0.1
 
 
-@pytest.mark.parametrize(("count", "heard"), [(2.2, False), (2.8, True)])
-def test_what_is_not_heard_is_asked_again_and_added_up(count, heard):
+@pytest.mark.parametrize(("count", "found"), [(2.2, False), (2.8, True)])
+def test_what_is_not_heard_is_asked_again_and_added_up(count, found):
     """Twice 2.2 deviations of noise are 3.1 of both, twice 2.8 are 4."""
-    board = dict(ALGORITHM.start())
+    search = Search()
     value = np.where(np.arange(BINS) == 5, count, 0.0)
     for _ in range(2):
-        assert int(board["located_found"]) == 0
-        board |= _place(value, 1.0, board)
-    assert bool(board["located_found"]) == heard
-    if heard:
-        assert float(board["located_center"]) == pytest.approx(-1 + 5.5 * 2 / BINS)
+        assert search.found == 0
+        search = look_closer(search, value, 1.0)
+    assert bool(search.found) == found
+    if found:
+        assert search.center == pytest.approx(-1 + 5.5 * 2 / BINS)
 
 
 def test_variances_are_in_the_codebooks_units():
@@ -177,8 +179,9 @@ def test_targets_that_are_no_data_harm_nobody_and_leave_a_model(wild):
 
 def test_a_task_without_rows_says_nothing():
     block = Block(np.zeros(2), np.ones((2, 0, 2)), np.ones((2, 0)), np.ones((2, 0)), np.zeros(2, np.uint64))
-    assert not _one_hot(_medians(block), block).any()
-    assert not _one_hot(_octaves(block, 0.0), block).any()
+    speaks = np.zeros(2, dtype=bool)
+    assert not one_hot(ALGORITHM._places(block), speaks).any()
+    assert not one_hot(octaves(ALGORITHM._squares(block, np.zeros(1))), speaks).any()
 
 
 def test_replay_and_newcomers_are_in_the_codebooks_units():
@@ -228,4 +231,4 @@ def test_windows_that_stand_out_alike_are_told_apart_by_no_noise():
     counts = np.zeros(32)
     counts[[3, 20]], counts[11:15] = 2.0, 1.0
     for noise in (1e-13, -1e-13):
-        assert _heard(counts + noise * np.arange(32), 1e-12) == _heard(counts, 0.0) == (3, 4)
+        assert heard(counts + noise * np.arange(32), 1e-12) == heard(counts, 0.0) == (3, 4)

@@ -9,7 +9,7 @@ import pytest
 
 from cloister import Plan
 from cloister.algorithms import Located, SharedPrior
-from cloister.algorithms.located import BINS, PLACES, ROUNDS
+from cloister.algorithms.bin_search import BINS, PLACES, ROUNDS
 from cloister.audit import audit
 from cloister.audit.noise_law import check_noise
 from cloister.channel import GRID, Absolute, Channel, Round

@@ -26,6 +26,7 @@ from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning
 from cloister.algorithms.independent import Independent
 from cloister.algorithms.local_noise import LocalNoise
 from cloister.algorithms.located import Located
+from cloister.algorithms.located_features import LocatedFeatures
 from cloister.algorithms.mean import MeanRegularized
 from cloister.algorithms.meta import FTMRL, MetaSGD
 from cloister.algorithms.nested import Nested
@@ -62,6 +63,7 @@ __all__ = [
     "LocalNoise",
     "LocalOnly",
     "Located",
+    "LocatedFeatures",
     "LowRank",
     "Mean",
     "MeanRegularized",

@@ -145,6 +145,9 @@ class SharedPrior(BayesianAlgorithm):
         found = by_prior(self.structure, self.learner, states, block, board, answer)
         return found.pop("answer"), states | found
 
+    def summarized(self, states: States) -> bool:
+        return self.learner.summarizes and self.structure.buys_scale
+
     def update(self, release: Release, board: BoardView) -> Public:
         posted, question = {name: board[name] for name in self.start()}, self._question(board)
         if question is None:

@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithm import Algorithm
 from cloister.algorithms.located import Located
+from cloister.algorithms.located_features import LocatedFeatures
 from cloister.arrays import Array, Floats, States
 from cloister.engines.journal import journal_folder
 from cloister.engines.run import run
@@ -355,8 +356,13 @@ class BasePrivate(Budgeted, BaseMultiTask):
         return self._priced(self._algorithm(codebook), n_tasks, caveats=codebook.caveats)
 
     def _located(self, algorithm: Algorithm, codebook: Codebook) -> Algorithm:
-        """Return an algorithm that looks for the targets first, if these are numbers."""
-        return algorithm if self._classify else Located(algorithm, intercept=1 / codebook.row_scale)
+        """Return an algorithm that looks for targets and features first, if targets are numbers."""
+        if self._classify:
+            return algorithm
+        columns, constant = codebook.bounded_columns, 1 / codebook.row_scale
+        if columns:
+            algorithm = LocatedFeatures(algorithm, columns, intercept=constant)
+        return Located(algorithm, intercept=constant)
 
 
 class BaseMultiTaskRegressor(RegressorMixin, BaseMultiTask):  # type: ignore[misc]

@@ -29,6 +29,8 @@ class BayesianLearner(ABC):
     #: Number of columns, and whether column 0 is an intercept.
     dim: int
     intercept: bool
+    #: Whether `prepare` sums up all that `offset` and the questions need of rows.
+    summarizes = False
 
     @property
     @abstractmethod
@@ -57,6 +59,11 @@ class BayesianLearner(ABC):
     @abstractmethod
     def prior_scales(self) -> tuple[float, float, float]:
         """Scales of the shared priors: isotropic, with a loose intercept, with a covariance."""
+
+    @property
+    @abstractmethod
+    def usual_variance(self) -> float:
+        """How much weights usually vary around the mean; infinite where each task finds out for itself."""
 
     @property
     @abstractmethod

@@ -48,6 +48,7 @@ from cloister.tables.kinds import (
     require,
 )
 from cloister.tables.reading import Kind
+from cloister.tables.transforms import Monotone
 
 __all__ = ["Categorical", "Classes", "Codebook", "Date", "Feature", "Numeric", "Target"]
 
@@ -248,6 +249,22 @@ class Codebook:
         return (*own, *(f"{own[i]}:{own[j]}" for i, j in self.products.T))
 
     @cached_property
+    def bounded_columns(self) -> tuple[int, ...]:
+        """Positions of the encoded columns, of which the intercept is 0, that are a number in public bounds.
+
+        Indicators, steps and splines are not among them, nor interactions.
+        """
+        starts = 1 + np.cumsum([0, *(len(block_names(part)) for part in self.features)])
+        return tuple(
+            int(start) for part, start in zip(self.features, starts, strict=False) if _is_bounded(part)
+        )
+
+    def column_affine(self, column: int) -> tuple[float, float]:
+        """Return middle and half-width of the bounds of one of `bounded_columns`, in the user's units."""
+        center, half = self._affine[:, column - 1]
+        return float(center), float(half)
+
+    @cached_property
     def products(self) -> NDArray[np.int64]:
         """Positions of the two columns, of features, whose product is each column of an interaction."""
         ends = np.cumsum([0, *(len(block_names(part)) for part in self.features)])
@@ -379,6 +396,13 @@ class Codebook:
     @property
     def _target_affine(self) -> tuple[float, float]:
         return self.target.affine()[0] if isinstance(self.target, Numeric) else (0.0, 1.0)
+
+
+def _is_bounded(part: Feature) -> bool:
+    """Say whether the first column of a feature is a number between its bounds."""
+    if isinstance(part, Numeric):
+        return isinstance(part.transform, Monotone)
+    return isinstance(part, Date) and part.parts[0] == "days"
 
 
 def _observed(name: str, values: Array, as_levels: bool) -> Feature:

@@ -176,13 +176,15 @@ def shared_candidates(
 
     For classes a tenth of the weight is that of a prior around the mean in own units, which stands for the
     isotropic one in public units. A tenth is left to the task's own prior, and up to half the more of the
-    mean is noise. Where neither a mean nor a covariance stands out of the noise, nor targets were located so
-    that zero is where they are, tasks keep to themselves.
+    mean is noise; what tasks differ by is seen from a noisy mean, so that its noise widens all of them. Where
+    neither a mean nor a covariance stands out of the noise, nor targets were located so that zero is where
+    they are, tasks keep to themselves.
     """
     located = "located_found" in board and int(board["located_found"]) > 0
     if not (mean.any() or factors or located):
         return []
-    plain, loose, full = learner.prior_scales
+    wider = 1 + float(board["variance"]) / learner.usual_variance
+    plain, loose, full = (wider * scale for scale in learner.prior_scales)
     around = [math.sqrt(plain) * np.eye(learner.size)]
     if learner.intercept:
         around.append(math.sqrt(loose) * every_class(loose_intercept(learner.dim, 30.0, True), learner.size))

@@ -109,6 +109,10 @@ class Classification(BayesianLearner):
         return self._stretch, 0.3 * self._stretch, self._stretch
 
     @property
+    def usual_variance(self) -> float:
+        return math.inf
+
+    @property
     def own_scales(self) -> tuple[float, float]:
         return 0.2, 1 / max(1, self.dim - int(self.intercept))
 

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["Regression"]
 
 
-LAMBDAS = np.geomspace(1e-4, 1e2, 19)
+LAMBDAS = np.geomspace(1e-6, 1e2, 19)
+#: Deviation of a task's features, in half-widths of their bounds, below which slopes are taken to be longer.
+NARROW = 0.3
 #: Grid of the noise variance's prior scale, for targets in [-1, 1].
 NOISE_RANGE = (2e-4, 0.5)
 NOISE_SCALES = np.geomspace(*NOISE_RANGE, 8)
@@ -62,12 +64,15 @@ class Regression(BayesianLearner):
     dim: int
     intercept: bool = True
 
+    summarizes = True
     #: How far a task's weights may lie from the public point before its message is clipped.
     clip = 0.5
     #: Ridge of the weights a task reports.
     ridge = 0.05
     #: Scales of the shared priors: isotropic, with a loose intercept, with a covariance.
     prior_scales = (0.05, 0.02, 0.05)
+    #: At the usual lambda, twice the noise variance, weights vary by so much around the mean.
+    usual_variance = 0.025
     #: A prior around the mean in own units gains nothing: targets have been located.
     own_scales = None
 
@@ -150,9 +155,11 @@ class Regression(BayesianLearner):
             return np.zeros((len(block), 2))
         stats, alone = summary_of(states), 1 - sum(candidate.weight for candidate in candidates)
         evidence, shared = self.weigh(states, block, candidates)["evidence"], _shared(candidates)
-        together = _log_prior(replace(shared[0], weight=1.0), said)  # alike for all of them
+        narrow = _narrowness(states)
+        together = _log_prior(replace(shared[0], weight=1.0), said, narrow)  # alike for all of them
         worths = [_worth(evidence.swapaxes(0, 1) + together)]
-        worths += [_worth(_evidence(stats, c) + _log_prior(c, said)) for c in candidates if c not in shared]
+        others = [candidate for candidate in candidates if candidate not in shared]
+        worths += [_worth(_evidence(stats, c) + _log_prior(c, said, narrow)) for c in others]
         own = _alone(OwnRidge.kept(states), said).worth + math.log(alone)
         _, chances = weighed(np.stack([log_sum(np.stack(worths, axis=1)), own], axis=1))
         return np.where(states["count"][:, None] > 0, chances, 0.0)
@@ -161,10 +168,10 @@ class Regression(BayesianLearner):
         """Average over candidates, lambdas and noise scales by the task's own marginal likelihood."""
         candidates = trusted(candidates, said)
         stats, alone = summary_of(states), 1 - sum(candidate.weight for candidate in candidates)
-        worths, fits = [], []
+        worths, fits, narrow = [], [], _narrowness(states)
         for candidate in candidates:
             fit = ridge_fit(stats, candidate.mean, candidate.factor, LAMBDAS, NOISE_SCALES)
-            worth, shares = _shares(fit.log_evidence + _log_prior(candidate, said), NOISE_SCALES)
+            worth, shares = _shares(fit.log_evidence + _log_prior(candidate, said, narrow), NOISE_SCALES)
             worths.append(worth)
             fits.append((fit, shares))
         if alone > 1e-9:
@@ -234,16 +241,30 @@ def _evidence(stats: Summary, candidate: Candidate) -> Floats:
     return ridge_evidence(stats, candidate.mean, candidate.factor, LAMBDAS, NOISE_SCALES)
 
 
-def _log_prior(candidate: Candidate, said: Said) -> Floats:
-    """Return the log weights of noise scales and lambdas under a candidate, (scales, 1, lambdas)."""
-    over_lambda = np.full((1, len(LAMBDAS)), -math.log(len(LAMBDAS)))
+def _narrowness(states: States) -> Floats:
+    """Return how many times narrower than usual the bounds' middle part is that a task's own features fill.
+
+    A task knows this at home, where it is free. Slopes on such features are as many times longer, and so is
+    how they differ between tasks; with all features taken together, as one of them may well be constant.
+    """
+    scale, front = states["own_scale"], states.get("own_front")
+    if front is None:
+        return np.ones(len(scale))
+    deviation = np.where(scale > 0, front[:, None] / np.where(scale > 0, scale, 1.0), 0.0)
+    typical = np.sqrt(np.square(np.minimum(deviation, 1.0)).sum(axis=1) / max(scale.shape[1], 1))
+    return np.asarray(np.clip(NARROW / np.maximum(typical, 1e-9), 1.0, 1e3))
+
+
+def _log_prior(candidate: Candidate, said: Said, narrow: Floats) -> Floats:
+    """Return the log weights of noise scales and lambdas under a candidate, (scales, tasks or 1, lambdas)."""
+    over_lambda = np.full((1, 1, len(LAMBDAS)), -math.log(len(LAMBDAS)))
     if candidate.shared:
-        over_lambda = normal_on_grid(np.log(LAMBDAS), np.log(2 * NOISE_SCALES)[:, None], 1.5)
+        usual = np.log(2 * NOISE_SCALES)[:, None, None] - 2 * np.log(narrow)[:, None]
+        over_lambda = normal_on_grid(np.log(LAMBDAS), usual, 1.5)
         if "scale" in said:  # what explains all tasks together
             over_lambda = over_lambda + said["scale"]
-            over_lambda -= np.log(np.exp(over_lambda).sum(axis=1, keepdims=True))
-    joint = over_lambda + (_level(said)[:, None] + math.log(candidate.weight))
-    return np.asarray(joint[:, None, :])
+            over_lambda -= np.log(np.exp(over_lambda).sum(axis=-1, keepdims=True))
+    return np.asarray(over_lambda + (_level(said)[:, None, None] + math.log(candidate.weight)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
