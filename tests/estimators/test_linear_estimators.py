@@ -92,7 +92,7 @@ def test_regressors_fit_predict_and_promise(table, face, guard):
     model = face("school", epsilon=2.0, guard=guard, bounds=BOUNDS, random_state=0).fit(X, y)
     assert model.score(X, y) > (0.6 if guard else 0.4)
     assert model.guarantee_.epsilon <= 2.0
-    assert isinstance(model.plan_.algorithm.algorithm, ChooseAtHome) == guard
+    assert isinstance(model.plan_.algorithm.algorithm.algorithm, ChooseAtHome) == guard
     plain = face("school", epsilon=2.0, bounds=Codebook.from_mapping(BOUNDS, ["age", "sex"])).plan(M)
     assert model.plan_.guarantee == plain.guarantee  # the guard costs nothing
     with pytest.raises(InputError, match="have no posterior, hence no standard deviation"):
@@ -134,12 +134,14 @@ def test_the_algorithm_has_the_parameters_of_its_face():
     assert mean._algorithm(classes) == MeanRegularized(Logistic(3), 0.1, 3.0, 10, 2, 4.0)
     parts = DecomposedRegressor(shared="sparse", lam_own=0.5, guard=False)
     two = Decomposed(GroupSparse(LeastSquares(3), lr=0.5), EntrySparse(0.5))
-    assert parts._algorithm(book).algorithm == two
+    assert parts._algorithm(book).algorithm.algorithm == two
     guarded = MeanRegularizedRegressor()
-    assert guarded._algorithm(book).algorithm.learner == guarded._learner(book)
+    assert guarded._algorithm(book).algorithm.algorithm.learner == guarded._learner(book)
     names = [str(i) for i in range(15)]
     many = Codebook.from_mapping(dict.fromkeys([*names, "target"], (0, 1)), names)
-    assert LowRankRegressor(guard=False)._algorithm(many).algorithm.clip == 2.0  # half of the root of 16
+    assert (
+        LowRankRegressor(guard=False)._algorithm(many).algorithm.algorithm.clip == 2.0
+    )  # half of the root of 16
 
 
 @pytest.mark.parametrize(
@@ -182,13 +184,14 @@ def test_tasks_choose_among_several_penalties(table, face):
     book = Codebook.from_mapping(BOUNDS, ["age", "sex"])
     lams = (0.05, 0.01, 0.5)
     plain = [face(lam=lam, guard=False)._algorithm(book) for lam in lams]
-    first, *others = [located.algorithm for located in plain]
+    first, *others = [located.algorithm.algorithm for located in plain]
     chooser = face("school", lam=lams, guard=False, epsilon=2.0, bounds=BOUNDS, random_state=0)
     learner = chooser._learner(book)
     choice = ChooseAtHome(first, learner, variants=tuple(others), alone=False)
-    assert chooser._algorithm(book).algorithm == choice
+    assert chooser._algorithm(book).algorithm.algorithm == choice
     guarded = face(lam=list(lams))
-    assert guarded._algorithm(book).algorithm == ChooseAtHome(first, learner, variants=tuple(others))
+    weighed = guarded._algorithm(book).algorithm.algorithm
+    assert weighed == ChooseAtHome(first, learner, variants=tuple(others))
     for one in ([0.05], np.array([0.05])):
         assert face(lam=one, guard=False)._algorithm(book) == plain[0]
     model = clone(chooser).fit(X, y)
@@ -218,7 +221,8 @@ def test_a_stranger_is_served_from_the_board(table):
     np.testing.assert_allclose(model.predict_proba(stranger), 0.5)
     model = MeanRegularizedRegressor("school", epsilon=4.0, bounds=BOUNDS, random_state=0).fit(X, y)
     board = model.billboard_
-    coef, intercept = model.codebook_.to_user_units(board["located_unit"] * board["mean"])
+    mean = model.plan_.algorithm.algorithm._way(board) @ board["mean"]
+    coef, intercept = model.codebook_.to_user_units(board["located_unit"] * mean)
     intercept = intercept + 25 * board["located_center"]
     by_hand = intercept + np.column_stack([stranger["age"], stranger["sex"] == "M"]) @ coef
     np.testing.assert_allclose(model.predict(stranger), by_hand)

@@ -68,7 +68,8 @@ def test_a_task_without_rows_gets_the_start_itself(fitted):
     stranger = model.predict(X[:5].assign(school="zz"))
     assert np.abs(stranger - y[:5]).max() < 15  # of a range of 50
     board = model.billboard_
-    coef, intercept = model.codebook_.to_user_units(board["located_unit"] * board["average"])
+    average = model.plan_.algorithm.algorithm._way(board) @ board["average"]
+    coef, intercept = model.codebook_.to_user_units(board["located_unit"] * average)
     intercept = intercept + 25 * board["located_center"]
     by_hand = intercept + np.column_stack([X["age"][:5], X["sex"][:5] == "M"]) @ coef
     np.testing.assert_allclose(stranger, by_hand)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cloister import Plan
-from cloister.algorithms import Located, MeanRegularized, SharedPrior
+from cloister.algorithms import Located, LocatedFeatures, MeanRegularized, SharedPrior
 from cloister.learners import LeastSquares, Regression
 from cloister.tables.codebook import Codebook, Numeric
 from cloister.tables.location import location_found
@@ -47,3 +47,13 @@ def test_that_nothing_was_heard_is_said():
 def test_where_nothing_was_asked_nothing_is_said():
     plan = Plan(MeanRegularized(LeastSquares(2), rounds=2), n_tasks=200)
     assert location_found(plan, {}, Codebook(FEATURES, Numeric("y", 0, 50))) is None
+
+
+def test_features_that_were_found_are_named_in_the_users_units():
+    plan = Plan(Located(LocatedFeatures(SharedPrior(Regression(2)), (1,))), n_tasks=200)
+    found = {"features_center": [-0.8], "features_unit": [0.05], "features_found": [2]}
+    board = posted(0.0, 1.0, 0) | {name: np.array(value) for name, value in found.items()}
+    text = location_found(plan, board, Codebook(FEATURES, Numeric("y", 0, 50)))
+    assert "found in a part of their bounds: age around 10.0, most within 2.5." in text
+    board["features_found"] = np.array([1])  # the place, and not how far it spreads
+    assert "Features" not in location_found(plan, board, Codebook(FEATURES, Numeric("y", 0, 50)))

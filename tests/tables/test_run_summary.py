@@ -10,7 +10,7 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 from cloister import Plan, Tasks, datasets, load, run
-from cloister.algorithms import Located, SharedPrior
+from cloister.algorithms import Located, LocatedFeatures, SharedPrior
 from cloister.errors import InputError
 from cloister.estimators import (
     LowRankRegressor,
@@ -55,7 +55,9 @@ def independent(model: SharedPriorRegressor) -> tuple[np.ndarray, np.ndarray]:
     """Compute estimates and standard errors anew: plain loops, dense matrices, user's units by lstsq."""
     located = model.plan_.algorithm
     assert isinstance(located, Located)
-    shared, board = located.algorithm, located._inner(model.billboard_)
+    searched, board = located.algorithm, located._inner(model.billboard_)
+    assert isinstance(searched, LocatedFeatures)
+    shared, board = searched.algorithm, searched._inner(board)
     assert isinstance(shared, SharedPrior)
     d, clip = 3, 0.5
     points, heard, noise, moments = [], [], [], []
@@ -101,6 +103,9 @@ def independent(model: SharedPriorRegressor) -> tuple[np.ndarray, np.ndarray]:
     unit, place = float(model.billboard_["located_unit"]), float(model.billboard_["located_center"])
     corners = np.array([[0, 0], [10, 0], [0, 10]], dtype=float)
     rows = model.codebook_.encode(dict(zip(("age", "dose"), corners.T, strict=True)))
+    found = board["features_found"] == 2
+    rows[:, 1:] -= np.where(found, board["features_center"], 0.0) / np.sqrt(3)
+    rows[:, 1:] /= np.where(found, board["features_unit"], 1.0)
     turn = np.linalg.solve(np.column_stack([np.ones(3), corners]), 70 * unit * rows)
     value = turn @ center + [30 + 70 * place, 0, 0]
     return value, np.sqrt(np.diag(turn @ covariance @ turn.T))
@@ -156,7 +161,7 @@ def test_it_is_public_and_within_80_columns(model, tmp_path):
 
 
 def test_what_is_not_heard_is_said():
-    summary = fitted(2, epsilon=0.02).summary()
+    summary = fitted(3, epsilon=0.02).summary()
     assert "not heard above the noise" in str(summary)
     blank = replace(summary, coefficients=(Coefficient("age"),))
     assert "age  not heard" in str(blank)
