@@ -152,7 +152,9 @@ def test_the_operators_edition(canary: Path) -> None:
     plan = Plan.load(canary / "run" / "plan.toml")
     assert text.count(plan.fingerprint) == 1
     printed = f"over 41 tasks, {len(plan.rounds)} noisy sums | plan {plan.fingerprint[:16]} |"
-    assert re.search(r'@bottom-left { content: "Located\(SharedPrior\) ' + re.escape(printed), page)
+    assert re.search(
+        r'@bottom-left { content: "Located\(LocatedFeatures\(SharedPrior\)\) ' + re.escape(printed), page
+    )
     assert f"cloister {cloister.__version__}" in text
     assert stat.S_IMODE((canary / "page.html").stat().st_mode) == 0o600
     for name in ("intercept", "age", "sex[M]"):
