@@ -26,10 +26,11 @@ myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
 #: Docstrings are NumPy's, with a section of our own; names in single backticks are names.
 default_role = "py:obj"
 napoleon_google_docstring = False
+napoleon_use_param = False
 napoleon_custom_sections = [("Privacy", "notes_style"), ("Objective", "notes_style")]
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True}
 autodoc_inherit_docstrings = True
 #: Words such as "rows" in the type of a parameter are names of several attributes as well.
 suppress_warnings = ["ref.python"]
@@ -59,7 +60,7 @@ def write_mathml(translator: Any, node: Any) -> None:
     """Write a formula as MathML, which browsers draw by themselves: nothing is fetched."""
     display = "math_block" in type(node).__name__
     mathml = tex2mathml(node.astext(), as_block=display)
-    translator.body.append(f"<div>{mathml}</div>" if display else mathml)
+    translator.body.append(f'<div style="padding: 0.5em 0; overflow-x: auto">{mathml}</div>' if display else mathml)
     raise nodes.SkipNode
 
 
