@@ -60,7 +60,9 @@ def write_mathml(translator: Any, node: Any) -> None:
     """Write a formula as MathML, which browsers draw by themselves: nothing is fetched."""
     display = "math_block" in type(node).__name__
     mathml = tex2mathml(node.astext(), as_block=display)
-    translator.body.append(f'<div style="padding: 0.5em 0; overflow-x: auto">{mathml}</div>' if display else mathml)
+    if display:
+        mathml = f'<div style="padding: 0.5em 0; overflow-x: auto">{mathml}</div>'
+    translator.body.append(mathml)
     raise nodes.SkipNode
 
 
