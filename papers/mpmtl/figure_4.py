@@ -112,5 +112,5 @@ def finding(data: Data) -> Finding:
         f"({data['alone'][0]:.4f}) come from shrinking all models alike, not from what tasks share: see "
         "Proposition 1."
     )
-    small = 0 <= at["with"] <= 0.8
+    small = 0 < at["with"] <= 0.8
     return Finding(Verdict.YES if helps and small else Verdict.PARTLY, sentence)
