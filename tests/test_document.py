@@ -110,7 +110,10 @@ def parts() -> set[type]:
     kinds |= {cl.tune.Ballot}  # a vote's, beside the runs that it chooses among
     for package, working in WORKING_VALUES.items():
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
-            if module.name.rpartition(".")[2] != "kernels":  # needs a graphics card's compiler
+            if module.name.rpartition(".")[2] not in (
+                "kernels",
+                "products",
+            ):  # need a graphics card's compiler
                 kinds |= {kind for name, kind in concrete(module.name).items() if name not in working}
     return {kind for kind in kinds if kind.__name__ != "Meta"}  # a base
 

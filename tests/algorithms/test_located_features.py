@@ -94,7 +94,7 @@ def test_replacing_a_task_moves_it_from_one_bin_to_another_in_every_column():
 @pytest.mark.parametrize("relation", ["replace", "zero_out"])
 def test_the_search_is_acquitted(relation):
     """A false alarm has probability 1e-4."""
-    plan = Plan(ALGORITHM, n_tasks=200, relation=relation).calibrate(1.0)
+    plan = Plan(ALGORITHM, n_tasks=40, relation=relation).calibrate(1.0)
     found = audit(plan, draws=1000, confidence=0.9999, random_state=0)
     assert found.verdict == "No contradiction found."
     assert found.isolation.holds
