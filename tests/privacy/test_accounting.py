@@ -268,7 +268,7 @@ def test_the_upper_half_alone_does_not() -> None:
     rate=st.floats(0.02, 0.95),
     log_delta=st.floats(-7, -2),
 )
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 def test_proven_replace_is_never_below_the_numerical_worst_case(z, rounds, rate, log_delta) -> None:
     delta = 10**log_delta
     sampling = Poisson(rate, hidden=True)
@@ -284,7 +284,7 @@ def test_proven_replace_is_never_below_the_numerical_worst_case(z, rounds, rate,
 @given(
     mu=st.floats(0.02, 2), rounds=st.integers(1, 100), rate=st.floats(0.01, 0.95), log_delta=st.floats(-7, -2)
 )
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 def test_order_of_prices(mu: float, rounds: int, rate: float, log_delta: float) -> None:
     """Hidden <= visible <= everyone; PLD <= RDP; zero-out <= replace; more is more expensive."""
     delta, slack = 10**log_delta, 1 + 3e-4

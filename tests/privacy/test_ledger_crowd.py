@@ -33,7 +33,7 @@ def crowd(*arguments: object) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(("fit", "tries"), [pytest.param(1, 1, marks=pytest.mark.slow), (40, 2)])
+@pytest.mark.parametrize(("fit", "tries"), [pytest.param(1, 1, marks=pytest.mark.slow), (40, 1)])
 def test_64_processes_never_exceed_the_budget(where, fit, tries):
     """Two runs racing for the last of a budget never both get it, and what fits is not refused."""
     mu = MU / math.sqrt(fit)
