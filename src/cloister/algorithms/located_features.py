@@ -143,12 +143,10 @@ class LocatedFeatures(SearchFirst):
         return self._to_codebook(self.algorithm.newcomer(self._inner(board)), board)
 
     def finish(self, states: States, block: Block, board: BoardView) -> States:
-        relative = self._relative(block, board)
+        relative, lengths = self._shortened(block, board)
         inside = self._inside(states, relative, board)
         models = self._to_codebook(self.algorithm.finish(inside, relative, self._inner(board)), board)
-        if "noise" not in models:
-            return models
-        return models | {"noise": models["noise"] * self._lengths(block, board) ** 2}
+        return models | {"noise": models["noise"] * lengths**2} if "noise" in models else models
 
     def _found(self, board: BoardView) -> tuple[Floats, Floats]:
         """Return centers and units of all columns that are looked for: of those found, what was found."""
@@ -180,7 +178,10 @@ class LocatedFeatures(SearchFirst):
             return self._average(block, np.square(self._columns(block) - centers))
 
     def _columns(self, block: Block) -> Floats:
-        return np.asarray(block.X[:, :, self.columns] / self._constant)
+        first, last = self.columns[0], self.columns[-1]
+        side_by_side = self.columns == tuple(range(first, last + 1))  # a slice is not copied
+        X = block.X[:, :, first : last + 1] if side_by_side else block.X[:, :, self.columns]
+        return np.asarray(X / self._constant)
 
     def _average(self, block: Block, values: Floats) -> Floats:
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):  # no rows, no number
@@ -189,26 +190,24 @@ class LocatedFeatures(SearchFirst):
             return np.asarray(sums / block.weight.sum(axis=1)[:, None])
 
     def _relative(self, block: Block, board: BoardView) -> Block:
-        X = self._rows(block, board)
-        if X is block.X:
-            return block
-        length = _lengths(X)
-        return replace(block, X=X / length[:, None, None], y=block.y / length[:, None])
+        return self._shortened(block, board)[0]
 
-    def _lengths(self, block: Block, board: BoardView) -> Floats:
-        return _lengths(self._rows(block, board))
+    def _shortened(self, block: Block, board: BoardView) -> tuple[Block, Floats]:
+        """Return rows on the new columns, each task's over the length of its longest, and these lengths.
 
-    def _rows(self, block: Block, board: BoardView) -> Floats:
-        """Return rows on the new columns, padding left at zero; the very same where nothing was found."""
-        center, unit = self._found(board)
-        changed = [i for i in range(len(unit)) if (center[i], unit[i]) != (0, 1)]
-        if not changed:
-            return block.X
-        X, columns = np.array(block.X), [self.columns[i] for i in changed]
+        Rows are the very same where nothing was found; padding is left at zero.
+        """
+        center, unit = np.zeros(self._width), np.ones(self._width)
+        center[list(self.columns)], unit[list(self.columns)] = self._found(board)
+        if not center.any() and np.all(unit == 1):
+            return block, np.ones(len(block))
         with np.errstate(invalid="ignore", over="ignore"):
-            moved = (X[:, :, columns] - self._constant * center[changed]) / unit[changed]
-        X[:, :, columns] = np.where((block.weight > 0)[:, :, None], moved, 0.0)
-        return X
+            X = block.X - self._constant * center
+            X /= unit
+        X[block.weight <= 0] = 0.0
+        length = _lengths(X)
+        X /= length[:, None, None]
+        return replace(block, X=X, y=block.y / length[:, None]), length
 
 
 def _lengths(X: Floats) -> Floats:

@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
@@ -111,7 +112,7 @@ class SearchFirst(Wrapper):
         return self._channel if board.rounds < self._rounds else self.algorithm.channel(self._inner(board))
 
     def update(self, release: Release, board: BoardView) -> Public:
-        posted = {name: board[name] for name in self.start()}
+        posted = {name: board[name] for name in self._names}
         if board.rounds >= self._rounds:
             return posted | dict(self.algorithm.update(release, self._inner(board)))
         numbers, root = self._numbers, math.sqrt(self._numbers)
@@ -124,6 +125,11 @@ class SearchFirst(Wrapper):
         return posted | self._posted(
             [measure_spread(one, v, noise, self._reach, numbers) for one, v in searches]
         )
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        """What is posted, by name."""
+        return tuple(self.start())
 
     def _posted(self, searches: list[Search]) -> Public:
         """Return public arrays of what was found, each of the numbers' shape and its own."""
