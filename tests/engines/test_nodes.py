@@ -37,9 +37,10 @@ from cloister.channel import GRID, Channel
 from cloister.doubts import SHARED_DEVICE
 from cloister.engines import Asked
 from cloister.engines.asked import AskedWorkers
+from cloister.engines.local import LocalWorkers
 from cloister.engines.node import REFUSAL, Home, InProcess, Node, Reply, Request, Say, Settings
 from cloister.engines.node.wire import SHORT, SignedRecord
-from cloister.errors import InputError, PlanError, SignatureError
+from cloister.errors import BillboardError, InputError, PlanError, SignatureError
 from cloister.groups import Groups
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Toeplitz
@@ -384,6 +385,36 @@ def test_a_board_that_is_gone_is_not_begun_anew(nodes, questions):
         (node.home.folder / "runs" / RUN / name).unlink()
     assert node.answer(requests[0].to_bytes()) == REFUSAL
     assert "its board is gone" in log_of(node)
+    shutil.rmtree(node.home.folder / "runs")
+    assert node.answer(requests[0].to_bytes()) == REFUSAL  # the ledger remembers
+
+
+def test_a_curator_that_goes_on_from_an_old_copy_is_stopped(nodes, tmp_path):
+    """Else nodes that were away would say the same again, for one charge, under other noise."""
+    link = InProcess(nodes)
+    journal, old = tmp_path / "journal", tmp_path / "old"
+
+    def copy(posted):
+        if posted.done == 1:
+            shutil.copytree(journal, old)
+
+    asked(link, journal=journal, progress=copy)
+    with pytest.raises(BillboardError, match="this is an old copy"):
+        asked(link, journal=old)
+
+
+def test_without_a_coin_a_node_does_the_same_work_to_catch_up(tmp_path, monkeypatch):
+    """Who watches how long it takes learns no hidden coin."""
+    plan = Plan(PLAN.algorithm, sampling=Poisson(0.5, hidden=True), n_tasks=M, delta=1e-2).calibrate(1.5)
+    nodes, heard, listen = make_nodes(tmp_path, plan), [], LocalWorkers.listen
+
+    def counted(self, board, coins):
+        heard.append(board.rounds)
+        listen(self, board, coins)
+
+    monkeypatch.setattr(LocalWorkers, "listen", counted)
+    asked(Recorded(nodes, away={(1, name) for name in nodes}), plan)
+    assert heard == [1] * M
 
 
 def test_records_must_follow_the_plan(nodes, questions):
@@ -684,6 +715,10 @@ def test_a_node_is_made_once_and_says_what_is_missing(tmp_path):
     assert home.settings == settings
     assert home.settings.task == "Elm"
     with pytest.raises(InputError, match="is a node already"):
+        Home.create(tmp_path / "elm", settings, **BUDGET)
+    home.ledger.charge("plan", PLAN.cost)
+    (home.folder / "node.toml").unlink()
+    with pytest.raises(InputError, match="holds what a node has spent"):
         Home.create(tmp_path / "elm", settings, **BUDGET)
     with pytest.raises(InputError, match=r"has no node\.toml\. Type cloister node init"):
         _ = Home(tmp_path).settings

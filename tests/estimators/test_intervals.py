@@ -96,3 +96,16 @@ def test_what_has_no_interval_says_so(tmp_path):
     classifier.fit(X[few], y[few] > 30, tasks=task[few])
     with pytest.raises(InputError, match="predicts classes"):
         classifier.task_model(7).predict_interval({"x0": [1.0], "x1": [1.0]})
+
+
+def test_newcomers_intervals_say_something():
+    """A task without rows knows nothing of how wide its features are: that must not widen what it is told."""
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(300), 10)
+    x = rng.normal(50, 2, len(task))  # of bounds 0 to 100
+    y = np.clip(40 + 2 * (x - 50) + rng.normal(0, 2, 300)[task] + rng.normal(0, 2, len(task)), 0, 100)
+    bounds = {"x": (0, 100), "target": (0, 100)}
+    model = SharedPriorRegressor(epsilon=2.0, bounds=bounds, random_state=0).fit({"x": x}, y, tasks=task)
+    low, high = model.predict_interval({"x": x}, tasks=np.full(len(task), 999))
+    assert np.mean((low <= y) & (y <= high)) > 0.8
+    assert np.mean(high - low) < 40

@@ -81,7 +81,7 @@ def approve(
         bool, typer.Option("--trial", help="Accept noise from a seed too: nothing is promised then.")
     ] = False,
     zeros: Annotated[
-        bool, typer.Option("--zeros", help="Send zeros: for rows that do not fit, so that nobody notices.")
+        bool, typer.Option("--zeros", help="Send zeros: for rows that do not fit. No other task notices.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask: the statement was read elsewhere.")] = False,
 ) -> None:
@@ -246,7 +246,7 @@ def compare(
     r"""Say whether two nodes were shown the same board, or two different ones.
 
     Two heads of one run and one length that differ, both signed by the operator, prove that the board was
-    forked. Exit code 1 then.
+    forked. Exit code 3 then; 1 if they cannot be compared.
 
     \b
     For example:
@@ -264,7 +264,7 @@ def compare(
     else:
         say(f"Both nodes have the same board of run {heads[0].run!r}, of {heads[0].length} records.")
     if forked:
-        raise typer.Exit(1)
+        raise typer.Exit(3)
 
 
 attach(node_family, init, approve, link, run, status, compare)
@@ -311,7 +311,7 @@ def _rows(settings: Settings, path: Path | None) -> Tasks:
         return rows_of_file(settings.task, Path(data), book)
     except PrivateDataError as error:
         raise InputError(
-            f"{error} Mend them; or take part with zeros meanwhile, which nobody notices: --zeros."
+            f"{error} Mend them; or take part with zeros meanwhile, which no other task notices: --zeros."
         ) from None
 
 

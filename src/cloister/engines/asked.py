@@ -15,13 +15,13 @@ import numpy as np
 
 from cloister.arrays import Integers, States, Words
 from cloister.board.billboard import Billboard, synced_every
-from cloister.board.signatures import Operator, SignedRoster
+from cloister.board.signatures import Operator, SignedHead, SignedRoster
 from cloister.channel import Channel
 from cloister.doubts import Doubt
 from cloister.engines.cluster.engine import check_whole
 from cloister.engines.node.wire import Ask, Reply, Request, Say, SignedRecord
 from cloister.engines.workers import AnyTasks, Coins, GridRows, SavedState, Workers
-from cloister.errors import InputError, PlanError
+from cloister.errors import BillboardError, InputError, PlanError, SignatureError
 from cloister.plan import Plan
 from cloister.privacy.candidates import Sampler, on_processor
 from cloister.privacy.randomness import SeededRandomness
@@ -206,7 +206,9 @@ class AskedWorkers:
                 reply = self._read(name, data, waiting, board, late=time.monotonic() > until)
                 if reply is None:
                     continue
-                if reply.say is Say.BEHIND and self.held.get(name) != reply.records:
+                if reply.say is Say.AHEAD:
+                    self._refuse_old_copy(name, reply, board)
+                elif reply.say is Say.BEHIND and self.held.get(name) != reply.records:
                     self.held[name] = min(reply.records, len(board.records))
                     behind.add(name)
                 elif reply.say is not Say.REFUSED:
@@ -239,6 +241,25 @@ class AskedWorkers:
             self.log(f"{told}node {name!r} sent a reply to another question.")
             return None
         return reply
+
+    def _refuse_old_copy(self, name: str, reply: Reply, board: Billboard) -> None:
+        """Stop if this board is an old copy: a node shows a longer one that this very operator has signed.
+
+        To go on would release messages a second time, with other noise, and fork the board.
+        """
+        try:
+            head, signature = bytes.fromhex(reply.head), bytes.fromhex(reply.signature)
+            signed = SignedHead(self.roster.run, self.roster.fingerprint, reply.records, head, signature)
+            signed.verify(self.operator.public)
+        except (ValueError, SignatureError):
+            self.log(f"Round {board.rounds}: node {name!r} says it is ahead, and cannot prove it.")
+            return
+        if reply.records > len(board.records):
+            raise BillboardError(
+                f"Node {name!r} holds {reply.records} records of this board, signed by this operator, and "
+                f"here are {len(board.records)}: this is an old copy. Go on from the newest one; a run that "
+                "has lost it has ended, and another needs a name and a charge of its own."
+            )
 
     def _row(self, name: str, reply: Reply, board: Billboard, channel: Channel) -> Integers | None:
         """Return the message of a reply if it is one that the channel allows, made for this board."""

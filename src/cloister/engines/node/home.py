@@ -21,7 +21,7 @@ import time
 import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -82,7 +82,7 @@ class Settings:
     task: Name
     operator: str
     group: str | None = None
-    data: str | None = None
+    data: str | None = field(default=None, repr=False)  # a database's address may hold a password
     query: str | None = None
     codebook: str | None = None
     seed: int | None = None
@@ -150,6 +150,11 @@ class Home:
         if (home.folder / "node.toml").exists():
             raise InputError(f"{home.folder} is a node already, and is left as it is. Choose another folder.")
         remove_drafts(home.folder)
+        if any((home.folder / name).exists() for name in ("plans", "runs")) or home.has_spent:
+            raise InputError(
+                f"{home.folder} holds what a node has spent or answered, and its node.toml is gone. Restore "
+                "that file from a copy; a new node needs another folder."
+            )
         (home.folder / "ledger").unlink(missing_ok=True)  # of a node that was never made: nothing is in it
         write_private(home.folder / "key", secrets.token_bytes(KEY_BYTES))
         Ledger.create(home.folder / "ledger", str(settings.task), epsilon=epsilon, delta=delta)
@@ -177,6 +182,11 @@ class Home:
         return SystemRandomness((self.folder / "key").read_bytes())
 
     @property
+    def has_spent(self) -> bool:
+        """Whether anything was ever charged here."""
+        return (self.folder / "ledger").exists() and bool(self.ledger.history)
+
+    @property
     def ledger(self) -> Ledger:
         found: Ledger = Ledger.open(self.folder / "ledger")
         return found
@@ -193,7 +203,7 @@ class Home:
             What the owner has read and agreed to.
         rows : Tasks, optional
             This task's rows, and no other's. None, for rows that cannot be used, sends zeros in every round:
-            nobody else notices.
+            no other task notices, and the curator sees zeros.
         codebook : str
             SHA-256 of the codebook that made them; empty without one.
         trial : bool

@@ -86,8 +86,8 @@ class Node:
 
     def finish(self, run: str) -> None:
         """Make the model of a run whose board is whole here, if that was interrupted; else do nothing."""
-        board = self.board(run)
-        if board.complete and not (self._folder(run) / "model.npz").exists():
+        board = self._kept(self._known_roster(run), run).board
+        if board is not None and board.complete and not (self._folder(run) / "model.npz").exists():
             self.answer(Request(Ask.FINISH, run, board.rounds, len(board.records)).to_bytes())
 
     def _answer(self, request: Request) -> Reply:
@@ -110,7 +110,8 @@ class Node:
         if board is None or board.rounds < request.round:
             return _reply(Say.BEHIND, request, kept)
         if board.rounds > request.round:
-            raise BillboardError(f"Round {request.round} is over: {board.rounds} releases are posted.")
+            self.home.log(f"Round {request.round} is over: {board.rounds} releases are posted.")
+            return _ahead(request, kept)
         if request.ask is Ask.FINISH:
             self._finish(folder, kept, lambda: self._work(folder, plan, approval, request))
             return _reply(Say.DONE, request, kept)
@@ -182,7 +183,8 @@ class Node:
         self, folder: Path, signed: SignedRoster, request: Request, approval: Approval, plan: Plan
     ) -> None:
         """Refuse a board that promises less than its plan; then tie the run to its roster and these rows."""
-        if (folder / "charged").exists():  # one board is paid for, and nothing here says which
+        if any(charge.run == _key(signed) for charge in self.home.ledger.history):
+            # One board is paid for, and nothing here says which. A charge follows the board's first record.
             raise BillboardError("This run was answered, and its board is gone. Restore runs/ from a copy.")
         first = request.records[0]
         operator = public_key(self.home.settings.operator)
@@ -201,7 +203,7 @@ class Node:
     def _charge(self, folder: Path, signed: SignedRoster, plan: Plan, board: Billboard) -> None:
         """Charge the node's own ledger for the whole run, once, before its first message."""
         if not (folder / "charged").exists():
-            charge(self.home.ledger, bill_of(plan, board), f"{signed.run} {signed.fingerprint}")
+            charge(self.home.ledger, bill_of(plan, board), _key(signed))
             write_private(folder / "charged", signed.fingerprint.encode())
 
     def _work(self, folder: Path, plan: Plan, approval: Approval, request: Request) -> Work:
@@ -254,6 +256,19 @@ class Node:
         (folder / "states").unlink(missing_ok=True)
 
 
+def _key(signed: SignedRoster) -> str:
+    """Return the name of a run in the node's ledger."""
+    return f"{signed.run} {signed.fingerprint}"
+
+
 def _reply(say: Say, request: Request, kept: KeptBoard) -> Reply:
     head = "" if kept.board is None else kept.board.head.hex()
     return Reply(say, request.run, request.round, head, len(kept))
+
+
+def _ahead(request: Request, kept: KeptBoard) -> Reply:
+    """Return the proof, in the operator's own hand, that the board is further than the question."""
+    head = kept.signed_head()
+    return Reply(
+        Say.AHEAD, request.run, request.round, head.head.hex(), head.length, signature=head.signature.hex()
+    )

@@ -40,6 +40,7 @@ class Say(StrEnum):
     MESSAGE = "message"  # one bounded row of whole numbers
     DONE = "done"  # it was heard, and there is nothing to say
     BEHIND = "behind"  # records are missing before those that were sent
+    AHEAD = "ahead"  # the board is further here, as the operator's signature proves
     REFUSED = "refused"
 
 
@@ -137,6 +138,8 @@ class Reply:
         How many records the node holds.
     row : int64 array, optional
         The message, on the channel's grid. Private.
+    signature : str
+        The operator's, under the head and the number of records, where the node is ahead of the question.
     """
 
     say: Say
@@ -145,6 +148,7 @@ class Reply:
     head: str
     records: int
     row: Integers | None = None
+    signature: str = ""
 
     def __repr__(self) -> str:
         return f"Reply({self.say}, private)"
@@ -157,6 +161,7 @@ class Reply:
             "round": self.round,
             "head": self.head,
             "records": self.records,
+            "signature": self.signature,
         }
         if self.row is None:
             return _padded(head)
@@ -174,7 +179,7 @@ class Reply:
             elif len(data) != SHORT:
                 raise ValueError(len(data))
             numbers = _count(head["round"]), str(head["head"]), _count(head["records"])
-            return cls(say, str(head["run"]), *numbers, row)
+            return cls(say, str(head["run"]), *numbers, row, str(head["signature"]))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise InputError("These bytes are no reply of a node.") from None
 

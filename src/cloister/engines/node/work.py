@@ -106,6 +106,10 @@ class Work:
         for t in range(done, board.rounds):
             if self.takes_part(t):
                 workers.listen(board.before(t), _HERE)
+            elif self.plan.sampling.hidden:  # the same work without a coin: the time it takes would tell
+                before = workers.save_state()
+                workers.listen(board.before(t), _HERE)
+                workers.restore_state(before)
 
 
 def _without_message(states: States) -> States:
