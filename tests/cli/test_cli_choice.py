@@ -157,8 +157,8 @@ def test_the_plan_of_a_chosen_run_is_not_its_price(vote: Path) -> None:
             "--set depth=3: there is no setting ",
         ),
         (
-            ["--method", "meta", "--method", "low-rank", "--set", "meta.guard=true"],
-            "--set meta.guard=true: there is ",
+            ["--method", "meta", "--method", "low-rank", "--set", "meta.warmup=3"],
+            "--set meta.warmup=3: there is ",
         ),
         (
             ["--method", "meta", "--method", "low-rank", "--start-from", "run"],
@@ -178,7 +178,7 @@ def test_settings_of_one_method_among_several(work: Path) -> None:
     options = ["--method", "meta", "--method", "low-rank", "--set", "rounds=3", "--set", "low-rank.lam=2"]
     ok(*fit(*options))
     first, second = Plan.load("run/choice/0/plan.toml"), Plan.load("run/choice/1/plan.toml")
-    assert (first.algorithm.inner.inner.lam, second.algorithm.inner.inner.inner.lam) == (0.02, 2)
+    assert (first.algorithm.inner.inner.inner.lam, second.algorithm.inner.inner.inner.lam) == (0.02, 2)
     assert len(first.rounds) == len(second.rounds) == 3 + 3 + 3  # after a search
 
 

@@ -9,7 +9,7 @@ from sklearn.base import clone
 
 from cloister import Tasks, replay
 from cloister.errors import InputError
-from cloister.estimators import MetaClassifier, MetaRegressor
+from cloister.estimators import MetaClassifier, MetaRegressor, SingleTaskRegressor
 from cloister.tables.model import TaskModel
 
 M, N = 200, 6
@@ -125,3 +125,17 @@ def test_numbers_that_make_no_plan_are_refused_in_a_sentence(fields):
     X, y = draw(20, 1)
     with pytest.raises(InputError, match=f"{next(iter(fields))} must be"):
         MetaRegressor("school", bounds=BOUNDS, **fields).fit(X, y)
+
+
+def test_noise_in_the_start_does_not_ruin_guarded_tasks():
+    X, y = draw(20, 3)
+    held, wide = np.arange(len(y)) % 3 == 0, BOUNDS | {"target": (0, 5000)}
+
+    def error(guard):
+        model = MetaRegressor("school", epsilon=0.05, bounds=wide, random_state=0, guard=guard, rounds=5)
+        return np.square(model.fit(X[~held], y[~held]).predict(X[held]) - y[held]).mean()
+
+    alone = SingleTaskRegressor("school", bounds=wide).fit(X[~held], y[~held]).predict(X[held])
+    least = np.square(alone - y[held]).mean()
+    assert error(True) < 1.2 * least
+    assert error(False) > 10 * least

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithm import Algorithm
+from cloister.algorithms.choose_at_home import ChooseAtHome
 from cloister.algorithms.clustered import ClusteredMetaSGD
 from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning
 from cloister.algorithms.meta import MetaSGD
@@ -43,6 +44,7 @@ class _Meta(BaseLinear):
     models: int = 1
     lam: float | Sequence[float] = 0.02
     tail: float = 0.5
+    guard: bool = True
 
     def _algorithm(self, codebook: Codebook) -> Algorithm:
         self._check_numbers()
@@ -51,6 +53,8 @@ class _Meta(BaseLinear):
         if others:
             variants = tuple(FineTuning(SOLVER, Quadratic(lam)) for lam in (first, *others))
             shared = replace(shared, finetune=CrossValidatedTuning(variants, checks=1))
+        if self.guard:
+            return self._located(ChooseAtHome(shared, self._learner(codebook)), codebook)
         return self._located(shared, codebook)
 
     def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> MetaSGD | ClusteredMetaSGD:
@@ -125,6 +129,10 @@ class MetaRegressor(BaseMultiTaskRegressor, _Meta):
         As for `LowRankRegressor`.
     tail : float
         Share of the rounds whose meta-models are averaged.
+    guard : bool
+        Let every task, new ones with rows of their own included, weigh its model at home, by its own
+        cross-validation, against its single-task model (see `ChooseAtHome`). The guarantee is the same. False
+        is the algorithm of the paper.
 
     Attributes
     ----------
@@ -139,11 +147,13 @@ class MetaRegressor(BaseMultiTaskRegressor, _Meta):
 
     Notes
     -----
-    The defaults were chosen at epsilon 1 on six real tables, and measured there: tasks that came later did
-    better than alone on four, and within 1.5 % of `SharedPriorRegressor` on three. On the others that was
-    better. What this is for are tasks in groups, and networks; see the page on meta-learning. Tasks rely on
-    their meta-model whatever their own rows say: where the search hears nothing, noise in it is in units of
-    the bounds, and `SharedPriorRegressor` is safer.
+    The defaults were chosen at epsilon 1 on six real tables, and measured there without the guard: tasks that
+    came later did better than alone on four, and within 1.5 % of `SharedPriorRegressor` on three. On the
+    others that was better. What this is for are tasks in groups, and networks; see the page on meta-learning.
+
+    Without the guard tasks rely on their meta-model whatever their own rows say: where the search hears
+    nothing, noise in it is in units of the bounds. With it a part of the gain is lost where all is well: for
+    300 tasks of 8 rows squared error was .76 to .84 of that alone, and .67 to .85 without it.
 
     References
     ----------
