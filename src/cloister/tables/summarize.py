@@ -35,7 +35,7 @@ STARTED = (
 FROM_EARLIER = "This run starts from the earlier board {source}; estimates are of its own tasks."
 SPREAD = (
     "Standard deviations between tasks are what the shared prior lets tasks differ by, or the scatter of "
-    "what they said if that is less: take them for right within a factor of two."
+    "what they said if that is less: take them for orders of magnitude."
 )
 SPREAD_UNHEARD = "How far tasks lie apart was not heard above the noise."
 RESIDUAL_UNHEARD = "The residual scale was not heard above the noise."

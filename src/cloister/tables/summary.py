@@ -30,7 +30,7 @@ class Coefficient:
         The mean over the population that tasks come from, and its standard error: privacy noise and which
         tasks there are.
     spread : float, optional
-        Standard deviation between tasks; within a factor of two, as it goes.
+        Standard deviation between tasks: an order of magnitude.
     new_task : float, optional
         What a task without rows is predicted with: the estimate, shrunk.
     """
