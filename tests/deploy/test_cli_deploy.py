@@ -60,6 +60,9 @@ def test_units_and_proxies_are_closed(office: Path) -> None:
         unit = (office / "systemd" / f"cloister-{name}.service").read_text()
         assert "$" not in unit
         assert "FLWR_TELEMETRY_ENABLED=0" in unit
+        assert "FLWR_DISABLE_UPDATE_CHECK=1" in unit
+        assert ("InaccessiblePaths=" in unit) == (name == "proxy")
+    assert 'FLWR_DISABLE_UPDATE_CHECK: "1"' in (office / "compose.yaml").read_text()
     for text in (
         (office / "compose.yaml").read_text(),
         (office / "systemd" / "cloister-link.service").read_text(),

@@ -5,24 +5,35 @@ from __future__ import annotations
 import asyncio
 import stat
 from base64 import b64encode
+from contextlib import contextmanager
 
 import httpx
 import pytest
 from flower_trial import deployed, small_plan, small_tasks
 from flwr.supercore.task_identity import TaskIdentity
+from google.protobuf.message import DecodeError
 
 from cloister.board.signatures import Operator
 from cloister.deploy.certificates import make_authority, make_certificate
-from cloister.deploy.processes import executor_command, link_command
+from cloister.deploy.curator import curate
+from cloister.deploy.processes import executor_command, forget_traffic, link_command
 from cloister.engines.flower.apps import Answering
-from cloister.engines.flower.envelope import open_answer, open_question, seal_answer, seal_question
+from cloister.engines.flower.deployment import Deployment
+from cloister.engines.flower.envelope import (
+    new_reader,
+    open_answer,
+    open_question,
+    seal_answer,
+    seal_question,
+)
 from cloister.engines.flower.identity import Identity, Way
 from cloister.engines.flower.link import FlowerLink, body, message_body
 from cloister.engines.flower.proxy import CALLS, proxy
+from cloister.engines.flower.resident import Resident
 from cloister.engines.node import REFUSAL
 from cloister.errors import InputError, SignatureError
 
-OPERATOR = Operator.new("trial")
+OPERATOR, READER = Operator.new("trial"), new_reader()
 
 
 @pytest.fixture
@@ -37,21 +48,36 @@ def two(tmp_path, monkeypatch):
 
 def test_questions_and_answers_count_by_their_signature_alone(two):
     elm, oak = two
-    asked = seal_question(OPERATOR, "elm", b"round 3")
+    asked = seal_question(OPERATOR, "elm", b"round 3", READER)
     assert open_question(OPERATOR.public, "elm", asked) == b"round 3"
     for wrong in (Operator.new("trial").public, OPERATOR.public):
         with pytest.raises(SignatureError):
             open_question(wrong, "oak" if wrong == OPERATOR.public else "elm", asked)
     answer = seal_answer(elm.key, asked, b"a row")
-    assert open_answer(elm.key.public_key(), asked, answer) == b"a row"
+    assert open_answer(elm.key.public_key(), READER, asked, answer) == b"a row"
     for key, question, reply in [
         (oak, asked, answer),  # in another's name
-        (elm, seal_question(OPERATOR, "elm", b"round 4"), answer),  # of an earlier round
+        (elm, seal_question(OPERATOR, "elm", b"round 4", READER), answer),  # of an earlier round
         (elm, asked, answer[:-1]),
         (elm, asked, b""),
     ]:
         with pytest.raises(SignatureError):
-            open_answer(key.key.public_key(), question, reply)
+            open_answer(key.key.public_key(), READER, question, reply)
+
+
+def test_answers_are_read_by_the_curator_that_asks_alone(two):
+    elm, _ = two
+    asked, row = seal_question(OPERATOR, "elm", b"round 3", READER), b"a clipped message" * 9
+    answers = [seal_answer(elm.key, asked, row) for _ in range(2)]
+    assert [open_answer(elm.key.public_key(), READER, asked, answer) for answer in answers] == [row, row]
+    for answer in answers:
+        assert not any(row[k : k + 4] in answer for k in range(len(row) - 3))
+        with pytest.raises(SignatureError):  # not by who has all of the operator's files
+            open_answer(elm.key.public_key(), new_reader(), asked, answer)
+    assert answers[0][96:] != answers[1][96:]  # every answer has a key of its own
+    other = asked[:64] + new_reader().public_key().public_bytes_raw() + asked[96:]
+    with pytest.raises(SignatureError):  # a link cannot put its own key in
+        open_question(OPERATOR.public, "elm", other)
 
 
 class Grid:
@@ -171,11 +197,10 @@ def test_a_question_that_the_operator_has_not_signed_is_refused_at_home(tmp_path
     for question in (
         b"",
         b"x" * 70,
-        seal_question(OPERATOR, "school-0", b"x"),
-        seal_question(made.operator, "b", b"x"),
+        seal_question(OPERATOR, "school-0", b"x", READER),
+        seal_question(made.operator, "b", b"x", READER),
     ):
-        answer = node.answer(question)
-        assert open_answer(node.identity.key.public_key(), question, answer) == REFUSAL
+        assert node.answer(question) == REFUSAL
     assert "has not signed" in (node.node.home.folder / "log").read_text()
 
 
@@ -186,3 +211,66 @@ def test_a_way_says_what_must_stand_there(tmp_path):
     make_certificate(tmp_path, "server", "ca", ["curator.example.org", "127.0.0.1"])
     Way("curator.example.org:9443", "ca.crt").save(tmp_path)
     assert Way.load(tmp_path).certificate == str(tmp_path / "ca.crt")
+
+
+class Nobody:
+    """A grid on which no node is."""
+
+    def get_nodes(self):
+        return []
+
+
+def test_a_curator_that_dies_on_its_last_step_has_finished(tmp_path, monkeypatch):
+    made = deployed(tmp_path / "office", small_plan(2, rounds=1), small_tasks(2), deadline=0.1)
+    write = Deployment._write
+
+    def dies(self, name, document):
+        if not (self.journal / "secret").exists():
+            raise KeyboardInterrupt
+        write(self, name, document)
+
+    monkeypatch.setattr(Deployment, "_write", dies)
+    database = [made.state / name for name in ("link.db", "link.db-wal", "link.db-shm")]
+    for path in database:
+        path.write_bytes(b"x")
+    forget_traffic(made)
+    assert not made.finished
+    assert all(path.exists() for path in database)  # the run goes on with it
+    with pytest.raises(KeyboardInterrupt):
+        made.curate(Nobody())
+    assert made.finished
+    assert made.curate(Nobody()) is None
+    assert curate(made, lambda now: None).complete  # no link is needed any more
+    forget_traffic(made)
+    assert not any(path.exists() for path in database)
+
+
+def test_a_node_follows_no_redirect_and_outlives_garbage(tmp_path, monkeypatch):
+    made = deployed(tmp_path / "office", small_plan(2, rounds=1), small_tasks(2))
+    node = Resident(made.folder / "nodes" / "school-0")
+    asked, steps = [], []
+
+    def elsewhere(self, request):
+        asked.append(request.url)
+        return httpx.Response(307, headers={"location": "http://inside.example.org/delete"})
+
+    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", elsewhere)
+    monkeypatch.setattr("cloister.engines.flower.resident.LONGEST_WAIT", 0.0)
+    with pytest.raises(httpx.HTTPStatusError), node._connected():
+        pass
+    assert {url.host for url in asked} == {"127.0.0.1"}
+
+    @contextmanager
+    def connected(self):
+        yield None
+
+    def step(self, link):
+        steps.append(link)
+        raise DecodeError("spoiled") if len(steps) == 1 else KeyboardInterrupt
+
+    monkeypatch.setattr(Resident, "_connected", connected)
+    monkeypatch.setattr(Resident, "step", step)
+    with pytest.raises(KeyboardInterrupt):
+        node.serve()
+    assert len(steps) == 2
+    assert "DecodeError: spoiled" in (node.folder / "log").read_text()

@@ -54,6 +54,9 @@ def test_a_run_over_flower_is_that_of_one_machine_and_a_stranger_gets_nothing(tm
     with Processes.at(made.state / "logs") as processes:
         start_all(made, processes)
         now = curate(made, attack, every=0.2)
+        kept = {path: path.read_bytes() for path in made.state.rglob("*") if path.is_file()}
+    assert any(path.name.startswith("link.db") and data for path, data in kept.items())
+    assert not [path for path, data in kept.items() if b"cloister reply" in data]  # none in clear
     assert found == [False, False]
     alone = run(plan, tasks, random_state=SEED, engine=Local(block=1))
     assert now.head == alone.board.head.hex()

@@ -32,7 +32,12 @@ def curate(
         Seconds between two looks.
     """
     fruitless, done, run = 0, -1, None
-    while fruitless <= patience:
+    while not deployment.finished:
+        if fruitless > patience:
+            raise ClusterError(
+                f"The curator was started {patience} times without a new round. Read "
+                f"{deployment.state / 'logs'}, then type the same again: the run goes on."
+            )
         try:
             with Control.of(deployment) as control:
                 deployment.__dict__.pop("nodes", None)
@@ -44,15 +49,10 @@ def curate(
             fruitless += 1
             time.sleep(every)
             continue
-        now = status(deployment)
-        if now.complete and (deployment.state / "finished.json").exists():
-            return now
-        fruitless = fruitless + 1 if now.done == done else 0
-        done, run = now.done, None
-    raise ClusterError(
-        f"The curator was started {patience} times without a new round. Read {deployment.state / 'logs'}, "
-        "then type the same again: the run goes on."
-    )
+        posted = status(deployment).done
+        fruitless = fruitless + 1 if posted == done else 0
+        done, run = posted, None
+    return status(deployment)
 
 
 def _watch(

@@ -6,7 +6,14 @@ import shlex
 from importlib.resources import files
 from string import Template
 
-from cloister.deploy.processes import executor_command, link_command, proxy_command, script, settings
+from cloister.deploy.processes import (
+    executor_command,
+    forget_command,
+    link_command,
+    proxy_command,
+    script,
+    settings,
+)
 from cloister.engines.flower.deployment import Deployment
 from cloister.engines.flower.proxy import CALLS
 
@@ -47,6 +54,7 @@ def pages(deployment: Deployment) -> dict[str, str]:
         "burst": str(round(2 * deployment.settings.rate)),
         "calls": "|".join(sorted(call.rpartition("/")[2] for call in CALLS)),
         "public": deployment.operator.public.hex(),
+        "forget": shlex.join(forget_command(deployment)),
     }
     made = {name: Template((texts / of).read_text("utf-8")).substitute(words) for name, of in _FILES.items()}
     return made | _units(deployment, Template((texts / "unit.service").read_text("utf-8")))
@@ -59,6 +67,10 @@ def _units(deployment: Deployment, unit: Template) -> dict[str, str]:
         "executor": executor_command(deployment),
         "curator": [script("cloister"), "deploy", "start", str(deployment.folder)],
     }
+    more = {  # who faces strangers sees no secret; a link that ends after its run leaves no database
+        "proxy": f"InaccessiblePaths={deployment.folder}/secrets {deployment.folder}/state\n",
+        "link": f"ExecStopPost={shlex.join(forget_command(deployment))}\n",
+    }
     environment = "\n".join(f"Environment={key}={value}" for key, value in settings(deployment).items())
     made = {}
     for name, what in _UNITS.items():
@@ -70,6 +82,7 @@ def _units(deployment: Deployment, unit: Template) -> dict[str, str]:
             "environment": environment,
             "folder": str(deployment.folder),
             "again": "on-failure" if name == "curator" else "always",
+            "more": more.get(name, ""),
         }
         made[f"systemd/cloister-{name}.service"] = unit.substitute(words)
     return made

@@ -20,6 +20,8 @@ from cloister.errors import InputError
 __all__ = [
     "Processes",
     "executor_command",
+    "forget_command",
+    "forget_traffic",
     "free_port",
     "link_command",
     "node_command",
@@ -62,6 +64,11 @@ def proxy_command(deployment: Deployment) -> list[str]:
     return [sys.executable, "-m", "cloister.engines.flower.proxy", str(deployment.folder)]
 
 
+def forget_command(deployment: Deployment) -> list[str]:
+    """Return how the link's database is deleted after the run; before its end it does nothing."""
+    return [sys.executable, "-m", "cloister.deploy.processes", str(deployment.folder)]
+
+
 def node_command(folder: Path, types: Sequence[str] = ()) -> list[str]:
     """Return how a node is started; ``types`` are classes that its plan names, as ``file.py:Class``."""
     return [
@@ -74,13 +81,21 @@ def node_command(folder: Path, types: Sequence[str] = ()) -> list[str]:
 
 
 def settings(deployment: Deployment) -> dict[str, str]:
-    """Return what the operator's processes have in their environment: no telemetry, a home of their own."""
+    """Return what the operator's processes have in their environment: a home of their own, no calls home."""
     return {
         "FLWR_HOME": str(deployment.folder / "state" / "flower"),
         "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
     }
+
+
+def forget_traffic(deployment: Deployment) -> None:
+    """Delete the link's database of a finished run; the link must have ended."""
+    if deployment.finished:
+        for path in deployment.state.glob("link.db*"):
+            path.unlink(missing_ok=True)
 
 
 def free_port() -> int:
@@ -165,3 +180,7 @@ class Processes:
 def script(name: str) -> str:
     """Return the path of a command that is installed beside this Python."""
     return str(Path(sys.executable).parent / name)
+
+
+if __name__ == "__main__":
+    forget_traffic(Deployment(Path(sys.argv[1])))

@@ -13,6 +13,7 @@ from cloister.deploy.kit import add_node, create
 from cloister.deploy.processes import (
     Processes,
     executor_command,
+    forget_traffic,
     free_port,
     link_command,
     node_command,
@@ -91,10 +92,12 @@ def join(
 
 
 def run_trial(deployment: Deployment, view: Callable[[Status], None], every: float = 1.0) -> Status:
-    """Start link, proxy, executor and all nodes on this machine, run the plan, and end them."""
+    """Start link, proxy, executor and all nodes on this machine, run the plan, end them, and clear up."""
     with Processes.at(deployment.state / "logs") as processes:
         start_all(deployment, processes)
-        return curate(deployment, view, every=every)
+        now = curate(deployment, view, every=every)
+    forget_traffic(deployment)
+    return now
 
 
 def start_all(deployment: Deployment, processes: Processes, types: Sequence[str] = ()) -> None:

@@ -36,13 +36,13 @@ class Answering:
         self.identity = Identity.load(folder)
 
     def answer(self, sealed: bytes) -> bytes:
-        """Answer a question; one that the operator has not signed is refused, as anything else is."""
+        """Answer a question; to one that the operator has not signed, a refusal that bears no signature."""
         try:
-            reply = self.node.answer(open_question(self.operator, self.name, sealed))
+            request = open_question(self.operator, self.name, sealed)
         except SignatureError as error:
             self.node.home.log(str(error))
-            reply = REFUSAL
-        return seal_answer(self.identity.key, sealed, reply)
+            return REFUSAL
+        return seal_answer(self.identity.key, sealed, self.node.answer(request))
 
 
 def server_app(folder: str | os.PathLike[str], types: Iterable[object] = ()) -> Any:

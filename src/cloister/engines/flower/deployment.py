@@ -26,6 +26,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from cloister.board.billboard import scan
+from cloister.board.record_store import bytes_of
 from cloister.board.signatures import Operator
 from cloister.board.storage import BINARY, append, private_folder, try_lock, write_private
 from cloister.engines.asked import Asked
@@ -143,13 +145,24 @@ class Deployment:
         return found
 
     @property
+    def finished(self) -> bool:
+        """Whether the board is complete, and the journal's secret gone: nothing is left to do."""
+        path = self.journal / "board"
+        if (self.journal / "secret").exists() or not path.exists():
+            return False
+        return scan(bytes_of(path), path).problem is None
+
+    @property
     def curated(self) -> bool:
         """Whether a curator is at work on this machine."""
         with self._lock() as file:
             return not try_lock(file)
 
-    def curate(self, grid: Any, types: Iterable[object] = ()) -> Run:
-        """Run the plan over the nodes of a grid of Flower, or go on with it; charged once, by the journal."""
+    def curate(self, grid: Any, types: Iterable[object] = ()) -> Run | None:
+        """Run the plan over the nodes of a grid of Flower, or go on with it; charged once, by the journal.
+
+        None if the run is finished already: one that died on its last step has left nothing to do.
+        """
         with self._lock() as file:
             until = time.monotonic() + _PATIENCE
             while not try_lock(file):  # somebody may be looking whether it is free
@@ -159,7 +172,7 @@ class Deployment:
                     )
                 time.sleep(0.1)
             os.pwrite(file, b"%d\n" % os.getpid(), 0)
-            return self._curate(grid, types)
+            return None if self.finished else self._curate(grid, types)
 
     def _curate(self, grid: Any, types: Iterable[object]) -> Run:
         link = FlowerLink(grid, self.operator, self.keys, self.log)

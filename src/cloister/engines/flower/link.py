@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cloister.board.signatures import Operator
-from cloister.engines.flower.envelope import open_answer, seal_question
+from cloister.engines.flower.envelope import new_reader, open_answer, seal_question
 from cloister.engines.flower.identity import read_public_key
 from cloister.errors import SignatureError
 
@@ -47,8 +47,9 @@ class FlowerLink:
     """The way to nodes over a grid of Flower.
 
     A name belongs to a public key, which the operator has registered, and an answer counts for the name whose
-    key has signed it. Who is away is asked when it is back, and who has taken a question along into a crash
-    is asked again: a node gives the same answer twice.
+    key has signed it; it is encrypted to a key that this object keeps in memory alone. Who is away is asked
+    when it is back, and who has taken a question along into a crash is asked again: a node gives the same
+    answer twice.
 
     Parameters
     ----------
@@ -66,7 +67,7 @@ class FlowerLink:
     def __init__(
         self, grid: Any, operator: Operator, keys: Mapping[str, str], log: Callable[[str], None] | None = None
     ) -> None:
-        self.grid, self.operator = grid, operator
+        self.grid, self.operator, self._reader = grid, operator, new_reader()
         self.keys = {name: read_public_key(text) for name, text in keys.items()}
         self._names = {" ".join(text.split()): name for name, text in keys.items()}
         self.log = log or logging.getLogger("cloister.flower").warning
@@ -75,14 +76,17 @@ class FlowerLink:
 
     def ask(self, requests: Mapping[str, bytes], deadline: float) -> Iterator[tuple[str, bytes]]:
         until = time.monotonic() + deadline
-        sealed = {name: seal_question(self.operator, name, request) for name, request in requests.items()}
+        sealed = {
+            name: seal_question(self.operator, name, request, self._reader)
+            for name, request in requests.items()
+        }
         waiting, due = set(requests), _Due()
         asked: dict[str, str] = {}
         while waiting and time.monotonic() < until:
             self._push({name: sealed[name] for name in waiting if due.now(name)}, due, asked, until)
             for name, answer in self._pull(asked):
                 try:
-                    reply = open_answer(self.keys[name], sealed[name], answer)
+                    reply = open_answer(self.keys[name], self._reader, sealed[name], answer)
                 except SignatureError as error:
                     self.log(f"Node {name!r}: {error}")
                     due.forged(name)

@@ -54,7 +54,7 @@ class Resident:
         self._asked = self._gap = float("inf")
 
     def serve(self) -> None:
-        """Answer until the process is ended; a link that is away is looked for again."""
+        """Answer until the process is ended; a link that is away, or sends garbage, is tried again."""
         while True:
             try:
                 with self._connected() as link:
@@ -62,9 +62,13 @@ class Resident:
                         self.step(link)
                         quiet = max(self._gap, time.monotonic() - self._asked)
                         time.sleep(min(max(quiet / PART, SHORTEST), LONGEST_WAIT))
-            except _errors() as error:
+            except MissingExtraError:
+                raise
+            except Exception as error:  # whatever a link sends must not end the node
                 self._note(away=True)
-                self.log(f"The link is away, or refuses this node: {type(error).__name__}: {error}")
+                self.log(
+                    f"The link is away, refuses this node, or sent garbage: {type(error).__name__}: {error}"
+                )
                 time.sleep(LONGEST_WAIT)
 
     def step(self, link: Any) -> bool:
@@ -154,6 +158,7 @@ class Resident:
         version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
         trusted = Path(self.way.certificate).read_bytes()
         with FleetHttpClient.from_server_address(self.way.address, False, trusted, [version, signs]) as link:
+            link._client.follow_redirects = False  # or a curator could send requests into the owner's network
             self._activate(link)
             over = threading.Event()
             beats = threading.Thread(target=self._beat, args=(link, over), daemon=True)
@@ -166,7 +171,6 @@ class Resident:
 
     def _beat(self, link: Any, over: threading.Event) -> None:
         """Tell the link that this node is there, also while it computes."""
-        import httpx
         from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
         from flwr.proto.node_pb2 import Node
 
@@ -175,7 +179,7 @@ class Resident:
             try:
                 link.SendNodeHeartbeat(told)
                 self._note(away=False)
-            except (httpx.HTTPError, RuntimeError):
+            except Exception:
                 pass  # who looks for questions will notice
             over.wait(HEARTBEAT / 2)
 
@@ -200,10 +204,3 @@ class Resident:
         """Leave a sign of life in the folder, for who looks after the node."""
         told = {"time": time.time(), "pid": os.getpid(), "link": "away" if away else "here"}
         write_private(self.folder / "alive.json", json.dumps(told).encode(), synced=False)
-
-
-def _errors() -> tuple[type[Exception], ...]:
-    """Return what may go wrong on the way, and passes."""
-    import httpx
-
-    return (httpx.HTTPError, OSError, InputError, ValueError, KeyError, RuntimeError)
