@@ -80,7 +80,7 @@ def test_tasks_needed_survives_a_vanishing_budget():
     assert forecast(10, 1e-12, 4).tasks_needed > 10**6
 
 
-@pytest.mark.parametrize("n_tasks", [10, 60, 140, 300, 3000])
+@pytest.mark.parametrize("n_tasks", [16, 60, 140, 300, 3000])
 def test_one_sentence_with_the_numbers_in_it(n_tasks):
     found = forecast(n_tasks, 0.25, 9)
     text = str(found)
@@ -97,6 +97,13 @@ def test_sentence_word_by_word():
         "At rho = 12 (signal over noise) expect to keep 20 to 95 % of what sharing without noise would gain; "
         "about 1,300 tasks would be needed at this epsilon to count on half."
     )
+
+
+def test_the_words_hold_the_loss_and_too_few_tasks_have_no_forecast():
+    assert "anything from losing 65 % to keeping 85 %" in str(forecast(40, 0.01, 5))
+    few = forecast(15, 0.25, 5)
+    assert not few.calibrated
+    assert str(few).startswith("No forecast: too few tasks")
 
 
 def test_a_guess_at_the_rows_of_a_task_moves_the_forecast():

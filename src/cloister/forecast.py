@@ -34,6 +34,8 @@ BAND = (
 )
 #: Without a guess at the rows of a task: the share of its weights that tasks of ordinary tables learn alone.
 USUAL_SHARE = 0.75
+#: The fewest tasks that the band was measured with: of fewer it says nothing.
+FEWEST_TASKS = 16
 #: A gain is dependable where at least this share of it is kept.
 DEPENDABLE = 0.5
 
@@ -47,11 +49,13 @@ class Forecast:
     rho : float
         Signal over noise, infinite without noise, 0 if nothing is shared.
     low, high : float
-        What four of five runs keep; below 0, sharing may cost a little.
+        What four of five runs keep; below 0, sharing costs as much.
     tasks_needed : int, optional
         About how many tasks would make half of the gain dependable at this epsilon; None if it is already.
     group_rho : float, optional
         Signal over noise of a typical public group's own mean, where there are groups.
+    calibrated : bool
+        Whether there are as many tasks as the band was measured with; with fewer it is no forecast.
 
     Examples
     --------
@@ -64,19 +68,22 @@ class Forecast:
     high: float
     tasks_needed: int | None = None
     group_rho: float | None = None
+    calibrated: bool = True
 
     def __str__(self) -> str:
         if self.rho == 0:
             return "Nothing is shared: every task learns alone and gains nothing from the others."
         if math.isinf(self.rho):
             return "Without noise the whole gain of sharing is kept, and nothing protects the tasks."
+        if not self.calibrated:
+            return f"No forecast: too few tasks (it is known from {FEWEST_TASKS} on)."
         gain = "of what sharing without noise would gain"
         level = f"At rho = {self.rho:.3g} (signal over noise)"
         if self.low > 0:
             text = f"{level} expect to keep {_percent(self.low, self.high)} {gain}"
         else:
-            top = _percent(self.high)
-            text = f"{level} nothing is dependable: anything from a small loss to {top} {gain}"
+            ends = f"losing {_percent(abs(self.low))} to keeping {_percent(self.high)}"
+            text = f"{level} nothing is dependable: anything from {ends} {gain}"
         if self.tasks_needed is not None:
             text += f"; about {self.tasks_needed:,} tasks would be needed at this epsilon to count on half"
         if self.group_rho is not None:
@@ -112,7 +119,8 @@ def forecast(
         return Forecast(rho, 1.0, 1.0)
     low, high = band_at(rho)
     needed = None if low >= DEPENDABLE else dependable_from(n_tasks, mu, dim, rows)
-    return Forecast(rho, low, high, needed, None if group is None else rho * group / n_tasks / math.sqrt(2))
+    group_rho = None if group is None else rho * group / n_tasks / math.sqrt(2)
+    return Forecast(rho, low, high, needed, group_rho, n_tasks >= FEWEST_TASKS)
 
 
 def signal_to_noise(n_tasks: int, mu: float, dim: int, rows: float | None = None) -> float:

@@ -62,6 +62,17 @@ def test_from_where_joining_pays_is_where_the_forecast_says_so(tasks: int) -> No
     assert ("Joining pays:" in wish.verdict) == (tasks >= wish.pays_from)
 
 
+def test_no_advice_that_would_not_protect_and_no_forecast_of_a_few() -> None:
+    far, few = Wish(stand_in(50), 20, ONE), Wish(stand_in(5), 2, ONE)
+    assert far.epsilon_needed > 16
+    assert "or about epsilon" not in far.verdict
+    assert "may cost as much as 65 % of what sharing" in far.verdict
+    assert "cannot be said of so few tasks" in few.verdict
+    said = ok("plan", "--tasks", 2, "--columns", 5)
+    assert "No forecast: too few tasks" in said
+    assert "85 %" not in said
+
+
 def test_curves_are_those_of_plans() -> None:
     for method in (Method.shared_prior, Method.mean_regularized):
         wish = Wish(stand_in(9, classes=3), 400, ONE, method, rows=20)

@@ -95,7 +95,7 @@ def plan(
 
 
 def _document(wish: Wish) -> dict[str, object]:
-    from cloister.cli.planning import EPSILONS
+    from cloister.cli.planning import EPSILONS, MOST_EPSILON
 
     found, plan = wish.forecast, wish.plan
     return {
@@ -110,9 +110,9 @@ def _document(wish: Wish) -> dict[str, object]:
         "delta": plan.guarantee.delta,
         "detection": plan.guarantee.detection(),
         "holds": plan.guarantee.holds,
-        "forecast": {"low": found.low, "high": found.high, "rho": found.rho},
+        "forecast": {"low": found.low, "high": found.high, "rho": found.rho, "calibrated": found.calibrated},
         "joining_pays_from": wish.pays_from,
-        "epsilon_needed": wish.epsilon_needed,
+        "epsilon_needed": wish.epsilon_needed if wish.epsilon_needed <= MOST_EPSILON else None,
         "verdict": wish.verdict,
         "at_other_epsilons": [
             dict(zip(("epsilon", "detection", "low", "high"), row, strict=True))
@@ -144,8 +144,13 @@ def _show(wish: Wish, answers: Answers, file: Path | None) -> None:
         wish.verdict,
     )
     heads = ["epsilon", "detected at most", "kept of the gain of sharing"]
+    known = wish.forecast.calibrated
     show_table(
-        heads, ([f"{e:g}", percent(d), _kept(low, high)] for e, d, low, high in wish.over_epsilon(EPSILONS))
+        heads,
+        (
+            [f"{e:g}", percent(d), _kept(low, high) if known else "no forecast"]
+            for e, d, low, high in wish.over_epsilon(EPSILONS)
+        ),
     )
     say(*_next_steps(answers, file), apart=True)
 

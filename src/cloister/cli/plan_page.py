@@ -90,12 +90,13 @@ class Page:
         """Return what the page says of a wish: words and pictures."""
         wish = self.moved(query)
         found, plan, stamp = wish.forecast, wish.plan, Stamp.of(wish.plan)
+        kept = f"{100 * found.low:.0f} to {100 * found.high:.0f} %".replace("-", "−")
         over = wish.over_epsilon(_EPSILONS), wish.plan.guarantee.epsilon
         among = wish.over_tasks(_TASKS), wish.tasks, wish.pays_from
         return {
             "verdict": wish.verdict,
             "detection": percent(plan.guarantee.detection()),
-            "kept": f"{100 * found.low:.0f} to {100 * found.high:.0f} %".replace("-", "−"),
+            "kept": kept if found.calibrated else "no forecast",
             "pays": f"≈ {wish.pays_from:,}",
             "rounds": f"{len(plan.rounds):,}",
             "algorithm": f"{algorithm_name(plan.algorithm)}; {plan.mechanism.kind}",

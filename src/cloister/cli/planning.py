@@ -34,6 +34,8 @@ COMMON: dict[Method, str] = {
 }
 #: Budgets that are compared.
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+#: No larger epsilon is advised: it would protect hardly anybody.
+MOST_EPSILON = 16.0
 MOST_TASKS, MOST_COLUMNS = 10_000_000, 2_000
 
 
@@ -120,18 +122,24 @@ class Wish:
     def verdict(self) -> str:
         """Whether joining pays, in a sentence."""
         low, epsilon = self.forecast.low, self.plan.guarantee.epsilon
+        if not self.forecast.calibrated:
+            return (
+                "Whether joining pays cannot be said of so few tasks; at this epsilon half of the gain is "
+                f"dependable from about {self.pays_from:,}."
+            )
         if low >= DEPENDABLE:
             return (
                 "Joining pays: count on half of what sharing without noise would gain, and expect more. At "
                 f"this epsilon it does from about {self.pays_from:,} tasks."
             )
-        instead = (
-            f"about {self.pays_from:,} tasks at this epsilon, or about epsilon "
-            f"{self.epsilon_needed:.2g} with {self.tasks:,} tasks, would make half of the gain dependable"
-        )
+        instead = f"about {self.pays_from:,} tasks at this epsilon"
+        if self.epsilon_needed <= MOST_EPSILON:
+            instead += f", or about epsilon {self.epsilon_needed:.2g} with {self.tasks:,} tasks,"
+        instead += " would make half of the gain dependable"
         if low > 0:
             return f"Joining probably pays, by less than half of what it could: {instead}."
-        loses = "a task may lose a little by joining" if epsilon > 0 else "nothing is gained"
+        lost = f"{100 * abs(low):.0f} % of what sharing without noise would gain"
+        loses = f"joining may cost as much as {lost}" if epsilon > 0 else "nothing is gained"
         return f"Joining is a gamble here: {loses}; {instead}."
 
     def at(self, epsilon: float) -> Wish:
