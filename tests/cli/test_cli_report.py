@@ -251,6 +251,11 @@ def test_wrong_things_get_a_sentence(work: Path) -> None:
     ok(*own, "--ledger", "other.ledger")
     assert "No charge there is of this run's plan" in Reader(Path("page.html").read_text()).text
     assert "is already there" in refused(*own)
+    for task in ("007", "008"):  # each has a page of its own, and a name is looked up before a file is
+        ok("report", "run", "--task", task)
+        assert f"for task {task} alone" in Path(f"run-task-{task}.html").read_text()
+    assert "has no model of task 'nobody'" in refused(*own, "--task", "nobody")
+    assert "run-task-007.html is already there" in refused("report", "run", "--task", "007")
 
 
 def test_gains_are_those_of_models_on_rows_held_out(made: Path) -> None:

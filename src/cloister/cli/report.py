@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["report"]
 
 _Page = Annotated[
-    Path | None, typer.Option("-o", "--output", help="File to write. Default: RUN-EDITION.html here.")
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        help="File to write. Default: RUN-EDITION.html here, RUN-task-NAME.html for a task's.",
+    ),
 ]
 _Public = Annotated[bool, typer.Option("--public", help="The edition that may be published.")]
 _Task = Annotated[
@@ -71,6 +76,7 @@ def report(
     from cloister.board.storage import write_file, write_private
     from cloister.report import run as pages
     from cloister.report.page import load_template
+    from cloister.tables.model_files import names_of_files
 
     if public and (said := given(context, "task", "data")):
         raise typer.BadParameter(f"--public is made of public things alone: leave {' and '.join(said)} out.")
@@ -78,15 +84,17 @@ def report(
         raise typer.BadParameter("--data is for the operator's edition; a task asks `cloister gain`.")
     load_template("run.html")  # what is missing is said before the work, not after
     edition = "public" if public else "task" if task is not None else "operator"
-    page = absent(Path(f"{folder.resolve().name}-{edition}.html") if output is None else output, force)
     run, part = _public_part(folder, types)
+    own = None if task is None else _model(folder, run, task)
+    named = edition if own is None else f"{edition}-{names_of_files(own.task)[0].removesuffix('.json')}"
+    page = absent(Path(f"{folder.resolve().name}-{named}.html") if output is None else output, force)
     part = _with_evidence(part, _balance(ledger, population), audit)
     if public:
         write_file(page, pages.public_page(part).encode())
     else:
         part = replace(part, folder=str(folder))
-        if task is not None:
-            text = pages.task_page(part, _model(folder, run, task))
+        if own is not None:
+            text = pages.task_page(part, own)
         else:
             whole, gains = _private(folder, run, data)
             text = pages.operator_page(part, whole, gains)
