@@ -169,6 +169,15 @@ def test_what_is_not_heard_is_said():
     json.dumps(summary.to_dict(), allow_nan=False)
 
 
+def test_a_spread_that_is_not_heard_is_not_printed_on_a_tasks_page(tmp_path):
+    model = fitted(3, epsilon=0.2)
+    assert all(c.spread is None for c in model.summary().coefficients)
+    page = load(model.save(tmp_path / "run")).task_model(0).summary()
+    assert all(c.prior is not None and c.prior_sd is None for c in page.coefficients)
+    assert str(page).count("not heard") == 3
+    assert str(page) == str(model.task_model(0).summary())
+
+
 def test_why_there_are_no_standard_errors():
     X, y, task = table(3, m=100)
     assert "does not ask how tasks scatter" in str(fitted(3, structure="mean").summary())

@@ -258,6 +258,7 @@ def task_page(public: PublicPart, model: TaskModel, when: datetime | None = None
     own = model.summary()
     rows = [(found, own_row(found)) for found in own.coefficients[:MOST_COEFFICIENTS]]
     known = _known(own.coefficients, ("estimate", "std_error", "alone", "prior", "prior_sd"))
+    known += ["prior_sd"] * ("prior" in known and "prior_sd" not in known)
     return _render(public, when, edition="task", own=own, own_rows=rows, own_known=known)
 
 

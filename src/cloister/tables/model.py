@@ -33,19 +33,32 @@ FACTS = ("rows", "shared_weight", "freedom")
 
 @dataclass(frozen=True)
 class Prior:
-    """What the board says of a task without rows: means and deviations of coefficients, in user's units."""
+    """What the board says of a task without rows: means and deviations of coefficients, in user's units.
+
+    Deviations are None where it was not heard how far tasks lie apart.
+    """
 
     mean: tuple[float, ...]
-    deviation: tuple[float, ...]
+    deviation: tuple[float | None, ...]
 
     @classmethod
-    def of(cls, codebook: Codebook, model: Mapping[str, Array]) -> Prior | None:
-        """Take one row of the board's models; None if it says nothing, or not how far tasks lie apart."""
+    def of(cls, codebook: Codebook, model: Mapping[str, Array], heard: bool = True) -> Prior | None:
+        """Take one row of the board's models; None if it says nothing.
+
+        Parameters
+        ----------
+        codebook : Codebook
+            The user's units.
+        model : mapping
+            One row of the board's models.
+        heard : bool
+            Whether it was heard how far tasks lie apart: if not, the covariance is a guess, and wide.
+        """
         if "covariance" not in model or not float(model.get("shared_weight", 0.0)) > 0:
             return None
         mean, covariance = in_user_units(codebook, model["coef"], model["covariance"])
         deviation = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-        return cls(tuple(mean.tolist()), tuple(deviation.tolist()))
+        return cls(tuple(mean.tolist()), tuple(deviation.tolist() if heard else [None] * len(deviation)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -282,7 +282,9 @@ class TableRun:
         known = self.plan.algorithm.groups
         labels = (None, *(() if known is None else known.names))
         rows = ({name: array[i] for name, array in board.items()} for i in range(len(labels)))
-        found = zip(labels, (Prior.of(self.codebook, row) for row in rows), strict=True)
+        population = self.plan.algorithm.population(self.board)
+        heard = population is None or population.spread is not None
+        found = zip(labels, (Prior.of(self.codebook, row, heard) for row in rows), strict=True)
         return {label: prior for label, prior in found if prior is not None}
 
     def export(self, task: object, path: str | os.PathLike[str]) -> Path:

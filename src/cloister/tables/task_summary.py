@@ -13,6 +13,7 @@ from cloister.tables.kinds import Categorical
 from cloister.tables.labelled import data_frame
 from cloister.tables.model import TaskModel
 from cloister.tables.printed import as_html, as_text, number, wrapped
+from cloister.tables.summary import UNHEARD
 from cloister.tables.units import coefficient_names, in_user_units
 
 __all__ = ["OwnCoefficient", "TaskSummary", "summarize_task"]
@@ -31,7 +32,8 @@ class OwnCoefficient:
     alone : float, optional
         What the own rows would give without the others.
     prior, prior_sd : float, optional
-        What the board says of a task without rows, and how far tasks may lie from it.
+        What the board says of a task without rows, and how far tasks may lie from it; a prior without the
+        latter was heard, and how far tasks lie apart was not.
     """
 
     name: str
@@ -40,6 +42,12 @@ class OwnCoefficient:
     alone: float | None = None
     prior: float | None = None
     prior_sd: float | None = None
+
+    def told(self, name: str) -> str:
+        """Return one of its numbers as pages print it."""
+        if name == "prior_sd" and self.prior is not None and self.prior_sd is None:
+            return UNHEARD
+        return number(getattr(self, name))
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,7 +101,8 @@ class TaskSummary:
             "prior_sd": "prior sd",
         }
         known = [name for name in heads if any(getattr(c, name) is not None for c in self.coefficients)]
-        rows = [[c.name, *(number(getattr(c, name)) for name in known)] for c in self.coefficients]
+        known += ["prior_sd"] * ("prior" in known and "prior_sd" not in known)
+        rows = [[c.name, *(c.told(name) for name in known)] for c in self.coefficients]
         return ["", *(heads[name] for name in known)], rows
 
     @property
