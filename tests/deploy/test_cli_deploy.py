@@ -72,6 +72,7 @@ def test_units_and_proxies_are_closed(office: Path) -> None:
         assert words[words.index("--isolation") + 1] == "process"
         assert {"--superexec-auth-secret-file", "--enable-supernode-auth"} <= set(words)
         assert "--insecure" not in words
+    assert "limit_req_zone $binary_remote_addr" in (office / "nginx.conf").read_text()
     nginx = shutil.which("nginx") or "/usr/sbin/nginx"
     if Path(nginx).exists():
         subprocess.run([nginx, "-t", "-q", "-c", office / "nginx.conf"], check=True)

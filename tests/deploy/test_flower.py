@@ -9,9 +9,11 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+import uvicorn
 from flower_trial import deployed, small_plan, small_tasks
 from flwr.supercore.task_identity import TaskIdentity
 from google.protobuf.message import DecodeError
+from uvicorn.server import ServerState
 
 from cloister.board.signatures import Operator
 from cloister.deploy.certificates import make_authority, make_certificate
@@ -19,6 +21,7 @@ from cloister.deploy.curator import curate
 from cloister.deploy.processes import executor_command, forget_traffic, link_command
 from cloister.engines.flower.apps import Answering
 from cloister.engines.flower.deployment import Deployment
+from cloister.engines.flower.door import connections
 from cloister.engines.flower.envelope import (
     new_reader,
     open_answer,
@@ -141,9 +144,10 @@ def test_the_proxy_passes_on_what_registered_nodes_need(two, tmp_path):
 
     app = proxy("https://127.0.0.1:1", tmp_path / "ca.crt", [elm.public], 100, 3.0, httpx.MockTransport(link))
 
-    async def post(path, data=b"x", key=elm):
+    async def post(path, data=b"x", key=elm, by=None):
         headers = {"flwr-public-key": b64encode(key.public.encode()).decode(), "x-other": "1"} if key else {}
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://proxy") as client:
+        way = by or httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=way, base_url="https://proxy") as client:
             return (await client.post(path, content=data, headers=headers)).status_code
 
     async def statuses():
@@ -161,9 +165,57 @@ def test_the_proxy_passes_on_what_registered_nodes_need(two, tmp_path):
         assert [await post(call), await post(call, b"x" * 101), await post(call, _parts())] == [200, 413, 413]
         assert [await post(call) for _ in range(4)] == [200, 200, 200, 429]
 
+        elsewhere = httpx.ASGITransport(
+            app, client=("192.0.2.1", 5)
+        )  # the node itself, and not who bears its key
+        assert await post(call, by=elsewhere) == 200
+
     asyncio.run(statuses())
     assert {request.url.path for request in asked} <= CALLS
     assert all("x-other" not in request.headers for request in asked)
+
+
+def test_nobody_holds_the_door_open():
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    config = uvicorn.Config(app, http=connections(3, 0.3), ws="none", lifespan="off", log_config=None)
+    config.load()
+
+    async def ended(reader):
+        try:
+            return await asyncio.wait_for(reader.read(), 30) == b""
+        except ConnectionResetError:
+            return True
+
+    async def visits():
+        def made():
+            return config.http_protocol_class(config, ServerState(), {})
+
+        server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        came = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        (idle, _), (slow, slowly), (node, speaks), (fourth, _) = came
+        asked, told = b"POST / HTTP/1.1\r\nhost: x\r\n\r\n", b"HTTP/1.1 204"
+        slowly.write(asked[:9])
+        speaks.write(asked)
+        assert (await node.readuntil(b"\r\n\r\n")).startswith(told)
+        assert [await ended(each) for each in (fourth, idle, slow)] == [True] * 3
+        speaks.write(asked)  # who has asked may ask again, long after
+        assert (await node.readuntil(b"\r\n\r\n")).startswith(told)
+        speaks.write(asked[:9])
+        assert await ended(node)
+        came.append(await asyncio.open_connection("127.0.0.1", port))  # there is room again
+        came[-1][1].write(asked)
+        assert (await came[-1][0].readuntil(b"\r\n\r\n")).startswith(told)
+        for _, writer in came:
+            writer.close()
+        assert await ended(came[-1][0])
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(visits())
 
 
 async def _parts():

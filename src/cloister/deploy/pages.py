@@ -29,6 +29,8 @@ _FILES = {
     "Containerfile": "Containerfile",
     "nginx.conf": "nginx.conf",
 }
+#: Nodes behind one address for which nginx leaves room: the key in a request's head proves nothing to it.
+_NODES = 10
 _UNITS = {
     "link": "Flower's link, on this machine alone",
     "proxy": "the one door to Flower's link",
@@ -52,6 +54,8 @@ def pages(deployment: Deployment) -> dict[str, str]:
         "largest": str(deployment.settings.largest),
         "rate": str(round(deployment.settings.rate)),
         "burst": str(round(2 * deployment.settings.rate)),
+        "rate_of_address": str(round(_NODES * deployment.settings.rate)),
+        "burst_of_address": str(round(2 * _NODES * deployment.settings.rate)),
         "calls": "|".join(sorted(call.rpartition("/")[2] for call in CALLS)),
         "public": deployment.operator.public.hex(),
         "forget": shlex.join(forget_command(deployment)),

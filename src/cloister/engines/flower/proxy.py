@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cloister.engines.flower.deployment import Deployment
+from cloister.engines.flower.door import connections
 from cloister.errors import MissingExtraError
 
 __all__ = ["CALLS", "Rate", "proxy", "serve"]
@@ -35,27 +36,36 @@ CALLS = frozenset(
         "push-object",
     )
 )
-#: Seconds in which a request must have come in, and its answer.
-_PATIENCE = 30.0
+#: Seconds in which a request must have come in, and its answer; and in which its head must.
+_PATIENCE, _HEAD = 30.0, 10.0
+#: Connections at a time from one address, behind which several nodes may be; and in all.
+_CONNECTIONS, _ALL = 200, 1000
+#: So many senders are remembered before those that have been quiet are forgotten.
+_SENDERS = 10_000
 
 
 class Rate:
     """At most so many requests a second from each sender, and two seconds' worth at once.
 
+    A sender is a key together with an address: keys are public, and who bears another's uses up its own.
+
     Examples
     --------
     >>> rate = Rate(2.0)
-    >>> [rate.allows("elm", now=0.0) for _ in range(5)]
+    >>> elm, stranger = ("elm's key", "192.0.2.1"), ("elm's key", "203.0.113.9")
+    >>> [rate.allows(stranger, now=0.0) for _ in range(5)]
     [True, True, True, True, False]
-    >>> rate.allows("oak", now=0.0), rate.allows("elm", now=1.0)
+    >>> rate.allows(elm, now=0.0), rate.allows(stranger, now=1.0)
     (True, True)
     """
 
     def __init__(self, a_second: float) -> None:
         self.a_second, self.burst = a_second, 2 * a_second
-        self._left: dict[str, tuple[float, float]] = {}
+        self._left: dict[tuple[str, str], tuple[float, float]] = {}
 
-    def allows(self, sender: str, now: float) -> bool:
+    def allows(self, sender: tuple[str, str], now: float) -> bool:
+        if len(self._left) >= _SENDERS and sender not in self._left:  # two seconds on, all is as if forgotten
+            self._left = {who: kept for who, kept in self._left.items() if now - kept[1] < 2.0}
         left, then = self._left.get(sender, (self.burst, now))
         left = min(self.burst, left + (now - then) * self.a_second)
         self._left[sender] = (left - 1 if left >= 1 else left, now)
@@ -78,7 +88,7 @@ def proxy(
     largest : int
         Bytes of the largest request.
     rate : float
-        Requests a second from one node.
+        Requests a second from one node's key at one address.
     transport : httpx.AsyncBaseTransport, optional
         In place of a connection to the link, for tests.
     """
@@ -98,7 +108,8 @@ def proxy(
         sender = _sender(request.headers)
         if request.url.path not in CALLS or sender not in known:
             return Response(status_code=403)
-        if not allowed.allows(sender, time.monotonic()):
+        address = request.client.host if request.client else ""
+        if not allowed.allows((sender, address), time.monotonic()):
             return Response(status_code=429)
         try:
             async with asyncio.timeout(_PATIENCE):
@@ -156,7 +167,10 @@ def serve(deployment: Deployment, watch: Any = None) -> None:
         log_level="warning",
         access_log=False,
         server_header=False,
-        limit_concurrency=1000,
+        http=connections(_CONNECTIONS, _HEAD),
+        ws="none",
+        proxy_headers=False,
+        limit_concurrency=_ALL,
         timeout_keep_alive=30,
     )
 
