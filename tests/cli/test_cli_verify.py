@@ -188,3 +188,26 @@ def test_a_folder_of_an_older_version_has_the_head_of_its_board(work: Path) -> N
     assert (
         "NO  the head" in cloister("verify", "run", "--head", kept).stdout
     )  # nobody can make one of the other
+
+
+def test_a_journal_is_checked_as_far_as_it_goes(work: Path) -> None:
+    Path("journal").mkdir()
+    for name in ("plan.toml", "board"):
+        shutil.copy(Path("run", name), Path("journal", name))
+    said = json.loads(ok("verify", "journal", "--json"))
+    assert [item["check"] for item in said["checks"] if item["ok"] is None] == [
+        "every public file is as it was written",
+        "codebook and groups fit the plan",
+        "the guarantee is what plan and board give",
+    ]
+    assert said["holds"]
+    assert said["guarantee"]["epsilon"] == json.loads(Path("run/guarantee.json").read_text())["epsilon"]
+    assert said["head"] == Billboard.load("run/board").head.hex()
+    ok("verify", "journal", "--head", said["head"])
+    assert cloister("verify", "journal", "--head", "0" * 64).exit_code == 1
+    data = Path("journal/board").read_bytes()
+    Path("journal/board").write_bytes(data[: len(data) // 2])
+    assert "does NOT pass" in cloister("verify", "journal").stdout
+    Path("journal/board").write_bytes(data)
+    Path("journal/guarantee.json").write_text("{}")  # what says more than a journal is a run's folder
+    assert "has no codebook.toml" in refused("verify", "journal")

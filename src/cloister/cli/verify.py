@@ -29,6 +29,10 @@ __all__ = ["verify"]
 #: What arrays and numbers that were tampered with can raise.
 _BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _MARKS = {True: "ok", False: "NO", None: "--"}
+#: The files of a journal whose run has ended.
+_JOURNAL = {"plan.toml", "board", "roster"}
+#: The checks that are about other files.
+_BEYOND = {"files", "codebook", "guarantee"}
 
 
 @dataclass
@@ -44,6 +48,11 @@ class _Evidence:
     choice: Choice | None = None
     guarantee: Guarantee | None = None
     words: bool = False
+
+    @cached_property
+    def journal(self) -> bool:
+        """Whether the folder is a finished journal: plan and board, and nothing that is said of them."""
+        return {path.name for path in self.folder.iterdir()} <= _JOURNAL
 
     @property
     def chosen(self) -> bool:
@@ -87,7 +96,8 @@ def verify(
     guarantee what the plan gives, and is every public file as it was written? Exit code 1 if not. Hashes
     show damage and edits; with the head that was printed, signed or published, also whether somebody
     computed them anew. That the noise was
-    drawn at random cannot be seen from outside: for this the curator is trusted.
+    drawn at random cannot be seen from outside: for this the curator is trusted. Of a journal, which is plan
+    and board alone, these are checked.
 
     \b
     For example:
@@ -96,13 +106,17 @@ def verify(
     """
     from cloister.tables.folder import require_folder
 
-    require_folder(folder)
     if head is not None and not _is_head(head):
         raise InputError(f"--head must be 64 hexadecimal digits. Got {_shown(head)}. Copy it whole.")
+    require_folder(folder, ("plan.toml", "board"))
     seen = _Evidence(folder, head, types or ())
+    if not seen.journal:
+        require_folder(folder)
     keys = [key for key in _CHECKS if key != "choice" or seen.chosen]
     checks = [_try(key, seen) for key in keys]
-    good = all(check.ok for check in checks)
+    good = all(check.ok is not False for check in checks)  # what was not reached stands below a failure
+    if seen.journal and good:
+        seen.guarantee = seen.plan.guarantee_on(seen.board)
     if json:
         emit(_document(seen, checks, good))
     else:
@@ -113,6 +127,8 @@ def verify(
 
 def _try(key: str, seen: _Evidence) -> _Check:
     name, needs, test = _CHECKS[key]
+    if seen.journal and key in _BEYOND:
+        return _Check(name, None, "not checked, for a journal has no such file")
     if not seen.passed.issuperset(needs):
         return _Check(name, None, "not reached")
     try:
@@ -293,6 +309,10 @@ def _verdict(seen: _Evidence, good: bool) -> str:
         reasons = "; ".join(seen.guarantee.reasons) or "there is no noise"
         return f"{seen.folder} is consistent, but its guarantee does NOT hold: {reasons}."
     head = f"The head, to compare with a copy:\n{seen.head_found}"
+    if seen.journal:
+        return (
+            f"{seen.folder} passes: a journal, of which plan and board give this.\n{head}\n\n{seen.guarantee}"
+        )
     if seen.words:
         return f"{seen.folder} passes. Its guarantee is in guarantee.txt.\n{head}"
     return (

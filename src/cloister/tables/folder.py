@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -215,13 +215,13 @@ def read_codebook(folder: Path, plan: Plan) -> Codebook:
     return book
 
 
-def require_folder(folder: Path) -> None:
+def require_folder(folder: Path, names: Sequence[str] = ("plan.toml", "board", "codebook.toml")) -> None:
     """Refuse what is not the folder of a run, and say what is missing."""
     if folder.is_file():
         raise InputError(f"{folder} is a file. Name the folder that `cloister fit` wrote.")
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}. Name the folder that `cloister fit` wrote.")
-    for name in ("plan.toml", "board", "codebook.toml"):
+    for name in names:
         if not (folder / name).is_file():
             raise InputError(f"{folder} is not the folder of a run: it has no {name}.")
 
