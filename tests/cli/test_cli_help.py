@@ -87,6 +87,7 @@ def test_every_command_is_here() -> None:
 def test_help_teaches_by_example(command: str) -> None:
     said = ok(*command.split(), "--help")
     assert r"\b" not in said
+    assert r"\[" not in said
     assert len(said.splitlines()) < 80
     assert max(map(len, said.splitlines())) <= 80
     assert examples(command)

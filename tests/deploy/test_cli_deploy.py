@@ -10,11 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flower_trial import small_plan, small_tasks
+from flower_trial import SEED, deployed, small_plan, small_tasks
 from typer.testing import CliRunner
 
+from cloister import run
 from cloister.cli import app
 from cloister.deploy.kit import add_node
+from cloister.engines import Local
 from cloister.engines.flower.deployment import Deployment
 
 
@@ -76,6 +78,23 @@ def test_units_and_proxies_are_closed(office: Path) -> None:
     nginx = shutil.which("nginx") or "/usr/sbin/nginx"
     if Path(nginx).exists():
         subprocess.run([nginx, "-t", "-q", "-c", office / "nginx.conf"], check=True)
+
+
+def test_a_trial_that_has_ended_is_shown_checked_and_not_started_again(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder, plan, tasks = Path("trial"), small_plan(2, rounds=2), small_tasks(2)
+    made = deployed(tmp_path / folder, plan, tasks)
+    run(plan, tasks, random_state=SEED, engine=Local(block=1), journal=made.journal, ledger=made.ledger)
+    (made.state / "finished.json").write_text("{}")
+    monkeypatch.setattr("cloister.deploy.trial.start_all", lambda *_: pytest.fail("started"))
+    said = cloister("deploy", "try", folder, "--nodes", "2", "--epsilon", "2")
+    assert "school-0  ended" in said
+    assert "school-1  ended" in cloister("deploy", "status", folder)
+    command = re.search(r"cloister (verify .*)", " ".join(said.split()))
+    assert command is not None
+    assert "guarantee does NOT hold: " in cloister(*command[1].split())  # a seed, and nothing else
+    assert "--nodes must be 2" in cloister("deploy", "try", folder, "--nodes", "9", fails=True)
+    assert "--epsilon must be 2" in cloister("deploy", "try", folder, "--epsilon", "1", fails=True)
 
 
 def test_what_is_wrong_is_a_sentence(office: Path, tmp_path: Path) -> None:

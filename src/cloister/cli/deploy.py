@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cloister.cli.options import Json, Types
-from cloister.cli.shell import attach, emit, positive, say, show_table
+from cloister.cli.shell import attach, emit, given, positive, say, show_table
 from cloister.errors import InputError
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def init(
 
 
 def try_(
+    context: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")] = Path("trial"),
     nodes: Annotated[int, typer.Option(help="How many schools take part.", min=2)] = 5,
     epsilon: Annotated[float, typer.Option(help="Budget of each school.")] = 1.0,
@@ -72,7 +73,7 @@ def try_(
     r"""Try all of it on this machine: link, proxy, curator, and schools of the demo as nodes.
 
     Real processes, TLS and keys; every school's rows, state and model stay in its own folder. Nothing leaves
-    the machine. A folder that is there already is gone on with.
+    the machine. A folder that is there already is gone on with, until its run is complete.
 
     \b
     For example:
@@ -86,6 +87,13 @@ def try_(
     made = (
         Deployment(folder.resolve()) if known else make_trial(folder, nodes, positive("--epsilon", epsilon))
     )
+    made_with = {"nodes": (nodes, len(made.keys)), "epsilon": (epsilon, made.ledger.epsilon)}
+    for name, (asked, has) in made_with.items():
+        if given(context, name) and abs(asked - has) > 0.002:  # a ledger has its epsilon to three places
+            raise InputError(
+                f"--{name} must be {has:g}, as {folder} was made with. Got {asked:g}. Leave it out to go on "
+                "there, or name a new folder."
+            )
     with _live() as view:
         now = run_trial(made, view)
     if json:
@@ -93,7 +101,7 @@ def try_(
     _show(now)
     say(
         f"Each school has its own model in its own folder, {folder}/nodes/NAME/runs/trial/model.npz.",
-        f"See that the board is whole, and within its plan: cloister verify {made.journal}",
+        f"See that the board is whole, and within its plan: cloister verify {folder}/state/journal",
         apart=True,
     )
 

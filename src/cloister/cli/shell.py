@@ -64,6 +64,10 @@ class Family(TyperGroup):
 class Command(TyperCommand):
     """A command that says what the library refuses in the words of its own options."""
 
+    def get_help(self, ctx: Any) -> str:
+        """Return the help as plain text: some versions of typer escape brackets for rich even here."""
+        return str(super().get_help(ctx)).replace(r"\[", "[")
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)

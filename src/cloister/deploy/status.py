@@ -25,7 +25,8 @@ class NodeStatus:
     name : str
         The task's name.
     link : str
-        What the link says of it: ``registered``, ``online``, ``offline``; ``unknown`` without a link.
+        What the link says of it: ``registered``, ``online``, ``offline``; without a link
+        ``ended`` if the run is complete, else ``unknown``.
     heard : float, optional
         Seconds since its last answer; None if there was none yet.
     """
@@ -77,8 +78,13 @@ def status(deployment: Deployment, control: Control | None = None) -> Status:
     board = _board(deployment)
     seen: Mapping[str, Any] = {} if control is None else control.nodes()
     heard, now = _json(deployment, "heard.json"), time.time()
+    away = "ended" if board is not None and board.complete else "unknown"
     nodes = tuple(
-        NodeStatus(name, _link(name, seen, control), None if name not in heard else now - heard[name])
+        NodeStatus(
+            name,
+            away if control is None else _link(name, seen),
+            None if name not in heard else now - heard[name],
+        )
         for name in deployment.keys
     )
     ledger, log = deployment.ledger, deployment.state / "log"
@@ -94,9 +100,7 @@ def status(deployment: Deployment, control: Control | None = None) -> Status:
     )
 
 
-def _link(name: str, seen: Mapping[str, Any], control: Control | None) -> str:
-    if control is None:
-        return "unknown"
+def _link(name: str, seen: Mapping[str, Any]) -> str:
     return str(seen[name].status) if name in seen else "not registered"
 
 

@@ -20,7 +20,7 @@ from cloister.deploy.processes import (
     proxy_command,
     settings,
 )
-from cloister.deploy.status import Status
+from cloister.deploy.status import Status, status
 from cloister.engines.flower.deployment import Deployment, Settings
 from cloister.engines.flower.identity import Identity, Way
 from cloister.engines.node import Home
@@ -92,10 +92,15 @@ def join(
 
 
 def run_trial(deployment: Deployment, view: Callable[[Status], None], every: float = 1.0) -> Status:
-    """Start link, proxy, executor and all nodes on this machine, run the plan, end them, and clear up."""
-    with Processes.at(deployment.state / "logs") as processes:
-        start_all(deployment, processes)
-        now = curate(deployment, view, every=every)
+    """Start link, proxy, executor and all nodes on this machine, run the plan, end them, and clear up.
+
+    For a run that has ended nothing is started.
+    """
+    now = status(deployment)
+    if not (now.complete and (deployment.state / "finished.json").exists()):
+        with Processes.at(deployment.state / "logs") as processes:
+            start_all(deployment, processes)
+            now = curate(deployment, view, every=every)
     forget_traffic(deployment)
     return now
 
