@@ -30,7 +30,7 @@ def listing(there: dict[str, Figure]) -> None:
     for figure in there.values():
         document = store.read(figure.name)
         state = "no result kept" if document is None else f"kept, {document['date']}"
-        if document and document["code"] != store.code(figure.module):
+        if document and store.is_older(figure, document):
             state += ", of older code"
         print(f"{figure.name:24} {figure.title} [{state}]")
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from papers.figure import COLUMNS, Figure, folders
 from papers.pictures import picture
-from papers.store import ROOT, read
+from papers.store import ROOT, is_older, read
 
 FOLDER = ROOT / "docs" / "papers"
+#: Behind a result whose measuring code has changed since.
+OLDER = ", of older code"
 
 
 def section(figure: Figure, document: dict[str, Any]) -> str:
@@ -25,21 +27,22 @@ def section(figure: Figure, document: dict[str, Any]) -> str:
         table,
         f"![{figure.title}]({figure.name}.svg)",
         figure.text,
-        provenance(document),
+        provenance(document, OLDER * is_older(figure, document)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def provenance(document: dict[str, Any]) -> str:
+def provenance(document: dict[str, Any], older: str = "") -> str:
     """Return the line that says how a result was made."""
     seeds, span = document["seeds"], document["first and last seed"]
     drawn = f"{seeds} seed{'s' * (seeds != 1)} ({span}), " if seeds else ""
     command = document.get("command", f"python -m papers run {document['name']}")
     minutes = document["seconds"] / 60
     took = f"{minutes:.0f} minutes" if minutes >= 2 else f"{document['seconds']:.0f} s"
+    dated = document["date"] + older
     return (
         f"`{command}`: {drawn}{took} of one core, {document['machine']}, "
-        f"cloister {document['versions'].get('cloister', '')} at {document['commit']}, {document['date']}."
+        f"cloister {document['versions'].get('cloister', '')} at {document['commit']}, {dated}."
     )
 
 
@@ -61,7 +64,7 @@ Figures, tables and theorems of the papers whose algorithms are here, run again:
 
 ```
 python -m papers list                    # what there is, what is kept, and whether its code has changed since
-python -m papers run mpmtl-figure-6      # one figure, or all of a paper's: mpmtl
+python -m papers run mpmtl-figure-8      # one figure, or all of a paper's: mpmtl
 python -m papers run --all --quick       # a look at everything
 python -m papers pages                   # these pages, from what is kept
 ```
@@ -80,18 +83,23 @@ is kept part by part, so that a run that is stopped goes on. Data that are not p
 A ± is one standard error over seeds; `--seeds N` runs another number of them than a figure's own. Runs are
 seeded, so that they come out the same again; that makes them INSECURE, which does not matter for simulations
 and data that are public.
+
+What is marked *of older code* was measured before its figure's code changed, and may come out otherwise now.
 """
 
 
 def index(figures: list[Figure]) -> str:
-    """Return the first page: every figure with its verdict."""
+    """Return the first page: every figure with its verdict, or the command that would run it."""
     lines = [INDEX, "| figure | the finding | seeds |", "|---|---|---|"]
     for figure in figures:
         document = read(figure.name)
-        if document:
-            finding = figure.module.finding(document["data"])
-            link = f"[{figure.title}]({figure.paper}.md)"
-            lines.append(f"| `{figure.name}`: {link} | {finding.verdict} | {document['seeds'] or '-'} |")
+        if document is None:
+            command = f"`python -m papers run {figure.name}`"
+            lines.append(f"| `{figure.name}`: {figure.title} | not run yet: {command} | - |")
+            continue
+        verdict = figure.module.finding(document["data"]).verdict + OLDER * is_older(figure, document)
+        link = f"[{figure.title}]({figure.paper}.md)"
+        lines.append(f"| `{figure.name}`: {link} | {verdict} | {document['seeds'] or '-'} |")
     return "\n".join(lines) + "\n"
 
 

@@ -130,6 +130,11 @@ def code(module: ModuleType) -> str:
     return digest.hexdigest()[:8]
 
 
+def is_older(figure: Figure, document: dict[str, Any]) -> bool:
+    """Say whether the code that measures a figure has changed since its result was kept."""
+    return bool(document["code"] != code(figure.module))
+
+
 def _used(module: ModuleType, seen: set[ModuleType]) -> set[ModuleType]:
     """Return a module and those of ours, the framework's apart, whose names it has."""
     seen.add(module)

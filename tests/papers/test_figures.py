@@ -40,10 +40,13 @@ def test_what_is_kept_can_be_shown(name):
 
 
 def test_pages_say_what_is_kept():
-    """`python -m papers pages` makes them anew."""
+    """`python -m papers pages` makes them anew; whose code is older differs between versions of Python."""
     made = pages.pages(list(FIGURES.values()))
     there = {path.name: path.read_text(encoding="utf-8") for path in pages.FOLDER.glob("*.md")}
-    assert there == made
+    plain = [{name: text.replace(pages.OLDER, "") for name, text in each.items()} for each in (there, made)]
+    assert plain[0] == plain[1]
+    for name in FIGURES:
+        assert ("not run yet: `python -m papers run " + name + "`" in made["README.md"]) == (name not in KEPT)
     for name in KEPT:
         assert (pages.FOLDER / f"{name}.svg").exists()
 
