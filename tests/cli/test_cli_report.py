@@ -148,6 +148,9 @@ def test_the_operators_edition(canary: Path) -> None:
     assert "Private: made of tasks' own models and rows. Publish nothing of this section" in text
     assert "Who gains" in text
     assert "How far tasks were drawn together" in text
+    assert re.search(r"(narrower|wider) by \d+\s%", text)
+    assert "this was expected: at rho" in text
+    assert "Plan: shared-prior, after a private search for targets and features, over 41 tasks" in text
     assert f"cloister verify {canary / 'run'} --head" in text
     plan = Plan.load(canary / "run" / "plan.toml")
     assert text.count(plan.fingerprint) == 1

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
 
 from cloister._version import __version__
+from cloister.algorithm import Algorithm, Wrapper
+from cloister.algorithms import Located, LocatedFeatures
 from cloister.errors import MissingExtraError
 from cloister.plan import Plan
-from cloister.tables.summarize import algorithm_name
 
-__all__ = ["Stamp", "load_template"]
+__all__ = ["Stamp", "load_template", "spoken_name"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Stamp:
     >>> from cloister.learners import LeastSquares
     >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=5), n_tasks=200).calibrate(epsilon=1.0)
     >>> Stamp.of(plan, datetime(2026, 7, 1, 12, tzinfo=UTC)).for_print  # doctest: +ELLIPSIS
-    'MeanRegularized over 200 tasks, 5 noisy sums | plan ... | 2026-07-01 12:00 UTC | cloister ...'
+    'mean-regularized over 200 tasks, 5 noisy sums | plan ... | 2026-07-01 12:00 UTC | cloister ...'
     """
 
     plan: str
@@ -48,7 +50,8 @@ class Stamp:
     def of(cls, plan: Plan, when: datetime | None = None) -> Stamp:
         """Stamp a page about a plan, made now or at another moment."""
         rounds = len(plan.rounds)
-        named = f"{algorithm_name(plan.algorithm)} over {plan.n_tasks:,} tasks"
+        name = spoken_name(plan.algorithm)
+        named = f"{name}{',' * (',' in name)} over {plan.n_tasks:,} tasks"
         sums = f"{rounds:,} noisy sum{'s' if rounds != 1 else ''}"
         moment = (datetime.now(UTC) if when is None else when).astimezone(UTC)
         return cls(f"{named}, {sums}", plan.fingerprint, f"{moment:%Y-%m-%d %H:%M} UTC", __version__)
@@ -57,6 +60,25 @@ class Stamp:
     def for_print(self) -> str:
         """One line for the foot of every printed page."""
         return f"{self.plan} | plan {self.fingerprint[:16]} | {self.date} | cloister {self.version}"
+
+
+def spoken_name(algorithm: Algorithm) -> str:
+    """Name an algorithm for people who do not read code.
+
+    Examples
+    --------
+    >>> from cloister.algorithms import SharedPrior
+    >>> from cloister.learners import Regression
+    >>> print(spoken_name(Located(SharedPrior(Regression(3)))))
+    shared-prior, after a private search for targets
+    """
+    sought = []
+    while isinstance(algorithm, Located | LocatedFeatures):
+        sought.append("targets" if isinstance(algorithm, Located) else "features")
+        algorithm = algorithm.inner
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(algorithm).__name__).lower()
+    inside = f" ({spoken_name(algorithm.inner)})" if isinstance(algorithm, Wrapper) else ""
+    return f"{name}{inside}" + (f", after a private search for {' and '.join(sought)}" if sought else "")
 
 
 def load_template(name: str) -> Any:

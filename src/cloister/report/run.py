@@ -131,7 +131,7 @@ class PublicPart:
             "statement": self.guarantee.statement,
             "rate": percent(self.guarantee.detection()),
             "found": math.ceil(100 * self.guarantee.detection() - 1e-9),
-            "forecast": self.plan.forecast(),
+            "forecast": str(self.plan.forecast()),
             "summary": summary,
             "names": NAMES,
             "known": _known(summary.coefficients, ("estimate", "std_error", "spread", "new_task")),
@@ -292,9 +292,13 @@ def _drawn_together(run: TableRun) -> list[tuple[str, list[str]]]:
     for name, a, j in zip(coefficient_names(book), alone.T, joined.T, strict=True):
         low, high = np.quantile(a[np.isfinite(a)], [0.25, 0.75])
         left, right = np.quantile(j, [0.25, 0.75])
-        drawn = f"{1 - (right - left) / (high - low):.0%}" if high > low else "-"
+        drawn = _narrower(1 - (right - left) / (high - low)) if high > low else "-"
         rows.append((name, [f"{number(low)} to {number(high)}", f"{number(left)} to {number(right)}", drawn]))
     return rows[:MOST_COEFFICIENTS]
+
+
+def _narrower(share: float) -> str:
+    return f"{'wider' if share < 0 else 'narrower'} by {100 * abs(share):.0f} %"
 
 
 def _in_units(book: Codebook, weights: Floats) -> Floats:
