@@ -43,6 +43,11 @@ def test_noise_is_found_for_a_risk(work: Path) -> None:
     assert "--detection must be above --false-alarms" in refused(
         "account", "--detection", "0.01", "--tasks", "9"
     )
+    sums = ["--tasks", "100", "--rounds", "5", "--json"]
+    assert json.loads(ok("account", "--detection", "10%", *sums)) == said
+    wrong = cloister("account", "--detection", "10", *sums)
+    assert wrong.exit_code == 2
+    assert "write 0.1 for 10 %." in wrong.stderr
 
 
 def test_one_gaussian_sum_has_the_exact_price() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
-from cli_helpers import BOOK, ok, pupils
+from cli_helpers import BOOK, cloister, ok, pupils
 
 from cloister.cli import app
 from cloister.tables.files import write_csv
@@ -92,6 +92,18 @@ def test_help_teaches_by_example(command: str) -> None:
     assert max(map(len, said.splitlines())) <= 80
     assert examples(command)
     assert all(" ".join(example).startswith(f"cloister {command}") for example in examples(command))
+
+
+@pytest.mark.parametrize("typed", ["ledgr", "ledger shw"])
+def test_what_was_meant_is_asked_once(typed: str) -> None:
+    said = cloister(*typed.split())
+    assert said.exit_code == 2
+    assert said.stderr.count("Did you mean") == 1
+
+
+def test_the_introduction_names_every_command() -> None:
+    said = ok("--help")
+    assert all(f"`{command.split()[0]}`" in said for command in COMMANDS)
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,7 @@ def start(
     `predict`, looks at it with `show`, gets it again or joins late with `replay`, and asks `gain` whether it
     pays. `account` prices a plan, `ledger` keeps account over all runs, `audit` attacks a plan's own
     releases, `museum` refutes guarantees that are false, `demo` shows it all on 2410 real schools.
-    Between institutions, each keeps its rows at a `node` of its own.
+    Between institutions, each keeps its rows at a `node` of its own, and `deploy` sets the run up.
     """
 
 

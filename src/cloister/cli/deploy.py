@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cloister.cli.options import Json, Types
-from cloister.cli.shell import attach, emit, given, positive, say, show_table
+from cloister.cli.shell import Family, attach, emit, given, positive, say, show_table
 from cloister.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ __all__ = ["deploy_family"]
 
 _Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The operator's folder.")]
 
-deploy_family = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+deploy_family = typer.Typer(cls=Family, no_args_is_help=True, rich_markup_mode=None)
 
 
 def init(

@@ -9,7 +9,7 @@ import typer
 
 from cloister.channel import Relation
 from cloister.cli.options import Delta, Json, Neighbours, Types
-from cloister.cli.shell import attach, emit, note, positive, say, show_table
+from cloister.cli.shell import Family, attach, emit, note, positive, say, show_table
 from cloister.doubts import Doubt, Grade
 from cloister.errors import InputError
 from cloister.privacy.rounding import rounded_up
@@ -30,7 +30,7 @@ _Run = Annotated[
     str | None, typer.Option("--run", help="Key of the run; charging it again spends nothing. Default: new.")
 ]
 
-ledger_family = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+ledger_family = typer.Typer(cls=Family, no_args_is_help=True, rich_markup_mode=None)
 
 
 def create(

@@ -12,7 +12,7 @@ import typer
 
 from cloister.cli.options import Json, Types
 from cloister.cli.own_types import own_value
-from cloister.cli.shell import attach, emit, note, positive, say, show_table
+from cloister.cli.shell import Family, attach, emit, note, positive, say, show_table
 from cloister.errors import InputError
 from cloister.privacy.rounding import rounded_up
 
@@ -33,7 +33,7 @@ _Source = Annotated[
     typer.Option(help="The rows: a CSV, Parquet, Arrow or Excel file, a database's URL, or module:function."),
 ]
 
-node_family = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+node_family = typer.Typer(cls=Family, no_args_is_help=True, rich_markup_mode=None)
 
 
 def init(

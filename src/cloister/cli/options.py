@@ -34,9 +34,27 @@ OwnData = Annotated[
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a run; its public part is enough.")]
 TaskName = Annotated[str, typer.Option(help="Which task this is.")]
 Delta = Annotated[float | None, typer.Option(help="Default: min(m^-1.5, 1/(10 m)) for m tasks.")]
+
+
+def _rate(text: str) -> float:
+    """Read 0.10 or 10%; whether the rate can be reached is asked where it is used."""
+    number, percent, _ = text.strip().partition("%")
+    try:
+        value = float(number)
+    except ValueError:
+        raise typer.BadParameter("must be a number, such as 0.10, or 10%.") from None
+    if not percent and 1 < value < 100:
+        raise typer.BadParameter(f"must be below 1. Got {value:g}; write {value / 100:.4g} for {value:g} %.")
+    return value / 100 if percent else value
+
+
 Detection = Annotated[
     float | None,
-    typer.Option(help="Instead of --epsilon: how often the others together may detect one task's data."),
+    typer.Option(
+        metavar="RATE",
+        parser=_rate,
+        help="Instead of --epsilon: how often the others together may detect one task's data.",
+    ),
 ]
 FalseAlarms = Annotated[float, typer.Option(help="With how many false alarms; guessing detects as many.")]
 Neighbours = Annotated[Relation, typer.Option(help="Neighbours: a task's data replaced, or left out.")]

@@ -41,6 +41,15 @@ _WIDTH = 100
 class Family(TyperGroup):
     """A family of commands that reports what cloister refuses as one sentence, without a traceback."""
 
+    def resolve_command(self, ctx: Any, args: Any) -> Any:
+        """Find a command; of one that is not there, what was meant is asked once, by typer or by click."""
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            if getattr(error, "possibilities", None) and "Did you mean" in str(getattr(error, "message", "")):
+                error.possibilities = None  # type: ignore[attr-defined]
+            raise
+
     def invoke(self, ctx: Any) -> Any:
         """Run a command; turn a refusal into its sentence and exit code 1, or 2 if it was not understood."""
         try:

@@ -97,7 +97,7 @@ def run_trial(deployment: Deployment, view: Callable[[Status], None], every: flo
     For a run that has ended nothing is started.
     """
     now = status(deployment)
-    if not (now.complete and (deployment.state / "finished.json").exists()):
+    if not (now.complete and deployment.finished):
         with Processes.at(deployment.state / "logs") as processes:
             start_all(deployment, processes)
             now = curate(deployment, view, every=every)

@@ -33,6 +33,7 @@ _HEAD = """\
 # What is publicly known about each column. Write what is *possible*, from the questionnaire, the law or
 # common sense (age: [0, 120]), not what is in the file: a minimum, a maximum or a rare level read from
 # private data leaks. Numbers beyond their bounds are clipped; a level that is not listed is refused.
+# A column that should not be learned from (a number of a person, say) may be deleted here, with its heading.
 #
 # More may be said of a feature, a line each under its [features.NAME]:
 #   missing = 35            an empty cell counts as this number, and is marked by a column of its own
