@@ -156,7 +156,9 @@ def test_the_operators_edition(canary: Path) -> None:
     assert text.count(plan.fingerprint) == 1
     printed = f"over 41 tasks, {len(plan.rounds)} noisy sums | plan {plan.fingerprint[:16]} |"
     assert re.search(
-        r'@bottom-left { content: "Located\(LocatedFeatures\(SharedPrior\)\) ' + re.escape(printed), page
+        r'@bottom-left { content: "shared-prior, after a private search for targets and features, '
+        + re.escape(printed),
+        page,
     )
     assert f"cloister {cloister.__version__}" in text
     assert stat.S_IMODE((canary / "page.html").stat().st_mode) == 0o600
