@@ -38,8 +38,8 @@ def flow_picture(plan: Plan, width: int, height: int) -> str:
         ),
     )
     said = (
-        ("a clipped message", f"of {_numbers(plan)}", f"in {rounds}"),
-        ("a noisy sum", "in each round", ""),
+        ("a clipped", "message of", _numbers(plan), f"in {rounds}"),
+        ("", "a noisy sum", "in each round", ""),
     )
     label = (
         f"Data flow: each of {plan.n_tasks} tasks says a clipped message to the curator in each of {rounds}; "
@@ -78,7 +78,7 @@ def _across(boxes: Sequence[_Box], said: Sequence[Sequence[str]], width: int) ->
     for left, texts in zip(lefts, said, strict=False):
         start, middle = left + box, left + box + gap / 2 - 3
         parts.append(_arrow(f"M{start + 4} {level}H{start + gap - 12}", start + gap - 3, level, 0))
-        heights = (level - 34, level - 16, level + 22)
+        heights = (level - 52, level - 34, level - 16, level + 22)
         parts += [caption(middle, y, text, "soft mid") for y, text in zip(heights, texts, strict=True)]
     low, right, home = top + tall, lefts[2] + box / 2, lefts[0] + box / 2
     parts.append(_arrow(f"M{right} {low + 4}V{low + 44}H{home}V{low + 13}", home, low + 4, -90))
@@ -90,10 +90,10 @@ def _down(boxes: Sequence[_Box], said: Sequence[Sequence[str]]) -> list[str]:
     box, gap, tall, left = 300, 62, 104, 10
     tops = [6 + i * (tall + gap) for i in range(3)]
     parts = [part for top, each in zip(tops, boxes, strict=True) for part in each.drawn(left, top, box, tall)]
-    for top, (what, size, when) in zip(tops, said, strict=False):
+    for top, (*what, when) in zip(tops, said, strict=False):
         start = top + tall
         parts.append(_arrow(f"M{left + 28} {start + 4}V{start + gap - 12}", left + 28, start + gap - 3, 90))
-        texts = (f"{what} {size}", when)
+        texts = (" ".join(filter(None, what)), when)
         parts += [caption(left + 46, start + 27 + 18 * i, text, "soft") for i, text in enumerate(texts)]
     right, first, last = left + box, tops[0] + tall / 2, tops[2] + tall / 2
     parts.append(_arrow(f"M{right + 4} {last}H{right + 34}V{first}H{right + 13}", right + 4, first, 180))
