@@ -11,7 +11,7 @@ PYTEST = env $(MEMORY) OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 # Tests that run through the privacy core and are not meant for it: measuring its coverage there as well would take
 # half as long again before Python 3.12, and add nothing.
-BEYOND = $(addprefix tests/,algorithms audit cli datasets estimators learners papers tables)
+BEYOND = $(addprefix tests/,algorithms audit cli datasets deploy estimators learners papers tables test_site.py)
 
 .PHONY: help demo docs test test-slow mutants check format clean
 .DEFAULT_GOAL := help
