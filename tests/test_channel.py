@@ -190,6 +190,17 @@ def lifted_by_hand(lift, row):
     return kinds[type(lift)]
 
 
+@pytest.mark.parametrize(
+    "rows", [np.full((1, 3), np.nan), np.array([[np.nan, 0.5, 0.0]]), np.full((1, 3), 2.0)]
+)
+def test_whole_rows_are_bounded_whatever_the_clip_before_them_does(rows, monkeypatch):
+    """A compiler for another device may make something else of it; what is added is checked in the end."""
+    monkeypatch.setattr(Channel, "units", lambda self, messages: rows.copy())
+    assert not Channel(3).whole(rows).any()
+    monkeypatch.setattr("cloister.channel.on_card", lambda rows: True)  # the program without a branch
+    assert not Channel(3).whole(rows).any()
+
+
 def test_sums_of_many_tasks_are_exact_as_well(monkeypatch):
     """Rows go in parts that floating point adds without error; the parts are added as integers."""
     rows = np.random.default_rng(0).normal(size=(1000, 3))

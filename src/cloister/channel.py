@@ -195,8 +195,11 @@ class Round:
 
 
 def _outside(whole: Any) -> Any:
-    """Say which rows of whole numbers are longer than GRID, (k, 1); exactly, as squares are below 2^53."""
-    return (whole * whole).sum(axis=1, keepdims=True) > GRID**2
+    """Say which rows of whole numbers are longer than GRID, (k, 1); exactly, as squares are below 2^53.
+
+    A row with what is no number is outside as well, whichever compiler has made the program.
+    """
+    return ~((whole * whole).sum(axis=1, keepdims=True) <= GRID**2)
 
 
 def _towards_zero(rows: A) -> A:
@@ -204,8 +207,7 @@ def _towards_zero(rows: A) -> A:
     xp, cut = namespace(rows), abs(rows)
     xp.floor(cut, out=cut)
     cut *= xp.sign(rows)
-    cut *= ~_outside(cut)
-    return cut
+    return xp.where(_outside(cut), 0.0, cut)
 
 
 def equal_rounds(count: int, channels: Sequence[Channel]) -> tuple[Round, ...]:
