@@ -18,9 +18,8 @@ from cloister.algorithms.bin_search import Search
 from cloister.algorithms.search_first import SearchFirst
 from cloister.arrays import Floats, States
 from cloister.earlier import EarlierPrior
-from cloister.errors import PlanError
 from cloister.population import Population
-from cloister.rows import Location, Target
+from cloister.rows import Location
 
 if TYPE_CHECKING:
     from cloister.board.billboard import BoardView
@@ -73,17 +72,10 @@ class Located(SearchFirst):
     algorithm: Algorithm
     intercept: float | None = None
 
+    sought = "targets"
     _name = "located"
     _shape = ()
     _reach = 3.0  # most targets are within it
-
-    def __post_init__(self) -> None:
-        rows = self.algorithm.rows if isinstance(self.algorithm, Algorithm) else None
-        if rows is None or rows.target is not Target.NUMBER or len(rows.features or ()) != 1:
-            raise PlanError(
-                "Located needs an algorithm of linear models whose targets are numbers. "
-                f"Got {type(self.algorithm).__name__}."
-            )
 
     def around(self, inner: Algorithm) -> Located:
         return replace(self, algorithm=inner)

@@ -21,7 +21,7 @@ from cloister.arrays import Floats, States
 from cloister.earlier import EarlierPrior
 from cloister.errors import PlanError
 from cloister.population import Population
-from cloister.rows import ColumnLocation, Location, Target
+from cloister.rows import ColumnLocation, Location
 
 if TYPE_CHECKING:
     from cloister.board.billboard import BoardView
@@ -79,16 +79,12 @@ class LocatedFeatures(SearchFirst):
     columns: tuple[int, ...]
     intercept: float | None = None
 
+    sought = "features"
     _name = "features"
     _reach = math.sqrt(3)  # all of what is spread evenly
 
     def __post_init__(self) -> None:
-        rows = self.algorithm.rows if isinstance(self.algorithm, Algorithm) else None
-        if rows is None or rows.target is not Target.NUMBER or len(rows.features or ()) != 1:
-            raise PlanError(
-                "LocatedFeatures needs an algorithm of linear models whose targets are numbers. "
-                f"Got {type(self.algorithm).__name__}."
-            )
+        super().__post_init__()
         known = set(range(1, self._width))
         if not self.columns or not known.issuperset(self.columns) or len({*self.columns}) < len(self.columns):
             raise PlanError(

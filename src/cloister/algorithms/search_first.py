@@ -27,6 +27,8 @@ from cloister.algorithms.bin_search import (
 )
 from cloister.arrays import Array, Floats, Public, States
 from cloister.channel import Absolute, Channel, Round
+from cloister.errors import PlanError
+from cloister.rows import Target
 
 if TYPE_CHECKING:
     from cloister.board.billboard import BoardView, Release
@@ -45,10 +47,20 @@ class SearchFirst(Wrapper):
 
     algorithm: Algorithm
 
+    #: What is looked for, in a word for people.
+    sought: ClassVar[str]
     #: What its public arrays begin with, and its private state is called.
     _name: ClassVar[str]
     #: The public unit is so many typical distances from the center.
     _reach: ClassVar[float]
+
+    def __post_init__(self) -> None:
+        rows = self.algorithm.rows if isinstance(self.algorithm, Algorithm) else None
+        if rows is None or rows.target is not Target.NUMBER or len(rows.features or ()) != 1:
+            raise PlanError(
+                f"{type(self).__name__} needs an algorithm of linear models whose targets are numbers. "
+                f"Got {type(self.algorithm).__name__}."
+            )
 
     @property
     def inner(self) -> Algorithm:

@@ -10,7 +10,7 @@ from typing import Any
 
 from cloister._version import __version__
 from cloister.algorithm import Algorithm, Wrapper
-from cloister.algorithms import Located, LocatedFeatures
+from cloister.algorithms.search_first import SearchFirst
 from cloister.errors import MissingExtraError
 from cloister.plan import Plan
 
@@ -67,14 +67,14 @@ def spoken_name(algorithm: Algorithm) -> str:
 
     Examples
     --------
-    >>> from cloister.algorithms import SharedPrior
+    >>> from cloister.algorithms import Located, SharedPrior
     >>> from cloister.learners import Regression
     >>> print(spoken_name(Located(SharedPrior(Regression(3)))))
     shared-prior, after a private search for targets
     """
     sought = []
-    while isinstance(algorithm, Located | LocatedFeatures):
-        sought.append("targets" if isinstance(algorithm, Located) else "features")
+    while isinstance(algorithm, SearchFirst):
+        sought.append(algorithm.sought)
         algorithm = algorithm.inner
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(algorithm).__name__).lower()
     inside = f" ({spoken_name(algorithm.inner)})" if isinstance(algorithm, Wrapper) else ""
