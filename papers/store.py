@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import hashlib
-import inspect
 import json
 import os
 import platform
@@ -14,18 +11,14 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from papers.figure import Cell, Data, Figure, Found
+from papers.fingerprint import ROOT, code
 
-ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "papers" / "results"
 BUILD = ROOT / "build" / "papers"
 LIBRARIES = ("cloister", "numpy", "scipy", "scikit-learn", "dp-accounting", "torch")
-#: Functions that make texts and pictures, and what is imported from here: results do not depend on them.
-FRAMEWORK = ("papers.figure", "papers.pictures")
-SHOWING = ("cells", "summarise", "table", "draw", "finding")
 
 
 def key(cell: Cell) -> str:
@@ -65,7 +58,7 @@ class Cells:
 
     def add(self, cell: Cell, value: Any, seconds: float) -> None:
         line = {"cell": cell, "value": value, "seconds": round(seconds, 2), "code": self.code}
-        line |= {"machine": machine(), "commit": commit()}
+        line |= {"machine": machine(), "versions": versions(), "commit": commit()}
         self.lines[key(cell)] = line
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
@@ -88,9 +81,10 @@ class Cells:
             "cells": len(cells),
             "seconds": round(sum(line["seconds"] for line in lines), 1),
             "machine": ", ".join(sorted({line["machine"] for line in lines})),
-            "versions": versions(),
+            "versions": _together([line.get("versions", {}) for line in lines]),
             "commit": ", ".join(sorted({line["commit"] for line in lines})),
             "code": ", ".join(sorted({line["code"] for line in lines})),
+            "summary": code(figure.module, "summarise"),
             "date": datetime.now(UTC).date().isoformat(),
         }
 
@@ -112,39 +106,10 @@ def read(name: str) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def code(module: ModuleType) -> str:
-    """Return eight digits that change with the code that measures: the figure's, and that of modules it uses.
-
-    The library itself is not in it: the commit says which one it was.
-    """
-    digest = hashlib.sha256()
-    for used in sorted(_used(module, set()), key=lambda each: each.__name__):
-        tree = ast.parse(inspect.getsource(used))
-        if used is module:
-            tree.body = [node for node in tree.body if getattr(node, "name", "") not in SHOWING]
-        tree.body = [node for node in tree.body if getattr(node, "module", "") not in FRAMEWORK]
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
-                node.body = node.body[1:] or [ast.Pass()]
-        digest.update(ast.unparse(tree).encode())
-    return digest.hexdigest()[:8]
-
-
 def is_older(figure: Figure, document: dict[str, Any]) -> bool:
-    """Say whether the code that measures a figure has changed since its result was kept."""
-    return bool(document["code"] != code(figure.module))
-
-
-def _used(module: ModuleType, seen: set[ModuleType]) -> set[ModuleType]:
-    """Return a module and those of ours, the framework's apart, whose names it has."""
-    seen.add(module)
-    for value in vars(module).values():
-        owner = value if isinstance(value, ModuleType) else inspect.getmodule(value)
-        name = getattr(owner, "__name__", "")
-        mine = name.startswith("benchmarks.") or (name.startswith("papers.") and name.count(".") > 1)
-        if owner is not None and mine and owner not in seen:
-            _used(owner, seen)
-    return seen
+    """Say whether the code that measures and sums up a figure has changed since its result was kept."""
+    now = (code(figure.module), code(figure.module, "summarise"))
+    return (document["code"], document["summary"]) != now
 
 
 def machine() -> str:
@@ -154,6 +119,7 @@ def machine() -> str:
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores{card}"
 
 
+@cache
 def versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in LIBRARIES:
@@ -162,6 +128,12 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def _together(each: list[dict[str, str]]) -> dict[str, str]:
+    """Return the versions that a result is of, where more than one was there as a list."""
+    names = dict.fromkeys(name for one in each for name in one)
+    return {name: ", ".join(sorted({one[name] for one in each if name in one})) for name in names}
 
 
 @cache

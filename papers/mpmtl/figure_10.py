@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, say
+from papers.figure import Cell, Data, Finding, Options, Row, Verdict, say
 from papers.mpmtl import tradeoff
 from papers.mpmtl.problems import school
-from papers.pictures import legend
 
 CLAIM = "DP-AGGR is worse than learning alone, because tasks are not alike, and gains with ε."
 SHOWN = {
@@ -20,6 +19,8 @@ SHOWN = {
     "averaging": ("averaging, task protected directly", "repaired", "-o"),
     "Mean": ("shared prior, mean only", "ours", "-o"),
 }
+measure = tradeoff.measure
+summarise = tradeoff.summarise
 
 
 def cells(options: Options) -> list[Cell]:
@@ -27,14 +28,6 @@ def cells(options: Options) -> list[Cell]:
     seeds = options.replications(full=20, quick=2)
     epsilons = (1.0, 10.0, 100.0) if options.quick else (*tradeoff.EPSILONS, 30.0, 100.0)
     return tradeoff.parts("school", seeds, ("ridge", "pooled", *SHOWN), epsilons)
-
-
-def measure(cell: Cell, options: Options) -> float:
-    return tradeoff.measure(cell)
-
-
-def summarise(found: Found) -> Data:
-    return tradeoff.summarise(found)
 
 
 def table(data: Data) -> list[Row]:
@@ -51,10 +44,7 @@ def table(data: Data) -> list[Row]:
 
 
 def draw(data: Data, figure: Any) -> None:
-    axes = figure.subplots()
-    tradeoff.lines(axes, data, "school", SHOWN)
-    axes.set(ylabel="nMSE")
-    legend(figure, 3)
+    tradeoff.draw(data, figure, {"school": ""}, SHOWN)
 
 
 def finding(data: Data) -> Finding:

@@ -5,13 +5,13 @@ As Figure 9, for Algorithm 2.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, say
+from papers.figure import Cell, Data, Finding, Options, Row, Verdict, say
 from papers.mpmtl import tradeoff
 from papers.mpmtl.methods import ALONE
 from papers.mpmtl.problems import school
-from papers.pictures import legend
 
 CLAIM = (
     "The low-rank algorithm behaves alike at all percentages, and is ahead of DP-MTRL and DP-AGGR, above "
@@ -23,6 +23,8 @@ SHOWN = {
     "repaired LR": ("Alg. 2, repaired", "repaired", "-o"),
     "Joint": ("shared prior", "ours", "-o"),
 }
+measure = tradeoff.measure
+summarise = partial(tradeoff.summarise, panel="percent")
 
 
 def cells(options: Options) -> list[Cell]:
@@ -31,14 +33,6 @@ def cells(options: Options) -> list[Cell]:
     epsilons = (1.0, 10.0) if options.quick else tradeoff.EPSILONS
     methods = ("ridge", "lasso", "trace norm", "pooled", *SHOWN, "DP-MTRL", "DP-AGGR")
     return [cell for p in PERCENTS for cell in tradeoff.parts("school", seeds, methods, epsilons, int(p))]
-
-
-def measure(cell: Cell, options: Options) -> float:
-    return tradeoff.measure(cell)
-
-
-def summarise(found: Found) -> Data:
-    return tradeoff.summarise(found, panel="percent")
 
 
 def table(data: Data) -> list[Row]:
@@ -53,10 +47,7 @@ def table(data: Data) -> list[Row]:
 
 def draw(data: Data, figure: Any) -> None:
     figure.set_size_inches(8.0, 5.4)
-    for axes, percent in zip(figure.subplots(2, 2).flat, PERCENTS, strict=True):
-        tradeoff.lines(axes, data, percent, SHOWN)
-        axes.set(title=f"{percent} % for training", ylabel="nMSE")
-    legend(figure, 3)
+    tradeoff.draw(data, figure, {percent: f"{percent} % for training" for percent in PERCENTS}, SHOWN, rows=2)
 
 
 def finding(data: Data) -> Finding:

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, say
+from papers.figure import Cell, Data, Finding, Options, Row, Verdict, say
 from papers.mpmtl import tradeoff
 from papers.mpmtl.methods import ALONE, NOT_PRIVATE
-from papers.pictures import legend
 
 CLAIM = (
     "The errors of both algorithms lie between those of learning alone and of multi-task learning without "
@@ -31,6 +30,8 @@ SHOWN = {
     "Subspace": ("shared prior, subspace", "ours", "-o"),
     "Support": ("shared prior, support", "ours", ":s"),
 }
+measure = tradeoff.measure
+summarise = tradeoff.summarise
 
 
 def cells(options: Options) -> list[Cell]:
@@ -44,14 +45,6 @@ def cells(options: Options) -> list[Cell]:
         + tradeoff.parts(problem, seeds, (*ALONE, *PRIVATE, ours), epsilons)
         + tradeoff.parts(problem, seeds, ("trace norm", "l2,1 norm", "pooled"), epsilons)
     ]
-
-
-def measure(cell: Cell, options: Options) -> float:
-    return tradeoff.measure(cell)
-
-
-def summarise(found: Found) -> Data:
-    return tradeoff.summarise(found)
 
 
 def table(data: Data) -> list[Row]:
@@ -73,10 +66,7 @@ def table(data: Data) -> list[Row]:
 
 def draw(data: Data, figure: Any) -> None:
     figure.set_size_inches(8.0, 3.4)
-    for axes, (panel, title) in zip(figure.subplots(1, 2), PANELS.items(), strict=True):
-        tradeoff.lines(axes, data, panel, SHOWN)
-        axes.set(title=title, ylabel="nMSE", yscale="log")
-    legend(figure, 4)
+    tradeoff.draw(data, figure, PANELS, SHOWN, scale="log")
 
 
 def finding(data: Data) -> Finding:

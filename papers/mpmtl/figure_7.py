@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, say
+from papers.figure import Cell, Data, Finding, Options, Row, Verdict, say
 from papers.mpmtl import tradeoff
 from papers.mpmtl.methods import ALONE
-from papers.pictures import legend
 
 CLAIM = (
     "DP-AGGR has errors above 0.78 on both data sets, which fall with ε; DP-MTRL is better than learning "
@@ -26,6 +25,8 @@ SHOWN = {
     "DP-AGGR": ("DP-AGGR, group privacy", "other", "-s"),
     "averaging": ("averaging, task protected directly", "repaired", "-^"),
 }
+measure = tradeoff.measure
+summarise = tradeoff.summarise
 
 
 def cells(options: Options) -> list[Cell]:
@@ -36,14 +37,6 @@ def cells(options: Options) -> list[Cell]:
         for problem in PANELS
         for cell in tradeoff.parts(problem, seeds, ("ridge", "pooled", *SHOWN), epsilons)
     ]
-
-
-def measure(cell: Cell, options: Options) -> float:
-    return tradeoff.measure(cell)
-
-
-def summarise(found: Found) -> Data:
-    return tradeoff.summarise(found)
 
 
 def table(data: Data) -> list[Row]:
@@ -64,10 +57,7 @@ def table(data: Data) -> list[Row]:
 
 def draw(data: Data, figure: Any) -> None:
     figure.set_size_inches(8.0, 3.2)
-    for axes, (panel, title) in zip(figure.subplots(1, 2), PANELS.items(), strict=True):
-        tradeoff.lines(axes, data, panel, SHOWN)
-        axes.set(title=title, ylabel="nMSE", yscale="log")
-    legend(figure, 3)
+    tradeoff.draw(data, figure, PANELS, SHOWN, scale="log")
 
 
 def finding(data: Data) -> Finding:

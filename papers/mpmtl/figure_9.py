@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, say
+from papers.figure import Cell, Data, Finding, Options, Row, Verdict, say
 from papers.mpmtl import tradeoff
 from papers.mpmtl.methods import ALONE, NOT_PRIVATE
 from papers.mpmtl.problems import school
-from papers.pictures import legend
 
 CLAIM = (
     "As on synthetic data: both algorithms lie between learning alone and multi-task learning without noise, "
@@ -29,6 +28,8 @@ SHOWN = {
     "Joint": ("shared prior", "ours", "-o"),
     "Mean": ("shared prior, mean only", "ours", ":^"),
 }
+measure = tradeoff.measure
+summarise = tradeoff.summarise
 
 
 def cells(options: Options) -> list[Cell]:
@@ -39,14 +40,6 @@ def cells(options: Options) -> list[Cell]:
     methods = (*ALONE, "trace norm", "pooled", *PRIVATE, *OURS)
     first = tradeoff.parts("school", list(seeds)[:5], (*slow, "l2,1 norm"), epsilons)
     return first + tradeoff.parts("school", seeds, methods, epsilons)
-
-
-def measure(cell: Cell, options: Options) -> float:
-    return tradeoff.measure(cell)
-
-
-def summarise(found: Found) -> Data:
-    return tradeoff.summarise(found)
 
 
 def table(data: Data) -> list[Row]:
@@ -67,10 +60,7 @@ def table(data: Data) -> list[Row]:
 
 
 def draw(data: Data, figure: Any) -> None:
-    axes = figure.subplots()
-    tradeoff.lines(axes, data, "school", SHOWN)
-    axes.set(ylabel="nMSE")
-    legend(figure, 3)
+    tradeoff.draw(data, figure, {"school": ""}, SHOWN)
 
 
 def finding(data: Data) -> Finding:

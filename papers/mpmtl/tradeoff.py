@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from papers.figure import Cell, Data, Found, by, mean
+from papers.figure import Cell, Data, Found, Options, by, mean
 from papers.mpmtl.methods import ALONE, NOT_PRIVATE, PRIVATE
 from papers.mpmtl.problems import load
-from papers.pictures import curve, level
+from papers.pictures import curve, legend, level
 
 EPSILONS = (0.1, 0.5, 1.0, 5.0, 10.0)
 PLAIN = ALONE | NOT_PRIVATE
@@ -26,7 +26,7 @@ def parts(
     ]
 
 
-def measure(cell: Cell) -> float:
+def measure(cell: Cell, options: Options) -> float:
     """Return the error of one method at one epsilon on one draw or split."""
     problem = load(cell["problem"], cell["seed"], cell["percent"])
     method = cell["method"]
@@ -51,11 +51,22 @@ def best(panel: dict[str, Any], methods: Iterable[str]) -> tuple[str, list[float
     return name, there[name]
 
 
-def lines(axes: Any, data: Data, panel: str, shown: dict[str, tuple[str, str, str]]) -> None:
-    """Draw a panel: curves of some methods (label, whose, style), and levels of those without noise."""
-    for method, (label, whose, style) in shown.items():
-        if method in data[panel]:
-            curve(axes, data["epsilon"], data[panel][method], label, whose, style)
-    level(axes, best(data[panel], ALONE)[1], "alone", "alone")
-    level(axes, best(data[panel], NOT_PRIVATE)[1], "together, no noise", "no noise")
-    axes.set(xscale="log", xlabel="ε")
+def draw(
+    data: Data,
+    figure: Any,
+    panels: Mapping[str, str],
+    shown: Mapping[str, tuple[str, str, str]],
+    rows: int = 1,
+    scale: str = "linear",
+) -> None:
+    """Draw panels, given by name and title: curves of some methods (label, whose, style), and levels."""
+    for axes, (panel, title) in zip(
+        figure.subplots(rows, len(panels) // rows, squeeze=False).flat, panels.items(), strict=True
+    ):
+        for method, (label, whose, style) in shown.items():
+            if method in data[panel]:
+                curve(axes, data["epsilon"], data[panel][method], label, whose, style)
+        level(axes, best(data[panel], ALONE)[1], "alone", "alone")
+        level(axes, best(data[panel], NOT_PRIVATE)[1], "together, no noise", "no noise")
+        axes.set(title=title, xscale="log", yscale=scale, xlabel="ε", ylabel="nMSE")
+    legend(figure, 3)

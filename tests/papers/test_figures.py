@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from papers import pages, running, store
+from papers import fingerprint, pages, running, store
 from papers.figure import COLUMNS, Figure, Finding, Options, Skipped, Verdict, figures
 
 FIGURES = figures()
@@ -40,11 +40,10 @@ def test_what_is_kept_can_be_shown(name):
 
 
 def test_pages_say_what_is_kept():
-    """`python -m papers pages` makes them anew; whose code is older differs between versions of Python."""
+    """`python -m papers pages` makes them anew, and marks what was measured by older code."""
     made = pages.pages(list(FIGURES.values()))
     there = {path.name: path.read_text(encoding="utf-8") for path in pages.FOLDER.glob("*.md")}
-    plain = [{name: text.replace(pages.OLDER, "") for name, text in each.items()} for each in (there, made)]
-    assert plain[0] == plain[1]
+    assert there == made
     for name in FIGURES:
         assert ("not run yet: `python -m papers run " + name + "`" in made["README.md"]) == (name not in KEPT)
     for name in KEPT:
@@ -62,7 +61,7 @@ def squares(tmp_path, monkeypatch):
     """A figure whose third part fails until it is mended."""
     monkeypatch.setattr(store, "BUILD", tmp_path / "build")
     monkeypatch.setattr(store, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(store, "code", lambda module: module.version)
+    monkeypatch.setattr(store, "code", lambda module, name="measure": module.version)
     module = ModuleType("squares", "Figure 0: squares.\n\nOf whole numbers.")
     module.CLAIM, module.version, module.broken, module.calls = "Squares grow.", "a", True, []
 
@@ -132,13 +131,82 @@ def test_results_of_a_users_own_data_stay_out_of_the_repository(squares, tmp_pat
     assert (tmp_path / "build" / "toy-squares.json").exists()
 
 
-def test_code_is_what_measures(tmp_path, monkeypatch):
-    """Texts and pictures may change, and results are as they were."""
-    monkeypatch.syspath_prepend(tmp_path)
-    digests = []
-    for measure, draw in (("1", "2"), ("1", "3"), ("4", "3")):
-        name = f"toy_{len(digests)}"
-        text = f'"""Title {draw}."""\ndef measure(cell, options):\n    return {measure}\n'
-        (tmp_path / f"{name}.py").write_text(f"{text}def draw(data, figure):\n    {draw}\n")
-        digests.append(store.code(__import__(name)))
-    assert digests[0] == digests[1] != digests[2]
+HELPER = '''def used(x: int) -> int:
+    """Return it."""
+    return x + STEP  # a comment
+
+
+def unused():
+    return f"{1:.2f}"
+
+
+STEP = 1
+OTHER = 1
+
+
+def by_name():
+    return OTHER
+'''
+FIGURE = '''"""Title."""
+from helpers.first import used
+from helpers import first
+
+
+def measure(cell, options):
+    return used(first.by_name())
+
+
+def draw(data, figure):
+    pass
+
+
+if __name__ == "__main__":
+    draw(1, 2)
+'''
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "differs"),
+    [
+        ("figure", "pass", "return 1", False),
+        ("figure", "Title", "Another title", False),
+        ("figure", "draw(1, 2)", "draw(2, 1)", False),
+        ("figure", "used(first", "1 + used(first", True),
+        ("first", "Return it.", "Return more.", False),
+        ("first", "a comment", "another", False),
+        ("first", "x: int", "x: float", False),
+        ("first", ".2f", ".3f", False),
+        ("first", "x + STEP", "STEP + x", True),
+        ("first", "STEP = 1", "STEP = 2", True),
+        ("first", "return OTHER", "return -OTHER", True),
+        ("first", "OTHER = 1", "OTHER = 3", True),
+        ("first", "OTHER = 1", "OTHER = 1\nprint(STEP)", True),
+        ("first", "OTHER = 1", "OTHER = 1\nSTEP += 1", True),
+    ],
+)
+def test_code_is_what_measures(tmp_path, monkeypatch, file, old, new, differs):
+    """What a figure's measuring does not use may change, in its own file as in another."""
+    digits = []
+    for folder in ("before", "after"):
+        monkeypatch.setattr(fingerprint, "ROOT", tmp_path / folder)
+        sources = {"figure": FIGURE, "first": HELPER}
+        if folder == "after":
+            assert old in sources[file]
+            sources[file] = sources[file].replace(old, new)
+        (tmp_path / folder / "helpers").mkdir(parents=True)
+        (tmp_path / folder / "helpers" / "first.py").write_text(sources["first"])
+        module = ModuleType("figure")
+        module.__file__ = str(tmp_path / folder / "figure.py")
+        (tmp_path / folder / "figure.py").write_text(sources["figure"])
+        digits.append(fingerprint.code(module))
+    assert (digits[0] != digits[1]) == differs
+
+
+def test_code_is_the_same_in_every_python(tmp_path):
+    """Worked out by Python 3.11 and 3.12; what they write of the same code differs for f-strings."""
+    module = ModuleType("toy")
+    module.__file__ = str(tmp_path / "toy.py")
+    (tmp_path / "toy.py").write_text(
+        'def measure(a):\n    return f"{a!r:>{3}}" + f"{a[0]}\\n" f"{a=}" + "x" "y", 1e-5, None\n'
+    )
+    assert fingerprint.code(module) == "9fe29d2d"
