@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,12 +49,18 @@ class Mutant:
     tests: tuple[str, ...]
     within: str = ""
 
-    def place(self, root: Path) -> Path | None:
+    def place(self, sources: Mapping[Path, str]) -> Path | None:
         """Return the one file that holds the text once; None if it is stale."""
-        files = [path for path in sorted((root / "src").rglob("*.py")) if self.within in path.as_posix()]
-        found = [(path, path.read_text(encoding="utf-8").count(self.old)) for path in files]
-        holding = [(path, count) for path, count in found if count]
-        return holding[0][0] if len(holding) == 1 and holding[0][1] == 1 else None
+        counts = {
+            path: text.count(self.old) for path, text in sources.items() if self.within in path.as_posix()
+        }
+        holding = [path for path, count in counts.items() if count]
+        return holding[0] if len(holding) == 1 and counts[holding[0]] == 1 else None
+
+
+def read_sources(root: Path) -> dict[Path, str]:
+    """Read all files in which a mutant can be made."""
+    return {path: path.read_text(encoding="utf-8") for path in sorted((root / "src").rglob("*.py"))}
 
 
 def read(folder: Path) -> list[Mutant]:
@@ -117,10 +123,11 @@ def outcome(mutant: Mutant, trees: queue.Queue[Path], clock: Iterator[int]) -> s
     """Make the mutant in a copy of the tree, run its tests there, and take it back."""
     root = trees.get()
     try:
-        path = mutant.place(root)
+        sources = read_sources(root)
+        path = mutant.place(sources)
         if path is None:
             return "stale"
-        sound = path.read_text(encoding="utf-8")
+        sound = sources[path]
         try:
             _write(path, sound.replace(mutant.old, mutant.new), next(clock))
             return "SURVIVED" if passes(mutant.tests, root) else "killed"
