@@ -18,7 +18,7 @@ from cloister.algorithms import Mean, MeanRegularized, SharedPrior
 from cloister.board import Release
 from cloister.board.billboard import END, MAGIC
 from cloister.board.records import chained
-from cloister.engines.journal import VERSION, Secret
+from cloister.engines.secret import VERSION, Secret
 from cloister.errors import BillboardError
 from cloister.learners import Classification, LeastSquares, Regression
 from cloister.mechanisms import L2Laplace

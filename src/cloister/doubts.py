@@ -15,7 +15,16 @@ from typing import Any
 
 from cloister.errors import InputError
 
-__all__ = ["FLOATING_POINT", "SEEDED", "SHARED_DEVICE", "Doubt", "Grade", "doubts_in_old_words", "merged"]
+__all__ = [
+    "FLOATING_POINT",
+    "SEEDED",
+    "SHARED_DEVICE",
+    "Doubt",
+    "Grade",
+    "doubts_in_old_words",
+    "merged",
+    "reasons_of",
+]
 
 
 class Grade(StrEnum):
@@ -81,6 +90,10 @@ SHARED_DEVICE = Doubt(
 
 def merged(*groups: Iterable[Doubt]) -> tuple[Doubt, ...]:
     return tuple(dict.fromkeys(chain.from_iterable(groups)))
+
+
+def reasons_of(grade: Grade, doubts: Iterable[Doubt]) -> tuple[str, ...]:
+    return tuple(doubt.reason for doubt in doubts if doubt.grade == grade)
 
 
 def doubts_in_old_words(noise: str) -> tuple[Doubt, ...]:

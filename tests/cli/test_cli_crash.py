@@ -13,7 +13,7 @@ from cli_helpers import BOOK, cloister, contents, ok, pupils, rebuild, refused, 
 from cloister import Billboard, Ledger
 from cloister.board import Release
 from cloister.board.storage import try_lock
-from cloister.engines.journal import Secret
+from cloister.engines.secret import Secret
 from cloister.tables.files import write_csv
 
 FIT = ["fit", "exam.csv", "--codebook", "book.toml", "-o", "run"]

@@ -12,7 +12,8 @@ import pytest
 from journal_helpers import TASKS, M, Stopped, make_tasks, stop_after
 
 from cloister import Plan, run
-from cloister.board.billboard import Billboard, synced_every
+from cloister.board.billboard import Billboard
+from cloister.board.torn import synced_every
 from cloister.engines import Local, MultiDevice
 from cloister.engines.checkpoints import KeptStates
 from cloister.engines.local import LocalWorkers
@@ -96,7 +97,7 @@ def test_another_layout_takes_the_states(second, heard, tmp_path):
 
 def test_noise_that_remembers_is_not_collected_from_later_states(heard, monkeypatch, tmp_path):
     """Synced after every third round; states are kept with the board, and never after it."""
-    monkeypatch.setattr("cloister.board.billboard.SYNCS", 3)
+    monkeypatch.setattr("cloister.board.torn.SYNCS", 3)
     plan = Plan(PLAN.algorithm, BLT(0.5), n_tasks=M, delta=1e-2)
     assert synced_every(ROUNDS) == 3
     whole = run(plan, TASKS, random_state=3)

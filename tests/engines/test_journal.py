@@ -18,9 +18,10 @@ from journal_helpers import PLAN, TASKS, M, Stopped, make_tasks, names, stop_aft
 import cloister.engines.journal
 from cloister import Billboard, Ledger, Plan, run
 from cloister.algorithms import Independent
-from cloister.board.billboard import END, HEADER
-from cloister.engines.journal import Secret, digest_of
+from cloister.board.records import HEADER
+from cloister.board.torn import END
 from cloister.engines.local import Local
+from cloister.engines.secret import Secret, digest_of
 from cloister.errors import BillboardError, BudgetError, InputError, PlanError, StorageError
 from cloister.learners import Regression
 from cloister.mechanisms import BLT, Gaussian, Toeplitz, Tree

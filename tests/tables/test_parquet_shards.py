@@ -12,7 +12,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 from cloister.cli.sharded import ShardedTable  # noqa: E402
 from cloister.engines.cluster.model_files import ModelFile, read_models  # noqa: E402
-from cloister.engines.journal import digest_of  # noqa: E402
+from cloister.engines.secret import digest_of  # noqa: E402
 from cloister.engines.shards import ShardError  # noqa: E402
 from cloister.errors import InputError, PrivateDataError  # noqa: E402
 from cloister.tables.codebook import Codebook  # noqa: E402

@@ -129,14 +129,7 @@ def curve_picture(alarms: Floats, missed: Floats, points: Sequence[Point], width
 def tail_picture(alarms: Floats, missed: Floats, points: Sequence[Point], width: int, height: int) -> str:
     """Draw detected cases against false alarms on logarithmic axes, where small probabilities can be seen.
 
-    Parameters
-    ----------
-    alarms, missed : array of shape (n,)
-        The claimed curve.
-    points : sequence of Point
-        What was measured, with its limits.
-    width, height : int
-        Of the picture, in pixels.
+    Everything given is as in `curve_picture`.
     """
     end = math.log10(_LEAST)
     frame = Frame(width, height, (end, 0.0), (end, 0.0))

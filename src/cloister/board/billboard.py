@@ -19,7 +19,6 @@ from cloister.arrays import Array
 from cloister.board.record_store import ByteSource, FileBytes, MemoryBytes, RecordStore, bytes_of
 from cloister.board.records import (
     HASH,
-    HEADER,
     LONGEST_HEADER,
     UNREADABLE,
     Record,
@@ -32,6 +31,7 @@ from cloister.board.records import (
     read_header,
 )
 from cloister.board.storage import write_file
+from cloister.board.torn import END, is_blank, is_torn, synced_every
 from cloister.doubts import Doubt
 from cloister.errors import BillboardError, InputError
 
@@ -39,10 +39,7 @@ __all__ = ["Billboard", "BoardView", "Release"]
 
 T = TypeVar("T")
 
-MAGIC, END = b"cloister billboard 1\n", b"end of billboard\n"
-#: A run's journal is synced so many times at most: a power cut costs a thousandth of the rounds.
-SYNCS = 1000
-CHUNK = 1 << 16
+MAGIC = b"cloister billboard 1\n"
 
 
 class Releases(Sequence[Release]):
@@ -325,14 +322,17 @@ def scan(text: ByteSource, path: str | os.PathLike[str]) -> Scan:
     start = text.read(0, len(MAGIC))
     if start != MAGIC:
         problem = BillboardError(f"{path} is not a cloister billboard, or was edited. Restore a copy.")
-        return Scan(None, 0, problem, torn=MAGIC.startswith(start) or _is_blank(text))
+        return Scan(None, 0, problem, torn=MAGIC.startswith(start) or is_blank(text))
     board: Billboard | None = None
     at, size = len(MAGIC), text.size
     while board is None or not (size - at == len(END) and text.read(at, len(END)) == END):
         try:
             board, at = _read_record(text, at, size, board, path)
         except BillboardError as problem:
-            return Scan(board, at, problem, _is_torn(text, at, board, problem))
+            number = 0 if board is None else len(board.records)
+            every = 1 if board is None or board.complete else synced_every(board.capacity)
+            short = isinstance(problem, _TruncatedError)
+            return Scan(board, at, problem, is_torn(text, at, number, every, short))
     return Scan(board, at)
 
 
@@ -363,45 +363,6 @@ def _received(board: Billboard | None, record: bytes) -> Billboard:
 
 def _from_bytes(data: bytes, path: str) -> Billboard:
     return _parse(MemoryBytes(data), path)
-
-
-def synced_every(capacity: int) -> int:
-    """Return after how many records a journal is synced: after each one, up to a thousand."""
-    return max(1, -(-capacity // SYNCS))
-
-
-def _is_torn(text: ByteSource, at: int, board: Billboard | None, problem: BillboardError) -> bool:
-    """Say whether the rest of a file can be what is left of records that were not synced yet.
-
-    Some file systems leave zeros where bytes did not arrive, and of several records any part may be missing.
-    If the last line follows, or more records than are synced together, then this one was whole once.
-    """
-    number = 0 if board is None else len(board.records)
-    every = 1 if board is None or board.complete else synced_every(board.capacity)
-    left = -number % every + 1  # this record and those after it that are synced with it
-    if every == 1:
-        short = isinstance(problem, _TruncatedError)
-        if not short and text.read(text.size - HASH, HASH) != bytes(HASH) and not _is_blank(text, at):
-            return False
-    headers = 0
-    for window, seen in _windows(text, at, len(END) - 1):
-        headers += window.count(HEADER, max(0, seen - len(HEADER) + 1))
-        if headers > left or END in window:
-            return False
-    return True
-
-
-def _is_blank(text: ByteSource, at: int = 0) -> bool:
-    return all(not window.strip(b"\0") for window, _ in _windows(text, at, 0))
-
-
-def _windows(text: ByteSource, at: int, overlap: int) -> Iterator[tuple[bytes, int]]:
-    """Pass through the rest of a text: pieces that begin with the end of the last, and how much of it."""
-    kept = b""
-    while piece := text.read(at, CHUNK):
-        yield kept + piece, len(kept)
-        kept = (kept + piece)[-overlap:] if overlap else b""
-        at += len(piece)
 
 
 def _head(head: str | bytes) -> bytes:

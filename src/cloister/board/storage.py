@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import secrets
@@ -16,6 +17,7 @@ from cloister.errors import StorageError
 
 __all__ = [
     "append",
+    "file_digest",
     "make_folder",
     "private_folder",
     "read_at",
@@ -119,6 +121,12 @@ def write_at(file: int, at: int, data: bytes) -> None:
         else:
             done = os.pwrite(file, rest, at)
         rest, at = rest[done:], at + done
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def remove_drafts(folder: Path) -> None:

@@ -14,8 +14,9 @@ from typing import Protocol
 import numpy as np
 
 from cloister.arrays import Integers, States, Words
-from cloister.board.billboard import Billboard, synced_every
+from cloister.board.billboard import Billboard
 from cloister.board.signatures import Operator, SignedHead, SignedRoster
+from cloister.board.torn import synced_every
 from cloister.channel import Channel
 from cloister.doubts import Doubt
 from cloister.engines.cluster.engine import check_whole

@@ -21,20 +21,15 @@ waiting     of a stream: the sum of the round that is not posted yet; private; d
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-
 from cloister.board import record_store
-from cloister.board.billboard import END, MAGIC, Billboard, Scan, scan, synced_every
+from cloister.board.billboard import MAGIC, Billboard, Scan, scan
 from cloister.board.record_store import bytes_of
 from cloister.board.storage import (
     BINARY,
@@ -45,26 +40,21 @@ from cloister.board.storage import (
     sync_folder,
     try_lock,
     write_all,
-    write_file,
 )
+from cloister.board.torn import END, synced_every
 from cloister.doubts import Doubt
 from cloister.engines.checkpoints import KeptStates
 from cloister.engines.kept_sums import KeptSums
-from cloister.engines.shards import Shards
+from cloister.engines.secret import GIVE_UP, Secret, check_same
 from cloister.engines.workers import AnyTasks
-from cloister.errors import BillboardError, InputError, PlanError, StorageError
+from cloister.errors import BillboardError, InputError, StorageError
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import NoiseState
-from cloister.privacy.randomness import KEY_BYTES, Randomness, SeededRandomness, SystemRandomness, source_of
-from cloister.roster import Roster
+from cloister.privacy.randomness import Randomness, source_of
 
-__all__ = ["FolderJournal", "Journal", "MemoryJournal", "check_same", "journal_folder", "open_journal"]
+__all__ = ["FolderJournal", "Journal", "MemoryJournal", "journal_folder", "open_journal"]
 
-#: Journals begun by another version are refused.
-VERSION = "0.2.0"
-_WARNING = "SECRET: who has this can take the noise off the board. Share it with nobody."
 _AGAIN = "then run the same again: what is posted is whole, and nothing is spent twice"
-_GIVE_UP = "or remove that folder to give the unfinished run up: what it has spent stays spent"
 
 
 class Journal(Protocol):
@@ -145,60 +135,6 @@ class MemoryJournal:
     def finish(self) -> None: ...
 
     forget = discard = finish
-
-
-@dataclass(frozen=True)
-class Secret:
-    """What a run must know to go on, and nobody else may."""
-
-    key: str = field(repr=False)
-    data: str = field(repr=False)
-    run: str
-    seed: int | None
-    charged: bool
-    version: str
-
-    @classmethod
-    def new(cls, tasks: AnyTasks, seed: int | None, charged: bool) -> Secret:
-        """Draw a key, or take the one of a seed; tie it to the data."""
-        source = source_of(seed)
-        return cls(
-            source.key.hex(), digest_of(tasks, source.key), secrets.token_hex(16), seed, charged, VERSION
-        )
-
-    @classmethod
-    def read(cls, path: Path) -> Secret | None:
-        if not path.exists():
-            return None
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-            del document["warning"]
-            secret = cls(**({"version": "0.1"} | document))
-            kinds = [type(getattr(secret, name)) for name in ("key", "data", "run", "version", "charged")]
-            seeded = secret.seed is None or type(secret.seed) is int
-            if kinds == [str, str, str, str, bool] and seeded and len(bytes.fromhex(secret.key)) == KEY_BYTES:
-                return secret._of_this_version(path.parent)
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            pass
-        raise BillboardError(f"{path} was edited: this run cannot go on. Restore it, {_GIVE_UP}.")
-
-    def _of_this_version(self, folder: Path) -> Secret:
-        if self.version == VERSION:
-            return self
-        raise BillboardError(
-            f"The unfinished run in {folder} was begun by cloister {self.version}, and that version alone "
-            f"can finish it (this is {VERSION}): give the same call again there, {_GIVE_UP}."
-        )
-
-    def write(self, path: Path) -> None:
-        """Write the secret for this user alone."""
-        write_file(path, json.dumps({"warning": _WARNING} | asdict(self), indent=1).encode(), mode=0o600)
-
-    @property
-    def source(self) -> Randomness:
-        if self.seed is not None:
-            return SeededRandomness(self.seed)
-        return SystemRandomness(bytes.fromhex(self.key))
 
 
 @dataclass
@@ -328,7 +264,7 @@ def open_journal(
             check_same(home, secret, plan, tasks, seed)
             if secret.charged and not charged:
                 raise InputError(
-                    f"The unfinished run in {home} was begun with a ledger. Name it again, {_GIVE_UP}."
+                    f"The unfinished run in {home} was begun with a ledger. Name it again, {GIVE_UP}."
                 )
             fresh = False
         posted = _mend(home / "board", file, found, plan.create_board(secret.source, doubts))
@@ -342,22 +278,6 @@ def open_journal(
             yield FolderJournal(home, secret, posted, file, size, fresh, ended, sums, every, states, seen)
         finally:
             sums.close()
-
-
-def digest_of(tasks: AnyTasks, key: bytes) -> str:
-    """Return a digest of all data, under a key: who does not have the key cannot try data out on it."""
-    digest = hashlib.blake2b(key=key, digest_size=32, person=b"cloister data")
-    if isinstance(tasks, Roster):  # rows are elsewhere: who holds them answers for them
-        return hashlib.blake2b(tasks.fingerprint.encode(), key=key, digest_size=32).hexdigest()
-    if isinstance(tasks, Shards):
-        whole = f"{tasks.roster.fingerprint} {tasks.fingerprint}".encode()
-        return hashlib.blake2b(whole, key=key, digest_size=32, person=b"cloister shards").hexdigest()
-    labels = () if tasks.groups is None else (tasks.groups,)
-    for array in (tasks.ids, tasks.X, tasks.y, tasks.weight, tasks.offsets, *labels):
-        plain = np.ascontiguousarray(array)
-        digest.update(f"{plain.dtype.str} {plain.shape};".encode())
-        digest.update(repr(array.tolist()).encode() if plain.dtype.hasobject else plain.tobytes())
-    return digest.hexdigest()
 
 
 @contextmanager
@@ -428,23 +348,6 @@ def _remove_states(folder: Path) -> None:
     remove_drafts(folder)
 
 
-def check_same(folder: Path, secret: Secret, plan: Plan, tasks: AnyTasks, seed: int | None) -> None:
-    """Refuse to go on with anything else than what was begun."""
-    path = folder / "plan.toml"
-    if not path.exists() or path.read_bytes() != plan.to_toml().encode():
-        raise PlanError(
-            f"The unfinished run in {folder} is of another plan. Run it with the same settings, {_GIVE_UP}."
-        )
-    if seed != secret.seed:
-        begun = "without a seed" if secret.seed is None else f"with random_state={secret.seed}"
-        raise InputError(f"The unfinished run in {folder} was begun {begun}. Go on so, {_GIVE_UP}.")
-    if digest_of(tasks, secret.source.key) != secret.data:
-        raise InputError(
-            f"The data, or how it is encoded, has changed since the run in {folder} was begun, and nothing "
-            f"is paid for releases of other data. Bring it back as it was, {_GIVE_UP}."
-        )
-
-
 def _check_doubts(folder: Path, doubts: tuple[Doubt, ...], posted: Billboard) -> None:
     """Refuse to go on with a doubt that neither the board nor the ledger's charge of the run knows of."""
     known = {doubt.grade for doubt in posted.doubts}
@@ -452,7 +355,7 @@ def _check_doubts(folder: Path, doubts: tuple[Doubt, ...], posted: Billboard) ->
     if new:
         raise InputError(
             f"The unfinished run in {folder} was begun on another engine, or by cloister 0.1, which can "
-            f"finish it: its board does not say that {new[0].reason}. Go on as it was begun, {_GIVE_UP}."
+            f"finish it: its board does not say that {new[0].reason}. Go on as it was begun, {GIVE_UP}."
         )
 
 

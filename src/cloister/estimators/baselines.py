@@ -17,7 +17,8 @@ from cloister.algorithms.independent import Independent
 from cloister.arrays import Array, Floats, States
 from cloister.engines.run import run
 from cloister.errors import InputError
-from cloister.estimators.base import BaseMultiTask, BaseMultiTaskClassifier, BaseMultiTaskRegressor
+from cloister.estimators.base import BaseMultiTask
+from cloister.estimators.targets import BaseMultiTaskClassifier, BaseMultiTaskRegressor
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.regression import Regression
 from cloister.plan import Plan

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from cloister.algorithms.covariance import GroupSparse, LowRank
 from cloister.algorithms.decomposed import Decomposed, EntrySparse, OwnPenalty, SquaredNorm, TaskSparse
-from cloister.estimators.base import BaseMultiTaskClassifier, BaseMultiTaskRegressor
 from cloister.estimators.linear import BaseChoosing
 from cloister.estimators.parameters import check_word
+from cloister.estimators.targets import BaseMultiTaskClassifier, BaseMultiTaskRegressor
 from cloister.learners.linear.losses import Loss
 from cloister.tables.codebook import Codebook
 

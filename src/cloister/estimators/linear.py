@@ -16,8 +16,9 @@ from cloister.algorithms.choose_at_home import ChooseAtHome
 from cloister.algorithms.covariance import GroupSparse, LowRank
 from cloister.algorithms.mean import MeanRegularized
 from cloister.errors import InputError
-from cloister.estimators.base import BaseMultiTaskClassifier, BaseMultiTaskRegressor, BasePrivate
+from cloister.estimators.base import BasePrivate
 from cloister.estimators.parameters import number_or_auto
+from cloister.estimators.targets import BaseMultiTaskClassifier, BaseMultiTaskRegressor
 from cloister.learners.linear.losses import LeastSquares, Logistic, Loss, Softmax
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Mechanism

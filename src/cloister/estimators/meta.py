@@ -19,9 +19,9 @@ from cloister.algorithms.meta import MetaSGD
 from cloister.algorithms.server import ServerAverage
 from cloister.engines.run import adapt
 from cloister.errors import InputError
-from cloister.estimators.base import BaseMultiTaskClassifier, BaseMultiTaskRegressor
 from cloister.estimators.linear import BaseLinear
 from cloister.estimators.parameters import check_count, number_or_auto
+from cloister.estimators.targets import BaseMultiTaskClassifier, BaseMultiTaskRegressor
 from cloister.learners.descent import ExactSolver
 from cloister.learners.linear.convex import Convex
 from cloister.learners.linear.losses import Loss

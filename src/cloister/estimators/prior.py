@@ -13,9 +13,10 @@ from cloister.algorithm import Algorithm
 from cloister.algorithms.prior import SharedPrior
 from cloister.algorithms.structures import FeatureRelevance, Joint, Mean, Structure, Subspace, Support
 from cloister.errors import InputError
-from cloister.estimators.base import BaseMultiTaskClassifier, BaseMultiTaskRegressor, BasePrivate
+from cloister.estimators.base import BasePrivate
 from cloister.estimators.parameters import check_word
 from cloister.estimators.starting import earlier_prior
+from cloister.estimators.targets import BaseMultiTaskClassifier, BaseMultiTaskRegressor
 from cloister.groups import Groups
 from cloister.plan import Plan
 from cloister.roster import group_labels

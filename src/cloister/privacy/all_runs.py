@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cloister.doubts import Doubt, Grade
+from cloister.doubts import Doubt, Grade, reasons_of
 from cloister.errors import InputError
 from cloister.privacy.events import RelationName
 from cloister.privacy.statement import percent
@@ -61,12 +61,12 @@ class AllRuns:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why nothing can be promised, if that is so."""
-        return tuple(doubt.reason for doubt in self.doubts if doubt.grade == Grade.VOID)
+        return reasons_of(Grade.VOID, self.doubts)
 
     @property
     def unproven(self) -> tuple[str, ...]:
         """Why it is not proven to the last bit, if it is not."""
-        return tuple(doubt.reason for doubt in self.doubts if doubt.grade == Grade.LAST_BIT)
+        return reasons_of(Grade.LAST_BIT, self.doubts)
 
     def detection(self, false_alarms: float = FALSE_ALARMS, *, tasks: int = 1) -> float:
         """Return what any test can detect from everything that any charged run shows, ever.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 from cloister.document import check_format
-from cloister.doubts import Doubt, Grade, doubts_in_old_words, merged
+from cloister.doubts import Doubt, Grade, doubts_in_old_words, merged, reasons_of
 from cloister.errors import InputError
 from cloister.privacy.accounting import Prices
 from cloister.privacy.all_runs import AllRuns
@@ -177,12 +177,12 @@ class Guarantee:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why it does not hold, if it does not."""
-        return tuple(doubt.reason for doubt in self.doubts if doubt.grade == Grade.VOID)
+        return reasons_of(Grade.VOID, self.doubts)
 
     @property
     def unproven(self) -> tuple[str, ...]:
         """Why it is not proven to the last bit, if it is not."""
-        return tuple(doubt.reason for doubt in self.doubts if doubt.grade == Grade.LAST_BIT)
+        return reasons_of(Grade.LAST_BIT, self.doubts)
 
     @property
     def holds(self) -> bool:

@@ -16,9 +16,9 @@ from cloister.board.billboard import Billboard
 from cloister.board.storage import private_folder
 from cloister.document import foreign_types
 from cloister.engines.curator import bill_of, charge
-from cloister.engines.journal import Secret, check_same
 from cloister.engines.local import Local
 from cloister.engines.run import Run, run, seed_of
+from cloister.engines.secret import Secret, check_same
 from cloister.engines.shards import Shards
 from cloister.engines.workers import Engine
 from cloister.errors import InputError

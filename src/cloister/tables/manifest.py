@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from cloister.board.storage import write_file
+from cloister.board.storage import file_digest, write_file
 from cloister.errors import InputError
 
 __all__ = ["check_manifest", "manifest_head", "write_manifest"]
@@ -57,7 +57,8 @@ def check_manifest(folder: Path) -> int:
 
 def _hashes(folder: Path) -> dict[str, str]:
     places = (path for pattern in _PUBLIC for path in folder.glob(pattern) if path.is_file())
-    return {name: _sha256(folder / name) for name in sorted(p.relative_to(folder).as_posix() for p in places)}
+    names = sorted(path.relative_to(folder).as_posix() for path in places)
+    return {name: file_digest(folder / name) for name in names}
 
 
 def _text(hashes: dict[str, str]) -> bytes:
@@ -72,8 +73,3 @@ def _read(path: Path) -> dict[str, str]:
         raise InputError(
             f"{path.name} must have a hash and a file's name in every line. Restore it."
         ) from None
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from cloister.arrays import Array, Integers, Words
-from cloister.board.storage import storage_errors
+from cloister.board.storage import file_digest, storage_errors
 from cloister.engines.shards import ShardError
 from cloister.tables.codebook import Codebook
 from cloister.tables.parquet_folder import (
     ParquetFolder,
     each_once,
-    file_digest,
     known_names,
     pyarrow_for,
     spellings,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ __all__ = [
     "Listed",
     "ParquetFolder",
     "each_once",
-    "file_digest",
     "known_names",
     "pyarrow_for",
     "spellings",
@@ -215,11 +213,6 @@ def known_names(path: Path, column: str, spelled: ArrayLike) -> Array:
         return task_ids(np.array(spelled, dtype=np.str_))
     except InputError as error:
         raise ShardError(f"Task column {column!r} of {path.name}: {error}") from None
-
-
-def file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def pyarrow_for(name: str) -> Any:

@@ -29,8 +29,8 @@ from cloister.board.billboard import Billboard
 from cloister.board.storage import private_folder, remove_drafts, sync_folder, write_private
 from cloister.document import foreign_types
 from cloister.engines.curator import Bill, charge
-from cloister.engines.journal import Secret, digest_of
 from cloister.engines.run import Run, replay, run
+from cloister.engines.secret import Secret, digest_of
 from cloister.errors import InputError, PlanError
 from cloister.ledger import Ledger
 from cloister.plan import Plan

@@ -30,7 +30,6 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from cloister.board.billboard import END
 from cloister.board.signatures import SignedRoster, public_key
 from cloister.board.storage import (
     BINARY,
@@ -41,6 +40,7 @@ from cloister.board.storage import (
     try_lock,
     write_private,
 )
+from cloister.board.torn import END
 from cloister.engines.trial import try_plan
 from cloister.errors import InputError, StorageError
 from cloister.ledger import Ledger
