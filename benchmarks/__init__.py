@@ -2,7 +2,9 @@
 
 A benchmark is a module of this package with a ``NAME``, a docstring whose first line says what it measures,
 and ``run(quick)``, which returns figures ``{name: number}``, targets ``{figure: (op, number)}`` and the rows
-of a table, the header first. What could not be measured is left out of the figures and said in a row.
+of a table, the header first, or several tables by name. What could not be measured is left out of the figures
+and said in a row. ``MEASURES`` names the files and folders of ``src/cloister`` that its figures depend on:
+where one of these has changed since a run was kept (``--keep``), the docs' tables of it say so.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ T = TypeVar("T")
 Figures = dict[str, float]
 Targets = dict[str, tuple[str, float]]
 Table = list[list[str]]
+Tables = dict[str, Table]
 
 
 def data_file(name: str) -> Path:

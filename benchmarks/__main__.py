@@ -1,6 +1,9 @@
-"""Run one benchmark: ``python -m benchmarks NAME [--quick] [--device cuda] [--seeds 3 4]``; or list them.
+"""Run one benchmark: ``python -m benchmarks NAME [--quick] [--keep] [--device cuda] [--seeds 3 4]``.
 
-`body` also takes ``--out FILE``, and `frozen-accuracy` reads that file with ``--body FILE``.
+Without a name they are listed. With ``--keep`` figures and tables are written to benchmarks/results, with the
+command, date, commit, machine and code that made them, and the tables of README.md and docs are made anew
+from what is there; ``python -m benchmarks pages`` does that alone. `body` also takes ``--out FILE``, and
+`frozen-accuracy` reads that file with ``--body FILE``.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import importlib
 import inspect
 import json
 import operator
+import os
 import pkgutil
 import sys
 from pathlib import Path
@@ -20,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import benchmarks
+from benchmarks import Tables, pages, records
 
 #: What is handed to benchmarks that take it; every one may be run with --device.
 OPTIONS = ("device", "seeds", "out", "body")
@@ -48,12 +53,13 @@ def verdict(figures: dict[str, float], targets: dict[str, tuple[str, float]]) ->
     return {"met": met, "not_measured": [key for key in targets if key not in figures]}
 
 
-def show(console: Console, rows: list[list[str]], document: dict[str, Any]) -> None:
-    """Print the table, then figures against targets."""
-    table = Table(*rows[0])
-    for row in rows[1:]:
-        table.add_row(*row)
-    console.print(table)
+def show(console: Console, document: records.Record) -> None:
+    """Print the tables, then figures against targets."""
+    for title, rows in document["tables"].items():
+        table = Table(*rows[0], title=title if len(document["tables"]) > 1 else None, title_justify="left")
+        for row in rows[1:]:
+            table.add_row(*row)
+        console.print(table)
     goals = Table("figure", "measured", "target", "")
     for key, (op, goal) in document["targets"].items():
         found = document["figures"].get(key)
@@ -62,16 +68,51 @@ def show(console: Console, rows: list[list[str]], document: dict[str, Any]) -> N
     console.print(goals)
 
 
+def measure(module: ModuleType, quick: bool, options: dict[str, Any]) -> records.Record:
+    """Run a benchmark; return its record."""
+    load = os.getloadavg()[0]
+    figures, targets, shown = module.run(quick, **options)
+    tables: Tables = shown if isinstance(shown, dict) else {module.NAME: shown}
+    figures = {key: float(f"{value:.6g}") for key, value in figures.items()}
+    words = [f"--{name} {said(value)}" for name, value in options.items() if value and value != "cpu"]
+    card = str(options.get("device", "")).partition(":")[0] == "cuda"
+    return {
+        "name": module.NAME + "-cuda" * card,
+        "quick": quick,
+        "figures": figures,
+        "targets": targets,
+        **verdict(figures, targets),
+        "tables": tables,
+        **records.made_by(
+            " ".join([f"python -m benchmarks {module.NAME}", *words]), Path(inspect.getfile(module))
+        ),
+        "load": round(load, 1),
+    }
+
+
+def said(value: Any) -> str:
+    """Return an option as it was typed; of a file its name."""
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return value.name if isinstance(value, Path) else str(value)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark; the last line of the output is one line of JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("name", nargs="?", help="which one; leave it out for a list")
+    parser.add_argument("name", nargs="?", help="which one, or pages; leave it out for a list")
     parser.add_argument("--quick", action="store_true", help="a smaller run, to see that it works")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep what is found, and write the docs' tables of it"
+    )
     parser.add_argument("--device", default="cpu", help="for networks: cpu or cuda")
     parser.add_argument("--seeds", type=int, nargs="+", help="for networks: only these, to split a long run")
     parser.add_argument("--out", type=Path, help="for body: where to write its weights")
     parser.add_argument("--body", type=Path, help="for frozen-accuracy: weights that body has written")
     chosen = parser.parse_args(arguments)
+    if chosen.name == "pages":
+        pages.write_pages()
+        return 0
     modules = find()
     if chosen.name is None:
         for name, module in sorted(modules.items()):
@@ -79,18 +120,19 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if chosen.name not in modules:
         parser.error(f"there is no benchmark {chosen.name!r}. Choose one of {', '.join(sorted(modules))}.")
-    run = modules[chosen.name].run
-    taken = inspect.signature(run).parameters
+    taken = inspect.signature(modules[chosen.name].run).parameters
     options = {name: getattr(chosen, name) for name in OPTIONS if name in taken}
     for name in OPTIONS[1:]:
         if getattr(chosen, name) and name not in taken:
             parser.error(f"{chosen.name} takes no --{name}.")
-    figures, targets, rows = run(chosen.quick, **options)
-    figures = {key: float(f"{value:.6g}") for key, value in figures.items()}
-    document = {"name": chosen.name, "quick": chosen.quick, "figures": figures, "targets": targets}
-    document |= verdict(figures, targets)
-    show(Console(width=None if sys.stdout.isatty() else 160), rows, document)
+    if chosen.quick and chosen.keep:
+        parser.error("a quick run is not kept: leave out --quick or --keep.")
+    document = measure(modules[chosen.name], chosen.quick, options)
+    show(Console(width=None if sys.stdout.isatty() else 160), document)
     print(json.dumps(document))
+    if chosen.keep:
+        records.write(document, records.RESULTS / f"{document['name']}.json")
+        pages.write_pages()
     return 0
 
 

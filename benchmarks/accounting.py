@@ -17,6 +17,13 @@ from cloister.privacy.events import Cost, GaussianEvent, RelationName
 from cloister.privacy.sampling import Everyone, FixedSize, OnePass, Poisson, Sampling
 
 NAME = "accounting"
+MEASURES = (
+    "privacy/accounting.py",
+    "privacy/accountants.py",
+    "privacy/composition.py",
+    "privacy/hidden.py",
+    "privacy/visible.py",
+)
 
 Figures = dict[str, float]
 Targets = dict[str, tuple[str, float]]

@@ -30,6 +30,12 @@ from cloister.sampling import InOrder
 from papers.meta.learning import SETTING
 
 NAME = "arrivals"
+MEASURES = (
+    "algorithms/choose_at_home.py",
+    "algorithms/meta.py",
+    "engines/task_stream.py",
+    "privacy/correlated.py",
+)
 #: Noise, epsilon, and whether tasks choose at home.
 CELLS = (
     *((mechanism, epsilon, False) for epsilon in (1.0, 3.0, 10.0) for mechanism in (Gaussian(), Toeplitz())),
@@ -95,7 +101,8 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
     """
     tasks, seeds = (200, range(1)) if quick else (1000, range(3))
     figures: Figures = {}
-    rows: Table = [["noise", "epsilon", "1st quarter", "2nd", "3rd", "4th", "at the end", "alone"]]
+    quarters = ["first quarter, at arrival", "second", "third", "last", "all, at the end"]
+    rows: Table = [["noise", "ε", *quarters, "alone"]]
     for mechanism, epsilon, choice in CELLS:
         found, took = cell(planned(mechanism, epsilon, choice, tasks), seeds)
         label = type(mechanism).__name__ + choice * ", choice at home"
@@ -103,7 +110,7 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
         mean, spread = found.mean(axis=0), found.std(axis=0)
         figures |= {f"last_quarter_{name}": mean[3], f"end_{name}": mean[4], "alone": mean[5]}
         figures[f"seconds_a_join_{name}"] = float(took.mean())
-        cells = [f"{m:.4f} +- {s:.4f}" for m, s in zip(mean, spread, strict=True)]
-        rows.append([label, f"{epsilon:g}", *cells])
+        cells = [f"{m:.3f} ± {s:.3f}" for m, s in zip(mean, spread, strict=True)]
+        rows.append([label, "∞" if math.isinf(epsilon) else f"{epsilon:g}", *cells])
         print(rows[-1], file=sys.stderr)
     return figures, {}, rows

@@ -26,6 +26,15 @@ from cloister.estimators import SharedPriorRegressor, SingleTaskRegressor
 from cloister.tables.codebook import Codebook
 
 NAME = "bounds"
+MEASURES = (
+    "algorithms/prior.py",
+    "algorithms/structures",
+    "learners/linear",
+    "algorithms/bin_search.py",
+    "algorithms/located.py",
+    "algorithms/located_features.py",
+    "algorithms/search_first.py",
+)
 
 Limits = dict[str, object]
 
@@ -165,7 +174,8 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
             found[name].append(scores)
     labels = list(found["sensors"][0])
     figures: Figures = {}
-    rows = [["codebook", "score", *labels]]
+    shown = {"scikit-learn": "scikit-learn alone", "single": "`SingleTask`", "epsinf": "no noise"}
+    rows = [["codebook", "score", *(shown.get(label, f"ε = {label[3:]}") for label in labels)]]
     for name, draws in found.items():
         if name == "sensors":
             values = {k: [one[k][0] / one["scikit-learn"][0] for one in draws] for k in labels}
@@ -174,8 +184,8 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
             best = max(fmean(values["scikit-learn"]), fmean(values["single"]))
             figures[f"{name}_worst_below_alone"] = best - min(fmean(values[f"eps{e:g}"]) for e in EPSILONS)
         figures |= {f"{name}_{k}": fmean(v) for k, v in values.items()}
-        shown = [f"{fmean(v):.3f} ± {stdev(v) / math.sqrt(len(v)):.3f}" for v in values.values()]
-        rows.append([name, "error ratio" if name == "sensors" else "R²", *shown])
+        cells = [f"{fmean(v):.3f} ± {stdev(v) / math.sqrt(len(v)):.3f}" for v in values.values()]
+        rows.append([name, "error ratio" if name == "sensors" else "R²", *cells])
     return figures, goals(), rows
 
 

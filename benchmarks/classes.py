@@ -25,6 +25,11 @@ from cloister.arrays import Array, Floats
 from cloister.estimators import SharedPriorClassifier, SingleTaskClassifier
 
 NAME = "classes"
+MEASURES = (
+    "algorithms/prior.py",
+    "algorithms/structures",
+    "learners/linear",
+)
 
 TASKS, ROWS, TEST, FEATURES, USEFUL, CLASSES = 36, 1600, 100, 42, 12, 6
 WRITERS, IMAGES = 36, 40

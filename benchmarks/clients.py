@@ -26,6 +26,11 @@ from cloister.learners.network.module import Module
 from cloister.mechanisms import Gaussian
 
 NAME = "clients"
+MEASURES = (
+    "engines/batched.py",
+    "engines/card_noise.py",
+    "learners/network",
+)
 LR = 0.05
 
 Figures = dict[str, float]

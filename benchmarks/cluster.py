@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import Figures, Table, Targets
+from benchmarks import Figures, Table, Tables, Targets
 from benchmarks.cluster_kills import actors_killed, driver_killed, node_killed, on_this_machine
 from benchmarks.cluster_scale import Processes, own_seconds
 from cloister import Plan, Tasks
@@ -28,6 +28,10 @@ from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian
 
 NAME = "cluster"
+MEASURES = (
+    "engines/cluster",
+    "engines/shards.py",
+)
 TARGETS: Targets = {
     "boards that differ": ("<=", 0),
     "linear models that differ": ("<=", 0),
@@ -36,6 +40,14 @@ TARGETS: Targets = {
     "driver GB": ("<=", 0.6),
     "worker GB": ("<=", 3.0),
     "CPU a task, against in memory": ("<=", 1.3),
+}
+#: What the table shows of a run over many tasks.
+SHOWN = {
+    "cpu_ms_a_task": "processor ms a task",
+    "ms_a_task": "ms a task",
+    "driver_gb": "driver, peak GB",
+    "worker_gb": "larger actor, peak GB",
+    "models_gb": "models, GB",
 }
 
 
@@ -61,7 +73,7 @@ def overhead(rows: Table, quick: bool) -> Figures:
         for actors in (2,) if quick else (2, 8):
             found[f"{actors} actors"] = round_milliseconds(Cluster(actors), rounds)
     for name, (processor, wall) in found.items():
-        rows.append(["a round", name, "", f"{processor:.1f} ms on processors, {wall:.1f} ms"])
+        rows.append([name, f"{processor:.1f}", f"{wall:.1f}"])
     return {f"CPU ms a round, {name}": processor for name, (processor, _) in found.items()}
 
 
@@ -72,8 +84,9 @@ def scale(rows: Table, counts: tuple[int, ...], in_memory: int) -> Figures:
         command = [sys.executable, "-m", "benchmarks.cluster_scale", *arguments]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-        shown = (f"{key} {value:.3g}" for key, value in found.items() if key != "tasks")
-        rows.append([f"{found['tasks']} tasks", " ".join(arguments[:-1]), "", ", ".join(shown)])
+        where = "one process" if arguments[0] == "--in-memory" else "2 actors"
+        shown = (f"{found[key]:.3g}" if key in found else "" for key in SHOWN)
+        rows.append([f"{found['tasks']:,.0f}", where, *shown])
         return found
 
     whole = measured("--in-memory", str(in_memory))["cpu_ms_a_task"]
@@ -82,16 +95,20 @@ def scale(rows: Table, counts: tuple[int, ...], in_memory: int) -> Figures:
     return figures | {"CPU a task, against in memory": last["cpu_ms_a_task"] / whole}
 
 
-def run(quick: bool) -> tuple[Figures, Targets, Table]:
+def run(quick: bool) -> tuple[Figures, Targets, Tables]:
     """Measure everything; what is said of a kill is (round, actor)."""
-    rows: Table = [["what", "where", "how", "found"]]
-    figures = actors_killed(quick, rows)
+    kills: Table = [["plan", "where", "how", "found"]]
+    rounds: Table = [["a round with next to no work", "ms on processors", "ms by the clock"]]
+    sizes: Table = [["tasks", "where", *SHOWN.values()]]
+    figures = actors_killed(quick, kills)
     if not quick:
-        for more in (node_killed(rows), driver_killed(rows)):
+        for more in (node_killed(kills), driver_killed(kills)):
             figures = {
                 name: max(figures[name], more[name]) if "largest" in name else figures[name] + more[name]
                 for name in figures
             }
-    figures |= overhead(rows, quick)
-    figures |= scale(rows, (10_000,) if quick else (10_000, 100_000, 1_000_000), 10_000 if quick else 100_000)
-    return figures, TARGETS if not quick else {k: v for k, v in TARGETS.items() if "in memory" not in k}, rows
+    figures |= overhead(rounds, quick)
+    counts = (10_000,) if quick else (10_000, 100_000, 1_000_000)
+    figures |= scale(sizes, counts, 10_000 if quick else 100_000)
+    targets = {k: v for k, v in TARGETS.items() if not quick or "in memory" not in k}
+    return figures, targets, {NAME: sizes, "rounds": rounds, "kills": kills}

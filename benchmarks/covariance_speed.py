@@ -26,6 +26,10 @@ from cloister.learners import LeastSquares
 from cloister.mechanisms import NoNoise
 
 NAME = "covariance-speed"
+MEASURES = (
+    "algorithms/covariance.py",
+    "engines/local.py",
+)
 
 DIM, ROWS = 30, 10
 # 10 / 70, over about 33 rows a school

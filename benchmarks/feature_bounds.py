@@ -22,6 +22,18 @@ from cloister.estimators import (
 )
 
 NAME = "feature-bounds"
+MEASURES = (
+    "algorithms/prior.py",
+    "algorithms/structures",
+    "learners/linear",
+    "algorithms/bin_search.py",
+    "algorithms/located.py",
+    "algorithms/located_features.py",
+    "algorithms/search_first.py",
+    "algorithms/covariance.py",
+    "algorithms/mean.py",
+    "algorithms/meta.py",
+)
 
 ESTIMATORS = {
     "SharedPrior": SharedPriorRegressor,

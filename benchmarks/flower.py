@@ -35,6 +35,12 @@ from cloister.learners import Descent, LeastSquares, Module, Regression
 from cloister.mechanisms import Gaussian
 
 NAME = "flower"
+MEASURES = (
+    "deploy",
+    "engines/asked.py",
+    "engines/flower",
+    "engines/node",
+)
 D, ROWS, SEED, ROUNDS = 6, 20, 11, 8
 TARGETS: Targets = {
     "boards that differ": ("<=", 0),

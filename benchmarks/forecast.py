@@ -26,6 +26,16 @@ from cloister.forecast import BAND, band_at
 from cloister.learners import Classification, Regression
 
 NAME = "forecast"
+MEASURES = (
+    "algorithms/prior.py",
+    "algorithms/structures",
+    "learners/linear",
+    "algorithms/bin_search.py",
+    "algorithms/located.py",
+    "algorithms/located_features.py",
+    "algorithms/search_first.py",
+    "forecast.py",
+)
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 8.0)
 SUBSETS = (16, 32, 64, 128, 256, 512, 1024)

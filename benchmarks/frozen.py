@@ -27,6 +27,10 @@ from cloister.learners.network import features
 from cloister.mechanisms import Gaussian
 
 NAME = "frozen"
+MEASURES = (
+    "engines/batched.py",
+    "learners/network",
+)
 WIDTH, FEATURES, CLASSES, ROWS = 16, 64, 10, 20
 
 Figures = dict[str, float]

@@ -35,6 +35,11 @@ from cloister.learners import Descent, Module, PublicFeatures, Quadratic
 from cloister.mechanisms import NoNoise
 
 NAME = "frozen-accuracy"
+MEASURES = (
+    "algorithms/federated.py",
+    "algorithms/finetuning.py",
+    "learners/network",
+)
 SEEDS = range(5)
 EPSILONS = (0.5, 1.0, 2.0, 8.0, math.inf)
 #: For `SharedPriorClassifier`: features, and budgets.

@@ -26,6 +26,13 @@ from cloister.learners import Classification, Regression
 from cloister.mechanisms import NoNoise
 
 NAME = "groups"
+MEASURES = (
+    "algorithms/prior.py",
+    "algorithms/structures",
+    "learners/linear",
+    "algorithms/nested.py",
+    "algorithms/located.py",
+)
 
 EPSILONS = (0.5, 1.0, 2.0, 8.0, math.inf)
 Learner = Regression | Classification
@@ -125,7 +132,7 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
     """Measure all cases."""
     cases = QUICK if quick else CASES
     figures: Figures = {}
-    rows: Table = [["tasks", *(f"eps {epsilon:g}: gain, with groups" for epsilon in EPSILONS)]]
+    rows: Table = [["tasks", *("no noise" if math.isinf(e) else f"ε = {e:g}" for e in EPSILONS)]]
     steps = ((case, seed) for case in cases for seed in range(case.splits))
     found: dict[Case, list[dict[float, tuple[float, float]]]] = {case: [] for case in cases}
     loaded: dict[str, tuple[Tasks, Learner]] = {}

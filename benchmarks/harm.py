@@ -37,6 +37,15 @@ from cloister.estimators import (
 )
 
 NAME = "harm"
+MEASURES = (
+    "algorithms/prior.py",
+    "algorithms/structures",
+    "learners/linear",
+    "algorithms/bin_search.py",
+    "algorithms/located.py",
+    "algorithms/located_features.py",
+    "algorithms/search_first.py",
+)
 
 EPSILONS = (0.05, 0.2, 1.0, 4.0, math.inf)
 #: The single-task estimator stands in the grid under this epsilon: it tells nothing.

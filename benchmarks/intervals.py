@@ -17,12 +17,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks import Figures, Table, Targets, data_file, track
+from benchmarks import Figures, Table, Tables, Targets, data_file, track
 from cloister import datasets
 from cloister.arrays import Array, Floats
 from cloister.estimators import SharedPriorRegressor, SingleTaskRegressor
 
 NAME = "intervals"
+MEASURES = (
+    "algorithms/prior.py",
+    "algorithms/structures",
+    "learners/linear",
+    "algorithms/bin_search.py",
+    "algorithms/located.py",
+    "algorithms/located_features.py",
+    "algorithms/search_first.py",
+)
 
 REAL = ("school", "exam", "hsb82", "chem97", "bdf", "scotssec")
 SIZES = {"4-8": (4, 8), "9-30": (9, 30)}
@@ -142,27 +151,35 @@ def covered(kind: Drawn, epsilon: float, seed: int) -> list[bool] | None:
     return [abs(c.estimate - t) < 1.96 * c.std_error for c, t in zip(found, true, strict=True)]  # type: ignore[operator]
 
 
-def run(quick: bool) -> tuple[Figures, Targets, Table]:
+def run(quick: bool) -> tuple[Figures, Targets, Tables]:
     """Measure intervals on held-out rows, then standard errors on made tables."""
     seeds, tables = (1, 8) if quick else (SEEDS, TABLES)
     epsilons = (1.0,) if quick else EPSILONS
     there = [name for name in REAL if name != "school" or data_file("school.npz").exists()]
     names = (*there, *MADE)
     cases = [(name, size, epsilon) for name in names for size in SIZES for epsilon in epsilons]
-    table: Table = [["table", "rows or epsilon", "covered", "mean width", "3.92 RMSE", "without"]]
+    shown = ["alone" if epsilon == 0 else f"ε = {epsilon:g}" for epsilon in epsilons]
+    cells: dict[tuple[str, str], list[str]] = {(name, size): [] for name in names for size in SIZES}
     figures: Figures = {}
     for name, size, epsilon in track(cases, len(cases), "intervals"):
         found = np.mean([held(name, size, epsilon, seed) for seed in range(seeds)], axis=0)
         figures[f"{name}, {size} rows, epsilon {epsilon:g}"] = float(found[0])
-        how = "alone" if epsilon == 0 else f"epsilon {epsilon:g}"
-        table.append([name, f"{size}, {how}", f"{found[0]:.3f}", f"{found[1]:.2f}", f"{found[2]:.2f}", ""])
-    errors = [(name, epsilon) for name in KINDS for epsilon in ((1.0,) if quick else (1.0, 8.0))]
+        cells[name, size].append(f"{found[0]:.3f}, {found[1]:.1f} ({found[2]:.1f})")
+    intervals: Table = [["table, rows of a task", *shown]]
+    intervals += [
+        [f"{name}, {size}", *row] for size in SIZES for name in names for row in [cells[name, size]]
+    ]
+    kinds = (1.0,) if quick else (1.0, 8.0)
+    errors = [(name, epsilon) for name in KINDS for epsilon in kinds]
+    of_kind: dict[str, list[str]] = {name: [] for name in KINDS}
     for name, epsilon in track(errors, len(errors), "standard errors"):
         said = [covered(KINDS[name], epsilon, seed) for seed in range(tables)]
         hits = [hit for one in said if one is not None for hit in one]
         figures[f"standard errors, {name}, epsilon {epsilon:g}"] = float(np.mean(hits))
-        without = f"{sum(one is None for one in said)} of {tables}"
-        table.append([name, f"epsilon {epsilon:g}", f"{np.mean(hits):.3f}", "", "", without])
+        without = sum(one is None for one in said)
+        of_kind[name].append(f"{np.mean(hits):.3f}" + f" ({without} of {tables} without)" * (without > 0))
+    said_errors = [["tables", *(f"ε = {epsilon:g}" for epsilon in kinds)]]
+    said_errors += [[name, *row] for name, row in of_kind.items()]
     of_errors = [value for name, value in figures.items() if name.startswith("standard errors")]
     of_rows = [value for name, value in figures.items() if not name.startswith("standard errors")]
     figures |= {"least covered, intervals": min(of_rows), "least covered, standard errors": min(of_errors)}
@@ -172,4 +189,4 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
         "least covered, standard errors": (">=", 0.9),
         "mean covered, standard errors": ("<=", 0.97),
     }
-    return figures, targets, table
+    return figures, targets, {NAME: intervals, "standard errors": said_errors}

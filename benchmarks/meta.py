@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks import Figures, Table, Targets
+from benchmarks import Figures, Table, Tables, Targets
 from cloister.datasets import Centres, around_centres
 from cloister.learners import Convex, ExactSolver, LeastSquares, Quadratic
 from cloister.mechanisms import Gaussian, Toeplitz, Tree
@@ -24,6 +24,11 @@ from papers.meta.learning import SETTING, Risk, transfer_risk
 from papers.meta.streams import stream_against_rounds, stream_rates
 
 NAME = "meta"
+MEASURES = (
+    "algorithms/clustered.py",
+    "algorithms/meta.py",
+    "learners/linear/convex.py",
+)
 SEEDS = range(5)
 COUNTS = (100, 300, 1000, 3000)
 EPSILONS = (3.0, 10.0, math.inf)
@@ -67,9 +72,10 @@ def table(quick: bool) -> list[Risk]:
     return cells
 
 
-def streams(quick: bool) -> tuple[Figures, Table]:
+def streams(quick: bool) -> tuple[Figures, Table, Table]:
     """Measure how regret and excess risk fall, with noise and without, and compare a stream with rounds."""
-    seeds, figures, rows = range(2) if quick else SEEDS, {}, []
+    seeds, figures = range(2) if quick else SEEDS, {}
+    fall: Table = [["what falls, with which noise", "ε", f"at K = {', '.join(map(str, LENGTHS))}", "slope"]]
     for name, epsilon, mechanism in (
         ("none", math.inf, FRESH),
         ("fresh", 10.0, FRESH),
@@ -80,25 +86,30 @@ def streams(quick: bool) -> tuple[Figures, Table]:
             label = f"{what}_slope_{name}"
             figures |= {label: rate.slope, f"{label}_half_width": rate.half_width}
             values = ", ".join(f"{value:.4f}" for value in rate.means)
-            slope = f"{rate.slope:.2f} +- {rate.half_width:.2f}"
-            rows.append([f"stream, {what}, noise {name}", f"{epsilon:g}", values, slope])
+            slope = f"{rate.slope:.2f} ± {rate.half_width:.2f}"
+            fall.append([f"{what}, {name}", _said(epsilon), values, slope])
+    ways: dict[str, list[str]] = {}
     for epsilon in (1.0, 10.0):
         setting = replace(SETTING, per_round=50)
         for name, mechanism in (("fresh", FRESH), ("tree", Tree(exact=False)), ("toeplitz", ROOT)):
             found = stream_against_rounds(1000, epsilon, seeds, mechanism, setting)
             figures[f"excess_stream_{name}_eps{epsilon:g}"] = float(np.mean(found.stream))
-            rows.append([f"1000 tasks, stream, {name}", f"{epsilon:g}", spread(found.stream), ""])
+            ways.setdefault(f"stream, {name}", []).append(spread(found.stream))
         figures[f"excess_rounds_eps{epsilon:g}"] = float(np.mean(found.rounds))
-        rows.append(["1000 tasks, rounds", f"{epsilon:g}", spread(found.rounds), ""])
-    return figures, rows
+        ways.setdefault("rounds", []).append(spread(found.rounds))
+    return figures, fall, [["", "ε = 1", "ε = 10"], *([name, *cells] for name, cells in ways.items())]
+
+
+def _said(epsilon: float) -> str:
+    return "∞" if math.isinf(epsilon) else f"{epsilon:g}"
 
 
 def spread(values: Sequence[float]) -> str:
     """Say a mean and a standard deviation."""
-    return f"{np.mean(values):.5f} +- {np.std(values):.5f}"
+    return f"{np.mean(values):.4f} ± {np.std(values):.4f}"
 
 
-def run(quick: bool) -> tuple[Figures, Targets, Table]:
+def run(quick: bool) -> tuple[Figures, Targets, Tables]:
     """Measure the table, the centres found, and the streams.
 
     Parameters
@@ -108,7 +119,7 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
     """
     cells = table(quick)
     figures: Figures = {}
-    rows: Table = [["", "epsilon", "one model, two, three (mean +- sd)", "centre right, furthest centre"]]
+    rows: Table = [["tasks", "ε", "one model", "two", "three", "at their own centre", "furthest centre"]]
     for tasks, epsilon in dict.fromkeys((cell.tasks, cell.epsilon) for cell in cells):
         same = [cell for cell in cells if (cell.tasks, cell.epsilon) == (tasks, epsilon)]
         for cell in same:
@@ -116,12 +127,11 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
         found = same[-1].recoveries
         share, distance = min(r.share for r in found), max(r.distance for r in found)
         figures |= {f"share_{tasks}_eps{epsilon:g}": share, f"distance_{tasks}_eps{epsilon:g}": distance}
-        values = ", ".join(f"{cell.mean:.3f} +- {cell.deviation:.3f}" for cell in same)
-        rows.append([f"{tasks} tasks", f"{epsilon:g}", values, f"{share:.2f}, {distance:.2f}"])
+        values = [f"{cell.mean:.3f} ± {cell.deviation:.3f}" for cell in same]
+        rows.append([str(tasks), _said(epsilon), *values, f"{share:.0%}", f"{distance:.2f}"])
     alone, oracle = np.mean([bounds(around_centres(seed)) for seed in SEEDS], axis=0)
     figures |= {"mse_alone": float(alone), "mse_true_centres": float(oracle)}
-    rows.append(["from zero; from the true centre", "", f"{alone:.3f}; {oracle:.3f}", ""])
-    more, extra = streams(quick)
+    more, fall, ways = streams(quick)
     figures |= more
     figures["regret_slope_from_half"] = abs(figures["regret_slope_none"] + 0.5)
     count = 300 if quick else 1000
@@ -133,4 +143,4 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
         "distance_1000_eps10": ("<=", 1.0),
         "regret_slope_from_half": ("<=", 0.1),
     }
-    return figures, targets, rows + extra
+    return figures, targets, {NAME: rows, "streams": fall, "stream or rounds": ways}

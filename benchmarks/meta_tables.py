@@ -19,6 +19,13 @@ from cloister.estimators import MetaClassifier, MetaRegressor
 from cloister.learners import Classification
 
 NAME = "meta-tables"
+MEASURES = (
+    "algorithms/prior.py",
+    "algorithms/structures",
+    "learners/linear",
+    "algorithms/meta.py",
+    "estimators/meta.py",
+)
 TABLES = ("school", "exam", "hsb82", "chem97", "landmine", "contraception")
 METHODS = ("alone", "shared prior", "meta")
 

@@ -16,6 +16,11 @@ from cloister.privacy.noise import discrete_gaussian
 from cloister.privacy.randomness import SystemRandomness, normals
 
 NAME = "noise"
+MEASURES = (
+    "privacy/candidates.py",
+    "privacy/noise.py",
+    "privacy/randomness.py",
+)
 MILLION = 1_000_000
 POWERS = (10, 20, 30, 40)
 

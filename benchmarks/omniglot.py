@@ -55,6 +55,11 @@ from cloister.sampling import Everyone, OnePass, Poisson
 from cloister.sharing import Overlap, overlap
 
 NAME = "omniglot"
+MEASURES = (
+    "algorithms/clustered.py",
+    "algorithms/meta.py",
+    "learners/network",
+)
 TASKS, WAYS, SHOTS, SUPPORT = 50_000, 5, 10, 5
 DELTA, LAM = 1e-5, 0.1
 LOCAL = Descent(0.1, batch=20, steps=6)

@@ -31,6 +31,11 @@ from cloister.privacy.sampling import Sampling
 from cloister.sampling import Everyone, Poisson
 
 NAME = "personal"
+MEASURES = (
+    "algorithms/federated.py",
+    "algorithms/finetuning.py",
+    "learners/network",
+)
 SEEDS = range(5)
 HIDDEN = Poisson(0.5, hidden=True)
 

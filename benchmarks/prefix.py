@@ -21,6 +21,11 @@ from cloister.privacy.schedule import Schedule
 from cloister.sampling import Epochs, Everyone, OnePass
 
 NAME = "prefix"
+MEASURES = (
+    "privacy/correlated.py",
+    "privacy/prefix.py",
+    "privacy/strategies.py",
+)
 Figures = dict[str, float]
 Targets = dict[str, tuple[str, float]]
 

@@ -27,6 +27,15 @@ from cloister.learners.linear.summary import summary
 from cloister.tasks import Block
 
 NAME = "prior-scale"
+MEASURES = (
+    "algorithms/prior.py",
+    "algorithms/structures",
+    "learners/linear",
+    "algorithms/bin_search.py",
+    "algorithms/located.py",
+    "algorithms/located_features.py",
+    "algorithms/search_first.py",
+)
 
 ROWS = DIM = 30
 SIZES = (12_500, 25_000, 50_000, 100_000)

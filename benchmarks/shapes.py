@@ -16,6 +16,11 @@ from benchmarks.peers import one_after_another, side_by_side
 from cloister.engines.batched import Batched
 
 NAME = "shapes"
+MEASURES = (
+    "engines/batched.py",
+    "engines/card_noise.py",
+    "learners/network",
+)
 LR, BATCH, ROWS, CLASSES = 0.05, 10, 60, 62
 TOKENS, WIDTH = 16, 32
 

@@ -37,6 +37,12 @@ from cloister.mechanisms import BLT
 from cloister.sampling import OnePass
 
 NAME = "stream"
+MEASURES = (
+    "algorithms/meta.py",
+    "board",
+    "engines/journal.py",
+    "privacy/correlated.py",
+)
 
 FEATURES, CLASSES = 100, 101
 ROUNDS, QUICK_ROUNDS = 100_000, 2_000

@@ -22,6 +22,11 @@ from cloister.learners import Regression
 from cloister.mechanisms import NoNoise
 
 NAME = "wide"
+MEASURES = (
+    "algorithms/prior.py",
+    "algorithms/structures",
+    "learners/linear",
+)
 
 TASKS, ROWS, RANK, SEEDS = 1000, 60, 4, 3
 DIMS = (30, 100, 300)
@@ -87,7 +92,8 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
     dims, n_tasks, seeds = ((30, 100), 300, 1) if quick else (DIMS, TASKS, SEEDS)
     jobs = [(dim, n_tasks, seed) for dim in dims for seed in range(seeds)]
     figures: Figures = {}
-    rows = [["features", *(label for label, _, _ in METHODS), "slowest fit, processor s"]]
+    shown = (label.replace("_", " ").replace("eps", "ε = ") for label, _, _ in METHODS)
+    rows = [["features", *shown, "slowest fit, processor s"]]
     drawn = list(track((measure(*job) for job in jobs), len(jobs), NAME))
     for dim in dims:
         found = [one for one, job in zip(drawn, jobs, strict=True) if job[0] == dim]

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import subprocess
-import sys
 from datetime import UTC, datetime
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from benchmarks import fingerprint, records
+from benchmarks.records import ROOT, commit, machine, versions
 from papers.figure import Cell, Data, Figure, Found
-from papers.fingerprint import ROOT, code
 
 RESULTS = ROOT / "papers" / "results"
 BUILD = ROOT / "build" / "papers"
-LIBRARIES = ("cloister", "numpy", "scipy", "scikit-learn", "dp-accounting", "torch")
 
 
 def key(cell: Cell) -> str:
@@ -91,19 +86,17 @@ class Cells:
 
 def write(document: dict[str, Any], path: Path) -> None:
     """Write a result, one top-level entry of its data a line, so that changes can be read."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    entries = {name: json.dumps(value, allow_nan=False) for name, value in document.items() if name != "data"}
-    data = [f"  {json.dumps(k)}: {json.dumps(v, allow_nan=False)}" for k, v in document["data"].items()]
-    entries["data"] = "{\n" + ",\n".join(data) + "\n}"
-    order = ["name", "data", *(name for name in entries if name not in ("name", "data"))]
-    text = ",\n".join(f"{json.dumps(name)}: {entries[name]}" for name in order)
-    path.write_text("{\n" + text + "\n}\n", encoding="utf-8")
+    records.write(document, path, spread=("data",))
 
 
 def read(name: str) -> dict[str, Any] | None:
     """Return a kept result, or None."""
-    path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return records.read(name, RESULTS)
+
+
+def code(module: ModuleType, name: str = "measure") -> str:
+    """Return the digits of a figure's function; which library it was says the commit."""
+    return fingerprint.code(Path(module.__file__ or ""), name)
 
 
 def is_older(figure: Figure, document: dict[str, Any]) -> bool:
@@ -112,40 +105,7 @@ def is_older(figure: Figure, document: dict[str, Any]) -> bool:
     return (document["code"], document["summary"]) != now
 
 
-def machine() -> str:
-    """Return what results may say of the machine: its cores, and the graphics card if there is one."""
-    torch = sys.modules.get("torch")
-    card = f", {torch.cuda.get_device_name()}" if torch is not None and torch.cuda.is_available() else ""
-    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores{card}"
-
-
-@cache
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
 def _together(each: list[dict[str, str]]) -> dict[str, str]:
     """Return the versions that a result is of, where more than one was there as a list."""
     names = dict.fromkeys(name for one in each for name in one)
     return {name: ", ".join(sorted({one[name] for one in each if name in one})) for name in names}
-
-
-@cache
-def commit() -> str:
-    """Return the commit that changed the library last, with a plus sign if it is not as committed."""
-    try:
-        head = _git("log", "-1", "--format=%h", "--abbrev=9", "--", "src")
-        return head + ("+" if _git("status", "--porcelain", "--", "src") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.strip()

@@ -9,7 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from papers import fingerprint, pages, running, store
+from benchmarks import fingerprint
+from papers import pages, running, store
 from papers.figure import COLUMNS, Figure, Finding, Options, Skipped, Verdict, figures
 
 FIGURES = figures()
@@ -195,18 +196,16 @@ def test_code_is_what_measures(tmp_path, monkeypatch, file, old, new, differs):
             sources[file] = sources[file].replace(old, new)
         (tmp_path / folder / "helpers").mkdir(parents=True)
         (tmp_path / folder / "helpers" / "first.py").write_text(sources["first"])
-        module = ModuleType("figure")
-        module.__file__ = str(tmp_path / folder / "figure.py")
-        (tmp_path / folder / "figure.py").write_text(sources["figure"])
-        digits.append(fingerprint.code(module))
+        path = tmp_path / folder / "figure.py"
+        path.write_text(sources["figure"])
+        digits.append(fingerprint.code(path, "measure"))
     assert (digits[0] != digits[1]) == differs
 
 
 def test_code_is_the_same_in_every_python(tmp_path):
     """Worked out by Python 3.11 and 3.12; what they write of the same code differs for f-strings."""
-    module = ModuleType("toy")
-    module.__file__ = str(tmp_path / "toy.py")
-    (tmp_path / "toy.py").write_text(
+    path = tmp_path / "toy.py"
+    path.write_text(
         'def measure(a):\n    return f"{a!r:>{3}}" + f"{a[0]}\\n" f"{a=}" + "x" "y", 1e-5, None\n'
     )
-    assert fingerprint.code(module) == "9fe29d2d"
+    assert fingerprint.code(path, "measure") == "9fe29d2d"

@@ -1,18 +1,17 @@
 """Whether a result is of the code that is here: digits of a function and all that it uses in this repository.
 
 Definitions count, not files: what a function does not use may change. Comments, docstrings, annotations,
-layout, the place of a definition and the version of Python do not count. The library itself is left out: a
-result's commit says which one it was.
+layout, the place of a definition and the version of Python do not count. Of the library only those files
+count that are named.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -27,11 +26,23 @@ Import = (ast.Import, ast.ImportFrom)
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def code(module: ModuleType, name: str = "measure") -> str:
-    """Return eight digits that change with what a module's function does by code of this repository."""
+def code(path: Path, name: str = EVERYTHING, files: Iterable[Path] = ()) -> str:
+    """Return eight digits that change with what a module's function does by code of this repository.
+
+    Parameters
+    ----------
+    path : Path
+        The module's file.
+    name : str
+        The function's name; everything in the module counts unless it is given.
+    files : iterable of Path
+        Others that count, all of them.
+    """
     digest = hashlib.sha256()
-    for statement in _used((Path(module.__file__ or ""), name, ""), set()):
+    for statement in _used((path, name, ""), set()):
         digest.update(repr(_plain(statement)).encode())
+    for file in files:
+        digest.update(repr([_plain(statement) for statement in _defined(file)[EVERYTHING]]).encode())
     return digest.hexdigest()[:8]
 
 

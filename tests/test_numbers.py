@@ -1,0 +1,92 @@
+"""Numbers of the pages are those that are kept, with what made them; figures of older code say so."""
+
+from __future__ import annotations
+
+import json
+import re
+from types import ModuleType
+
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import fingerprint, pages, records
+
+RECORDS = {path.stem: json.loads(path.read_text("utf-8")) for path in records.RESULTS.glob("*.json")}
+PAGES = {str(path.relative_to(pages.ROOT)): path.read_text("utf-8") for path in pages.sources()}
+
+
+def test_pages_say_what_is_kept():
+    """`python -m benchmarks pages` makes the tables anew, with whose code has changed since."""
+    for name, text in PAGES.items():
+        assert text == pages.page(text), f"{name}: run python -m benchmarks pages"
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_says_what_made_it(name):
+    record = RECORDS[name]
+    assert record["name"] == name
+    assert name.removesuffix("-cuda") in pages.modules()
+    assert record["command"].startswith("python -m benchmarks ")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", record["date"])
+    assert record["commit"]
+    assert record["machine"]
+    assert record["code"]
+    for rows in record["tables"].values():
+        assert {len(row) for row in rows} == {len(rows[0])}
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """A benchmark of its own, whose page has its table."""
+    monkeypatch.setattr(records, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(pages, "read", lambda name: records.read(name, tmp_path / "results"))
+    monkeypatch.setattr(pages, "sources", list)
+    path = tmp_path / "toy.py"
+    path.write_text('NAME = "toy"\nMEASURES = ("metrics.py",)\nANSWER = 42  # as always\n')
+    monkeypatch.setattr(pages, "modules", lambda: {"toy": path})
+    module = ModuleType("toy")
+    module.NAME, module.__file__ = "toy", str(path)
+    module.run = lambda quick: (
+        {"answer": 42.0},
+        {"answer": ("<=", 50.0)},
+        [["", "found"], ["a", "1"], ["b", "2"]],
+    )
+    monkeypatch.setattr(command, "find", lambda: {"toy": module})
+    return path
+
+
+def test_what_is_kept_becomes_a_table_and_grows_old(toy, capsys):
+    assert command.main(["toy", "--keep"]) == 0
+    text = pages.page("# Toy\n<!-- table: toy; b -->\n<!-- end -->\nEnd.\n")
+    assert "|  | found |\n| --- | --- |\n| b | 2 |\n\n`python -m benchmarks toy`" in text
+    assert records.commit() in text
+    assert pages.OLDER not in text
+    assert pages.page(text) == text
+    assert "| answer | 42 | <= 50 |" in pages.between("toy/figures")
+    toy.write_text(toy.read_text().replace("# as always", "# of course"))
+    fingerprint._defined.cache_clear()
+    assert pages.page(text) == text
+    toy.write_text(toy.read_text().replace("42", "43"))
+    fingerprint._defined.cache_clear()
+    assert pages.page(text).count(pages.OLDER) == 1
+    with pytest.raises(KeyError, match="change the page"):
+        pages.between("toy; c")
+
+
+def test_figures_grow_old_with_the_part_of_the_library_that_they_name(toy, tmp_path, monkeypatch):
+    command.main(["toy", "--keep"])
+    monkeypatch.setattr(records, "LIBRARY", tmp_path)
+    (tmp_path / "metrics.py").write_text("def other(): ...\n")
+    assert pages.OLDER in pages.between("toy")
+
+
+def test_a_look_is_not_kept(toy, tmp_path):
+    with pytest.raises(SystemExit):
+        command.main(["toy", "--quick", "--keep"])
+    assert command.main(["toy", "--quick"]) == 0
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_page_that_names_what_is_not_kept_is_told_how_to_make_it(toy):
+    with pytest.raises(FileNotFoundError, match="python -m benchmarks toy --keep"):
+        pages.between("toy")
