@@ -7,12 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister import Plan
+from cloister import Plan, replay, run
 from cloister.algorithms import MeanRegularized
+from cloister.board.billboard import Billboard
 from cloister.deploy.kit import create
 from cloister.deploy.processes import free_port
 from cloister.deploy.trial import join
+from cloister.engines import Local
 from cloister.engines.flower.deployment import Deployment, Settings
+from cloister.engines.node import Home
 from cloister.learners import LeastSquares
 from cloister.tasks import Tasks
 
@@ -20,9 +23,9 @@ pytest.importorskip("flwr", reason="needs the extra flower")
 SEED = 7
 
 
-def small_plan(n_tasks: int, rounds: int) -> Plan:
+def small_plan(n_tasks: int, rounds: int, epsilon: float = 2.0) -> Plan:
     return Plan(MeanRegularized(LeastSquares(3), rounds=rounds, steps=2), n_tasks=n_tasks).calibrate(
-        epsilon=2.0
+        epsilon=epsilon
     )
 
 
@@ -42,3 +45,21 @@ def deployed(folder: Path, plan: Plan, tasks: Tasks, deadline: float = 60.0) -> 
     for place, name in enumerate(tasks.ids):
         join(deployment, plan, tasks.only(name), seed=place, trial=True)
     return deployment
+
+
+def check_finished(made: Deployment, plan: Plan, tasks: Tasks, head: str) -> None:
+    """The run is the one that it would have been: board, both ledgers, every node's model."""
+    alone = run(plan, tasks, random_state=SEED, engine=Local(block=1))
+    board = Billboard.load(made.journal / "board")
+    plan.check(board)
+    assert head == board.head.hex() == alone.board.head.hex()
+    price = pytest.approx(plan.guarantee.epsilon)
+    assert made.ledger.spent == price
+    assert len(made.ledger.history) == 1
+    for place, name in enumerate(alone.private.ids):
+        home = Home(made.folder / "nodes" / name)
+        assert home.ledger.spent == price
+        again = replay(plan, board, tasks.only(name), seeds=np.array([place], np.uint64))
+        with np.load(home.folder / "runs" / "trial" / "model.npz") as own:
+            for key, model in again.items():
+                np.testing.assert_array_equal(own[key], model[0])

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from flower_trial import SEED, deployed, small_plan, small_tasks
 from typer.testing import CliRunner
 
 from cloister import run
 from cloister.cli import app
 from cloister.deploy.kit import add_node
+from cloister.deploy.processes import executor_command, link_command, proxy_command
 from cloister.engines import Local
 from cloister.engines.flower.deployment import Deployment
 
@@ -74,6 +76,16 @@ def test_units_and_proxies_are_closed(office: Path) -> None:
         assert words[words.index("--isolation") + 1] == "process"
         assert {"--superexec-auth-secret-file", "--enable-supernode-auth"} <= set(words)
         assert "--insecure" not in words
+    compose = yaml.safe_load((office / "compose.yaml").read_text())["services"]
+    commands = {name: service["command"] for name, service in compose.items()}
+    assert commands.pop("curator") == ["cloister", "deploy", "start", str(office)]
+    for name, made in (("link", link_command), ("proxy", proxy_command), ("executor", executor_command)):
+        assert commands.pop(name)[1:] == made(Deployment(office))[1:]  # the first is where it is installed
+        assert compose[name].get("network_mode") == (None if name == "link" else "service:link")
+    assert not commands
+    assert [service["ports"] for service in compose.values() if "ports" in service] == [["9443:9443"]]
+    if shutil.which("systemd-analyze"):
+        subprocess.run(["systemd-analyze", "verify", *office.glob("systemd/*.service")], check=True)
     assert "limit_req_zone $binary_remote_addr" in (office / "nginx.conf").read_text()
     nginx = shutil.which("nginx") or "/usr/sbin/nginx"
     if Path(nginx).exists():
@@ -93,6 +105,9 @@ def test_a_trial_that_has_ended_is_shown_checked_and_not_started_again(tmp_path:
     command = re.search(r"cloister (verify .*)", " ".join(said.split()))
     assert command is not None
     assert "guarantee does NOT hold: " in cloister(*command[1].split())  # a seed, and nothing else
+    started = " ".join(cloister("deploy", "start", folder).split())
+    assert "Run trial is finished: nothing is started" in started
+    assert "2 of 2 rounds" in started
     assert "--nodes must be 2" in cloister("deploy", "try", folder, "--nodes", "9", fails=True)
     assert "--epsilon must be 2" in cloister("deploy", "try", folder, "--epsilon", "1", fails=True)
 

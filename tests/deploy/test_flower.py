@@ -32,6 +32,7 @@ from cloister.engines.flower.envelope import (
 from cloister.engines.flower.identity import Identity, Way
 from cloister.engines.flower.link import FlowerLink, body, message_body
 from cloister.engines.flower.proxy import CALLS, proxy
+from cloister.engines.flower.refusals import Refusals
 from cloister.engines.flower.resident import Resident
 from cloister.engines.node import REFUSAL
 from cloister.errors import InputError, SignatureError
@@ -142,7 +143,10 @@ def test_the_proxy_passes_on_what_registered_nodes_need(two, tmp_path):
         asked.append(request)
         return httpx.Response(200, content=b"fine", headers={"content-type": "application/protobuf"})
 
-    app = proxy("https://127.0.0.1:1", tmp_path / "ca.crt", [elm.public], 100, 3.0, httpx.MockTransport(link))
+    said = []
+    way = httpx.MockTransport(link)
+    known = {"elm": elm.public}
+    app = proxy("https://127.0.0.1:1", tmp_path / "ca.crt", known, 100, 3.0, Refusals(said.append), way)
 
     async def post(path, data=b"x", key=elm, by=None):
         headers = {"flwr-public-key": b64encode(key.public.encode()).decode(), "x-other": "1"} if key else {}
@@ -171,16 +175,24 @@ def test_the_proxy_passes_on_what_registered_nodes_need(two, tmp_path):
         assert await post(call, by=elsewhere) == 200
 
     asyncio.run(statuses())
+    assert [sentence for sentence in said if "elm" not in sentence] == [
+        "A request bore no key of a registered node."
+    ]
+    assert len(said) == 4  # of a kind one, however many come: for no node, too large, too many
     assert {request.url.path for request in asked} <= CALLS
     assert all("x-other" not in request.headers for request in asked)
 
 
 def test_nobody_holds_the_door_open():
+    said = []
+
     async def app(scope, receive, send):
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body"})
 
-    config = uvicorn.Config(app, http=connections(3, 0.3), ws="none", lifespan="off", log_config=None)
+    config = uvicorn.Config(
+        app, http=connections(3, 0.3, Refusals(said.append)), ws="none", lifespan="off", log_config=None
+    )
     config.load()
 
     async def ended(reader):
@@ -216,6 +228,10 @@ def test_nobody_holds_the_door_open():
         await server.wait_closed()
 
     asyncio.run(visits())
+    assert sorted(said) == [
+        "A connection asked for nothing within 0.3 seconds.",
+        "An address had more than 3 connections.",
+    ]
 
 
 async def _parts():

@@ -1,4 +1,4 @@
-"""Real processes that are killed, strangers and garbage at the door, and all traffic looked at; slow."""
+"""Real processes that are killed, other certificates and proxies, and all traffic looked at; slow."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import ssl
 import sys
 import threading
 import time
-from base64 import b64encode
 from pathlib import Path
 
+import hostile
 import httpx
 import numpy as np
 import pytest
-from flower_trial import SEED, deployed, small_plan, small_tasks
+from flower_trial import check_finished, deployed, small_plan, small_tasks
 
-from cloister import Tasks, replay, run
-from cloister.board.billboard import Billboard
+from cloister import Tasks
 from cloister.deploy.certificates import make_authority
 from cloister.deploy.curator import curate
 from cloister.deploy.processes import (
@@ -31,32 +30,12 @@ from cloister.deploy.processes import (
     settings,
 )
 from cloister.deploy.trial import start_all
-from cloister.engines import Local
-from cloister.engines.flower.identity import Identity, Way
+from cloister.engines.flower.identity import Way
 from cloister.engines.flower.resident import Resident
-from cloister.engines.node import Home
 
 pytestmark = pytest.mark.slow
 
 KILLS = 20
-
-
-def check_finished(made, plan, tasks, now) -> None:
-    """The run is the one that it would have been: board, both ledgers, every node's model."""
-    alone = run(plan, tasks, random_state=SEED, engine=Local(block=1))
-    board = Billboard.load(made.journal / "board")
-    plan.check(board)
-    assert now.head == board.head.hex() == alone.board.head.hex()
-    price = pytest.approx(plan.guarantee.epsilon)
-    assert made.ledger.spent == price
-    assert len(made.ledger.history) == 1
-    for place, name in enumerate(alone.private.ids):
-        home = Home(made.folder / "nodes" / name)
-        assert home.ledger.spent == price
-        again = replay(plan, board, tasks.only(name), seeds=np.array([place], np.uint64))
-        with np.load(home.folder / "runs" / "trial" / "model.npz") as own:
-            for key, model in again.items():
-                np.testing.assert_array_equal(own[key], model[0])
 
 
 def test_whatever_is_killed_the_run_completes(tmp_path):
@@ -97,7 +76,7 @@ def test_whatever_is_killed_the_run_completes(tmp_path):
             killer.join()
     print(f"{len(killed)} killed: {sorted(killed)}")
     assert len(killed) == KILLS
-    check_finished(made, plan, tasks, now)
+    check_finished(made, plan, tasks, now.head)
 
 
 TAP = """
@@ -126,7 +105,7 @@ serve(Deployment(Path(sys.argv[1])), watch)
 """
 
 
-def test_strangers_and_garbage_do_no_harm_and_no_canary_leaves(tmp_path):
+def test_no_canary_leaves_also_while_strangers_try(tmp_path):
     """A canary stands in a node's rows; it is in nothing that leaves the node, and in nobody else's files."""
     canary = 0.1234567890123
     plan, tasks = small_plan(2, rounds=8), small_tasks(2)
@@ -145,11 +124,11 @@ def test_strangers_and_garbage_do_no_harm_and_no_canary_leaves(tmp_path):
 
         def attack(now) -> None:
             if now.done >= 1 and not found:
-                found.extend(statuses(made, tmp_path))
+                found.append(hostile.attack(made, tmp_path))
 
         now = curate(made, attack, every=0.2)
-    assert found == [403, 403, 413, 413, 403, "wrong authority"] + ["refused"] * 3
-    check_finished(made, plan, tasks, now)
+    assert found
+    check_finished(made, plan, tasks, now.head)
     secrets = [
         np.float64(canary).tobytes(),
         str(canary).encode(),
@@ -164,59 +143,6 @@ def test_strangers_and_garbage_do_no_harm_and_no_canary_leaves(tmp_path):
     for secret in secrets:
         assert secret not in traffic
         assert not [path for path in elsewhere if secret in path.read_bytes()]
-
-
-def statuses(made, tmp_path: Path) -> list[object]:
-    """Try the door without a key, with another's, with too much, with garbage; return how each ended."""
-    certificate = made.folder / "certificates" / "trial-ca.crt"
-    (tmp_path / "stranger").mkdir()
-    stranger = Identity.create(tmp_path / "stranger")
-    elm = Identity.load(made.folder / "nodes" / "school-0")
-    door, call = f"https://{made.settings.address}", "/v1/fleet/push-messages"
-
-    def bears(identity: Identity) -> dict[str, str]:
-        return {"flwr-public-key": b64encode(identity.public.encode()).decode()}
-
-    def gigabyte():
-        for _ in range(1024):
-            yield b"\0" * (1 << 20)
-
-    context = ssl.create_default_context(cafile=str(certificate))
-    with httpx.Client(base_url=door, verify=context) as client:
-        told = [
-            client.post(call).status_code,
-            client.post(call, headers=bears(stranger)).status_code,
-            client.post(call, content=b"\0" * 10**6, headers=bears(elm)).status_code,
-            _sent(client, call, gigabyte(), bears(elm)),
-            client.post("/v1/control/list-nodes", headers=bears(elm)).status_code,
-        ]
-        make_authority(tmp_path, "other")
-        try:
-            httpx.post(door + call, verify=ssl.create_default_context(cafile=str(tmp_path / "other.crt")))
-        except httpx.ConnectError:
-            told.append("wrong authority")
-        signed = _signed(elm)
-        for headers in ({}, signed, signed | {"flwr-timestamp": "2020-01-01T00:00:00+00:00"}):
-            answer = client.post(call, content=b"garbage" * 20, headers=bears(elm) | headers)
-            told.append("refused" if answer.status_code >= 400 else answer.status_code)
-    return told
-
-
-def _sent(client: httpx.Client, call: str, content, headers) -> int:
-    """Send what has no end that is told; the door may close before it is all there."""
-    try:
-        return client.post(call, content=content, headers=headers).status_code
-    except httpx.HTTPError:
-        return 413
-
-
-def _signed(identity: Identity) -> dict[str, str]:
-    from flwr.supercore.date import now
-    from flwr.supercore.primitives.asymmetric import sign_message
-
-    stamp = now().isoformat()
-    signature = b64encode(sign_message(identity.key, stamp.encode())).decode()
-    return {"flwr-timestamp": stamp, "flwr-signature": signature, "content-type": "application/protobuf"}
 
 
 def test_a_node_does_not_speak_to_a_curator_of_another_authority(tmp_path):
@@ -263,4 +189,4 @@ def test_nginx_can_stand_in_the_proxys_place(tmp_path):
     assert found[0] == 413
     assert found[1] >= 400
     assert found[2] == 403
-    check_finished(made, plan, tasks, now)
+    check_finished(made, plan, tasks, now.head)

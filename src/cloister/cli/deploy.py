@@ -68,6 +68,9 @@ def try_(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")] = Path("trial"),
     nodes: Annotated[int, typer.Option(help="How many schools take part.", min=2)] = 5,
     epsilon: Annotated[float, typer.Option(help="Budget of each school.")] = 1.0,
+    simulation: Annotated[
+        bool, typer.Option("--simulation", help="In Flower's simulation, without a network.")
+    ] = False,
     json: Json = False,
 ) -> None:
     r"""Try all of it on this machine: link, proxy, curator, and schools of the demo as nodes.
@@ -79,8 +82,9 @@ def try_(
     For example:
       cloister deploy try
       cloister deploy try ten-schools --nodes 10
+      cloister deploy try many-schools --nodes 200 --simulation
     """
-    from cloister.deploy.trial import make_trial, run_trial
+    from cloister.deploy.trial import make_trial, run_trial, simulate_trial
     from cloister.engines.flower.deployment import Deployment
 
     known = (folder / "deploy.toml").exists()
@@ -95,7 +99,7 @@ def try_(
                 "there, or name a new folder."
             )
     with _live() as view:
-        now = run_trial(made, view)
+        now = (simulate_trial if simulation else run_trial)(made, view)
     if json:
         return emit(now.to_dict())
     _show(now)
@@ -119,8 +123,11 @@ def start(folder: _Folder) -> None:
     from cloister.deploy.curator import curate
     from cloister.engines.flower.deployment import Deployment
 
+    made = Deployment(folder.resolve())
+    if made.finished:
+        say(f"Run {made.settings.run} is finished: nothing is started, and nothing is left to do.")
     with _live() as view:
-        now = curate(Deployment(folder.resolve()), view)
+        now = curate(made, view)
     _show(now)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ from cloister.deploy.processes import (
 from cloister.deploy.status import Status, status
 from cloister.engines.flower.deployment import Deployment, Settings
 from cloister.engines.flower.identity import Identity, Way
+from cloister.engines.flower.simulation import simulate
 from cloister.engines.node import Home
 from cloister.engines.node import Settings as NodeSettings
 from cloister.errors import InputError
@@ -30,7 +33,7 @@ from cloister.estimators.prior import SharedPriorRegressor
 from cloister.plan import Plan
 from cloister.tasks import Tasks
 
-__all__ = ["join", "make_trial", "run_trial", "start_all"]
+__all__ = ["join", "make_trial", "run_trial", "simulate_trial", "start_all"]
 
 
 def make_trial(folder: Path, nodes: int, epsilon: float) -> Deployment:
@@ -103,6 +106,31 @@ def run_trial(deployment: Deployment, view: Callable[[Status], None], every: flo
             now = curate(deployment, view, every=every)
     forget_traffic(deployment)
     return now
+
+
+def simulate_trial(deployment: Deployment, view: Callable[[Status], None], every: float = 1.0) -> Status:
+    """Run the plan in Flower's simulation, on this machine; for a run that has ended nothing is started."""
+    with _shown(deployment, view, every):
+        simulate(deployment.folder)
+    return status(deployment)
+
+
+@contextmanager
+def _shown(deployment: Deployment, view: Callable[[Status], None], every: float) -> Iterator[None]:
+    """Show where a run stands meanwhile, every now and then."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(every):
+            view(status(deployment))
+
+    looks = threading.Thread(target=look, daemon=True)
+    looks.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looks.join()
 
 
 def start_all(deployment: Deployment, processes: Processes, types: Sequence[str] = ()) -> None:

@@ -6,10 +6,12 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+from cloister.engines.flower.refusals import Refusals
+
 __all__ = ["connections"]
 
 
-def connections(most: int, patience: float) -> type[asyncio.Protocol]:
+def connections(most: int, patience: float, refusals: Refusals) -> type[asyncio.Protocol]:
     """Return the protocol of connections to uvicorn that strangers cannot hold open.
 
     TLS is agreed on before a connection comes here, for which asyncio gives it a minute.
@@ -21,6 +23,8 @@ def connections(most: int, patience: float) -> type[asyncio.Protocol]:
     patience : float
         Seconds from a connection's beginning, or from a request's first byte, until the head of a request is
         there.
+    refusals : Refusals
+        Tells the operator of those who are sent away.
     """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -35,6 +39,7 @@ def connections(most: int, patience: float) -> type[asyncio.Protocol]:
             self._address = self.client[0] if self.client else ""
             held[self._address] += 1
             if held[self._address] > most:
+                refusals.note(f"An address had more than {most} connections.")
                 transport.abort()
             else:
                 self._wait()
@@ -54,8 +59,16 @@ def connections(most: int, patience: float) -> type[asyncio.Protocol]:
             if self.cycle is not before:
                 self._stop()
 
+        def send_400_response(self, msg: str) -> None:
+            refusals.note("Bytes came that are no request of HTTP.")
+            super().send_400_response(msg)
+
         def _wait(self) -> None:
-            self._timer = self.loop.call_later(patience, self.transport.abort)
+            self._timer = self.loop.call_later(patience, self._leave)
+
+        def _leave(self) -> None:
+            refusals.note(f"A connection asked for nothing within {patience:g} seconds.")
+            self.transport.abort()
 
         def _stop(self) -> None:
             if self._timer is not None:

@@ -8,16 +8,18 @@ certificate of its own; the link listens on this machine alone. It is started by
 from __future__ import annotations
 
 import asyncio
+import ssl
 import sys
 import time
 from base64 import b64decode
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from cloister.engines.flower.deployment import Deployment
 from cloister.engines.flower.door import connections
+from cloister.engines.flower.refusals import Refusals, telling_handshakes
 from cloister.errors import MissingExtraError
 
 __all__ = ["CALLS", "Rate", "proxy", "serve"]
@@ -73,7 +75,13 @@ class Rate:
 
 
 def proxy(
-    link: str, certificate: Path, keys: Iterable[str], largest: int, rate: float, transport: Any = None
+    link: str,
+    certificate: Path,
+    keys: Mapping[str, str],
+    largest: int,
+    rate: float,
+    refusals: Refusals,
+    transport: Any = None,
 ) -> Any:
     """Return the proxy as an ASGI application.
 
@@ -83,46 +91,58 @@ def proxy(
         Address of Flower's link, ``https://127.0.0.1:port``.
     certificate : Path
         The authority that has signed the link's certificate.
-    keys : iterable of str
-        Public keys of the nodes that are registered.
+    keys : mapping of str to str
+        Public keys of the nodes that are registered, by their names.
     largest : int
         Bytes of the largest request.
     rate : float
         Requests a second from one node's key at one address.
+    refusals : Refusals
+        Tells the operator what is not passed on, or not taken by the link.
     transport : httpx.AsyncBaseTransport, optional
         In place of a connection to the link, for tests.
     """
-    import ssl
-
     import httpx
     from starlette.applications import Starlette
     from starlette.responses import Response
     from starlette.routing import Route
 
-    known = {_flat(key) for key in keys}
+    known = {_flat(key): name for name, key in keys.items()}
     allowed = Rate(rate)
     context = ssl.create_default_context(cafile=str(certificate))
     client = httpx.AsyncClient(base_url=link, verify=context, timeout=_PATIENCE, transport=transport)
 
+    def refuse(status: int, kind: str) -> Any:
+        refusals.note(kind)
+        return Response(status_code=status)
+
     async def forward(request: Any) -> Any:
         sender = _sender(request.headers)
-        if request.url.path not in CALLS or sender not in known:
-            return Response(status_code=403)
+        if sender not in known:
+            return refuse(403, "A request bore no key of a registered node.")
+        bears = f"A request with the key of node {known[sender]!r}"
+        if request.url.path not in CALLS:
+            return refuse(403, f"{bears} asked for what no node needs.")
         address = request.client.host if request.client else ""
         if not allowed.allows((sender, address), time.monotonic()):
-            return Response(status_code=429)
+            return refuse(429, f"{bears} came after too many others from its address.")
         try:
             async with asyncio.timeout(_PATIENCE):
                 data = await _read(request, largest)
         except TimeoutError:
-            return Response(status_code=408)
+            return refuse(408, f"{bears} did not end in time.")
         if data is None:
-            return Response(status_code=413)
+            return refuse(413, f"{bears} was larger than {largest} bytes.")
         headers = {k: v for k, v in request.headers.items() if k == "content-type" or k.startswith("flwr-")}
         try:
             answer = await client.post(request.url.path, content=data, headers=headers)
         except httpx.HTTPError:
-            return Response(status_code=502)
+            return refuse(502, "Flower's link is away, or does not answer.")
+        if answer.status_code >= 400:
+            refusals.note(
+                f"{bears} was refused by Flower's link with status {answer.status_code}: 400 is for garbage, "
+                "401 for a wrong or old signature, 412 for a key that is not registered, or is there already."
+            )
         kind = answer.headers.get("content-type")
         return Response(answer.content, answer.status_code, media_type=kind)
 
@@ -150,29 +170,43 @@ def serve(deployment: Deployment, watch: Any = None) -> None:
         raise MissingExtraError("flwr", "flower", "The proxy") from error
 
     settings, certificates = deployment.settings, deployment.folder / "certificates"
+    refusals = Refusals(_tell)
     app = proxy(
         f"https://127.0.0.1:{settings.link}",
         certificates / "inner-ca.crt",
-        deployment.keys.values(),
+        deployment.keys,
         settings.largest,
         settings.rate,
+        refusals,
     )
     host, _, port = settings.listen.rpartition(":")
+
+    def context(config: Any, make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+        made = make()
+        made.sslobject_class = telling_handshakes(refusals)
+        return made
+
     uvicorn.run(
         watch(app) if watch is not None else app,
         host=host,
         port=int(port),
         ssl_certfile=str(certificates / "proxy.crt"),
         ssl_keyfile=str(certificates / "proxy.key"),
-        log_level="warning",
+        ssl_context_factory=context,
+        log_level="error",
         access_log=False,
         server_header=False,
-        http=connections(_CONNECTIONS, _HEAD),
+        http=connections(_CONNECTIONS, _HEAD, refusals),
         ws="none",
         proxy_headers=False,
         limit_concurrency=_ALL,
         timeout_keep_alive=30,
     )
+
+
+def _tell(sentence: str) -> None:
+    """Print a line for the operator: this process may not write into the folder of the run."""
+    print(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {sentence}", file=sys.stderr, flush=True)
 
 
 async def _read(request: Any, largest: int) -> bytes | None:
