@@ -28,7 +28,14 @@ from cloister.engines.flower import Deployment, simulate
 from cloister.engines.flower.deployment import Settings
 
 NAME = "flower-simulation"
-MEASURES = ("deploy", "engines/asked.py", "engines/cluster", "engines/flower", "engines/local.py", "engines/node")
+MEASURES = (
+    "deploy",
+    "engines/asked.py",
+    "engines/cluster",
+    "engines/flower",
+    "engines/local.py",
+    "engines/node",
+)
 ACTORS = 2
 TARGETS: Targets = {"boards that differ": ("<=", 0), "nodes that completed": (">=", 200)}
 
