@@ -23,6 +23,7 @@ USES = {
     "postgres": "psycopg",
     "ray": "cloister.engines.cluster",
     "report": "cloister.report",
+    "simulation": "flwr.simulation, ray",
     "table": "pyarrow, pandas",
     "torch": "cloister.learners.network.module",
 }
@@ -60,7 +61,12 @@ def test_a_clean_environment(built: Path, tmp_path: Path, extra: str) -> None:
     venv.create(tmp_path / "env", with_pip=True)
     python = tmp_path / "env" / "bin" / "python"
     wanted = f"{wheel}[{extra}]" if extra else wheel
-    command(python, "-m", "pip", "install", "-qq", "-c", ROOT / "constraints.txt", wanted)
+    pins = tmp_path / "constraints.txt"
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    if extra == "simulation":  # Flower pins an older Ray for it
+        lines = [line for line in lines if not line.startswith("ray==")]
+    pins.write_text("\n".join(lines))
+    command(python, "-m", "pip", "install", "-qq", "-c", pins, wanted)
     command(python, "-I", "-c", f"import {USES[extra]}")
     version = command(python, "-I", "-m", "cloister", "--version").strip()
     assert version.endswith(wheel.name.split("-")[1])
