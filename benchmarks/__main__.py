@@ -70,11 +70,12 @@ def show(console: Console, document: records.Record) -> None:
 
 def measure(module: ModuleType, quick: bool, options: dict[str, Any]) -> records.Record:
     """Run a benchmark; return its record."""
-    load = os.getloadavg()[0]
+    words = [f"--{name} {said(value)}" for name, value in options.items() if value and value != "cpu"]
+    command = " ".join([f"python -m benchmarks {module.NAME}", *words])
+    made = records.made_by(command, Path(inspect.getfile(module))) | {"load": round(os.getloadavg()[0], 1)}
     figures, targets, shown = module.run(quick, **options)
     tables: Tables = shown if isinstance(shown, dict) else {module.NAME: shown}
     figures = {key: float(f"{value:.6g}") for key, value in figures.items()}
-    words = [f"--{name} {said(value)}" for name, value in options.items() if value and value != "cpu"]
     card = str(options.get("device", "")).partition(":")[0] == "cuda"
     return {
         "name": module.NAME + "-cuda" * card,
@@ -83,10 +84,7 @@ def measure(module: ModuleType, quick: bool, options: dict[str, Any]) -> records
         "targets": targets,
         **verdict(figures, targets),
         "tables": tables,
-        **records.made_by(
-            " ".join([f"python -m benchmarks {module.NAME}", *words]), Path(inspect.getfile(module))
-        ),
-        "load": round(load, 1),
+        **made,
     }
 
 

@@ -116,7 +116,7 @@ def run(quick: bool) -> tuple[Figures, Targets, list[list[str]]]:
     import dp_accounting.pld  # noqa: F401  (its import, about a second, is not what is measured)
     import scipy.signal  # noqa: F401
 
-    table = [["plan", "rounds", "epsilon", "reference", "price s", "calibrate s", "relative error"]]
+    table = [["plan", "rounds", "epsilon", "reference", "price, s", "calibrate, s", "relative error"]]
     slowest = worst = 0.0
     for case in CASES:
         if quick and case.rounds > 1000:
@@ -141,10 +141,10 @@ def run(quick: bool) -> tuple[Figures, Targets, list[list[str]]]:
 
 
 def _timed(work: Callable[[], float]) -> tuple[float, float]:
-    """Return the result and the seconds it took, starting with empty caches."""
+    """Return the result and the processor seconds it took, starting with empty caches."""
     price.cache_clear()
     hidden.clear()
     visible.clear()
-    start = time.perf_counter()
+    start = time.process_time()
     result = work()
-    return result, time.perf_counter() - start
+    return result, time.process_time() - start

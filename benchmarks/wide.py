@@ -18,6 +18,7 @@ from cloister import Plan, Tasks
 from cloister import run as run_plan
 from cloister.algorithms import Independent, Joint, SharedPrior, Subspace
 from cloister.arrays import Floats
+from cloister.engines import Local
 from cloister.learners import Regression
 from cloister.mechanisms import NoNoise
 
@@ -74,7 +75,7 @@ def measure(dim: int, n_tasks: int, seed: int) -> dict[str, tuple[float, float]]
     for label, structure, epsilon in METHODS:
         plan = plan_for(dim, n_tasks, structure, epsilon)
         start = time.process_time()
-        coef = run_plan(plan, tasks, random_state=seed, threads=1).private.models["coef"]
+        coef = run_plan(plan, tasks, random_state=seed, engine=Local(threads=1)).private.models["coef"]
         seconds = time.process_time() - start
         error = np.square(coef - weights).sum(axis=1).mean() / dim + NOISE**2
         found[label] = (float(error / power), seconds)
