@@ -62,7 +62,8 @@ def write(record: Record, path: Path, spread: Collection[str] = ("figures", "tar
 
 def _lines(parts: dict[str, Any]) -> str:
     shown = {key: _rows(part) if _is_table(part) else _line(part) for key, part in parts.items()}
-    return "{\n" + ",\n".join(f"  {json.dumps(key)}: {part}" for key, part in shown.items()) + "\n}"
+    entries = ",\n".join(f"  {json.dumps(key)}: {part}" for key, part in shown.items())
+    return f"{{\n{entries}\n}}" if shown else "{}"
 
 
 def _is_table(value: Any) -> bool:
