@@ -68,6 +68,13 @@ def show(console: Console, document: records.Record) -> None:
     console.print(goals)
 
 
+def kept(name: str) -> str:
+    """Say when a benchmark's records were made, and whether on older code."""
+    found = [record for record in (records.read(name), records.read(f"{name}-cuda")) if record]
+    said = (f"{one['name']} of {one['date']}" + ", on older code" * pages.is_older(one) for one in found)
+    return "; ".join(said) or "nothing kept"
+
+
 def measure(module: ModuleType, quick: bool, options: dict[str, Any]) -> records.Record:
     """Run a benchmark; return its record."""
     words = [f"--{name} {said(value)}" for name, value in options.items() if value and value != "cpu"]
@@ -114,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
     modules = find()
     if chosen.name is None:
         for name, module in sorted(modules.items()):
-            print(f"{name:16} {(module.__doc__ or '').splitlines()[0]}")
+            print(f"{name:16} {(module.__doc__ or '').splitlines()[0]} [{kept(name)}]")
         return 0
     if chosen.name not in modules:
         parser.error(f"there is no benchmark {chosen.name!r}. Choose one of {', '.join(sorted(modules))}.")

@@ -87,16 +87,16 @@ def streams(quick: bool) -> tuple[Figures, Table, Table]:
             figures |= {label: rate.slope, f"{label}_half_width": rate.half_width}
             values = ", ".join(f"{value:.4f}" for value in rate.means)
             slope = f"{rate.slope:.2f} ± {rate.half_width:.2f}"
-            fall.append([f"{what}, {name}", _said(epsilon), values, slope])
+            fall.append([f"{what}, {'no' if name == 'none' else name} noise", _said(epsilon), values, slope])
     ways: dict[str, list[str]] = {}
     for epsilon in (1.0, 10.0):
         setting = replace(SETTING, per_round=50)
         for name, mechanism in (("fresh", FRESH), ("tree", Tree(exact=False)), ("toeplitz", ROOT)):
             found = stream_against_rounds(1000, epsilon, seeds, mechanism, setting)
             figures[f"excess_stream_{name}_eps{epsilon:g}"] = float(np.mean(found.stream))
-            ways.setdefault(f"stream, {name}", []).append(spread(found.stream))
+            ways.setdefault(f"`FTMRL`, {name} noise", []).append(spread(found.stream))
         figures[f"excess_rounds_eps{epsilon:g}"] = float(np.mean(found.rounds))
-        ways.setdefault("rounds", []).append(spread(found.rounds))
+        ways.setdefault("`MetaSGD`, visible", []).append(spread(found.rounds))
     return figures, fall, [["", "ε = 1", "ε = 10"], *([name, *cells] for name, cells in ways.items())]
 
 
