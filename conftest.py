@@ -19,7 +19,10 @@ from cloister.privacy import randomness
 from cloister.tune import grid
 
 #: Files without examples, and those that cannot be read without an optional package.
-_TRITON = ["engines/card_noise.py", "learners/network/kernels.py", "learners/network/products.py"]
+_TRITON = [
+    "engines/card_noise.py",
+    *(f"learners/network/{name}.py" for name in ("kernels", "products", "trusted")),
+]
 _unreadable = () if importlib.util.find_spec("triton") else _TRITON
 collect_ignore = ["conftest.py", *(f"src/cloister/{name}" for name in _unreadable)]
 

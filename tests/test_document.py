@@ -113,6 +113,7 @@ def parts() -> set[type]:
             if module.name.rpartition(".")[2] not in (
                 "kernels",
                 "products",
+                "trusted",
             ):  # need a graphics card's compiler
                 kinds |= {kind for name, kind in concrete(module.name).items() if name not in working}
     return {kind for kind in kinds if kind.__name__ != "Meta"}  # a base

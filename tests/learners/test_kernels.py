@@ -27,6 +27,11 @@ CONVOLUTIONS = [
     ((2, 2, 2, 9, 9, 5, 1, 1), (2, (0, 0, 0, 0), 1)),  # some pixels have no gradient
     ((1, 2, 2, 9, 9, 70, 3, 3), (1, (0, 0, 0, 0), 4)),
     ((2, 2, 16, 10, 10, 32, 3, 3), (1, (0, 0, 0, 0), 2)),  # tiles without a rest
+    ((2, 3, 5, 8, 7, 5, 2, 2), (1, (0, 0, 0, 0), 1)),  # 20, 27, 33, 48 and 50 entries a patch
+    ((2, 3, 3, 9, 8, 5, 3, 3), (1, (0, 0, 0, 0), 1)),
+    ((2, 3, 11, 5, 8, 5, 1, 3), (1, (0, 0, 0, 0), 2)),
+    ((2, 3, 3, 10, 9, 9, 4, 4), (1, (0, 0, 0, 0), 1)),
+    ((2, 3, 2, 11, 10, 5, 5, 5), (2, (1, 0, 1, 0), 1)),
 ]
 #: clients, rows each, inputs, features
 PRODUCTS = [(1, 1, 1, 1), (2, 3, 5, 70), (2, 17, 300, 3), (3, 10, 70, 62)]
@@ -83,14 +88,54 @@ def compare_product(shape, device, tolerance):
     )
 
 
+def check_trust(device, convolutions=CONVOLUTIONS):
+    """Check that kernels are trusted for all shapes, and that one that errs in a single entry is not."""
+    from cloister.learners.network import kernels, products, trusted
+
+    for (clients, each, channels, height, width, features, *sides), geometry in convolutions:
+        x, w, b = drawn(
+            device,
+            (clients * each, channels, height, width),
+            (clients, features, channels, *sides),
+            (clients, features),
+        )
+        for images, bias in ((x, b), (x.detach(), None)):
+            assert trusted.trusts_convolution(images, w, bias, kernels.Geometry(*geometry))
+    for clients, each, inner, outer in PRODUCTS:
+        shapes = (clients, each, inner), (clients, outer, inner), (clients, outer)
+        assert trusted.trusts_product(*drawn(device, *shapes))
+    for module, name, asked in (
+        (
+            kernels,
+            "_convolve_filter_gradient",
+            lambda: trusted.trusts_convolution(x, w, b, kernels.Geometry()),
+        ),
+        (products, "_product_gradients", lambda: trusted.trusts_product(*drawn(device, *shapes))),
+    ):
+        right = getattr(module, name)
+        trusted._convolution.cache_clear()
+        trusted._product.cache_clear()
+        setattr(module, name, lambda *a, right=right: spoilt(right(*a)))
+        with pytest.warns(UserWarning, match="torch's products are used"):
+            assert not asked()
+        setattr(module, name, right)
+
+
+def spoilt(found):
+    """Change the last number of a gradient of weights."""
+    (found if isinstance(found, torch.Tensor) else found[1]).view(-1)[-1] += 1
+    return found
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="they are tried on the card itself")
 @needs_triton
 def test_kernels_are_layers_interpreted():
     """In a process of its own: Triton reads its switch when it is first imported."""
     code = (
         "import test_kernels as t;"
-        "[t.compare_convolution(*s, 'cpu', 1e-5) for s in t.CONVOLUTIONS];"
-        "[t.compare_product(s, 'cpu', 1e-5) for s in t.PRODUCTS]"
+        "[t.compare_convolution(*s, 'cpu', 1e-5) for s in t.CONVOLUTIONS[:9]];"
+        "[t.compare_product(s, 'cpu', 1e-5) for s in t.PRODUCTS];"
+        "t.check_trust('cpu', t.CONVOLUTIONS[:1])"
     )
     paths = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
     done = subprocess.run(
@@ -114,3 +159,16 @@ def test_kernels_are_convolutions_on_a_card(shape, geometry):
 @pytest.mark.parametrize("shape", PRODUCTS, ids=str)
 def test_kernels_are_products_on_a_card(shape):
     compare_product(shape, "cuda", 1e-4)
+
+
+@needs_card
+@needs_triton
+@pytest.mark.parametrize(("precision", "half"), [("highest", False), ("high", False), ("high", True)])
+def test_kernels_on_a_card_are_exact_on_whole_numbers(precision, half):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            check_trust("cuda")
+    finally:
+        torch.set_float32_matmul_precision(before)

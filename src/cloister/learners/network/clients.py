@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from cloister.learners.network.recurrent import is_plain, unrolled
 
-__all__ = ["guard_layers", "swap_layers"]
+__all__ = ["conv2d_by_products", "guard_layers", "swap_layers"]
 
 #: Rows of a client that a kernel of ours takes at once; with more, the products of libraries are as good.
 FEW_ROWS = 64
@@ -30,9 +30,11 @@ class _Linear(nn.Linear):
         rows = input.reshape(self.weight.shape[0], -1, self.in_features)
         if rows.is_cuda and rows.shape[1] <= FEW_ROWS and _has_triton():
             from cloister.learners.network.products import client_linear
+            from cloister.learners.network.trusted import trusts_product
 
-            out = client_linear(rows, self.weight, self.bias)
-            return out.reshape(*input.shape[:-1], self.out_features)
+            if trusts_product(rows, self.weight, self.bias):
+                out = client_linear(rows, self.weight, self.bias)
+                return out.reshape(*input.shape[:-1], self.out_features)
         if rows.is_cuda:  # in this order: the other one is slower there in one of the two gradients
             out = (self.weight @ rows.transpose(1, 2)).transpose(1, 2)
         else:
@@ -70,14 +72,17 @@ class _Conv2d(nn.Conv2d):
         sides = _both_sides(self.padding, self.kernel_size, self.dilation)
         if input.is_cuda and self.stride[0] == self.stride[1] and self.dilation == (1, 1) and _has_triton():
             from cloister.learners.network.kernels import Geometry, client_conv2d
+            from cloister.learners.network.trusted import trusts_convolution
 
-            return client_conv2d(input, self.weight, self.bias, Geometry(self.stride[0], sides, window))
+            geometry = Geometry(self.stride[0], sides, window)
+            if trusts_convolution(input, self.weight, self.bias, geometry):
+                return client_conv2d(input, self.weight, self.bias, geometry)
         padded = F.pad(input, sides) if any(sides) else input
         return self._plain(padded) if window == 1 else F.max_pool2d(F.relu(self._plain(padded)), window)
 
     def _plain(self, padded: Tensor) -> Tensor:
         if padded.is_cuda:
-            return _conv2d_by_products(padded, self.weight, self.bias, self.stride, self.dilation)
+            return conv2d_by_products(padded, self.weight, self.bias, self.stride, self.dilation)
         return _conv2d_one_by_one(padded, self.weight, self.bias, self.stride, self.dilation)
 
 
@@ -267,7 +272,7 @@ def _channels_last(images: Tensor) -> Tensor:
     return pixels.view(count, height, width, channels).permute(0, 3, 1, 2)
 
 
-def _conv2d_by_products(
+def conv2d_by_products(
     input: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> Tensor:
     """Convolve as matrix products of image patches, a batch entry a client: what graphics cards do best."""

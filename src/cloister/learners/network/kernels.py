@@ -19,7 +19,17 @@ import triton.language as tl
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
-__all__ = ["Geometry", "client_conv2d"]
+__all__ = ["Geometry", "client_conv2d", "hidden_zero"]
+
+
+@triton.jit
+def hidden_zero(client):
+    """Return 0, as there are fewer clients than 2^30, in a way that no compiler sees.
+
+    Added to indices it keeps them in 32 bits: small ones are packed in pairs otherwise, and ``ptxas`` of CUDA
+    12.8 and 12.9 loses the constant that is added to a pair (``add.s16x2``) of which one number is not used.
+    """
+    return (client >> 30) << 20
 
 
 @triton.jit
@@ -80,12 +90,13 @@ def _forward(
     corners: tl.constexpr = POOL * POOL
     rows: tl.constexpr = EACH * (DOWN // POOL) * (ACROSS // POOL)
     ragged: tl.constexpr = (rows * corners) % M != 0 or inner % K != 0
-    m = tile * M + tl.arange(0, M)
-    n = column * N + tl.arange(0, N)
+    zero = hidden_zero(client)
+    m = tile * M + zero + tl.arange(0, M)
+    n = column * N + zero + tl.arange(0, N)
     own = filters + client.to(tl.int64) * (FEATURES * inner)
     total = tl.zeros((M, N), dtype=tl.float32)
     for start in range(0, inner, K):
-        k = start + tl.arange(0, K)
+        k = start + zero + tl.arange(0, K)
         a = _patches(
             images, client, m, k, EACH, HEIGHT, WIDTH, CHANNELS, DOWN, ACROSS, SIDE, WIDE, STRIDE, PAD_Y,
             PAD_X, EDGE, POOL, ragged,
@@ -102,7 +113,7 @@ def _forward(
         windows = tl.reshape(total, (M // corners, corners, N))
         corner = tl.broadcast_to(tl.arange(0, corners)[None, :, None], (M // corners, corners, N))
         most, which = tl.reduce((windows, corner), 1, _larger)
-        r = tile * (M // corners) + tl.arange(0, M // corners)
+        r = tile * (M // corners) + zero + tl.arange(0, M // corners)
         at = (client * rows + r[:, None]).to(tl.int64) * FEATURES + n[None, :]
         here = (r[:, None] < rows) & (n[None, :] < FEATURES)
         tl.store(out + at, tl.where(most <= 0, 0.0, most).to(out.dtype.element_ty), mask=here)
@@ -132,11 +143,12 @@ def _filter_gradient(
     windows: tl.constexpr = EACH * (DOWN // POOL) * (ACROSS // POOL)
     ragged: tl.constexpr = (windows * corners) % M != 0 or inner % K != 0
     share: tl.constexpr = ((windows * corners + SPLITS - 1) // SPLITS + M - 1) // M * M
-    k = part * K + tl.arange(0, K)
-    n = column * N + tl.arange(0, N)
+    zero = hidden_zero(client)
+    k = part * K + zero + tl.arange(0, K)
+    n = column * N + zero + tl.arange(0, N)
     total = tl.zeros((N, K), dtype=tl.float32)
     for start in range(split * share, min(windows * corners, (split + 1) * share), M):
-        m = start + tl.arange(0, M)
+        m = start + zero + tl.arange(0, M)
         a = _patches(
             images, client, m, k, EACH, HEIGHT, WIDTH, CHANNELS, DOWN, ACROSS, SIDE, WIDE, STRIDE, PAD_Y,
             PAD_X, EDGE, POOL, ragged,
@@ -149,7 +161,7 @@ def _filter_gradient(
             g = tl.load(gradient + at, mask=here, other=0.0)
         if POOL > 1:
             which = tl.load(chosen + at, mask=here, other=corners)
-            g = tl.where(which == (m % corners)[:, None].to(tl.int8), g, 0.0)
+            g = tl.where(which.to(tl.int32) == (m % corners)[:, None], g, 0.0)
         total = tl.dot(tl.trans(g), a, total, input_precision="tf32" if TF32 else "ieee")
     bank = (split * tl.num_programs(0) + client).to(tl.int64) * FEATURES
     tl.store(
@@ -174,8 +186,9 @@ def _image_gradient(
     inner: tl.constexpr = SIDE * WIDE * CHANNELS
     parts: tl.constexpr = (FEATURES + K - 1) // K
     row = tile % HEIGHT
-    m = tile // HEIGHT * M + tl.arange(0, M)
-    n = column * N + tl.arange(0, N)
+    zero = hidden_zero(client)
+    m = tile // HEIGHT * M + zero + tl.arange(0, M)
+    n = column * N + zero + tl.arange(0, N)
     example, line = m // WIDTH, m % WIDTH
     reach = row + PAD_Y  # filter row f meets output row (reach - f) / STRIDE
     low = reach % STRIDE
@@ -185,7 +198,7 @@ def _image_gradient(
     slopes = gradient + client.to(tl.int64) * (EACH * DOWN * ACROSS * FEATURES)
     total = tl.zeros((M, N), dtype=tl.float32)
     for step in range(count * WIDE * parts):
-        k = step % parts * K + tl.arange(0, K)
+        k = step % parts * K + zero + tl.arange(0, K)
         high, wide = low + step // parts // WIDE * STRIDE, step // parts % WIDE
         top, shifted = (reach - high) // STRIDE, line + PAD_X - wide
         left = shifted // STRIDE
