@@ -82,9 +82,9 @@ def run(quick: bool, device: str) -> tuple[Figures, Targets, list[list[str]]]:
         torch.manual_seed(0)
         net, (X, y) = build(), images(100 if card else 10, ROWS, shape, CLASSES)
         engine = Batched(device, tf32=card)
-        ours = round_seconds(net, X, y, BATCH, 8 if quick else 20, engine, exact=True)
-        alone = one_after_another(net, X, y, BATCH, LR, device, 3 if quick else 9)
-        beside = side_by_side(net, X, y, BATCH, LR, device, 3 if quick else 10)
+        ours = round_seconds(net, X, y, BATCH, 8 if quick else 15, engine, exact=True)
+        alone = one_after_another(net, X, y, BATCH, LR, device, 3 if quick else 5)
+        beside = side_by_side(net, X, y, BATCH, LR, device, 2 if quick else 3)
         figures[f"{name}_ms"] = 1e3 * ours
         figures[f"sequential_over_{name}"] = alone / ours
         targets[f"sequential_over_{name}"] = (">=", 10.0 if card else 1.0)
@@ -93,4 +93,5 @@ def run(quick: bool, device: str) -> tuple[Figures, Targets, list[list[str]]]:
             targets[f"vmap_over_{name}"] = (">=", 1.0)
         shown = "it cannot" if beside is None else f"{1e3 * beside:.1f}"
         rows.append([name, f"{1e3 * ours:.1f}", f"{1e3 * alone:.1f}", shown])
+        print(*(f"{key} {value}" for key, value in zip(rows[0], rows[-1], strict=True)), sep="; ", flush=True)
     return figures, targets, rows

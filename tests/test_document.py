@@ -74,7 +74,7 @@ WORKING_VALUES = {
             "SoftmaxRows",
             "Spectrum",
         ),
-        *("Statistics", "Trainer"),
+        *("Statistics", "Trainer", "Trial"),
     },
 }
 HOMES = [
