@@ -42,8 +42,13 @@ def code(path: Path, name: str = EVERYTHING, files: Iterable[Path] = ()) -> str:
     for statement in _used((path, name, ""), set()):
         digest.update(repr(_plain(statement)).encode())
     for file in files:
-        digest.update(repr([_plain(statement) for statement in _defined(file)[EVERYTHING]]).encode())
+        digest.update(_whole(file))
     return digest.hexdigest()[:8]
+
+
+@cache
+def _whole(file: Path) -> bytes:
+    return repr([_plain(statement) for statement in _defined(file)[EVERYTHING]]).encode()
 
 
 def _used(place: Place, seen: set[Any]) -> Iterator[ast.stmt]:
