@@ -7,7 +7,8 @@ READY := .venv/.ready
 CORE = $$($(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
 # Files of tests are in memory where there is room: runs and ledgers wait for the disk thousands of times.
 MEMORY = $$(df -Pk /dev/shm 2>/dev/null | awk 'END { if ($$4 > 4000000) print "TMPDIR=/dev/shm" }')
-PYTEST = env $(MEMORY) OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 COVERAGE_CORE=$(CORE) \
+# What Python compiles is kept: tests start some hundred processes, each with the whole library.
+PYTEST = env $(MEMORY) PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 COVERAGE_CORE=$(CORE) \
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 # Tests that run through the privacy core and are not meant for it: measuring its coverage there as well would take
 # half as long again before Python 3.12, and add nothing.

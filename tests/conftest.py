@@ -19,6 +19,12 @@ settings.load_profile("fixed")
 collect_ignore_glob = ["*conftest.py"]
 
 
+@pytest.fixture
+def brief_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the auditor try the known worst pairs of messages and few more; test_sensitivity.py tries many."""
+    monkeypatch.setattr("cloister.audit.auditor._TRIES", 400)
+
+
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     """Folder with data files that are not part of the project; tests that need it skip without it."""

@@ -198,6 +198,7 @@ def test_all_slots_have_the_noise_of_the_claim(louder, holds):
         assert (min(found["law"], found["scale"]) > 1e-4) == holds
 
 
+@pytest.mark.usefixtures("brief_search")
 @pytest.mark.parametrize("inside", [Plain(), MeanAndOuter(0.4)], ids=repr)
 def test_the_auditor_acquits_groups(inside):
     channel = Channel(4, 0.5, Grouped(inside, 7, 0.5))
@@ -227,6 +228,7 @@ class InTwoGroups(Grouped):
         return np.concatenate([own[:size], own[size:] + other[size:]])
 
 
+@pytest.mark.usefixtures("brief_search")
 @pytest.mark.parametrize("planted", [BothInFull, InTwoGroups])
 def test_the_auditor_convicts_a_task_that_counts_twice(planted):
     channel = Channel(4, 0.5, planted(Plain(), 3, 0.5))

@@ -82,8 +82,9 @@ def finished(desk, kind, tasks):
     return finished
 
 
-def command(desk, *arguments: object) -> subprocess.CompletedProcess[str]:
-    code = "from cloister.cli import main; main()"
+def command(
+    desk, *arguments: object, code: str = "from cloister.cli import main; main()"
+) -> subprocess.CompletedProcess[str]:
     where = {"PYTHONPATH": str(Path(cl.__file__).parents[1]), "COLUMNS": "500"}
     return subprocess.run(
         [sys.executable, "-P", "-c", code, *map(str, arguments)],
@@ -94,6 +95,7 @@ def command(desk, *arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.usefixtures("brief_search")
 def test_from_python(desk, kind, tasks, finished):
     cl.check_algorithm(kind(tasks.X.shape[1]), tasks)
     plan = cl.Plan.load(desk / "run" / "plan.toml", types=[kind])
@@ -121,7 +123,7 @@ def test_from_the_command_line(desk, finished):
     assert "no contradiction found" in audited.stdout.lower()
 
 
-def test_fit_from_the_command_line(desk, finished):
+def test_fit_from_the_command_line(desk, finished, monkeypatch):
     """From a plan without a noise level: it gets it by --epsilon, and each school gets its model."""
     dataclasses.replace(finished.plan, mechanism=cl.mechanisms.Gaussian()).save(desk / "draft.toml")
     own = ["--types", "shrunken.py:ShrunkenRidge"]
@@ -133,11 +135,12 @@ def test_fit_from_the_command_line(desk, finished):
         "--plan",
         "draft.toml",
         "--epsilon",
-        2,
+        "2",
         "-o",
         "fitted",
     ]
-    assert "not one of cloister's own types" in command(desk, *fit).stderr
+    monkeypatch.chdir(desk)
+    assert "not one of cloister's own types" in CliRunner(env={"COLUMNS": "500"}).invoke(app, fit).stderr
     done = command(desk, *fit, *own)
     assert done.returncode == 0, done.stderr
     assert (desk / "fitted" / "plan.toml").read_bytes() == (desk / "run" / "plan.toml").read_bytes()
@@ -147,34 +150,23 @@ def test_fit_from_the_command_line(desk, finished):
 
 def test_every_other_command_that_reads_a_plan(desk, finished, monkeypatch):
     monkeypatch.chdir(desk)
-    own = ["--types", "shrunken.py:ShrunkenRidge"]
-    made = command(
-        desk,
-        "ledger",
-        "create",
-        "l.sqlite",
-        "--population",
-        "s",
-        "--epsilon",
-        9,
-        "--delta",
-        0.01,
-        "--tasks",
-        30,
-    )
-    assert made.returncode == 0, made.stderr
-    for arguments in (
+    cl.Ledger.create(desk / "l.sqlite", "s", epsilon=9, delta=0.01, n_tasks=30)
+    commands = [
         ["account", "run/plan.toml"],
         ["predict", "run", "rows.csv"],
-        ["gain", "run", "s0.csv", "--task-name", "s0", "--splits", 2],
+        ["gain", "run", "s0.csv", "--task-name", "s0", "--splits", "2"],
         ["ledger", "charge", "l.sqlite", "run/plan.toml"],
-    ):
-        done = command(desk, *arguments, *own)
-        assert done.returncode == 0, done.stderr
-        refused = CliRunner(env={"COLUMNS": "500"}).invoke(app, list(map(str, arguments)))
+    ]
+    for arguments in commands:
+        refused = CliRunner(env={"COLUMNS": "500"}).invoke(app, arguments)
         assert refused.exit_code == 1
         assert "'ward-7/shrunken-ridge/1' is not one of cloister's own types" in refused.stderr
         assert "--types module:Class" in refused.stderr
+    each = [[*arguments, "--types", "shrunken.py:ShrunkenRidge"] for arguments in commands]
+    code = "import json, sys; from cloister.cli import app\n"
+    code += "for one in json.loads(sys.argv[1]): app(one, standalone_mode=False)"
+    done = command(desk, json.dumps(each), code=code)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_file_of_the_same_name_that_computes_otherwise_is_found_out(desk, finished, tmp_path):

@@ -43,7 +43,8 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(out)]
+    options = ["-q", "-W", "--keep-going", "-b", "html", "-D", "toc_object_entries=0"]  # a fifth of the time
+    command = [sys.executable, "-m", "sphinx", *options, str(DOCS), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return out

@@ -91,6 +91,7 @@ def test_replacing_a_task_moves_it_from_one_bin_to_another_in_every_column():
     assert np.linalg.norm(sums[0] - sums[1]) == pytest.approx(math.sqrt(2))
 
 
+@pytest.mark.usefixtures("brief_search")
 @pytest.mark.parametrize("relation", ["replace", "zero_out"])
 def test_the_search_is_acquitted(relation):
     """A false alarm has probability 1e-4."""

@@ -208,6 +208,7 @@ def test_the_contract_holds(learner, inside):
     check_algorithm(SharedPrior(learner, Nested(inside, Groups.of(tasks.groups))), tasks, epsilon=60.0)
 
 
+@pytest.mark.usefixtures("brief_search")
 @pytest.mark.parametrize("inside", [Mean(), pytest.param(Joint(), marks=pytest.mark.slow)])
 def test_the_auditor_acquits_a_plan_with_groups(inside):
     plan = plan_for(Nested(inside, GROUPS), epsilon=1.0)

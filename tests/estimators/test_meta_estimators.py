@@ -91,12 +91,12 @@ def test_opposite_groups_want_two_starts():
 
 
 def test_classes_and_a_choice_at_home():
-    X, y = draw(M, 2)
+    X, y = draw(60, 2)
     three = np.array(THREE["target"])[np.digitize(y, [18, 32])]
-    fields = {"epsilon": 3.0, "bounds": THREE, "random_state": 0}
+    fields = {"epsilon": 3.0, "bounds": THREE, "random_state": 0, "rounds": 8}
     model = MetaClassifier("school", lam=(0.02, 0.2), **fields).fit(X, three)
     assert model.score(X, three) > 0.7
-    assert model.plan_.guarantee == MetaClassifier("school", **fields).plan(M, model.codebook_).guarantee
+    assert model.plan_.guarantee == MetaClassifier("school", **fields).plan(60, model.codebook_).guarantee
     one = X[X["school"] == "s000"]
     adapted = model.adapt(one, three[: len(one)])
     assert set(adapted.predict(one)) <= set(THREE["target"])

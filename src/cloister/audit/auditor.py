@@ -31,7 +31,8 @@ Progress = Callable[[int, int], None]
 
 #: The claim is also tested where it is easier to measure than at the plan's own delta.
 _DELTAS = (1e-2, 1e-1)
-_CHANNELS = 6
+#: How many channels are searched, and at how many pairs of messages the search looks on each.
+_CHANNELS, _TRIES = 6, 1000
 #: Steps of the progress bar: of one game, and of each other test.
 _GAME, _TEST = 100, 25
 
@@ -138,5 +139,7 @@ def _furthest(plan: Plan, seed: int) -> Furthest:
     """Search every channel of a plan, or the first few, for the pair that moves its sum furthest."""
     channels = list(dict.fromkeys(channel for round in plan.rounds for channel in round.channels))
     total = partial(released_total, plan.mechanism)
-    found = [furthest_on(c, plan.relation, total=total, tries=1000, seed=seed) for c in channels[:_CHANNELS]]
+    found = [
+        furthest_on(c, plan.relation, total=total, tries=_TRIES, seed=seed) for c in channels[:_CHANNELS]
+    ]
     return max(found, key=lambda one: one.ratio)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -60,6 +60,7 @@ def narrow(channel: Channel, dim: int) -> Channel:
     return replace(channel, dim=min(channel.dim, dim))
 
 
+@lru_cache(maxsize=64)
 def worst_pair(channel: Channel, relation: Relation) -> tuple[Floats, Floats]:
     """Return the two messages in a plane that move the sum furthest: a unit vector, and silence or another.
 
@@ -71,7 +72,9 @@ def worst_pair(channel: Channel, relation: Relation) -> tuple[Floats, Floats]:
     >>> round(float(one @ other), 2), round(_moved(channel.total, one, other) ** 2, 4)
     (-0.5, 2.25)
     """
-    return max(_plane(channel, relation), key=lambda pair: _moved(channel.total, *pair))
+    one, other = max(_plane(channel, relation), key=lambda pair: _moved(channel.total, *pair))
+    one.flags.writeable = other.flags.writeable = False  # whoever asks gets the same two
+    return one, other
 
 
 def furthest_on(
