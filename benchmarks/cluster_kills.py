@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,22 @@ def on_this_machine(cpus: int) -> Iterator[None]:
         ray.shutdown()
 
 
+@contextmanager
+def two_nodes() -> Iterator[tuple[Nodes, Any]]:
+    """Start a cluster of two nodes, and be quiet: Ray prints the last lines of a lost node's log."""
+    size = {"num_cpus": 2, "object_store_memory": 10**8}
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+        nodes = Nodes(initialize_head=True, head_node_args=size)
+        second = nodes.add_node(**size)
+        try:
+            nodes.wait_for_nodes()
+            ray.init(address=nodes.address, log_to_driver=False, logging_level="error")
+            yield nodes, second
+        finally:
+            ray.shutdown()
+            nodes.shutdown()
+
+
 @dataclass
 class Compared:
     """How runs differ from those of one process."""
@@ -143,25 +159,17 @@ def actors_killed(quick: bool, rows: Table) -> Figures:
 def node_killed(rows: Table) -> Figures:
     """Kill one of two nodes in a run of four actors of each plan, after a random round."""
     rng, found = np.random.default_rng(2), Compared(rows)
-    head = {"num_cpus": 2, "object_store_memory": 10**8}
     for name, plan, tasks in plans():
-        nodes, last = Nodes(initialize_head=True, head_node_args=head), int(rng.integers(1, len(plan.rounds)))
-        second = nodes.add_node(num_cpus=2, object_store_memory=10**8)
-        try:
-            nodes.wait_for_nodes()
-            ray.init(address=nodes.address, log_to_driver=False, logging_level="error")
+        last = int(rng.integers(1, len(plan.rounds)))
+        with two_nodes() as (nodes, second):
 
             def step(posted: Any, last: int = last, nodes: Nodes = nodes, second: Any = second) -> None:
                 if posted.done == last:
                     nodes.remove_node(second, allow_graceful=False)
 
             two = run_plan(plan, tasks, random_state=3, engine=Cluster(4), progress=step)
-            found.add(
-                name, "4 actors, 2 nodes", f"node killed after {last}", two.board.head, two.private.models
-            )
-        finally:
-            ray.shutdown()
-            nodes.shutdown()
+        how = f"node killed after {last}"
+        found.add(name, "4 actors, 2 nodes", how, two.board.head, two.private.models)
     return found.figures
 
 
