@@ -109,15 +109,6 @@ def average(problem: Problem, epsilon: float, seed: int) -> Floats:
     return problem.validated(grid(lam=(0.003, 0.03, 0.3), clip=(0.3, 1.0)), fit)
 
 
-def averaged(problem: Problem) -> Floats:
-    """Average models without noise, and without a bound that any of them meets."""
-
-    def fit(inner: Problem, lam: float) -> Floats:
-        return inner.run(inner.plan(ModelAveraging(LeastSquares(inner.dim), lam=lam, clip=30.0), NoNoise()))
-
-    return problem.validated((0.0003, 0.003, 0.03, 0.3), fit)
-
-
 def prior(structure: type[Any], problem: Problem, epsilon: float, seed: int) -> Floats:
     """Learn a shared prior; nothing to tune."""
     algorithm = SharedPrior(Regression(problem.dim, intercept=False), structure())
@@ -151,7 +142,6 @@ NOT_PRIVATE: dict[str, Callable[[Problem], Floats]] = {
     "l2,1 norm": partial(silent, GroupSparse),
     "MTRL": relationship,
     "pooled": lambda p: pooled_ridge(p.train),
-    "averaged": averaged,
 }
 PRIVATE: dict[str, Fit] = {
     "published LR": partial(published, LowRank),
