@@ -11,6 +11,7 @@ import ast
 import hashlib
 from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -165,4 +166,16 @@ def _plain(node: Any) -> Any:
         return [_plain(each) for each in node]
     if not isinstance(node, ast.AST):
         return node
-    return [type(node).__name__, *([name, _plain(value)] for name, value in _parts(node))]
+    parts = dict(_parts(node))
+    if isinstance(node, ast.JoinedStr):  # versions differ in where they cut the texts, and in empty ones
+        parts["values"] = list(_joined(node.values))
+    return [type(node).__name__, *([name, _plain(value)] for name, value in parts.items())]
+
+
+def _joined(values: list[ast.expr]) -> Iterator[ast.expr]:
+    """Yield the parts of an f-string, with neighbouring texts as one."""
+    for is_text, group in groupby(values, lambda value: isinstance(value, ast.Constant)):
+        if not is_text:
+            yield from group
+        elif text := "".join(str(getattr(value, "value", "")) for value in group):
+            yield ast.Constant(text)

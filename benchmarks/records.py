@@ -101,10 +101,11 @@ def constant(path: Path, name: str) -> Any:
     return None
 
 
-def machine() -> str:
-    """Return what results may say of the machine: its cores, and the graphics card if there is one."""
+def machine(device: str = "cuda") -> str:
+    """Return what results may say of the machine: its cores, and the graphics card if it was computed on."""
     torch = sys.modules.get("torch")
-    card = f", {torch.cuda.get_device_name()}" if torch is not None and torch.cuda.is_available() else ""
+    there = torch is not None and device != "cpu" and torch.cuda.is_available()
+    card = f", {torch.cuda.get_device_name()}" if there else ""
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores{card}"
 
 

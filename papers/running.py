@@ -51,7 +51,7 @@ def fill(kept: store.Cells, figure: Figure, cells: list[Cell], options: Options,
                 for other in jobs:
                     other.cancel()
                 continue
-            kept.add(*job.result())
+            kept.add(*job.result(), options.device)
             progress.advance(bar)
     if failed:
         raise failed
@@ -69,7 +69,7 @@ def make(figure: Figure, options: Options, again: bool, pool: Executor) -> bool:
         kept.forget()
     fill(kept, figure, cells, options, pool)
     document = kept.document(figure, cells, figure.module.summarise(kept.found(cells)))
-    document["command"] += f" --seeds {options.seeds}" if options.seeds else ""
+    document["command"] += " --quick" * options.quick + (f" --seeds {options.seeds}" if options.seeds else "")
     folder = store.BUILD / "quick" if options.quick else store.BUILD
     # What was made of data that only the user has is not for the repository, and a look is not worth keeping.
     home = folder if options.quick or options.data else store.RESULTS

@@ -51,9 +51,9 @@ class Cells:
         lines = (self.lines.get(key(cell)) for cell in cells)
         return sum(line is not None and line["code"] != self.code for line in lines)
 
-    def add(self, cell: Cell, value: Any, seconds: float) -> None:
+    def add(self, cell: Cell, value: Any, seconds: float, device: str = "cpu") -> None:
         line = {"cell": cell, "value": value, "seconds": round(seconds, 2), "code": self.code}
-        line |= {"machine": machine(), "versions": versions(), "commit": commit()}
+        line |= {"machine": machine(device), "versions": versions(), "commit": commit()}
         self.lines[key(cell)] = line
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:

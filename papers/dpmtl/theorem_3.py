@@ -120,7 +120,7 @@ def summarise(found: Found) -> Data:
 
 def table(data: Data) -> list[Row]:
     rows: list[Row] = [
-        (f"what (61) allows after {t:,} steps", f"≤ {bound:.3g}", "", f"{allowed:.3g}", "")
+        (f"what (61) allows after {t:,} steps", f"≤ {bound:.3g}", f"{allowed:.3g}", "", "")
         for t, bound, allowed in zip(data["steps"], data["bound"], data["allowed"], strict=True)
     ]
     for place, m in enumerate(data["tasks"]):

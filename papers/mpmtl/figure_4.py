@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from cloister.algorithms import GeometricBudget, LowRank, PowerBudget
@@ -24,6 +25,7 @@ CLAIM = (
 )
 AXES = {"alpha": (-0.8, -0.4, 0.0, 0.4, 0.8, 1.2), "exponent": (-0.8, -0.4, 0.0, 0.2, 0.4, 0.8, 1.2)}
 HOW = {"published": "paper", "repaired": "repaired"}
+SPEEDS = {"plain": False, "accelerated": True}
 
 
 def cells(options: Options) -> list[Cell]:
@@ -71,6 +73,15 @@ def summarise(found: Found) -> Data:
         for how in HOW:
             name = f"{panel}, {how}, {'accelerated' if fast else 'plain'}"
             data.setdefault(name, []).append(mean([value[how] for value in values]))
+    for panel in AXES:  # draws differ more than exponents do: what counts is the excess on the same draws
+        for speed, fast in SPEEDS.items():
+            mine = [one for one in points if (one[0]["panel"], one[0]["accelerated"]) == (panel, fast)]
+            errors = {x: [value["repaired"] for value in values] for (x,), values in by(mine, "x").items()}
+            least = min(errors.values(), key=fmean)
+            data[f"{panel}, {speed}, percent above the best"] = [
+                mean([100 * (a / b - 1) for a, b in zip(each, least, strict=True)])
+                for each in errors.values()
+            ]
     references = [value for cell, value in found if cell["panel"] == "reference"]
     return data | {name: mean([value[name] for value in references]) for name in references[0]}
 
@@ -78,7 +89,7 @@ def summarise(found: Found) -> Data:
 def table(data: Data) -> list[Row]:
     rows: list[Row] = []
     for panel, symbol in (("alpha", "α"), ("exponent", "exponent of Q")):
-        for speed in ("plain", "accelerated"):
+        for speed in SPEEDS:
             for place, x in enumerate(data[panel]):
                 texts = [say(data[f"{panel}, {how}, {speed}"][place]) for how in HOW]
                 rows.append((f"{symbol} = {x:g}, {speed}", "", *texts, ""))
@@ -100,17 +111,34 @@ def draw(data: Data, figure: Any) -> None:
 
 
 def finding(data: Data) -> Finding:
-    fast, slow = ([p[0] for p in data[f"alpha, repaired, {speed}"]] for speed in ("accelerated", "plain"))
-    helps = min(fast) < min(slow)
-    at = {speed: data["alpha"][e.index(min(e))] for speed, e in (("with", fast), ("without", slow))}
-    gain = 100 * (1 - min(fast) / data["alone"][0])
-    flat = 100 * (max(fast) / min(fast) - 1)
+    least = {
+        (panel, speed): min(point[0] for point in data[f"{panel}, repaired, {speed}"])
+        for panel in AXES
+        for speed in SPEEDS
+    }
+    at = {
+        (panel, speed): data[panel][[p[0] for p in data[f"{panel}, repaired, {speed}"]].index(error)]
+        for (panel, speed), error in least.items()
+    }
+    helps = [least[panel, "accelerated"] < least[panel, "plain"] for panel in AXES]
+    small = [0 < at[panel, "accelerated"] <= 0.8 for panel in AXES]
+    above = data["alpha, accelerated, percent above the best"]
+    stated, worst = above[data["alpha"].index(0.4)], max(above)
+    gain = 100 * (1 - least["alpha", "accelerated"] / data["alone"][0])
+    where = {
+        2: "in both panels",
+        1: f"in ({'ab'[helps.index(True)] if any(helps) else ''}) only",
+        0: "nowhere",
+    }
     sentence = (
-        f"With noise whose guarantee holds acceleration {'helps' if helps else 'does not help'} in (a), and "
-        f"the best α is {at['with']:g} with it and {at['without']:g} without. But the curve is nearly flat "
-        f"(the worst α is {flat:.1f} % above the best), and the {gain:.1f} % gained over learning alone "
+        f"With noise whose guarantee holds acceleration helps {where[sum(helps)]}. With it the best α is "
+        f"{at['alpha', 'accelerated']:g} and the best exponent of Q {at['exponent', 'accelerated']:g}; "
+        f"without it, {at['alpha', 'plain']:g} and {at['exponent', 'plain']:g}. But curves are nearly flat: "
+        f"with acceleration α = 2/5 is {stated[0]:.2f} ± {stated[1]:.2f} % above the best on the same draws, "
+        f"the worst {worst[0]:.2f} %. And the {gain:.1f} % gained in (a) over learning alone "
         f"({data['alone'][0]:.4f}) come from shrinking all models alike, not from what tasks share: see "
-        "Proposition 1."
+        f"Proposition 1. A shared prior has {data['ours'][0]:.4f} at this ε: it gains nothing, either."
     )
-    small = 0 < at["with"] <= 0.8
-    return Finding(Verdict.YES if helps and small else Verdict.PARTLY, sentence)
+    if all(helps) and all(small):
+        return Finding(Verdict.YES, sentence)
+    return Finding(Verdict.PARTLY if any(helps) else Verdict.NO, sentence)
