@@ -83,6 +83,6 @@ def at(axes: Any, values: list[float]) -> None:
     axes.set_xticks([], minor=True)
 
 
-def level(axes: Any, point: list[float], label: str, whose: str) -> None:
+def level(axes: Any, point: list[float], label: str, whose: str, style: str = "--") -> None:
     """Draw what does not depend on the horizontal axis."""
-    axes.axhline(point[0], color=COLOURS[whose], linestyle="--", linewidth=1, label=label)
+    axes.axhline(point[0], color=COLOURS[whose], linestyle=style, linewidth=1, label=label)

@@ -3,12 +3,14 @@
 320 tasks of 30 rows and 30 features; weights of rank 4 in (a), on 4 common features in (b); nMSE on fresh
 rows at δ = 1/(m log m). Both algorithms run on both data sets, as in the paper. *LR* is Algorithm 2 (trace
 norm), *GS* Algorithm 3 (l2,1 norm). Settings are chosen for each ε by a fifth of the training rows, which is
-not charged for (the paper has five folds). Ours is a shared prior with the structure of the panel, with
-nothing to choose.
+not charged for (the paper has five folds). Alone is the paper's ridge regression, its penalty validated; the
+lasso, which common features favour, is beside it. Ours is a shared prior with the structure of the panel,
+with nothing to choose.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from papers.figure import Cell, Data, Finding, Options, Row, Verdict, say
@@ -17,7 +19,8 @@ from papers.mpmtl.methods import ALONE, NOT_PRIVATE
 
 CLAIM = (
     "The errors of both algorithms lie between those of learning alone and of multi-task learning without "
-    "noise; at ε = 10 Algorithm 2 rivals the latter; on low-rank weights Algorithm 3 is behind Algorithm 2."
+    "noise; at ε = 10 Algorithm 2 rivals the latter; on low-rank weights Algorithm 3 is behind Algorithm 2, "
+    "on common features they are rivals."
 )
 PANELS = {"low_rank": "low rank", "group_sparse": "common features"}
 OURS = {"low_rank": "Subspace", "group_sparse": "Support"}
@@ -31,7 +34,7 @@ SHOWN = {
     "Support": ("shared prior, support", "ours", ":s"),
 }
 measure = tradeoff.measure
-summarise = tradeoff.summarise
+summarise = partial(tradeoff.summarise, alone=("ridge",))
 
 
 def cells(options: Options) -> list[Cell]:
@@ -57,8 +60,8 @@ def table(data: Data) -> list[Row]:
                 rows.append(
                     (f"{title}, {family}, ε = {epsilon:g}", "", *texts, say(mine[OURS[panel]][place]))
                 )
-        alone, together = tradeoff.best(mine, ALONE), tradeoff.best(mine, NOT_PRIVATE)
-        rows.append((f"{title}, alone ({alone[0]})", "", say(alone[1]), say(alone[1]), ""))
+        together = tradeoff.best(mine, NOT_PRIVATE)
+        rows += [(f"{title}, alone ({one})", "", *[say(mine[one][0])] * 2, "") for one in ALONE]
         printed = "0.0140" if panel == "low_rank" else ""
         rows.append((f"{title}, no noise ({together[0]})", printed, say(together[1]), say(together[1]), ""))
     return rows
@@ -70,18 +73,28 @@ def draw(data: Data, figure: Any) -> None:
 
 
 def finding(data: Data) -> Finding:
-    low = data["low_rank"]
-    alone, together = tradeoff.best(low, ALONE)[1][0], tradeoff.best(low, NOT_PRIVATE)[1][0]
-    last = {method: low[method][-1][0] for method in (*PRIVATE, "Subspace")}
-    ordered = low["published LR"][-1][0] < low["published GS"][-1][0]
-    rivals = last["published LR"] < 1.5 * together
+    low, common = data["low_rank"], data["group_sparse"]
+    together = {panel: tradeoff.best(data[panel], NOT_PRIVATE)[1][0] for panel in PANELS}
+    last = {panel: {method: data[panel][method][-1][0] for method in data[panel]} for panel in PANELS}
+    rivals = all(last[panel]["published LR"] < 1.5 * together[panel] for panel in PANELS)
+    ordered = last["low_rank"]["published LR"] < last["low_rank"]["published GS"]
+    told = "; ".join(
+        f"on {title} {kind} is {tradeoff.against(data, panel, f'published {short}')}, repaired "
+        f"{tradeoff.against(data, panel, f'repaired {short}')}"
+        for panel, title in PANELS.items()
+        for short, kind in (("LR", "Algorithm 2"), ("GS", "Algorithm 3"))
+    )
     sentence = (
-        f"On low-rank weights at ε = {data['epsilon'][-1]:g} Algorithm 2 has {last['published LR']:.3f} with "
-        f"the published noise, which is not private, and {last['repaired LR']:.3f} repaired, between "
-        f"{alone:.3f} alone and {together:.4f} without noise; it {'rivals' if rivals else 'is far from'} the "
-        f"latter. At ε = {data['epsilon'][0]:g} the repaired one has {low['repaired LR'][0][0]:.3f}, "
-        f"{'no better' if low['repaired LR'][0][0] >= alone else 'better'} than learning alone. Algorithm 3 "
-        f"is {'behind' if ordered else 'not behind'} Algorithm 2 there. A shared prior has "
-        f"{last['Subspace']:.4f}."
+        "Held against ridge regression alone on the same draws, with the published noise, which is not "
+        f"private, and with noise whose guarantee holds: {told}. At ε = {data['epsilon'][-1]:g} Algorithm 2 "
+        f"{'rivals' if rivals else 'is far from'} learning together without noise "
+        f"({last['low_rank']['published LR']:.3f} published and {last['low_rank']['repaired LR']:.3f} "
+        f"repaired on low rank, to {together['low_rank']:.3f}). Algorithm 3 is "
+        f"{'behind' if ordered else 'not behind'} it there; on common features repaired Algorithm 3 has "
+        f"{last['group_sparse']['repaired GS']:.3f} and Algorithm 2 "
+        f"{last['group_sparse']['repaired LR']:.3f}, where a lasso alone has {common['lasso'][0][0]:.3f}. A "
+        f"shared prior goes from {low['Subspace'][0][0]:.3f} to {low['Subspace'][-1][0]:.3f} on low rank "
+        f"({tradeoff.against(data, 'low_rank', 'Subspace')}), and from {common['Support'][0][0]:.4f} to "
+        f"{common['Support'][-1][0]:.4f} on common features."
     )
     return Finding(Verdict.YES if rivals and ordered else Verdict.PARTLY, sentence)

@@ -4,7 +4,7 @@ Low-rank simulation, ten rounds. Shown is how far the last round's matrix M is f
 the identity, relative to M, and the error; and the error when M of every round is replaced by that multiple:
 what shrinking all models alike does, without anything that tasks share. Wishart noise is positive, which is
 what the proposition rests on. Gaussian noise is not, so without a public shift it wipes out about half of all
-directions.
+directions. Alone are the same steps without sharing; ridge regression does better (Figure 6).
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
-"""Table 2: how fast errors fall with ε, as measured slopes.
+"""Table 2: how fast errors fall with ε and with tasks, as measured slopes.
 
 The table bounds the distance from the optimum by powers of d log d / (√m ε) for low rank and of log d / (m ε)
-for common features: a straight line in log ε, and in log m, whose slope is measured here on the problems of
-Figure 6 (m = 320 for ε, ε = 100 for m). The error is f(W) - f(W*) of the penalised objective; without
-acceleration and with strong convexity it is the distance of the weights, as in the theorems. The number of
-rounds is the best of 1, 4, 16, 64 (and 256 without strong convexity) in hindsight for every point, and so is
-the public shift of Gaussian noise (none, or in full). The last iterate counts; tasks start from zero; δ =
-1/(m log m). With acceleration and strong convexity the table says 1/3 where Theorem 6 says 1.
+for common features, and leaves out a factor that ε comes with: ε' = ε / √(log(e + ε/√(2δ)) + 2ε) is what the
+theorems have, and nearly √ε where noise is small enough for anything to be shared. So slopes are measured in
+log ε' and in log m, on the problems of Figure 6 (m = 320 for ε from 30 to 3000, ε = 100 for m from 80 to
+640). A bound may be met by errors that are small all along: slopes say whether errors fall as the bound does,
+not whether it holds. The error is f(W) - f(W*) of the penalised objective; without acceleration and with
+strong convexity it is the distance of the weights, as in the theorems. The number of rounds is the best of 1,
+4, 16, 64 (and 256 without strong convexity) in hindsight for every point, and so is the public shift of
+Gaussian noise (none, or in full). The last iterate counts; tasks start from zero; δ = 1/(m log m). With
+acceleration and strong convexity the table says 1/3 where Theorem 6 says 1.
 """
 
 from __future__ import annotations
@@ -25,11 +28,11 @@ from cloister.learners import LeastSquares
 from cloister.mechanisms import NoNoise
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by, digits, mean
 from papers.mpmtl.wishart import paper_delta, published_plan
-from papers.pictures import COLOURS
+from papers.pictures import COLOURS, legend
 
 CLAIM = (
-    "Errors fall at least as fast as these powers; strong convexity and acceleration both make them fall "
-    "faster, and so do more tasks."
+    "Distances from the optimum are bounded by these powers of ε' and of the number of tasks; strong "
+    "convexity and acceleration both improve the bounds."
 )
 FAMILIES = {"low_rank": LowRank, "group_sparse": GroupSparse}
 #: Acceleration, strong convexity: the power in Table 2 for delta > 0.
@@ -123,6 +126,12 @@ def measure(cell: Cell, options: Options) -> dict[str, list[float]]:
     return found
 
 
+def effective(epsilon: float, m: int) -> float:
+    """Return ε', which the theorems have where Table 2 has ε."""
+    delta = paper_delta(m)
+    return epsilon / math.sqrt(math.log(math.e + epsilon / math.sqrt(2 * delta)) + 2 * epsilon)
+
+
 def slope(x: list[float], y: list[float]) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
@@ -139,6 +148,7 @@ def summarise(found: Found) -> Data:
         for axis, fixed, at in (("epsilon", "tasks", TASKS), ("tasks", "epsilon", AT)):
             line = [(cell, value) for cell, value in mine if cell[fixed] == at]
             x = sorted({cell[axis] for cell, _ in line})
+            along = [effective(epsilon, TASKS) for epsilon in x] if axis == "epsilon" else x
             for how in HOW:
                 groups = by(line, axis)
                 # The best number of rounds (and shift) for all draws, then slopes draw by draw.
@@ -147,7 +157,7 @@ def summarise(found: Found) -> Data:
                     *([v[how][r] for v in groups[p,]] for p, r in zip(x, rounds, strict=True)), strict=True
                 )
                 lines = [list(draw) for draw in draws]
-                entry[f"{how}, {axis}"] = mean([slope(x, line) for line in lines])
+                entry[f"{how}, {axis}"] = mean([slope(along, line) for line in lines])
                 if axis == "epsilon":
                     entry[how] = [digits(float(value)) for value in np.mean(lines, axis=0)]
                     entry[f"{how}, rounds"] = [ROUNDS[r // (2 if how == "repaired" else 1)] for r in rounds]
@@ -157,7 +167,7 @@ def summarise(found: Found) -> Data:
 
 
 def titles() -> dict[str, tuple[str, float, float]]:
-    """Return, for each line of the table, what it is, and the powers of ε and of m that it states."""
+    """Return, for each line of the table, what it is, and the powers of ε' and of m that it states."""
     found = {}
     for problem, title, of_m in (("low_rank", "low rank", 0.5), ("group_sparse", "common features", 1.0)):
         for (fast, strong), power in POWERS.items():
@@ -172,7 +182,7 @@ def titles() -> dict[str, tuple[str, float, float]]:
 def table(data: Data) -> list[Row]:
     rows: list[Row] = []
     for key, (label, epsilon, tasks) in titles().items():
-        for axis, symbol, power in (("epsilon", "ε", epsilon), ("tasks", "m", tasks)):
+        for axis, symbol, power in (("epsilon", "ε'", epsilon), ("tasks", "m", tasks)):
             texts = ["{:.2f} ± {:.2f}".format(*data[key][f"{how}, {axis}"]) for how in HOW]
             rows.append((f"{label}: power of {symbol}", f"≤ {power:.2f}", *texts, ""))
     return rows
@@ -191,7 +201,7 @@ def draw(data: Data, figure: Any) -> None:
             axes.plot(entry["epsilon"], entry["published"], style, color=COLOURS["paper"], alpha=0.6)
         axes.set(xscale="log", yscale="log", xlabel="ε", ylabel="distance from the optimum")
         axes.set_title(f"{title} (blue: true guarantee, red: published)")
-        axes.legend(fontsize=6)
+    legend(figure, 4)
 
 
 def finding(data: Data) -> Finding:
@@ -199,18 +209,28 @@ def finding(data: Data) -> Finding:
         place = 1 if axis == "epsilon" else 2
         return sum(data[key][f"{how}, {axis}"][0] <= powers[place] + 0.05 for key, powers in titles().items())
 
-    true, published = meets("repaired", "epsilon"), meets("published", "epsilon")
-    tasks = meets("repaired", "tasks")
-    faster = sum(
-        data[f"{p}, fast, {c}"]["repaired"][-1] < data[f"{p}, plain, {c}"]["repaired"][-1]
-        for p in FAMILIES
-        for c in ("convex",)
-    )
+    met = {how: (meets(how, "epsilon"), meets(how, "tasks")) for how in HOW}
+    pairs = {
+        how: [
+            fast < plain
+            for p in FAMILIES
+            for fast, plain in zip(
+                data[f"{p}, fast, convex"][how], data[f"{p}, plain, convex"][how], strict=True
+            )
+        ]
+        for how in HOW
+    }
+    low, common = (data[f"{p}, plain, convex"]["repaired"] for p in FAMILIES)
     sentence = (
-        f"Of the eight rates in ε, {true} are met with noise whose guarantee holds and {published} with the "
-        f"published noise (slopes within 0.05); of the eight in m, {tasks} with the former. Acceleration "
-        f"ends nearer to the optimum in {faster} of 2 convex cases. These are slopes over ε from "
-        f"{data['low_rank, fast, convex']['epsilon'][0]:g} on: below, at the ε of the paper's figures, noise "
-        "is so large that nothing is shared (Proposition 1)."
+        f"With the published noise, which is not private, errors fall as fast as the bounds (slopes within "
+        f"0.05) in {met['published'][0]} of eight cases in ε' and in {met['published'][1]} of eight in m; "
+        f"with noise whose guarantee holds in {met['repaired'][0]} and {met['repaired'][1]}. Where they do "
+        f"not, they need not be large: repaired Algorithm 3 is {common[0]:.0e} from the optimum at ε = "
+        f"{data['low_rank, plain, convex']['epsilon'][0]:g} already, where Algorithm 2 is {low[0]:.0e}. "
+        f"Acceleration ends nearer to the optimum at {sum(pairs['published'])} of {len(pairs['published'])} "
+        f"convex points with the published noise, and at {sum(pairs['repaired'])} with the other. At "
+        "ε = 0.1, where most of the paper's figures are, noise is so large that nothing is shared "
+        "(Proposition 1)."
     )
-    return Finding(Verdict.YES if true == published == 8 else Verdict.PARTLY, sentence)
+    every = all(count == 8 for counts in met.values() for count in counts)
+    return Finding(Verdict.YES if every else Verdict.PARTLY, sentence)

@@ -35,13 +35,37 @@ def measure(cell: Cell, options: Options) -> float:
     return problem.score(PRIVATE[method](problem, cell["epsilon"], 100 + cell["seed"]))
 
 
-def summarise(found: Found, panel: str = "problem") -> Data:
-    """Return, for each panel and method, means and standard errors in the order of epsilons."""
+def summarise(found: Found, panel: str = "problem", alone: Iterable[str] = tuple(ALONE)) -> Data:
+    """Return, for each panel and method, means and standard errors in the order of epsilons.
+
+    And how far private methods are from the best of those alone, on the same draws: draws differ more than
+    methods do.
+    """
     cells = [cell for cell, _ in found]
     data: Data = {"epsilon": sorted({cell["epsilon"] for cell in cells} - {0.0})}
     for (name, method, _), values in by(found, panel, "method", "epsilon").items():
         data.setdefault(str(name), {}).setdefault(method, []).append(mean(values))
+    drawn = by(found, panel, "method", "epsilon", "seed")
+    for name, method, epsilon in dict.fromkeys(key[:3] for key in drawn if key[1] in PRIVATE):
+        reference = best(data[str(name)], alone)[0]
+        excess = [
+            100 * (value / drawn[name, reference, 0.0, key[3]][0] - 1)
+            for key, (value,) in drawn.items()
+            if key[:3] == (name, method, epsilon)
+        ]
+        data[str(name)].setdefault(f"{method}, percent above alone", []).append(mean(excess))
     return data
+
+
+def against(data: Data, panel: str, method: str) -> str:
+    """Say at which ε a method is better, and at which worse than alone, by two standard errors."""
+    excess = list(zip(data["epsilon"], data[panel][f"{method}, percent above alone"], strict=True))
+    told = {
+        "better": [f"{epsilon:g}" for epsilon, (found, error) in excess if found < -2 * error],
+        "worse": [f"{epsilon:g}" for epsilon, (found, error) in excess if found > 2 * error],
+    }
+    texts = [f"{word} at ε = {', '.join(there)}" for word, there in told.items() if there]
+    return " and ".join(texts) or "not told apart"
 
 
 def best(panel: dict[str, Any], methods: Iterable[str]) -> tuple[str, list[float]]:
@@ -66,7 +90,9 @@ def draw(
         for method, (label, whose, style) in shown.items():
             if method in data[panel]:
                 curve(axes, data["epsilon"], data[panel][method], label, whose, style)
-        level(axes, best(data[panel], ALONE)[1], "alone", "alone")
+        for method, style in zip(ALONE, ("--", ":"), strict=True):
+            if method in data[panel]:
+                level(axes, data[panel][method][0], f"alone, {method}", "alone", style)
         level(axes, best(data[panel], NOT_PRIVATE)[1], "together, no noise", "no noise")
         axes.set(title=title, xscale="log", yscale=scale, xlabel="ε", ylabel="nMSE")
     legend(figure, 3)
