@@ -156,7 +156,7 @@ def summarise(found: Found) -> Data:
                 draws = zip(
                     *([v[how][r] for v in groups[p,]] for p, r in zip(x, rounds, strict=True)), strict=True
                 )
-                lines = [list(draw) for draw in draws]
+                lines = [list(each) for each in draws]
                 entry[f"{how}, {axis}"] = mean([slope(along, line) for line in lines])
                 if axis == "epsilon":
                     entry[how] = [digits(float(value)) for value in np.mean(lines, axis=0)]
