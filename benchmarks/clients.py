@@ -29,6 +29,7 @@ NAME = "clients"
 MEASURES = (
     "engines/batched.py",
     "engines/card_noise.py",
+    "engines/transfer.py",
     "learners/network",
 )
 LR = 0.05

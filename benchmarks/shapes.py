@@ -19,6 +19,7 @@ NAME = "shapes"
 MEASURES = (
     "engines/batched.py",
     "engines/card_noise.py",
+    "engines/transfer.py",
     "learners/network",
 )
 LR, BATCH, ROWS, CLASSES = 0.05, 10, 60, 62

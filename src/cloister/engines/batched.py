@@ -27,6 +27,7 @@ from cloister.board.billboard import Billboard, BoardView, Release
 from cloister.channel import Channel, finite_rows
 from cloister.doubts import SHARED_DEVICE, Doubt
 from cloister.engines.models import Models
+from cloister.engines.transfer import Fetched
 from cloister.engines.workers import (
     AnyTasks,
     Coins,
@@ -154,8 +155,11 @@ def _card_sampler(number: int) -> Sampler:
     from cloister.engines.card_noise import CardSampler
 
     sampler = CardSampler(torch.device("cuda", number))
-    if agrees(sampler):
-        return sampler
+    try:
+        if agrees(sampler):
+            return sampler
+    except NotImplementedError:  # an old torch lacks an operation
+        return on_processor
     warnings.warn(f"Card {number} computes other noise than processors do, which draw it now.", stacklevel=2)
     return on_processor
 
@@ -298,7 +302,7 @@ class _BatchedWorkers:
         self._send(board, coins, add)
         if not totals:
             totals.append(channel.total(torch.zeros(0, channel.dim, device=self.trainer.device), exact))
-        return _Pending(totals[0])
+        return Fetched(totals[0])
 
     def _clip(self, channel: Channel, messages: Tensor) -> tuple[Tensor, Tensor]:
         """Return clipped messages, as they are added, and which of them are finite.
@@ -373,18 +377,6 @@ class _BatchedWorkers:
 def _at_once(messages: Tensor) -> int:
     """Return how many messages to clip and add at once: on a processor as many as its caches hold."""
     return max(1, len(messages) if messages.is_cuda else CHUNK // messages.shape[1])
-
-
-class _Pending:
-    """A tensor that becomes an array when it is needed; float noise is drawn meanwhile."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-        self.size = tensor.numel()
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        found = self.tensor.cpu().numpy()
-        return found if dtype is None else found.astype(dtype)
 
 
 def _first(states: dict[str, Tensor], count: int) -> dict[str, Tensor]:

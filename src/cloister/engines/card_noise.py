@@ -6,6 +6,7 @@ One thread computes a block of ChaCha20, which is the coins of four candidates, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cloister.engines.transfer import fetched
 from cloister.privacy import candidates as rule
 from cloister.privacy.candidates import BLOCK_WORDS, Call, Candidates, mask_of, tables
 
@@ -24,8 +26,9 @@ __all__ = ["CardSampler"]
 TOGETHER = 128
 #: Candidates whose coins are one block.
 EACH = BLOCK_WORDS // 2
-#: Marks a candidate in doubt on its way to the processor, in one copy with all others; none is as large.
+#: Marks a candidate in doubt on its way to the processor, in one copy with all others, which are larger.
 IN_DOUBT = -(2**63)
+NONE = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,15 @@ class CardSampler:
 
     def __call__(self, call: Call, count: int, deviation: int) -> Candidates:
         values, stay = self._decided(call, count, deviation)
-        stayed = values[stay].cpu().numpy()
-        doubtful = np.flatnonzero(stayed == IN_DOUBT)
-        numbers = (values == IN_DOUBT).nonzero()[:, 0].cpu().numpy() if len(doubtful) else doubtful
-        return Candidates(stayed, doubtful, numbers)
+        most = min(count, count * deviation // (mask_of(deviation) + 1) + 8 * math.isqrt(count) + 16)
+        places = torch.nonzero_static(stay, size=most)[:, 0]  # how many there are need not be waited for
+        found = fetched(torch.cat([values[places], stay.sum()[None]]))
+        kept = int(found[-1])
+        stayed = found[:kept] if kept <= most else values[stay].cpu().numpy()
+        if not kept or stayed.min() > IN_DOUBT:
+            return Candidates(stayed, NONE, NONE)
+        numbers = (values == IN_DOUBT).nonzero()[:, 0].cpu().numpy()
+        return Candidates(stayed, np.flatnonzero(stayed == IN_DOUBT), numbers)
 
     def _decided(self, call: Call, count: int, deviation: int) -> tuple[Tensor, Tensor]:
         """Return all candidates, and of each whether it is kept or in doubt."""

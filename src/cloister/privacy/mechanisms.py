@@ -311,7 +311,9 @@ class Gaussian(PerRound):
         if not self.exact:
             drawn = noise * normals(stream.uniforms(channel.size))
             return np.asarray(total) + drawn  # looked at last: it may still be being computed
-        return np.asarray(channel.steps * on_grid(np.asarray(total), noise, channel.steps, stream))
+        value = on_grid(np.asarray(total), noise, channel.steps, stream).astype(np.float64)
+        value *= channel.steps
+        return value
 
     def scaled(self, budget: float) -> Gaussian:
         return replace(self, mu=budget)
@@ -359,7 +361,9 @@ def level(given: float | None) -> float:
 def on_grid(total: NDArray[Any], noise: float, steps: Floats, stream: Stream) -> NDArray[np.int64]:
     """Return whole numbers with exact noise, drawn for these numbers at this level and for no others."""
     bound = stream.bound_to(total, steps[:1] if _alike(steps) else steps, noise)
-    return np.asarray(total + grid_noise(noise, steps, bound))
+    drawn = grid_noise(noise, steps, bound)
+    drawn += total
+    return drawn
 
 
 def grid_noise(noise: float, steps: Floats, stream: Stream) -> NDArray[np.int64]:

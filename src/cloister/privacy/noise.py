@@ -76,15 +76,14 @@ def discrete_gaussian(deviation: int, count: int, stream: Stream) -> Integers:
     """
     if not 1 <= deviation <= LARGEST_DEVIATION:
         raise PlanError(f"A deviation must be an integer from 1 to 2^58. Got {deviation}.")
-    out = np.empty(count, dtype=np.int64)
-    filled = 0
-    while filled < count:
+    parts: list[Integers] = []
+    left = count
+    while left:  # mostly once
         call = stream.call()
-        candidates = stream.sampler(call, _enough(deviation, count - filled), deviation)
-        kept = settled(candidates, call, deviation, stream)[: count - filled]
-        out[filled : filled + len(kept)] = kept
-        filled += len(kept)
-    return out
+        candidates = stream.sampler(call, _enough(deviation, left), deviation)
+        parts.append(settled(candidates, call, deviation, stream)[:left])
+        left -= len(parts[-1])
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
 
 def _enough(deviation: int, count: int) -> int:
