@@ -100,7 +100,13 @@ def test_a_plan_can_be_priced_without_torch_or_tables():
 
 ROOT = Path(cloister.__file__).parent
 #: Where torch may be imported, in `arrays` for its types alone; all others reach it through these.
-TORCH = ("learners/network/", "engines/batched.py", "engines/card_noise.py", "arrays.py")
+TORCH = (
+    "learners/network/",
+    "engines/batched.py",
+    "engines/card_noise.py",
+    "engines/transfer.py",
+    "arrays.py",
+)
 
 
 def imported(tree: ast.AST) -> set[str]:
