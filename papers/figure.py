@@ -145,6 +145,11 @@ def digits(value: float, count: int = 5) -> float:
     return float(f"{value:.{count}g}")
 
 
+def budget(epsilon: float | None) -> str:
+    """Return how tables and keys of results name a budget; None is without noise."""
+    return "no noise" if epsilon is None else f"ε = {epsilon:g}"
+
+
 def say(value: Sequence[float], form: str = ".4f") -> str:
     """Return a mean with its standard error as a table shows it."""
     return f"{value[0]:{form}} ± {value[1]:{form}}" if value[1] else f"{value[0]:{form}}"

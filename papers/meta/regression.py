@@ -18,7 +18,7 @@ from cloister.channel import Relation
 from cloister.datasets import around_centres
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import Poisson
-from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by, mean, say
+from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, budget, by, mean, say
 from papers.meta.learning import SETTING, fresh_error, trained
 from papers.pictures import at, curve
 
@@ -57,13 +57,9 @@ def summarise(found: Found) -> Data:
     data: Data = {}
     for (tasks, epsilon, models), values in by(found, "tasks", "epsilon", "models").items():
         for method in ("published", "true"):
-            key = f"{tasks} tasks, {_said(epsilon)}, {models} models, {method}"
+            key = f"{tasks} tasks, {budget(epsilon)}, {models} models, {method}"
             data[key] = mean([value[method] for value in values])
     return data
-
-
-def _said(epsilon: float | None) -> str:
-    return "no noise" if epsilon is None else f"ε = {epsilon:g}"
 
 
 def table(data: Data) -> list[Row]:
@@ -80,9 +76,9 @@ def draw(data: Data, figure: Any) -> None:
     counts = [m for m in COUNTS if f"{m} tasks, no noise, 1 models, true" in data]
     for axes, epsilon in zip(panels, EPSILONS, strict=True):
         for models, whose in zip(MODELS, ("paper", "other", "ours"), strict=True):
-            points = [data[f"{m} tasks, {_said(epsilon)}, {models} models, true"] for m in counts]
+            points = [data[f"{m} tasks, {budget(epsilon)}, {models} models, true"] for m in counts]
             curve(axes, list(counts), points, f"{models} model{'s' * (models > 1)}", whose)
-        axes.set(title=_said(epsilon), xlabel="tasks", yscale="log")
+        axes.set(title=budget(epsilon), xlabel="tasks", yscale="log")
         at(axes, list(counts))
     panels[0].set_ylabel("error of fresh tasks")
     panels[0].legend()

@@ -21,7 +21,7 @@ from cloister.algorithms import Increment, Offset, Personalized
 from cloister.engines import Batched
 from cloister.learners import Descent, Module
 from cloister.mechanisms import Gaussian, NoNoise
-from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by, digits, mean, say
+from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, budget, by, digits, mean, say
 from papers.pictures import at, curve
 from papers.pmtl.states import states_over_rounds
 
@@ -91,7 +91,7 @@ def measure(cell: Cell, options: Options) -> dict[str, float]:
 def summarise(found: Found) -> Data:
     data: Data = {}
     for (tasks, rounds, epsilon), values in by(found, "tasks", "rounds", "epsilon").items():
-        said = "no noise" if epsilon is None else f"ε = {epsilon:g}"
+        said = budget(epsilon)
         for method in METHODS:
             data[f"{tasks} tasks, {rounds} rounds, {said}, {method}"] = mean(
                 [value[method] for value in values]

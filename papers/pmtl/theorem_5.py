@@ -22,7 +22,7 @@ from cloister.arrays import Floats
 from cloister.engines import Local
 from cloister.learners import Convex, Descent, ExactSolver, LeastSquares
 from cloister.mechanisms import Gaussian, NoNoise
-from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by, digits, mean, say
+from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, budget, by, digits, mean, say
 from papers.pictures import COLOURS, at, curve
 from papers.pmtl.states import states_over_rounds
 
@@ -104,7 +104,7 @@ def measure(cell: Cell, options: Options) -> dict[str, list[float]]:
 def summarise(found: Found) -> Data:
     data: Data = {}
     for (tasks, epsilon), values in by(found, "tasks", "epsilon").items():
-        key = f"{tasks} tasks, " + ("no noise" if epsilon is None else f"ε = {epsilon:g}")
+        key = f"{tasks} tasks, {budget(epsilon)}"
         for method in METHODS:
             ends = [value[method][-1] for value in values]
             data[f"{key}, {method}, end"] = mean(ends)
