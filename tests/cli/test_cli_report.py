@@ -23,7 +23,7 @@ from cloister.estimators import PooledRegressor, SharedPriorClassifier
 from cloister.learners import LeastSquares
 from cloister.ledger import Ledger
 from cloister.report.gains import measure_gains
-from cloister.report.run_figures import loudness, rounds_picture
+from cloister.report.run_figures import rounds_picture, signal_to_noise
 from cloister.tables.codebook import Codebook
 from cloister.tables.files import write_csv
 from cloister.tables.folder import read_public
@@ -282,10 +282,10 @@ def test_noise_alone_is_not_heard() -> None:
     """Each release of noise is called heard with probability 2.5 %: more than 40 of 800, once in 10,000."""
     rng = np.random.default_rng(0)
     noise = [Release(rng.normal(0, 3.0, size), 3.0, 50.0) for size in (1, 4, 32, 500) * 200]
-    found = loudness(noise)
+    found = signal_to_noise(noise)
     assert 5 < found.heard < 40
     assert found.ratio[3::4] == pytest.approx(1.0, abs=0.2)
-    loud = loudness([Release(np.full(9, 10.0), 1.0, 50.0)])
+    loud = signal_to_noise([Release(np.full(9, 10.0), 1.0, 50.0)])
     assert (loud.heard, loud.signal) == (1, pytest.approx([np.sqrt(99)]))
     assert rounds_picture(found, 760, 300).count("<circle") == 150
     ET.fromstring(rounds_picture(loud, 380, 300))

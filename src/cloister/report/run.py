@@ -33,12 +33,12 @@ from cloister.report.flow import SEEN, flow_picture
 from cloister.report.gains import Gains
 from cloister.report.page import Stamp, load_template
 from cloister.report.run_figures import (
-    Loudness,
+    SignalToNoise,
     budget_picture,
     curve_picture,
     hundred_picture,
-    loudness,
     rounds_picture,
+    signal_to_noise,
 )
 from cloister.tables.codebook import Codebook
 from cloister.tables.model import TaskModel
@@ -122,7 +122,7 @@ class PublicPart:
     def content(self) -> dict[str, Any]:
         """What the template needs of it: words, numbers and pictures."""
         summary = summarize(self.plan, self.board, self.codebook, self.guarantee)
-        heard = loudness(self.board.releases)
+        heard = signal_to_noise(self.board.releases)
         noisy = bool(self.plan.rounds) and bool(np.isfinite(heard.ratio).all())
         return {
             "headline": self._headline,
@@ -155,7 +155,7 @@ class PublicPart:
             "down": rounded_down,
         }
 
-    def _pictures(self, heard: Loudness | None) -> dict[str, list[str]]:
+    def _pictures(self, heard: SignalToNoise | None) -> dict[str, list[str]]:
         """Draw what there is to draw, each picture for wide and for narrow screens."""
         drawn: dict[str, list[str]] = {}
         if self._testable:

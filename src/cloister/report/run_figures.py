@@ -18,7 +18,14 @@ from cloister.privacy.statement import percent
 from cloister.privacy.tradeoff import FALSE_ALARMS
 from cloister.report.figures import Frame, caption, digits, nice
 
-__all__ = ["Loudness", "budget_picture", "curve_picture", "hundred_picture", "loudness", "rounds_picture"]
+__all__ = [
+    "SignalToNoise",
+    "budget_picture",
+    "curve_picture",
+    "hundred_picture",
+    "rounds_picture",
+    "signal_to_noise",
+]
 
 #: More rounds than these are drawn as means of neighbours.
 MOST_ROUNDS = 150
@@ -74,7 +81,7 @@ def hundred_picture(guarantee: Guarantee, width: int, height: int) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Loudness:
+class SignalToNoise:
     """How far releases stand out of their noise: from the public board alone, never from what tasks said.
 
     Attributes
@@ -93,22 +100,22 @@ class Loudness:
 
     @property
     def heard(self) -> int:
-        """How many rounds are louder than noise alone would be."""
+        """How many releases are longer than noise alone would be."""
         return int((self.ratio > self.likely).sum())
 
     @property
     def signal(self) -> Floats:
-        """What stands beside the noise, in units of it: 1 is as loud as the noise."""
+        """What stands beside the noise, in units of it: 1 is as much as the noise."""
         return np.sqrt(np.maximum(self.ratio**2 - 1.0, 0.0))
 
 
-def loudness(releases: Sequence[Release]) -> Loudness:
+def signal_to_noise(releases: Sequence[Release]) -> SignalToNoise:
     """Compare every release with the noise that it is known to have.
 
     Examples
     --------
     >>> two = [Release(np.array([3.0, 4.0]), 1.0, 9.0), Release(np.array([0.5, 0.5]), 1.0, 9.0)]
-    >>> found = loudness(two)
+    >>> found = signal_to_noise(two)
     >>> found.ratio.round(2).tolist(), found.heard
     ([3.54, 0.5], 1)
     """
@@ -116,11 +123,11 @@ def loudness(releases: Sequence[Release]) -> Loudness:
     size = np.array([release.value.size for release in releases], dtype=np.float64)
     noise = np.array([release.noise for release in releases]) * np.sqrt(size)
     ratio = np.divide(length, noise, out=np.full_like(length, np.inf), where=noise > 0)
-    return Loudness(ratio, np.sqrt(gammaincinv(size / 2, 0.975) * 2 / size), size)
+    return SignalToNoise(ratio, np.sqrt(gammaincinv(size / 2, 0.975) * 2 / size), size)
 
 
-def rounds_picture(found: Loudness, width: int, height: int) -> str:
-    """Draw how loud each release is against noise alone, on a logarithmic axis."""
+def rounds_picture(found: SignalToNoise, width: int, height: int) -> str:
+    """Draw the length of each release against that of noise alone, on a logarithmic axis."""
     ratio, likely, first = found.ratio, found.likely, np.arange(1.0, len(found.ratio) + 1)
     if len(ratio) > MOST_ROUNDS:
         parts_of = np.array_split(np.arange(len(ratio)), MOST_ROUNDS)
@@ -154,7 +161,7 @@ def rounds_picture(found: Loudness, width: int, height: int) -> str:
         kind = "dot" if r > usual else "ring"
         place = f'cx="{frame.px(x)}" cy="{frame.py(math.log(max(r, 1e-300)))}"'
         parts.append(f'<circle class="{kind}" {place} r="{5 if len(ratio) <= 40 else 3}">{tip}</circle>')
-    label = f"How loud each of {len(found.ratio)} noisy sums is: {found.heard} stand out of the noise."
+    label = f"How far {len(found.ratio)} noisy sums stand out of the noise: {found.heard} of them do."
     return frame.svg(parts, f"w{width}", label)
 
 
