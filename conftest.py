@@ -24,7 +24,7 @@ _TRITON = [
     *(f"learners/network/{name}.py" for name in ("kernels", "products", "trusted")),
 ]
 _unreadable = () if importlib.util.find_spec("triton") else _TRITON
-collect_ignore = ["conftest.py", *(f"src/cloister/{name}" for name in _unreadable)]
+collect_ignore = ["conftest.py", "docs/gallery", *(f"src/cloister/{name}" for name in _unreadable)]
 
 # The last bits of a product do not depend on where in memory its numbers are: some tests compare them.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")

@@ -1,0 +1,18 @@
+"""Drawn together: one coefficient of every school, alone and with the others.
+
+How much a family's means say about mathematics, in 160 American schools. Alone, the slope of a school
+with few pupils may be anything; with what all have said, privately, slopes are drawn to what schools have
+in common.
+"""
+
+import matplotlib.pyplot as plt
+
+from cloister import SharedPriorRegressor, datasets, plots
+from cloister.estimators import SingleTaskRegressor
+
+data = datasets.load("hsb82")
+model = SharedPriorRegressor(epsilon=4.0, bounds=data.codebook).fit(data.X, data.y, tasks=data.task)
+alone = SingleTaskRegressor(bounds=data.codebook).fit(data.X, data.y, tasks=data.task)
+
+plots.shrinkage(model, alone, "ses")
+plt.show()
