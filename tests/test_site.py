@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from browser import CONTRAST, FAULTS, browser
 
 pytest.importorskip("furo")
 
@@ -72,3 +73,21 @@ def test_everything_public_is_in_the_reference(site: Path) -> None:
         names = {f"cloister.{package}.{name}" for name in module.__all__ if callable(getattr(module, name))}
         missing = names - described
         assert not missing
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["README", "gallery"])
+def test_pages_in_a_browser(site: Path, name: str) -> None:
+    """Nothing overlaps, is cut or faint, nothing goes wrong, and nobody is asked."""
+    with browser() as window:
+        for width in (1280, 768, 390):
+            for dark in (False, True):
+                window.look(width, dark)
+                window.open((site / f"{name}.html").as_uri())
+                assert window.script(FAULTS) == [], (width, dark)
+                assert window.script(CONTRAST)[0] >= 4.5, (width, dark)
+        window.look(794, media="print")
+        assert window.script(FAULTS) == []
+        assert window.pdf().startswith(b"%PDF")
+        assert window.log("browser") == []
+        assert all(address.startswith(("file:", "data:")) for address in window.requests())

@@ -107,6 +107,15 @@ def test_the_planner_moves(window: Browser) -> None:
         window.script(f"const e = document.getElementById('epsilon'); {move}")
         until(window, f"document.getElementById('detection').textContent != '{before}'")
         assert "--epsilon 3.98" in window.script("return document.getElementById('command').textContent")
+        window.look(794, media="print")
+        assert window.script(FAULTS) == []
+        said = "document.querySelector('.stamp').textContent + document.getElementById('foot').textContent"
+        stamped = window.script(f"return {said}")
+        plan = server.page.moved(
+            {"tasks": "150", "epsilon": "3.98", "columns": "5", "method": "shared-prior"}
+        ).plan
+        assert stamped.count(plan.fingerprint[:16]) == 2, "what is printed is the plan that is shown"
+        assert window.pdf().startswith(b"%PDF")
         asked = window.requests()
         server.shutdown()
     assert window.log("browser") == []

@@ -28,6 +28,17 @@ def test_the_template_holds_no_value(work: Path) -> None:
     assert "039" not in text
 
 
+def test_commands_to_copy_are_quoted_and_whole(work: Path) -> None:
+    table = pupils()
+    name = "exams of all schools of the county, as the office exported them (final).csv"
+    write_csv(name, {"school name": table["school"], "when": np.full(300, "31/05/2024")} | table)
+    planned = ok("plan", name, "--task", "school name", "--target", "score")
+    assert f"\n  cloister codebook '{name}' --task 'school name' --target score -o codebook.toml\n" in planned
+    told = ok("codebook", name, "--task", "school name", "--target", "score", "-o", "c.toml")
+    assert f"\n  cloister fit '{name}' --codebook c.toml\n" in told
+    assert 'spelling = "%d/%m/%Y"' in Path("c.toml").read_text().partition("[features.when]")[2]
+
+
 def test_codebook_refuses(work: Path) -> None:
     arguments = ["codebook", "exam.csv", "--task", "school", "--target", "score", "-o", "book.toml"]
     assert refused(*arguments).startswith("book.toml is already there and is left as it is. ")
@@ -53,6 +64,7 @@ def test_check_tells_the_owner_what_does_not_fit(work: Path) -> None:
     assert "sex: 300 rows, 1 not listed (refused): '?' (1)" in result.stdout
     assert "Not in the codebook, and not used: note." in result.stdout
     assert "A fit would refuse this file: mend age, sex." in result.stdout
+    assert "write in book.toml:\n  age: missing = 12.5\n" in result.stdout
     found = json.loads(cloister("codebook", "odd.csv", "--check", "book.toml", "--json").stdout)
     assert found["refused"] == ["age", "sex"]
     assert found["columns"]["age"] | {"examples": {}} == {

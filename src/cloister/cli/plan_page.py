@@ -21,6 +21,7 @@ from cloister.cli.planning import COMMON, Wish, stand_in
 from cloister.cli.proposals import Target
 from cloister.cli.shell import say
 from cloister.errors import CloisterError, InputError
+from cloister.forecast import FEWEST_TASKS
 from cloister.privacy.statement import percent
 from cloister.report.page import Stamp, load_template, spoken_name
 from cloister.report.planner_figures import epsilon_picture, tasks_picture
@@ -28,7 +29,7 @@ from cloister.report.planner_figures import epsilon_picture, tasks_picture
 __all__ = ["Page", "PlannerServer", "serve"]
 
 _EPSILONS = np.geomspace(0.05, 16, 40).round(6).tolist()
-_TASKS = np.unique(np.geomspace(3, 1_000_000, 50).astype(int)).tolist()
+_TASKS = np.unique(np.geomspace(FEWEST_TASKS, 1_000_000, 50).astype(int)).tolist()
 _SIZES = ((760, 340), (380, 320))
 #: The page may run its own script and ask its own server; nothing else.
 _POLICY = (
@@ -89,12 +90,12 @@ class Page:
         """Return what the page says of a wish: words and pictures."""
         wish = self.moved(query)
         found, plan, stamp = wish.forecast, wish.plan, Stamp.of(wish.plan)
-        kept = f"{100 * found.low:.0f} to {100 * found.high:.0f} %".replace("-", "−")
+        kept = f"{100 * found.low:.0f} to {100 * found.high:.0f}\N{NO-BREAK SPACE}%".replace("-", "−")
         over = wish.over_epsilon(_EPSILONS), wish.plan.guarantee.epsilon
         among = wish.over_tasks(_TASKS), wish.tasks, wish.pays_from
         return {
             "verdict": wish.verdict,
-            "detection": percent(plan.guarantee.detection()),
+            "detection": percent(plan.guarantee.detection()).replace(" ", "\N{NO-BREAK SPACE}"),
             "kept": kept if found.calibrated else "no forecast",
             "pays": f"≈ {wish.pays_from:,}",
             "rounds": f"{len(plan.rounds):,}",
@@ -102,6 +103,7 @@ class Page:
             "command": self._command(wish),
             "stamp": f"Plan: {stamp.plan}. Fingerprint {stamp.fingerprint}. Made on {stamp.date} by cloister "
             f"{stamp.version}.",
+            "foot": stamp.print_style,
             "over_epsilon": "".join(epsilon_picture(*over, *size) for size in _SIZES),
             "over_tasks": "".join(tasks_picture(*among, *size) for size in _SIZES),
         }

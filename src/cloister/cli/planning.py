@@ -149,7 +149,8 @@ class Wish:
     def over_epsilon(self, epsilons: Sequence[float]) -> list[tuple[float, float, float, float]]:
         """Return (epsilon, detection, low, high) for several, with parts of the budget as at the plan's own.
 
-        Detection is for noise by which Gaussian DP is proven, as the proposed plans have it.
+        Detection is for noise by which Gaussian DP is proven, as the proposed plans have it. Of too few tasks
+        there is no forecast: low and high are NaN.
         """
         mu, dim = self.plan.spoken_of
         assert self.plan.delta is not None
@@ -157,7 +158,8 @@ class Wish:
         for epsilon in epsilons:
             whole = gaussian_dp.mu(epsilon, self.plan.delta)
             band = band_at(signal_to_noise(self.tasks, share * whole, dim, self.rows))
-            found.append((epsilon, GaussianCurve(whole).detection(), *band))
+            known = band if self.forecast.calibrated else (math.nan, math.nan)
+            found.append((epsilon, GaussianCurve(whole).detection(), *known))
         return found
 
     def over_tasks(self, tasks: Sequence[int]) -> list[tuple[int, float, float]]:

@@ -121,7 +121,7 @@ def _marker(frame: Frame, x: float, point: Point) -> list[str]:
     size = 6.5 if point.text else 4.5
     parts = [bar, f'<circle class="dot" cx="{at}" cy="{frame.py(point.y)}" r="{size}">{tip}</circle>']
     if point.text:
-        parts.append(caption(at, min(low, high) - 12, point.text, "strong mid"))
+        parts.append(caption(at + 4, min(low, high) - 12, point.text, "strong"))  # curves fall to the right
     return parts
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
@@ -61,6 +62,16 @@ class Stamp:
         """One line for the foot of every printed page."""
         return f"{self.plan} | plan {self.fingerprint[:16]} | {self.date} | cloister {self.version}"
 
+    @property
+    def print_style(self) -> str:
+        """The style sheet that prints that line."""
+        small = "font: 7.5pt system-ui, sans-serif; color: #444;"
+        number = 'content: counter(page) " / " counter(pages); white-space: nowrap;'
+        return (
+            f"@media print {{ @page {{ @bottom-left {{ content: {css_string(self.for_print)}; {small} }}\n"
+            f"@bottom-right {{ {number} {small} }} }} }}"
+        )
+
 
 def spoken_name(algorithm: Algorithm) -> str:
     """Name an algorithm for people who do not read code.
@@ -85,7 +96,6 @@ def load_template(name: str) -> Any:
     """Return a page's template; it needs the extra ``report``."""
     try:
         import jinja2
-        from markupsafe import Markup
     except ImportError as error:
         raise MissingExtraError("jinja2", "report", "Writing a report page") from error
     loader = jinja2.FunctionLoader(
@@ -93,7 +103,7 @@ def load_template(name: str) -> Any:
     )
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.finalize = _unbroken
-    environment.filters["css_string"] = lambda text: Markup(css_string(text))
+    environment.filters["shell"] = shlex.quote
     return environment.get_template(name)
 
 

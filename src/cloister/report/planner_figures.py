@@ -23,7 +23,7 @@ def epsilon_picture(
     Parameters
     ----------
     points : sequence of (epsilon, detection, low, high)
-        In order.
+        In order; low and high are NaN where there is no forecast, and no band is drawn.
     chosen : float
         The epsilon of the plan.
     width, height : int
@@ -32,7 +32,8 @@ def epsilon_picture(
     epsilon, detected, low, high = np.array(points).T
     at = np.log(epsilon)
     frame = _frame(at, width, height)
-    parts = [*_band(frame, at, low, high), *_shares(frame)]
+    known = bool(np.isfinite(low).all())
+    parts = [*(_band(frame, at, low, high) if known else ()), *_shares(frame)]
     marks = [e for e in (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 16) if epsilon[0] <= e <= epsilon[-1]]
     if width < 500:
         marks = [e for e in marks if e not in (0.25, 0.5, 2, 8)]
@@ -40,7 +41,11 @@ def epsilon_picture(
     parts.append(f'<polyline class="claim" points="{frame.points(at, detected)}"/>')
     parts += _here(frame, math.log(chosen))
     parts += _legend(
-        frame, [("band", "kept of the gain of sharing"), ("claim", "detected by the best attack")]
+        frame,
+        [
+            ("band", "kept of the gain of sharing" if known else "no forecast of so few tasks"),
+            ("claim", "detected by the best attack"),
+        ],
     )
     label = "What is kept of the gain of sharing, and what the best attack detects, against epsilon."
     return frame.svg(parts, f"w{width}", label)

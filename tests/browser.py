@@ -38,9 +38,11 @@ for (const svg of document.querySelectorAll('svg')) {
     });
   });
 }
+for (const e of wide > 1000 ? document.querySelectorAll('.scroll') : [])
+  if (shown(e) && e.scrollWidth > e.clientWidth + 1) faults.push('cut: ' + e.textContent.slice(0, 60));
 const words = 'h1,h2,h3,p,li,td,th,dd,dt,code,figcaption,summary,button,label,output,select,input,legend';
 for (const e of document.querySelectorAll(words)) {
-  if (!shown(e) || e.closest('.scroll')) continue;
+  if (!shown(e) || e.closest('.scroll, .toc-drawer, .sidebar-drawer')) continue;
   const said = e.textContent.slice(0, 60), flows = getComputedStyle(e).display === 'inline';
   if (e.getBoundingClientRect().right > wide + 1) faults.push('sticks out: ' + said);
   if (e.scrollWidth > e.clientWidth + 1 && !flows) faults.push('too long for its place: ' + said);
