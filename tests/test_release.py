@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -87,4 +88,11 @@ def test_the_source_distribution_makes_the_same_wheel(built: Path, tmp_path: Pat
         tmp_path,
         source,
     )
-    assert [path.name for path in tmp_path.glob("*.whl")] == [path.name for path in built.glob("*.whl")]
+    assert _contents(tmp_path) == _contents(built)
+
+
+def _contents(folder: Path) -> tuple[str, dict[str, int]]:
+    """Return the name of the folder's wheel, and what is in it."""
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return wheel.name, {member.filename: member.CRC for member in archive.infolist()}

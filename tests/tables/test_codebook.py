@@ -370,7 +370,7 @@ def test_an_unfilled_template_is_refused_by_column_and_file(tmp_path: Path) -> N
     file.write_text(Codebook.template({"age": "numeric", "y": "text"}, None, "y"))
     with refused(
         f"bounds of 'age' in {file} must be filled in. Got an empty list. "
-        "Write what is publicly possible, not what is in the data."
+        "Write what is publicly possible, not what is in the data, or delete the column with its heading."
     ):
         Codebook.load(file)
 

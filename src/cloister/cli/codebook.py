@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.cli.options import Data, Force, Json
-from cloister.cli.shell import absent, emit, say, show_table
+from cloister.cli.shell import absent, emit, say, show_commands, show_table
 
 if TYPE_CHECKING:
     from cloister.tables.check import ColumnCheck
+    from cloister.tables.codebook import Codebook
     from cloister.tables.reading import Kind
 
 __all__ = ["codebook"]
@@ -67,9 +68,10 @@ def codebook(
     say(
         f"Wrote {file}: {len(kinds) - 1} columns to fill in, with no value from the data.",
         "Write what is possible, not what is in the file. Then:",
-        f"  cloister codebook {data} --check {file}\n  cloister fit {data} --codebook {file}",
     )
-    return None
+    return show_commands(
+        ["cloister", "codebook", data, "--check", file], ["cloister", "fit", data, "--codebook", file]
+    )
 
 
 def _kinds(data: Path, task: str, target: str) -> dict[str, Kind]:
@@ -118,11 +120,31 @@ def _check(data: Path, path: Path, json: bool) -> None:
             *filter(None, ["\n".join(f"  {column}" for column in found if column.refused or column.clipped)]),
             *([f"Not in the codebook, and not used: {', '.join(unused)}."] if unused else []),
             f"A fit would refuse this file: mend {', '.join(refused)}." if refused else "A fit takes it.",
+            *_remedies(book, found, path),
             _PRIVATE,
             apart=True,
         )
     if refused:
         raise typer.Exit(1)
+
+
+def _remedies(book: Codebook, found: list[ColumnCheck], path: Path) -> list[str]:
+    """Return what to write so that missing cells and other ways to write dates are taken."""
+    from cloister.tables.kinds import Date
+
+    parts = {part.name: part for part in book.features}
+    lines = []
+    for column in found:
+        part = parts.get(column.name)
+        if column.wrong and isinstance(part, Date):
+            lines.append(f'  {column.name}: spelling = "%d/%m/%Y", the way its dates are written')
+        if column.missing and not column.filled and part is not None:
+            lines.append(f"  {column.name}: {part.example}")
+        elif column.missing and part is None:
+            lines.append(f"  {column.name}: nothing. Delete the rows without it: they teach nothing")
+    if not lines:
+        return []
+    return [f"If it is known beforehand that cells may be so, write in {path.name}:\n" + "\n".join(lines)]
 
 
 def _show(found: list[ColumnCheck]) -> None:

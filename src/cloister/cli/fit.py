@@ -13,7 +13,7 @@ from cloister.cli.methods import Method
 from cloister.cli.options import Data, Delta, Detection, FalseAlarms, Force, Json, Neighbours, Types
 from cloister.cli.participation import FixedSize, Hidden, Noise, OnePass, Rate, mechanism_of, sampling_of
 from cloister.cli.sharded import Actors, Address, EngineName, OnEngine, ShardCount, ShardedTable
-from cloister.cli.shell import emit, given, positive, say, show_table
+from cloister.cli.shell import emit, given, positive, say, show_commands, show_table
 from cloister.cli.table import Table, codebook_of
 from cloister.errors import InputError, PrivateDataError
 
@@ -172,14 +172,19 @@ def fit(
         return emit(document | {"location": finished.location, "head": head})
     if outcome:
         _show_votes(outcome)
-    return say(
+    say(
         *filter(None, [finished.location]),
         *([] if finished.guarantee.all_runs is None else [f"{finished.guarantee.all_runs}."]),
         f"Wrote {folder}: the public part, and {WHOSE[engine]} in {folder / 'models'}. "
         "Give each task its own model alone; README.txt says more.",
         f"The head, which stands for all public files, to sign, publish or keep:\n{head}",
-        f"Check the public part with:  cloister verify {folder} --head HEAD",
+        "Check the public part; read what all tasks have in common; a page about the run:",
         apart=True,
+    )
+    return show_commands(
+        ["cloister", "verify", folder, "--head", "HEAD"],
+        ["cloister", "summary", folder],
+        ["cloister", "report", folder],
     )
 
 

@@ -12,7 +12,7 @@ from cloister.channel import Relation
 from cloister.cli.methods import Method
 from cloister.cli.options import Delta, Detection, Force, Json, Neighbours
 from cloister.cli.questions import Answers, ask
-from cloister.cli.shell import absent, emit, given, note, say, show_table
+from cloister.cli.shell import absent, emit, given, note, say, show_commands, show_table
 from cloister.privacy.rounding import rounded_up
 
 if TYPE_CHECKING:
@@ -152,26 +152,26 @@ def _show(wish: Wish, answers: Answers, file: Path | None) -> None:
             for e, d, low, high in wish.over_epsilon(EPSILONS)
         ),
     )
-    say(*_next_steps(answers, file), apart=True)
+    _show_next_steps(answers, file)
 
 
 def _kept(low: float, high: float) -> str:
     return f"{100 * low:.0f} to {100 * high:.0f} %".replace("-", "−")
 
 
-def _next_steps(answers: Answers, file: Path | None) -> list[str]:
+def _show_next_steps(answers: Answers, file: Path | None) -> None:
+    data, table = answers.data, "TABLE" if answers.data is None else answers.data
     if file is not None:
-        table = "TABLE" if answers.data is None else answers.data
-        return [
-            f"Wrote {file}. The whole guarantee, and the run:",
-            f"  cloister account {file}\n  cloister fit {table} --codebook {answers.codebook} --plan {file}",
-        ]
+        say(f"Wrote {file}. The whole guarantee, and the run:", apart=True)
+        run = ["cloister", "fit", table, "--codebook", answers.codebook, "--plan", file]
+        return show_commands(["cloister", "account", file], run)
     note("Every column was counted as one number; a category has one for each level but the first.")
-    if answers.data is None:
-        return ["For a plan to run, name the table and its codebook: cloister plan TABLE --codebook FILE."]
-    names = f"--task {answers.task} --target {answers.column}"
-    return [
-        "For a plan to run, write down what is public about the columns first:",
-        f"  cloister codebook {answers.data} {names} -o codebook.toml\n"
-        f"  cloister plan {answers.data} --codebook codebook.toml",
-    ]
+    if data is None:
+        words = "For a plan to run, name the table and its codebook: cloister plan TABLE --codebook FILE."
+        return say(words, apart=True)
+    say("For a plan to run, write down what is public about the columns first:", apart=True)
+    names = ["--task", answers.task, "--target", answers.column]
+    return show_commands(
+        ["cloister", "codebook", data, *names, "-o", "codebook.toml"],
+        ["cloister", "plan", data, "--codebook", "codebook.toml"],
+    )

@@ -43,6 +43,8 @@ def predict(
     """
     if len(paths) != (2 if model is None else 1):
         raise typer.BadParameter("Give FOLDER and DATA, or DATA and --model FILE.")
+    if model is None and paths[0].is_file():
+        raise InputError(f"The run's folder comes first, and {paths[0]} is a file. Name FOLDER, then DATA.")
     if model is None and paths[-1].is_dir():
         return _folder_of_parquet(paths[0], paths[1], types, output, force, json)
     file = None if output is None else absent(output, force)

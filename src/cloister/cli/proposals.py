@@ -73,7 +73,12 @@ class OneRun:
             "tasks": self.plan.n_tasks,
             "guarantee": self.plan.guarantee.to_dict(),
             "statement": str(self.plan.guarantee),
-            "forecast": {"low": forecast.low, "high": forecast.high, "rho": forecast.rho},
+            "forecast": {
+                "low": forecast.low,
+                "high": forecast.high,
+                "rho": forecast.rho,
+                "calibrated": forecast.calibrated,
+            },
         }
 
     def outcome(self, run: TableRun) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ __all__ = [
     "note",
     "positive",
     "say",
+    "show_commands",
     "show_table",
 ]
 
@@ -122,6 +124,13 @@ def say(*paragraphs: object, apart: bool = False) -> None:
         if number or apart:
             out.print()
         out.print(str(paragraph), markup=False)
+
+
+def show_commands(*commands: Sequence[object]) -> None:
+    """Print commands to copy after an empty line: each on one line however long, quoted as shells need it."""
+    typer.echo()
+    for words in commands:
+        typer.echo(f"  {shlex.join(map(str, words))}")
 
 
 def show_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

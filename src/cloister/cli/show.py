@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,7 +65,7 @@ def _model(place: Path, task: str | None, types: list[str] | None) -> TaskModel:
         return model
     public = read_public(place, types or ())
     if task is None:
-        raise InputError(f"Name the task whose page to show: cloister show {place} TASK.")
+        raise InputError(f"Name the task whose page to show: cloister show {shlex.quote(str(place))} TASK.")
     run = with_models(place, public, [task])
     if not len(run.ids):
         raise InputError(

@@ -88,10 +88,10 @@ def accepted(part: Feature, column: Array, at: At | None, goal: bool = False) ->
         )
     if found.missing.any() and part.fill is None:
         stand_in = f"Write what stands for missing ones under it in the codebook, {part.example}, or drop"
+        remedy = "Drop such rows: they teach nothing" if goal else f"{stand_in} such rows by a public rule"
         raise PrivateDataError(
             f"Column {part.name!r} must have a value in every row. "
-            f"{_who(found.missing, at, 'has a missing value', 'have none')}. "
-            f"{'Drop' if goal else stand_in} such rows by a public rule."
+            f"{_who(found.missing, at, 'has a missing value', 'have none')}. {remedy}."
         )
     return found
 

@@ -41,12 +41,17 @@ _HEAD = """\
 #   transform = "log"       or "log1p", "sqrt": for amounts
 #   cuts = [18, 65]         steps instead of a straight line; knots = [20, 40, 60] for one that bends
 #   ordinal = true          for levels in order: one column
+#   spelling = "%d.%m.%Y"   for dates that are not written 2024-05-31: %d day, %m month, %Y year
 #   parts = ["days", "weekday", "month"]      for dates
 # And here, if the effect of one feature depends on another:  interactions = [["age", "sex"]]
 """
 _HINTS = {
     "numeric": "bounds = []  # numeric: [lowest possible, highest possible]; if codes: {levels} = [1, 2, 3]",
     "text": '{levels} = []  # text: every possible level, ["a", "b"]; the first is the reference',
+    "text feature": (
+        'levels = []  # text: every possible level, ["a", "b"]; the first is the reference. If dates: '
+        'bounds = [2020-01-01, 2026-12-31] and, in a line below, spelling = "%d/%m/%Y"'
+    ),
     "boolean": "{levels} = [false, true]  # true, yes, t, y or 1; false, no, f, n or 0",
     "date": "bounds = []  # dates: [first possible, last possible], such as [2020-01-01, 2026-12-31]",
 }
@@ -60,7 +65,8 @@ def template(columns: Mapping[str, Kind], task: str | None, target: str) -> str:
     lines += ["[target]", tomli_w.dumps({"name": target}).rstrip(), _HINTS[goal].format(levels="classes")]
     for name in (name for name in columns if name not in (task, target)):
         key = tomli_w.dumps({name: 0}).removesuffix(" = 0\n")
-        lines += ["", f"[features.{key}]", _HINTS[columns[name]].format(levels="levels")]
+        kind = "text feature" if columns[name] == "text" else columns[name]
+        lines += ["", f"[features.{key}]", _HINTS[kind].format(levels="levels")]
     return "\n".join(lines) + "\n"
 
 
@@ -161,7 +167,8 @@ def from_entry(name: str, found: Any, levels: str, source: str) -> Feature:
     require(
         bool(limits),
         f"{kinds[0]} of {name!r} in {source} must be filled in. Got an empty list. "
-        "Write what is publicly possible, not what is in the data.",
+        "Write what is publicly possible, not what is in the data"
+        f"{', or delete the column with its heading' * (levels == 'levels')}.",
     )
     rest = {key: value for key, value in given.items() if key != kinds[0]}
     if kinds[0] == levels:
