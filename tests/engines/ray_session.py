@@ -50,7 +50,8 @@ class Killing(Cluster):
             def killing(board, coins):
                 for t, which in self.kills:
                     if t == board.rounds:
-                        ray.kill(workers.actors.holders[which].handle)
+                        holders = workers.actors.holders  # fewer, where none took a lost one's place in time
+                        ray.kill(holders[which % len(holders)].handle)
                 return collect(board, coins)
 
             workers.collect = killing

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from cloister.engines.cluster.reach import check_answers
-from cloister.errors import InputError, MissingExtraError
+from cloister.errors import ClusterError, InputError, MissingExtraError
 
 __all__ = ["session"]
 
@@ -18,6 +18,8 @@ __all__ = ["session"]
 STORE = 1 << 28
 #: Seconds that a process of Ray that was told to end may take.
 PATIENCE = 20.0
+#: Attempts to start Ray on a busy machine.
+STARTS = 3
 
 
 @contextmanager
@@ -52,8 +54,7 @@ def _connect(ray: Any, address: str | None, cpus: float, cards: float) -> None:
         if address is None:
             own: dict[str, Any] = {"num_cpus": max(1, int(-(-cpus // 1))), "object_store_memory": STORE}
             own |= {"num_gpus": int(-(-cards // 1))} if cards else {}
-            with _own_files():
-                ray.init(address="local", include_dashboard=False, **own, **quiet)
+            _start(ray, own | quiet)
         else:
             check_answers(address)
             ray.init(address=address, **quiet)
@@ -62,6 +63,23 @@ def _connect(ray: Any, address: str | None, cpus: float, cards: float) -> None:
             f"There must be a cluster of Ray at {address or 'this machine'} that can be reached. "
             f"Got {type(error).__name__}. Start one with `ray start --head`, and name its address."
         ) from error
+
+
+def _start(ray: Any, options: dict[str, Any]) -> None:
+    """Start Ray on this machine; again, where that is too busy for the half minute that Ray has for it."""
+    for _ in range(STARTS):
+        try:
+            with _own_files():
+                ray.init(address="local", include_dashboard=False, **options)
+            return
+        except Exception as error:
+            if type(error) is not Exception or "timed out during startup" not in str(error):
+                raise
+            ray.shutdown()
+    raise ClusterError(
+        f"Ray did not start on this machine in {STARTS} attempts of half a minute. Wait until other work has "
+        "ended, then do the same again."
+    )
 
 
 def _shut_down(ray: Any) -> None:
