@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by, digits, mean, say
-from papers.pictures import COLOURS, curve
+from papers.pictures import COLOURS, curve, legend
 from papers.pmtl.runs import FEMNIST, epsilon_over_rounds, figure_2
 from papers.pmtl.writers import LOCAL, SETS, TITLES, engine, network, require_data, split
 
@@ -26,7 +26,7 @@ def cells(options: Options) -> list[Cell]:
     require_data()
     drawn = [
         {"data": data, "seed": seed, "quick": options.quick}
-        for seed in options.replications(full=1, quick=1)
+        for seed in options.replications(full=5, quick=1)
         for data in SETS
     ]
     return [*drawn, {"data": "priced", "quick": options.quick}]
@@ -58,6 +58,7 @@ def summarise(found: Found) -> Data:
             continue
         losses = [mean([value["loss"][at] for value in values]) for at in range(len(values[0]["rounds"]))]
         data[name] = {"rounds": values[0]["rounds"], "loss": losses, "price": values[0]["price"]}
+        data[name]["seeds"] = len(values)
     return data
 
 
@@ -74,10 +75,17 @@ def table(data: Data) -> list[Row]:
     ]
     for name, title in TITLES.items():
         one = data[name]
+        seeds = f"{one['seeds']} seed{'s' * (one['seeds'] > 1)}"
         for at, rounds in enumerate(one["rounds"]):
             counted, true = (f"ε = {one['price'][reading][at]:.3g}" for reading in READINGS)
             rows.append(
-                (f"{title}, loss after {rounds} rounds: {say(one['loss'][at], '.3f')}", "", counted, true, "")
+                (
+                    f"{title} ({seeds}), loss after {rounds} rounds: {say(one['loss'][at], '.3f')}",
+                    "",
+                    counted,
+                    true,
+                    "",
+                )
             )
     return rows
 
@@ -105,8 +113,8 @@ def draw(data: Data, figure: Any) -> None:
         )
         price.set_ylim(0, None)
         price.grid(visible=False)
-        axes.legend(loc="upper left")
-        price.legend(loc="center right")
+        price.set_ylabel("ε")
+    legend(figure)
 
 
 def finding(data: Data) -> Finding:
