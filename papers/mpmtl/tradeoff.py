@@ -58,14 +58,23 @@ def summarise(found: Found, panel: str = "problem", alone: Iterable[str] = tuple
 
 
 def against(data: Data, panel: str, method: str) -> str:
-    """Say at which ε a method is better, and at which worse than alone, by two standard errors."""
-    excess = list(zip(data["epsilon"], data[panel][f"{method}, percent above alone"], strict=True))
-    told = {
-        "better": [f"{epsilon:g}" for epsilon, (found, error) in excess if found < -2 * error],
-        "worse": [f"{epsilon:g}" for epsilon, (found, error) in excess if found > 2 * error],
-    }
-    texts = [f"{word} at ε = {', '.join(there)}" for word, there in told.items() if there]
+    """Say at which ε a method is worse, and at which better than alone, by two standard errors."""
+    epsilons, excess = data["epsilon"], data[panel][f"{method}, percent above alone"]
+    pairs = list(zip(epsilons, excess, strict=True))
+    worse = [epsilon for epsilon, (found, error) in pairs if found > 2 * error]
+    better = [epsilon for epsilon, (found, error) in pairs if found < -2 * error]
+    texts = [f"{word} {_places(at, epsilons)}" for word, at in (("worse", worse), ("better", better)) if at]
     return " and ".join(texts) or "not told apart"
+
+
+def _places(some: list[float], every: list[float]) -> str:
+    if some == every:
+        return "everywhere"
+    if some == every[: len(some)] and len(some) > 1:
+        return f"up to ε = {some[-1]:g}"
+    if some == every[-len(some) :] and len(some) > 1:
+        return f"from ε = {some[0]:g} on"
+    return f"at ε = {', '.join(f'{epsilon:g}' for epsilon in some)}"
 
 
 def best(panel: dict[str, Any], methods: Iterable[str]) -> tuple[str, list[float]]:
