@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -119,6 +120,16 @@ class Algorithm(ABC):
         """Return the tasks' models: private, local, free."""
 
     @property
+    def full_name(self) -> str:
+        """Its class, and around which other: for those who read code."""
+        return type(self).__name__
+
+    @property
+    def spoken_name(self) -> str:
+        """Its name for those who do not read code."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(self).__name__).lower()
+
+    @property
     def rows(self) -> Rows | None:
         """The rows it takes; None if it does not say."""
         return None
@@ -212,6 +223,14 @@ class Wrapper(Algorithm):
     @abstractmethod
     def around(self, inner: Algorithm) -> Self:
         """Return the same wrapper around another algorithm."""
+
+    @property
+    def full_name(self) -> str:
+        return f"{super().full_name}({self.inner.full_name})"
+
+    @property
+    def spoken_name(self) -> str:
+        return f"{super().spoken_name} ({self.inner.spoken_name})"
 
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
         return self.inner.schedule(n_tasks, budget)

@@ -67,6 +67,23 @@ class SearchFirst(Wrapper):
         return self.algorithm
 
     @property
+    def spoken_name(self) -> str:
+        """Its name for those who do not read code: that of what comes after all searches, and these.
+
+        Examples
+        --------
+        >>> from cloister.algorithms import Located, SharedPrior
+        >>> from cloister.learners import Regression
+        >>> print(Located(SharedPrior(Regression(3))).spoken_name)
+        shared-prior, after a private search for targets
+        """
+        sought, algorithm = [self.sought], self.algorithm
+        while isinstance(algorithm, SearchFirst):
+            sought.append(algorithm.sought)
+            algorithm = algorithm.algorithm
+        return f"{algorithm.spoken_name}, after a private search for {' and '.join(sought)}"
+
+    @property
     def network(self) -> None:
         """None: rows are made relative in NumPy."""
 

@@ -124,7 +124,6 @@ def _document(wish: Wish) -> dict[str, object]:
 def _show(wish: Wish, answers: Answers, file: Path | None) -> None:
     from cloister.cli.planning import COMMON, EPSILONS
     from cloister.privacy.statement import percent
-    from cloister.tables.summarize import algorithm_name
 
     plan, told = wish.plan, wish.plan.guarantee
     words = f"{wish.tasks:,} tasks, {wish.codebook.width - 1} encoded columns"
@@ -135,7 +134,7 @@ def _show(wish: Wish, answers: Answers, file: Path | None) -> None:
     say(
         f"{words}.",
         f"Proposed: {wish.method.value}, where tasks have in common {COMMON[wish.method]}. "
-        f"{algorithm_name(plan.algorithm)}, {len(plan.rounds)} noisy sums, {plan.mechanism.kind}.",
+        f"{plan.algorithm.full_name}, {len(plan.rounds)} noisy sums, {plan.mechanism.kind}.",
         f"Promised: epsilon {rounded_up(told.epsilon)} at delta {rounded_up(told.delta)}; all others "
         f"together detect one task's data in at most {percent(told.detection())} of cases, with 5 % false "
         "alarms.",

@@ -23,7 +23,7 @@ from cloister.cli.shell import say
 from cloister.errors import CloisterError, InputError
 from cloister.forecast import FEWEST_TASKS
 from cloister.privacy.statement import percent
-from cloister.report.page import Stamp, load_template, spoken_name
+from cloister.report.page import Stamp, load_template
 from cloister.report.planner_figures import epsilon_picture, tasks_picture
 
 __all__ = ["Page", "PlannerServer", "serve"]
@@ -99,7 +99,7 @@ class Page:
             "kept": kept if found.calibrated else "no forecast",
             "pays": f"≈ {wish.pays_from:,}",
             "rounds": f"{len(plan.rounds):,}",
-            "algorithm": f"{spoken_name(plan.algorithm)}; {plan.mechanism.kind}",
+            "algorithm": f"{plan.algorithm.spoken_name}; {plan.mechanism.kind}",
             "command": self._command(wish),
             "stamp": f"Plan: {stamp.plan}. Fingerprint {stamp.fingerprint}. Made on {stamp.date} by cloister "
             f"{stamp.version}.",

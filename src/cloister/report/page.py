@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,12 +9,10 @@ from importlib import resources
 from typing import Any
 
 from cloister._version import __version__
-from cloister.algorithm import Algorithm, Wrapper
-from cloister.algorithms.search_first import SearchFirst
 from cloister.errors import MissingExtraError
 from cloister.plan import Plan
 
-__all__ = ["Stamp", "load_template", "spoken_name"]
+__all__ = ["Stamp", "load_template"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class Stamp:
     def of(cls, plan: Plan, when: datetime | None = None) -> Stamp:
         """Stamp a page about a plan, made now or at another moment."""
         rounds = len(plan.rounds)
-        name = spoken_name(plan.algorithm)
+        name = plan.algorithm.spoken_name
         named = f"{name}{',' * (',' in name)} over {plan.n_tasks:,} tasks"
         sums = f"{rounds:,} noisy sum{'s' if rounds != 1 else ''}"
         moment = (datetime.now(UTC) if when is None else when).astimezone(UTC)
@@ -71,25 +68,6 @@ class Stamp:
             f"@media print {{ @page {{ @bottom-left {{ content: {css_string(self.for_print)}; {small} }}\n"
             f"@bottom-right {{ {number} {small} }} }} }}"
         )
-
-
-def spoken_name(algorithm: Algorithm) -> str:
-    """Name an algorithm for people who do not read code.
-
-    Examples
-    --------
-    >>> from cloister.algorithms import Located, SharedPrior
-    >>> from cloister.learners import Regression
-    >>> print(spoken_name(Located(SharedPrior(Regression(3)))))
-    shared-prior, after a private search for targets
-    """
-    sought = []
-    while isinstance(algorithm, SearchFirst):
-        sought.append(algorithm.sought)
-        algorithm = algorithm.inner
-    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(algorithm).__name__).lower()
-    inside = f" ({spoken_name(algorithm.inner)})" if isinstance(algorithm, Wrapper) else ""
-    return f"{name}{inside}" + (f", after a private search for {' and '.join(sought)}" if sought else "")
 
 
 def load_template(name: str) -> Any:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from cloister.algorithm import Algorithm, Wrapper
 from cloister.arrays import Floats, States
 from cloister.board.billboard import BoardView
 from cloister.errors import InputError
@@ -19,7 +18,7 @@ from cloister.tables.location import location_found
 from cloister.tables.summary import Coefficient, Summary
 from cloister.tables.units import coefficient_names, in_user_units
 
-__all__ = ["algorithm_name", "summarize"]
+__all__ = ["summarize"]
 
 NOTHING_SAID = "Nothing left any task: there is nothing to say about all of them."
 NO_MODEL = (
@@ -71,9 +70,7 @@ def summarize(
     """
     algorithm = plan.algorithm
     groups = None if algorithm.groups is None else len(algorithm.groups)
-    blank = Summary(
-        algorithm_name(algorithm), plan.n_tasks, len(plan.rounds), guarantee, groups, library=library
-    )
+    blank = Summary(algorithm.full_name, plan.n_tasks, len(plan.rounds), guarantee, groups, library=library)
     if not plan.rounds:
         return replace(blank, notes=(NOTHING_SAID,))
     try:
@@ -162,9 +159,3 @@ def _no_errors(plan: Plan, codebook: Codebook, found: Population) -> str | None:
 
 def _plain(values: Floats) -> list[float | None]:
     return [None if math.isnan(value) else value for value in values.tolist()]
-
-
-def algorithm_name(algorithm: Algorithm) -> str:
-    """Name an algorithm, with what is inside of it."""
-    name = type(algorithm).__name__
-    return f"{name}({algorithm_name(algorithm.inner)})" if isinstance(algorithm, Wrapper) else name
