@@ -1,4 +1,4 @@
-"""The search for targets stands every attack; planted versions of it that leak are convicted."""
+"""The searches stand every attack; planted versions of the one for targets that leak are convicted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cloister import Plan
-from cloister.algorithms import Located, SharedPrior
+from cloister.algorithms import Located, LocatedFeatures, SharedPrior
 from cloister.algorithms.bin_search import BINS, PLACES, ROUNDS
 from cloister.audit import audit
 from cloister.audit.noise_law import check_noise
@@ -153,19 +153,26 @@ def test_versions_that_leak_are_convicted(kind, relation, reason):
 
 @dataclass(frozen=True)
 class LouderSearch(Gaussian):
-    """Noise of another scale than is said, in the rounds of the search alone."""
+    """Noise of another scale than is said, in the rounds of one search alone."""
 
+    dim: int = BINS
     factor: float = 1.0
 
     def perturb(self, total, channel, noise, source, round):
-        scale = self.factor if channel.dim == BINS else 1.0
+        scale = self.factor if channel.dim == self.dim else 1.0
         return super().perturb(total, channel, scale * noise, source, round)
 
 
 @pytest.mark.parametrize("factor", [2 / 3, 1.0, 3 / 2])
-def test_the_noise_of_the_search_has_its_law(factor):
-    """A false alarm has probability 1e-3."""
-    mu = Plan(Located(INSIDE), n_tasks=200).calibrate(1.0).mechanism.mu
-    plan = Plan(Located(INSIDE), LouderSearch(mu, factor=factor), n_tasks=200)
+@pytest.mark.parametrize(
+    ("algorithm", "dim"),
+    [(Located(INSIDE), BINS), (Located(LocatedFeatures(SharedPrior(Regression(4)), (1, 2, 3))), 3 * BINS)],
+    ids=["targets", "features"],
+)
+def test_the_noise_of_a_search_has_its_law(algorithm, dim, factor):
+    """A false alarm has probability 1e-3; the channel of features has one number a bin of every column."""
+    mu = Plan(algorithm, n_tasks=200).calibrate(1.0).mechanism.mu
+    plan = Plan(algorithm, LouderSearch(mu, dim=dim, factor=factor), n_tasks=200)
+    assert sum(one.channels[0].dim == dim for one in plan.rounds) == ROUNDS
     p_value = check_noise(plan, SeededRandomness(0), numbers=40_000).p_value
     assert p_value > 1e-3 if factor == 1 else p_value < 1e-6
