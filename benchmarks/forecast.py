@@ -21,7 +21,16 @@ from multiprocessing import get_context
 import numpy as np
 
 from benchmarks import Figures, Table, Targets, data_file, track
-from benchmarks.prior_accuracy import FILES, TABLES, Learner, losses, plan_for, synthetic, table
+from benchmarks.prior_accuracy import (
+    FILES,
+    TABLES,
+    Learner,
+    loaded,
+    losses,
+    plan_for,
+    synthetic,
+    table,
+)
 from cloister.forecast import BAND, band_at
 from cloister.learners import Classification, Regression
 
@@ -65,11 +74,12 @@ def measure(job: tuple[str, int, float, int]) -> list[Kept]:
     """Fit one subset of one data set at every epsilon."""
     name, size, rows, repeat = job
     learner: Learner
+    book = None
     if name == "low_rank":
         train, test = synthetic(name, 100 + repeat)
         learner = Regression(train.X.shape[1], intercept=False)
     else:
-        tasks, learner = table(name)
+        (tasks, learner), book = table(name), loaded(name).codebook
         train, test = tasks.split(test=0.3, seed=500 + repeat)
     rng = np.random.default_rng([repeat, size, *name.encode()])
     train = train.select(np.sort(rng.permutation(len(train))[:size]))
@@ -77,12 +87,12 @@ def measure(job: tuple[str, int, float, int]) -> list[Kept]:
         train, _ = train.split(test=1 - rows, seed=900 + repeat)
     test = test.select(np.flatnonzero(np.isin(test.ids, train.ids)))
     alone, _ = losses(plan_for(learner, len(train), 0.0), train, test, 0)
-    quiet, _ = losses(plan_for(learner, len(train), math.inf), train, test, 0)
+    quiet, _ = losses(plan_for(learner, len(train), math.inf, book=book), train, test, 0)
     if alone - quiet < LEAST_GAIN * alone:
         return []
     kept = []
     for epsilon in EPSILONS:
-        plan = plan_for(learner, len(train), epsilon)
+        plan = plan_for(learner, len(train), epsilon, book=book)
         share = (alone - losses(plan, train, test, repeat)[0]) / (alone - quiet)
         kept.append(Kept(name, plan.forecast(float(np.median(train.sizes))).rho, min(share, 1.0)))
     return kept

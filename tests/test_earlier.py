@@ -174,9 +174,8 @@ def test_known_answers_are_not_bought_again(kind, first):
     fresh, started = planned(kind(), 1.0), planned(kind(start_from=first[2]), 1.0)
     assert set(first[2].known) >= {"scale", "trust"}
     assert math.fsum(r.share for r in started.rounds) == pytest.approx(1.0)
-    all_known = replace(
-        first[2], known=("level", "scale", "trust"), answers=((-3.0, 0.7), (1.0, 2.0), (0.9, 0.1))
-    )
+    scale = tuple(range(len(Regression(DIM).last[0].unknown)))
+    all_known = replace(first[2], known=("level", "scale", "trust"), answers=((-3.0, 0.7), scale, (0.9, 0.1)))
     quiet = planned(kind(start_from=all_known), 1.0).rounds
     assert {r.channels for r in quiet} == {fresh.rounds[1].channels}
     partly = replace(all_known, known=("scale",), answers=all_known.answers[1:2])
@@ -203,6 +202,8 @@ def test_refusals_say_what_to_do(first):
         SharedPrior(Regression(DIM + 1), Joint(start_from=first[2]))
     with pytest.raises(PlanError, match="must have 9 numbers"):
         replace(first[2], covariance=(1.0,))
+    with pytest.raises(PlanError, match="question of scale with 2 numbers"):
+        SharedPrior(Regression(DIM), Joint(replace(first[2], known=("scale",), answers=((1.0, 2.0),))))
     low_rank = Plan(SharedPrior(Regression(DIM), Subspace()), n_tasks=120).calibrate(1.0)
     with pytest.raises(PlanError, match="structure Joint"):
         low_rank.prior_on(run(low_rank, year(0)[0], random_state=0).board)

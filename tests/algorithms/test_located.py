@@ -27,6 +27,7 @@ from cloister.algorithms.bin_search import (
     Search,
     heard,
     look_closer,
+    measure_spread,
     octaves,
     one_hot,
     search_share,
@@ -104,7 +105,7 @@ def test_a_task_is_in_one_bin_or_in_none(y, weight, center):
     block = Block(np.zeros(1), np.ones((1, 4, 1)), np.array([y]), np.array([weight]), np.zeros(1, np.uint64))
     with np.errstate(all="ignore"):
         squares = ALGORITHM._squares(block, np.array([center]))
-        for places in (_medians(block)[:, None], octaves(squares)):
+        for places in (_medians(block)[:, None], octaves(squares, -1.0, 1.0)):
             message = one_hot(np.clip(places, 0, BINS - 1), (block.weight > 0).any(axis=1))
             assert sorted(message.ravel().tolist()) in ([0.0] * BINS, [0.0] * (BINS - 1) + [1.0])
 
@@ -125,6 +126,25 @@ def test_noise_alone_is_seldom_heard():
     rng = np.random.default_rng(0)
     found = sum(heard(rng.normal(size=BINS), 1.0) is not None for _ in range(2000))
     assert found < 0.04 * 2000
+
+
+def test_where_tasks_were_heard_less_is_needed_to_say_where():
+    """100 tasks in one bin, noise of 40 a count: 2.5 deviations are nothing before the place is known."""
+    counts = 100.0 * (np.arange(BINS) == 4)
+    place = Search(-0.9, 0.05, 1, np.array([-0.95, -0.85]))
+    for known, found in ((Search(), 0), (place, 2)):
+        assert measure_spread(known, counts, 40.0, reach=3.0).found == found
+    assert measure_spread(place, counts, 40.0, reach=3.0).unit == pytest.approx(3 / 16)
+    assert look_closer(Search(), counts, 40.0).found == 0
+    assert look_closer(place, counts, 40.0).center == pytest.approx(-0.95 + 0.1 * 4.5 / 32)
+
+
+def test_no_shorter_distance_is_told_than_the_bins_can_tell():
+    """What is below half a bin is told as that, and counts beyond it are noise."""
+    low, high = np.array([-1.0, 0.5]), np.array([1.0, 0.5 + 2 / BINS])
+    assert octaves(np.full((1, 2), 1e-12), low, high).tolist() == [[5.0, 10.0]]
+    noise_only = 500.0 * (np.arange(BINS) == 20)
+    assert measure_spread(Search(), noise_only, 40.0, reach=3.0).found == 0
 
 
 def test_medians_are_of_rows_that_count():
@@ -181,7 +201,7 @@ def test_a_task_without_rows_says_nothing():
     block = Block(np.zeros(2), np.ones((2, 0, 2)), np.ones((2, 0)), np.ones((2, 0)), np.zeros(2, np.uint64))
     speaks = np.zeros(2, dtype=bool)
     assert not one_hot(ALGORITHM._places(block), speaks).any()
-    assert not one_hot(octaves(ALGORITHM._squares(block, np.zeros(1))), speaks).any()
+    assert not one_hot(octaves(ALGORITHM._squares(block, np.zeros(1)), -1.0, 1.0), speaks).any()
 
 
 def test_replay_and_newcomers_are_in_the_codebooks_units():

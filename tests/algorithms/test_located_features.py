@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from cloister import Plan, Tasks, run
 from cloister.algorithms import ChooseAtHome, Joint, Located, LocatedFeatures, LowRank, MetaSGD, SharedPrior
-from cloister.algorithms.bin_search import BINS, MOST, ROUNDS, bins, octaves, one_hot, search_share
+from cloister.algorithms.bin_search import (
+    BINS,
+    MOST,
+    ROUNDS,
+    bins,
+    heard,
+    octaves,
+    one_hot,
+    search_share,
+    threshold,
+)
 from cloister.audit import audit
 from cloister.engines.check import check_algorithm
 from cloister.engines.run import replay
@@ -72,7 +82,7 @@ def test_a_task_is_in_one_bin_of_each_column_or_in_none(x, weight):
     block = Block(np.zeros(1), X, nothing, np.array([weight]), np.zeros(1, np.uint64))
     with np.errstate(all="ignore"):
         places = bins(ALGORITHM._places(block), -1.0, 1.0)
-        for at in (places, octaves(ALGORITHM._squares(block, np.zeros(2)))):
+        for at in (places, octaves(ALGORITHM._squares(block, np.zeros(2)), -1.0, 1.0)):
             message = one_hot(at, (block.weight > 0).any(axis=1)).reshape(2, BINS)
             assert set(np.unique(message)) <= {0.0, 1 / math.sqrt(2)}
             assert ((message > 0).sum(axis=1) <= 1).all()
@@ -111,11 +121,8 @@ def test_the_search_takes_a_tenth_at_most_and_nothing_where_nothing_could_be_hea
 def test_what_is_heard_of_one_number_may_be_noise_among_many():
     """Noise alone moves some column of fifty in 2 % of searches; 5 % would happen once in a million times."""
     rng = np.random.default_rng(0)
-    algorithm = LocatedFeatures(SharedPrior(Regression(51)), tuple(range(1, 51)))
-    from cloister.algorithms.bin_search import heard
-
     found = sum(
-        any(heard(one, 1.0, algorithm._numbers) is not None for one in rng.normal(size=(50, BINS)))
+        any(heard(one, 1.0, threshold(50)) is not None for one in rng.normal(size=(50, BINS)))
         for _ in range(300)
     )
     assert found < 0.08 * 300

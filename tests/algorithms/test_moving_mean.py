@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cloister.algorithms.structures.moving_mean import descend, standing_still
+from cloister.algorithms.structures.moving_mean import descend, shared_candidates, standing_still
 from cloister.earlier import EarlierPrior
-from cloister.learners import Regression
+from cloister.learners import Classification, Regression
 
 DIM, NOISE, ROUNDS, DRAWS = 5, 0.15, 6, 2000
 
@@ -44,3 +44,19 @@ def test_noise_of_a_mean_that_tasks_put_right_is_forgotten():
     target = 0.3 * np.eye(DIM)[0]
     means, variances = ended(lambda point: (target - point) / Regression(DIM).clip)
     assert 1.0 < variances.mean() / means[:, 1:].var() < 2.5
+
+
+@pytest.mark.parametrize(("learner", "added"), [(Regression(3), 0.04), (Classification(3), 0.02)])
+def test_noise_in_the_mean_is_added_to_every_prior_around_it(learner, added):
+    """In every direction alike, also where a covariance says that tasks hardly differ; own units apart."""
+    mean, factor = np.array([0.5, 1.0, -1.0]), np.diag([1.0, 2.0, 0.01])
+    exact, noisy = (
+        shared_candidates(learner, mean, [factor], standing_still(3, None) | {"variance": np.array(variance)})
+        for variance in (0.0, 0.02)
+    )
+    assert len(exact) == len(noisy) == 3
+    public = [(a, b) for a, b in zip(exact, noisy, strict=True) if not a.own_units]
+    assert len(public) >= 2
+    for before, after in public:
+        wider = after.factor @ after.factor.T - before.factor @ before.factor.T
+        np.testing.assert_allclose(wider, added * np.eye(3), atol=1e-12)

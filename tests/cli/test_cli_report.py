@@ -120,7 +120,9 @@ def test_the_public_edition_has_no_canary(canary: Path) -> None:
     assert len(models) == 41
     names = [model["task"] for model in models.values()]
     assert CANARY["school"] in names
-    private = [f"{value:.4g}" for model in models.values() for value in (*model["coef"], model["intercept"])]
+    weights = (f"{value:.4g}" for m in models.values() for value in (*m["coef"], m["intercept"]))
+    private = [weight for weight in weights if len(weight) > 4]  # "1.8" is on any page
+    assert len(private) > 100
     planted = [*map(str, CANARY.values()), "canar", "13.57", "13.58", "41.42", *names, *private]
     public = ok("summary", canary / "run")  # what is public may be on the page, by chance the same digits
     assert [word for word in planted if word.lower() in page.lower() and word not in public] == []

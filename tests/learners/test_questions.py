@@ -19,6 +19,7 @@ from cloister.channel import GRID, Absolute, Relation
 from cloister.learners import Classification, Regression
 from cloister.learners.linear.average import Candidate
 from cloister.learners.linear.question import LEAST_OWN, MOST_OWN, TRUST_SD, trust_question, trusted
+from cloister.learners.linear.regression import LAMBDAS, _lambdas_of
 from cloister.privacy.laws import GaussianLaw
 from cloister.privacy.randomness import SeededRandomness
 
@@ -148,7 +149,7 @@ def test_both_last_questions_share_the_evidence_of_the_shared_priors(monkeypatch
     factor = np.linalg.cholesky(0.05 * (np.eye(4) + 0.5))
     kinds = [Candidate(0.3, np.ones(4), np.eye(4), True), Candidate(0.4, np.zeros(4), factor, True)]
     states = learner.prepare(block)
-    said = {"scale": -0.1 * np.arange(19.0)}
+    said = {"scale": -0.1 * np.arange(16.0)}
     fresh = [question.answer(states, block, kinds, said) for question in learner.last]
     kept = states | learner.weigh(states, block, kinds)
     assert kept.keys() == states.keys()
@@ -169,3 +170,12 @@ def test_evidence_is_the_same_to_the_bit_whoever_it_is_computed_with():
         at = np.sort(rng.permutation(20)[:count])
         some = {name: array[at] for name, array in states.items()}
         assert np.array_equal(learner.weigh(some, block.take(at), candidates)["evidence"], whole[at])
+
+
+def test_lambdas_follow_how_much_of_its_bounds_a_task_fills():
+    """Slopes on a tenth of the bounds are ten times as long; what does not vary tells nothing of it."""
+    learner, alternating = Regression(2), np.tile([1.0, -1.0], 5)
+    X = [np.column_stack([np.ones(10), width * alternating]) / math.sqrt(2) for width in (0.6, 0.03, 0.0)]
+    (block,) = Tasks.from_list(X, [alternating] * 3).blocks([np.arange(3)])
+    lambdas = _lambdas_of(learner.prepare(block))
+    np.testing.assert_allclose(lambdas, LAMBDAS / np.array([[1.0], [100.0], [1.0]]))

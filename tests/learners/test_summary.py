@@ -38,7 +38,7 @@ def data():
 def covariance(fit):
     found = np.einsum("tdk,tlk,tek->tlde", fit.basis, fit.spread, fit.basis)
     if fit.prior is not None:
-        found = found + fit.rest[:, None, None] * fit.prior
+        found = found + fit.rest[..., None, None] * fit.prior
     if fit.bump is not None:
         bump = np.einsum("tdk,tlk->tld", fit.basis, fit.bump)
         found = found + bump[..., :, None] * bump[..., None, :]
@@ -67,6 +67,18 @@ def test_both_forms_give_the_posterior_of_dense_algebra(data, name):
                 evidence = -0.5 * np.linalg.slogdet(total)[1] + 0.5 * np.log(SCALES)
                 evidence -= 0.5 * (weight[i].sum() + 1) * np.log(SCALES + square)
                 np.testing.assert_allclose(fit.log_evidence[:, i, j], evidence, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_tasks_may_have_lambdas_of_their_own(data, name):
+    own = LAMBDAS * np.array([[1.0], [0.01], [100.0]])
+    for form in (summary(*data), statistics(*data)):
+        fit = ridge_fit(form, CENTER, FACTORS[name], own, SCALES)
+        for i, lambdas in enumerate(own):
+            alone = ridge_fit(form, CENTER, FACTORS[name], lambdas, SCALES)
+            np.testing.assert_allclose(fit.solutions[i], alone.solutions[i])
+            np.testing.assert_allclose(fit.log_evidence[:, i], alone.log_evidence[:, i])
+            np.testing.assert_allclose(covariance(fit)[i], covariance(alone)[i], atol=1e-9)
 
 
 def test_offsets_agree(data):

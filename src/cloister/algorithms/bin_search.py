@@ -22,6 +22,7 @@ __all__ = [
     "ROUNDS",
     "Search",
     "bins",
+    "finest_octave",
     "heard",
     "look_closer",
     "measure_spread",
@@ -36,6 +37,8 @@ PLACES, BINS = 2, 32
 ROUNDS = PLACES + 1
 #: A window of bins is heard if it stands so many deviations of noise out; noise alone does in 2 % of rounds.
 HEARD = 3.5
+#: Where tasks were heard they are for sure, and all that is left to ask is in which bins: so many will do.
+CLOSER = 2.0
 #: Most of the squared budget that the search may cost, and where all tasks in one bin would stand, in noise
 #: deviations: more would be wasted, and less than `HEARD` is not worth asking.
 MOST, CLEAR = 0.1, 15.0
@@ -86,13 +89,14 @@ def search_share(n_tasks: int, mu: float, numbers: int = 1) -> float:
     return MOST * min(1.0, (CLEAR / stands) ** 2)
 
 
-def heard(counts: Floats, noise: float, numbers: int = 1) -> tuple[int, int] | None:
+def heard(counts: Floats, noise: float, least: float = HEARD) -> tuple[int, int] | None:
     """Return the window of bins (its first, and the one after its last) that stands out of the noise most.
 
-    Of windows that stand out alike it is the first of the narrowest, whatever the last bits of noise say.
+    None if none stands out by `least` deviations. Of windows that stand out alike it is the first of the
+    narrowest, whatever the last bits of noise say.
     """
-    best, window = threshold(numbers), None
-    for width in (1, 2, 4, 8):
+    best, window = least, None
+    for width in (w for w in (1, 2, 4, 8) if w <= len(counts)):
         sums = np.convolve(counts, np.ones(width), mode="valid") / math.sqrt(width)
         at = int(np.argmax(sums > (1 - _TIE) * sums.max()))
         if sums[at] > (1 + _TIE) * best * max(noise, 1e-300):
@@ -105,7 +109,7 @@ def look_closer(asked: Search, value: Floats, noise: float, numbers: int = 1) ->
     low, high = map(float, asked.between)
     counts, spent = asked.counts + value, math.hypot(asked.noise, noise)
     asked = replace(asked, counts=counts, noise=spent)
-    window = heard(counts, spent, numbers)
+    window = heard(counts, spent, _least(asked, numbers))
     if window is None:
         return asked
     first, last = window
@@ -122,15 +126,20 @@ def look_closer(asked: Search, value: Floats, noise: float, numbers: int = 1) ->
 
 def measure_spread(asked: Search, value: Floats, noise: float, reach: float, numbers: int = 1) -> Search:
     """Take for the unit so many typical distances from the center, if these are heard."""
-    window = heard(value, noise, numbers)
+    low, high = asked.between
+    finest = int(finest_octave(low, high))
+    window = heard(value[: finest + 1], noise, _least(asked, numbers))
     if window is None:
         return asked
     first, last = window
     loud = np.maximum(value[first:last], 0.0)
     octave = float(loud @ np.arange(first, last) / loud.sum())
-    low, high = map(float, asked.between)
-    typical = max(2.0**-octave, (high - low) / 2 / BINS)  # no less than a bin that was looked at
+    typical = max(2.0**-octave, float(high - low) / 2 / BINS)  # no less than a bin that was looked at
     return replace(asked, unit=min(1.0, reach * typical), found=2)
+
+
+def _least(asked: Search, numbers: int) -> float:
+    return CLOSER if asked.found else threshold(numbers)
 
 
 def bins(values: Floats, low: Floats, high: Floats) -> Floats:
@@ -139,10 +148,18 @@ def bins(values: Floats, low: Floats, high: Floats) -> Floats:
         return np.asarray(np.clip(np.floor((values - low) * (BINS / (high - low))), 0, BINS - 1))
 
 
-def octaves(squares: Floats) -> Floats:
-    """Return minus the binary logarithm of typical distances, rounded, from their mean squares."""
+def finest_octave(low: Floats, high: Floats) -> Floats:
+    """Return the last octave that is told: that of half a bin between two ends."""
+    return np.asarray(np.clip(np.ceil(np.log2(2 * BINS / (high - low))), 0, BINS - 1))
+
+
+def octaves(squares: Floats, low: Floats, high: Floats) -> Floats:
+    """Return minus the binary logarithm of typical distances, rounded, from their mean squares.
+
+    Shorter ones than half a bin between the two ends are told as that.
+    """
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.clip(np.round(-0.5 * np.log2(squares)), 0, BINS - 1))
+        return np.asarray(np.clip(np.round(-0.5 * np.log2(squares)), 0, finest_octave(low, high)))
 
 
 def one_hot(places: Floats, speaks: NDArray[np.bool_]) -> Floats:

@@ -60,6 +60,13 @@ class SharedPrior(BayesianAlgorithm):
                 f"The earlier board has {len(start.mean)} weights a task, and this plan {self.learner.size}. "
                 "Start from a run with the same codebook."
             )
+        for question in (*self.learner.first, *self.learner.last):
+            if len(self._known.get(question.name, question.unknown)) != len(question.unknown):
+                raise PlanError(
+                    f"The earlier board answers the question of {question.name} with "
+                    f"{len(self._known[question.name])} numbers, and this version of cloister asks for "
+                    f"{len(question.unknown)}. Start anew, without the earlier board."
+                )
         if self.learner.size != self.learner.dim and not self.structure.several_classes:
             raise PlanError(
                 "With more than two classes tasks share a mean, and what matters of it. Got "

@@ -206,10 +206,11 @@ class SearchFirst(Wrapper):
 
     def _asked(self, block: Block, board: BoardView) -> Floats:
         """Return the bin of each of the tasks' numbers in the coming round, (tasks, numbers)."""
+        low, high = board[f"{self._name}_between"].reshape(self._numbers, 2).T
         if board.rounds < PLACES:
-            low, high = board[f"{self._name}_between"].reshape(self._numbers, 2).T
             return bins(self._places(block), low, high)
-        return octaves(self._squares(block, board[f"{self._name}_center"].reshape(self._numbers)))
+        centers = board[f"{self._name}_center"].reshape(self._numbers)
+        return octaves(self._squares(block, centers), low, high)
 
     def _inside(self, states: States, rows: Block, board: BoardView) -> States:
         """Return the states of the algorithm inside, begun where they were not."""

@@ -62,8 +62,11 @@ class BayesianLearner(ABC):
 
     @property
     @abstractmethod
-    def usual_variance(self) -> float:
-        """How much weights usually vary around the mean; infinite where each task finds out for itself."""
+    def widening(self) -> float:
+        """How many times the variance of the noise in the mean is added to the scales of priors around it.
+
+        So often that at the usual lambda, or variance, the prior has that noise in it once.
+        """
 
     @property
     @abstractmethod

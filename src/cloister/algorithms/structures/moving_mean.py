@@ -176,18 +176,20 @@ def shared_candidates(
 
     For classes a tenth of the weight is that of a prior around the mean in own units, which stands for the
     isotropic one in public units. A tenth is left to the task's own prior, and up to half the more of the
-    mean is noise; what tasks differ by is seen from a noisy mean, so that its noise widens all of them. Where
-    neither a mean nor a covariance stands out of the noise, nor targets were located so that zero is where
-    they are, tasks keep to themselves.
+    mean is noise; what tasks differ by is seen from a noisy mean, so that its variance is added to all in
+    public units, in every direction. Where neither a mean nor a covariance stands out of the noise, nor
+    targets were located so that zero is where they are, tasks keep to themselves.
     """
     located = "located_found" in board and int(board["located_found"]) > 0
     if not (mean.any() or factors or located):
         return []
-    wider = 1 + float(board["variance"]) / learner.usual_variance
-    plain, loose, full = (wider * scale for scale in learner.prior_scales)
+    plain, loose, full = learner.prior_scales
     around = [math.sqrt(plain) * np.eye(learner.size)]
     if learner.intercept:
         around.append(math.sqrt(loose) * every_class(loose_intercept(learner.dim, 30.0, True), learner.size))
+    noise = learner.widening * float(board["variance"])
+    around = [_widened(factor, noise) for factor in around]
+    factors = [_widened(math.sqrt(full) * factor, noise) for factor in factors]
     total = shared_weight(learner, mean, board)
     shared = in_own_units(learner, mean, OWN_UNITS * total)
     if shared:
@@ -196,7 +198,14 @@ def shared_candidates(
     plainly = 2 / 3 * total if factors else total
     shared += [Candidate(plainly / len(around), mean, factor, True) for factor in around]
     rest = (total - plainly) / max(len(factors), 1)
-    return shared + [Candidate(rest, mean, math.sqrt(full) * f, True) for f in factors]
+    return shared + [Candidate(rest, mean, factor, True) for factor in factors]
+
+
+def _widened(factor: Floats, noise: float) -> Floats:
+    """Return the factor of a covariance to which so much is added in every direction."""
+    if noise == 0:
+        return factor
+    return np.asarray(np.linalg.cholesky(factor @ factor.T + noise * np.eye(len(factor))))
 
 
 def shared_weight(learner: BayesianLearner, mean: Floats, board: BoardView) -> float:

@@ -79,6 +79,8 @@ class Classification(BayesianLearner):
 
     #: Nothing is asked before the mean is known.
     first: ClassVar[tuple[Question, ...]] = ()
+    #: At a variance of 1, the middle of their grid, weights vary around the mean by a prior's scale.
+    widening = 1.0
 
     @property
     def last(self) -> tuple[Question, ...]:
@@ -107,10 +109,6 @@ class Classification(BayesianLearner):
     @property
     def prior_scales(self) -> tuple[float, float, float]:
         return self._stretch, 0.3 * self._stretch, self._stretch
-
-    @property
-    def usual_variance(self) -> float:
-        return math.inf
 
     @property
     def own_scales(self) -> tuple[float, float]:

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["Regression"]
 
 
-LAMBDAS = np.geomspace(1e-6, 1e2, 19)
+#: Grid of lambdas, for features that fill their bounds; tasks are asked how well they are explained by those
+#: from one of them on. Who wants a smaller one finds out for itself: few do, and these would speak loudest.
+LAMBDAS, ASKED_FROM = np.geomspace(1e-5, 1e2, 19), 3
 #: Deviation of a task's features, in half-widths of their bounds, below which slopes are taken to be longer.
 NARROW = 0.3
 #: Grid of the noise variance's prior scale, for targets in [-1, 1].
@@ -71,8 +73,8 @@ class Regression(BayesianLearner):
     ridge = 0.05
     #: Scales of the shared priors: isotropic, with a loose intercept, with a covariance.
     prior_scales = (0.05, 0.02, 0.05)
-    #: At the usual lambda, twice the noise variance, weights vary by so much around the mean.
-    usual_variance = 0.025
+    #: At the usual lambda, twice the noise variance, weights vary around the mean by half of a prior's scale.
+    widening = 2.0
     #: A prior around the mean in own units gains nothing: targets have been located.
     own_scales = None
 
@@ -83,7 +85,8 @@ class Regression(BayesianLearner):
 
     @property
     def last(self) -> tuple[Question, ...]:
-        channel, unknown = Channel(len(LAMBDAS), 2.0, Plain()), (0.0,) * len(LAMBDAS)
+        asked = len(LAMBDAS) - ASKED_FROM
+        channel, unknown = Channel(asked, 2.0, Plain()), (0.0,) * asked
         scale = Question("scale", channel, unknown, self._lambdas, _usual_lambdas)
         return scale, trust_question(self._trusts)
 
@@ -109,8 +112,8 @@ class Regression(BayesianLearner):
         """
         known = states["evidence"]
         if candidates and np.isnan(known).any():  # of the whole block: twice gives a task the same bits
-            stats, shared = summary_of(states), _shared(candidates)
-            each = np.stack([_evidence(stats, c) + math.log(c.weight) for c in shared])
+            stats, shared, lambdas = summary_of(states), _shared(candidates), _lambdas_of(states)
+            each = np.stack([_evidence(stats, c, lambdas) + math.log(c.weight) for c in shared])
             known = _log_sum_over(0, each).swapaxes(0, 1)
         return {"evidence": known}
 
@@ -145,9 +148,9 @@ class Regression(BayesianLearner):
     def _lambdas(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
         """Say how well each lambda of the shared priors explains the own data: centred log evidence."""
         if not candidates:
-            return np.zeros((len(block), len(LAMBDAS)))
+            return np.zeros((len(block), len(LAMBDAS) - ASKED_FROM))
         evidence = self.weigh(states, block, candidates)["evidence"]
-        return centred(_log_sum_over(1, evidence + _level(said)[:, None]))
+        return centred(_log_sum_over(1, evidence + _level(said)[:, None])[:, ASKED_FROM:])
 
     def _trusts(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
         """Say how likely the shared priors are, and the own one, by the own evidence: two parts of one."""
@@ -155,11 +158,10 @@ class Regression(BayesianLearner):
             return np.zeros((len(block), 2))
         stats, alone = summary_of(states), 1 - sum(candidate.weight for candidate in candidates)
         evidence, shared = self.weigh(states, block, candidates)["evidence"], _shared(candidates)
-        narrow = _narrowness(states)
-        together = _log_prior(replace(shared[0], weight=1.0), said, narrow)  # alike for all of them
-        worths = [_worth(evidence.swapaxes(0, 1) + together)]
+        together = _log_prior(replace(shared[0], weight=1.0), said)  # alike for all of them
+        worths, lambdas = [_worth(evidence.swapaxes(0, 1) + together)], _lambdas_of(states)
         others = [candidate for candidate in candidates if candidate not in shared]
-        worths += [_worth(_evidence(stats, c) + _log_prior(c, said, narrow)) for c in others]
+        worths += [_worth(_evidence(stats, c, lambdas) + _log_prior(c, said)) for c in others]
         own = _alone(OwnRidge.kept(states), said).worth + math.log(alone)
         _, chances = weighed(np.stack([log_sum(np.stack(worths, axis=1)), own], axis=1))
         return np.where(states["count"][:, None] > 0, chances, 0.0)
@@ -168,10 +170,10 @@ class Regression(BayesianLearner):
         """Average over candidates, lambdas and noise scales by the task's own marginal likelihood."""
         candidates = trusted(candidates, said)
         stats, alone = summary_of(states), 1 - sum(candidate.weight for candidate in candidates)
-        worths, fits, narrow = [], [], _narrowness(states)
+        worths, fits, lambdas = [], [], _lambdas_of(states)
         for candidate in candidates:
-            fit = ridge_fit(stats, candidate.mean, candidate.factor, LAMBDAS, NOISE_SCALES)
-            worth, shares = _shares(fit.log_evidence + _log_prior(candidate, said, narrow), NOISE_SCALES)
+            fit = ridge_fit(stats, candidate.mean, candidate.factor, lambdas, NOISE_SCALES)
+            worth, shares = _shares(fit.log_evidence + _log_prior(candidate, said), NOISE_SCALES)
             worths.append(worth)
             fits.append((fit, shares))
         if alone > 1e-9:
@@ -237,8 +239,16 @@ def _shares(log_weights: Floats, scales: Floats) -> tuple[Floats, _Shares]:
     return top + np.log(total), _Shares(over_lambda, weights.sum(axis=0)).times(1 / total)
 
 
-def _evidence(stats: Summary, candidate: Candidate) -> Floats:
-    return ridge_evidence(stats, candidate.mean, candidate.factor, LAMBDAS, NOISE_SCALES)
+def _evidence(stats: Summary, candidate: Candidate, lambdas: Floats) -> Floats:
+    return ridge_evidence(stats, candidate.mean, candidate.factor, lambdas, NOISE_SCALES)
+
+
+def _lambdas_of(states: States) -> Floats:
+    """Return each task's grid of lambdas, (tasks, lambdas): smaller by the square of how narrow features are.
+
+    Slopes on features that fill a tenth of their bounds are ten times as long.
+    """
+    return np.asarray(LAMBDAS / np.square(_narrowness(states))[:, None])
 
 
 def _narrowness(states: States) -> Floats:
@@ -256,14 +266,13 @@ def _narrowness(states: States) -> Floats:
     return np.where(typical > 1e-6, np.clip(NARROW / np.maximum(typical, 1e-6), 1.0, 1e3), 1.0)
 
 
-def _log_prior(candidate: Candidate, said: Said, narrow: Floats) -> Floats:
-    """Return the log weights of noise scales and lambdas under a candidate, (scales, tasks or 1, lambdas)."""
+def _log_prior(candidate: Candidate, said: Said) -> Floats:
+    """Return the log weights of noise scales and lambdas under a candidate, (scales, 1, lambdas)."""
     over_lambda = np.full((1, 1, len(LAMBDAS)), -math.log(len(LAMBDAS)))
     if candidate.shared:
-        usual = np.log(2 * NOISE_SCALES)[:, None, None] - 2 * np.log(narrow)[:, None]
-        over_lambda = normal_on_grid(np.log(LAMBDAS), usual, 1.5)
+        over_lambda = normal_on_grid(np.log(LAMBDAS), np.log(2 * NOISE_SCALES)[:, None, None], 1.5)
         if "scale" in said:  # what explains all tasks together
-            over_lambda = over_lambda + said["scale"]
+            over_lambda = over_lambda + np.pad(said["scale"], (ASKED_FROM, 0), mode="edge")
             over_lambda -= np.log(np.exp(over_lambda).sum(axis=-1, keepdims=True))
     return np.asarray(over_lambda + (_level(said)[:, None, None] + math.log(candidate.weight)))
 

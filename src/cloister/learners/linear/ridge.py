@@ -94,7 +94,8 @@ def ridge_evidence(
 def ridge_fit(stats: Decomposed, center: Floats, factor: Floats, lambdas: Floats, scales: Floats) -> RidgeFit:
     """Fit the prior N(center, sigma^2 factor factor' / lambda) for all lambdas and noise scales.
 
-    Scales have shape (scales,), or (scales, tasks) where each task has its own.
+    Lambdas have shape (lambdas,) and scales (scales,); where each task has its own, (tasks, lambdas) and
+    (scales, tasks).
 
     Examples
     --------
@@ -110,7 +111,7 @@ def ridge_fit(stats: Decomposed, center: Floats, factor: Floats, lambdas: Floats
     prior, rest, bump = None, np.zeros_like(lams), None
     if short:  # the module's last formula
         prior = np.eye(len(factor)) if solved.shares_basis else factor @ factor.T
-        rest, spread = 1 / lams, -spread / lams[:, None]
+        rest, spread = 1 / lams, -spread / lams[..., None]
     if solved.gain is not None:
         bump = basis[:, :1] * spread
         if short:  # the intercept's own direction is not among the rows'
@@ -118,7 +119,7 @@ def ridge_fit(stats: Decomposed, center: Floats, factor: Floats, lambdas: Floats
             ahead[:, 0] = 1.0
             basis = np.concatenate([basis, ahead], axis=2)
             none = np.zeros((*spread.shape[:2], 1))
-            bump = np.concatenate([bump, none + rest[:, None]], axis=2)
+            bump = np.concatenate([bump, none + rest[..., None]], axis=2)
             coordinates, spread = (np.concatenate([part, none], axis=2) for part in (coordinates, spread))
         coordinates += (solved.gain * solved.at_front)[:, :, None] * bump
         bump *= np.sqrt(solved.gain)[:, :, None]
@@ -132,7 +133,7 @@ class _Solved:
 
     Attributes
     ----------
-    lams : array of shape (lambdas,)
+    lams : array of shape (lambdas,) or (tasks, lambdas)
         Lambdas for the spectrum's own prior.
     shares_basis : bool
         Whether the spectrum is that of the data alone, for an isotropic prior or a loose intercept.
@@ -172,8 +173,8 @@ def _solve(stats: Decomposed, center: Floats, factor: Floats, lambdas: Floats) -
     spectrum = stats.spectrum(None if shares_basis else factor)
     lams = lambdas / scale**2 if shares_basis else lambdas
     start, inner, along = stats.against(center, spectrum)
-    lifted = spectrum.values[:, None, :] + lams[:, None]
-    volume = np.log(lifted / lams[:, None]) @ np.ones(lifted.shape[2])
+    lifted = spectrum.values[:, None, :] + lams[..., None]
+    volume = np.log(lifted / lams[..., None]) @ np.ones(lifted.shape[2])
     inverse = np.reciprocal(lifted, out=lifted)
     if not (shares_basis and first > scale):
         taken = at_front = (inverse @ (inner * along)[:, :, None])[..., 0]
