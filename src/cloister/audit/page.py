@@ -19,7 +19,6 @@ from cloister.privacy.rounding import rounded_down, rounded_up
 from cloister.privacy.statement import percent
 from cloister.report.figures import Frame, caption
 from cloister.report.page import Stamp, load_template
-from cloister.tables.summarize import algorithm_name
 
 __all__ = ["curve_picture", "facts", "render", "save", "tail_picture"]
 
@@ -88,7 +87,7 @@ def facts(plan: Plan, source: str | Path | None = None, when: datetime | None = 
     rounds, stamp = len(plan.rounds), Stamp.of(plan, when)
     noise = f"{type(plan.mechanism).__name__} noise of level {plan.mechanism.budget:.4g}"
     return {
-        "Algorithm": algorithm_name(plan.algorithm),
+        "Algorithm": plan.algorithm.full_name,
         "Plan": f"{plan.n_tasks} tasks, {rounds} noisy sum{'s' if rounds != 1 else ''}; "
         f"{plan.sampling.describe()}; {noise}",
         "File": "a plan in memory" if source is None else str(source),
