@@ -33,7 +33,7 @@ from cloister.channel import GRID, Channel, Relation
 from cloister.doubts import FLOATING_POINT, Doubt
 from cloister.errors import PlanError
 from cloister.privacy.events import Cost, GaussianEvent
-from cloister.privacy.mechanisms import FLOATING, Mechanism, NoiseState, level, on_grid
+from cloister.privacy.mechanisms import FLOATING, Mechanism, NoiseState, check_level, level, on_grid
 from cloister.privacy.noise import integer_deviation
 from cloister.privacy.noise_states import Measure
 from cloister.privacy.randomness import Randomness, Stream, normals
@@ -68,8 +68,7 @@ class Correlated(Mechanism):
     exact: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.mu is not None and not 0 < self.mu < math.inf:
-            raise PlanError(f"mu must be > 0 and finite. Got {self.mu}. Use NoNoise() for a non-private run.")
+        check_level(self.mu)
 
     @property
     @abstractmethod

@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 from cloister.arrays import Floats
 from cloister.channel import Channel, Relation, Round
 from cloister.doubts import FLOATING_POINT, Doubt
-from cloister.errors import PlanError
 from cloister.privacy.events import PureEvent
-from cloister.privacy.mechanisms import FLOATING, PerRound, growth, level
+from cloister.privacy.mechanisms import FLOATING, PerRound, check_level, growth, level
 from cloister.privacy.randomness import Randomness, normals
 
 if TYPE_CHECKING:
@@ -60,8 +59,7 @@ class L2Laplace(PerRound):
     mu: float | None = None
 
     def __post_init__(self) -> None:
-        if self.mu is not None and not 0 < self.mu < math.inf:
-            raise PlanError(f"mu must be > 0 and finite. Got {self.mu}. Use NoNoise() for a non-private run.")
+        check_level(self.mu)
 
     @property
     def budget(self) -> float:

@@ -255,8 +255,7 @@ class Gaussian(PerRound):
     exact: bool = True
 
     def __post_init__(self) -> None:
-        if self.mu is not None and not 0 < self.mu < math.inf:
-            raise PlanError(f"mu must be > 0 and finite. Got {self.mu}. Use NoNoise() for a non-private run.")
+        check_level(self.mu)
 
     @property
     def budget(self) -> float:
@@ -349,6 +348,12 @@ class NoNoise(PerRound):
 
     def scaled(self, budget: float) -> NoNoise:
         raise PlanError("NoNoise() adds no noise and cannot be calibrated. Use Gaussian().")
+
+
+def check_level(given: float | None) -> None:
+    """Refuse a level that is no level; none at all is one that `calibrate` will find."""
+    if given is not None and not 0 < given < math.inf:
+        raise PlanError(f"mu must be > 0 and finite. Got {given}. Use NoNoise() for a non-private run.")
 
 
 def level(given: float | None) -> float:

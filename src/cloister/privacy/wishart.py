@@ -36,7 +36,7 @@ from cloister.doubts import FLOATING_POINT, Doubt
 from cloister.errors import PlanError
 from cloister.lifts import svec
 from cloister.privacy.events import GammaEvent
-from cloister.privacy.mechanisms import FLOATING, PerRound, level
+from cloister.privacy.mechanisms import FLOATING, PerRound, check_level, level
 from cloister.privacy.randomness import Randomness, normals
 
 if TYPE_CHECKING:
@@ -84,8 +84,7 @@ class Wishart(PerRound):
                 f"Wishart degrees must be > 2. Got {self.degrees}. At 2, the published nu = d + 1, a "
                 "silent task makes outputs that data could not, with probability 1 - exp(-epsilon). Use 300."
             )
-        if self.mu is not None and not 0 < self.mu < math.inf:
-            raise PlanError(f"mu must be > 0 and finite. Got {self.mu}. Use NoNoise() for a non-private run.")
+        check_level(self.mu)
 
     @property
     def budget(self) -> float:
