@@ -19,8 +19,7 @@ CLAIM = (
 )
 PERCENTS = ("30", "50", "70", "90")
 SHOWN = {
-    "published LR": ("Alg. 2, published (not private)", "paper", "-o"),
-    "repaired LR": ("Alg. 2, repaired", "repaired", "-o"),
+    **{method: tradeoff.ALGORITHMS[method] for method in ("published LR", "repaired LR")},
     "Joint": ("shared prior", "ours", "-o"),
 }
 measure = tradeoff.measure

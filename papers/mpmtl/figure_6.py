@@ -24,12 +24,7 @@ CLAIM = (
 )
 PANELS = {"low_rank": "low rank", "group_sparse": "common features"}
 OURS = {"low_rank": "Subspace", "group_sparse": "Support"}
-PRIVATE = ("published LR", "published GS", "repaired LR", "repaired GS")
-SHOWN = {
-    "published LR": ("Alg. 2, published (not private)", "paper", "-o"),
-    "published GS": ("Alg. 3, published (not private)", "paper", ":s"),
-    "repaired LR": ("Alg. 2, repaired", "repaired", "-o"),
-    "repaired GS": ("Alg. 3, repaired", "repaired", ":s"),
+SHOWN = tradeoff.ALGORITHMS | {
     "Subspace": ("shared prior, subspace", "ours", "-o"),
     "Support": ("shared prior, support", "ours", ":s"),
 }
@@ -45,7 +40,7 @@ def cells(options: Options) -> list[Cell]:
         for problem, ours in OURS.items()
         # MTRL takes a quarter of a minute a draw.
         for cell in tradeoff.parts(problem, [] if options.quick else list(seeds)[:5], ("MTRL",), epsilons)
-        + tradeoff.parts(problem, seeds, (*ALONE, *PRIVATE, ours), epsilons)
+        + tradeoff.parts(problem, seeds, (*ALONE, *tradeoff.ALGORITHMS, ours), epsilons)
         + tradeoff.parts(problem, seeds, ("trace norm", "l2,1 norm", "pooled"), epsilons)
     ]
 

@@ -18,13 +18,9 @@ CLAIM = (
     "As on synthetic data: both algorithms lie between learning alone and multi-task learning without noise, "
     "and are ahead of DP-MTRL and DP-AGGR, above all when ε is small."
 )
-OURS = ("Joint", "Mean")
-PRIVATE = ("published LR", "published GS", "repaired LR", "repaired GS", "DP-MTRL", "DP-AGGR")
-SHOWN = {
-    "published LR": ("Alg. 2, published (not private)", "paper", "-o"),
-    "published GS": ("Alg. 3, published (not private)", "paper", ":s"),
-    "repaired LR": ("Alg. 2, repaired", "repaired", "-o"),
-    "repaired GS": ("Alg. 3, repaired", "repaired", ":s"),
+#: Methods that protect rows, at the price of a group.
+GROUPS = ("DP-MTRL", "DP-AGGR")
+SHOWN = tradeoff.ALGORITHMS | {
     "Joint": ("shared prior", "ours", "-o"),
     "Mean": ("shared prior, mean only", "ours", ":^"),
 }
@@ -37,7 +33,7 @@ def cells(options: Options) -> list[Cell]:
     seeds = options.replications(full=10, quick=1)
     epsilons = (1.0, 10.0) if options.quick else tradeoff.EPSILONS
     slow = () if options.quick else ("MTRL",)
-    methods = (*ALONE, "trace norm", "pooled", *PRIVATE, *OURS)
+    methods = (*ALONE, "trace norm", "pooled", *SHOWN, *GROUPS)
     first = tradeoff.parts("school", list(seeds)[:5], (*slow, "l2,1 norm"), epsilons)
     return first + tradeoff.parts("school", seeds, methods, epsilons)
 
@@ -48,7 +44,7 @@ def table(data: Data) -> list[Row]:
         for place, epsilon in enumerate(data["epsilon"]):
             texts = [say(mine[f"{how} {kind}"][place]) for how in ("published", "repaired")]
             rows.append((f"{family}, ε = {epsilon:g}", "", *texts, say(mine["Joint"][place])))
-    for method in ("DP-MTRL", "DP-AGGR"):
+    for method in GROUPS:
         for place, epsilon in enumerate(data["epsilon"]):
             rows.append(
                 (f"{method}, ε = {epsilon:g}", "", say(mine[method][place]), "", say(mine["Mean"][place]))
@@ -66,10 +62,10 @@ def draw(data: Data, figure: Any) -> None:
 def finding(data: Data) -> Finding:
     mine, epsilons = data["school"], data["epsilon"]
     alone, together = tradeoff.best(mine, ALONE)[1][0], tradeoff.best(mine, NOT_PRIVATE)[1][0]
-    first, last = ({method: mine[method][place][0] for method in PRIVATE} for place in (0, -1))
+    first, last = ({method: mine[method][place][0] for method in (*SHOWN, *GROUPS)} for place in (0, -1))
     ahead = all(
-        mine[how][place][0] < min(mine["DP-MTRL"][place][0], mine["DP-AGGR"][place][0])
-        for how in PRIVATE[:4]
+        mine[how][place][0] < min(mine[other][place][0] for other in GROUPS)
+        for how in tradeoff.ALGORITHMS
         for place in range(len(epsilons))
     )
 
@@ -86,5 +82,5 @@ def finding(data: Data) -> Finding:
         f"{last['DP-AGGR']:.2f}). A shared prior goes from {mine['Joint'][0][0]:.3f} to "
         f"{mine['Joint'][-1][0]:.3f} ({told('Joint')})."
     )
-    useful = all("worse" not in told(how) and "better" in told(how) for how in PRIVATE[:4])
+    useful = all("worse" not in told(how) and "better" in told(how) for how in tradeoff.ALGORITHMS)
     return Finding(Verdict.YES if ahead and useful else Verdict.PARTLY, sentence)

@@ -12,6 +12,13 @@ from papers.pictures import curve, legend, level
 
 EPSILONS = (0.1, 0.5, 1.0, 5.0, 10.0)
 PLAIN = ALONE | NOT_PRIVATE
+#: The paper's own algorithms in pictures: label, whose, style.
+ALGORITHMS = {
+    "published LR": ("Alg. 2, published (not private)", "paper", "-o"),
+    "published GS": ("Alg. 3, published (not private)", "paper", ":s"),
+    "repaired LR": ("Alg. 2, repaired", "repaired", "-o"),
+    "repaired GS": ("Alg. 3, repaired", "repaired", ":s"),
+}
 
 
 def parts(
