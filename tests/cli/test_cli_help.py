@@ -106,6 +106,11 @@ def test_the_introduction_names_every_command() -> None:
     assert all(f"`{command.split()[0]}`" in said for command in COMMANDS)
 
 
+@pytest.mark.parametrize("family", [(), ("ledger",), ("node",), ("deploy",)], ids=" ".join)
+def test_lists_of_commands_are_whole_sentences(family: tuple[str, ...]) -> None:
+    assert "...\n" not in ok(*family, "--help").partition("\nCommands:\n")[2]
+
+
 @pytest.fixture(scope="module")
 def office(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files that the examples speak of."""

@@ -22,7 +22,7 @@ def audit(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    r"""Attack a plan's own releases: epsilon is at least so much, against what is claimed.
+    r"""Attack a plan's own code, and compare with what it claims.
 
     No data are needed. The adversary chooses all messages but one and sees the billboard; the plan's own
     code clips, sums and adds noise. Also tested: one run with many canaries, the law of the noise, that it is

@@ -36,11 +36,11 @@ def codebook(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    r"""Write a codebook template to fill in, or check data against a codebook.
+    r"""Write a codebook template, or check data against a codebook.
 
     A codebook lists what is publicly possible in each column: bounds of numbers and dates, levels of
     categories, what stands for missing cells. The template holds column names only, and no value from the
-    data. Delete the table of a column that is not to be used.
+    data. Fill it in; delete the heading and lines of a column that is not to be used.
 
     With --check it says, for your own eyes, how many cells of which column are clipped, missing, or not what
     the codebook says. Nothing leaves and nothing is spent. The exit code is 1 if a fit would refuse the file.

@@ -35,7 +35,7 @@ def init(
     link_port: Annotated[int, typer.Option(help="Port of Flower's link, on this machine alone.")] = 8000,
     types: Types = None,
 ) -> None:
-    r"""Write an operator's folder: keys, certificates, Flower's app, units, and a runbook.
+    r"""Write an operator's folder, with keys, app and a runbook.
 
     What it writes lets nobody in but nodes that you register: Flower's link listens on this machine alone,
     and nodes reach it through a proxy that passes on what a node needs and nothing else.
@@ -73,10 +73,11 @@ def try_(
     ] = False,
     json: Json = False,
 ) -> None:
-    r"""Try all of it on this machine: link, proxy, curator, and schools of the demo as nodes.
+    r"""Try all of it on this machine, with schools of the demo.
 
-    Real processes, TLS and keys; every school's rows, state and model stay in its own folder. Nothing leaves
-    the machine. A folder that is there already is gone on with, until its run is complete.
+    Real processes for link, proxy, curator and nodes, TLS and keys; every school's rows, state and model stay
+    in its own folder. Nothing leaves the machine. A folder that is there already is gone on with, until its
+    run is complete.
 
     \b
     For example:
@@ -111,10 +112,11 @@ def try_(
 
 
 def start(folder: _Folder) -> None:
-    r"""Register the nodes of nodes.toml, start the curator, and stay until the board is complete.
+    r"""Register the nodes, start the curator, and stay to the end.
 
-    Link, executor and proxy must run on this machine, as the folder's README says. Whatever dies on the way
-    is started again, and the run goes on from its journal; it is charged once.
+    Nodes are those of nodes.toml; the end is when the board is complete. Link, executor and proxy
+    must run on this machine, as the folder's README says. Whatever dies on the way is started again, and the
+    run goes on from its journal; it is charged once.
 
     \b
     For example:

@@ -47,9 +47,10 @@ def init(
     codebook: Annotated[Path | None, typer.Option(help="The codebook, as the operator sent it.")] = None,
     group: Annotated[str | None, typer.Option(help="This task's public group, where there are any.")] = None,
 ) -> None:
-    r"""Make a node: a folder for one task, with a key, a ledger and a log of its own.
+    r"""Make a node: a folder for one task.
 
-    Nothing is read or sent yet. The budget can never be changed afterwards.
+    It has a key, a ledger and a log of its own. Nothing is read or sent yet. The budget can never be changed
+    afterwards.
 
     \b
     For example:
@@ -130,7 +131,7 @@ def link(
     address: Annotated[str, typer.Option(help="host:port of the curator, as the operator told you.")],
     certificate: Annotated[Path, typer.Option(help="The authority that the curator's certificate is from.")],
 ) -> None:
-    r"""Say where the curator is, and draw the key by which it knows this node.
+    r"""Say where the curator is, and draw a key for this node.
 
     Send the file link.pub to the operator, and have its first and last characters read back to you by
     telephone: who has another key registered in your name answers in your name.
@@ -203,7 +204,7 @@ def status(
     records: Annotated[int | None, typer.Option(help="The head after so many records. Default: all.")] = None,
     json: Json = False,
 ) -> None:
-    r"""Show the runs of a node, the signed head of each board, and what is spent.
+    r"""Show the runs of a node, their signed heads, and what is spent.
 
     Compare heads with other owners: every node of a run must have the same one after as many records.
 
@@ -243,7 +244,7 @@ def compare(
     operator: _Key,
     json: Json = False,
 ) -> None:
-    r"""Say whether two nodes were shown the same board, or two different ones.
+    r"""Say whether two nodes were shown the same board.
 
     Two heads of one run and one length that differ, both signed by the operator, prove that the board was
     forked. Exit code 3 then; 1 if they cannot be compared.

@@ -54,12 +54,13 @@ def plan(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    r"""Propose a plan: method, noise and rounds, what it promises, and whether joining pays.
+    r"""Propose a plan: what it promises, and whether joining pays.
 
-    All of it comes from public numbers: column names, how many tasks there are, bounds in the codebook. No
-    row is looked at, so that the plan tells nothing about any. Given nothing, it asks five questions. With a
-    codebook it writes the plan, for `cloister fit --plan` and `cloister account`; without one it says what to
-    expect. --web shows the same with sliders, on a page that only this machine can open.
+    Method, noise, rounds and forecast come from public numbers: column names, how many tasks there are,
+    bounds in the codebook. No row is looked at, so that the plan tells nothing about any. Given nothing, it
+    asks five questions. With a codebook it writes the plan, for `cloister fit --plan` and `cloister account`;
+    without one it says what to expect. --web shows the same with sliders, on a page that only this machine
+    can open.
 
     \b
     For example:

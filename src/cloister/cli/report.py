@@ -58,12 +58,12 @@ def report(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    r"""Write one page about a run: what was learned, promised, seen and spent, and how to check it.
+    r"""Write a page about a run: to keep, to publish, or for one task.
 
-    The page holds everything it needs: no script, nothing to fetch, for screens, phones and print. By default
-    it is the operator's, with parts made of tasks' own models, which are PRIVATE and marked so. With
-    --public it is made of plan, billboard, guarantee and ledger alone, and may be published. With --task it
-    is for that task, with its own model.
+    What was learned, promised, seen and spent, and how to check it. The page holds everything it needs: no
+    script, nothing to fetch, for screens, phones and print. By default it is the operator's, with parts made
+    of tasks' own models, which are PRIVATE and marked so. With --public it is made of plan, billboard,
+    guarantee and ledger alone, and may be published. With --task it is for that task, with its own model.
 
     \b
     For example:
