@@ -16,8 +16,8 @@ pytest.importorskip("furo")
 
 DOCS = Path(__file__).parents[1] / "docs"
 PUBLIC = (
-    "algorithms audit board curves datasets engines estimators evaluation learners ledger mechanisms metrics "
-    "plots sampling tune"
+    "algorithms audit board channel curves datasets engines errors estimators evaluation groups learners "
+    "ledger mechanisms metrics plots rows sampling tune"
 )
 
 

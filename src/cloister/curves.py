@@ -175,6 +175,7 @@ class Curves:
 
     @property
     def rounds(self) -> Integers:
+        """After how many rounds each point of a curve is."""
         return next(iter(self.personal.values())).rounds
 
     def _columns(self) -> dict[str, Any]:

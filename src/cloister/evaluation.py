@@ -286,6 +286,7 @@ class Price:
     random_state: int | None = None
 
     def delta_for(self, n_tasks: int) -> float:
+        """Return the delta for so many tasks, by default the usual one; refuse one that is too large."""
         delta = accounting.default_delta(n_tasks) if self.delta is None else self.delta
         return accounting.check_delta(delta, n_tasks)
 

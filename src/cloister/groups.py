@@ -71,6 +71,7 @@ class Groups:
 
     @property
     def tasks(self) -> int:
+        """How many tasks there are in all groups together."""
         return sum(self.sizes)
 
     @property

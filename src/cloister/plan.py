@@ -344,6 +344,7 @@ class Plan:
             _check_public(board.before(t + 1), self.algorithm.update(release, before), f"Release {t}")
 
     def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, each with the id of its type."""
         document: dict[str, Any] = to_document(self)
         return document
 
@@ -365,6 +366,7 @@ class Plan:
         return plan
 
     def to_toml(self) -> str:
+        """Return it as the text of a plan file, to be read by `from_toml`."""
         return tomli_w.dumps(self.to_dict())
 
     @classmethod

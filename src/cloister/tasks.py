@@ -282,6 +282,7 @@ class Tasks:
         return Tasks(self.ids[at], self.X[rows], self.y[rows], self.weight[rows], offsets, labels)
 
     def only(self, task: object) -> Tasks:
+        """Return one task with its rows, by its name."""
         return self.select([self.roster.position(task)])
 
     def split(self, test: float = 0.3, seed: int = 0) -> tuple[Tasks, Tasks]:

@@ -196,6 +196,7 @@ class Billboard:
 
     @property
     def complete(self) -> bool:
+        """Whether every release of the plan is posted: nothing can follow."""
         return self.rounds == self.capacity
 
     @property

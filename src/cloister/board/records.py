@@ -60,6 +60,7 @@ class Release:
     channel: int = 0
 
     def facts(self) -> dict[str, Any]:
+        """Return what is public of a release beside its value: noise, denominator, share, channel."""
         return {key: getattr(self, key) for key in ("noise", "denominator", "share", "channel")}
 
 

@@ -76,6 +76,7 @@ class Omniglot:
         return self.alphabet * 100 + self.drawer
 
     def take(self, rows: Array) -> Omniglot:
+        """Return these images alone, by their places or a mask."""
         return Omniglot(self.images[rows], self.character[rows], self.alphabet[rows], self.drawer[rows])
 
     def split(self, test: int = TEST_CHARACTERS, seed: int = 0) -> tuple[Omniglot, Omniglot]:

@@ -179,6 +179,7 @@ class FewShotModel:
         return f"FewShotModel({len(self.classes)} classes, private)"
 
     def predict(self, X: ArrayLike) -> Array:
+        """Return the class of each image, by the names that `adapt` was given."""
         scores = self.learner.predict(self.coef, _pixels(np.asarray(X))[None])[0]
         return np.asarray(self.classes[scores[:, : len(self.classes)].argmax(axis=1)])
 

@@ -269,6 +269,7 @@ class Ledger:
 
     @property
     def population(self) -> str:
+        """Whose account it is, by its name in the ledger."""
         return self._store.account.population
 
     @property
