@@ -65,7 +65,7 @@ Figures, tables and theorems of the papers whose algorithms are here, run again:
 ```
 python -m papers list                    # what there is, what is kept, and whether its code has changed since
 python -m papers run mpmtl-figure-8      # one figure, or all of a paper's: mpmtl
-python -m papers run --all --quick       # a look at everything
+python -m papers run --all --quick       # a look at everything: five minutes of one core
 python -m papers pages                   # these pages, from what is kept
 ```
 
@@ -84,7 +84,9 @@ A ± is one standard error over seeds; `--seeds N` runs another number of them t
 seeded, so that they come out the same again; that makes them INSECURE, which does not matter for simulations
 and data that are public.
 
-What is marked *of older code* was measured before its figure's code changed, and may come out otherwise now.
+What is marked *of older code* was measured before a definition changed that its measuring or its summary
+uses, and may come out otherwise now. Changes of the library itself are not marked: the commit says which it
+was.
 """
 
 
