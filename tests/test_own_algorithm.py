@@ -96,6 +96,11 @@ def command(
 
 
 @pytest.mark.usefixtures("brief_search")
+def test_the_page_that_teaches_it_has_this_class():
+    page = (Path(__file__).parents[1] / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    assert OWN.read_text(encoding="utf-8").split('"""', 2)[2].strip() in page
+
+
 def test_from_python(desk, kind, tasks, finished):
     cl.check_algorithm(kind(tasks.X.shape[1]), tasks)
     plan = cl.Plan.load(desk / "run" / "plan.toml", types=[kind])
@@ -145,6 +150,7 @@ def test_fit_from_the_command_line(desk, finished, monkeypatch):
     assert done.returncode == 0, done.stderr
     assert (desk / "fitted" / "plan.toml").read_bytes() == (desk / "run" / "plan.toml").read_bytes()
     assert len(list((desk / "fitted" / "models").glob("*.json"))) == 30
+    assert "  cloister summary fitted --types shrunken.py:ShrunkenRidge\n" in done.stdout
     assert command(desk, "verify", "fitted", *own).returncode == 0
 
 

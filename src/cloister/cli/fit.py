@@ -181,10 +181,11 @@ def fit(
         "Check the public part; read what all tasks have in common; a page about the run:",
         apart=True,
     )
+    own = [word for each in types or () for word in ("--types", each)]
     return show_commands(
-        ["cloister", "verify", folder, "--head", "HEAD"],
-        ["cloister", "summary", folder],
-        ["cloister", "report", folder],
+        ["cloister", "verify", folder, "--head", "HEAD", *own],
+        ["cloister", "summary", folder, *own],
+        ["cloister", "report", folder, *own],
     )
 
 
