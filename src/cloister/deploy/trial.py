@@ -56,7 +56,8 @@ def make_trial(folder: Path, nodes: int, epsilon: float) -> Deployment:
     plan = SharedPriorRegressor(epsilon=epsilon, bounds=data.codebook).plan(nodes)
     port = free_port()
     here = f"127.0.0.1:{port}"
-    deployment = create(folder, plan, Settings("trial", here, here, free_port()), trial=True)
+    told = Settings("trial", here, here, free_port(), deadline=60.0 + 3.0 * nodes)  # all on this machine
+    deployment = create(folder, plan, told, trial=True)
     for school in chosen:
         mine = data.task == school
         columns = {name: column[mine] for name, column in data.X.items()}
