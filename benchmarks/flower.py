@@ -173,7 +173,7 @@ def differences(made: Deployment, alone: Any, network: bool) -> tuple[bool, floa
 
 def run(quick: bool) -> tuple[Figures, Targets, Table]:
     figures: Figures = {"boards that differ": 0, "linear models that differ": 0}
-    rows = [["plan", "nodes", "rounds", "s a round", "kB up", "kB down", "same head", "models apart"]]
+    rows = [["plan", "nodes", "rounds", "s a round", "kB up", "kB down", "same board", "models apart"]]
     todo = [("MeanRegularized", mean_plan(5), make_tasks(5))]
     if not quick:
         todo += [*plans(8), ("MeanRegularized", mean_plan(24), make_tasks(24))]
