@@ -79,7 +79,7 @@ def replayed(earlier: SharedPriorRegressor, train: tuple, test: tuple) -> float:
     own = Tasks.from_arrays(book.encode(train[0]), book.encode_target(train[1]), train[0]["school"])
     coef = replay(earlier.plan_, earlier.billboard_, own)["coef"]
     rows = coef[np.searchsorted(own.ids, test[0]["school"])]
-    guess = book.decode_target(np.einsum("nd,nd->n", book.encode(test[0]), rows))
+    guess = book.decode_prediction(np.einsum("nd,nd->n", book.encode(test[0]), rows))
     return float(np.mean(np.square(test[1] - guess)) / np.var(test[1]))
 
 
