@@ -150,7 +150,7 @@ def test_fit_from_the_command_line(desk, finished, monkeypatch):
     assert done.returncode == 0, done.stderr
     assert (desk / "fitted" / "plan.toml").read_bytes() == (desk / "run" / "plan.toml").read_bytes()
     assert len(list((desk / "fitted" / "models").glob("*.json"))) == 30
-    assert "  cloister summary fitted --types shrunken.py:ShrunkenRidge\n" in done.stdout
+    assert "  cloister summary fitted --types FILE.py:CLASS\n" in done.stdout
     assert command(desk, "verify", "fitted", *own).returncode == 0
 
 

@@ -181,7 +181,7 @@ def fit(
         "Check the public part; read what all tasks have in common; a page about the run:",
         apart=True,
     )
-    own = [word for each in types or () for word in ("--types", each)]
+    own = ["--types", "FILE.py:CLASS"] if types else []
     return show_commands(
         ["cloister", "verify", folder, "--head", "HEAD", *own],
         ["cloister", "summary", folder, *own],
