@@ -75,7 +75,10 @@ def cells(options: Options) -> list[Cell]:
         raise Skipped(f"omniglot_28.npz is not at {data_file('omniglot_28.npz')}: set CLOISTER_DATA.")
     found: list[Cell] = []
     for seed in options.replications(full=5, quick=1):
-        kinds = [("alone", "ours", 0.0), *((cut, "ours", epsilon) for cut in CUT for epsilon in BUDGETS)]
+        cuts = [(cut, "ours", epsilon) for cut in CUT for epsilon in BUDGETS]
+        if options.quick:
+            cuts = [(cut, net, epsilon) for cut, net, epsilon in cuts if cut == "drawn" or epsilon == 10.0]
+        kinds = [("alone", "ours", 0.0), *cuts]
         if seed < PAPERS_NET:
             kinds.append(("drawn", "paper", 10.0))
         found += [
@@ -184,14 +187,19 @@ def draw(data: Data, figure: Any) -> None:
 
 def finding(data: Data) -> Finding:
     reached = [data[f"drawn, ours, {_said(epsilon)}"][0] for epsilon in BUDGETS]
-    said = [f"{value:.3f}" for value in reached]
+    higher = all(value > PRINTED[epsilon] for value, epsilon in zip(reached, BUDGETS, strict=True))
+    falls = reached == sorted(reached)
+    below = [_said(epsilon) for epsilon in BUDGETS if PRINTED[epsilon] < data["alone"][0]]
+    said = ", ".join(f"{value:.3f}" for value in reached)
+    how = "higher than printed" if higher else "not all higher than printed"
+    cost = "noise costs as it says" if falls else "noise does not cost as it says"
     sentence = (
-        f"Accuracies are higher than printed ({said[0]}, {said[1]} and {said[2]}), and noise costs as it "
-        "says. But the printed ones at ε = 3 and 10 are below a network that nobody meta-learned "
-        f"({data['alone'][0]:.3f}), and the price is for tasks that share their images: with no image in two "
-        f"tasks ε = 10 gains {_gain(data, 'dealt, ours, ε = 10')} over that for the same fresh tasks, and "
-        f"with one task a hand {_gain(data, 'hands, ours, ε = 10')}."
+        f"Accuracies ({said}) are {how}, and {cost}. A network that nobody meta-learned has "
+        f"{data['alone'][0]:.3f}: more than is printed for {' and '.join(below) or 'no budget'}. And the "
+        "price is for tasks that share their images: with no image in two tasks ε = 10 gains "
+        f"{_gain(data, 'dealt, ours, ε = 10')} over that network for the same fresh tasks, and with one task "
+        f"a hand {_gain(data, 'hands, ours, ε = 10')}."
     )
     if "drawn, paper, ε = 10" in data:
         sentence += f" The paper's own network, by our settings, has {data['drawn, paper, ε = 10'][0]:.3f}."
-    return Finding(Verdict.PARTLY, sentence)
+    return Finding(Verdict.PARTLY if higher and falls else Verdict.NO, sentence)
