@@ -37,8 +37,9 @@ PLACES, BINS = 2, 32
 ROUNDS = PLACES + 1
 #: A window of bins is heard if it stands so many deviations of noise out; noise alone does in 2 % of rounds.
 HEARD = 3.5
-#: Where tasks were heard they are for sure, and all that is left to ask is in which bins: so many will do.
-CLOSER = 2.0
+#: Where tasks were heard they are for sure, and all that is left to ask is in which bins: fewer will do for a
+#: closer look at the place, and for the spread, which is one of few octaves.
+CLOSER, SPREAD = 3.0, 2.0
 #: Most of the squared budget that the search may cost, and where all tasks in one bin would stand, in noise
 #: deviations: more would be wasted, and less than `HEARD` is not worth asking.
 MOST, CLEAR = 0.1, 15.0
@@ -109,7 +110,7 @@ def look_closer(asked: Search, value: Floats, noise: float, numbers: int = 1) ->
     low, high = map(float, asked.between)
     counts, spent = asked.counts + value, math.hypot(asked.noise, noise)
     asked = replace(asked, counts=counts, noise=spent)
-    window = heard(counts, spent, _least(asked, numbers))
+    window = heard(counts, spent, CLOSER if asked.found else threshold(numbers))
     if window is None:
         return asked
     first, last = window
@@ -128,7 +129,7 @@ def measure_spread(asked: Search, value: Floats, noise: float, reach: float, num
     """Take for the unit so many typical distances from the center, if these are heard."""
     low, high = asked.between
     finest = int(finest_octave(low, high))
-    window = heard(value[: finest + 1], noise, _least(asked, numbers))
+    window = heard(value[: finest + 1], noise, SPREAD if asked.found else threshold(numbers))
     if window is None:
         return asked
     first, last = window
@@ -136,10 +137,6 @@ def measure_spread(asked: Search, value: Floats, noise: float, reach: float, num
     octave = float(loud @ np.arange(first, last) / loud.sum())
     typical = max(2.0**-octave, float(high - low) / 2 / BINS)  # no less than a bin that was looked at
     return replace(asked, unit=min(1.0, reach * typical), found=2)
-
-
-def _least(asked: Search, numbers: int) -> float:
-    return CLOSER if asked.found else threshold(numbers)
 
 
 def bins(values: Floats, low: Floats, high: Floats) -> Floats:

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from cloister.board.billboard import BoardView
     from cloister.tasks import Block
 
-__all__ = ["LocatedFeatures"]
+__all__ = ["EVEN_IN_ALL", "EVEN_IN_HALF", "LocatedFeatures"]
+
+#: Typical distances in a unit that values which are spread evenly fill, and fill half of.
+EVEN_IN_ALL, EVEN_IN_HALF = math.sqrt(3), 2 * math.sqrt(3)
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,10 @@ class LocatedFeatures(SearchFirst):
     intercept : float, optional
         The constant in column 0, which the bounds of all columns are multiples of; :math:`1/\sqrt d` by
         default.
+    reach : float
+        How many typical distances from its center a column's new unit is. By default values that are spread
+        evenly fill half of it, which suits priors; what takes few steps wants columns that fill all of it,
+        :math:`\sqrt 3`.
 
     Privacy
     -------
@@ -78,10 +85,10 @@ class LocatedFeatures(SearchFirst):
     algorithm: Algorithm
     columns: tuple[int, ...]
     intercept: float | None = None
+    reach: float = EVEN_IN_HALF
 
     sought = "features"
     _name = "features"
-    _reach = 2 * math.sqrt(3)  # what is spread evenly fills half of it, as it does of usual bounds
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,6 +98,8 @@ class LocatedFeatures(SearchFirst):
                 f"columns must be some of 1 to {self._width - 1}, each once: column 0 is the intercept. Got "
                 f"{self.columns}."
             )
+        if not 0 < self.reach < math.inf:
+            raise PlanError(f"reach must be > 0 and finite. Got {self.reach}.")
         known_places = self.start_from.features if self.start_from is not None else ()
         if len(known_places) not in (0, len(self.columns)):
             raise PlanError(
@@ -100,6 +109,10 @@ class LocatedFeatures(SearchFirst):
 
     def around(self, inner: Algorithm) -> LocatedFeatures:
         return replace(self, algorithm=inner)
+
+    @property
+    def _reach(self) -> float:
+        return self.reach
 
     @property
     def _width(self) -> int:

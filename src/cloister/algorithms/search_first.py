@@ -51,8 +51,6 @@ class SearchFirst(Wrapper):
     sought: ClassVar[str]
     #: What its public arrays begin with, and its private state is called.
     _name: ClassVar[str]
-    #: The public unit is so many typical distances from the center.
-    _reach: ClassVar[float]
 
     def __post_init__(self) -> None:
         rows = self.algorithm.rows if isinstance(self.algorithm, Algorithm) else None
@@ -91,6 +89,11 @@ class SearchFirst(Wrapper):
     @abstractmethod
     def _shape(self) -> tuple[int, ...]:
         """Shape of the numbers that are looked for: () for one."""
+
+    @property
+    @abstractmethod
+    def _reach(self) -> float:
+        """How many typical distances from the center the public unit is."""
 
     @property
     @abstractmethod

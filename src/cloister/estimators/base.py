@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithm import Algorithm
 from cloister.algorithms.located import Located
-from cloister.algorithms.located_features import LocatedFeatures
+from cloister.algorithms.located_features import EVEN_IN_HALF, LocatedFeatures
 from cloister.arrays import Array, Floats, States
 from cloister.engines.journal import journal_folder
 from cloister.engines.run import run
@@ -347,6 +347,9 @@ class BaseMultiTask(WritesReports, ShownInNotebooks, ABC):
 class BasePrivate(Budgeted, BaseMultiTask):
     """The part of an estimator that shares something, and pays for it."""
 
+    #: How many typical distances from its center the unit of a column is that was found.
+    _reach: ClassVar[float] = EVEN_IN_HALF
+
     @property
     def _paid(self) -> dict[str, Any]:
         return {"ledger": self.ledger, "random_state": self.random_state}
@@ -360,5 +363,5 @@ class BasePrivate(Budgeted, BaseMultiTask):
             return algorithm
         columns, constant = codebook.bounded_columns, 1 / codebook.row_scale
         if columns:
-            algorithm = LocatedFeatures(algorithm, columns, intercept=constant)
+            algorithm = LocatedFeatures(algorithm, columns, constant, self._reach)
         return Located(algorithm, intercept=constant)

@@ -14,6 +14,7 @@ import numpy as np
 from cloister.algorithm import Algorithm
 from cloister.algorithms.choose_at_home import ChooseAtHome
 from cloister.algorithms.covariance import GroupSparse, LowRank
+from cloister.algorithms.located_features import EVEN_IN_ALL
 from cloister.algorithms.mean import MeanRegularized
 from cloister.errors import InputError
 from cloister.estimators.base import BasePrivate
@@ -40,6 +41,9 @@ __all__ = [
 @dataclass(eq=False, repr=False, kw_only=True)
 class BaseLinear(BasePrivate):
     """What the estimators here share: many rounds, and a loss and a step that suit the codebook."""
+
+    #: Few steps come furthest on columns that fill their bounds.
+    _reach: ClassVar[float] = EVEN_IN_ALL
 
     lam: float | Sequence[float] = 0.1
     clip: float | str = "auto"
