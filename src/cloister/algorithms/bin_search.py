@@ -37,9 +37,8 @@ PLACES, BINS = 2, 32
 ROUNDS = PLACES + 1
 #: A window of bins is heard if it stands so many deviations of noise out; noise alone does in 2 % of rounds.
 HEARD = 3.5
-#: Where tasks were heard they are for sure, and all that is left to ask is in which bins: fewer will do for a
-#: closer look at the place, and for the spread, which is one of few octaves.
-CLOSER, SPREAD = 3.0, 2.0
+#: Where tasks were heard they are for sure, and their spread is one of few octaves: so many will do for it.
+SPREAD = 2.0
 #: Most of the squared budget that the search may cost, and where all tasks in one bin would stand, in noise
 #: deviations: more would be wasted, and less than `HEARD` is not worth asking.
 MOST, CLEAR = 0.1, 15.0
@@ -110,7 +109,7 @@ def look_closer(asked: Search, value: Floats, noise: float, numbers: int = 1) ->
     low, high = map(float, asked.between)
     counts, spent = asked.counts + value, math.hypot(asked.noise, noise)
     asked = replace(asked, counts=counts, noise=spent)
-    window = heard(counts, spent, CLOSER if asked.found else threshold(numbers))
+    window = heard(counts, spent, threshold(numbers))
     if window is None:
         return asked
     first, last = window
