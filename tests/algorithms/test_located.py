@@ -129,7 +129,7 @@ def test_noise_alone_is_seldom_heard():
 
 
 def test_where_tasks_were_heard_less_is_needed_for_their_spread():
-    """100 tasks in a bin with noise of 40 a count: nothing before the place is known, nor for a closer look."""
+    """100 tasks in a bin, noise of 40 a count: nothing before the place is known, nor for a closer look."""
     counts = 100.0 * (np.arange(BINS) == 4)
     place = Search(-0.9, 0.05, 1, np.array([-0.95, -0.85]))
     for known, found in ((Search(), 0), (place, 2)):
