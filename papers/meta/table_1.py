@@ -39,7 +39,7 @@ from benchmarks.omniglot import (
 )
 from cloister.datasets import Episodes, Omniglot, episodes, load_omniglot
 from cloister.learners.network.pixels import Unpack
-from papers.figure import Cell, Data, Finding, Found, Options, Row, Skipped, Verdict, mean, say
+from papers.figure import Cell, Data, Finding, Found, Options, Row, Skipped, Verdict, budget, mean, say
 from papers.pictures import COLOURS
 
 CLAIM = "Accuracy is 75 % at ε = 3, 85.4 % at ε = 10 and 94.2 % without noise; two meta-models do not help."
@@ -128,7 +128,7 @@ def summarise(found: Found) -> Data:
         kind = ("tasks", "net", "epsilon")
         mine = [(other["seed"], value) for other, value in found if all(other[k] == cell[k] for k in kind)]
         name = cell["tasks"]
-        key = "alone" if name == "alone" else f"{name}, {cell['net']}, {_said(cell['epsilon'])}"
+        key = "alone" if name == "alone" else f"{name}, {cell['net']}, {budget(cell['epsilon'])}"
         data[key] = mean([value[0] for _, value in mine])
         data[f"{key}, seeds"] = len(mine)
         data[f"{key}, seconds"] = mean([value[1] for _, value in mine])
@@ -136,10 +136,6 @@ def summarise(found: Found) -> Data:
         if gains and key != "alone":
             data[f"{key}, gain"] = mean(gains)
     return data
-
-
-def _said(epsilon: float | None) -> str:
-    return "no noise" if epsilon is None else f"ε = {epsilon:g}"
 
 
 def _gain(data: Data, key: str) -> str:
@@ -156,7 +152,7 @@ def table(data: Data) -> list[Row]:
 
     rows: list[Row] = [("no meta-learning", "", "", "", cell("alone"))]
     for epsilon in BUDGETS:
-        said = _said(epsilon)
+        said = budget(epsilon)
         true = "; ".join(
             f"{NAMES[cut]}: {cell(f'{cut}, ours, {said}')}"
             for cut in CUT[1:]
@@ -186,10 +182,10 @@ def draw(data: Data, figure: Any) -> None:
 
 
 def finding(data: Data) -> Finding:
-    reached = [data[f"drawn, ours, {_said(epsilon)}"][0] for epsilon in BUDGETS]
+    reached = [data[f"drawn, ours, {budget(epsilon)}"][0] for epsilon in BUDGETS]
     higher = all(value > PRINTED[epsilon] for value, epsilon in zip(reached, BUDGETS, strict=True))
     falls = reached == sorted(reached)
-    below = [_said(epsilon) for epsilon in BUDGETS if PRINTED[epsilon] < data["alone"][0]]
+    below = [budget(epsilon) for epsilon in BUDGETS if PRINTED[epsilon] < data["alone"][0]]
     said = ", ".join(f"{value:.3f}" for value in reached)
     how = "higher than printed" if higher else "not all higher than printed"
     cost = "noise costs as it says" if falls else "noise does not cost as it says"

@@ -21,7 +21,7 @@ import numpy as np
 
 from cloister.algorithms import FineTuning
 from cloister.learners import Descent, Quadratic
-from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by, mean, say
+from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, budget, by, mean, say
 from papers.pictures import curve, level
 from papers.pmtl import frozen
 from papers.pmtl.runs import tuned_run
@@ -34,6 +34,7 @@ from papers.pmtl.writers import (
     methods,
     published_plan,
     require_data,
+    said_of,
     scored,
     split,
     trained,
@@ -124,14 +125,12 @@ def summarise(found: Found) -> Data:
             budgets = [None] if method == "alone" else budgets_of(method, quick)
             each = np.array([value[curve_name] for value in values])
             for column, epsilon in enumerate(budgets):
-                key = f"{name} {curve_name}" if method == "alone" else f"{name} {curve_name} {_said(epsilon)}"
+                key = (
+                    f"{name} {curve_name}" if method == "alone" else f"{name} {curve_name} {said_of(epsilon)}"
+                )
                 data[key] = mean(each[:, column, 0].tolist())
                 data[f"{key}, worst tenth"] = mean(each[:, column, 1].tolist())
     return data
-
-
-def _said(epsilon: float | None) -> str:
-    return "no noise" if epsilon is None else f"{epsilon:g}"
 
 
 def table(data: Data) -> list[Row]:
@@ -146,7 +145,7 @@ def table(data: Data) -> list[Row]:
             rows.append((f"{title}: seeds", "", *said))
         rows.append((f"{title}: each writer alone", "", "", "", say(data[f"{name} alone"], ".3f")))
         for epsilon in EPSILONS:
-            said = _said(epsilon)
+            said = said_of(epsilon)
             shown = {
                 m: data.get(f"{name} {m} {said}")
                 for m in ("published", "mtl", "fedavg", "fedprox", "tuned", "frozen")
@@ -158,7 +157,7 @@ def table(data: Data) -> list[Row]:
                 f", FedProx {text['fedprox']}" if "fedprox" in text else ""
             )
             ours = f"tuned {text['tuned']}" + (f", frozen body {text['frozen']}" if "frozen" in text else "")
-            label = f"{title}, " + ("no noise" if epsilon is None else f"ε = {said}")
+            label = f"{title}, " + budget(epsilon)
             rows.append(
                 (
                     label,
@@ -198,8 +197,8 @@ def draw(data: Data, figure: Any) -> None:
 
 
 def finding(data: Data) -> Finding:
-    budgets = [(name, e) for name in TITLES for e in EPSILONS if f"{name} mtl {_said(e)}" in data]
-    value = lambda name, method, e: data[f"{name} {method} {_said(e)}"][0]  # noqa: E731
+    budgets = [(name, e) for name in TITLES for e in EPSILONS if f"{name} mtl {said_of(e)}" in data]
+    value = lambda name, method, e: data[f"{name} {method} {said_of(e)}"][0]  # noqa: E731
     ahead = sum(value(n, "mtl", e) > value(n, "fedavg", e) for n, e in budgets)
     useful = sum(value(n, "mtl", e) > data[f"{n} alone"][0] for n, e in budgets)
     best = sum(value(n, "mtl", e) >= value(n, "tuned", e) for n, e in budgets)

@@ -13,10 +13,21 @@ from __future__ import annotations
 from typing import Any
 
 from cloister.learners import Descent
-from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by, mean, say
+from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, budget, by, mean, say
 from papers.pictures import COLOURS, legend
 from papers.pmtl.runs import tuned_run, tunings
-from papers.pmtl.writers import SETS, TITLES, engine, methods, require_data, scored, split, trained, true_plan
+from papers.pmtl.writers import (
+    SETS,
+    TITLES,
+    engine,
+    methods,
+    require_data,
+    said_of,
+    scored,
+    split,
+    trained,
+    true_plan,
+)
 
 CLAIM = (
     "With noise, private MTL is ahead of a private model for all in 10 of 12 places; without, a tuned "
@@ -70,7 +81,7 @@ def summarise(found: Found) -> Data:
     for (name, method), values in by(found, "data", "method").items():
         for row, epsilon in enumerate(budgets(found[0][0]["quick"])):
             for column, way in enumerate(WAYS):
-                said = "no noise" if epsilon is None else f"{epsilon:g}"
+                said = said_of(epsilon)
                 data[f"{name}, {said}, {way}, {method}"] = mean([value[row][column] for value in values])
     return data
 
@@ -79,15 +90,14 @@ def table(data: Data) -> list[Row]:
     rows: list[Row] = []
     for name, title in TITLES.items():
         for place, epsilon in enumerate(EPSILONS):
-            said = "no noise" if epsilon is None else f"{epsilon:g}"
+            said = said_of(epsilon)
             for way in WAYS:
                 if f"{name}, {said}, {way}, mtl" not in data:
                     continue
                 mtl, fedavg = (data[f"{name}, {said}, {way}, {method}"] for method in METHODS)
                 printed = PRINTED[way][place] if name == "femnist" and way in PRINTED else None
                 paper = f"MTL {printed[0]:.3f}, global {printed[1]:.3f}" if printed else ""
-                budget = said if epsilon is None else f"ε = {said}"
-                label = f"{title}, {budget}, {'not tuned' if way == 'none' else way}"
+                label = f"{title}, {budget(epsilon)}, {'not tuned' if way == 'none' else way}"
                 rows.append((label, paper, "", f"MTL {say(mtl, '.3f')}", f"FedAvg {say(fedavg, '.3f')}"))
     return rows
 

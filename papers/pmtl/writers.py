@@ -84,6 +84,11 @@ def engine(device: str) -> Batched:
     return Batched(device, tf32=True, compiled=False)
 
 
+def said_of(epsilon: float | None) -> str:
+    """Return how keys of results name a budget."""
+    return "no noise" if epsilon is None else f"{epsilon:g}"
+
+
 def clip(epsilon: float | None) -> float:
     return CLIP * min(1.0, math.inf if epsilon is None else epsilon)
 
