@@ -28,12 +28,12 @@ entry-sparse/1 epochs/1 everyone/1 ewc/1 exact-solver/1 feature-relevance/1 fed-
 fine-tuning/1 fixed-size/1 ftmrl/1 gaussian/1
 geometric-budget/1 group-sparse/1 groups/1 in-order/1 increment/1 independent/1 joint/1 l2-laplace/1
 least-squares/1
-local-noise/1 local-only/1 located/1 located-features/1 logistic/1 low-rank/1 mean/1 mean-regularized/1
+local-noise/1 local-only/1 located/2 located-features/2 logistic/1 low-rank/1 mean/1 mean-regularized/1
 meta-sgd/1
 model-averaging/1 module/1 nested/1 nesterov/1
 no-noise/1 offset/1 one-pass/1 personalized/1 plan/1 poisson/1 position/1
 power-budget/1 quadratic/1 regression/1 server-adam/1 server-adam-w/1 server-average/1 server-momentum/1
-shared-prior/1 softmax/1 squared-norm/1 subspace/1 support/1 symmetrized-kl/1 task-sparse/1
+shared-prior/2 softmax/1 squared-norm/1 subspace/1 support/1 symmetrized-kl/1 task-sparse/1
 toeplitz/1 tree/1 warm-up/1 wishart/1
 """.split()  # noqa: SIM905
 #: The same for the estimators that a run's folder may name.

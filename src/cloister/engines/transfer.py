@@ -26,7 +26,7 @@ class Fetched:
         if self.arrives is not None:
             self.arrives.synchronize()
         found = self.there.numpy()
-        return found if dtype is None else found.astype(dtype)
+        return found.astype(found.dtype if dtype is None else dtype, copy=bool(copy))
 
 
 def fetched(tensor: Tensor) -> NDArray[Any]:

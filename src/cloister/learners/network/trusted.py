@@ -18,8 +18,15 @@ __all__ = ["trusts_convolution", "trusts_product"]
 
 
 def trusts_convolution(images: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> bool:
-    """Say whether `client_conv2d` is right for such images and filters; a warning says where it is not."""
-    return _convolution(_trial(images, weight, bias), geometry, torch.get_float32_matmul_precision())
+    """Say whether `client_conv2d` is right for such images and filters; a warning says where it is not.
+
+    It counts pixels, of all clients, in 32 bits.
+    """
+    left, right, top, bottom = geometry.padding
+    height, width = images.shape[2] + top + bottom, images.shape[3] + left + right
+    return len(images) * height * width < 2**31 and _convolution(
+        _trial(images, weight, bias), geometry, torch.get_float32_matmul_precision()
+    )
 
 
 def trusts_product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
