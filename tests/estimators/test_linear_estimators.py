@@ -126,7 +126,9 @@ def test_the_algorithm_has_the_parameters_of_its_face():
     book, classes = (Codebook.from_mapping(b, ["age", "sex"]) for b in (BOUNDS, TWO))
     low = LowRankRegressor(lam=0.3, clip=2.0, rounds=7, strong=0.1, warmup=3, averaged=True, guard=False)
     expected = LowRank(LeastSquares(3), 0.3, 2.0, 7, strong=0.1, warmup=3, averaged=True)
-    searched = LocatedFeatures(expected, book.bounded_columns, intercept=1 / book.row_scale)
+    searched = LocatedFeatures(
+        expected, book.bounded_columns, intercept=1 / book.row_scale, reach=math.sqrt(3)
+    )
     assert low._algorithm(book) == Located(searched, intercept=1 / book.row_scale)
     sparse = GroupSparse(Logistic(3), 0.1, 3.0, 20, 4.0)
     assert GroupSparseClassifier()._algorithm(classes) == ChooseAtHome(sparse, Classification(3))

@@ -255,15 +255,18 @@ def _narrowness(states: States) -> Floats:
     """Return how many times narrower than usual the bounds' middle part is that a task's own features fill.
 
     A task knows this at home, where it is free. Slopes on such features are as many times longer, and so is
-    how they differ between tasks; with all features taken together, as one of them may well be constant. A
-    task whose features do not vary, or that has no rows, knows nothing of it: 1.
+    how they differ between tasks; with all features taken together, as one of them may well be constant. Of
+    few rows some are alike by chance: what they say is raised to a power that goes from 0 to 1 with their
+    number. A task whose features do not vary, or that has no rows, knows nothing of it: 1.
     """
     scale, front = states["own_scale"], states.get("own_front")
     if front is None:
         return np.ones(len(scale))
     deviation = np.where(scale > 0, front[:, None] / np.where(scale > 0, scale, 1.0), 0.0)
     typical = np.sqrt(np.square(np.minimum(deviation, 1.0)).sum(axis=1) / max(scale.shape[1], 1))
-    return np.where(typical > 1e-6, np.clip(NARROW / np.maximum(typical, 1e-6), 1.0, 1e3), 1.0)
+    narrow = np.where(typical > 1e-6, np.clip(NARROW / np.maximum(typical, 1e-6), 1.0, 1e3), 1.0)
+    rows = np.maximum(states["count"], 1)
+    return np.asarray(narrow ** ((rows - 1) / (rows + 2)))
 
 
 def _log_prior(candidate: Candidate, said: Said) -> Floats:
