@@ -99,13 +99,14 @@ def test_the_search_takes_a_tenth_at_most_and_no_more_than_is_needed():
     st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=4, max_size=4),
     st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0]), min_size=4, max_size=4),
     st.floats(-1, 1),
+    st.tuples(st.floats(-1, 1), st.floats(-1, 1)).map(sorted),
 )
-def test_a_task_is_in_one_bin_or_in_none(y, weight, center):
+def test_a_task_is_in_one_bin_or_in_none(y, weight, center, ends):
     """So the exact sensitivity of the sum is 1 (zero-out) and sqrt(2) (replace), whatever the data."""
     block = Block(np.zeros(1), np.ones((1, 4, 1)), np.array([y]), np.array([weight]), np.zeros(1, np.uint64))
     with np.errstate(all="ignore"):
         squares = ALGORITHM._squares(block, np.array([center]))
-        for places in (_medians(block)[:, None], octaves(squares, -1.0, 1.0)):
+        for places in (_medians(block)[:, None], octaves(squares, *np.array(ends))):
             message = one_hot(np.clip(places, 0, BINS - 1), (block.weight > 0).any(axis=1))
             assert sorted(message.ravel().tolist()) in ([0.0] * BINS, [0.0] * (BINS - 1) + [1.0])
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cloister.algorithms.structures.moving_mean import descend, shared_candidates, standing_still
+from cloister.algorithms.structures.moving_mean import (
+    _widened,
+    descend,
+    shared_candidates,
+    standing_still,
+)
 from cloister.earlier import EarlierPrior
 from cloister.learners import Classification, Regression
 
@@ -60,3 +65,14 @@ def test_noise_in_the_mean_is_added_to_every_prior_around_it(learner, added):
     for before, after in public:
         wider = after.factor @ after.factor.T - before.factor @ before.factor.T
         np.testing.assert_allclose(wider, added * np.eye(3), atol=1e-12)
+
+
+@pytest.mark.parametrize(("dim", "noise"), [(3, 0.02), (30, 1e-16), (100, 1e-15), (100, 1e-300)])
+def test_hardly_any_noise_is_added_to_a_covariance_of_few_directions(dim, noise):
+    """A sum of squares that rounds to no covariance at all, and would have no Cholesky factor."""
+    few = np.random.default_rng(0).normal(size=(dim, 2))
+    factor = _widened(few @ few.T, noise)
+    right = few @ few.T @ few @ few.T + noise * np.eye(dim)
+    np.testing.assert_allclose(factor @ factor.T, right, atol=1e-13 * np.abs(right).max())
+    assert (np.diag(factor) > 0).all()
+    assert (np.triu(factor, 1) == 0).all()

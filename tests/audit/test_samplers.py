@@ -59,6 +59,38 @@ def test_faulty_samplers_are_convicted(sampler, reason):
     assert not agrees(sampler)  # and no engine would have asked it
 
 
+def wrong_later(call, count, deviation):
+    """Lose the sign of the last number where there are many."""
+    found = on_processor(call, count, deviation)
+    if count > 2001:
+        found.values[-1] *= -1
+    return found
+
+
+def without_doubts(call, count, deviation):
+    found, none = on_processor(call, count, deviation), np.zeros(0, dtype=np.int64)
+    return replace(found, doubtful=none, numbers=none)
+
+
+def elsewhere_in_doubt(call, count, deviation):
+    found = on_processor(call, count, deviation)
+    return replace(found, numbers=found.numbers + 1)
+
+
+@pytest.mark.parametrize("sampler", [wrong_later, without_doubts, elsewhere_in_doubt])
+def test_samplers_are_tried_with_as_many_candidates_as_releases_take(sampler):
+    assert not agrees(sampler)
+
+
+def test_what_a_candidate_in_doubt_would_be_is_nobodys_business():
+    def marked(call, count, deviation):
+        found = on_processor(call, count, deviation)
+        found.values[found.doubtful] = -(2**63)
+        return found
+
+    assert agrees(marked)
+
+
 def test_a_card_that_disagrees_is_not_asked(monkeypatch):
     faulty = SimpleNamespace(CardSampler=lambda device: wrong_key)
     monkeypatch.setitem(sys.modules, "cloister.engines.card_noise", faulty)

@@ -117,6 +117,21 @@ def old(folder: str) -> Resident:
     return found
 
 
+#: How each of a stranger's ways ends at the door: by the status, or at home.
+ENDS: dict[str, object] = {
+    "no key": 403,
+    "a stranger's key": 403,
+    "another's key": 401,
+    "another's questions": 401,
+    "an old message again": 401,
+    "a megabyte": 413,
+    "a gigabyte": 413,
+    "garbage": 400,
+    "the operator's calls": 403,
+    "another authority": "not believed",
+}
+
+
 def attack(made: Deployment, folder: Path) -> dict[str, object]:
     """Try the door in every way that a stranger has; return how each ended."""
     (folder / "stranger").mkdir()

@@ -234,6 +234,49 @@ def test_nobody_holds_the_door_open():
     ]
 
 
+def test_who_finds_the_door_full_is_told_of():
+    """The fourth connection in all is turned away, and the operator reads so, however quiet uvicorn is."""
+    said = []
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    config = uvicorn.Config(
+        app,
+        http=connections(9, 30.0, Refusals(said.append)),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        limit_concurrency=4,
+    )
+    config.load()
+
+    async def visits():
+        everybody = ServerState()
+        server = await asyncio.get_running_loop().create_server(
+            lambda: config.http_protocol_class(config, everybody, {}), "127.0.0.1", 0
+        )
+        port, told = server.sockets[0].getsockname()[1], []
+        came = []
+        for place in range(4):
+            came.append(await asyncio.open_connection("127.0.0.1", port))
+            reader, writer = came[-1]
+            writer.write(b"POST / HTTP/1.1\r\n")
+            assert len(said) == 0
+            writer.write(b"host: x\r\n\r\n")
+            told.append((await reader.readuntil(b"\r\n"))[9:12])
+            assert len(said) == (place == 3)
+        for _, writer in came:
+            writer.close()
+        server.close()
+        await server.wait_closed()
+        return told
+
+    assert asyncio.run(visits()) == [b"204", b"204", b"204", b"503"]
+    assert said == ["A request came while 4 connections were open in all."]
+
+
 async def _parts():
     for _ in range(200):  # of no length that is told beforehand
         yield b"x"

@@ -127,7 +127,7 @@ def test_no_canary_leaves_also_while_strangers_try(tmp_path):
                 found.append(hostile.attack(made, tmp_path))
 
         now = curate(made, attack, every=0.2)
-    assert found
+    assert found == [hostile.ENDS]
     check_finished(made, plan, tasks, now.head)
     secrets = [
         np.float64(canary).tobytes(),
@@ -186,7 +186,5 @@ def test_nginx_can_stand_in_the_proxys_place(tmp_path):
         processes.end("proxy")
         processes.start("proxy", [str(nginx), "-c", str(made.folder / "nginx.conf")], {})
         now = curate(made, look, every=0.2)
-    assert found[0] == 413
-    assert found[1] >= 400
-    assert found[2] == 403
+    assert found == [413, 415, 403]
     check_finished(made, plan, tasks, now.head)

@@ -202,10 +202,15 @@ def shared_candidates(
 
 
 def _widened(factor: Floats, noise: float) -> Floats:
-    """Return the factor of a covariance to which so much is added in every direction."""
+    """Return the factor of a covariance to which so much is added in every direction.
+
+    By the roots: a singular covariance and little noise may sum, rounded, to what has no Cholesky factor.
+    """
     if noise == 0:
         return factor
-    return np.asarray(np.linalg.cholesky(factor @ factor.T + noise * np.eye(len(factor))))
+    both = np.concatenate([factor.T, math.sqrt(noise) * np.eye(len(factor))])
+    upper = np.linalg.qr(both).R
+    return np.asarray(upper.T * np.where(np.diag(upper) < 0, -1.0, 1.0))
 
 
 def shared_weight(learner: BayesianLearner, mean: Floats, board: BoardView) -> float:

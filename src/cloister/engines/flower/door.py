@@ -59,6 +59,13 @@ def connections(most: int, patience: float, refusals: Refusals) -> type[asyncio.
             if self.cycle is not before:
                 self._stop()
 
+        def handle_events(self) -> None:
+            room, before = self.limit_concurrency, self.cycle
+            full = room is not None and max(len(self.connections), len(self.tasks)) >= room
+            super().handle_events()
+            if full and self.cycle is not before:  # answered with 503; uvicorn says so in a warning alone
+                refusals.note(f"A request came while {room} connections were open in all.")
+
         def send_400_response(self, msg: str) -> None:
             refusals.note("Bytes came that are no request of HTTP.")
             super().send_400_response(msg)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ __all__ = ["simulate"]
 
 #: The question by which a simulated node is asked whose folder it answers from.
 _WHO = "query.who"
+#: Seconds in which all nodes must have said so, before anything is charged; or a round's, if these are more.
+_PATIENCE = 120.0
 
 
 def simulate(
@@ -62,7 +65,8 @@ def simulate(
 
     @server.main()  # type: ignore[untyped-decorator, unused-ignore]
     def main(grid: Any, context: Any) -> None:
-        done.append(deployment.curate(_Simulated(grid, len(homes)), known))
+        patience = max(_PATIENCE, deployment.settings.deadline)
+        done.append(deployment.curate(_Simulated(grid, deployment.keys, patience), known))
 
     count = actors or os.cpu_count() or 1
     resources = {"client_resources": {"num_cpus": 1.0, "num_gpus": 0.0}}
@@ -72,26 +76,48 @@ def simulate(
 
 
 class _Simulated:
-    """A simulation's grid. Its nodes have no keys, so that each is asked once for that of its folder."""
+    """A simulation's grid, once all nodes are there and have said whose folders they answer from."""
 
-    def __init__(self, grid: Any, count: int) -> None:
-        self.grid, self.count = grid, count
+    def __init__(self, grid: Any, keys: Mapping[str, str], patience: float) -> None:
         self.push_messages, self.pull_messages = grid.push_messages, grid.pull_messages
-        self._nodes: list[Any] = []
+        self._nodes = _acquainted(grid, keys, patience)
 
     def get_nodes(self) -> list[Any]:
-        from flwr.app import Message
-        from flwr.proto.node_pb2 import NodeInfo
-
-        numbers = sorted(self.grid.get_node_ids())
-        if len(numbers) == self.count and not self._nodes:  # it starts before all of them are there
-            asked = [Message(body(b""), dst_node_id=each, message_type=_WHO) for each in numbers]
-            self._nodes = [
-                NodeInfo(node_id=said.metadata.src_node_id, public_key=message_body(said) or b"")
-                for said in self.grid.send_and_receive(asked)
-                if said.has_content()
-            ]
         return self._nodes
+
+
+def _acquainted(grid: Any, keys: Mapping[str, str], patience: float) -> list[Any]:
+    """Ask simulated nodes, which have no keys of Flower, for those of their folders until all are known.
+
+    The simulation starts before all of them are there, and an actor may fail: who has not said is asked
+    again.
+    """
+    from flwr.app import Message
+    from flwr.proto.node_pb2 import NodeInfo
+
+    said: dict[int, bytes] = {}
+    until = time.monotonic() + patience
+    while True:
+        known = {b" ".join(key.split()) for key in said.values()}
+        missing = [name for name, key in keys.items() if " ".join(key.split()).encode() not in known]
+        if not missing:
+            return [NodeInfo(node_id=number, public_key=key) for number, key in said.items()]
+        left = until - time.monotonic()
+        if left <= 0 or len(said) == len(keys):
+            raise InputError(
+                f"All {len(keys)} nodes of a simulation must say who they are before it begins, within "
+                f"{patience:g} seconds. {len(missing)} did not, {missing[0]!r} among them, and nothing was "
+                "charged. Look whether their folders have the keys of nodes.toml, and try again."
+            )
+        asked = [
+            Message(body(b""), dst_node_id=number, message_type=_WHO)
+            for number in sorted(set(grid.get_node_ids()) - set(said))
+        ]
+        for each in grid.send_and_receive(asked, timeout=left) if asked else ():
+            key = message_body(each) if each.has_content() else None
+            if key is not None:
+                said[each.metadata.src_node_id] = key
+        time.sleep(0.5)
 
 
 def _client_app(homes: Sequence[str], types: tuple[object, ...]) -> Any:
