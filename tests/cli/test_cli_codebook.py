@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from cli_helpers import BOOK, cloister, fit, ok, pupils, refused
 
 from cloister.tables.files import write_csv
@@ -81,3 +82,28 @@ def test_check_tells_the_owner_what_does_not_fit(work: Path) -> None:
     write_csv("older.csv", table | {"age": np.full(300, 1000)})
     assert "300 (100 %)" in cloister("codebook", "older.csv", "--check", "book.toml").stdout
     assert cloister("codebook", "exam.csv", "--task", "school").exit_code == 2
+
+
+@pytest.mark.parametrize(("cell", "why"), [("", "an entry"), ("  ", "be empty"), ("001 ", "'001 '")])
+def test_check_refuses_a_task_column_as_fit_does(work: Path, cell: str, why: str) -> None:
+    table = pupils()
+    names = table["school"].astype("U9")
+    names[0] = cell
+    write_csv("odd.csv", table | {"school": names})
+    sentence = refused("fit", "odd.csv", "--codebook", "book.toml")
+    result = cloister("codebook", "odd.csv", "--check", "book.toml", "--json")
+    assert result.exit_code == 1
+    assert why in sentence
+    assert " ".join(json.loads(result.stdout)["task_column"].split()) == " ".join(sentence.split())
+
+
+def test_check_says_what_it_could_not_know_of_tasks(work: Path) -> None:
+    table = pupils()
+    write_csv("none.csv", {name: column for name, column in table.items() if name != "school"})
+    result = cloister("codebook", "none.csv", "--check", "book.toml")
+    assert result.exit_code == 1
+    assert "none.csv has no task column 'school'." in " ".join(result.stdout.split())
+    write_csv("one.csv", table | {"school": np.full(300, "001")})
+    assert "they are all of one task" in " ".join(ok("codebook", "one.csv", "--check", "book.toml").split())
+    Path("bare.toml").write_text(BOOK.replace('task = "school"', ""))
+    assert "names no task column" in ok("codebook", "exam.csv", "--check", "bare.toml")

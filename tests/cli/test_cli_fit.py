@@ -98,6 +98,13 @@ def test_a_run_starts_from_an_earlier_one(work: Path) -> None:
     )
 
 
+def test_a_run_that_was_replaced_counts_too(work: Path) -> None:
+    run = ("fit", "exam.csv", "--codebook", "book.toml", "--method", "mean-regularized", "--set", "rounds=2")
+    assert "earlier run" not in ok(*run, "-o", "other")
+    said = " ".join(ok(*run, "-o", "other", "--force").split())
+    assert "other held an earlier run: if anybody saw it, it counts too. --ledger adds up" in said
+
+
 def test_fit_says_nothing_that_depends_on_values(work: Path) -> None:
     table = pupils()
     write_csv("exam2.csv", table | {"score": table["score"][::-1].copy(), "age": table["age"][::-1].copy()})

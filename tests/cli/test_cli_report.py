@@ -126,7 +126,14 @@ def test_the_public_edition_has_no_canary(canary: Path) -> None:
     planted = [*map(str, CANARY.values()), "canar", "13.57", "13.58", "41.42", *names, *private]
     public = ok("summary", canary / "run")  # what is public may be on the page, by chance the same digits
     assert [word for word in planted if word.lower() in page.lower() and word not in public] == []
-    for said in ("Public edition", "may be published", "No contradiction found", "Over the 1 run charged"):
+    for said in (
+        "charges of this run's plan are blue",
+        "this page does not know whether they were",
+        "Public edition",
+        "may be published",
+        "No contradiction found",
+        "Over the 1 run charged",
+    ):
         assert said in text
     assert "PRIVATE" not in text
     assert "Who gains" not in text
@@ -256,7 +263,10 @@ def test_wrong_things_get_a_sentence(work: Path) -> None:
     assert "must be of this run's plan" in refused(*own, "--audit", "audit.json")
     ok("ledger", "create", "other.ledger", "--epsilon", 2, "--tasks", 40)
     ok(*own, "--ledger", "other.ledger")
-    assert "No charge there is of this run's plan" in Reader(Path("page.html").read_text()).text
+    page = Reader(Path("page.html").read_text()).text
+    assert "No charge there is of this run's plan" in page
+    assert "Over the 0 runs" not in page
+    assert "are blue" not in page
     assert "is already there" in refused(*own)
     for task in ("007", "008"):  # each has a page of its own, and a name is looked up before a file is
         ok("report", "run", "--task", task)

@@ -99,7 +99,8 @@ def _check(data: Path, path: Path, json: bool) -> None:
     book = Codebook.load(path)
     table = codebook_table(data, book, target=True)
     found = book.check(table)
-    refused = [column.name for column in found if column.refused]
+    wrong = _task_column(data, book)
+    refused = [*([] if wrong is None else [str(book.task)]), *(each.name for each in found if each.refused)]
     used = {*book.names, book.target.name, book.task}
     unused = [name for name in table if name not in used]
     if json:
@@ -110,6 +111,7 @@ def _check(data: Path, path: Path, json: bool) -> None:
                 "columns": columns,
                 "unused": unused,
                 "refused": refused,
+                "task_column": wrong,
                 "note": _PRIVATE,
             }
         )
@@ -119,13 +121,38 @@ def _check(data: Path, path: Path, json: bool) -> None:
         say(
             *filter(None, ["\n".join(f"  {column}" for column in found if column.refused or column.clipped)]),
             *([f"Not in the codebook, and not used: {', '.join(unused)}."] if unused else []),
-            f"A fit would refuse this file: mend {', '.join(refused)}." if refused else "A fit takes it.",
+            *([] if wrong is None else [wrong]),
+            f"A fit would refuse this file: mend {', '.join(refused)}." if refused else _taken(data, book),
             *_remedies(book, found, path),
             _PRIVATE,
             apart=True,
         )
     if refused:
         raise typer.Exit(1)
+
+
+def _task_column(data: Path, book: Codebook) -> str | None:
+    """Return why a fit refuses the task column; None if it takes it, or the codebook names none."""
+    from cloister.errors import InputError
+    from cloister.tables.rows import task_column
+
+    if book.task is None:
+        return None
+    try:
+        task_column(data, book.task)
+    except InputError as error:
+        return str(error)
+    return None
+
+
+def _taken(data: Path, book: Codebook) -> str:
+    from cloister.tables.rows import task_column
+
+    if book.task is None:
+        return "A fit takes these columns. The codebook names no task column, so none was checked."
+    if len(set(task_column(data, book.task).tolist())) < 2:
+        return "A fit takes these rows beside others': they are all of one task, and it needs two or more."
+    return "A fit takes it."
 
 
 def _remedies(book: Codebook, found: list[ColumnCheck], path: Path) -> list[str]:

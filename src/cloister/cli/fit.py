@@ -52,6 +52,7 @@ _DryRun = Annotated[
 
 
 WHOSE = {EngineName.local: "one file for each task", EngineName.ray: "the models of all tasks"}
+_EARLIER = "if anybody saw it, it counts too. --ledger adds up what all runs cost."
 ONLY_TASKS = (
     "Of the file only the task column was looked at. Whether its rows fit the codebook, "
     "`cloister codebook FILE --check CODEBOOK` says."
@@ -124,6 +125,7 @@ def fit(
     if not dry_run:
         folders.tidy(folder)
         folders.check_free(folder, force)
+    replaced = (folder / "plan.toml").is_file()
     account = None if dry_run else _account(ledger, population)
     target = _target(context, epsilon, detection, false_alarms)
     proposal: OneRun | Comparison
@@ -175,6 +177,7 @@ def fit(
     say(
         *filter(None, [finished.location]),
         *([] if finished.guarantee.all_runs is None else [f"{finished.guarantee.all_runs}."]),
+        *([f"{folder} held an earlier run: {_EARLIER}"] if replaced else []),
         f"Wrote {folder}: the public part, and {WHOSE[engine]} in {folder / 'models'}. "
         "Give each task its own model alone; README.txt says more.",
         f"The head, which stands for all public files, to sign, publish or keep:\n{head}",

@@ -27,8 +27,8 @@ def flow_picture(plan: Plan, width: int, height: int) -> str:
     boxes = (
         _Box(
             "home",
-            f"{plan.n_tasks:,} tasks, at home",
-            ("each has its own rows", "and ends with its own", "model, which stays"),
+            f"{plan.n_tasks:,} tasks",
+            ("each has its own rows", "and ends with its own", "model, for it alone"),
         ),
         _Box("curator", "curator, trusted", ("sees clipped messages,", "adds them up,", "and adds noise")),
         _Box(
