@@ -80,9 +80,9 @@ is kept part by part, so that a run that is stopped goes on. Data that are not p
 * *with the true guarantee*: the same algorithm, repaired, and priced as the library prices it;
 * *ours*: what we would use instead, at the same price.
 
-A ± is one standard error over seeds; `--seeds N` runs another number of them than a figure's own. Runs are
-seeded, so that they come out the same again; that makes them INSECURE, which does not matter for simulations
-and data that are public.
+A ± is one standard error over seeds, and of one seed there is none; `--seeds N` runs another number of them
+than a figure's own. Runs are seeded, so that they come out the same again; that makes them INSECURE, which
+does not matter for simulations and data that are public.
 
 What is marked *of older code* was measured before a definition changed that its measuring or its summary
 uses, and may come out otherwise now. Changes of the library itself are not marked: the commit says which it

@@ -1,8 +1,8 @@
-"""Fifteen false claims: what published and shipped mechanisms promise, and what an attack measures.
+"""Fifteen false claims: what mechanisms promise, and what an attack measures.
 
-Every red dot is a lower bound on the epsilon of a printed guarantee, found by running it; the cross is
-what it claims. Green is the repaired twin of each under the very same attack: never to the right of its
-own claim. `cloister museum` prints them.
+Most of them are printed in four papers, or are in the code of one. Every red dot is a lower bound on the
+epsilon of such a mechanism, found by running it; the cross is what it claims. Green is the repaired twin
+of each under the very same attack: never to the right of its own claim. `cloister museum` prints them.
 """
 
 import matplotlib.pyplot as plt

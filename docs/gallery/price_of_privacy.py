@@ -1,7 +1,7 @@
 """The price of privacy: the error that is left on new rows, at every epsilon.
 
-160 American schools predict their pupils' mathematics test. To the left the noise is louder than what
-schools have to say, and each hardly does better than alone; to the right nearly all of the gain is there.
+160 American schools predict their pupils' mathematics test. In the run that is shown, about a quarter of
+what sharing without noise gains is kept at epsilon 0.1, three quarters at 1, and nearly all at 10.
 `epsilon=inf` is the run without noise, and protects nobody.
 """
 

@@ -26,7 +26,7 @@ def museum(
     seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
     json: Json = False,
 ) -> None:
-    r"""Refute published guarantees that are false, by attacks.
+    r"""Refute false guarantees, most of them printed, by attacks.
 
     Each exhibit is a small implementation of something that was claimed to be private. The other tasks
     collude, and what they see is turned into a lower bound on the real epsilon. Its repaired twin stands the
