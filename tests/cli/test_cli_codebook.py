@@ -107,3 +107,19 @@ def test_check_says_what_it_could_not_know_of_tasks(work: Path) -> None:
     assert "they are all of one task" in " ".join(ok("codebook", "one.csv", "--check", "book.toml").split())
     Path("bare.toml").write_text(BOOK.replace('task = "school"', ""))
     assert "names no task column" in ok("codebook", "exam.csv", "--check", "bare.toml")
+
+
+def test_check_says_how_to_mend_what_people_write(work: Path) -> None:
+    table = pupils()
+    age = table["age"].astype("U9")
+    age[:2] = ["-", "1,234"]
+    write_csv("odd.csv", table | {"age": age, "when": np.full(300, "22.08.2025")})
+    ok("codebook", "odd.csv", "--task", "school", "--target", "score", "-o", "t.toml")
+    assert "If numbers" in Path("t.toml").read_text().partition("[features.age]")[2].partition("[features")[0]
+    Path("dates.toml").write_text(f"{BOOK}[features.when]\nbounds = [2020-01-01, 2026-12-31]\n")
+    said = " ".join(cloister("codebook", "odd.csv", "--check", "dates.toml").stdout.split())
+    assert 'when: spelling = "%d.%m.%Y"' in said
+    assert "age: leave a cell empty" in said
+    assert "age: write 1234 instead of 1,234" in said
+    Path("slip.toml").write_text(BOOK.replace("[5, 20]", "[5, 20"))
+    assert refused("codebook", "exam.csv", "--check", "slip.toml").endswith("Mend that line.")

@@ -105,6 +105,12 @@ def test_a_run_that_was_replaced_counts_too(work: Path) -> None:
     assert "other held an earlier run: if anybody saw it, it counts too. --ledger adds up" in said
 
 
+def test_without_a_codebook_fit_says_how_to_begin_one(work: Path) -> None:
+    result = cloister("fit", "exam.csv")
+    assert result.exit_code == 2
+    assert "cloister codebook exam.csv --task COLUMN --target COLUMN" in " ".join(result.stderr.split())
+
+
 def test_fit_says_nothing_that_depends_on_values(work: Path) -> None:
     table = pupils()
     write_csv("exam2.csv", table | {"score": table["score"][::-1].copy(), "age": table["age"][::-1].copy()})

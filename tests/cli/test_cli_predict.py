@@ -69,6 +69,15 @@ def test_an_unseen_task_is_served_from_the_board(work: Path) -> None:
     assert json.loads(ok("predict", "run", "new.csv", "--json"))["prediction"][0] == said["prediction"][0]
 
 
+def test_predict_says_what_was_clipped(work: Path) -> None:
+    table = pupils()
+    table["age"][:3] = [500, -1, 21]
+    write_csv("new.csv", table)
+    said = cloister("predict", "run", "new.csv", "-o", "p.csv").stderr
+    assert "3 cell(s) of new.csv beyond the bounds were clipped to them: age." in " ".join(said.split())
+    assert "clipped" not in cloister("predict", "run", "exam.csv", "-o", "q.csv").stderr
+
+
 def test_gain_finds_that_joining_pays(work: Path) -> None:
     said = json.loads(ok("gain", "run", "exam.csv", "--task-name", "002", "--json"))
     assert said["private"] is True
@@ -85,6 +94,8 @@ def test_gain_says_when_nothing_was_heard() -> None:
     assert worse.startswith("Joining does not pay for you: ")
     better = Gain({"joined": same - 0.5, "own": same}, 7, 3).verdict("squared error")
     assert better.startswith("Joining pays for you: joined, your squared error on held-out rows is 25% lower")
+    nearly = Gain({"joined": same * 1.001, "own": same}, 7, 3).verdict("squared error")
+    assert nearly.startswith("No difference (under 0.5 %): ")
     unclear = Gain({"joined": same[::-1], "own": same}, 7, 3).verdict("squared error")
     assert unclear.startswith("No clear difference: ")
 

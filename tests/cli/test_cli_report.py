@@ -23,10 +23,13 @@ from cloister.estimators import PooledRegressor, SharedPriorClassifier
 from cloister.learners import LeastSquares
 from cloister.ledger import Ledger
 from cloister.report.gains import measure_gains
+from cloister.report.run import _unclear
 from cloister.report.run_figures import rounds_picture, signal_to_noise
 from cloister.tables.codebook import Codebook
 from cloister.tables.files import write_csv
 from cloister.tables.folder import read_public
+from cloister.tables.summary import Coefficient
+from cloister.tables.task_summary import OwnCoefficient, TaskSummary
 
 #: What stands in one task's rows, in names, in a column that nobody asked for, and in the name of the file.
 CANARY = {"age": 13.577531, "score": 41.424344, "school": "Canary House", "note": "the canary sings"}
@@ -301,3 +304,17 @@ def test_noise_alone_is_not_heard() -> None:
     assert (loud.heard, loud.signal) == (1, pytest.approx([np.sqrt(99)]))
     assert rounds_picture(found, 760, 300).count("<circle") == 150
     ET.fromstring(rounds_picture(loud, 380, 300))
+
+
+def test_coefficients_that_say_nothing_are_said_to() -> None:
+    found = [Coefficient("intercept", 9.0, 1.0), Coefficient("age", 1.9, 1.0)]
+    assert _unclear(found) == "No coefficient but the intercept stands two standard errors from zero."
+    assert _unclear(found[1:]) == "No coefficient stands two standard errors from zero."
+    assert _unclear([*found, Coefficient("sex", -2.0, 1.0)]) == ""
+    assert _unclear([*found, Coefficient("sex", 0.1)]) == ""  # whose error is not known
+
+
+def test_a_task_that_stays_with_its_own_prior_was_not_drawn() -> None:
+    coefficient = OwnCoefficient("age", 1.0, 0.1, 1.0, 2.0, 1.0)
+    said = [TaskSummary("a", (coefficient,), 9.0, weight, None, None).sentences for weight in (0.5, 0.001)]
+    assert ["was drawn" in " ".join(each) for each in said] == [True, False]

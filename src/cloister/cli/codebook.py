@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,19 @@ if TYPE_CHECKING:
 
 __all__ = ["codebook"]
 
+_SPELLINGS = (
+    "%d/%m/%Y",
+    "%m/%d/%Y",
+    "%d.%m.%Y",
+    "%d-%m-%Y",
+    "%Y/%m/%d",
+    "%Y.%m.%d",
+    "%d/%m/%y",
+    "%m/%d/%y",
+    "%d.%m.%y",
+    "%d %b %Y",
+    "%d %B %Y",
+)
 _PRIVATE = (
     "For your own eyes: these numbers tell about the rows. Mend cells by them. Bounds or levels that are "
     "changed because of them are no longer public knowledge, and no noise hides what they tell."
@@ -157,21 +171,50 @@ def _taken(data: Path, book: Codebook) -> str:
 
 def _remedies(book: Codebook, found: list[ColumnCheck], path: Path) -> list[str]:
     """Return what to write so that missing cells and other ways to write dates are taken."""
-    from cloister.tables.kinds import Date
+    from cloister.tables.kinds import Date, Numeric
 
     parts = {part.name: part for part in book.features}
-    lines = []
+    lines, cells = [], []
     for column in found:
         part = parts.get(column.name)
         if column.wrong and isinstance(part, Date):
-            lines.append(f'  {column.name}: spelling = "%d/%m/%Y", the way its dates are written')
+            lines.append(f'  {column.name}: spelling = "{_spelling(column)}", the way its dates are written')
+        if column.wrong and isinstance(part or book.target, Numeric):
+            cells += [f"  {column.name}: {advice}" for advice in _about_numbers(column)]
         if column.missing and not column.filled and part is not None:
             lines.append(f"  {column.name}: {part.example}")
         elif column.missing and part is None:
             lines.append(f"  {column.name}: nothing. Delete the rows without it: they teach nothing")
-    if not lines:
-        return []
-    return [f"If it is known beforehand that cells may be so, write in {path.name}:\n" + "\n".join(lines)]
+    known = f"If it is known beforehand that cells may be so, write in {path.name}:"
+    told = (("Mend the cells:", cells), (known, lines))
+    return ["\n".join([head, *each]) for head, each in told if each]
+
+
+def _spelling(column: ColumnCheck) -> str:
+    """Return a way to write dates that all examples are written in, if there is one."""
+    cells = [cell.strip("'\" ") for cell, _ in column.examples]
+    return next((way for way in _SPELLINGS if all(_is_date(cell, way) for cell in cells)), _SPELLINGS[0])
+
+
+def _is_date(cell: str, spelling: str) -> bool:
+    from datetime import datetime
+
+    try:
+        datetime.strptime(cell, spelling)
+    except ValueError:
+        return False
+    return True
+
+
+def _about_numbers(column: ColumnCheck) -> list[str]:
+    """Return what to do about cells that people read as no number, or as one."""
+    cells = [cell.strip("'\" ") for cell, _ in column.examples]
+    advice = []
+    if any(set(cell) <= set("-–—") for cell in cells):
+        advice.append("leave a cell empty where there is no number, instead of a dash")
+    if any(re.fullmatch(r"[+-]?\d{1,3}([,.' ]\d{3})+([.,]\d+)?", cell) for cell in cells):
+        advice.append("write 1234 instead of 1,234: without marks between thousands")
+    return advice
 
 
 def _show(found: list[ColumnCheck]) -> None:

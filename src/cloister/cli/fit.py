@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,7 +63,9 @@ ONLY_TASKS = (
 def fit(
     context: typer.Context,
     data: Data,
-    codebook: Annotated[Path, typer.Option(help="Filled-in codebook file: what is public.")],
+    codebook: Annotated[
+        Path | None, typer.Option(help="Filled-in codebook file: what is public. It must be given.")
+    ] = None,
     task: Annotated[str | None, typer.Option(help="Task column. Default: the codebook's.")] = None,
     column: Annotated[
         str | None, typer.Option("--target", help="Column to predict. Default: the codebook's.")
@@ -121,6 +124,11 @@ def fit(
     from cloister.tables import folder as folders
     from cloister.tables.manifest import manifest_head
 
+    if codebook is None:
+        raise typer.BadParameter(
+            "Add --codebook FILE, which says what is public about the columns. To begin one: `cloister "
+            f"codebook {shlex.quote(str(data))} --task COLUMN --target COLUMN`."
+        )
     folder = Path(f"{Path(data.name.removesuffix('.gz')).stem}-run") if output is None else output
     if not dry_run:
         folders.tidy(folder)

@@ -25,6 +25,7 @@ METHODS = {
     "own": "alone: your own rows",
     "board": "the board alone",
 }
+_SAME = 0.005
 _OPTIMISTIC = (
     "If you took part in the run, the rows held out here moved the board a little (epsilon bounds how "
     "much), so the comparison flatters joining slightly."
@@ -62,9 +63,12 @@ class Gain:
         if (self.errors["joined"] == self.errors["own"]).all():
             return "No difference: nothing on the board stands out of its noise, and your model is your own."
         mean, low, high = self.change
-        size = f"{abs(mean):.0%} {'lower' if mean < 0 else 'higher'}"
+        if max(abs(low), abs(high)) < _SAME:
+            return f"No difference (under 0.5 %): joined or alone, your {name} on held-out rows is the same."
+        size = f"{abs(mean):.0%} {'lower' if mean < 0 else 'higher'} than alone"
+        size = "within 0.5 % of what it is alone" if abs(mean) < _SAME else size
         span = f"95% range {low:+.0%} to {high:+.0%}"
-        text = f"joined, your {name} on held-out rows is {size} than alone ({span})."
+        text = f"joined, your {name} on held-out rows is {size} ({span})."
         if high < 0:
             return f"Joining pays for you: {text}"
         if low > 0:

@@ -135,7 +135,7 @@ def _show(wish: Wish, answers: Answers, file: Path | None) -> None:
     say(
         f"{words}.",
         f"Proposed: {wish.method.value}, where tasks have in common {COMMON[wish.method]}. "
-        f"{plan.algorithm.full_name}, {len(plan.rounds)} noisy sums, {plan.mechanism.kind}.",
+        f"{_sentence(plan.algorithm.spoken_name)}, {len(plan.rounds)} noisy sums, {plan.mechanism.kind}.",
         f"Promised: epsilon {rounded_up(told.epsilon)} at delta {rounded_up(told.delta)}; all others "
         f"together detect one task's data in at most {percent(told.detection())} of cases, with 5 % false "
         "alarms.",
@@ -153,6 +153,10 @@ def _show(wish: Wish, answers: Answers, file: Path | None) -> None:
         ),
     )
     _show_next_steps(answers, file)
+
+
+def _sentence(name: str) -> str:
+    return name[:1].upper() + name[1:]
 
 
 def _kept(low: float, high: float) -> str:

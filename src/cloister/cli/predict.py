@@ -14,6 +14,7 @@ from cloister.cli.shell import absent, advance, emit, note, say
 from cloister.errors import InputError
 
 if TYPE_CHECKING:
+    from cloister.tables.codebook import Codebook
     from cloister.tables.model import TaskModel
     from cloister.tables.rows import Rows
 
@@ -97,6 +98,7 @@ def _by_folder(folder: Path, data: Path, types: list[str] | None) -> tuple[Rows,
             + (f" {public.codebook.task!r}" if public.codebook.task else ", and the codebook names none")
             + ". Add it, or use --model FILE for the rows of one task."
         )
+    _note_clipped(public.codebook, rows, data)
     ids = public.settings.as_ids(rows.ids.tolist())
     names = np.unique(ids).tolist()
     run = with_models(folder, public, map(str, names))
@@ -118,8 +120,17 @@ def _by_model(path: Path, data: Path) -> tuple[Rows, dict[str, Array], int]:
             f"{path} is the model of task {model.task!r}, but {data.name} has rows of other tasks. "
             "Keep this task's rows only."
         )
+    _note_clipped(model.codebook, rows, data)
     whose = np.zeros(len(rows), dtype=np.intp)
     return rows, predicted_columns(model.codebook, rows.X, model.arrays, whose), 0
+
+
+def _note_clipped(codebook: Codebook, rows: Rows, data: Path) -> None:
+    features = {name: rows.table[name] for name in codebook.names}
+    beyond = {column.name: column.clipped for column in codebook.check(features) if column.clipped}
+    if beyond:
+        count = sum(beyond.values())
+        note(f"{count} cell(s) of {data.name} beyond the bounds were clipped to them: {', '.join(beyond)}.")
 
 
 def _deliver(

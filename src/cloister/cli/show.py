@@ -69,7 +69,7 @@ def _model(place: Path, task: str | None, types: list[str] | None) -> TaskModel:
     run = with_models(place, public, [task])
     if not len(run.ids):
         raise InputError(
-            f"{place} has no model of task {task!r}. Check the name, or compute its model from its own rows "
-            "with `cloister replay`."
+            f"{place} has no model of task {task!r}. Check the name, as models/index.csv has it, or compute "
+            "its model from its own rows with `cloister replay`."
         )
     return run.task_model(run.ids[0])

@@ -51,6 +51,11 @@ class Gains:
         return self.joined - self.alone
 
     @property
+    def better(self) -> int:
+        """How many tasks have a smaller error joined."""
+        return int(np.count_nonzero(self.changes < 0))
+
+    @property
     def share(self) -> float:
         """Share of tasks whose error is smaller joined."""
         return float(np.mean(self.changes < 0))

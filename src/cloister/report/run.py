@@ -44,6 +44,7 @@ from cloister.tables.codebook import Codebook
 from cloister.tables.model import TaskModel
 from cloister.tables.printed import number
 from cloister.tables.summarize import summarize
+from cloister.tables.summary import Coefficient
 from cloister.tables.table_run import TableRun
 from cloister.tables.units import coefficient_names, in_user_units
 
@@ -134,6 +135,7 @@ class PublicPart:
             "forecast": str(self.plan.forecast()),
             "summary": summary,
             "names": NAMES,
+            "unclear": _unclear(summary.coefficients),
             "known": _known(summary.coefficients, ("estimate", "std_error", "spread", "new_task")),
             "coefficients": [
                 (found, population_row(found)) for found in summary.coefficients[:MOST_COEFFICIENTS]
@@ -214,6 +216,17 @@ def _known(coefficients: Sequence[object], names: Sequence[str]) -> list[str]:
     return [names[0], *some]
 
 
+def _unclear(coefficients: Sequence[Coefficient]) -> str:
+    """Say that no coefficient stands out, where standard errors are known and that is so."""
+    told = [(c.name, c.estimate, c.std_error) for c in coefficients if c.estimate is not None]
+    if not told or any(error is None for _, _, error in told):
+        return ""
+    clear = [name for name, estimate, error in told if error is not None and abs(estimate) >= 2 * error]
+    if any(name != "intercept" for name in clear):
+        return ""
+    return f"No coefficient{' but the intercept' if clear else ''} stands two standard errors from zero."
+
+
 def _twice(draw: Any, *what: Any, sizes: Sequence[tuple[int, int]] = (WIDE, NARROW)) -> list[str]:
     return [draw(*what, *size) for size in sizes]
 
@@ -278,7 +291,8 @@ def _of_all(run: TableRun | None) -> dict[str, Any] | None:
         kept = np.isfinite(rows) & np.isfinite(weight)
         if kept.any():
             found["leaning"] = _twice(leaning_picture, rows[kept], weight[kept])
-            found["most"] = float(np.mean(weight[kept] > 0.5))
+            found["tasks"] = int(np.count_nonzero(kept))
+            found["most"] = int(np.count_nonzero(weight[kept] > 0.5))
             found["rows"] = (int(rows[kept].min()), float(np.median(rows[kept])), int(rows[kept].max()))
     return found
 

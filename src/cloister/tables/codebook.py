@@ -221,7 +221,7 @@ class Codebook:
             raise InputError(f"{path} is a folder. Name the file of a codebook, such as book.toml.") from None
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(
-                f"codebook {path} must be readable TOML. Got: {error}. Start a new one."
+                f"codebook {path} must be readable TOML. Got: {error}. Mend that line."
             ) from error
         return cls.from_dict(data, source=str(path))
 

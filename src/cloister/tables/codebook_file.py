@@ -47,9 +47,13 @@ _HEAD = """\
 """
 _HINTS = {
     "numeric": "bounds = []  # numeric: [lowest possible, highest possible]; if codes: {levels} = [1, 2, 3]",
-    "text": '{levels} = []  # text: every possible level, ["a", "b"]; the first is the reference',
+    "text": (
+        '{levels} = []  # text: every possible level, ["a", "b"]; the first is the reference. If numbers, '
+        "some of them written otherwise: bounds = [lowest possible, highest possible]"
+    ),
     "text feature": (
-        'levels = []  # text: every possible level, ["a", "b"]; the first is the reference. If dates: '
+        'levels = []  # text: every possible level, ["a", "b"]; the first is the reference. If numbers, some '
+        "of them written otherwise: bounds = [lowest possible, highest possible]. If dates: "
         'bounds = [2020-01-01, 2026-12-31] and, in a line below, spelling = "%d/%m/%Y"'
     ),
     "boolean": "{levels} = [false, true]  # true, yes, t, y or 1; false, no, f, n or 0",

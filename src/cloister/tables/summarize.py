@@ -70,7 +70,7 @@ def summarize(
     """
     algorithm = plan.algorithm
     groups = None if algorithm.groups is None else len(algorithm.groups)
-    blank = Summary(algorithm.full_name, plan.n_tasks, len(plan.rounds), guarantee, groups, library=library)
+    blank = Summary(algorithm.spoken_name, plan.n_tasks, len(plan.rounds), guarantee, groups, library=library)
     if not plan.rounds:
         return replace(blank, notes=(NOTHING_SAID,))
     try:

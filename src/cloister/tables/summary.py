@@ -85,7 +85,7 @@ class Summary:
     library: str | None = None
 
     def __str__(self) -> str:
-        parts = [self._title, wrapped(short_guarantee(self.guarantee))]
+        parts = [wrapped(self._title), wrapped(short_guarantee(self.guarantee))]
         if self.coefficients:
             parts.append(as_text(*self._table))
         if self.correlations is not None and len(self.correlations) <= 8:
@@ -105,7 +105,8 @@ class Summary:
     @property
     def _title(self) -> str:
         grouped = "" if self.groups is None else f" in {self.groups} groups"
-        return f"{self.method} over {self.tasks} tasks{grouped}, {self.rounds} rounds"
+        comma = "," * ("," in self.method)
+        return f"{self.method}{comma} over {self.tasks} tasks{grouped}, {self.rounds} rounds"
 
     @property
     def _facts(self) -> list[tuple[str, str]]:

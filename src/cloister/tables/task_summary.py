@@ -119,7 +119,8 @@ class TaskSummary:
                 f"By the evidence of its rows, the priors that tasks share have {weight:.0%} of the weight, "
                 f"and its own, which knows nothing of others, {1 - weight:.0%}."
             )
-        if any(c.alone is not None and c.prior is not None for c in self.coefficients):
+        drawn = weight is None or weight >= 0.01
+        if drawn and any(c.alone is not None and c.prior is not None for c in self.coefficients):
             found.append(
                 "A coefficient was drawn from what the own rows would give alone towards the prior's mean: "
                 "the more, the fewer rows say of it and the less tasks differ in it (prior sd)."
