@@ -266,7 +266,7 @@ def _narrowness(states: States) -> Floats:
     typical = np.sqrt(np.square(np.minimum(deviation, 1.0)).sum(axis=1) / max(scale.shape[1], 1))
     narrow = np.where(typical > 1e-6, np.clip(NARROW / np.maximum(typical, 1e-6), 1.0, 1e3), 1.0)
     rows = np.maximum(states["count"], 1)
-    return np.asarray(narrow ** ((rows - 1) / (rows + 2)))
+    return np.asarray(narrow ** (1 - 1 / rows))
 
 
 def _log_prior(candidate: Candidate, said: Said) -> Floats:
