@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
+from scripts import docs_script
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -28,9 +28,7 @@ def test_links_and_placeholders(page):
 def test_drawings_are_of_this_code():
     """`python docs/draw.py` makes them anew."""
     pytest.importorskip("grimp")
-    spec = importlib.util.spec_from_file_location("draw", ROOT / "docs" / "draw.py")
-    draw = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(draw)
+    draw = docs_script("draw")
     assert draw.traced() == list(draw.STEPS)
     assert (ROOT / "docs" / "rooms.svg").read_text(encoding="utf-8") == draw.draw_rooms()
     assert (ROOT / "docs" / "message.svg").read_text(encoding="utf-8") == draw.draw_message()

@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import pytest
+from scripts import DOCS, docs_script
 
-DOCS = Path(__file__).parents[1] / "docs"
-
-
-def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_gallery", DOCS / "gallery.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return script
-
-
-SCRIPT = _script()
+SCRIPT = docs_script("gallery")
 
 
 def test_the_page_is_of_these_examples() -> None:
