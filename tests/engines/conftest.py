@@ -1,9 +1,10 @@
-"""A journal that tests of it share."""
+"""A journal, and folders of nodes, that tests of them share."""
 
 from __future__ import annotations
 
 import pytest
 from journal_helpers import PLAN, TASKS, Stopped, stop_after
+from node_helpers import copied, here, make_nodes
 
 from cloister import run
 
@@ -14,3 +15,27 @@ def begun(tmp_path):
     with pytest.raises(Stopped):
         run(PLAN, TASKS, journal=tmp_path / "journal", progress=stop_after(2))
     return tmp_path / "journal"
+
+
+@pytest.fixture
+def unsynced(monkeypatch):
+    """Leave power cuts to tests/faults: what these tests write need not survive one."""
+    monkeypatch.setattr("os.fsync", lambda file: None)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """Folders of nodes whose owners have approved the plan."""
+    folder = tmp_path_factory.mktemp("nodes")
+    make_nodes(folder)
+    return folder
+
+
+@pytest.fixture
+def nodes(template, tmp_path):
+    return copied(template, tmp_path / "nodes")
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return here()

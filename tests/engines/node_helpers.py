@@ -86,3 +86,16 @@ def asked(link, plan=PLAN, roster=TASKS.roster, told=None, operator=OPERATOR, **
     lines = [] if told is None else told
     engine = Asked(link, operator, deadline=20.0, log=lines.append)
     return run(plan, roster, random_state=SEED, engine=engine, **more)
+
+
+def log_of(node):
+    path = node.home.folder / "log"
+    return path.read_text() if path.exists() else ""
+
+
+def assert_same_models(nodes, done):
+    for name, node in nodes.items():
+        own, model = node.model(RUN), done.model(name)
+        assert own.keys() == model.keys()
+        for key in model:
+            np.testing.assert_array_equal(own[key], model[key])
