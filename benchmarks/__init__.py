@@ -3,8 +3,10 @@
 A benchmark is a module of this package with a ``NAME``, a docstring whose first line says what it measures,
 and ``run(quick)``, which returns figures ``{name: number}``, targets ``{figure: (op, number)}`` and the rows
 of a table, the header first, or several tables by name. What could not be measured is left out of the figures
-and said in a row. ``MEASURES`` names the files and folders of ``src/cloister`` that its figures depend on:
-where one of these has changed since a run was kept (``--keep``), the docs' tables of it say so.
+and said in a row. ``MEASURES`` names the files and folders of ``src/cloister`` that its figures depend on
+(``file.py:name`` one definition): where one of these has changed since a run was kept (``--keep``), the docs'
+tables of it say so. One that takes ``cells`` is measured in parts, which can be on several machines
+(`benchmarks.cells`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Without a name they are listed. With ``--keep`` figures and tables are written to benchmarks/results, with the
 command, date, commit, machine and code that made them, and the tables of README.md and docs are made anew
 from what is there; ``python -m benchmarks pages`` does that alone. `body` also takes ``--out FILE``, and
-`frozen-accuracy` reads that file with ``--body FILE``.
+`frozen-accuracy` reads that file with ``--body FILE``. Those made of parts keep them in ``--cells FOLDER`` as
+they finish, and go on from there, also from a folder that another machine has filled.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from rich.console import Console
 from rich.table import Table
 
 import benchmarks
-from benchmarks import Tables, pages, records
+from benchmarks import Tables, cells, pages, records
 
 #: What is handed to benchmarks that take it; every one may be run with --device.
-OPTIONS = ("device", "seeds", "out", "body")
+OPTIONS = ("device", "seeds", "out", "body", "cells")
 COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt}
 
 
@@ -77,10 +78,14 @@ def kept(name: str) -> str:
 
 def measure(module: ModuleType, quick: bool, options: dict[str, Any]) -> records.Record:
     """Run a benchmark; return its record."""
-    words = [f"--{name} {said(value)}" for name, value in options.items() if value and value != "cpu"]
+    told = {name: value for name, value in options.items() if value and value != "cpu" and name != "cells"}
+    words = [f"--{name} {said(value)}" for name, value in told.items()]
     command = " ".join([f"python -m benchmarks {module.NAME}", *words])
     made = records.made_by(command, Path(inspect.getfile(module))) | {"load": round(os.getloadavg()[0], 1)}
     figures, targets, shown = module.run(quick, **options)
+    if options.get("cells"):
+        del made["load"]
+        made |= cells.makers(module.NAME, options["cells"], Path(inspect.getfile(module)))
     tables: Tables = shown if isinstance(shown, dict) else {module.NAME: shown}
     figures = {key: float(f"{value:.6g}") for key, value in figures.items()}
     card = str(options.get("device", "")).partition(":")[0] == "cuda"
@@ -114,6 +119,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, nargs="+", help="for networks: only these, to split a long run")
     parser.add_argument("--out", type=Path, help="for body: where to write its weights")
     parser.add_argument("--body", type=Path, help="for frozen-accuracy: weights that body has written")
+    parser.add_argument("--cells", type=Path, help="a folder that keeps finished parts, to go on from")
     chosen = parser.parse_args(arguments)
     if chosen.name == "pages":
         pages.write_pages()

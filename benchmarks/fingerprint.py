@@ -1,8 +1,8 @@
 """Whether a result is of the code that is here: digits of a function and all that it uses in this repository.
 
 Definitions count, not files: what a function does not use may change. Comments, docstrings, annotations,
-layout, the place of a definition and the version of Python do not count. Of the library only those files
-count that are named.
+layout, the place of a definition and the version of Python do not count. Of the library only those files and
+definitions count that are named.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Import = (ast.Import, ast.ImportFrom)
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def code(path: Path, name: str = EVERYTHING, files: Iterable[Path] = ()) -> str:
+def code(path: Path, name: str = EVERYTHING, parts: Iterable[tuple[Path, str]] = ()) -> str:
     """Return eight digits that change with what a module's function does by code of this repository.
 
     Parameters
@@ -36,20 +36,22 @@ def code(path: Path, name: str = EVERYTHING, files: Iterable[Path] = ()) -> str:
         The module's file.
     name : str
         The function's name; everything in the module counts unless it is given.
-    files : iterable of Path
-        Others that count, all of them.
+    parts : iterable of (Path, str)
+        Others that count: a file, and what is defined in it or ``EVERYTHING``.
     """
     digest = hashlib.sha256()
     for statement in _used((path, name, ""), set()):
         digest.update(repr(_plain(statement)).encode())
-    for file in files:
-        digest.update(_whole(file))
+    for part in parts:
+        digest.update(_part(*part))
     return digest.hexdigest()[:8]
 
 
 @cache
-def _whole(file: Path) -> bytes:
-    return repr([_plain(statement) for statement in _defined(file)[EVERYTHING]]).encode()
+def _part(file: Path, name: str) -> bytes:
+    whole = name == EVERYTHING
+    statements = _defined(file)[EVERYTHING] if whole else _used((file, name, ""), set())
+    return repr([_plain(statement) for statement in statements]).encode()
 
 
 def _used(place: Place, seen: set[Any]) -> Iterator[ast.stmt]:

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 
-from benchmarks import Figures, Table, Targets, data_file, track
+from benchmarks import Figures, Table, Targets, data_file
+from benchmarks.cells import measured
 from benchmarks.prior_accuracy import (
     FILES,
     TABLES,
@@ -43,7 +43,7 @@ MEASURES = (
     "algorithms/located.py",
     "algorithms/located_features.py",
     "algorithms/search_first.py",
-    "forecast.py",
+    "forecast.py:signal_to_noise",
 )
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 8.0)
@@ -136,20 +136,20 @@ def position(runs: list[Kept], band: Band) -> tuple[float, float, float]:
     return float(below), float(1 - below - above), float(above)
 
 
-def run(quick: bool) -> tuple[Figures, Targets, Table]:
+def run(quick: bool, cells: Path | None = None) -> tuple[Figures, Targets, Table]:
     """Fit the band without each data set in turn, and score it there.
 
     Parameters
     ----------
     quick : bool
         Small tables and few subsets.
+    cells : Path, optional
+        Where finished runs are kept.
     """
     wanted = ["exam", "hsb82", "bdf", "scotssec"] if quick else [*TABLES, "low_rank"]
     missing = [name for name in wanted if name in FILES and not data_file(FILES[name]).exists()]
     jobs = jobs_for([name for name in wanted if name not in missing], quick)
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        found = track(pool.map(measure, jobs), len(jobs), NAME)
-        runs = [kept for subset in found for kept in subset]
+    runs = [kept for subset in measured(measure, jobs, NAME, cells) for kept in subset]
     count = Counter(kept.name for kept in runs)
     runs = [kept for kept in runs if count[kept.name] >= LEAST_RUNS]
     rows = [["data", "runs", "below the band", "inside", "above"]]

@@ -2,8 +2,9 @@
 
 A record says the command, the date, the commit, the machine, and eight digits of the code: of what measures,
 and of the parts of the library that it measures, which a benchmark names (``MEASURES``, files or folders of
-``src/cloister``). Where these digits have changed since, the figures are of older code. The figures of the
-papers (`papers.store`) are kept in the same way.
+``src/cloister``, or ``file.py:name`` for one definition with what it uses there). Where these digits have
+changed since, the figures are of older code. The figures of the papers (`papers.store`) are kept in the same
+way.
 """
 
 from __future__ import annotations
@@ -79,18 +80,20 @@ def _line(value: Any) -> str:
     return json.dumps(value)
 
 
-def code(path: Path) -> str:
-    """Return the digits of a benchmark, and of the parts of the library that it names."""
-    return fingerprint.code(path, files=_measured(path))
+def code(path: Path, name: str = fingerprint.EVERYTHING) -> str:
+    """Return the digits of a benchmark, or of its function, and of the parts of the library that it names."""
+    return fingerprint.code(path, name, _measured(path))
 
 
-def _measured(path: Path) -> Iterator[Path]:
-    """Yield the library's files that a benchmark names in ``MEASURES``."""
+def _measured(path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the library's files, and definitions in them, that a benchmark names in ``MEASURES``."""
     for name in constant(path, "MEASURES") or ():
-        found = LIBRARY / name
+        file, _, defined = name.partition(":")
+        found = LIBRARY / file
         if not found.exists():
             raise FileNotFoundError(f"MEASURES must name parts of src/cloister. Got {name!r} in {path.name}.")
-        yield from sorted(found.rglob("*.py")) if found.is_dir() else [found]
+        for each in sorted(found.rglob("*.py")) if found.is_dir() else [found]:
+            yield each, defined or fingerprint.EVERYTHING
 
 
 def constant(path: Path, name: str) -> Any:
@@ -118,6 +121,12 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def together(each: list[dict[str, str]]) -> dict[str, str]:
+    """Return the versions that a result is of, where more than one was there as a list."""
+    names = dict.fromkeys(name for one in each for name in one)
+    return {name: ", ".join(sorted({one[name] for one in each if name in one})) for name in names}
 
 
 @cache

@@ -76,7 +76,7 @@ class Cells:
             "cells": len(cells),
             "seconds": round(sum(line["seconds"] for line in lines), 1),
             "machine": " and ".join(sorted({line["machine"] for line in lines})),
-            "versions": _together([line.get("versions", {}) for line in lines]),
+            "versions": records.together([line.get("versions", {}) for line in lines]),
             "commit": " and ".join(sorted({line["commit"] for line in lines})),
             "code": ", ".join(sorted({line["code"] for line in lines})),
             "summary": code(figure.module, "summarise"),
@@ -103,9 +103,3 @@ def is_older(figure: Figure, document: dict[str, Any]) -> bool:
     """Say whether the code that measures and sums up a figure has changed since its result was kept."""
     now = (code(figure.module), code(figure.module, "summarise"))
     return (document["code"], document["summary"]) != now
-
-
-def _together(each: list[dict[str, str]]) -> dict[str, str]:
-    """Return the versions that a result is of, where more than one was there as a list."""
-    names = dict.fromkeys(name for one in each for name in one)
-    return {name: ", ".join(sorted({one[name] for one in each if name in one})) for name in names}

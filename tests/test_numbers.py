@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import fingerprint, pages, records
+from benchmarks import cells, fingerprint, forecast, pages, records
 
 RECORDS = {path.stem: json.loads(path.read_text("utf-8")) for path in records.RESULTS.glob("*.json")}
 PAGES = {str(path.relative_to(pages.ROOT)): path.read_text("utf-8") for path in pages.sources()}
@@ -92,6 +92,39 @@ def test_figures_grow_old_with_the_part_of_the_library_that_they_name(toy, tmp_p
     monkeypatch.setattr(records, "LIBRARY", tmp_path)
     (tmp_path / "metrics.py").write_text("def other(): ...\n")
     assert pages.OLDER in pages.between("toy")
+
+
+def test_one_definition_of_the_library_may_be_named_alone(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "LIBRARY", tmp_path)
+    toy.write_text('MEASURES = ("laws.py:law",)\n')
+    digits = []
+    for text in ("law = 1\nother = 2\n", "law = 1\nother = 3\n", "law = 2\nother = 3\n"):
+        (tmp_path / "laws.py").write_text(text)
+        fingerprint._defined.cache_clear()
+        fingerprint._part.cache_clear()
+        digits.append(records.code(toy))
+    assert digits[0] == digits[1] != digits[2]
+
+
+def test_parts_are_gone_on_from_unless_they_are_of_other_code(tmp_path, monkeypatch):
+    """Also where another machine measured them, and where a run was stopped while it wrote."""
+    path = tmp_path / "forecast.pickle"
+    digits = records.code(pages.modules()["forecast"], "measure")
+    monkeypatch.setattr(records, "commit", lambda: "unknown")
+    monkeypatch.setattr(records, "machine", lambda device: "elsewhere")
+    first = cells.Cells(path, digits)
+    first.add(repr(("b", 2)), "two")
+    cells.Cells(path, "0123abcd").add(repr(("a", 1)), "of other code")
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:20])
+    monkeypatch.setattr(records, "commit", lambda: "here")
+    assert list(cells.Cells(path, digits).found) == ["('b', 2)"]
+    assert path.read_bytes() == whole
+    cells.Cells(path, digits).add(repr(("a", 1)), "one")
+    jobs = [("a", 1), ("b", 2)]
+    assert cells.measured(forecast.measure, jobs, "forecast", tmp_path) == ["one", "two"]
+    made = cells.makers("forecast", tmp_path, pages.modules()["forecast"])
+    assert (made["machine"], made["commit"]) == ("elsewhere", "here")
 
 
 def test_a_look_is_not_kept(toy, tmp_path):
