@@ -4,7 +4,8 @@ Without a name they are listed. With ``--keep`` figures and tables are written t
 command, date, commit, machine and code that made them, and the tables of README.md and docs are made anew
 from what is there; ``python -m benchmarks pages`` does that alone. `body` also takes ``--out FILE``, and
 `frozen-accuracy` reads that file with ``--body FILE``. Those made of parts keep them in ``--cells FOLDER`` as
-they finish, and go on from there, also from a folder that another machine has filled.
+they finish, and go on from there, also from a folder that another machine has filled. Whole records of
+another machine are kept by ``python -m benchmarks take FILE ...``, if they are of the code that is here.
 """
 
 from __future__ import annotations
@@ -100,6 +101,10 @@ def measure(module: ModuleType, quick: bool, options: dict[str, Any]) -> records
     }
 
 
+def keep(document: records.Record) -> None:
+    records.write(document, records.RESULTS / f"{document['name']}.json")
+
+
 def said(value: Any) -> str:
     """Return an option as it was typed; of a file its name."""
     if isinstance(value, list):
@@ -110,7 +115,8 @@ def said(value: Any) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark; the last line of the output is one line of JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("name", nargs="?", help="which one, or pages; leave it out for a list")
+    parser.add_argument("name", nargs="?", help="which one, pages or take; leave it out for a list")
+    parser.add_argument("files", nargs="*", type=Path, help="for take: records that another machine has kept")
     parser.add_argument("--quick", action="store_true", help="a smaller run, to see that it works")
     parser.add_argument(
         "--keep", action="store_true", help="keep what is found, and write the docs' tables of it"
@@ -121,7 +127,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--body", type=Path, help="for frozen-accuracy: weights that body has written")
     parser.add_argument("--cells", type=Path, help="a folder that keeps finished parts, to go on from")
     chosen = parser.parse_args(arguments)
-    if chosen.name == "pages":
+    if bool(chosen.files) != (chosen.name == "take"):
+        parser.error("take needs files, and nothing else does: python -m benchmarks take FILE ...")
+    if chosen.name in ("pages", "take"):
+        for path in chosen.files:
+            keep(records.taken(path, pages.code_of(path.stem)))
         pages.write_pages()
         return 0
     modules = find()
@@ -142,7 +152,7 @@ def main(arguments: list[str] | None = None) -> int:
     show(Console(width=None if sys.stdout.isatty() else 160), document)
     print(json.dumps(document))
     if chosen.keep:
-        records.write(document, records.RESULTS / f"{document['name']}.json")
+        keep(document)
         pages.write_pages()
     return 0
 

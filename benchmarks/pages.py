@@ -64,10 +64,15 @@ def markdown(rows: Table) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in shown)
 
 
+def code_of(name: str) -> str:
+    """Return the digits of the code that a record of this name would be of; none if it is gone."""
+    path = modules().get(name.removesuffix("-cuda"))
+    return "" if path is None else code(path)
+
+
 def is_older(record: Record) -> bool:
     """Say whether a record's code has changed since, or is gone."""
-    path = modules().get(record["name"].removesuffix("-cuda"))
-    return path is None or record["code"] != code(path)
+    return record["code"] != code_of(record["name"])
 
 
 def provenance(record: Record) -> str:

@@ -61,6 +61,24 @@ def write(record: Record, path: Path, spread: Collection[str] = ("figures", "tar
     path.write_text("{\n" + ",\n".join(entries) + "\n}\n", encoding="utf-8")
 
 
+def taken(path: Path, here: str) -> Record:
+    """Return a record that another machine kept, if it is of the code that is here.
+
+    Parameters
+    ----------
+    path : Path
+        Its file.
+    here : str
+        Digits of this code. A copy without a repository did not know its commit: with these it is this one's.
+    """
+    record: Record = json.loads(path.read_text(encoding="utf-8"))
+    if record["code"] != here:
+        raise ValueError(
+            f"{path.name} must be of the code that is here, {here}. Got {record['code']}: measure it again."
+        )
+    return record | ({"commit": commit()} if record["commit"] == "unknown" else {})
+
+
 def _lines(parts: dict[str, Any]) -> str:
     shown = {key: _rows(part) if _is_table(part) else _line(part) for key, part in parts.items()}
     entries = ",\n".join(f"  {json.dumps(key)}: {part}" for key, part in shown.items())

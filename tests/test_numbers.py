@@ -127,6 +127,22 @@ def test_parts_are_gone_on_from_unless_they_are_of_other_code(tmp_path, monkeypa
     assert (made["machine"], made["commit"]) == ("elsewhere", "here")
 
 
+def test_records_of_another_machine_are_taken_if_they_are_of_this_code(toy, tmp_path, monkeypatch):
+    command.main(["toy", "--keep"])
+    kept = tmp_path / "results" / "toy.json"
+    found = json.loads(kept.read_text("utf-8"))
+    kept.unlink()
+    there = tmp_path / "toy.json"
+    there.write_text(json.dumps(found | {"commit": "unknown", "machine": "elsewhere"}))
+    assert command.main(["take", str(there)]) == 0
+    assert json.loads(kept.read_text("utf-8")) == found | {"machine": "elsewhere"}
+    there.write_text(json.dumps(found | {"code": "0123abcd"}))
+    with pytest.raises(ValueError, match="measure it again"):
+        command.main(["take", str(there)])
+    with pytest.raises(SystemExit):
+        command.main(["toy", str(there)])
+
+
 def test_a_look_is_not_kept(toy, tmp_path):
     with pytest.raises(SystemExit):
         command.main(["toy", "--quick", "--keep"])
