@@ -140,6 +140,7 @@ def test_a_missing_torch_is_one_sentence():
     )
     told = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
     assert told == [
-        f"cloister.{name} needs the package 'torch'. Install it with: pip install 'cloister[torch]'"
+        f"cloister.{name} needs the package 'torch'. Install it with: pip install 'cloister[torch]', or in a "
+        "clone of cloister: pip install '.[torch]'"
         for name in ("learners.Module", "learners.EWC", "engines.Batched")
     ]

@@ -94,7 +94,8 @@ class MissingExtraError(CloisterError, ImportError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
-            f"{purpose} needs the package {package!r}. Install it with: pip install 'cloister[{extra}]'"
+            f"{purpose} needs the package {package!r}. Install it with: pip install 'cloister[{extra}]', "
+            f"or in a clone of cloister: pip install '.[{extra}]'"
         )
 
 

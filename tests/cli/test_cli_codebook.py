@@ -84,6 +84,14 @@ def test_check_tells_the_owner_what_does_not_fit(work: Path) -> None:
     assert cloister("codebook", "exam.csv", "--task", "school").exit_code == 2
 
 
+def test_check_names_rows_without_a_target(work: Path) -> None:
+    table = pupils()
+    table["score"][[6, 41]] = np.nan
+    write_csv("odd.csv", table)
+    said = " ".join(cloister("codebook", "odd.csv", "--check", "book.toml").stdout.split())
+    assert "that have no 'score', and teach nothing: 2 (7, 42). To leave such rows out, add --skip-" in said
+
+
 @pytest.mark.parametrize(("cell", "why"), [("", "an entry"), ("  ", "be empty"), ("001 ", "'001 '")])
 def test_check_refuses_a_task_column_as_fit_does(work: Path, cell: str, why: str) -> None:
     table = pupils()

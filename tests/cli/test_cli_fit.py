@@ -13,6 +13,7 @@ import pytest
 from cli_helpers import BOOK, TASKS, cloister, ok, pupils, refused, spoil
 
 from cloister import Billboard, Codebook
+from cloister.cli.table import Table
 from cloister.tables.files import read_table, write_csv
 from cloister.tables.model import TaskModel
 
@@ -61,6 +62,35 @@ def test_from_a_table_to_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "20 random splits" in said
     assert "flatters joining" in said
     assert "This number is private to you." in said
+
+
+def test_rows_without_a_target_are_left_out_if_that_is_said(work: Path) -> None:
+    """The fit is that of a file without them, and nothing public tells that there were any."""
+    table = pupils()
+    whole = {name: np.delete(column, [6, 41]) for name, column in table.items()}
+    table["score"][[6, 41]] = np.nan
+    write_csv("holes.csv", table)
+    write_csv("whole.csv", whole)
+    options = ("--codebook", "book.toml", "-o", "again")
+    said = refused("fit", "holes.csv", *options)
+    assert "Data row 7 of holes.csv has a missing value (the first of 2 rows). Leave such rows out" in said
+    assert not Path("again").exists()
+
+    book = Codebook.load("book.toml")
+    left, deleted = Table(Path("holes.csv"), book, skip=True).tasks(), Table(Path("whole.csv"), book).tasks()
+    for one, other in ((getattr(t, n) for t in (left, deleted)) for n in ("X", "y", "ids", "sizes")):
+        np.testing.assert_array_equal(one, other)
+    ok("fit", "holes.csv", *options, "--skip-missing-targets")
+    for name in ("plan.toml", "codebook.toml", "estimator.toml", "guarantee.json", "README.txt"):
+        assert Path("again", name).read_bytes() == Path("run", name).read_bytes()
+    ok("replay", "run", "holes.csv", "--task-name", "000", "--skip-missing-targets")
+    ok("gain", "run", "holes.csv", "--task-name", "001", "--skip-missing-targets", "--splits", "2")
+
+    table["score"][table["school"] == "007"] = np.nan
+    write_csv("holes.csv", table)
+    said = refused("fit", "holes.csv", "--codebook", "book.toml", "-o", "third", "--skip-missing-targets")
+    assert "Task '007' has none." in said
+    assert "For the operator alone" in said
 
 
 def test_classes_and_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -331,7 +331,7 @@ def test_an_unlisted_class_and_a_missing_target_are_refused(book: Codebook, labe
     with pytest.raises(InputError, match=r"^Column 'cured' must hold levels .* 1 row does not"):
         labels.encode_target(["yes", "maybe"])
     with pytest.raises(
-        InputError, match=r"^Column 'score' must have a value.* 1 row has a missing value\. Drop"
+        InputError, match=r"^Column 'score' must .* 1 row has a missing value\. Leave such rows out.*'score'"
     ):
         book.encode_target([1.0, np.nan])
 

@@ -12,6 +12,7 @@ from cloister.cli.options import Data, Force, Json
 from cloister.cli.shell import absent, emit, say, show_commands, show_table
 
 if TYPE_CHECKING:
+    from cloister.arrays import Array
     from cloister.tables.check import ColumnCheck
     from cloister.tables.codebook import Codebook
     from cloister.tables.reading import Kind
@@ -31,6 +32,8 @@ _SPELLINGS = (
     "%d %b %Y",
     "%d %B %Y",
 )
+#: So many rows without a target are named.
+_SHOWN = 10
 _PRIVATE = (
     "For your own eyes: these numbers tell about the rows. Mend cells by them. Bounds or levels that are "
     "changed because of them are no longer public knowledge, and no noise hides what they tell."
@@ -138,6 +141,7 @@ def _check(data: Path, path: Path, json: bool) -> None:
             *([] if wrong is None else [wrong]),
             f"A fit would refuse this file: mend {', '.join(refused)}." if refused else _taken(data, book),
             *_remedies(book, found, path),
+            *_without_targets(book, table[book.target.name]),
             _PRIVATE,
             apart=True,
         )
@@ -183,11 +187,21 @@ def _remedies(book: Codebook, found: list[ColumnCheck], path: Path) -> list[str]
             cells += [f"  {column.name}: {advice}" for advice in _about_numbers(column)]
         if column.missing and not column.filled and part is not None:
             lines.append(f"  {column.name}: {part.example}")
-        elif column.missing and part is None:
-            lines.append(f"  {column.name}: nothing. Delete the rows without it: they teach nothing")
     known = f"If it is known beforehand that cells may be so, write in {path.name}:"
     told = (("Mend the cells:", cells), (known, lines))
     return ["\n".join([head, *each]) for head, each in told if each]
+
+
+def _without_targets(book: Codebook, column: Array) -> list[str]:
+    """Say which rows have no target, and how to leave them out."""
+    missing = [row for row, absent in enumerate(book.target.read(column).missing.tolist(), start=1) if absent]
+    if not missing:
+        return []
+    shown = ", ".join(map(str, missing[:_SHOWN])) + ", ..." * (len(missing) > _SHOWN)
+    return [
+        f"Data rows that have no {book.target.name!r}, and teach nothing: {len(missing)} ({shown}). To leave "
+        "such rows out, add --skip-missing-targets to `cloister fit`."
+    ]
 
 
 def _spelling(column: ColumnCheck) -> str:

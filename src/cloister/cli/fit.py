@@ -11,7 +11,17 @@ import typer
 
 from cloister.channel import Relation
 from cloister.cli.methods import Method
-from cloister.cli.options import Data, Delta, Detection, FalseAlarms, Force, Json, Neighbours, Types
+from cloister.cli.options import (
+    Data,
+    Delta,
+    Detection,
+    FalseAlarms,
+    Force,
+    Json,
+    Neighbours,
+    SkipMissingTargets,
+    Types,
+)
 from cloister.cli.participation import FixedSize, Hidden, Noise, OnePass, Rate, mechanism_of, sampling_of
 from cloister.cli.sharded import Actors, Address, EngineName, OnEngine, ShardCount, ShardedTable
 from cloister.cli.shell import emit, given, positive, say, show_commands, show_table
@@ -83,6 +93,7 @@ def fit(
     one_pass: OnePass = False,
     mechanism: _Mechanism = Noise.gaussian,
     groups: _Groups = None,
+    skip: SkipMissingTargets = False,
     start_from: _StartFrom = None,
     plan: _PlanFile = None,
     types: Types = None,
@@ -137,8 +148,13 @@ def fit(
     account = None if dry_run else _account(ledger, population)
     target = _target(context, epsilon, detection, false_alarms)
     proposal: OneRun | Comparison
-    table = Table(data, codebook_of(codebook, task, column), groups)
+    table = Table(data, codebook_of(codebook, task, column), groups, skip)
     if engine is EngineName.ray:
+        if skip:
+            raise InputError(
+                "--skip-missing-targets needs all rows in one process, and --engine ray reads them apart. "
+                "Drop such rows where the files are written, or leave --engine ray out."
+            )
         if method is not None and len(method) > 1:
             raise InputError(
                 f"--engine ray runs one method: a vote among several needs all rows in one process. "

@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from cloister.arrays import Array, Floats, States
-from cloister.cli.options import Folder, Json, OwnData, TaskName, Types
+from cloister.cli.options import Folder, Json, OwnData, SkipMissingTargets, TaskName, Types
 from cloister.cli.shell import emit, say, show_table
 from cloister.errors import InputError
 
@@ -82,6 +82,7 @@ def gain(
     task_name: TaskName,
     splits: Annotated[int, typer.Option(help="How many random splits of the rows.", min=2, max=1000)] = 20,
     test: Annotated[float, typer.Option(help="Share of the rows that is held out.")] = 0.3,
+    skip: SkipMissingTargets = False,
     types: Types = None,
     json: Json = False,
 ) -> None:
@@ -98,7 +99,7 @@ def gain(
     from cloister.tables.rows import own_rows
 
     public = read_public(folder, types or ())
-    rows = own_rows(data, public.codebook, task_name)
+    rows = own_rows(data, public.codebook, task_name, skip)
     found = measure(public, rows, splits, test)
     numeric = public.codebook.classes is None
     name = "squared error" if numeric else "log-loss"

@@ -21,6 +21,7 @@ __all__ = [
     "Neighbours",
     "Output",
     "OwnData",
+    "SkipMissingTargets",
     "TaskName",
     "Types",
 ]
@@ -32,6 +33,9 @@ OwnData = Annotated[
     Path, typer.Argument(metavar="DATA", help="The task's own rows; others in the file are passed over.")
 ]
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a run; its public part is enough.")]
+SkipMissingTargets = Annotated[
+    bool, typer.Option("--skip-missing-targets", help="Leave out rows whose target is missing.")
+]
 TaskName = Annotated[str, typer.Option(help="Which task this is.")]
 Delta = Annotated[float | None, typer.Option(help="Default: min(m^-1.5, 1/(10 m)) for m tasks.")]
 

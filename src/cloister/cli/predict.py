@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from cloister.arrays import Array
-from cloister.cli.options import Folder, Force, Json, Output, OwnData, TaskName, Types
+from cloister.cli.options import Folder, Force, Json, Output, OwnData, SkipMissingTargets, TaskName, Types
 from cloister.cli.shell import absent, advance, emit, note, say
 from cloister.errors import InputError
 
@@ -154,6 +154,7 @@ def replay(
     folder: Folder,
     data: OwnData,
     task_name: TaskName,
+    skip: SkipMissingTargets = False,
     types: Types = None,
     output: Output = None,
     force: Force = False,
@@ -177,7 +178,7 @@ def replay(
 
     file = None if output is None else absent(output, force)
     run = read_public(folder, types or ())
-    rows = own_rows(data, run.codebook, task_name)
+    rows = own_rows(data, run.codebook, task_name, skip)
     assert rows.y is not None
     own = Tasks.from_arrays(rows.X, rows.y, [task_name] * len(rows))
     column = str(run.settings.groups)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import Folder, Force, Json, Types
+from cloister.cli.options import Folder, Force, Json, SkipMissingTargets, Types
 from cloister.cli.shell import absent, advance, emit, given, say
 from cloister.errors import InputError
 
@@ -51,6 +51,7 @@ def report(
     public: _Public = False,
     task: _Task = None,
     data: _Data = None,
+    skip: SkipMissingTargets = False,
     ledger: _Ledger = None,
     population: Annotated[str | None, typer.Option(help="Whose account in that ledger.")] = None,
     audit: _Audit = None,
@@ -80,6 +81,8 @@ def report(
 
     if public and (said := given(context, "task", "data")):
         raise typer.BadParameter(f"--public is made of public things alone: leave {' and '.join(said)} out.")
+    if skip and data is None:
+        raise typer.BadParameter("--skip-missing-targets goes with --data.")
     if task is not None and data is not None:
         raise typer.BadParameter("--data is for the operator's edition; a task asks `cloister gain`.")
     load_template("run.html")  # what is missing is said before the work, not after
@@ -96,7 +99,7 @@ def report(
         if own is not None:
             text = pages.task_page(part, own)
         else:
-            whole, gains = _private(folder, run, data)
+            whole, gains = _private(folder, run, data, skip)
             text = pages.operator_page(part, whole, gains)
         write_private(page, text.encode())
     if json:
@@ -164,7 +167,9 @@ def _model(folder: Path, run: TableRun | None, task: str) -> TaskModel:
     return found.task_model(found.ids[0])
 
 
-def _private(folder: Path, run: TableRun | None, data: Path | None) -> tuple[TableRun | None, Gains | None]:
+def _private(
+    folder: Path, run: TableRun | None, data: Path | None, skip: bool
+) -> tuple[TableRun | None, Gains | None]:
     from cloister.cli.table import Table
     from cloister.report.gains import measure_gains
     from cloister.tables.folder import with_models
@@ -177,7 +182,7 @@ def _private(folder: Path, run: TableRun | None, data: Path | None) -> tuple[Tab
     if data is None:
         return whole, None
     groups = run.settings.groups
-    table = Table(data, run.codebook, None if groups is None else str(groups))
+    table = Table(data, run.codebook, None if groups is None else str(groups), skip)
     if run.codebook.task is None:
         raise InputError("The run's codebook names no task column, so whose row is whose is not known.")
     with advance("Splits") as progress:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cloister.cli.shell import Move, note
-from cloister.errors import InputError
+from cloister.errors import InputError, PrivateDataError
 
 if TYPE_CHECKING:
     from cloister.arrays import Array
@@ -46,11 +46,15 @@ def codebook_of(path: Path, task: str | None, target: str | None) -> Codebook:
 
 @dataclass(frozen=True)
 class Table:
-    """A data file, the codebook that says what is public in it, and the column of public groups, if any."""
+    """A data file, the codebook that says what is public in it, and the column of public groups, if any.
+
+    With `skip`, rows whose target is missing are left out; who takes part does not depend on that.
+    """
 
     file: Path
     codebook: Codebook
     groups: str | None = None
+    skip: bool = False
 
     @property
     def task(self) -> str:
@@ -104,12 +108,24 @@ class Table:
         from cloister.tables.rows import read_rows
         from cloister.tasks import Tasks
 
-        rows = read_rows(self.file, self.codebook, target=True)
+        rows = read_rows(self.file, self.codebook, target=True, skip=self.skip)
         used = {*self.codebook.names, self.codebook.target.name, self.task, self.groups}
         unused = [name for name in rows.table if name not in used]
         if unused:
             note(f"Columns that the codebook does not name are not used: {', '.join(unused)}.")
         assert rows.y is not None
         assert rows.ids is not None
+        self._refuse_without_targets(rows.ids)
         tasks = Tasks.from_arrays(rows.X, rows.y, rows.ids)
         return tasks if self.labels is None else tasks.with_groups(self.labels)
+
+    def _refuse_without_targets(self, left: Array) -> None:
+        """Refuse tasks of which no row is left: they would be missing among those that take part."""
+        without = np.setdiff1d(self.ids, left)
+        if len(without):
+            others = f" (the first of {len(without)} tasks)" if len(without) > 1 else ""
+            raise PrivateDataError(
+                f"Every task must have a row whose {self.codebook.target.name!r} is not missing. Task "
+                f"{str(without[0])!r} has none{others}. Fill in one of its targets; or, if everybody may "
+                f"see that it does not take part, delete its rows from {self.file.name}."
+            )

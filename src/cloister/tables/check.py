@@ -19,6 +19,11 @@ __all__ = ["At", "ColumnCheck", "accepted", "check_column"]
 At = Callable[[int], str]
 
 _SHOWN = 10
+#: What to do about rows without a target.
+_WITHOUT = (
+    "Leave such rows out, which teach nothing: add --skip-missing-targets to the command, or pass "
+    "df.dropna(subset=[{!r}]) in Python"
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ def accepted(part: Feature, column: Array, at: At | None, goal: bool = False) ->
         )
     if found.missing.any() and part.fill is None:
         stand_in = f"Write what stands for missing ones under it in the codebook, {part.example}, or drop"
-        remedy = "Drop such rows: they teach nothing" if goal else f"{stand_in} such rows by a public rule"
+        remedy = _WITHOUT.format(part.name) if goal else f"{stand_in} such rows by a public rule"
         raise PrivateDataError(
             f"Column {part.name!r} must have a value in every row. "
             f"{_who(found.missing, at, 'has a missing value', 'have none')}. {remedy}."

@@ -38,7 +38,7 @@ def task_column(path: Path, column: str, what: str = "task column ") -> Array:
     return _names(path, column, found[column])
 
 
-def read_rows(path: Path, codebook: Codebook, target: bool) -> Rows:
+def read_rows(path: Path, codebook: Codebook, target: bool, skip: bool = False) -> Rows:
     """Read the columns that a codebook names, and encode them; other columns are carried along.
 
     Parameters
@@ -49,15 +49,28 @@ def read_rows(path: Path, codebook: Codebook, target: bool) -> Rows:
         The public schema.
     target : bool
         Whether the target is needed.
+    skip : bool
+        Whether to leave out rows whose target is missing. That is each task's own affair, unless none of its
+        rows is left: who takes part is public.
     """
-    return _encoded(path, codebook, codebook_table(path, codebook, target), target)
+    table = codebook_table(path, codebook, target)
+    missing = codebook.target.read(table[codebook.target.name]).missing if skip else None
+    return _encoded(path, codebook, table, target, None if missing is None else np.flatnonzero(~missing))
 
 
-def _encoded(path: Path, codebook: Codebook, table: dict[str, Array], target: bool) -> Rows:
+def _encoded(
+    path: Path,
+    codebook: Codebook,
+    table: dict[str, Array],
+    target: bool,
+    kept: NDArray[np.int64] | None = None,
+) -> Rows:
     def at(row: int) -> str:
         """Name a row as people count: that below the column names is row 1."""
-        return f"Data row {row + 1} of {path.name}"
+        return f"Data row {(row if kept is None else int(kept[row])) + 1} of {path.name}"
 
+    if kept is not None:
+        table = {name: column[kept] for name, column in table.items()}
     ids = None if codebook.task is None else table.get(codebook.task)
     if ids is not None and codebook.task is not None:
         ids = _names(path, codebook.task, ids)
@@ -91,17 +104,20 @@ def _is_text(part: Feature) -> bool:
     return isinstance(part, Date) and part.spelling is not None
 
 
-def own_rows(path: Path, codebook: Codebook, task: str) -> Rows:
-    """Read one task's rows, with their targets: all of them if the file has no task column."""
+def own_rows(path: Path, codebook: Codebook, task: str, skip: bool = False) -> Rows:
+    """Read one task's rows, with their targets: all of them if the file has no task column.
+
+    With `skip`, as in `read_rows`; rows in a folder of Parquet files must have their targets.
+    """
     if path.is_dir():
         return _from_folder(path, codebook, task)
-    rows = read_rows(path, codebook, target=True)
+    rows = read_rows(path, codebook, target=True, skip=skip)
     if rows.ids is None:
         return rows
     own = rows.ids == task_name(task)
     if not own.any():
         raise InputError(
-            f"Column {codebook.task!r} of {path.name} has no rows of task {task!r}. "
+            f"Column {codebook.task!r} of {path.name} has no rows of task {task!r}{' with a target' * skip}. "
             "Write the name as it is in the file, or leave the column out of a file of one task."
         )
     assert rows.y is not None
