@@ -27,6 +27,7 @@ NAME = "family-harm"
 MEASURES = (
     "algorithms/blend.py",
     "algorithms/choose_at_home.py",
+    "algorithms/first_rounds.py",
     "algorithms/covariance.py",
     "algorithms/decomposed.py",
     "algorithms/mean.py",

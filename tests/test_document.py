@@ -49,7 +49,7 @@ single-task-classifier/1 single-task-regressor/1
 WORKING_VALUES = {
     "cloister.algorithms": {
         "Relationship",  # a baseline that cannot be run under a plan
-        *("InnerBoard", "Search"),
+        *("Caution", "FirstRounds", "InnerBoard", "Search"),
     },
     "cloister.learners": {
         *(

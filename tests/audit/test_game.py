@@ -70,6 +70,7 @@ SHIPPED = {
         ),
         **TASKS,
     ),
+    "asked": Plan(cl.algorithms.ChooseAtHome(mean(2), cl.learners.Regression(3), folds=2, asks=0.3), **TASKS),
     "low rank": Plan(low_rank(), **TASKS),
     "low rank, floating": Plan(low_rank(), Gaussian(exact=False), **TASKS),
     "group sparse": Plan(cl.algorithms.GroupSparse(LOSS, rounds=2), **TASKS),

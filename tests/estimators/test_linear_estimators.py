@@ -93,8 +93,7 @@ def test_regressors_fit_predict_and_promise(table, face, guard):
     assert model.score(X, y) > (0.6 if guard else 0.4)
     assert model.guarantee_.epsilon <= 2.0
     assert isinstance(model.plan_.algorithm.algorithm.algorithm, ChooseAtHome) == guard
-    plain = face("school", epsilon=2.0, bounds=Codebook.from_mapping(BOUNDS, ["age", "sex"])).plan(M)
-    assert model.plan_.guarantee == plain.guarantee  # the guard costs nothing
+    assert ("blend" in model.billboard_) == guard  # a part of the same budget asks how far tasks rely on it
     with pytest.raises(InputError, match="have no posterior, hence no standard deviation"):
         model.predict(X, return_std=True)
     columns = np.column_stack([X["age"], X["sex"] == "M"])
@@ -131,7 +130,7 @@ def test_the_algorithm_has_the_parameters_of_its_face():
     )
     assert low._algorithm(book) == Located(searched, intercept=1 / book.row_scale)
     sparse = GroupSparse(Logistic(3), 0.1, 3.0, 20, 4.0)
-    assert GroupSparseClassifier()._algorithm(classes) == ChooseAtHome(sparse, Classification(3))
+    assert GroupSparseClassifier()._algorithm(classes) == ChooseAtHome(sparse, Classification(3), asks=0.1)
     mean = MeanRegularizedClassifier(lam=0.1, steps=2, finetune=0, guard=False)
     assert mean._algorithm(classes) == MeanRegularized(Logistic(3), 0.1, 3.0, 10, 2, 4.0)
     parts = DecomposedRegressor(shared="sparse", lam_own=0.5, guard=False)
@@ -150,10 +149,11 @@ def test_the_algorithm_has_the_parameters_of_its_face():
     ("face", "noise"), [(LowRankRegressor, Wishart()), (MeanRegularizedRegressor, Toeplitz())]
 )
 def test_noise_for_one_kind_of_round_has_no_search(table, face, noise):
-    """Such noise cannot price a round of bins: targets stay in units of their bounds, and tasks guarded."""
+    """Such noise cannot price a round of bins: targets stay in units of their bounds; nobody is asked."""
     X, y, _, _ = table
     model = face("school", epsilon=2.0, mechanism=noise, rounds=3, bounds=BOUNDS, random_state=0).fit(X, y)
     assert isinstance(model.plan_.algorithm, ChooseAtHome)
+    assert model.plan_.algorithm.asks is None
     assert model.score(X, y) > 0.6
 
 
@@ -193,12 +193,12 @@ def test_tasks_choose_among_several_penalties(table, face):
     assert chooser._algorithm(book).algorithm.algorithm == choice
     guarded = face(lam=list(lams))
     weighed = guarded._algorithm(book).algorithm.algorithm
-    assert weighed == ChooseAtHome(first, learner, variants=tuple(others))
+    assert weighed == ChooseAtHome(first, learner, variants=tuple(others), asks=0.1)
     for one in ([0.05], np.array([0.05])):
         assert face(lam=one, guard=False)._algorithm(book) == plain[0]
     model = clone(chooser).fit(X, y)
     assert model.score(X, y) > 0.4
-    assert model.plan_.guarantee == face(epsilon=2.0, bounds=book).plan(M).guarantee  # choosing is free
+    assert model.plan_.guarantee == face(epsilon=2.0, bounds=book, guard=False).plan(M).guarantee  # free
     assert model.predict(X[:5].assign(school="zz")).shape == (5,)
 
 

@@ -37,6 +37,9 @@ __all__ = [
     "MeanRegularizedRegressor",
 ]
 
+#: Most of the squared budget that asks tasks how far they rely on what they share.
+ASKS = 0.1
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BaseLinear(BasePrivate):
@@ -63,8 +66,17 @@ class BaseLinear(BasePrivate):
 
     def _located(self, algorithm: Algorithm, codebook: Codebook) -> Algorithm:
         """Return an algorithm that looks for the targets first, unless its noise suits no other rounds."""
-        searches = self.mechanism is None or self.mechanism.any_channel
-        return super()._located(algorithm, codebook) if searches else algorithm
+        return super()._located(algorithm, codebook) if self._asks_more else algorithm
+
+    @property
+    def _asks_more(self) -> bool:
+        """Whether the noise suits rounds of any kind, so that tasks can be asked for more than models."""
+        return self.mechanism is None or self.mechanism.any_channel
+
+    def _guarded(self, shared: Algorithm, codebook: Codebook, others: Sequence[Algorithm] = ()) -> Algorithm:
+        """Return an algorithm whose tasks weigh it at home against their own models."""
+        asks = ASKS if self._asks_more else None
+        return ChooseAtHome(shared, self._learner(codebook), variants=tuple(others), asks=asks)
 
     @abstractmethod
     def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> Algorithm:
@@ -108,10 +120,11 @@ class BaseChoosing(BaseLinear):
     def _algorithm(self, codebook: Codebook) -> Algorithm:
         loss = self._loss(codebook)
         first, *others = [self._shared(codebook, loss, lam) for lam in self._penalties()]
-        if not others and not self.guard:
+        if self.guard:
+            return self._located(self._guarded(first, codebook, others), codebook)
+        if not others:
             return self._located(first, codebook)
-        learner = self._learner(codebook)
-        choice = ChooseAtHome(first, learner, variants=tuple(others), alone=self.guard)
+        choice = ChooseAtHome(first, self._learner(codebook), variants=tuple(others), alone=False)
         return self._located(choice, codebook)
 
 

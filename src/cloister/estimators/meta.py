@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithm import Algorithm
-from cloister.algorithms.choose_at_home import ChooseAtHome
 from cloister.algorithms.clustered import ClusteredMetaSGD
 from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning
 from cloister.algorithms.meta import MetaSGD
@@ -54,7 +53,7 @@ class _Meta(BaseLinear):
             variants = tuple(FineTuning(SOLVER, Quadratic(lam)) for lam in (first, *others))
             shared = replace(shared, finetune=CrossValidatedTuning(variants, checks=1))
         if self.guard:
-            return self._located(ChooseAtHome(shared, self._learner(codebook)), codebook)
+            return self._located(self._guarded(shared, codebook), codebook)
         return self._located(shared, codebook)
 
     def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> MetaSGD | ClusteredMetaSGD:
@@ -164,7 +163,7 @@ class MetaRegressor(BaseMultiTaskRegressor, _Meta):
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> school, x = np.repeat(np.arange(300), 5), rng.uniform(-1, 1, (1500, 2))
-    >>> y = x[:, 0] + rng.normal(0, 0.1, 300)[school]
+    >>> y = x[:, 0] + rng.normal(0, 0.1, 300)[school] + rng.normal(0, 0.2, 1500)
     >>> bounds = {0: (-1, 1), 1: (-1, 1), "y": (-2, 2)}
     >>> model = MetaRegressor(epsilon=2.0, bounds=bounds, random_state=0).fit(x, y, tasks=school)
     >>> newcomer = model.adapt([[0.0, 0.0], [0.1, 0.0]], [0.3, 0.4])  # two rows

@@ -1,0 +1,141 @@
+r"""Blends of a shared and a task's own model, and what tasks say together of how much to rely on the first.
+
+A task weighs blends by how well they predict its own rows, held out. Where these are few they cannot tell,
+but all tasks together can: asked for the part of the shared model in their best blend, they say two numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import betainc
+
+from cloister.arrays import Floats
+from cloister.channel import Absolute, Channel
+
+__all__ = [
+    "CLASSES",
+    "NUMBERS",
+    "PARTS",
+    "QUESTION",
+    "UNHEARD",
+    "Caution",
+    "best_parts",
+    "heard_part",
+    "log_prior",
+    "question_share",
+]
+
+#: Parts of the shared model in the blends that a task weighs, and where each one's share of a prior ends.
+PARTS = np.linspace(0, 1, 5)
+_ENDS = np.array([0.0, 0.125, 0.375, 0.625, 0.875, 1.0])
+#: How many rows the prior is worth.
+WORTH = 4.0
+#: Deviations of noise that what was heard is doubted by.
+DOUBTS = 1.5
+#: An error of the answer that is small enough, and one that makes it useless.
+CLEAR, USELESS = 0.03, 0.5
+#: The parts of the shared and of the own model that a task relies on: two numbers that add up to 1 at most.
+QUESTION = Channel(2, 1.0, Absolute())
+#: What a board says before anyone was asked: the part that tasks rely on, and its error.
+UNHEARD = (0.0, math.inf)
+
+
+@dataclass(frozen=True)
+class Caution:
+    """How far to rely on a shared model that little is known of.
+
+    Parameters
+    ----------
+    steep : float
+        Curvature of a task's losses, relative to them, from which on its answer counts in full is 1 over it.
+    in_doubt, unheard : float
+        The part of the shared model to expect if what was heard allows it, and if nothing was heard.
+    """
+
+    steep: float
+    in_doubt: float
+    unheard: float
+
+
+#: Few squares are fooled easily, and the worst shared model is a hundred times worse than one's own. Log-loss
+#: is mostly chance that no model foresees, and what it says of a bad one is clear.
+NUMBERS, CLASSES = Caution(4.0, 0.05, 0.001), Caution(16.0, 0.2, 0.02)
+
+
+def question_share(most: float, n_tasks: int, mu: float) -> float:
+    """Return the share of the squared budget that buys the answer: as much as is needed, `most` at most.
+
+    Next to nothing if even so noise would hide it.
+
+    Examples
+    --------
+    >>> [round(question_share(0.1, m, mu=0.3), 6) for m in (20, 100, 1000)]
+    [1e-06, 0.1, 0.024691]
+    """
+    if math.isinf(mu):
+        return most
+    error = math.sqrt(2) / (n_tasks * mu * math.sqrt(most))
+    return most * min(1.0, (error / CLEAR) ** 2) if error < USELESS else 1e-6
+
+
+def best_parts(own: Floats, half: Floats, shared: Floats, caution: Caution) -> Floats:
+    r"""Return what tasks say, from their held-out losses alone, half and half, and shared: (tasks, 2).
+
+    The loss of a blend is a parabola in the part of the shared model (for squares exactly), whose least value
+    between 0 and 1 is at a. A task says :math:`w a` and :math:`w (1 - a)`; w is less than 1 where blends
+    hardly differ.
+
+    Examples
+    --------
+    >>> own, half, shared = np.array([1.0, 1.0]), np.array([0.5, 3.0]), np.array([1.0, 9.0])
+    >>> best_parts(own, half, shared, NUMBERS).tolist()
+    [[0.5, 0.5], [0.0, 1.0]]
+    """
+    with np.errstate(all="ignore"):
+        total, curvature = own + shared, 2 * (own + shared - 2 * half)
+        part = np.clip(0.5 + (own - shared) / (2 * curvature), 0.0, 1.0)
+        weight = np.clip(caution.steep * curvature / total, 0.0, 1.0)
+        said = np.stack([weight * part, weight * (1 - part)], axis=1)
+    return np.where(np.isfinite(said), said, 0.0)
+
+
+def heard_part(value: Floats, noise: float, n_tasks: float) -> Floats:
+    """Return the part that so many tasks rely on, and its error; infinite if noise hides it.
+
+    Examples
+    --------
+    >>> heard_part(np.array([30.0, 10.0]), noise=2.0, n_tasks=50).round(3).tolist()
+    [0.75, 0.04]
+    >>> heard_part(np.array([30.0, 10.0]), noise=30.0, n_tasks=50).tolist()
+    [0.0, inf]
+    """
+    if noise > USELESS * n_tasks:
+        return np.array(UNHEARD)
+    total = max(float(value.sum()), noise, 1e-300)
+    part = min(1.0, max(0.0, float(value[0]) / total))
+    return np.array([part, noise * math.hypot(part, 1 - part) / total])
+
+
+def log_prior(heard: Floats, caution: Caution) -> Floats:
+    """Return the log weights of blends before a task's own rows are looked at, one for each of `PARTS`.
+
+    A beta distribution around a part of the shared model: the one nearest to what is expected in doubt that
+    what was heard allows.
+
+    Examples
+    --------
+    >>> np.exp(log_prior(np.array(UNHEARD), NUMBERS)).round(3).tolist()
+    [0.998, 0.002, 0.0, 0.0, 0.0]
+    >>> np.exp(log_prior(np.array([0.9, 0.05]), NUMBERS)).round(2).tolist()
+    [0.0, 0.02, 0.11, 0.35, 0.51]
+    """
+    part, error = map(float, heard)
+    expected = caution.unheard
+    if math.isfinite(error):
+        low, high = part - DOUBTS * error, part + DOUBTS * error
+        expected = min(max(caution.in_doubt, low, caution.unheard), max(high, caution.unheard), 0.99)
+    mass = np.diff(betainc(WORTH * expected, WORTH * (1 - expected), _ENDS))
+    return np.asarray(np.log(np.maximum(mass, 1e-30)))
