@@ -183,9 +183,10 @@ class LowRankRegressor(BaseMultiTaskRegressor, _Covariance):
     accelerated, strong, warmup, averaged
         As for `LowRank`.
     guard : bool
-        Let every task weigh this at home, by its own cross-validation, against its single-task model (see
-        `ChooseAtHome`); with several `lam`, all of them. The guarantee is the same. False is the algorithm
-        of the paper.
+        Let every task weigh this at home, by its own cross-validation, against its single-task model; with
+        several `lam`, all of them. In one more round, with at most a tenth of the squared budget, all tasks
+        are asked how far they rely on it (see `ChooseAtHome`). The guarantee is the same. False is the
+        algorithm of the paper.
 
     Attributes
     ----------
@@ -195,8 +196,9 @@ class LowRankRegressor(BaseMultiTaskRegressor, _Covariance):
     Privacy
     -------
     That of `LowRank`, after a private search for where the targets are (see `Located`), which has at most a
-    tenth of the squared budget. The board holds no model: a task that was not in `fit` is served with the
-    place where targets were found or, if nothing was heard, with the middle of their bounds.
+    tenth of the squared budget, and before the guard's question, which has as much. The board holds no model:
+    a task that was not in `fit` is served with the place where targets were found or, if nothing was heard,
+    with the middle of their bounds.
 
     Examples
     --------

@@ -26,6 +26,14 @@ NO_MODEL = (
     "a task without rows is predicted where targets were found, or else in the middle of their bounds."
 )
 MEAN_OF_MODELS = "The board has a mean of models, and no error of it."
+RELIED_ON = (
+    "Asked privately, tasks said that {part:.0%} of a good model is the shared one, within {error:.0%} or "
+    "so, and the rest their own; each weighs both by its own rows."
+)
+NOT_RELIED_ON = (
+    "How far tasks can rely on the shared model was not heard above the noise: each relies on itself, unless "
+    "its own rows speak clearly for the other."
+)
 UNHEARD = "The mean of the tasks' coefficients was not heard above the noise."
 SOME_UNHEARD = "Coefficients that are not heard lie too close to zero to stand out of the noise."
 STARTED = (
@@ -83,12 +91,21 @@ def summarize(
     if found is not None:
         return _of_population(blank, plan, board, codebook, found, new)
     where = tuple(filter(None, [location_found(plan, board, codebook)]))
+    relied = _relied_on(board)
     if not (new["coef"][0, 1:] if where else new["coef"][0]).any():  # a new task's is the place, or zero
-        return replace(blank, notes=(*where, NO_MODEL))
+        return replace(blank, notes=(*where, NO_MODEL, *relied))
     values = in_user_units(codebook, new["coef"][0])[0].tolist()
     means = zip(coefficient_names(codebook), values, strict=True)
     means_only = tuple(Coefficient(name, new_task=value) for name, value in means)
-    return replace(blank, coefficients=means_only, notes=(*where, MEAN_OF_MODELS))
+    return replace(blank, coefficients=means_only, notes=(*where, MEAN_OF_MODELS, *relied))
+
+
+def _relied_on(board: BoardView) -> list[str]:
+    """Say how far tasks rely on what they share, where they were asked (see `ChooseAtHome`)."""
+    if "blend" not in board:
+        return []
+    part, error = board["blend"].tolist()
+    return [RELIED_ON.format(part=part, error=error) if math.isfinite(error) else NOT_RELIED_ON]
 
 
 def _of_population(
