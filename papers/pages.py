@@ -1,8 +1,18 @@
-"""Pages of the documentation, made from kept results: ``python -m papers pages`` writes docs/papers."""
+"""Pages of the documentation, made from kept results: ``python -m papers pages`` writes docs/papers.
+
+Another page may show a figure's numbers as well, by a table that the figure has for it. It names the figure
+between two marks, and whatever stands between them is written anew::
+
+    <!-- paper: meta-table-1 -->
+    <!-- end -->
+"""
 
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from papers.figure import COLUMNS, Figure, folders
@@ -10,6 +20,7 @@ from papers.pictures import picture
 from papers.store import ROOT, is_older, read
 
 FOLDER = ROOT / "docs" / "papers"
+MARKED = re.compile(r"(<!-- paper: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 #: Behind a result whose measuring code has changed since.
 OLDER = ", of older code"
 
@@ -17,19 +28,22 @@ OLDER = ", of older code"
 def section(figure: Figure, document: dict[str, Any]) -> str:
     """Return what there is to say of one figure, in Markdown."""
     module, data = figure.module, document["data"]
-    rows = [COLUMNS, ("---",) * len(COLUMNS), *module.table(data)]
-    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     finding = module.finding(data)
     parts = [
         f"## {figure.title}",
         f"**The paper:** {module.CLAIM}",
         f"**Here:** the finding *{finding.verdict}*. {finding.sentence}",
-        table,
+        markdown([COLUMNS, *module.table(data)]),
         f"![{figure.title}]({figure.name}.svg)",
         figure.text,
         provenance(document, OLDER * is_older(figure, document)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    shown = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "\n".join("| " + " | ".join(row) + " |" for row in shown)
 
 
 def provenance(document: dict[str, Any], older: str = "") -> str:
@@ -115,6 +129,25 @@ def pages(figures: list[Figure]) -> dict[str, str]:
     return made
 
 
+def elsewhere() -> list[Path]:
+    """Return the pages that may show figures as well."""
+    return sorted((ROOT / "docs").glob("*.md"))
+
+
+def with_figures(text: str, figures: list[Figure]) -> str:
+    """Return a page with the tables of figures that it names as they should be."""
+    by_name = {figure.name: figure for figure in figures}
+
+    def between(name: str) -> str:
+        figure, document = by_name[name], read(name)
+        if document is None:
+            raise FileNotFoundError(f"No result {name}: python -m papers run {name} makes it.")
+        rows = figure.module.elsewhere(document["data"])
+        return f"{markdown(rows)}\n\n{provenance(document, OLDER * is_older(figure, document))}\n"
+
+    return MARKED.sub(lambda found: f"{found[1]}\n{between(found[2])}\n{found[3]}", text)
+
+
 def write_pages(figures: list[Figure]) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, text in pages(figures).items():
@@ -123,3 +156,7 @@ def write_pages(figures: list[Figure]) -> None:
         document = read(figure.name)
         if document:
             picture(figure, document["data"], FOLDER / f"{figure.name}.svg")
+    for path in elsewhere():
+        text = path.read_text(encoding="utf-8")
+        if with_figures(text, figures) != text:
+            path.write_text(with_figures(text, figures), encoding="utf-8")

@@ -4,8 +4,7 @@ Mean test accuracy over writers, each way of tuning from the one board of the on
 task may try all. Twenty steps at home, in which a writer is held near the public model by a quadratic (λ =
 0.1), by a symmetrised Kullback-Leibler divergence, by elastic weight consolidation, or not at all. Priced
 as "with the true guarantee" is in Figure 3. The paper's numbers are for FEMNIST, for training data that are
-not published. What each writer has alone is in Figure 3. A seed takes minutes of a graphics card: not all of
-the five were run.
+not published. What each writer has alone is in Figure 3.
 """
 
 from __future__ import annotations

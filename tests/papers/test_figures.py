@@ -49,6 +49,11 @@ def test_pages_say_what_is_kept():
         assert ("not run yet: `python -m papers run " + name + "`" in made["README.md"]) == (name not in KEPT)
     for name in KEPT:
         assert (pages.FOLDER / f"{name}.svg").exists()
+    for path in pages.elsewhere():
+        text = path.read_text(encoding="utf-8")
+        assert text == pages.with_figures(text, list(FIGURES.values())), (
+            f"{path.name}: run python -m papers pages"
+        )
 
 
 def test_kept_results_are_small_and_of_a_figure_that_exists():
