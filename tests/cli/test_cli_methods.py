@@ -44,7 +44,7 @@ def test_settings_are_the_estimators_own(work: Path) -> None:
     ok(*fit("--method", "low-rank", "--set", "rounds=4", "--set", "lam=0.1,1", "--set", "guard=true"))
     model = cloister.load("run")
     assert (model.rounds, model.lam, model.guard) == (4, [0.1, 1], True)
-    assert len(model.plan_.rounds) == 3 + 3 + 4  # the search, and these
+    assert len(model.plan_.rounds) == 3 + 3 + 4 + 1  # the search, these, and how far to rely on them
     ok(*fit("--set", "structure=mean"))
     assert cloister.load("run").structure == "mean"
 
