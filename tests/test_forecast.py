@@ -10,7 +10,7 @@ from cloister.algorithms import Independent, Joint, Located, LowRank, SharedPrio
 from cloister.algorithms.nested import Nested
 from cloister.forecast import BAND, DEPENDABLE, Forecast, forecast
 from cloister.groups import Groups
-from cloister.learners import LeastSquares, Regression
+from cloister.learners import Classification, LeastSquares, Regression
 from cloister.mechanisms import Gaussian, L2Laplace, NoNoise
 
 
@@ -100,7 +100,7 @@ def test_sentence_word_by_word():
 
 
 def test_the_words_hold_the_loss_and_too_few_tasks_have_no_forecast():
-    assert "anything from losing 65 % to keeping 85 %" in str(forecast(40, 0.01, 5))
+    assert "anything from losing 15 % to keeping 95 %" in str(forecast(40, 0.01, 5))
     few = forecast(15, 0.25, 5)
     assert not few.calibrated
     assert str(few).startswith("No forecast: too few tasks")
@@ -114,6 +114,19 @@ def test_a_guess_at_the_rows_of_a_task_moves_the_forecast():
     assert few.rho == pytest.approx(usual.rho / 3)
     plan = Plan(SharedPrior(Regression(9), Joint()), n_tasks=200).calibrate(1.0)
     assert plan.forecast(rows=3).rho == pytest.approx(plan.forecast().rho / 3)
+
+
+def test_a_row_with_a_class_counts_as_a_quarter_of_one_with_a_number():
+    numbers, classes = (
+        Plan(SharedPrior(learner), n_tasks=200).calibrate(1.0)
+        for learner in (Regression(9), Classification(9, 2))
+    )
+    assert classes.spoken_of[1] == numbers.spoken_of[1] == 9
+    asked = dict(zip((3, 36, None), (0.75, 9, 6.75), strict=True))  # three rows a parameter are usual
+    for rows, telling in asked.items():
+        assert classes.telling_rows(rows) == telling
+        assert numbers.telling_rows(rows) == rows
+        assert classes.forecast(rows) == forecast(200, *classes.spoken_of, telling)
 
 
 def test_groups_are_heard_less_than_all():

@@ -3,7 +3,8 @@ r"""What joining can be expected to bring, from public numbers alone.
 The noise in an average over m tasks of d numbers, released with a total budget of :math:`\mu`, is about
 :math:`\sqrt d / (m\mu)` long where the messages have length 1 at most. Its inverse,
 :math:`\rho = m\mu/\sqrt d`, decides how much of the gain of sharing survives. Tasks with few rows say less:
-from n of them a task learns about n / (n + d) of its weights, and :math:`\rho` shrinks with that.
+from n of them a task learns about n / (n + d) of its weights, and :math:`\rho` shrinks with that. A row with
+a class counts as a quarter of one with a number: its Fisher information of the log-odds is p(1 - p).
 
 How wide the codebook's bounds are does not enter: a private search for where the targets are costs at most a
 tenth of the squared budget, whatever the width.
@@ -19,21 +20,29 @@ import numpy as np
 from cloister.privacy import gaussian_dp
 from cloister.privacy.accounting import default_delta
 
-__all__ = ["Forecast", "band_at", "dependable_from", "dependable_mu", "forecast", "signal_to_noise"]
+__all__ = [
+    "Forecast",
+    "band_at",
+    "dependable_from",
+    "dependable_mu",
+    "forecast",
+    "rows_of_classes",
+    "signal_to_noise",
+]
 
-#: (rho, low, high): what the middle 90 % of runs on many tables kept of the noise-free gain, so that it holds
+#: (rho, low, high): what the middle 92 % of runs on many tables kept of the noise-free gain, so that it holds
 #: for 80 % on another one; linear in log rho in between. `python -m benchmarks forecast` regenerates it.
 BAND = (
-    (2.0, -0.65, 0.85),
-    (4.0, -0.2, 0.9),
-    (8.0, -0.1, 1.0),
-    (16.0, 0.1, 1.0),
-    (32.0, 0.45, 1.0),
-    (64.0, 0.8, 1.0),
-    (128.0, 0.85, 1.0),
+    (2.0, -0.15, 0.95),
+    (4.0, -0.15, 1.0),
+    (8.0, 0.0, 1.0),
+    (16.0, 0.05, 1.0),
+    (32.0, 0.4, 1.0),
+    (64.0, 0.55, 1.0),
+    (128.0, 0.8, 1.0),
 )
-#: Without a guess at the rows of a task: the share of its weights that tasks of ordinary tables learn alone.
-USUAL_SHARE = 0.75
+#: Rows for each parameter in a task of an ordinary table, where nobody has a guess.
+USUAL_ROWS = 3.0
 #: The fewest tasks that the band was measured with: of fewer it says nothing.
 FEWEST_TASKS = 16
 #: A gain is dependable where at least this share of it is kept.
@@ -101,7 +110,8 @@ def forecast(
     n_tasks, mu, dim : int, float, int
         Tasks, budget of the rounds that are about the parameters, and parameters.
     rows : float, optional
-        A public guess at how many rows a typical task has: a number that you know without the data.
+        A public guess at how many rows a typical task has: a number that you know without the data. Of rows
+        with classes, `rows_of_classes`.
     group : float, optional
         Tasks in a typical public group, which half of every message is for.
 
@@ -126,6 +136,17 @@ def forecast(
 def signal_to_noise(n_tasks: int, mu: float, dim: int, rows: float | None = None) -> float:
     """Return rho, by which the band is looked up; parameters are those of `forecast`."""
     return n_tasks * mu * _told(dim, rows) / math.sqrt(dim)
+
+
+def rows_of_classes(dim: int, rows: float | None = None) -> float:
+    """Return how many rows with numbers say as much of so many parameters as these rows with classes.
+
+    Examples
+    --------
+    >>> rows_of_classes(dim=4, rows=40)
+    10.0
+    """
+    return (USUAL_ROWS * dim if rows is None else rows) / 4
 
 
 def band_at(rho: float, band: tuple[tuple[float, float, float], ...] = BAND) -> tuple[float, float]:
@@ -164,8 +185,8 @@ def dependable_mu(n_tasks: int, dim: int, rows: float | None = None) -> float:
 
 
 def _told(dim: int, rows: float | None) -> float:
-    """Return what a task learns of its weights from so many rows, against the usual share."""
-    return 1.0 if rows is None else rows / (rows + dim) / USUAL_SHARE
+    """Return what a task learns of its weights from so many rows, against what it learns from usual ones."""
+    return 1.0 if rows is None else rows / (rows + dim) * (USUAL_ROWS + 1) / USUAL_ROWS
 
 
 def _percent(*shares: float) -> str:

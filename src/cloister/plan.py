@@ -24,7 +24,7 @@ from cloister.document import from_document, to_document, type_id
 from cloister.doubts import Doubt, Grade
 from cloister.earlier import EarlierPrior
 from cloister.errors import BillboardError, CloisterError, PlanError
-from cloister.forecast import Forecast, forecast
+from cloister.forecast import Forecast, forecast, rows_of_classes
 from cloister.privacy import accounting
 from cloister.privacy.events import Cost
 from cloister.privacy.guarantee import DOMAIN, PUBLIC_GROUPS, Guarantee, NoiseMade, guarantee_for
@@ -33,6 +33,7 @@ from cloister.privacy.randomness import Origin, Randomness
 from cloister.privacy.sampling import Everyone, Sampling
 from cloister.privacy.schedule import Schedule
 from cloister.privacy.tradeoff import FALSE_ALARMS
+from cloister.rows import Target
 
 __all__ = ["Plan"]
 
@@ -267,7 +268,13 @@ class Plan:
         """
         groups = self.algorithm.groups
         group = None if groups is None else float(groups.counts @ groups.counts) / groups.tasks
-        return forecast(self.n_tasks, *self.spoken_of, rows, group)
+        return forecast(self.n_tasks, *self.spoken_of, self.telling_rows(rows), group)
+
+    def telling_rows(self, rows: float | None) -> float | None:
+        """Return a guess at the rows of a task as a forecast counts them: those with classes say less."""
+        asked = self.algorithm.rows
+        classes = asked is not None and asked.target is Target.CLASS
+        return rows_of_classes(self.spoken_of[1], rows) if classes else rows
 
     @property
     def spoken_of(self) -> tuple[float, int]:

@@ -100,16 +100,20 @@ class Wish:
         return self.plan.forecast(self.rows)
 
     @property
+    def _telling(self) -> float | None:
+        return self.plan.telling_rows(self.rows)
+
+    @property
     def pays_from(self) -> int:
         """About how many tasks make half of the gain dependable at this epsilon."""
-        return dependable_from(self.tasks, *self.plan.spoken_of, self.rows)
+        return dependable_from(self.tasks, *self.plan.spoken_of, self._telling)
 
     @property
     def epsilon_needed(self) -> float:
         """About which epsilon makes half of the gain dependable for so many tasks."""
         mu, dim = self.plan.spoken_of
         assert self.plan.delta is not None
-        whole = self._mu * dependable_mu(self.tasks, dim, self.rows) / mu
+        whole = self._mu * dependable_mu(self.tasks, dim, self._telling) / mu
         return gaussian_dp.epsilon(whole, self.plan.delta)
 
     @property
@@ -157,7 +161,7 @@ class Wish:
         share, found = mu / self._mu, []
         for epsilon in epsilons:
             whole = gaussian_dp.mu(epsilon, self.plan.delta)
-            band = band_at(signal_to_noise(self.tasks, share * whole, dim, self.rows))
+            band = band_at(signal_to_noise(self.tasks, share * whole, dim, self._telling))
             known = band if self.forecast.calibrated else (math.nan, math.nan)
             found.append((epsilon, GaussianCurve(whole).detection(), *known))
         return found
@@ -168,5 +172,5 @@ class Wish:
         share, epsilon, found = mu / self._mu, self.plan.guarantee.epsilon, []
         for count in tasks:
             whole = gaussian_dp.mu(epsilon, default_delta(count))
-            found.append((count, *band_at(signal_to_noise(count, share * whole, dim, self.rows))))
+            found.append((count, *band_at(signal_to_noise(count, share * whole, dim, self._telling))))
         return found
