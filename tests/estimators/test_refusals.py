@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 from cloister import Codebook, Ledger, Plan, SharedPriorRegressor, estimators, load, tune
 from cloister.algorithms import LowRank
-from cloister.errors import BudgetError, InputError, PlanError
+from cloister.errors import BudgetError, InputError, PlanError, PrivateDataError
 from cloister.estimators import (
     LowRankRegressor,
     MeanRegularizedRegressor,
@@ -133,6 +133,14 @@ def test_missing_values_at_predict_name_the_task():
     model = SharedPriorRegressor(bounds=BOUNDS, random_state=0).fit(X, Y, tasks=IDS)
     with pytest.raises(InputError, match="Row 1, of task 3, has a missing value"):
         model.predict([[0.1, np.nan]], tasks=[3])
+
+
+@pytest.mark.parametrize("model", [SharedPriorRegressor(bounds=BOUNDS), SingleTaskRegressor()])
+def test_missing_targets_are_named_and_counted_with_what_to_type(model):
+    holes = np.where(np.isin(np.arange(len(Y)), (2, 5)), np.nan, Y)
+    sentence = rf"Row 3, of task {IDS[2]}, has .* \(the first of 2 rows\).*df\.dropna\(subset=\['target'\]\)"
+    with pytest.raises(PrivateDataError, match=sentence):
+        model.fit(X, holes, tasks=IDS)
 
 
 def test_saving_never_overwrites_unless_forced(tmp_path):

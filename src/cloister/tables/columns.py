@@ -221,7 +221,7 @@ def read_codebook(bounds: Any, columns: Columns, target: str, y: Any, classify: 
 
 
 def refuse_missing(columns: Mapping[str, Array], ids: Array) -> None:
-    """Refuse missing or infinite values, naming the task and the column they are in."""
+    """Refuse missing or infinite values, naming the column, the first row with its task, and their number."""
     for name, values in columns.items():
         if values.dtype.kind == "f":
             bad = ~np.isfinite(values)
@@ -232,9 +232,12 @@ def refuse_missing(columns: Mapping[str, Array], ids: Array) -> None:
         else:
             continue
         if bad.any():
+            row, count = int(bad.argmax()), int(np.count_nonzero(bad))
+            others = f" (the first of {count} rows)" if count > 1 else ""
             raise PrivateDataError(
-                f"Task {ids[bad.argmax()]!s} has a missing or infinite value in column {name!r}. "
-                "Fill it in at home by a public rule, or drop the row: nothing is imputed behind your back."
+                f"Column {name!r} must have a finite value in every row. Row {row + 1}, of task {ids[row]}, "
+                f"has none{others}. Fill such cells in at home by a public rule, or pass "
+                f"df.dropna(subset=[{name!r}]): nothing is imputed behind your back."
             )
 
 
