@@ -50,7 +50,7 @@ LOSSES = arrays(np.float64, (4, 3), elements=st.floats(0, np.inf) | st.just(np.n
 @given(LOSSES)
 def test_what_a_task_says_is_two_parts_of_one_at_most(losses):
     for caution in (NUMBERS, CLASSES):
-        said = best_parts(*losses.T, caution)
+        said = best_parts(*losses.T, np.array([2.0, 8.0, 80.0, 8e9]), caution)
         assert (said >= 0).all()
         assert (said.sum(axis=1) <= 1 + 1e-12).all()
 
@@ -58,7 +58,7 @@ def test_what_a_task_says_is_two_parts_of_one_at_most(losses):
 def test_the_sensitivity_is_attained():
     """One task wants the shared model alone, in its place another its own: the sum moves by the root of 2."""
     wants_shared, wants_own = best_parts(
-        np.array([1.0, 1e-9]), np.array([0.25, 0.25]), np.array([1e-9, 1.0]), NUMBERS
+        np.array([1.0, 1e-9]), np.array([0.25, 0.25]), np.array([1e-9, 1.0]), np.full(2, 8.0), NUMBERS
     )
     moved = QUESTION.total(wants_shared[None]) - QUESTION.total(wants_own[None])
     assert np.linalg.norm(moved) == pytest.approx(QUESTION.sensitivity(Relation.REPLACE), rel=1e-5)
@@ -68,12 +68,15 @@ def test_the_sensitivity_is_attained():
 
 def test_doubt_falls_back_on_oneself():
     expected = [
-        float(np.exp(log_prior(np.array([0.8, error]), NUMBERS)) @ PARTS) for error in (0.0, 0.2, 0.45, 0.6)
+        float(PARTS @ np.exp(log_prior(np.array([0.8, error]), np.full(1, 5.0), NUMBERS))[:, 0])
+        for error in (0.0, 0.2, 0.45, 0.6)
     ]
     assert expected == sorted(expected, reverse=True)
     assert expected[0] == pytest.approx(11.2 / 12.2, abs=0.03)  # seven tenths of the squared odds
     assert expected[-1] < 0.1
-    assert np.exp(log_prior(np.array(UNHEARD), NUMBERS))[0] > 0.99
+    few, many = log_prior(np.array(UNHEARD), np.array([5.0, 100.0]), NUMBERS).T
+    assert np.exp(few[0]) > 0.99
+    assert many[0] - many[-1] < 0.1 * (few[0] - few[-1])
 
 
 # The round -------------------------------------------------------------------------------------------------
@@ -121,7 +124,7 @@ def test_a_model_is_the_posterior_mean_of_blends(sampling):
     tasks, _ = make(m=30)
     plan = Plan(ChooseAtHome(MEAN, LEARNER, folds=4, asks=0.1), sampling=sampling, n_tasks=30).calibrate(20.0)
     done = run(plan, tasks, random_state=0)
-    prior = log_prior(done.board["blend"], NUMBERS)
+    prior = log_prior(done.board["blend"], np.full(1, 8.0), NUMBERS)[:, 0]
     assert np.isfinite(done.board["blend"]).all()
     for i in (0, 7):
         at = slice(*tasks.offsets[i : i + 2])
@@ -192,7 +195,7 @@ def test_a_task_of_one_row_follows_the_board():
         for a in (MEAN, Independent(LEARNER))
     )
     done = run(Plan(ChooseAtHome(MEAN, LEARNER, asks=0.1), NoNoise(), n_tasks=30), data)
-    part = np.exp(log_prior(done.board["blend"], NUMBERS)) @ PARTS
+    part = PARTS @ np.exp(log_prior(done.board["blend"], np.ones(1), NUMBERS))
     np.testing.assert_allclose(done.private.models["coef"][3], part * shared + (1 - part) * alone, atol=1e-9)
 
 

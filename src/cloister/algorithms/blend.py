@@ -31,8 +31,10 @@ __all__ = [
 #: Parts of the shared model in the blends that a task weighs, and where each one's share of a prior ends.
 PARTS = np.linspace(0, 1, 5)
 _ENDS = np.array([0.0, 0.125, 0.375, 0.625, 0.875, 1.0])
-#: How many rows the prior is worth.
-WORTH = 4.0
+#: How many rows the prior is worth, and up to how many a task follows it in full; from there on it fades.
+WORTH, FOLLOWED = 4.0, 8.0
+#: Rows from which on blends that are nearly alike can be told apart.
+MANY = 16.0
 #: Deviations of noise that what was heard is doubted by.
 DOUBTS = 1.5
 #: An error of the answer that is small enough, and one that makes it useless.
@@ -81,8 +83,8 @@ def question_share(most: float, n_tasks: int, mu: float) -> float:
     return most * min(1.0, (error / CLEAR) ** 2) if error < USELESS else 1e-6
 
 
-def best_parts(own: Floats, half: Floats, shared: Floats, caution: Caution) -> Floats:
-    r"""Return what tasks say, from their held-out losses alone, half and half, and shared: (tasks, 2).
+def best_parts(own: Floats, half: Floats, shared: Floats, rows: Floats, caution: Caution) -> Floats:
+    r"""Return what tasks of so many rows say, from held-out losses alone, by halves and shared: (tasks, 2).
 
     The loss of a blend is a parabola in the part of the shared model (for squares exactly), whose least value
     between 0 and 1 is at a. A task says :math:`w a` and :math:`w (1 - a)`; w is less than 1 where blends
@@ -91,13 +93,14 @@ def best_parts(own: Floats, half: Floats, shared: Floats, caution: Caution) -> F
     Examples
     --------
     >>> own, half, shared = np.array([1.0, 1.0]), np.array([0.5, 3.0]), np.array([1.0, 9.0])
-    >>> best_parts(own, half, shared, NUMBERS).tolist()
+    >>> best_parts(own, half, shared, np.array([8, 8]), NUMBERS).tolist()
     [[0.5, 0.5], [0.0, 1.0]]
     """
     with np.errstate(all="ignore"):
         total, curvature = own + shared, 2 * (own + shared - 2 * half)
         part = np.clip(0.5 + (own - shared) / (2 * curvature), 0.0, 1.0)
-        weight = np.clip(caution.steep * curvature / total, 0.0, 1.0)
+        steep = caution.steep * np.maximum(1.0, rows / MANY)
+        weight = np.clip(steep * curvature / total, 0.0, 1.0)
         said = np.stack([weight * part, weight * (1 - part)], axis=1)
     return np.where(np.isfinite(said), said, 0.0)
 
@@ -119,19 +122,20 @@ def heard_part(value: Floats, noise: float, n_tasks: float) -> Floats:
     return np.array([part, noise * math.hypot(part, 1 - part) / total])
 
 
-def log_prior(heard: Floats, caution: Caution) -> Floats:
-    """Return the log weights of blends before a task's own rows are looked at, one for each of `PARTS`.
+def log_prior(heard: Floats, rows: Floats, caution: Caution) -> Floats:
+    """Return the log weights of blends before tasks of so many rows look at them, (`PARTS`, tasks).
 
     A beta distribution around a part of the shared model: the one nearest to what is expected in doubt that
     what was heard allows. Answers of few rows are drawn to a half from either side by chance, and relying
-    too much costs more than too little: odds are squared, and then lowered by a third.
+    too much costs more than too little: odds are squared, and then lowered by a third. The more rows a task
+    has, the less it needs the prior.
 
     Examples
     --------
-    >>> np.exp(log_prior(np.array(UNHEARD), NUMBERS)).round(3).tolist()
-    [0.998, 0.002, 0.0, 0.0, 0.0]
-    >>> np.exp(log_prior(np.array([0.9, 0.05]), NUMBERS)).round(2).tolist()
-    [0.0, 0.0, 0.02, 0.13, 0.84]
+    >>> np.exp(log_prior(np.array(UNHEARD), np.full(1, 5.0), NUMBERS)).round(3).T.tolist()
+    [[0.998, 0.002, 0.0, 0.0, 0.0]]
+    >>> np.exp(log_prior(np.array([0.9, 0.05]), np.full(1, 5.0), NUMBERS)).round(2).T.tolist()
+    [[0.0, 0.0, 0.02, 0.13, 0.84]]
     """
     part, error = map(float, heard)
     expected = caution.unheard
@@ -139,7 +143,9 @@ def log_prior(heard: Floats, caution: Caution) -> Floats:
         low, high = (_sharpened(part + away) for away in (-DOUBTS * error, DOUBTS * error))
         expected = min(max(caution.in_doubt, low, caution.unheard), max(high, caution.unheard), 0.99)
     mass = np.diff(betainc(WORTH * expected, WORTH * (1 - expected), _ENDS))
-    return np.asarray(np.log(np.maximum(mass, 1e-30)))
+    with np.errstate(divide="ignore"):
+        fading = np.minimum(1.0, FOLLOWED / rows)
+    return np.asarray(np.log(np.maximum(mass, 1e-30))[:, None] * fading)
 
 
 def _sharpened(part: float) -> float:

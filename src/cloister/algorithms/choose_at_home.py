@@ -196,7 +196,7 @@ class ChooseAtHome(Wrapper):
         inner, took_part = self._split(states, block)
         if self._is_asked(board):
             errors = self._blend_errors(block, board, took_part)
-            said = best_parts(errors[0], errors[2], errors[4], self._caution)
+            said = best_parts(errors[0], errors[2], errors[4], block.weight.sum(axis=1), self._caution)
             said = np.where(_comparable(block)[:, None], said, 0.0)
             return said, states | {"held_out": errors.T} if states else {}
         messages, inner = self.algorithm.send(inner, block, self._inner(board))
@@ -252,9 +252,9 @@ class ChooseAtHome(Wrapper):
             errors = self._blend_errors(block, board, took_part)
         else:
             errors = known.T
-        own, *parts = log_prior(board["blend"], self._caution).tolist()
+        own, *parts = log_prior(board["blend"], block.weight.sum(axis=1), self._caution)
         shared = 1 + len(self.variants)
-        prior = np.array([own, *(np.array(parts) - math.log(shared)).tolist() * shared])[:, None]
+        prior = np.stack([own, *[part - math.log(shared) for part in parts] * shared])
         posterior = _normal(np.where(_comparable(block), self._worth(errors, block), 0.0) + prior)
         each = posterior[1:].reshape(shared, len(PARTS) - 1, -1)
         counts = (each * PARTS[1:, None]).sum(axis=1)
