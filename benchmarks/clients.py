@@ -4,19 +4,21 @@ With ``--device cuda``: 100 clients of 200 images each train the CNN of the PMTL
 for one epoch of batches of 10, in TF32 and in bfloat16, with exact noise and with floats, beside plain
 PyTorch, one client after another, and pfl-research where it is importable; then 10,000 clients. On a
 processor: a smaller round of the same network, and 200 clients of a linear model on 784 features, with exact
-noise and with floats. A round's time is the median over rounds, from release to release, all in one run.
+noise and with floats. A round's time is the median over rounds, from release to release. All are measured in
+turns, again and again: a time is the median over turns, and a ratio the median of the ratios within a turn.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from functools import partial
 
 import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.peers import one_after_another, pfl_research
+from benchmarks.peers import Times, in_turns, one_after_another, pfl_research
 from cloister import Plan, Tasks
 from cloister import run as run_plan
 from cloister.algorithms.federated import FedAvg
@@ -71,24 +73,40 @@ def round_seconds(
     return float(np.median(np.diff(stamps)[1:]))
 
 
+def ratio(times: Times, one: str, other: str) -> float:
+    return float(np.median(times[one] / times[other]))
+
+
 def run_cuda(quick: bool) -> tuple[Figures, Targets, list[list[str]]]:
     torch.manual_seed(0)
     net = cnn()
     X, y = images(100, 200, (1, 28, 28), 62)
-    rounds = 10 if quick else 40
     engines = {"tf32": Batched("cuda", tf32=True), "bf16": Batched("cuda", bf16=True)}
+    ours = partial(round_seconds, net, X, y, 10, 10 if quick else 20)
+    times = in_turns(
+        {
+            "tf32": partial(ours, engines["tf32"], True),
+            "tf32_float": partial(ours, engines["tf32"], False),
+            "bf16": partial(ours, engines["bf16"], True),
+            "bf16_float": partial(ours, engines["bf16"], False),
+            "sequential": partial(one_after_another, net, X, y, 10, LR, "cuda", 3 if quick else 10),
+            "pfl": partial(pfl_research, net, X, y, 10, LR, 3),
+        },
+        turns=2 if quick else 3,
+    )
     figures: Figures = {}
-    for name, engine in engines.items():
-        exact, floats = (round_seconds(net, X, y, 10, rounds, engine, exact) for exact in (True, False))
-        figures[f"{name}_ms"], figures[f"{name}_float_ms"] = 1e3 * exact, 1e3 * floats
-        figures[f"exact_extra_{name}_ms"] = 1e3 * (exact - floats)
-    alone = one_after_another(net, X, y, 10, LR, "cuda", 3 if quick else 10)
-    figures["sequential_over_bf16"] = 1e3 * alone / figures["bf16_ms"]
-    peer = pfl_research(net, X, y, 10, LR, 3)
-    if peer is not None:
-        figures["pfl_ms"] = 1e3 * peer
-        figures["pfl_over_bf16"] = 1e3 * peer / figures["bf16_ms"]
-        figures["pfl_over_tf32"] = 1e3 * peer / figures["tf32_ms"]
+    for name in engines:
+        figures[f"{name}_ms"] = 1e3 * float(np.median(times[name]))
+        figures[f"{name}_float_ms"] = 1e3 * float(np.median(times[f"{name}_float"]))
+        extra = float(np.median(times[name] - times[f"{name}_float"]))
+        figures[f"exact_extra_{name}_ms"] = 1e3 * extra
+    figures["sequential_over_bf16"] = ratio(times, "sequential", "bf16")
+    if "pfl" in times:
+        figures["pfl_ms"] = 1e3 * float(np.median(times["pfl"]))
+        figures["pfl_over_bf16"] = ratio(times, "pfl", "bf16")
+        figures["pfl_over_bf16_least"] = float(np.min(times["pfl"] / times["bf16"]))
+        figures["pfl_over_bf16_most"] = float(np.max(times["pfl"] / times["bf16"]))
+        figures["pfl_over_tf32"] = ratio(times, "pfl", "tf32")
     if not quick:
         many = images(10_000, 200, (1, 28, 28), 62)
         figures["bf16_ms_10000"] = 1e3 * round_seconds(net, *many, 10, 4, engines["bf16"], exact=True)
@@ -111,22 +129,28 @@ def run_cpu(quick: bool) -> tuple[Figures, Targets, list[list[str]]]:
     figures: Figures = {}
     rows = [["network", "clients", "cloister, ms", "with floats, ms", "pfl-research, ms", "one by one, ms"]]
     jobs = {
-        "cnn": (cnn(), images(10 if quick else 40, 60, (1, 28, 28), 62), 10),
-        "linear": (nn.Linear(784, 10), images(200, 60, (784,), 10), 10),
+        "cnn": (cnn(), images(10 if quick else 40, 60, (1, 28, 28), 62), 5),
+        "linear": (nn.Linear(784, 10), images(200, 60, (784,), 10), 12),
     }
-    for name, (net, (X, y), batch) in jobs.items():
-        rounds = 4 if quick else 8
-        floats, ours = (round_seconds(net, X, y, batch, rounds, Batched("cpu"), e) for e in (False, True))
-        alone = one_after_another(net, X, y, batch, LR, "cpu", min(len(X) - 1, 20))
-        peer = pfl_research(net, X, y, batch, LR, 3 if quick else 6)
-        figures[f"{name}_ms"] = 1e3 * ours
-        figures[f"exact_over_float_{name}"] = ours / floats
-        figures[f"sequential_over_{name}"] = alone / ours
-        if peer is not None:
-            figures[f"pfl_over_{name}"] = peer / ours
-        shown = "not installed" if peer is None else f"{1e3 * peer:.0f}"
-        times = (f"{1e3 * t:.0f}" for t in (ours, floats))
-        rows.append([name, str(len(X)), *times, shown, f"{1e3 * alone:.0f}"])
+    for name, (net, (X, y), rounds) in jobs.items():
+        ours = partial(round_seconds, net, X, y, 10, rounds, Batched("cpu"))
+        times = in_turns(
+            {
+                "exact": partial(ours, True),
+                "floats": partial(ours, False),
+                "sequential": partial(one_after_another, net, X, y, 10, LR, "cpu", min(len(X) - 1, 20)),
+                "pfl": partial(pfl_research, net, X, y, 10, LR, 3),
+            },
+            turns=2 if quick else 5,
+        )
+        figures[f"{name}_ms"] = 1e3 * float(np.median(times["exact"]))
+        figures[f"exact_over_float_{name}"] = ratio(times, "exact", "floats")
+        figures[f"sequential_over_{name}"] = ratio(times, "sequential", "exact")
+        shown = {one: f"{1e3 * float(np.median(found)):.0f}" for one, found in times.items()}
+        if "pfl" in times:
+            figures[f"pfl_over_{name}"] = ratio(times, "pfl", "exact")
+        cells = (shown.get(one, "not installed") for one in ("exact", "floats", "pfl", "sequential"))
+        rows.append([name, str(len(X)), *cells])
     targets: Targets = {
         "pfl_over_cnn": (">=", 1.3),
         "pfl_over_linear": (">=", 10.0),

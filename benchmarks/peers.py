@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,21 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
+
+#: Seconds of each contender, one of each turn.
+Times = dict[str, NDArray[np.float64]]
+
+
+def in_turns(contenders: dict[str, Callable[[], float | None]], turns: int) -> Times:
+    """Measure each once a turn: what slows a machine for a while slows all that are compared.
+
+    Every other turn goes backwards, so that none always follows the same one. Who says None is left out.
+    """
+    found: dict[str, list[float | None]] = {name: [] for name in contenders}
+    for turn in range(turns):
+        for name in list(contenders)[:: -1 if turn % 2 else 1]:
+            found[name].append(contenders[name]())
+    return {name: np.array(times) for name, times in found.items() if None not in times}
 
 
 def one_after_another(

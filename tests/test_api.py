@@ -104,6 +104,7 @@ TORCH = (
     "learners/network/",
     "engines/batched.py",
     "engines/card_noise.py",
+    "engines/threads.py",
     "engines/transfer.py",
     "arrays.py",
 )

@@ -100,14 +100,15 @@ class Channel:
         ends = xp.amax(rows, axis=1, keepdims=True), -xp.amin(rows, axis=1, keepdims=True)
         largest = xp.maximum(*ends)  # divided out first, lest squares overflow
         finite = xp.isfinite(largest)
-        rows, largest = xp.where(finite, rows, 0.0), xp.where(finite, largest, 0.0)
+        if on_card(rows) or not finite.all():  # a processor goes over the rows once more only if it must
+            rows, largest = xp.where(finite, rows, 0.0), xp.where(finite, largest, 0.0)
         squares = rows / xp.where(largest > 0, largest, 1.0)
         squares *= squares
         length = xp.sqrt(squares.sum(axis=1, keepdims=True))
         slack = 1 + (self.dim + 8) * 2.0**-52  # more than all the rounding around it
         with np.errstate(over="ignore"):
             inside = largest / self.clip * length * slack <= 1
-        rows /= xp.where(inside, 1.0, largest)
+        rows = rows / xp.where(inside, 1.0, largest)  # a copy: messages stay as they are
         rows /= xp.where(inside, self.clip, length * slack)
         return rows
 
@@ -199,15 +200,19 @@ def _outside(whole: Any) -> Any:
 
     A row with what is no number is outside as well, whichever compiler has made the program.
     """
-    return ~((whole * whole).sum(axis=1, keepdims=True) <= GRID**2)
+    if on_card(whole):
+        squares = (whole * whole).sum(axis=1, keepdims=True)
+    else:  # without a copy
+        squares = (whole[:, None] @ whole[:, :, None])[:, 0]
+    return ~(squares <= GRID**2)
 
 
 def _towards_zero(rows: A) -> A:
     """Round rows that are inside the ball towards zero, which leaves them there: one that is not is zero."""
-    xp, cut = namespace(rows), abs(rows)
-    xp.floor(cut, out=cut)
-    cut *= xp.sign(rows)
-    return xp.where(_outside(cut), 0.0, cut)
+    xp = namespace(rows)
+    cut = xp.trunc(rows)
+    outside = _outside(cut)
+    return xp.where(outside, 0.0, cut) if on_card(rows) or outside.any() else cut
 
 
 def equal_rounds(count: int, channels: Sequence[Channel]) -> tuple[Round, ...]:

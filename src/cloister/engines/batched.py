@@ -27,6 +27,7 @@ from cloister.board.billboard import Billboard, BoardView, Release
 from cloister.channel import Channel, finite_rows
 from cloister.doubts import SHARED_DEVICE, Doubt
 from cloister.engines.models import Models
+from cloister.engines.threads import InOrder, side_by_side
 from cloister.engines.transfer import Fetched
 from cloister.engines.workers import (
     AnyTasks,
@@ -41,7 +42,7 @@ from cloister.errors import PlanError
 from cloister.groups import NO_GROUP
 from cloister.learners.network.features import keep_features
 from cloister.learners.network.module import Module, kind_of
-from cloister.learners.network.training import Precision, Trainer
+from cloister.learners.network.training import Precision, Trainer, matmul_precision
 from cloister.plan import Plan
 from cloister.privacy.candidates import Sampler, agrees, on_processor
 from cloister.tasks import Block, Tasks, padded_size
@@ -140,13 +141,29 @@ class Batched:
         precision = Precision(self.tf32, self.bf16)
         network, rows = keep_features(network, rows, device, precision, self.block)
         trainer = Trainer(network.net, network.loss, device, precision, self.compiled, network.personal)
-        bound = plan.algorithm.with_network(Module(network.net, network.loss, network.personal, trainer))
         dim = max((c.dim for r in plan.rounds[:1] for c in r.channels), default=0)  # may be several models
         limit = self.block or _fitting(trainer, rows, plan.algorithm.local_batch or 2**31, dim)
         rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
         _keep_memory()
         buckets = _buckets(rows, limit, rate, seeds, group_positions(plan, rows), trainer.device)
-        yield _BatchedWorkers(plan, bound, trainer, buckets)
+        threads = self._threads(buckets)
+        bound = [
+            plan.algorithm.with_network(Module(network.net, network.loss, network.personal, own))
+            for own in (trainer, *(trainer.twin() for _ in range(threads - 1)))
+        ]
+        with side_by_side(threads) as each:
+            yield _BatchedWorkers(plan, bound, trainer, buckets, each)
+
+    def _threads(self, buckets: list[_Bucket]) -> int:
+        """Return how many blocks are computed at once: torch's threads, if there is work for all of them.
+
+        Where every task is a block of its own the answer must not depend on other tasks, nor on who is
+        sampled: what a product comes to, to the last bit, may depend on how many threads share it.
+        """
+        if torch.device(self.device).type != "cpu":
+            return 1
+        blocks, threads = sum(bucket.blocks for bucket in buckets), torch.get_num_threads()
+        return threads if self.block == 1 or blocks >= threads else 1
 
 
 @lru_cache(maxsize=16)
@@ -191,6 +208,11 @@ class _Bucket:
             else:
                 yield slice(int(part[0]), int(part[-1]) + 1), len(part)
 
+    @property
+    def blocks(self) -> int:
+        """How many there are when all tasks take part."""
+        return math.ceil(len(self.index) / self.places)
+
     def members(self, at: slice | Tensor, real: int) -> NDArray[np.int64]:
         return self.index[at if isinstance(at, slice) else at[:real].numpy()]
 
@@ -202,7 +224,9 @@ class _Bucket:
         return replace(block, group=self.group[at if isinstance(at, slice) else at.numpy()])
 
     def states_of(self, at: slice | Tensor) -> dict[str, Tensor]:
-        return {name: self._fetch(array, at) for name, array in self.states.items()}
+        """Return the states of a block: on a processor a copy, as threads put others in place meanwhile."""
+        found = {name: self._fetch(array, at) for name, array in self.states.items()}
+        return {n: x.clone() for n, x in found.items()} if self.device.type == "cpu" else found
 
     def keep(self, states: dict[str, Tensor], at: slice | Tensor, real: int) -> None:
         if isinstance(at, slice) and real == len(self.index):
@@ -267,9 +291,11 @@ class _DeviceBoard:
 @dataclass
 class _BatchedWorkers:
     plan: Plan
-    algorithm: Any
+    #: The algorithm, bound to a network of its own for each block that is computed at the same time.
+    algorithms: list[Any]
     trainer: Trainer
     buckets: list[_Bucket]
+    each: InOrder = map
     clips: dict[Hashable, Callable[[Tensor], tuple[Tensor, Tensor]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -277,42 +303,47 @@ class _BatchedWorkers:
 
     def start(self, board: Billboard) -> None:
         here = _DeviceBoard(board, self.trainer.device)
+
+        def begun(algorithm: Any, bucket: _Bucket, at: slice | Tensor, real: int) -> dict[str, Tensor]:
+            return _first(algorithm.init(bucket.block(at, real), here), real)
+
         for bucket in self.buckets:
-            everyone = np.arange(len(bucket.index))
-            with self._on_device():
-                parts = [
-                    _first(self.algorithm.init(bucket.block(at, real), here), real)
-                    for at, real in bucket.chunks(everyone)
-                ]
+            parts = list(self._over([bucket], self._everyone, begun))
             bucket.states = {name: _home(torch.cat([p[name] for p in parts]), bucket.X) for name in parts[0]}
 
     def collect(self, board: Billboard, coins: Coins) -> Any:
         channel, exact = self.plan.algorithm.channel(board), self.plan.mechanism.exact
-        totals: list[Tensor] = []
 
-        def add(messages: Tensor, real: int, groups: Integers) -> None:
-            step = _at_once(messages)
+        def added(messages: Tensor, real: int, groups: Integers) -> tuple[Any, Any]:
+            step, total, bad = _at_once(messages), None, 0
             for at in range(0, real, step):
                 clipped, finite = (x[: real - at] for x in self._clip(channel, messages[at : at + step]))
                 own = groups[at : at + len(clipped)]
                 part = channel.whole_sum(clipped, own) if exact else channel.lifted_sum(clipped, own)
-                totals[:] = [totals[0].add_(part) if totals else part]
-                self.bad.add_((~finite).sum())
+                total = part if total is None else total + part
+                bad = bad + (~finite).sum()
+            return total, bad
 
-        self._send(board, coins, add)
-        if not totals:
-            totals.append(channel.total(torch.zeros(0, channel.dim, device=self.trainer.device), exact))
-        return Fetched(totals[0])
+        total: Any = None
+        for part, bad in self._send(board, coins, added):
+            total = part if total is None else total + part
+            self.bad += bad
+        if total is None:
+            total = channel.total(torch.zeros(0, channel.dim, device=self.trainer.device), exact)
+        return Fetched(total) if isinstance(total, Tensor) else total
 
-    def _clip(self, channel: Channel, messages: Tensor) -> tuple[Tensor, Tensor]:
+    def _clip(self, channel: Channel, messages: Tensor) -> tuple[Any, Any]:
         """Return clipped messages, as they are added, and which of them are finite.
 
-        On a card this is one compiled program, if there is one channel for all rounds that it can serve.
+        On a card this is one compiled program, if there is one channel for all rounds that it can serve. A
+        processor is handed arrays of NumPy, which goes over so few numbers in less time than torch.
         """
         clip = channel.whole if self.plan.mechanism.exact else channel.units
         both = lambda rows: (clip(rows), finite_rows(rows))  # noqa: E731
         alike = len({c for r in self.plan.rounds for c in r.channels}) == 1
-        if not (messages.is_cuda and self.trainer.compiled and alike):
+        if not messages.is_cuda:
+            return both(messages.numpy())
+        if not (self.trainer.compiled and alike):
             return both(messages)
         from cloister.learners.network.graphs import compiled
 
@@ -326,25 +357,24 @@ class _BatchedWorkers:
         return int(self.bad)
 
     def listen(self, board: Billboard, coins: Coins) -> None:
-        self._send(board, coins, self._count_rejected)
-
-    def _count_rejected(self, messages: Tensor, real: int, groups: Integers) -> None:
-        self.bad += (~finite_rows(messages[:real])).sum()
+        for bad in self._send(board, coins, lambda messages, real, _: (~finite_rows(messages[:real])).sum()):
+            self.bad += bad
 
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
         here = _DeviceBoard(board, self.trainer.device)
-        models = Models(sum(len(bucket.index) for bucket in self.buckets), folder)
-        for bucket in self.buckets:
-            for at, real in bucket.chunks(np.arange(len(bucket.index))):
-                with self._on_device():
-                    block, states = bucket.block(at, real), bucket.states_of(at)
-                    found = self.algorithm.finish(states, block, here).items()
-                part = {name: array[:real].cpu().numpy() for name, array in found}
-                models.put(bucket.members(at, real), part)
+        models = Models(len(self._everyone), folder)
+
+        def ended(algorithm: Any, bucket: _Bucket, at: slice | Tensor, real: int) -> tuple[Any, States]:
+            found = algorithm.finish(bucket.states_of(at), bucket.block(at, real), here).items()
+            part = {name: array[:real].cpu().numpy() for name, array in found}
+            return bucket.members(at, real), part
+
+        for members, part in self._over(self.buckets, self._everyone, ended):
+            models.put(members, part)
         return models.arrays()
 
     def save_state(self, folder: Path | None = None) -> SavedState:
-        states = Models(sum(len(bucket.index) for bucket in self.buckets), folder)
+        states = Models(len(self._everyone), folder)
         for bucket in self.buckets:
             states.put(bucket.index, {name: array.cpu().numpy() for name, array in bucket.states.items()})
         return SavedState(states.arrays(), self.rejected())
@@ -360,18 +390,44 @@ class _BatchedWorkers:
         device = self.trainer.device
         return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
-    def _send(self, board: Billboard, coins: Coins, take: Callable[[Tensor, int, Integers], None]) -> None:
-        """Let the sampled tasks do a round's work, block by block; hand on messages, keep new states."""
+    def _send(
+        self, board: Billboard, coins: Coins, take: Callable[[Tensor, int, Integers], T]
+    ) -> Iterator[T]:
+        """Let the sampled tasks do a round's work, block by block; keep new states, yield what is taken."""
         here = _DeviceBoard(board, self.trainer.device)
         dim = self.plan.algorithm.channel(board).dim
-        with self._on_device():
-            for bucket in self.buckets:
-                for at, real in bucket.chunks(np.flatnonzero(coins[bucket.index])):
-                    block = bucket.block(at, real)
-                    messages, states = self.algorithm.send(bucket.states_of(at), block, here)
-                    check_messages(tuple(messages.shape), len(block), dim)
-                    take(messages, real, block.group)  # may be a view of states, which are put in place next
-                    bucket.keep(states, at, real)
+
+        def sent(algorithm: Any, bucket: _Bucket, at: slice | Tensor, real: int) -> T:
+            block = bucket.block(at, real)
+            messages, states = algorithm.send(bucket.states_of(at), block, here)
+            check_messages(tuple(messages.shape), len(block), dim)
+            taken = take(messages, real, block.group)  # may be a view of states, which are put in place next
+            bucket.keep(states, at, real)
+            return taken
+
+        return self._over(self.buckets, coins, sent)
+
+    def _over(self, buckets: list[_Bucket], coins: Coins, work: Callable[..., T]) -> Iterator[T]:
+        """Yield what work comes to on each block of the tasks with a coin, with an algorithm of its own."""
+        parts = (
+            (bucket, *chunk)
+            for bucket in buckets
+            for chunk in bucket.chunks(np.flatnonzero(coins[bucket.index]))
+        )
+
+        def done(part: tuple[_Bucket, slice | Tensor, int]) -> T:
+            algorithm = self.algorithms.pop()
+            try:
+                return work(algorithm, *part)
+            finally:
+                self.algorithms.append(algorithm)
+
+        with self._on_device(), matmul_precision(self.trainer.precision):
+            yield from self.each(done, parts)
+
+    @property
+    def _everyone(self) -> Coins:
+        return np.full(sum(len(bucket.index) for bucket in self.buckets), True)
 
 
 def _at_once(messages: Tensor) -> int:

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cloister.learners.network.one_by_one import channels_last, conv2d_one_by_one
 from cloister.learners.network.recurrent import is_plain, unrolled
 
-__all__ = ["conv2d_by_products", "guard_layers", "swap_layers"]
+__all__ = ["conv2d_by_products", "copied", "guard_layers", "swap_layers"]
 
 #: Rows of a client that a kernel of ours takes at once; with more, the products of libraries are as good.
 FEW_ROWS = 64
@@ -78,21 +79,19 @@ class _Conv2d(nn.Conv2d):
             if trusts_convolution(input, self.weight, self.bias, geometry):
                 return client_conv2d(input, self.weight, self.bias, geometry)
         padded = F.pad(input, sides) if any(sides) else input
-        return self._plain(padded) if window == 1 else F.max_pool2d(F.relu(self._plain(padded)), window)
-
-    def _plain(self, padded: Tensor) -> Tensor:
-        if padded.is_cuda:
-            return conv2d_by_products(padded, self.weight, self.bias, self.stride, self.dilation)
-        return _conv2d_one_by_one(padded, self.weight, self.bias, self.stride, self.dilation)
+        if not padded.is_cuda:
+            return conv2d_one_by_one(padded, self.weight, self.bias, self.stride, self.dilation, window)
+        plain = conv2d_by_products(padded, self.weight, self.bias, self.stride, self.dilation)
+        return plain if window == 1 else F.max_pool2d(F.relu(plain), window)
 
 
 class _Sequential(nn.Sequential):
-    """On a graphics card, convolution, ReLU and pooling that follow one another are one program."""
+    """Convolution, ReLU and pooling that follow one another are one program."""
 
     def forward(self, input: Tensor) -> Tensor:
         layers = list(self)
         while layers:
-            first, window = layers[0], _window(layers[:3]) if input.is_cuda else 1
+            first, window = layers[0], _window(layers[:3])
             if window > 1 and isinstance(first, _Conv2d):
                 input, layers = first.pooled(input, window), layers[3:]
             else:
@@ -147,7 +146,7 @@ class _MaxPool2d(nn.MaxPool2d):
         high, wide = _pair(self.kernel_size)
         count, channels, height, width = input.shape
         if not input.is_cuda or height % high or width % wide:
-            return super().forward(_channels_last(input))
+            return super().forward(channels_last(input))
         tiles = input.reshape(count, channels, height // high, high, width // wide, wide)
         return tiles.amax(dim=(3, 5))
 
@@ -169,7 +168,7 @@ def swap_layers(net: nn.Module) -> nn.Module | None:
     Parameter names stay as they are: call it with `torch.func.functional_call` and stacked tensors. Frozen
     layers stay too: they take the examples of all clients as those of one.
     """
-    swapped = _copied(net)
+    swapped = copied(net)
     for layer in swapped.modules():
         own = list(layer.parameters(recurse=False))
         if own and not any(parameter.requires_grad for parameter in own):
@@ -188,7 +187,7 @@ def guard_layers(net: nn.Module) -> nn.Module:
 
     Recurrent layers are written out, because torch's own cannot run so. Parameters stay as they are.
     """
-    guarded = _copied(net)
+    guarded = copied(net)
     for layer in guarded.modules():
         if is_plain(layer):
             layer.__class__ = unrolled(layer)
@@ -202,7 +201,7 @@ def _guard(layer: nn.Module) -> None:
         layer.__class__ = _Guarded
 
 
-def _copied(net: nn.Module) -> nn.Module:
+def copied(net: nn.Module) -> nn.Module:
     """Return a copy of a network that has the same frozen parameters in memory: bodies are large."""
     return copy.deepcopy(net, {id(p): p for p in net.parameters() if not p.requires_grad})
 
@@ -250,26 +249,6 @@ def _affine(out: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     if bias is not None:
         scaled = scaled + bias.reshape(clients, 1, 1, -1)
     return scaled.reshape(out.shape)
-
-
-def _conv2d_one_by_one(
-    input: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...], dilation: tuple[int, ...]
-) -> Tensor:
-    """Convolve client by client: processors keep a client's images in their caches meanwhile."""
-    each = _channels_last(input).chunk(weight.shape[0])
-    shifts = [None] * len(each) if bias is None else bias.unbind()
-    parts = zip(each, weight.unbind(), shifts, strict=True)
-    return torch.cat([F.conv2d(x, w, b, stride=stride, dilation=dilation) for x, w, b in parts])
-
-
-def _channels_last(images: Tensor) -> Tensor:
-    """Lay images out in memory pixel by pixel, which convolution does not mind and pooling is faster on.
-
-    A single channel is said to be the last one too: what comes out of a convolution follows its input.
-    """
-    count, channels, height, width = images.shape
-    pixels = images.permute(0, 2, 3, 1).flatten()
-    return pixels.view(count, height, width, channels).permute(0, 3, 1, 2)
 
 
 def conv2d_by_products(

@@ -15,16 +15,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cloister.learners.descent import StepSolver
 from cloister.learners.learner import Part
-from cloister.learners.network.clients import guard_layers, swap_layers
+from cloister.learners.network.clients import copied, guard_layers, swap_layers
 from cloister.learners.network.minibatches import minibatches
 from cloister.learners.network.parameters import frozen_beside_trained, layout_of, ready
 from cloister.learners.network.penalties import Free, Penalty, Stacked
 
 __all__ = ["Precision", "Trainer"]
-
-#: `functional_call` puts parameters into the network itself for a while: one block at a time may do so, or
-#: blocks that threads compute side by side would run with each other's parameters.
-_BORROWED = threading.RLock()
 
 #: Steps that are recorded together on a graphics card: few start soon, many leave the processor alone.
 STAGE = 4
@@ -77,6 +73,17 @@ class Trainer:
         if isinstance(self.loss, nn.Module):
             self.loss = copy.deepcopy(self.loss).to(self.device)
         self.beside = frozen_beside_trained(self.net)
+        # `functional_call` puts parameters into the network itself for a while: one block at a time may do
+        # so, or blocks that threads compute side by side would run with each other's parameters.
+        self._borrowed = threading.RLock()
+
+    def twin(self) -> Trainer:
+        """Return another that may run at the same time; what is frozen is the same in memory."""
+        other = copy.copy(self)
+        other.net = copied(self.net)
+        other.swapped = None if self.swapped is None else copied(self.swapped)
+        other._borrowed, other._programs = threading.RLock(), {}
+        return other
 
     @property
     def start(self) -> Tensor:
@@ -101,7 +108,7 @@ class Trainer:
     def outputs(self, params: Stacked, x: Tensor) -> Tensor:
         """Return outputs (k, n, ...) of k copies on inputs (k, n, ...)."""
         named = dict(zip(self.layout.shapes, params, strict=True))
-        with _BORROWED, torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision.bf16):
+        with self._borrowed, torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision.bf16):
             if self.swapped is None:
                 one = lambda own, rows: functional_call(self.net, own, (rows,))  # noqa: E731
                 with sdpa_kernel(SDPBackend.MATH):  # the others have no rule, or fail, for many at once
@@ -294,10 +301,16 @@ class Loop:
         """Take one step as the solver's rule says, of the size that is the first of the step's numbers."""
         rate, *corrections = numbers.unbind()
         new, later = [], []
+        still = None if live.is_cuda else (~live).nonzero()[:, 0]
         for w, gradient, own in zip(params, self.solver.shortened(gradients), kept, strict=True):
             direction, own = self.solver.direction(w, gradient, own, corrections)
-            moves = live.reshape(-1, *[1] * (w.ndim - 1))
-            new.append(torch.where(moves, torch.addcmul(w, rate, direction, value=-1), w))  # 0 * inf is not 0
+            moved = torch.addcmul(w, rate, direction, value=-1)
+            if still is None:
+                moves = live.reshape(-1, *[1] * (w.ndim - 1))
+                moved = torch.where(moves, moved, w)  # 0 * inf is not 0
+            else:  # nearly always nobody: far less work for a processor
+                moved[still] = w[still]
+            new.append(moved)
             later.append(own)
         return tuple(new), tuple(later)
 

@@ -1,0 +1,58 @@
+"""Convolution on a processor, client by client, beside torch's own layers one after another."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from cloister.learners.network.one_by_one import conv2d_one_by_one
+
+CLIENTS, EACH = 3, 4
+
+
+def both(window, stride, dilation, shift, kind=torch.float32, spoil=None):
+    """Return outputs and slopes of ours, and of plain layers for each client."""
+    images = torch.randn(CLIENTS * EACH, 2, 13, 12).round(decimals=0)  # whole numbers: windows have ties
+    if spoil is not None:
+        images[0, 0, 5, 5] = spoil
+    weight = torch.randn(CLIENTS, 5, 2, 3, 3).round(decimals=0)
+    inputs = [images, weight, *([torch.randn(CLIENTS, 5)] if shift else [])]
+    found = []
+    for ours in (True, False):
+        x, w, *b = leaves = [part.clone().to(kind).requires_grad_() for part in inputs]
+        if ours:
+            out = conv2d_one_by_one(x, w, b[0] if b else None, stride, dilation, window)
+        else:
+            parts = []
+            for k, own in enumerate(x.chunk(CLIENTS)):
+                one = F.conv2d(own, w[k], b[0][k] if b else None, stride=stride, dilation=dilation)
+                parts.append(one if window == 1 else F.max_pool2d(F.relu(one), window))
+            out = torch.cat(parts)
+        slopes = torch.autograd.grad((out * torch.arange(out.numel()).reshape(out.shape)).sum(), leaves)
+        found.append((out, *slopes))
+    return zip(*found, strict=True)
+
+
+@pytest.mark.parametrize("shift", [True, False])
+@pytest.mark.parametrize("window", [1, 2, 4])
+@pytest.mark.parametrize(("stride", "dilation"), [((1, 1), (1, 1)), ((2, 1), (1, 1)), ((1, 1), (1, 2))])
+def test_outputs_and_slopes_are_torchs(window, stride, dilation, shift):
+    """With ties in windows, and rests that no window holds."""
+    for ours, plain in both(window, stride, dilation, shift):
+        torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-3)
+
+
+def test_what_is_no_number_stays_with_its_client():
+    for ours, plain in both(2, (1, 1), (1, 1), True, spoil=float("nan")):
+        torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-3, equal_nan=True)
+        assert all(other.isfinite().all() for other in ours.chunk(CLIENTS)[1:])
+
+
+def test_it_is_not_differentiated_twice():
+    """It would be wrong, without a word, where slopes are written in place."""
+    w = torch.randn(1, 2, 1, 3, 3, requires_grad=True)
+    out = conv2d_one_by_one(torch.randn(2, 1, 6, 6), w, None, (1, 1), (1, 1), 2)
+    (slope,) = torch.autograd.grad((out**2).sum(), w, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
