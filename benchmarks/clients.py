@@ -30,7 +30,9 @@ from cloister.mechanisms import Gaussian
 NAME = "clients"
 MEASURES = (
     "engines/batched.py",
+    "engines/buckets.py",
     "engines/card_noise.py",
+    "engines/threads.py",
     "engines/transfer.py",
     "learners/network",
 )

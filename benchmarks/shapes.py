@@ -18,7 +18,9 @@ from cloister.engines.batched import Batched
 NAME = "shapes"
 MEASURES = (
     "engines/batched.py",
+    "engines/buckets.py",
     "engines/card_noise.py",
+    "engines/threads.py",
     "engines/transfer.py",
     "learners/network",
 )

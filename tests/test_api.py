@@ -103,6 +103,7 @@ ROOT = Path(cloister.__file__).parent
 TORCH = (
     "learners/network/",
     "engines/batched.py",
+    "engines/buckets.py",
     "engines/card_noise.py",
     "engines/threads.py",
     "engines/transfer.py",

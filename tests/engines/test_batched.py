@@ -268,7 +268,7 @@ def test_padded_places_of_a_block_say_nothing(monkeypatch):
     )  # without rows too, that is
     plan = Plan(says, Gaussian(5.0), Poisson(0.5), n_tasks=M)  # blocks are seldom full
     plain = models_of(plan)
-    monkeypatch.setattr("cloister.engines.batched._Bucket.chunks", padded)
+    monkeypatch.setattr("cloister.engines.buckets.Bucket.chunks", padded)
     filled = models_of(plan)
     for one, other in zip(plain.board.releases, filled.board.releases, strict=True):
         np.testing.assert_allclose(other.value, one.value, atol=1e-5)

@@ -8,24 +8,23 @@ fit on the device stay in pinned memory and pass through it block by block.
 from __future__ import annotations
 
 import importlib.util
-import math
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from cloister.arrays import Array, Integers, States, Words, as_array
 from cloister.board.billboard import Billboard, BoardView, Release
 from cloister.channel import Channel, finite_rows
 from cloister.doubts import SHARED_DEVICE, Doubt
+from cloister.engines.buckets import Bucket, buckets_of, free_memory, home_of
 from cloister.engines.models import Models
 from cloister.engines.threads import InOrder, side_by_side
 from cloister.engines.transfer import Fetched
@@ -39,20 +38,17 @@ from cloister.engines.workers import (
     group_positions,
 )
 from cloister.errors import PlanError
-from cloister.groups import NO_GROUP
 from cloister.learners.network.features import keep_features
 from cloister.learners.network.module import Module, kind_of
 from cloister.learners.network.training import Precision, Trainer, matmul_precision
 from cloister.plan import Plan
 from cloister.privacy.candidates import Sampler, agrees, on_processor
-from cloister.tasks import Block, Tasks, padded_size
+from cloister.tasks import Tasks
 
 __all__ = ["Batched"]
 
 T = TypeVar("T")
 
-#: How many times larger padded rows may be than those that are.
-WASTE = 1.25
 #: Bytes that a step of one block touches on a processor: what its caches hold, more or less.
 CACHE = 1 << 24
 #: Numbers that are clipped and added at once on a processor, in 64 bits: they should stay in its caches.
@@ -145,7 +141,7 @@ class Batched:
         limit = self.block or _fitting(trainer, rows, plan.algorithm.local_batch or 2**31, dim)
         rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
         _keep_memory()
-        buckets = _buckets(rows, limit, rate, seeds, group_positions(plan, rows), trainer.device)
+        buckets = buckets_of(rows, limit, rate, seeds, group_positions(plan, rows), trainer.device)
         threads = self._threads(buckets)
         bound = [
             plan.algorithm.with_network(Module(network.net, network.loss, network.personal, own))
@@ -154,7 +150,7 @@ class Batched:
         with side_by_side(threads) as each:
             yield _BatchedWorkers(plan, bound, trainer, buckets, each)
 
-    def _threads(self, buckets: list[_Bucket]) -> int:
+    def _threads(self, buckets: list[Bucket]) -> int:
         """Return how many blocks are computed at once: torch's threads, if there is work for all of them.
 
         Where every task is a block of its own the answer must not depend on other tasks, nor on who is
@@ -179,68 +175,6 @@ def _card_sampler(number: int) -> Sampler:
         return on_processor
     warnings.warn(f"Card {number} computes other noise than processors do, which draw it now.", stacklevel=2)
     return on_processor
-
-
-@dataclass
-class _Bucket:
-    """Tasks of similar size, and one shape for all their blocks: `places` tasks of `width` rows."""
-
-    index: NDArray[np.int64]
-    places: int
-    device: torch.device
-    X: Tensor
-    y: Tensor
-    weight: Tensor
-    keys: Tensor
-    group: Integers
-    states: dict[str, Tensor] = field(default_factory=dict)
-
-    def chunks(self, members: NDArray[np.int64]) -> Iterator[tuple[slice | Tensor, int]]:
-        """Cut members into blocks, slices where nothing need be moved; say how many places they really fill.
-
-        On a graphics card all blocks have the bucket's shape: the last is filled up with the first member.
-        """
-        for start in range(0, len(members), self.places):
-            part = members[start : start + self.places]
-            fill = self.places - len(part) if self.device.type == "cuda" else 0
-            if fill or self.X.device != self.device or part[-1] - part[0] >= len(part):
-                yield torch.from_numpy(np.concatenate([part, np.full(fill, members[0])])), len(part)
-            else:
-                yield slice(int(part[0]), int(part[-1]) + 1), len(part)
-
-    @property
-    def blocks(self) -> int:
-        """How many there are when all tasks take part."""
-        return math.ceil(len(self.index) / self.places)
-
-    def members(self, at: slice | Tensor, real: int) -> NDArray[np.int64]:
-        return self.index[at if isinstance(at, slice) else at[:real].numpy()]
-
-    def block(self, at: slice | Tensor, real: int) -> Block:
-        X, y, weight, keys = (self._fetch(column, at) for column in (self.X, self.y, self.weight, self.keys))
-        if real < len(weight):
-            weight[real:] = 0
-        block = Block(np.arange(len(weight)), *map(as_array, (X, y, weight, keys)))
-        return replace(block, group=self.group[at if isinstance(at, slice) else at.numpy()])
-
-    def states_of(self, at: slice | Tensor) -> dict[str, Tensor]:
-        """Return the states of a block: on a processor a copy, as threads put others in place meanwhile."""
-        found = {name: self._fetch(array, at) for name, array in self.states.items()}
-        return {n: x.clone() for n, x in found.items()} if self.device.type == "cpu" else found
-
-    def keep(self, states: dict[str, Tensor], at: slice | Tensor, real: int) -> None:
-        if isinstance(at, slice) and real == len(self.index):
-            self.states = states
-            return
-        for name, array in states.items():
-            home = self.states[name]
-            where = at if isinstance(at, slice) else at[:real].to(home.device)
-            home[where] = array[:real].to(home.device)
-
-    def _fetch(self, home: Tensor, at: slice | Tensor) -> Tensor:
-        if isinstance(at, slice):
-            return home[at]
-        return home[at.to(home.device)].to(self.device, non_blocking=True)
 
 
 @dataclass
@@ -294,7 +228,7 @@ class _BatchedWorkers:
     #: The algorithm, bound to a network of its own for each block that is computed at the same time.
     algorithms: list[Any]
     trainer: Trainer
-    buckets: list[_Bucket]
+    buckets: list[Bucket]
     each: InOrder = map
     clips: dict[Hashable, Callable[[Tensor], tuple[Tensor, Tensor]]] = field(default_factory=dict)
 
@@ -304,12 +238,14 @@ class _BatchedWorkers:
     def start(self, board: Billboard) -> None:
         here = _DeviceBoard(board, self.trainer.device)
 
-        def begun(algorithm: Any, bucket: _Bucket, at: slice | Tensor, real: int) -> dict[str, Tensor]:
+        def begun(algorithm: Any, bucket: Bucket, at: slice | Tensor, real: int) -> dict[str, Tensor]:
             return _first(algorithm.init(bucket.block(at, real), here), real)
 
         for bucket in self.buckets:
             parts = list(self._over([bucket], self._everyone, begun))
-            bucket.states = {name: _home(torch.cat([p[name] for p in parts]), bucket.X) for name in parts[0]}
+            bucket.states = {
+                name: home_of(torch.cat([p[name] for p in parts]), bucket.X) for name in parts[0]
+            }
 
     def collect(self, board: Billboard, coins: Coins) -> Any:
         channel, exact = self.plan.algorithm.channel(board), self.plan.mechanism.exact
@@ -364,7 +300,7 @@ class _BatchedWorkers:
         here = _DeviceBoard(board, self.trainer.device)
         models = Models(len(self._everyone), folder)
 
-        def ended(algorithm: Any, bucket: _Bucket, at: slice | Tensor, real: int) -> tuple[Any, States]:
+        def ended(algorithm: Any, bucket: Bucket, at: slice | Tensor, real: int) -> tuple[Any, States]:
             found = algorithm.finish(bucket.states_of(at), bucket.block(at, real), here).items()
             part = {name: array[:real].cpu().numpy() for name, array in found}
             return bucket.members(at, real), part
@@ -382,7 +318,7 @@ class _BatchedWorkers:
     def restore_state(self, saved: SavedState) -> None:
         for bucket in self.buckets:
             rows = {name: torch.from_numpy(array[bucket.index]) for name, array in saved.states.items()}
-            bucket.states = {name: _home(array, bucket.X) for name, array in rows.items()}
+            bucket.states = {name: home_of(array, bucket.X) for name, array in rows.items()}
         self.bad.fill_(saved.rejected)
 
     def _on_device(self) -> AbstractContextManager[Any]:
@@ -397,7 +333,7 @@ class _BatchedWorkers:
         here = _DeviceBoard(board, self.trainer.device)
         dim = self.plan.algorithm.channel(board).dim
 
-        def sent(algorithm: Any, bucket: _Bucket, at: slice | Tensor, real: int) -> T:
+        def sent(algorithm: Any, bucket: Bucket, at: slice | Tensor, real: int) -> T:
             block = bucket.block(at, real)
             messages, states = algorithm.send(bucket.states_of(at), block, here)
             check_messages(tuple(messages.shape), len(block), dim)
@@ -407,7 +343,7 @@ class _BatchedWorkers:
 
         return self._over(self.buckets, coins, sent)
 
-    def _over(self, buckets: list[_Bucket], coins: Coins, work: Callable[..., T]) -> Iterator[T]:
+    def _over(self, buckets: list[Bucket], coins: Coins, work: Callable[..., T]) -> Iterator[T]:
         """Yield what work comes to on each block of the tasks with a coin, with an algorithm of its own."""
         parts = (
             (bucket, *chunk)
@@ -415,7 +351,7 @@ class _BatchedWorkers:
             for chunk in bucket.chunks(np.flatnonzero(coins[bucket.index]))
         )
 
-        def done(part: tuple[_Bucket, slice | Tensor, int]) -> T:
+        def done(part: tuple[Bucket, slice | Tensor, int]) -> T:
             algorithm = self.algorithms.pop()
             try:
                 return work(algorithm, *part)
@@ -439,62 +375,12 @@ def _first(states: dict[str, Tensor], count: int) -> dict[str, Tensor]:
     return {name: array[:count] for name, array in states.items()}
 
 
-def _home(states: Tensor, like: Tensor) -> Tensor:
-    there = states.to(like.device)
-    return there.pin_memory() if like.is_pinned() else there.clone()
-
-
-def _buckets(
-    tasks: Tasks, limit: int, rate: float, seeds: Words, group: Integers, device: torch.device
-) -> list[_Bucket]:
-    """Group tasks of similar size; cut each group into as few blocks of one shape as the limit allows."""
-    padded = padded_size(tasks.sizes)
-    groups = [np.flatnonzero(padded == rows) for rows in np.unique(padded)[::-1]]
-    resident = tasks.X.nbytes * WASTE < _free(device) * 0.4
-    buckets = [_bucket(tasks, index, limit, rate, seeds, device, resident) for index in groups]
-    return [replace(bucket, group=group[bucket.index]) for bucket in buckets]
-
-
-def _bucket(
-    tasks: Tasks,
-    index: NDArray[np.int64],
-    limit: int,
-    rate: float,
-    seeds: Words,
-    device: torch.device,
-    resident: bool,
-) -> _Bucket:
-    expected = rate * len(index)
-    most = min(len(index), math.ceil(expected + 3 * math.sqrt(expected * (1 - rate))))  # more: a block more
-    places = math.ceil(most / math.ceil(most / limit))
-    block, width = next(tasks.blocks([index], seeds)), int(tasks.sizes[index].max())
-    columns = [
-        torch.as_tensor(np.ascontiguousarray(column)).to(kind)
-        for column, kind in (
-            (block.X[:, :width], kind_of(block.X)),  # `minibatches` pads where it matters
-            (block.y[:, :width], kind_of(block.y)),
-            (block.weight[:, :width], torch.float32),
-            (block.keys.view(np.int64), torch.int64),
-        )
-    ]
-    if resident:
-        columns = [column.to(device) for column in columns]
-    elif device.type == "cuda":
-        columns = [column.pin_memory() for column in columns]
-    X, y, weight, keys = columns
-    return _Bucket(index, places, device, X, y, weight, keys, np.full(len(index), NO_GROUP))
-
-
 def _keep_memory() -> None:
     """Let the C library keep what is freed; else it returns megabytes at every step and asks again.
 
     It does so once it has freed a piece as large as this. The piece is never touched and costs nothing.
     """
     torch.empty(LARGEST_PIECE, dtype=torch.uint8)
-
-
-def _free(device: torch.device) -> float:
-    return float(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 8e9
 
 
 def _fitting(trainer: Trainer, tasks: Tasks, batch: int, dim: int) -> int:
@@ -510,4 +396,4 @@ def _fitting(trainer: Trainer, tasks: Tasks, batch: int, dim: int) -> int:
         touched = min(batch, rows) * numbers + 3 * trainer.layout.size
         return max(1, CACHE // (4 * touched))
     each = 12 * 4 * max(dim, trainer.layout.size) + 4 * rows * row + 400 * row * 20
-    return max(1, int(0.3 * _free(trainer.device) / each))
+    return max(1, int(0.3 * free_memory(trainer.device) / each))
