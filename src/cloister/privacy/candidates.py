@@ -37,7 +37,7 @@ BLOCK_WORDS = 8
 #: Blocks that the counter tells apart under one key and nonce: what would go beyond is refused.
 BLOCKS = 2**32
 #: Candidates that are looked at together: their numbers stay in a processor's caches.
-TOGETHER = 2**14
+TOGETHER = 2**15
 #: By what a sampler is told from a wrong one: numbers of calls, of candidates, and deviations. Of the last,
 #: which are as many as in a large release, one is in doubt.
 ASKED = (
