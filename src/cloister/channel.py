@@ -46,6 +46,8 @@ __all__ = [
 
 #: Fixed point: steps in one clip. Products of two numbers, added over EXACT_ROWS rows, stay below 2^53.
 GRID, EXACT_ROWS = 2**18, 2**17
+#: Numbers whose squares are added at once on a processor: over more, OpenBLAS calls its other threads.
+ALONE = 2**13
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,8 @@ def _outside(whole: Any) -> Any:
     if on_card(whole):
         squares = (whole * whole).sum(axis=1, keepdims=True)
     else:  # without a copy
-        squares = (whole[:, None] @ whole[:, :, None])[:, 0]
+        parts = (whole[:, at : at + ALONE] for at in range(0, whole.shape[1], ALONE))
+        squares = sum((part[:, None] @ part[:, :, None])[:, 0] for part in parts)
     return ~(squares <= GRID**2)
 
 
