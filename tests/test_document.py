@@ -33,7 +33,7 @@ meta-sgd/1
 model-averaging/1 module/1 nested/1 nesterov/1
 no-noise/1 offset/1 one-pass/1 personalized/1 plan/1 poisson/1 position/1
 power-budget/1 quadratic/1 regression/1 server-adam/1 server-adam-w/1 server-average/1 server-momentum/1
-shared-prior/2 softmax/1 squared-norm/1 subspace/1 support/1 symmetrized-kl/1 task-sparse/1
+shared-prior/3 softmax/1 squared-norm/1 subspace/1 support/1 symmetrized-kl/1 task-sparse/1
 toeplitz/1 tree/1 warm-up/1 wishart/1
 """.split()  # noqa: SIM905
 #: The same for the estimators that a run's folder may name.

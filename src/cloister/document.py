@@ -58,7 +58,7 @@ TYPES = {
     "cloister/meta-sgd/1": "cloister.algorithms.meta:MetaSGD",
     "cloister/model-averaging/1": "cloister.algorithms.averaging:ModelAveraging",
     "cloister/personalized/1": "cloister.algorithms.federated:Personalized",
-    "cloister/shared-prior/2": "cloister.algorithms.prior:SharedPrior",
+    "cloister/shared-prior/3": "cloister.algorithms.prior:SharedPrior",
     # parts of algorithms
     "cloister/cross-validated-tuning/1": "cloister.algorithms.finetuning:CrossValidatedTuning",
     "cloister/earlier-prior/1": "cloister.earlier:EarlierPrior",

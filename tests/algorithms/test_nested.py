@@ -126,7 +126,7 @@ def test_the_noise_that_offsets_are_shrunk_by_is_theirs(inside):
         means.append(public["sum"] / public["precision"])
     claimed = public["group_noise"] / public["group_weight"] ** 2
     np.testing.assert_allclose(np.var(sums, axis=(0, 2)), claimed, rtol=0.12)
-    a = 0.4 if isinstance(inside, Joint) else 1.0
+    a = Joint.moving if isinstance(inside, Joint) else 1.0
     alone = noise**2 / (a * 100**2)
     louder = 1 / (0.5 + 0.5 / 3)
     np.testing.assert_allclose(np.var(means), alone * louder, rtol=0.12)

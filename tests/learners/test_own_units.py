@@ -145,3 +145,17 @@ def test_the_own_prior_weighs_what_candidates_leave():
     ]
     np.testing.assert_allclose(models[1], models[0], atol=1e-5)
     assert np.abs(models[2] - models[0]).max() > 1e-3
+
+
+@pytest.mark.parametrize("seen", [2, 1])
+def test_a_column_that_varies_in_one_row_has_no_slope_of_its_own(seen):
+    """Rows alike but for `seen` of them, which have large targets: with two there may be a reason for it."""
+    rows, y = X.copy(), Y.copy()
+    rows[..., 1] = -1 / DIM**0.5
+    rows[:, :seen, 1] += 0.05
+    y[:, :seen] += 1.0
+    slopes = alone(Regression(DIM), block(rows, y))["coef"][:, 1]
+    assert (slopes > 5).all() if seen == 2 else (slopes == 0).all()
+    twice = np.where(np.arange(ROWS) == 0, 2.0, 1.0) * np.ones((TASKS, 1))
+    doubled = alone(Regression(DIM), block(rows, y, twice))["coef"][:, 1]
+    assert (doubled > 5).all()  # a weight of two counts as two rows

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from cloister.algorithms.structures import Joint, Mean, Structure
-from cloister.algorithms.structures.moving_mean import looked_from, shared_candidates
+from cloister.algorithms.structures.moving_mean import shared_candidates
 from cloister.arrays import Array, Floats, Integers, Public, States
 from cloister.channel import Channel, Grouped, Relation
 from cloister.earlier import EarlierPrior
@@ -131,7 +131,7 @@ class Nested:
         }
 
     def message(self, learner: BayesianLearner, states: States, block: Block, board: BoardView) -> Array:
-        point, offsets = looked_from(board), self.offsets(learner, board)
+        point, offsets = board["mean"], self.offsets(learner, board)
 
         def offset(states: States, block: Block, group: int) -> States:
             seen_from = point if group == NO_GROUP else point + offsets[group]

@@ -26,7 +26,6 @@ import numpy as np
 
 from cloister.algorithms.nested import Nested
 from cloister.algorithms.structures import Structure
-from cloister.algorithms.structures.moving_mean import looked_from
 from cloister.arrays import Floats
 from cloister.learners.learner import BayesianLearner
 
@@ -99,7 +98,7 @@ def _heard(
     points, offsets, noise, moments = [], [], [], []
     for number in rounds:
         release, before, part = board.releases[number], board.before(number), 1.0
-        point = looked_from(before)
+        point = before["mean"]
         if isinstance(structure, Nested):
             share = structure.groups.counts / structure.groups.tasks
             point = point + share @ structure.offsets(learner, before)

@@ -62,6 +62,11 @@ class BayesianLearner(ABC):
 
     @property
     @abstractmethod
+    def loose(self) -> float:
+        """How many times as much intercepts vary between tasks as slopes do, in the prior that lets them."""
+
+    @property
+    @abstractmethod
     def widening(self) -> float:
         """How many times the variance of the noise in the mean is added to the scales of priors around it.
 

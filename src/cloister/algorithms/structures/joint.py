@@ -41,7 +41,7 @@ class Joint(MovingMean):
 
     several_classes = False
     #: Share of the message that is the mean: while the mean moves (or at first), and while it stands still.
-    moving, standing = 0.4, 0.15
+    moving, standing = 0.6, 0.15
 
     def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]:
         return tuple(
@@ -76,7 +76,7 @@ class Joint(MovingMean):
         covariance = outer - np.outer(shrunk, shrunk)
         weight = precision * (1 - a)
         sampling = min(1.0, max(0.0, float(np.trace(outer)))) / (dim * m)
-        moved = descend(learner, g, s, precision * a * part, board, self.start_from, sampling)
+        moved = descend(learner, g, s, precision * a * part, board, sampling)
         return moved | {
             "moment": board["moment"] + weight * covariance,
             "moment_weight": board["moment_weight"] + weight,

@@ -51,7 +51,7 @@ class Mean(MovingMean):
     ) -> Public:
         """Return the public state after a release; its mean has a part of the precision it could have."""
         m = release.denominator * math.sqrt(part)
-        return descend(learner, release.value / m, release.noise / m, part, board, self.start_from)
+        return descend(learner, release.value / m, release.noise / m, part, board)
 
     def mean(self, learner: BayesianLearner, board: BoardView) -> Floats:
         return found_mean(learner, board, self.start_from)[0]

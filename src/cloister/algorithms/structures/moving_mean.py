@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from cloister.algorithms.structures.settled_mean import settled_mean
 from cloister.arrays import Array, Floats, Public, States
 from cloister.channel import Channel
 from cloister.earlier import EarlierPrior
@@ -27,7 +30,6 @@ __all__ = [
     "descend",
     "found_mean",
     "in_own_units",
-    "looked_from",
     "shared_candidates",
     "shared_weight",
     "short_rounds",
@@ -64,7 +66,7 @@ class MovingMean(ABC):
     def channels(self, learner: BayesianLearner) -> tuple[Channel, ...]: ...
 
     def message(self, learner: BayesianLearner, states: States, block: Block, board: BoardView) -> Array:
-        return learner.offset(states, block, looked_from(board))
+        return learner.offset(states, block, board["mean"])
 
 
 def short_rounds(size: int, n_tasks: int, mu: float) -> int:
@@ -77,7 +79,8 @@ def standing_still(dim: int, start_from: EarlierPrior | None) -> Public:
     zero, mean = np.zeros(()), np.zeros(dim) if start_from is None else np.array(start_from.mean)
     return {
         "mean": mean,
-        "previous": mean,
+        "offset": np.zeros(dim),
+        "offset_variance": zero,
         "since": np.array(0),
         "variance": zero,
         "sum": np.zeros(dim),
@@ -92,61 +95,50 @@ def descend(
     s: float,
     weight: float,
     board: BoardView,
-    start_from: EarlierPrior | None,
     sampling: float = 0.0,
 ) -> Public:
-    """Move the public mean by what the tasks said: gather evidence first, then accelerated steps.
+    """Move the public mean by what the tasks said: gather evidence first, then go where all rounds point.
 
     Until the average offset is larger than its noise, and than offsets of unrelated tasks would have by
     chance (a variance of `sampling` in each number), the mean stays where it started (`since` 0), at zero or
-    at an earlier run's; from then on each round is a step from the point tasks were looking from, and
-    `variance` follows the noise in the mean. Tasks that see the point err tell it back, so that about half of
-    an earlier noise's variance is left after a round. Where all rounds so far went one way, clipped, they
-    tell nothing else: all of it is left then, and momentum adds to it (1.4 times).
+    at an earlier run's; from then on tasks look from where it settles by all rounds so far, and `variance` is
+    that of the noise in it.
     """
-    since, dim = int(board["since"]), len(g)
-    if since > 0:
-        point, clip = looked_from(board), learner.clip
-        mean, before = point + clip * g, float(board["variance"])
-        gone = mean - (0.0 if start_from is None else np.array(start_from.mean))
-        way = max(0.0, float(gone @ gone) - dim * before) / (clip * (since + 1)) ** 2
-        variance = (0.49 + 0.91 * min(1.0, way**2)) * before + (clip * s) ** 2
-        return {
-            "mean": mean,
-            "previous": board["mean"],
-            "since": np.array(since + 1),
-            "variance": np.array(variance),
-            "sum": board["sum"],
-            "precision": board["precision"],
-            "noise": board["noise"],
-        }
-    total, precision = board["sum"] + weight * g, float(board["precision"]) + weight
-    noise = float(board["noise"]) + (weight * s) ** 2
-    average, variance = total / precision, noise / precision**2
-    squared = float(average @ average)
+    since, dim, clip = int(board["since"]), len(g), learner.clip
+    total, precision, noise = board["sum"], float(board["precision"]), float(board["noise"])
+    if since == 0:
+        total, precision, noise = total + weight * g, precision + weight, noise + (weight * s) ** 2
+        g, s = total / precision, math.sqrt(noise) / precision
     # a sd above pure noise (three where an earlier mean would be left), and noise at most twice as long as
     # any mean of clipped offsets can be
     deviations = 3 if board["mean"].any() else 1
-    unlikely = (dim + deviations * math.sqrt(2 * dim)) * (variance + sampling)
-    moves = squared > unlikely and dim * variance < 4
-    mean = board["mean"] + learner.clip * average if moves else board["mean"]
-    return {
+    unlikely = (dim + deviations * math.sqrt(2 * dim)) * (s**2 + sampling)
+    moves = since > 0 or (float(g @ g) > unlikely and dim * s**2 < 4)
+    mean, offset, variance = board["mean"], clip * g, (clip * s) ** 2
+    heard = {"offset": offset, "offset_variance": np.array(variance)}
+    if moves:
+        here = mean, float(board["variance"]) if since else 0.0, offset, variance
+        mean, variance = settled_mean(clip, *map(np.array, zip(*_rounds(board), here, strict=True)))
+    return heard | {
         "mean": mean,
-        "previous": mean,
-        "since": np.array(int(moves)),
-        "variance": np.array(learner.clip**2 * variance),
+        "since": np.array(since + moves),
+        "variance": np.array(variance),
         "sum": total,
         "precision": np.array(precision),
         "noise": np.array(noise),
     }
 
 
-def looked_from(board: BoardView) -> Floats:
-    """Return the point tasks look from: the mean with Nesterov's momentum."""
-    since = int(board["since"])
-    momentum = (since - 1) / (since + 2) if since > 0 else 0.0
-    point: Floats = board["mean"] + momentum * (board["mean"] - board["previous"])
-    return point
+def _rounds(board: BoardView) -> Iterator[tuple[Floats, float, Floats, float]]:
+    """Yield where tasks looked from in each round that moved the mean, and their mean offset.
+
+    Each with the variance of its noise; where the mean started there is none.
+    """
+    boards = [*(board.before(number) for number in range(board.rounds)), board]
+    for before, after in pairwise(boards):
+        since, heard = int(before["since"]), float(after["offset_variance"])
+        if int(after["since"]) > since:
+            yield before["mean"], float(before["variance"]) if since else 0.0, after["offset"], heard
 
 
 def found_mean(
@@ -186,7 +178,8 @@ def shared_candidates(
     plain, loose, full = learner.prior_scales
     around = [math.sqrt(plain) * np.eye(learner.size)]
     if learner.intercept:
-        around.append(math.sqrt(loose) * every_class(loose_intercept(learner.dim, 30.0, True), learner.size))
+        levels = loose_intercept(learner.dim, learner.loose, True)
+        around.append(math.sqrt(loose) * every_class(levels, learner.size))
     noise = learner.widening * float(board["variance"])
     around = [_widened(factor, noise) for factor in around]
     factors = [_widened(math.sqrt(full) * factor, noise) for factor in factors]

@@ -12,7 +12,6 @@ from cloister.algorithms.structures.mean import Mean
 from cloister.algorithms.structures.moving_mean import (
     descend,
     in_own_units,
-    looked_from,
     shared_weight,
     short_rounds,
     standing_still,
@@ -76,7 +75,7 @@ class FeatureRelevance:
         return standing_still(learner.size, None) | {"chance": np.zeros(learner.dim), "spoken": np.zeros(())}
 
     def message(self, learner: BayesianLearner, states: States, block: Block, board: BoardView) -> Array:
-        return learner.offset(states, block, looked_from(board))
+        return learner.offset(states, block, board["mean"])
 
     def update(self, learner: BayesianLearner, release: Release, board: BoardView) -> Public:
         m, mean_share = release.denominator, math.sqrt(self.share)
@@ -84,7 +83,7 @@ class FeatureRelevance:
         squares = release.value[learner.size :] / (math.sqrt(1 - self.share) * m)
         means = _by_feature(learner, g) - learner.size // learner.dim * s**2
         sampling = min(1.0, max(0.0, float(squares.sum()))) / (learner.size * m)
-        return descend(learner, g, s, 1.0, board, None, sampling) | {
+        return descend(learner, g, s, 1.0, board, sampling) | {
             "chance": board["chance"] + (squares - np.maximum(means, 0.0)) / m,
             "spoken": board["spoken"] + 1,
         }

@@ -79,6 +79,8 @@ class Classification(BayesianLearner):
 
     #: Nothing is asked before the mean is known.
     first: ClassVar[tuple[Question, ...]] = ()
+    #: Intercepts vary this many times as much between tasks as slopes do, where they may.
+    loose = 30.0
     #: At a variance of 1, the middle of their grid, weights vary around the mean by a prior's scale.
     widening = 1.0
 

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cloister.arrays import Array, Floats
 
@@ -19,6 +20,8 @@ __all__ = ["OwnUnits"]
 _ABSURD = 1e100
 #: Columns that vary by less than this part of their size are constant, but for rounding.
 _CONSTANT = 1e-9
+#: A column varies in one row only if less than this part of its sum of squares is left without that row.
+_LONE = 0.05
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,7 +31,8 @@ class OwnUnits:
     Attributes
     ----------
     rows : array of shape (tasks, rows, d - 1), or (tasks, rows, d) without an intercept
-        Standardised features; a column that is constant is zero. Without an intercept nothing is centred.
+        Standardised features; a column that is constant, or would be without one of the rows, is zero: that
+        row may differ in its target for any reason. Without an intercept nothing is centred.
     weight : array of shape (tasks, rows)
         Weights of the rows; zero throughout for a task whose numbers are not finite.
     total : array of shape (tasks,)
@@ -74,6 +78,8 @@ class OwnUnits:
         spread = np.sqrt((share @ np.square(away))[:, 0])
         size = np.maximum(features.max(axis=1, initial=0.0), -features.min(axis=1, initial=0.0))
         varies = spread > _CONSTANT * size
+        if intercept:
+            varies &= _in_several_rows(away, weight)
         scale = np.where(varies, 1 / np.where(varies, spread, 1.0), 0.0)
         shift, front = np.zeros_like(scale), None
         if intercept:
@@ -93,6 +99,20 @@ class OwnUnits:
     def back(self) -> Floats:
         """T, (tasks, d, d): from own units (with an intercept, the value at the own mean first) to public."""
         return turned(np.eye(self.scale.shape[1])[None], self.scale, self.shift, self.front)
+
+
+def _in_several_rows(away: Floats, weight: Floats) -> NDArray[np.bool_]:
+    """Say which columns, less their means, still vary if the row farthest from the mean is left out.
+
+    A row that weighs more than 1 counts as several, of which one is left out. Of fewer than four rows every
+    column is kept: they have no slopes, and say how wide it is as well as they can.
+    """
+    squares, total, one = np.square(away), weight.sum(axis=1)[:, None], np.minimum(weight, 1.0)
+    few = total < 4
+    less = np.where(few, 0.0, one * total / np.where(few, 1.0, total - one))
+    left_out = (less[..., None] * squares).max(axis=1, initial=0.0)
+    whole = (weight[:, None, :] @ squares)[:, 0]
+    return np.asarray(few | (whole - left_out > _LONE * whole))
 
 
 def turned(basis: Floats, scale: Floats, shift: Floats, front: Floats | None) -> Floats:

@@ -72,7 +72,9 @@ class Regression(BayesianLearner):
     #: Ridge of the weights a task reports.
     ridge = 0.05
     #: Scales of the shared priors: isotropic, with a loose intercept, with a covariance.
-    prior_scales = (0.05, 0.02, 0.05)
+    prior_scales = (0.05, 0.01, 0.05)
+    #: Tasks often differ by their level alone.
+    loose = 100.0
     #: At the usual lambda, twice the noise variance, weights vary around the mean by half of a prior's scale.
     widening = 2.0
     #: A prior around the mean in own units gains nothing: targets have been located.
