@@ -8,7 +8,6 @@ fit on the device stay in pinned memory and pass through it block by block.
 from __future__ import annotations
 
 import importlib.util
-import math
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -252,7 +251,7 @@ class _BatchedWorkers:
         channel, exact = self.plan.algorithm.channel(board), self.plan.mechanism.exact
 
         def added(messages: Tensor, real: int, groups: Integers) -> tuple[Any, Any]:
-            step, total, bad = _at_once(messages, real), None, 0
+            step, total, bad = _at_once(messages), None, 0
             for at in range(0, real, step):
                 clipped, finite = (x[: real - at] for x in self._clip(channel, messages[at : at + step]))
                 own = groups[at : at + len(clipped)]
@@ -367,11 +366,9 @@ class _BatchedWorkers:
         return np.full(sum(len(bucket.index) for bucket in self.buckets), True)
 
 
-def _at_once(messages: Tensor, real: int) -> int:
-    """Return how many messages to clip and add at once: on a processor about as many as its caches hold."""
-    if messages.is_cuda:
-        return len(messages)
-    return math.ceil(real / max(1, round(real * messages.shape[1] / CHUNK)))
+def _at_once(messages: Tensor) -> int:
+    """Return how many messages to clip and add at once: on a processor as many as its caches hold."""
+    return max(1, len(messages) if messages.is_cuda else CHUNK // messages.shape[1])
 
 
 def _first(states: dict[str, Tensor], count: int) -> dict[str, Tensor]:
