@@ -11,7 +11,7 @@ from cloister.learners.network.one_by_one import conv2d_one_by_one
 CLIENTS, EACH = 3, 4
 
 
-def both(window, stride, dilation, shift, kind=torch.float32, spoil=None):
+def both(window, stride, dilation, shift, spoil=None):
     """Return outputs and slopes of ours, and of plain layers for each client."""
     images = torch.randn(CLIENTS * EACH, 2, 13, 12).round(decimals=0)  # whole numbers: windows have ties
     if spoil is not None:
@@ -20,7 +20,7 @@ def both(window, stride, dilation, shift, kind=torch.float32, spoil=None):
     inputs = [images, weight, *([torch.randn(CLIENTS, 5)] if shift else [])]
     found = []
     for ours in (True, False):
-        x, w, *b = leaves = [part.clone().to(kind).requires_grad_() for part in inputs]
+        x, w, *b = leaves = [part.clone().requires_grad_() for part in inputs]
         if ours:
             out = conv2d_one_by_one(x, w, b[0] if b else None, stride, dilation, window)
         else:
@@ -41,6 +41,17 @@ def test_outputs_and_slopes_are_torchs(window, stride, dilation, shift):
     """With ties in windows, and rests that no window holds."""
     for ours, plain in both(window, stride, dilation, shift):
         torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-3)
+
+
+def test_in_sixteen_bits_parameters_have_slopes_of_thirty_two():
+    """Whole numbers this small are exact in bfloat16; so are outputs, before the shift is added."""
+    with torch.autocast("cpu", torch.bfloat16):
+        (ours, plain), *slopes = both(2, (1, 1), (1, 1), False)
+    assert ours.dtype == plain.dtype == torch.bfloat16
+    torch.testing.assert_close(ours, plain, rtol=0, atol=0)
+    for found, expected in slopes:
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02 * float(expected.abs().max()))
 
 
 def test_what_is_no_number_stays_with_its_client():

@@ -85,7 +85,8 @@ class Batched:
 
     Notes
     -----
-    On the processor a run is the same to the bit each time. On a graphics card products may be added in
+    On the processor a run is the same to the bit each time; it computes as many blocks at once as torch has
+    threads (`torch.set_num_threads`), if there are so many. On a graphics card products may be added in
     another order, and replay agrees to rounding.
     """
 
