@@ -11,6 +11,7 @@ from cloister.algorithms.structures.moving_mean import (
     shared_candidates,
     standing_still,
 )
+from cloister.algorithms.structures.settled_mean import settled_mean
 from cloister.earlier import EarlierPrior
 from cloister.learners import Classification, Regression
 
@@ -62,6 +63,17 @@ def test_noise_of_a_mean_that_tasks_put_right_averages_out(response):
     assert 0.7 < variances.mean() / means[:, 1:].var() < 2.0
     assert means[:, 1:].var() < 0.6 * (clip * NOISE / response) ** 2
     np.testing.assert_allclose(means.mean(axis=0), target, atol=0.02)  # 7 standard errors and more
+
+
+def test_loud_noise_moves_a_mean_by_less():
+    """By what was heard over the usual answer to a move, or hardly at all: with the variance that leaves."""
+    start, heard = np.zeros((1, 3)), np.array([[0.5, 0.0, 0.0]])
+    (quiet, loud), variances = zip(
+        *(settled_mean(0.5, start, np.zeros(1), heard, np.array([v])) for v in (1e-6, 1.0)), strict=True
+    )
+    assert quiet[0] == pytest.approx(0.5 / 0.4, rel=1e-3)
+    assert 0.01 < loud[0] < 0.1
+    assert variances[1] < 0.01 * 1.0 / 0.4**2
 
 
 def test_a_mean_far_away_is_reached():

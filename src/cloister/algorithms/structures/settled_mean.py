@@ -23,6 +23,9 @@ __all__ = ["settled_mean"]
 
 #: What a is thought to be before anything is heard, its deviation, and the least it may be.
 USUAL, USUAL_SD, LEAST = 0.4, 0.15, 0.1
+#: How far, in clips, each number of the mean is thought to be from where tasks looked before anything is
+#: heard: loud noise moves it by less.
+FAR = 1.0
 #: What is heard from a point so far off, in clips, is thought wrong by this times the square of it.
 CURVED = 0.35
 #: Noise below this part of a clip is not told from rounding.
@@ -48,7 +51,7 @@ def settled_mean(
     >>> points, sure = np.array([[0.0], [0.2]]), np.full(2, 1e-4)
     >>> mean, variance = settled_mean(0.5, points, 0 * sure, 0.5 * (1.0 - points), sure)
     >>> mean.round(2).tolist()
-    [1.03]
+    [1.21]
     """
     mean, size = points[-1], points.shape[1]
     for _ in range(8):  # how much a round counts depends on where the mean is
@@ -60,7 +63,8 @@ def settled_mean(
         slope = USUAL / USUAL_SD**2 - float(weight @ (x * g).sum(axis=1))
         slope /= 1 / USUAL_SD**2 + float(weight @ np.square(x).sum(axis=1))
         slope = min(max(slope, LEAST), 1.0)
-        mean = center + heard / slope
-    unsure = float(np.square(share) @ variances)
+        unsure = float(np.square(share) @ variances)
+        gain = slope / (slope**2 + unsure / (FAR * clip) ** 2)
+        mean = center + gain * heard
     one_way = min(1.0, max(0.0, float(heard @ heard) - size * unsure) / clip**2)
-    return mean, unsure / slope**2 + one_way * float(share @ noise)
+    return mean, gain**2 * unsure + one_way * float(share @ noise)
