@@ -100,7 +100,7 @@ def test_sentence_word_by_word():
 
 
 def test_the_words_hold_the_loss_and_too_few_tasks_have_no_forecast():
-    assert "anything from losing 15 % to keeping 95 %" in str(forecast(40, 0.01, 5))
+    assert "anything from losing 30 % to keeping 100 %" in str(forecast(40, 0.01, 5))
     few = forecast(15, 0.25, 5)
     assert not few.calibrated
     assert str(few).startswith("No forecast: too few tasks")

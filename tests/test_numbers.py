@@ -40,6 +40,14 @@ def test_a_record_says_what_made_it(name):
         assert {len(row) for row in rows} == {len(rows[0])}
 
 
+def test_the_band_of_forecasts_is_the_one_that_was_scored():
+    rows = RECORDS["forecast"]["tables"]["forecast"]
+    band = [
+        (float(name[4:]), float(low), float(high)) for name, _, low, _, high in rows if name[:4] == "rho "
+    ]
+    assert tuple(band) == forecast.BAND
+
+
 def test_no_other_table_has_measured_numbers():
     """A table mostly of numbers, on any page, is made from a record, or from a paper's result."""
     for name, text in PAGES.items():

@@ -33,13 +33,13 @@ __all__ = [
 #: (rho, low, high): what the middle 92 % of runs on many tables kept of the noise-free gain, so that it holds
 #: for 80 % on another one; linear in log rho in between. `python -m benchmarks forecast` regenerates it.
 BAND = (
-    (2.0, -0.15, 0.95),
+    (2.0, -0.3, 1.0),
     (4.0, -0.15, 1.0),
     (8.0, 0.0, 1.0),
-    (16.0, 0.05, 1.0),
-    (32.0, 0.4, 1.0),
-    (64.0, 0.55, 1.0),
-    (128.0, 0.8, 1.0),
+    (16.0, 0.2, 1.0),
+    (32.0, 0.45, 1.0),
+    (64.0, 0.6, 1.0),
+    (128.0, 0.85, 1.0),
 )
 #: Rows for each parameter in a task of an ordinary table, where nobody has a guess.
 USUAL_ROWS = 3.0
