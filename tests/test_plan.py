@@ -116,13 +116,13 @@ def test_the_other_relation_is_priced_by_the_worst_channel():
     d2 = lambda a: 2 + a * a / (2 * (1 - a))  # noqa: E731
     scale, joint = (
         0.02 / 2 + 0.02 / 4 + 0.02 / 2,
-        0.94 / min(d2(0.4), d2(0.15)),
+        0.94 / min(d2(0.6), d2(0.15)),
     )  # 1 / sensitivity^2, silence's is 1
     mu = math.sqrt(scale + joint)
     expected = gdp_epsilon(lambda e: gdp_delta(mu, e), plan.delta)
     assert plan.guarantee.other_epsilon == pytest.approx(expected, rel=1e-6)
     back = Plan(SharedPrior(Regression(3), Joint()), Gaussian(1.0), n_tasks=100, relation="zero_out")
-    mu = math.sqrt(0.02 * 2 + 0.02 * 4 + 0.02 * 2 + 0.94 * max(d2(0.4), d2(0.15)))
+    mu = math.sqrt(0.02 * 2 + 0.02 * 4 + 0.02 * 2 + 0.94 * max(d2(0.6), d2(0.15)))
     assert back.guarantee.other_epsilon == pytest.approx(
         gdp_epsilon(lambda e: gdp_delta(mu, e), back.delta), rel=1e-6
     )
