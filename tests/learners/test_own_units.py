@@ -159,3 +159,12 @@ def test_a_column_that_varies_in_one_row_has_no_slope_of_its_own(seen):
     twice = np.where(np.arange(ROWS) == 0, 2.0, 1.0) * np.ones((TASKS, 1))
     doubled = alone(Regression(DIM), block(rows, y, twice))["coef"][:, 1]
     assert (doubled > 5).all()  # a weight of two counts as two rows
+
+
+def test_a_row_far_out_in_a_skewed_column_keeps_its_slope():
+    """All rows follow one line; the farthest has all but a thousandth of the column's sum of squares."""
+    rows = X.copy()
+    rows[..., 1] = 1e-3 * np.linspace(-1, 1, ROWS)
+    rows[:, 0, 1] = 0.05
+    slopes = alone(Regression(DIM), block(rows, 4.0 * rows[..., 1]))["coef"][:, 1]
+    np.testing.assert_allclose(slopes, 4.0, rtol=0.05)

@@ -20,8 +20,9 @@ __all__ = ["OwnUnits"]
 _ABSURD = 1e100
 #: Columns that vary by less than this part of their size are constant, but for rounding.
 _CONSTANT = 1e-9
-#: A column varies in one row only if less than this part of its sum of squares is left without that row.
-_LONE = 0.05
+#: A column varies in one row only if no more than this part of its sum of squares is left without that row:
+#: a thousandth of the row's distance, so that the long tail of a skewed column is none.
+_LONE = 1e-6
 
 
 @dataclass(frozen=True, eq=False, repr=False)
