@@ -77,12 +77,18 @@ class Trainer:
         # so, or blocks that threads compute side by side would run with each other's parameters.
         self._borrowed = threading.RLock()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_borrowed"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _borrowed=threading.RLock())
+
     def twin(self) -> Trainer:
         """Return another that may run at the same time; what is frozen is the same in memory."""
         other = copy.copy(self)
         other.net = copied(self.net)
         other.swapped = None if self.swapped is None else copied(self.swapped)
-        other._borrowed, other._programs = threading.RLock(), {}
+        other._programs = {}
         return other
 
     @property
