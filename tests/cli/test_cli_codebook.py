@@ -90,6 +90,12 @@ def test_check_names_rows_without_a_target(work: Path) -> None:
     write_csv("odd.csv", table)
     said = " ".join(cloister("codebook", "odd.csv", "--check", "book.toml").stdout.split())
     assert "that have no 'score', and teach nothing: 2 (7, 42). To leave such rows out, add --skip-" in said
+    assert "Tasks of which no row" not in said
+
+    table["score"][table["school"] == "007"] = np.nan
+    write_csv("odd.csv", table)
+    said = " ".join(cloister("codebook", "odd.csv", "--check", "book.toml").stdout.split())
+    assert "no row has a 'score', and which a fit refuses all the same: 1 ('007'). Fill in one" in said
 
 
 @pytest.mark.parametrize(("cell", "why"), [("", "an entry"), ("  ", "be empty"), ("001 ", "'001 '")])
@@ -129,5 +135,10 @@ def test_check_says_how_to_mend_what_people_write(work: Path) -> None:
     assert 'when: spelling = "%d.%m.%Y"' in said
     assert "age: leave a cell empty" in said
     assert "age: write 1234 instead of 1,234" in said
+    score = table["score"].astype("U9")
+    score[0] = "absent"
+    write_csv("odd.csv", table | {"score": score})
+    said = " ".join(cloister("codebook", "odd.csv", "--check", "book.toml").stdout.split())
+    assert "Mend the cells: score: write a number in every cell, or leave it empty" in said
     Path("slip.toml").write_text(BOOK.replace("[5, 20]", "[5, 20"))
     assert refused("codebook", "exam.csv", "--check", "slip.toml").endswith("Mend that line.")

@@ -16,6 +16,7 @@ from cloister import Billboard, Codebook
 from cloister.cli.table import Table
 from cloister.tables.files import read_table, write_csv
 from cloister.tables.model import TaskModel
+from cloister.tables.rows import own_rows
 
 
 def test_from_a_table_to_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +92,31 @@ def test_rows_without_a_target_are_left_out_if_that_is_said(work: Path) -> None:
     said = refused("fit", "holes.csv", "--codebook", "book.toml", "-o", "third", "--skip-missing-targets")
     assert "Task '007' has none." in said
     assert "For the operator alone" in said
+    for command in ("replay", "gain"):
+        said = refused(command, "run", "holes.csv", "--task-name", "007", "--skip-missing-targets")
+        assert said.startswith(
+            "Task '007' must have a row whose 'score' is not missing. It has none in holes.csv."
+        )
+    said = refused("replay", "run", "holes.csv", "--task-name", "7", "--skip-missing-targets")
+    assert "has no rows of task '7'. Write the name as it is in the file" in said
+
+
+def test_rows_without_a_target_in_a_folder_are_left_out_if_that_is_said(work: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table, book, folder = pupils(), Codebook.load("book.toml"), work / "parts"
+    whole = np.flatnonzero(table["school"] == "003")[1:]
+    table["score"][[whole[0] - 1, *np.flatnonzero(table["school"] == "007")]] = np.nan
+    folder.mkdir()
+    for number, half in enumerate((slice(150), slice(150, None))):
+        part = pa.table({name: column[half] for name, column in table.items()})
+        pq.write_table(part, folder / f"{number}.parquet")
+    rows = own_rows(folder, book, "003", skip=True)
+    np.testing.assert_array_equal(rows.table["age"], table["age"][whole])
+    np.testing.assert_array_equal(rows.y, book.encode_target(table["score"][whole]))
+    ok("replay", "run", "parts", "--task-name", "003", "--skip-missing-targets")
+    assert "Task '007' must have" in refused(
+        "gain", "run", "parts", "--task-name", "007", "--skip-missing-targets"
+    )
 
 
 def test_classes_and_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,9 +138,19 @@ def test_missing_values_at_predict_name_the_task():
 @pytest.mark.parametrize("model", [SharedPriorRegressor(bounds=BOUNDS), SingleTaskRegressor()])
 def test_missing_targets_are_named_and_counted_with_what_to_type(model):
     holes = np.where(np.isin(np.arange(len(Y)), (2, 5)), np.nan, Y)
-    sentence = rf"Row 3, of task {IDS[2]}, has .* \(the first of 2 rows\).*df\.dropna\(subset=\['target'\]\)"
-    with pytest.raises(PrivateDataError, match=sentence):
+    sentence = (
+        rf"Row 3, of task {IDS[2]}, has .* \(the first of 2 rows\).*X\[keep\], y\[keep\] and tasks\[keep\]"
+    )
+    with pytest.raises(PrivateDataError, match=rf"{sentence}.*keep = (~np\.isnan|np\.isfinite)\(y\)"):
         model.fit(X, holes, tasks=IDS)
+
+
+def test_missing_features_of_arrays_and_frames_are_left_out_by_what_is_there():
+    holes = np.where(np.arange(len(X))[:, None] == 2, [0.5, np.nan], X)
+    with pytest.raises(PrivateDataError, match=r"Row 3, .*tasks\[keep\], keep = np\.isfinite\(X\[:, 1\]\)"):
+        SingleTaskRegressor().fit(holes, Y, tasks=IDS)
+    with pytest.raises(PrivateDataError, match=r"Row 3, .*df\.dropna\(subset=\['b'\]\)"):
+        SingleTaskRegressor().fit({"a": holes[:, 0], "b": holes[:, 1]}, Y, tasks=IDS)
 
 
 def test_saving_never_overwrites_unless_forced(tmp_path):

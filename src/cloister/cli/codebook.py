@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import typer
 
 from cloister.cli.options import Data, Force, Json
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from cloister.arrays import Array
     from cloister.tables.check import ColumnCheck
     from cloister.tables.codebook import Codebook
-    from cloister.tables.reading import Kind
+    from cloister.tables.reading import Kind, Mask
 
 __all__ = ["codebook"]
 
@@ -141,7 +142,7 @@ def _check(data: Path, path: Path, json: bool) -> None:
             *([] if wrong is None else [wrong]),
             f"A fit would refuse this file: mend {', '.join(refused)}." if refused else _taken(data, book),
             *_remedies(book, found, path),
-            *_without_targets(book, table[book.target.name]),
+            *_without_targets(book, table[book.target.name], None if wrong else _ids(data, book)),
             _PRIVATE,
             apart=True,
         )
@@ -192,15 +193,36 @@ def _remedies(book: Codebook, found: list[ColumnCheck], path: Path) -> list[str]
     return ["\n".join([head, *each]) for head, each in told if each]
 
 
-def _without_targets(book: Codebook, column: Array) -> list[str]:
-    """Say which rows have no target, and how to leave them out."""
-    missing = [row for row, absent in enumerate(book.target.read(column).missing.tolist(), start=1) if absent]
+def _ids(data: Path, book: Codebook) -> Array | None:
+    from cloister.tables.rows import task_column
+
+    return None if book.task is None else task_column(data, book.task)
+
+
+def _without_targets(book: Codebook, column: Array, ids: Array | None) -> list[str]:
+    """Say which rows have no target, how to leave them out, and which tasks would have no row left."""
+    absent = book.target.read(column).missing
+    missing = (np.flatnonzero(absent) + 1).tolist()
     if not missing:
         return []
     shown = ", ".join(map(str, missing[:_SHOWN])) + ", ..." * (len(missing) > _SHOWN)
     return [
         f"Data rows that have no {book.target.name!r}, and teach nothing: {len(missing)} ({shown}). To leave "
-        "such rows out, add --skip-missing-targets to `cloister fit`."
+        "such rows out, add --skip-missing-targets to `cloister fit`.",
+        *_tasks_without_targets(book.target.name, absent, ids),
+    ]
+
+
+def _tasks_without_targets(target: str, absent: Mask, ids: Array | None) -> list[str]:
+    """Name the tasks of which no row has a target: a fit refuses them whatever is left out."""
+    without = [] if ids is None else np.setdiff1d(ids[absent], ids[~absent]).tolist()
+    if not without:
+        return []
+    shown = ", ".join(map(repr, without[:_SHOWN])) + ", ..." * (len(without) > _SHOWN)
+    return [
+        f"Tasks of which no row has a {target!r}, and which a fit refuses all the same: {len(without)} "
+        f"({shown}). Fill in one of each task's targets; or, if everybody may see that it does not take "
+        "part, delete its rows."
     ]
 
 
@@ -228,7 +250,7 @@ def _about_numbers(column: ColumnCheck) -> list[str]:
         advice.append("leave a cell empty where there is no number, instead of a dash")
     if any(re.fullmatch(r"[+-]?\d{1,3}([,.' ]\d{3})+([.,]\d+)?", cell) for cell in cells):
         advice.append("write 1234 instead of 1,234: without marks between thousands")
-    return advice
+    return advice or ["write a number in every cell, or leave it empty where there is none"]
 
 
 def _show(found: list[ColumnCheck]) -> None:

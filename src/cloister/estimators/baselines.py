@@ -77,7 +77,7 @@ class _SingleTask(BaseMultiTask):
         if alone:
             return self._fit_alone(X, y, sample_weight)
         columns = self._columns(X, y, tasks, target)
-        refuse_missing({**columns.features, target: np.asarray(y)}, columns.ids)
+        refuse_missing(columns, {target: np.asarray(y)})
         self._fit_each(columns, np.asarray(y), sample_weight)
         return self
 
@@ -155,7 +155,7 @@ class _SingleTask(BaseMultiTask):
         scaling = self._fitted.units
         if isinstance(scaling, Codebook):
             return super()._encode_rows(columns)
-        refuse_missing(columns.features, columns.ids)
+        refuse_missing(columns)
         return scaling.encode(_numbers(columns))
 
     def _algorithm(self, codebook: Codebook) -> Algorithm:

@@ -10,7 +10,7 @@ import numpy as np
 
 from cloister.arrays import Array
 from cloister.errors import PrivateDataError
-from cloister.tables.kinds import Categorical, Date, Feature
+from cloister.tables.kinds import Categorical, Date, Feature, Numeric
 from cloister.tables.reading import Mask, Reading, days_since_1970
 
 __all__ = ["At", "ColumnCheck", "accepted", "check_column"]
@@ -21,8 +21,8 @@ At = Callable[[int], str]
 _SHOWN = 10
 #: What to do about rows without a target.
 _WITHOUT = (
-    "Leave such rows out, which teach nothing: add --skip-missing-targets to the command, or pass "
-    "df.dropna(subset=[{!r}]) in Python"
+    "Leave such rows out, which teach nothing: add --skip-missing-targets to the command; or pass in "
+    "Python df.dropna(subset=[{!r}]) of a frame, or X[keep], y[keep] and tasks[keep] of arrays, keep = ~{}(y)"
 )
 
 
@@ -93,7 +93,8 @@ def accepted(part: Feature, column: Array, at: At | None, goal: bool = False) ->
         )
     if found.missing.any() and part.fill is None:
         stand_in = f"Write what stands for missing ones under it in the codebook, {part.example}, or drop"
-        remedy = _WITHOUT.format(part.name) if goal else f"{stand_in} such rows by a public rule"
+        missing = "np.isnan" if isinstance(part, Numeric) else "pd.isna"
+        remedy = _WITHOUT.format(part.name, missing) if goal else f"{stand_in} such rows by a public rule"
         raise PrivateDataError(
             f"Column {part.name!r} must have a value in every row. "
             f"{_who(found.missing, at, 'has a missing value', 'have none')}. {remedy}."

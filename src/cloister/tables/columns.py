@@ -195,7 +195,7 @@ def read_codebook(bounds: Any, columns: Columns, target: str, y: Any, classify: 
     if isinstance(bounds, Codebook):
         return bounds
     if isinstance(bounds, str) and bounds == "data":
-        refuse_missing({**columns.features, target: np.asarray(y)}, columns.ids)
+        refuse_missing(columns, {target: np.asarray(y)})
         return Codebook.from_data(columns.features, np.asarray(y), target, classify=classify)
     if isinstance(bounds, (str, os.PathLike)):
         return Codebook.load(os.fspath(bounds))
@@ -220,9 +220,18 @@ def read_codebook(bounds: Any, columns: Columns, target: str, y: Any, classify: 
     )
 
 
-def refuse_missing(columns: Mapping[str, Array], ids: Array) -> None:
-    """Refuse missing or infinite values, naming the column, the first row with its task, and their number."""
-    for name, values in columns.items():
+def refuse_missing(columns: Columns, target: Mapping[str, Array] | None = None) -> None:
+    """Refuse missing or infinite values, naming the column, the first row with its task, and their number.
+
+    Parameters
+    ----------
+    columns : Columns
+        The features.
+    target : mapping, optional
+        The targets, by what they are called.
+    """
+    goal = target or {}
+    for name, values in {**columns.features, **goal}.items():
         if values.dtype.kind == "f":
             bad = ~np.isfinite(values)
         elif values.dtype.kind == "M":
@@ -235,10 +244,19 @@ def refuse_missing(columns: Mapping[str, Array], ids: Array) -> None:
             row, count = int(bad.argmax()), int(np.count_nonzero(bad))
             others = f" (the first of {count} rows)" if count > 1 else ""
             raise PrivateDataError(
-                f"Column {name!r} must have a finite value in every row. Row {row + 1}, of task {ids[row]}, "
-                f"has none{others}. Fill such cells in at home by a public rule, or pass "
-                f"df.dropna(subset=[{name!r}]): nothing is imputed behind your back."
+                f"Column {name!r} must have a finite value in every row. {columns.at(row)} has none{others}. "
+                f"Fill such cells in at home by a public rule, or pass "
+                f"{_without(columns, name, values, name in goal)}: nothing is imputed behind your back."
             )
+
+
+def _without(columns: Columns, name: str, values: Array, goal: bool) -> str:
+    """Return what to type to leave out rows that lack a value: of a frame, or of arrays side by side."""
+    if columns.named and name != UNNAMED:
+        return f"df.dropna(subset=[{name!r}])"
+    where = "y" if goal else f"X[:, {name.removeprefix('x')}]"
+    test = "np.isfinite" if values.dtype.kind == "f" else "pd.notna"
+    return f"X[keep], y[keep] and tasks[keep], keep = {test}({where})"
 
 
 def check_columns(codebook: Codebook, columns: Columns) -> dict[str, Array]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import Array
-from cloister.errors import InputError
+from cloister.errors import InputError, PrivateDataError
 from cloister.roster import task_ids, task_name
 from cloister.tables.codebook import Categorical, Codebook, Date, Feature
 from cloister.tables.files import read_table
@@ -54,8 +54,11 @@ def read_rows(path: Path, codebook: Codebook, target: bool, skip: bool = False) 
         rows is left: who takes part is public.
     """
     table = codebook_table(path, codebook, target)
-    missing = codebook.target.read(table[codebook.target.name]).missing if skip else None
-    return _encoded(path, codebook, table, target, None if missing is None else np.flatnonzero(~missing))
+    return _encoded(path, codebook, table, target, _with_target(codebook, table) if skip else None)
+
+
+def _with_target(codebook: Codebook, table: dict[str, Array]) -> NDArray[np.int64]:
+    return np.flatnonzero(~codebook.target.read(table[codebook.target.name]).missing)
 
 
 def _encoded(
@@ -107,24 +110,35 @@ def _is_text(part: Feature) -> bool:
 def own_rows(path: Path, codebook: Codebook, task: str, skip: bool = False) -> Rows:
     """Read one task's rows, with their targets: all of them if the file has no task column.
 
-    With `skip`, as in `read_rows`; rows in a folder of Parquet files must have their targets.
+    With `skip`, as in `read_rows`; a task must have a row that is left.
     """
-    if path.is_dir():
-        return _from_folder(path, codebook, task)
+    rows = (
+        _from_folder(path, codebook, task, skip) if path.is_dir() else _from_file(path, codebook, task, skip)
+    )
+    if skip and not len(rows):
+        raise PrivateDataError(
+            f"Task {task!r} must have a row whose {codebook.target.name!r} is not missing. It has none in "
+            f"{path.name}. Fill in one of its targets."
+        )
+    return rows
+
+
+def _from_file(path: Path, codebook: Codebook, task: str, skip: bool) -> Rows:
     rows = read_rows(path, codebook, target=True, skip=skip)
-    if rows.ids is None:
+    if rows.ids is None or codebook.task is None:
         return rows
-    own = rows.ids == task_name(task)
-    if not own.any():
+    name = task_name(task)
+    own = rows.ids == name
+    if not own.any() and not (skip and name in task_column(path, codebook.task)):
         raise InputError(
-            f"Column {codebook.task!r} of {path.name} has no rows of task {task!r}{' with a target' * skip}. "
+            f"Column {codebook.task!r} of {path.name} has no rows of task {task!r}. "
             "Write the name as it is in the file, or leave the column out of a file of one task."
         )
     assert rows.y is not None
     return Rows({k: v[own] for k, v in rows.table.items()}, rows.ids[own], rows.X[own], rows.y[own])
 
 
-def _from_folder(path: Path, codebook: Codebook, task: str) -> Rows:
+def _from_folder(path: Path, codebook: Codebook, task: str, skip: bool) -> Rows:
     """Read one task's rows from a folder of Parquet files, which has a task column."""
     from cloister.tables.parquet_folder import ParquetFolder
 
@@ -133,7 +147,8 @@ def _from_folder(path: Path, codebook: Codebook, task: str) -> Rows:
     folder = ParquetFolder(path)
     folder.check_columns([part.name for part in _needed(codebook, target=True)])
     text = text_columns(codebook, target=True)
-    return _encoded(path, codebook, folder.own_rows(str(task_name(task)), codebook.task, text), target=True)
+    table = folder.own_rows(str(task_name(task)), codebook.task, text)
+    return _encoded(path, codebook, table, True, _with_target(codebook, table) if skip else None)
 
 
 def _names(path: Path, column: str, ids: Array) -> Array:
