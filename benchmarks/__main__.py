@@ -102,6 +102,13 @@ def measure(module: ModuleType, quick: bool, options: dict[str, Any]) -> records
 
 
 def keep(document: records.Record) -> None:
+    """Write a record; say so if nobody can look up the code that it is of."""
+    if "+" in document["commit"]:
+        print(
+            f"{document['name']} is of code that is not committed ({document['commit']}): commit src before "
+            "you measure what is to stay.",
+            file=sys.stderr,
+        )
     records.write(document, records.RESULTS / f"{document['name']}.json")
 
 
@@ -129,6 +136,9 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if bool(chosen.files) != (chosen.name == "take"):
         parser.error("take needs files, and nothing else does: python -m benchmarks take FILE ...")
+    for path in chosen.files:
+        if not path.is_file():
+            parser.error(f"there is no file {path}. Name records that another machine has kept.")
     if chosen.name in ("pages", "take"):
         for path in chosen.files:
             keep(records.taken(path, pages.code_of(path.stem)))

@@ -54,7 +54,7 @@ def one_after_another(
     return (time.perf_counter() - start) * len(X) / clients
 
 
-def side_by_side(
+def by_vmap(
     net: nn.Module, X: NDArray[Any], y: NDArray[Any], batch: int, lr: float, device: str, rounds: int
 ) -> float | None:
     """Return seconds for a round of all clients by ``torch.vmap`` of ``torch.func.grad``, if torch can."""

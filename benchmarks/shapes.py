@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.clients import Figures, Targets, images, round_seconds
-from benchmarks.peers import one_after_another, side_by_side
+from benchmarks.peers import by_vmap, one_after_another
 from cloister.engines.batched import Batched
 
 NAME = "shapes"
@@ -87,7 +87,7 @@ def run(quick: bool, device: str) -> tuple[Figures, Targets, list[list[str]]]:
         engine = Batched(device, tf32=card)
         ours = round_seconds(net, X, y, BATCH, 8 if quick else 15, engine, exact=True)
         alone = one_after_another(net, X, y, BATCH, LR, device, 3 if quick else 5)
-        beside = side_by_side(net, X, y, BATCH, LR, device, 2 if quick else 3)
+        beside = by_vmap(net, X, y, BATCH, LR, device, 2 if quick else 3)
         figures[f"{name}_ms"] = 1e3 * ours
         figures[f"sequential_over_{name}"] = alone / ours
         targets[f"sequential_over_{name}"] = (">=", 10.0 if card else 1.0)

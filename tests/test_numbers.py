@@ -151,6 +151,8 @@ def test_records_of_another_machine_are_taken_if_they_are_of_this_code(toy, tmp_
         command.main(["take", str(there)])
     with pytest.raises(SystemExit):
         command.main(["toy", str(there)])
+    with pytest.raises(SystemExit):
+        command.main(["take", str(tmp_path / "gone.json")])
 
 
 def test_a_look_is_not_kept(toy, tmp_path):

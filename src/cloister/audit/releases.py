@@ -15,7 +15,7 @@ from cloister.channel import Channel, Lift, Relation
 from cloister.privacy.mechanisms import Mechanism, PerRound
 from cloister.privacy.randomness import Randomness, Stream
 
-__all__ = ["Curator", "fresh", "in_release_units", "released_total", "side_by_side"]
+__all__ = ["Curator", "fresh", "in_release_units", "released_total", "repeated"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Curator:
     def releases(self, total: NDArray[Any], channel: Channel, noise: float, draws: int) -> Floats:
         """Return independent releases of one sum, of shape (draws, size)."""
         if self.mechanism.coordinatewise and draws:
-            wide = replace(channel, lift=side_by_side(channel.lift, draws))
+            wide = replace(channel, lift=repeated(channel.lift, draws))
             flat = self._perturb(np.tile(total, draws), wide, noise)
             return flat.reshape(draws, -1)
         rows = [self._perturb(total, channel, noise) for _ in range(draws)]
@@ -67,7 +67,7 @@ def released_total(mechanism: Mechanism, channel: Channel, messages: NDArray[Any
     return in_release_units(channel, channel.total(messages, mechanism.exact))
 
 
-def side_by_side(lift: Lift, times: int) -> Lift:
+def repeated(lift: Lift, times: int) -> Lift:
     """Return a lift many times over, so that one call of a mechanism makes many releases."""
     return _Repeated(lift, times)
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import Floats
-from cloister.audit.releases import in_release_units, side_by_side
+from cloister.audit.releases import in_release_units, repeated
 from cloister.audit.sensitivity import worst_pair
 from cloister.channel import Channel
 from cloister.plan import Plan
@@ -152,7 +152,7 @@ def _transcripts(
     plan: Plan, source: Randomness, channel: Channel, totals: NDArray[np.generic], draws: int
 ) -> Floats:
     """Return the releases of many runs with the same sums, of shape (rounds, draws, size)."""
-    wide = replace(channel, lift=side_by_side(channel.lift, draws))
+    wide = replace(channel, lift=repeated(channel.lift, draws))
     state = plan.mechanism.begin(plan.schedule, source)
     return np.array([state.release(np.tile(t, draws), wide).reshape(draws, channel.size) for t in totals])
 

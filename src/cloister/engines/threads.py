@@ -63,7 +63,7 @@ def _keep_to_one(started: Barrier) -> None:
 def _in_order(
     pool: ThreadPoolExecutor, ahead: int, function: Callable[[T], R], parts: Iterable[T]
 ) -> Iterator[R]:
-    """Yield results; who takes them keeps to one thread too, or its others would look out for work."""
+    """Yield results; who takes them keeps to one thread too: its others would take cores from the pool."""
     waiting: deque[Future[R]] = deque()
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from cloister.arrays import Floats
-from cloister.audit.releases import side_by_side
+from cloister.audit.releases import repeated
 from cloister.channel import Channel, Lift, Plain
 from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.randomness import SystemRandomness
@@ -70,7 +70,7 @@ class Shipped:
         channel = Channel(messages.shape[2], lift=lift)
         different = messages[:1] if messages.strides[0] == 0 else messages  # if all are the same, one
         totals = np.array([channel.total(one, self.exact) for one in different])
-        wide = replace(channel, lift=side_by_side(lift, runs))
+        wide = replace(channel, lift=repeated(lift, runs))
         flat = np.broadcast_to(totals, (runs, channel.size)).ravel()
         noisy = mechanism.perturb(flat, wide, deviation, SystemRandomness(rng.bytes(32)), 0)
         return noisy.reshape(runs, channel.size)

@@ -9,7 +9,7 @@ import numpy as np
 
 from cloister.arrays import Floats
 from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
-from cloister.audit.releases import side_by_side
+from cloister.audit.releases import repeated
 from cloister.channel import Channel, Relation, equal_rounds
 from cloister.privacy import gaussian_dp
 from cloister.privacy.prefix import Tree
@@ -79,7 +79,7 @@ class ShippedTree:
         channel = Channel(1)
         schedule = Schedule(equal_rounds(self.tasks, [channel]), OnePass(), self.tasks, Relation.ZERO_OUT)
         state = Tree(self.mu, exact=False).begin(schedule, SystemRandomness(rng.bytes(32)))
-        wide = replace(channel, lift=side_by_side(channel.lift, count))
+        wide = replace(channel, lift=repeated(channel.lift, count))
         messages = np.full(self.tasks, 0.5)
         messages[0] = speaking
         score, total = np.zeros(count), np.zeros(count)
