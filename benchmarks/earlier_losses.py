@@ -1,8 +1,9 @@
 """What shared priors lost when the targets of `prior_accuracy` were set: gains are compared like for like.
 
-Learning alone has become better since, so that the same loss is a smaller gain. The figures here are those
-that docs/results.md printed at commit e188f36 (they are of the code of 8d046f4, which prints them again), on
-the same ten splits. A gain over the learning alone of then is 1 - loss / that loss, in percent.
+Learning alone has mostly become better since, so that the same loss is mostly a smaller gain. The figures
+here are those that docs/results.md printed at commit e188f36 (they are of the code of 8d046f4, which prints
+them again), on the same ten splits. A gain over the learning alone of then is 1 - loss / that loss, in
+percent.
 """
 
 from __future__ import annotations

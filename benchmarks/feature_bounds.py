@@ -34,6 +34,7 @@ MEASURES = (
     "algorithms/search_first.py",
     "algorithms/blend.py",
     "algorithms/choose_at_home.py",
+    "algorithms/first_rounds.py",
     "algorithms/covariance.py",
     "algorithms/decomposed.py",
     "algorithms/mean.py",

@@ -7,7 +7,7 @@ than 5 % worse than alone; on so few rows that is mostly luck, so the non-privat
 
 The single-task loss is our own, and beside it scikit-learn's on each task's rows in its own units, so that no
 gain is won from a weak yardstick (`benchmarks.harm`). Targets are for gains over the learning alone of when
-they were set, which was worse: losses are compared like for like (`benchmarks.earlier_losses`). What
+they were set, which was mostly worse: losses are compared like for like (`benchmarks.earlier_losses`). What
 mixed-effects models of everybody's rows gain stands there too (`benchmarks.mixed_models`). What is slow of
 this is measured on the first re-splits only.
 """

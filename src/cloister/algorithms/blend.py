@@ -31,11 +31,13 @@ __all__ = [
 #: Parts of the shared model in the blends that a task weighs, and where each one's share of a prior ends.
 PARTS = np.linspace(0, 1, 5)
 _ENDS = np.array([0.0, 0.125, 0.375, 0.625, 0.875, 1.0])
+# WORTH, DOUBTS, both cautions and the 0.7 of `_sharpened` were tuned on generated tables, seeds 0 and 1
+# (`benchmarks family-harm` scores others), FOLLOWED and MANY on School, Exam and Hsb82 as well.
 #: How many rows the prior is worth, and up to how many a task follows it in full; from there on it fades.
 WORTH, FOLLOWED = 4.0, 8.0
 #: Rows from which on blends that are nearly alike can be told apart.
 MANY = 16.0
-#: Deviations of noise that what was heard is doubted by.
+#: How many standard errors what was heard is thought to be off, either way: caution takes what it likes best.
 DOUBTS = 1.5
 #: An error of the answer that is small enough, and one that makes it useless.
 CLEAR, USELESS = 0.03, 0.5
@@ -52,7 +54,9 @@ class Caution:
     Parameters
     ----------
     steep : float
-        Curvature of a task's losses, relative to them, from which on its answer counts in full is 1 over it.
+        How readily a task's answer counts in full. It does where the loss, as a parabola in the part of the
+        shared model, has a curvature of 1 / `steep` or more, relative to the sum of the losses of the own
+        and of the shared model. (Of more than `MANY` rows less is enough.)
     in_doubt, unheard : float
         The part of the shared model to expect if what was heard allows it, and if nothing was heard.
     """
@@ -84,7 +88,9 @@ def question_share(most: float, n_tasks: int, mu: float) -> float:
 
 
 def best_parts(own: Floats, half: Floats, shared: Floats, rows: Floats, caution: Caution) -> Floats:
-    r"""Return what tasks of so many rows say, from held-out losses alone, by halves and shared: (tasks, 2).
+    r"""Return the two parts that each task says, (tasks, 2), from its held-out losses.
+
+    They are losses of its own model, of half of each, and of the shared model.
 
     The loss of a blend is a parabola in the part of the shared model (for squares exactly), whose least value
     between 0 and 1 is at a. A task says :math:`w a` and :math:`w (1 - a)`; w is less than 1 where blends
@@ -127,8 +133,8 @@ def log_prior(heard: Floats, rows: Floats, caution: Caution) -> Floats:
 
     A beta distribution around a part of the shared model: the one nearest to what is expected in doubt that
     what was heard allows. Answers of few rows are drawn to a half from either side by chance, and relying
-    too much costs more than too little: odds are squared, and then lowered by a third. The more rows a task
-    has, the less it needs the prior.
+    too much costs more than too little: odds are squared, and then lowered by three tenths. The more rows a
+    task has, the less it needs the prior.
 
     Examples
     --------

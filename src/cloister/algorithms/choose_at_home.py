@@ -75,7 +75,8 @@ class ChooseAtHome(Wrapper):
         At most this share of the squared budget buys one more round, in which tasks are asked how far they
         rely on the shared model: where a task's few rows cannot tell, all tasks together can. What is weighed
         then are blends, with none, a quarter, a half, three quarters or all of a shared model and the rest of
-        the single-task one, by their likelihood times a public prior. By default nobody is asked.
+        the single-task one, by their likelihood times a public prior. With variants tasks are asked about the
+        model of `algorithm` alone, and the answer is the prior of all of them. By default nobody is asked.
 
     Privacy
     -------
@@ -149,7 +150,7 @@ class ChooseAtHome(Wrapper):
         """None: the choice is made in NumPy, so what is inside is too."""
 
     def _inner(self, board: BoardView) -> BoardView:
-        return board if self.asks is None else FirstRounds(board, last=1)
+        return board if self.asks is None else FirstRounds(board)
 
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
         share = 0.0 if self.asks is None else question_share(self.asks, n_tasks, budget.mu)
@@ -196,7 +197,8 @@ class ChooseAtHome(Wrapper):
         inner, took_part = self._split(states, block)
         if self._is_asked(board):
             errors = self._blend_errors(block, board, took_part)
-            said = best_parts(errors[0], errors[2], errors[4], block.weight.sum(axis=1), self._caution)
+            own, half, shared = errors[: len(PARTS)][np.isin(PARTS, (0.0, 0.5, 1.0))]  # not of variants
+            said = best_parts(own, half, shared, block.weight.sum(axis=1), self._caution)
             said = np.where(_comparable(block)[:, None], said, 0.0)
             return said, states | {"held_out": errors.T} if states else {}
         messages, inner = self.algorithm.send(inner, block, self._inner(board))
@@ -259,8 +261,8 @@ class ChooseAtHome(Wrapper):
         each = posterior[1:].reshape(shared, len(PARTS) - 1, -1)
         counts = (each * PARTS[1:, None]).sum(axis=1)
         shares = np.concatenate([counts, 1 - counts.sum(axis=0, keepdims=True)])
-        known_rows = np.isfinite(shares).all(axis=0) & (block.weight > 0).any(axis=1)
-        return np.where(known_rows, shares, np.arange(len(shares))[:, None] == 0)
+        usable = np.isfinite(shares).all(axis=0) & (block.weight > 0).any(axis=1)
+        return np.where(usable, shares, np.arange(len(shares))[:, None] == 0)
 
     @property
     def _numbers(self) -> bool:

@@ -18,10 +18,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FirstRounds:
-    """The board without its last rounds, which come after those of the algorithm inside."""
+    """The board without its last round, which comes after those of the algorithm inside."""
 
     board: BoardView
-    last: int
 
     @property
     def plan(self) -> str:
@@ -29,7 +28,7 @@ class FirstRounds:
 
     @property
     def capacity(self) -> int:
-        return self.board.capacity - self.last
+        return self.board.capacity - 1
 
     @property
     def rounds(self) -> int:
@@ -46,12 +45,12 @@ class FirstRounds:
         return name in self.board
 
     def before(self, round: int) -> FirstRounds:
-        return FirstRounds(self.board.before(round), self.last)
+        return FirstRounds(self.board.before(round))
 
     def derive(self, function: Callable[..., T], *public: Hashable) -> T:
-        found: T = self.board.derive(_derive_inside, self.last, function, public)
+        found: T = self.board.derive(_derive_inside, function, public)
         return found
 
 
-def _derive_inside(last: int, function: Callable[..., T], public: Sequence[Hashable], board: BoardView) -> T:
-    return function(*public, FirstRounds(board, last))
+def _derive_inside(function: Callable[..., T], public: Sequence[Hashable], board: BoardView) -> T:
+    return function(*public, FirstRounds(board))

@@ -85,9 +85,12 @@ class Batched:
 
     Notes
     -----
-    On the processor a run is the same to the bit each time; it computes as many blocks at once as torch has
-    threads (`torch.set_num_threads`), if there are so many. On a graphics card products may be added in
-    another order, and replay agrees to rounding.
+    On the processor as many blocks are computed at once as torch has threads (`torch.set_num_threads`), each
+    on one of them. Where there are fewer blocks than threads, and `block` is not 1, blocks follow one another
+    and all threads share their products. A run is the same to the bit each time with the same number of
+    threads. With another it is so with ``block=1``, and where there are at least as many blocks as threads;
+    else last bits may differ, and in what a frozen body makes of rows, which all threads compute together. On
+    a graphics card products may be added in another order, and replay agrees to rounding.
     """
 
     device: str = "cuda"

@@ -34,7 +34,8 @@ class InOrder(Protocol):
 def side_by_side(threads: int) -> Iterator[InOrder]:
     """Yield a map over parts that computes so many at once; products within a part keep to one thread.
 
-    What a part comes to is the same to the bit whatever the number of threads, if there are at least two.
+    What a part comes to is the same to the bit whatever the number of threads, if there are at least two;
+    with one, parts are computed here, and their products on as many threads as torch has.
 
     Examples
     --------

@@ -9,8 +9,12 @@ with noise :math:`e_t` of known variance and :math:`a \le 1`: tasks of few rows,
 than the point does. Both :math:`\nu` and a are fitted to all rounds, so that their noise averages out. Rounds
 that looked from far away, where the line is none, count for less.
 
-Tasks that see a point err tell it back. Clipped offsets that all go one way, because the mean is farther than
-any point so far, tell nothing else: as far as they do, the noise in the points themselves is left.
+The points have noise of their own, from the rounds before. It cancels only if tasks' answers correct it: a
+point that is too high is answered by lower offsets. Where clipping hides that, because the mean is so far
+away that clipped offsets go one way whatever the point, it does not, and to that extent is in the variance.
+
+The constants were chosen on generated tables, and mostly on splits of real ones other than those that
+`benchmarks prior-accuracy` scores.
 """
 
 from __future__ import annotations
@@ -21,14 +25,16 @@ from cloister.arrays import Floats
 
 __all__ = ["settled_mean"]
 
-#: What a is thought to be before anything is heard, its deviation, and the least it may be.
+#: What a is thought to be before anything is heard, its deviation, and the least it may be: a mean
+#: moves by ten times what is heard at most.
 USUAL, USUAL_SD, LEAST = 0.4, 0.15, 0.1
 #: How far, in clips, each number of the mean is thought to be from where tasks looked before anything is
-#: heard: loud noise moves it by less.
+#: heard. Loud noise then moves it by less: without that, it took noise for a mean at epsilon 0.05.
 FAR = 1.0
-#: What is heard from a point so far off, in clips, is thought wrong by this times the square of it.
+#: What is heard from a point so far off, in clips, is thought wrong by this times the square of it:
+#: clipping bends the line.
 CURVED = 0.35
-#: Noise below this part of a clip is not told from rounding.
+#: Noise below this part of a clip is not told from rounding, so that no round counts without limit.
 FINEST = 1e-3
 
 
@@ -48,10 +54,12 @@ def settled_mean(
 
     Examples
     --------
+    Tasks whose weights are 0.3 on average move by four tenths of what a point is off:
+
     >>> points, sure = np.array([[0.0], [0.2]]), np.full(2, 1e-4)
-    >>> mean, variance = settled_mean(0.5, points, 0 * sure, 0.5 * (1.0 - points), sure)
+    >>> mean, variance = settled_mean(0.5, points, 0 * sure, 0.4 * (0.3 - points), sure)
     >>> mean.round(2).tolist()
-    [1.21]
+    [0.3]
     """
     mean, size = points[-1], points.shape[1]
     for _ in range(8):  # how much a round counts depends on where the mean is
