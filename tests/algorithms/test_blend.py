@@ -21,7 +21,7 @@ from cloister.algorithms import (
     MetaSGD,
 )
 from cloister.algorithms.blend import CLASSES, NUMBERS, PARTS, QUESTION, UNHEARD, best_parts, log_prior
-from cloister.algorithms.choose_at_home import _replay
+from cloister.algorithms.choose_at_home import _normal, _replay
 from cloister.channel import Relation
 from cloister.errors import PlanError
 from cloister.learners import Classification, Convex, ExactSolver, LeastSquares, Logistic, Regression
@@ -203,3 +203,10 @@ def test_a_task_of_one_row_follows_the_board():
 def test_what_makes_no_sense_is_refused(asks, alone):
     with pytest.raises(PlanError, match="asks must be a share of the budget"):
         ChooseAtHome(MEAN, LEARNER, asks=asks, alone=alone)
+
+
+def test_how_much_models_count_for_a_task_does_not_depend_on_who_is_in_its_block():
+    """To the bit: NumPy adds nine numbers in another order where a task is alone."""
+    worth = np.random.default_rng(0).normal(size=(9, 50))
+    alone = np.concatenate([_normal(worth[:, [k]]) for k in range(50)], axis=1)
+    np.testing.assert_array_equal(_normal(worth), alone)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from cloister import Plan, Tasks, run
-from cloister.algorithms import FineTuning, Personalized
+from cloister.algorithms import FedAvg, FineTuning, Personalized
 from cloister.engines import Batched
 from cloister.engines.threads import AHEAD, side_by_side
 from cloister.learners import EWC, Descent, Module
@@ -84,3 +84,44 @@ def test_results_come_in_order_and_few_wait():
         for taken, part in enumerate(each(work, range(30))):
             assert part == taken
             assert len(begun) <= taken + 1 + 2 * AHEAD
+
+
+class Remembering(nn.Module):
+    """A loss of each example that keeps what it computes on itself, as people write them."""
+
+    def forward(self, outputs, targets):
+        self.log_p = outputs.log_softmax(-1)
+        self.own = self.log_p.gather(1, targets.clamp(0, 2)[:, None])[:, 0]
+        return -((1 - self.own.exp()) ** 2) * self.own
+
+
+def test_a_loss_that_remembers_mixes_no_tasks():
+    """Every thread has its own: else a task's gradient would be made of another task's outputs."""
+    rng = np.random.default_rng(0)
+    tasks = Tasks.from_list([rng.normal(size=(20, 200)) for _ in range(12)], [rng.integers(0, 3, 20)] * 12)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(200, 300), nn.ReLU(), nn.Linear(300, 3))
+    algorithm = FedAvg(Module(net, Remembering()), Descent(0.1, batch=20, steps=6), rounds=2)
+    plan = Plan(algorithm, Gaussian(), n_tasks=12).calibrate(8.0)
+    heads = set()
+    for threads in (1, 2, 2, 3):
+        with torch_threads(threads):
+            heads.add(run(plan, tasks, random_state=0, engine=Batched("cpu", block=2)).board.head)
+    assert len(heads) == 1
+
+
+def test_how_many_threads_share_a_product_does_not_depend_on_sizes():
+    """One task is never sampled, and has 20 or 40 rows: others' messages have the same bits."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 8, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(800, 3))
+    algorithm = FedAvg(Module(net), Descent(0.1, batch=10, steps=4), rounds=2)
+    plan = Plan(algorithm, Gaussian(), Poisson(0.4), n_tasks=6).calibrate(8.0)
+    heads = []
+    for rows in (20, 40):
+        rng = np.random.default_rng(1)
+        data = [(rng.normal(size=(n, 1, 24, 24)), rng.integers(0, 3, n)) for n in (20, 20, 20, 20, 20, rows)]
+        with torch_threads(2):
+            done = run(plan, Tasks.from_list(*zip(*data, strict=True)), random_state=1, engine=Batched("cpu"))
+        assert not done.private.coins[:, -1].any()
+        heads.append(done.board.head)
+    assert heads[0] == heads[1]

@@ -260,7 +260,7 @@ class ChooseAtHome(Wrapper):
         posterior = _normal(np.where(_comparable(block), self._worth(errors, block), 0.0) + prior)
         each = posterior[1:].reshape(shared, len(PARTS) - 1, -1)
         counts = (each * PARTS[1:, None]).sum(axis=1)
-        shares = np.concatenate([counts, 1 - counts.sum(axis=0, keepdims=True)])
+        shares = np.concatenate([counts, 1 - sum(counts)[None]])
         usable = np.isfinite(shares).all(axis=0) & (block.weight > 0).any(axis=1)
         return np.where(usable, shares, np.arange(len(shares))[:, None] == 0)
 
@@ -332,7 +332,7 @@ def _normal(worth: Floats) -> Floats:
     """Return shares that are proportional to exp of what each is worth."""
     with np.errstate(all="ignore"):
         odds = np.exp(worth - worth.max(axis=0))
-        return np.asarray(odds / odds.sum(axis=0))
+        return np.asarray(odds / sum(odds))  # in order, whoever else is there, which NumPy does not promise
 
 
 def _read_again(variant: Algorithm, board: BoardView) -> BoardView:

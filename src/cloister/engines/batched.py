@@ -8,6 +8,7 @@ fit on the device stay in pinned memory and pass through it block by block.
 from __future__ import annotations
 
 import importlib.util
+import math
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -86,11 +87,10 @@ class Batched:
     Notes
     -----
     On the processor as many blocks are computed at once as torch has threads (`torch.set_num_threads`), each
-    on one of them. Where there are fewer blocks than threads, and `block` is not 1, blocks follow one another
-    and all threads share their products. A run is the same to the bit each time with the same number of
-    threads. With another it is so with ``block=1``, and where there are at least as many blocks as threads;
-    else last bits may differ, and in what a frozen body makes of rows, which all threads compute together. On
-    a graphics card products may be added in another order, and replay agrees to rounding.
+    on one of them, and by default blocks are cut for that many. A run is the same to the bit each time with
+    the same number of threads; with another it is so if `block` is given, unless there is a frozen body: what
+    it makes of rows all threads compute together. On a graphics card products may be added in another order,
+    and replay agrees to rounding.
     """
 
     device: str = "cuda"
@@ -142,28 +142,19 @@ class Batched:
         network, rows = keep_features(network, rows, device, precision, self.block)
         trainer = Trainer(network.net, network.loss, device, precision, self.compiled, network.personal)
         dim = max((c.dim for r in plan.rounds[:1] for c in r.channels), default=0)  # may be several models
-        limit = self.block or _fitting(trainer, rows, plan.algorithm.local_batch or 2**31, dim)
+        # Each block on one thread, whatever others' sizes: how many share a product tells in its last bits.
+        threads = torch.get_num_threads() if device.type == "cpu" else 1
+        batch, share = plan.algorithm.local_batch or 2**31, math.ceil(plan.n_tasks / threads)
+        limit = self.block or min(share, _fitting(trainer, rows, batch, dim))
         rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
         _keep_memory()
         buckets = buckets_of(rows, limit, rate, seeds, group_positions(plan, rows), trainer.device)
-        threads = self._threads(buckets)
         bound = [
             plan.algorithm.with_network(Module(network.net, network.loss, network.personal, own))
             for own in (trainer, *(trainer.twin() for _ in range(threads - 1)))
         ]
         with side_by_side(threads) as each:
             yield _BatchedWorkers(plan, bound, trainer, buckets, each)
-
-    def _threads(self, buckets: list[Bucket]) -> int:
-        """Return how many blocks are computed at once: torch's threads, if there is work for all of them.
-
-        Where every task is a block of its own the answer must not depend on other tasks, nor on who is
-        sampled: what a product comes to, to the last bit, may depend on how many threads share it.
-        """
-        if torch.device(self.device).type != "cpu":
-            return 1
-        blocks, threads = sum(bucket.blocks for bucket in buckets), torch.get_num_threads()
-        return threads if self.block == 1 or blocks >= threads else 1
 
 
 @lru_cache(maxsize=16)

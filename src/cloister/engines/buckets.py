@@ -49,11 +49,6 @@ class Bucket:
             else:
                 yield slice(int(part[0]), int(part[-1]) + 1), len(part)
 
-    @property
-    def blocks(self) -> int:
-        """How many there are when all tasks take part."""
-        return math.ceil(len(self.index) / self.places)
-
     def members(self, at: slice | Tensor, real: int) -> NDArray[np.int64]:
         return self.index[at if isinstance(at, slice) else at[:real].numpy()]
 

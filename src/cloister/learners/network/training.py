@@ -73,8 +73,9 @@ class Trainer:
         if isinstance(self.loss, nn.Module):
             self.loss = copy.deepcopy(self.loss).to(self.device)
         self.beside = frozen_beside_trained(self.net)
-        # `functional_call` puts parameters into the network itself for a while: one block at a time may do
-        # so, or blocks that threads compute side by side would run with each other's parameters.
+        # `functional_call` puts parameters into the network itself for a while, and a loss may keep on itself
+        # what it computes: one block at a time may do so, or blocks that threads compute side by side would
+        # run with each other's parameters and outputs.
         self._borrowed = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -88,7 +89,7 @@ class Trainer:
         other = copy.copy(self)
         other.net = copied(self.net)
         other.swapped = None if self.swapped is None else copied(self.swapped)
-        other._programs = {}
+        other.loss, other._programs = copy.deepcopy(self.loss), {}
         return other
 
     @property
@@ -124,8 +125,12 @@ class Trainer:
 
     def losses(self, params: Stacked, x: Tensor, y: Tensor) -> Tensor:
         """Return every example's loss, (k, n)."""
-        outputs = self.outputs(params, x).float()
-        return self.loss(outputs.flatten(0, 1), y.flatten(0, 1)).unflatten(0, y.shape[:2])
+        return self.losses_of(self.outputs(params, x).float(), y)
+
+    def losses_of(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return every example's loss, (k, n), from its outputs (k, n, ...)."""
+        with self._borrowed:
+            return self.loss(outputs.flatten(0, 1), y.flatten(0, 1)).unflatten(0, y.shape[:2])
 
     def activations(self, example: Tensor) -> int:
         """Return how many numbers the network's layers put out for one example."""
@@ -151,9 +156,8 @@ class Trainer:
         shares = weight / weight.sum(1, keepdim=True).clamp(min=1e-12)
         total = tuple(torch.zeros(clients, *w.shape[1:], device=self.device) for w in anchor)
         for row in range(rows):
-            gradients = self._gradients(
-                self.spread(anchor, clients), X[:, row : row + 1], y[:, row : row + 1]
-            )
+            x = X[:, row : row + 1].clone()  # where others' rows lie must not tell in the last bits
+            gradients = self._gradients(self.spread(anchor, clients), x, y[:, row : row + 1])
             each = [shares[:, row].reshape(-1, *[1] * (s.ndim - 1)) for s in gradients]
             total = tuple(  # a row without weight must not spoil a sum by being not finite
                 t + torch.where(share > 0, share * s**2, 0.0)
@@ -296,7 +300,7 @@ class Loop:
     def objective(self, params: Stacked, anchor: Stacked, x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
         """Return the sum over clients of the mean loss of a minibatch."""
         outputs = self.trainer.outputs(params, x).float()
-        each = self.trainer.loss(outputs.flatten(0, 1), y.flatten(0, 1)).unflatten(0, y.shape[:2])
+        each = self.trainer.losses_of(outputs, y)
         extra = self.penalty.term(self.trainer, anchor, outputs, x)
         # A row without weight must not spoil a sum by being not finite.
         return torch.where(shares > 0, shares * (each if extra is None else each + extra), 0.0).sum()
