@@ -100,7 +100,8 @@ does not matter for simulations and data that are public.
 
 What is marked *of older code* was measured before a definition changed that its measuring or its summary
 uses, and may come out otherwise now. Changes of the library itself are not marked: the commit says which it
-was.
+was. Figures 2 and 3 and Table 1 of PMTL, and Table 1 of meta-learning, were measured several cells at a time
+on one card, in smaller blocks of tasks than a run takes by itself: last digits may come out otherwise.
 """
 
 
