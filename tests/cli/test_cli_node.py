@@ -18,6 +18,7 @@ from cloister.board.signatures import Operator
 from cloister.engines import Asked
 from cloister.engines.node import Node
 from cloister.engines.node.exchange import FolderLink
+from cloister.errors import PrivateDataError
 from cloister.roster import Roster
 from cloister.tables.files import write_csv
 from cloister.tables.sources import rows_of_file, rows_of_function, rows_of_query
@@ -69,6 +70,34 @@ def test_a_file_a_query_and_a_function_give_the_same_rows(office: Path) -> None:
         assert rows.ids.tolist() == ["001"]
         np.testing.assert_array_equal(rows.X, file.X)
         np.testing.assert_array_equal(rows.y, file.y)
+
+
+def test_rows_without_a_target_are_left_out_if_that_is_said(office: Path) -> None:
+    book, table, url = Codebook.load("exam.toml"), pupils(3), "sqlite:///exam.db"
+    own = np.flatnonzero(table["school"] == "001")
+    whole = rows_of_file("001", Path("pupils.csv"), book)
+    table["score"][[own[0], *np.flatnonzero(table["school"] == "002")]] = np.nan
+    write_csv("pupils.csv", table)
+    with sqlite3.connect("exam.db") as connection:
+        least = "select min(rowid) from pupils where school = '001'"
+        connection.execute(f"update pupils set score = null where school = '002' or rowid = ({least})")
+    connection.close()
+    found = {
+        "pupils.csv": lambda task: rows_of_file(task, Path("pupils.csv"), book, skip=True),
+        "the query": lambda task: rows_of_query(task, url, "select * from pupils", book, skip=True),
+        "the function": lambda task: rows_of_function(task, lambda: table, book, skip=True),
+    }
+    for name, rows in found.items():
+        np.testing.assert_array_equal(rows("001").X, whole.X[1:])
+        np.testing.assert_array_equal(rows("001").y, whole.y[1:])
+        with pytest.raises(PrivateDataError, match=f"Task '002' must have a row .* none in {name}"):
+            rows("002")
+    with pytest.raises(ValueError, match="goes with a codebook"):
+        rows_of_function("001", lambda: (whole.X, whole.y), None, skip=True)
+    init("001", "--data", "pupils.csv")
+    approve = ("node", "approve", "n001", "plan.toml", "--yes")
+    assert "add --skip-missing-targets to the command" in refused(*approve)
+    assert f"{len(own) - 1} rows are kept" in ok(*approve, "--skip-missing-targets")
 
 
 def test_a_source_that_does_not_fit_says_what_to_do(office: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloister.cli.options import Json, Types
+from cloister.cli.options import Json, SkipMissingTargets, Types
 from cloister.cli.own_types import own_value
 from cloister.cli.shell import Family, attach, emit, note, positive, say, show_table
 from cloister.errors import InputError
@@ -84,6 +84,7 @@ def approve(
     zeros: Annotated[
         bool, typer.Option("--zeros", help="Send zeros: for rows that do not fit. No other task notices.")
     ] = False,
+    skip: SkipMissingTargets = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask: the statement was read elsewhere.")] = False,
 ) -> None:
     r"""Read what a plan promises, and agree to take part in it or not.
@@ -114,7 +115,7 @@ def approve(
         raise typer.Exit(1)
     book = None if settings.codebook is None else Path(settings.codebook)
     digest = "" if book is None else hashlib.sha256(book.read_bytes()).hexdigest()
-    rows = None if zeros else _rows(settings, book)
+    rows = None if zeros else _rows(settings, book, skip)
     home.approve(proposed, rows, digest, trial)
     kept = "Zeros will be sent for it" if rows is None else f"{len(rows.y)} rows are kept for it in {folder}"
     say(f"Approved. {kept}.", apart=True)
@@ -291,8 +292,8 @@ def _budget(home: Home, plan: Plan) -> str:
     )
 
 
-def _rows(settings: Settings, path: Path | None) -> Tasks:
-    """Read the task's rows from where its owner keeps them."""
+def _rows(settings: Settings, path: Path | None, skip: bool) -> Tasks:
+    """Read the task's rows from where its owner keeps them; with `skip`, those that have a target."""
     from cloister.errors import PrivateDataError
     from cloister.tables.codebook import Codebook
     from cloister.tables.sources import rows_of_file, rows_of_function, rows_of_query
@@ -305,11 +306,11 @@ def _rows(settings: Settings, path: Path | None) -> Tasks:
             function = own_value(data, "--data")
             if not callable(function):
                 raise InputError(f"--data must name a function. Got {data!r}.")
-            return rows_of_function(settings.task, function, book)
+            return rows_of_function(settings.task, function, book, skip)
         assert book is not None
         if settings.query is not None:
-            return rows_of_query(settings.task, data, settings.query, book)
-        return rows_of_file(settings.task, Path(data), book)
+            return rows_of_query(settings.task, data, settings.query, book, skip)
+        return rows_of_file(settings.task, Path(data), book, skip)
     except PrivateDataError as error:
         raise InputError(
             f"{error} Mend them; or take part with zeros meanwhile, which no other task notices: --zeros."

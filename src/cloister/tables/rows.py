@@ -10,11 +10,20 @@ from numpy.typing import NDArray
 
 from cloister.arrays import Array
 from cloister.errors import InputError, PrivateDataError
-from cloister.roster import task_ids, task_name
+from cloister.roster import Name, task_ids, task_name
 from cloister.tables.codebook import Categorical, Codebook, Date, Feature
 from cloister.tables.files import read_table
 
-__all__ = ["Rows", "codebook_table", "own_rows", "read_rows", "task_column", "text_columns"]
+__all__ = [
+    "Rows",
+    "check_rows_left",
+    "codebook_table",
+    "own_rows",
+    "read_rows",
+    "rows_with_target",
+    "task_column",
+    "text_columns",
+]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,10 +63,11 @@ def read_rows(path: Path, codebook: Codebook, target: bool, skip: bool = False) 
         rows is left: who takes part is public.
     """
     table = codebook_table(path, codebook, target)
-    return _encoded(path, codebook, table, target, _with_target(codebook, table) if skip else None)
+    return _encoded(path, codebook, table, target, rows_with_target(codebook, table) if skip else None)
 
 
-def _with_target(codebook: Codebook, table: dict[str, Array]) -> NDArray[np.int64]:
+def rows_with_target(codebook: Codebook, table: dict[str, Array]) -> NDArray[np.int64]:
+    """Return which rows have a target, by position."""
     return np.flatnonzero(~codebook.target.read(table[codebook.target.name]).missing)
 
 
@@ -115,12 +125,18 @@ def own_rows(path: Path, codebook: Codebook, task: str, skip: bool = False) -> R
     rows = (
         _from_folder(path, codebook, task, skip) if path.is_dir() else _from_file(path, codebook, task, skip)
     )
-    if skip and not len(rows):
+    if skip:
+        check_rows_left(len(rows), task, codebook, path.name)
+    return rows
+
+
+def check_rows_left(rows: int, task: Name, codebook: Codebook, source: str) -> None:
+    """Refuse, at home, a task of which no row has a target: who takes part is public."""
+    if not rows:
         raise PrivateDataError(
             f"Task {task!r} must have a row whose {codebook.target.name!r} is not missing. It has none in "
-            f"{path.name}. Fill in one of its targets."
+            f"{source}. Fill in one of its targets."
         )
-    return rows
 
 
 def _from_file(path: Path, codebook: Codebook, task: str, skip: bool) -> Rows:
@@ -148,7 +164,7 @@ def _from_folder(path: Path, codebook: Codebook, task: str, skip: bool) -> Rows:
     folder.check_columns([part.name for part in _needed(codebook, target=True)])
     text = text_columns(codebook, target=True)
     table = folder.own_rows(str(task_name(task)), codebook.task, text)
-    return _encoded(path, codebook, table, True, _with_target(codebook, table) if skip else None)
+    return _encoded(path, codebook, table, True, rows_with_target(codebook, table) if skip else None)
 
 
 def _names(path: Path, column: str, ids: Array) -> Array:

@@ -13,20 +13,23 @@ from cloister.errors import InputError
 from cloister.roster import Name, task_ids, task_name
 from cloister.tables.codebook import Codebook
 from cloister.tables.frames import named_columns
-from cloister.tables.rows import own_rows
+from cloister.tables.rows import check_rows_left, own_rows, rows_with_target
 from cloister.tasks import Tasks
 
 __all__ = ["rows_of_file", "rows_of_function", "rows_of_query"]
 
 
-def rows_of_file(task: Name, path: Path, codebook: Codebook) -> Tasks:
-    """Read one task's rows from a CSV, Parquet, Arrow or Excel file, or a folder of Parquet files."""
-    rows = own_rows(path, codebook, str(task))
+def rows_of_file(task: Name, path: Path, codebook: Codebook, skip: bool = False) -> Tasks:
+    """Read one task's rows from a CSV, Parquet, Arrow or Excel file, or a folder of Parquet files.
+
+    With `skip`, here as below, rows whose target is missing are left out; some row must be left.
+    """
+    rows = own_rows(path, codebook, str(task), skip)
     assert rows.y is not None
     return _tasks(task, rows.X, rows.y)
 
 
-def rows_of_query(task: Name, url: str, query: str, codebook: Codebook) -> Tasks:
+def rows_of_query(task: Name, url: str, query: str, codebook: Codebook, skip: bool = False) -> Tasks:
     """Read one task's rows by an SQL query; the address is one of SQLAlchemy, ``postgresql://user@host/db``.
 
     Nothing is written, and no error repeats the address, which may hold a password.
@@ -45,10 +48,12 @@ def rows_of_query(task: Name, url: str, query: str, codebook: Codebook) -> Tasks
             f"The database did not answer the query: {reason}. Check --data and --query."
         ) from None
     columns = {name: _column([row[at] for row in rows]) for at, name in enumerate(names)}
-    return _encoded(task, columns, codebook, "The query")
+    return _encoded(task, columns, codebook, "The query", skip)
 
 
-def rows_of_function(task: Name, function: Callable[[], Any], codebook: Codebook | None) -> Tasks:
+def rows_of_function(
+    task: Name, function: Callable[[], Any], codebook: Codebook | None, skip: bool = False
+) -> Tasks:
     """Let a function of the owner's own return one task's rows.
 
     With a codebook it returns a table, such as a data frame or a mapping of columns; without one a pair of
@@ -56,7 +61,12 @@ def rows_of_function(task: Name, function: Callable[[], Any], codebook: Codebook
     """
     found = function()
     if codebook is not None:
-        return _encoded(task, named_columns(found)[0], codebook, "The function")
+        return _encoded(task, named_columns(found)[0], codebook, "The function", skip)
+    if skip:
+        raise InputError(
+            "--skip-missing-targets goes with a codebook, which says what a missing target is. Return from "
+            "the function only rows that have one."
+        )
     if not isinstance(found, tuple) or len(found) != 2:
         raise InputError(
             f"The function must return features and targets, a pair of arrays. Got {type(found).__name__}. "
@@ -65,7 +75,7 @@ def rows_of_function(task: Name, function: Callable[[], Any], codebook: Codebook
     return _tasks(task, np.asarray(found[0]), np.asarray(found[1]))
 
 
-def _encoded(task: Name, columns: dict[str, Array], codebook: Codebook, source: str) -> Tasks:
+def _encoded(task: Name, columns: dict[str, Array], codebook: Codebook, source: str, skip: bool) -> Tasks:
     for name in (*codebook.names, codebook.target.name):
         if name not in columns:
             known = ", ".join(list(columns)[:20])
@@ -73,6 +83,10 @@ def _encoded(task: Name, columns: dict[str, Array], codebook: Codebook, source: 
     if codebook.task in columns:
         own = task_ids(columns[codebook.task]).astype(str) == str(task_name(task))
         columns = {name: column[own] for name, column in columns.items()}
+    if skip and len(columns[codebook.target.name]):
+        kept = rows_with_target(codebook, columns)
+        check_rows_left(len(kept), task, codebook, source.lower())
+        columns = {name: column[kept] for name, column in columns.items()}
     X = codebook.encode({name: columns[name] for name in codebook.names})
     return _tasks(task, X, codebook.encode_target(columns[codebook.target.name]))
 
