@@ -218,7 +218,7 @@ def test_a_stranger_is_served_from_the_board(table):
             center = float(25 + 25 * model.billboard_["located_center"])
             assert 18 < center < 27
             np.testing.assert_allclose(model.predict(stranger), center)  # where targets were found
-            assert f"found around {center:.0f}" in model.summary().notes[0]
+            assert model.summary().notes[0].startswith("Targets were found")
     model = LowRankClassifier("school", rounds=2, bounds=TWO, random_state=0).fit(X, two)
     np.testing.assert_allclose(model.predict_proba(stranger), 0.5)
     model = MeanRegularizedRegressor("school", epsilon=4.0, bounds=BOUNDS, random_state=0).fit(X, y)

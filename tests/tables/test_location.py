@@ -25,17 +25,19 @@ def posted(center, unit, found):
 @pytest.mark.parametrize(
     ("bounds", "center", "unit", "words"),
     [
-        ((0, 1000), -0.4064, 0.005, "around 296.8, most within 2.5 "),
-        ((0, 1000), -0.4064, 1.0, "around 297, most within 500 "),
-        ((-1, 1), 0.01234, 0.0021, "around 0.0123, most within 0.0021 "),
-        ((1_000_000, 1_200_000), 0.1, 0.002, "around 1110000, most within 200 "),
+        ((0, 1000), -0.4064, 0.0052, "around 297, most within about 3 ("),
+        ((0, 1000), -0.4064, 0.51, "around 300, most within about 300 ("),
+        ((-1, 1), 0.01234, 0.0021, "around 0.012, most within about 0.002 ("),
+        ((-1, 1), -0.0001, 0.0021, "around 0.000, most within about 0.002 ("),
+        ((1_000_000, 1_200_000), 0.1004, 0.002, "around 1110000, most within about 200 ("),
+        ((0, 1000), -0.4064, 1.0, "found all over their bounds, 0 to 1000 ("),
     ],
 )
 def test_what_was_found_is_in_the_users_units(bounds, center, unit, words):
     book = Codebook(FEATURES, Numeric("y", *bounds))
     text = location_found(PLAN, posted(center, unit, 2), book)
     assert words in text
-    assert "asked privately, in 3 rounds" in text
+    assert "a noisy answer, asked privately in 3 rounds" in text
 
 
 def test_that_nothing_was_heard_is_said():
@@ -51,9 +53,11 @@ def test_where_nothing_was_asked_nothing_is_said():
 
 def test_features_that_were_found_are_named_in_the_users_units():
     plan = Plan(Located(LocatedFeatures(SharedPrior(Regression(2)), (1,))), n_tasks=200)
-    found = {"features_center": [-0.8], "features_unit": [0.05], "features_found": [2]}
+    found = {"features_center": [-0.8], "features_unit": [0.06], "features_found": [2]}
     board = posted(0.0, 1.0, 0) | {name: np.array(value) for name, value in found.items()}
     text = location_found(plan, board, Codebook(FEATURES, Numeric("y", 0, 50)))
-    assert "found in a part of their bounds: age around 10.0, most within 2.5." in text
+    assert "found in a part of their bounds: age around 10, most within about 3." in text
+    board["features_unit"] = np.array([1.0])  # moved, and as wide as before
+    assert "Features" not in location_found(plan, board, Codebook(FEATURES, Numeric("y", 0, 50)))
     board["features_found"] = np.array([1])  # the place, and not how far it spreads
     assert "Features" not in location_found(plan, board, Codebook(FEATURES, Numeric("y", 0, 50)))
