@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
 
 from cloister import Billboard, Ledger, Plan, Tasks, check_algorithm, replay, run
 from cloister.algorithm import Algorithm
@@ -24,6 +26,7 @@ from cloister.algorithms import (
 )
 from cloister.channel import Channel, Plain, Round
 from cloister.doubts import FLOATING_POINT, SEEDED
+from cloister.engines import local
 from cloister.engines.local import Local
 from cloister.errors import AlgorithmError, BillboardError, InputError, PlanError
 from cloister.learners import Classification, LeastSquares, Logistic, Regression, Softmax
@@ -142,6 +145,24 @@ def test_threads_do_not_change_results():
     one, four = (run(plan, tasks, random_state=0, engine=Local(threads)) for threads in (1, 4))
     assert one.board.head == four.board.head
     np.testing.assert_array_equal(one.private.models["coef"], four.private.models["coef"])
+
+
+def test_linear_algebra_keeps_to_one_thread(monkeypatch):
+    """Also in a library that is loaded after another run; it has its threads again in the end."""
+    plan, tasks, heard = Plan(STATEFUL, Gaussian(1.0), n_tasks=M), make_tasks(), []
+
+    def threads():
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    with monkeypatch.context() as nothing_loaded:
+        nothing_loaded.setattr(ThreadpoolController, "_load_libraries", lambda self: None)
+        local._libraries.cache_clear()
+        run(plan, tasks)
+    monkeypatch.setitem(sys.modules, "loaded later", sys)
+    with threadpool_limits(2):
+        run(plan, tasks, progress=lambda posted: heard.append(threads()))
+        assert heard == [{1}] * 6
+        assert threads() == {2}
 
 
 def test_progress_and_mismatch():

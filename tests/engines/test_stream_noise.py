@@ -44,14 +44,8 @@ def test_a_task_moves_the_sum_of_its_own_round_and_no_other(mechanism, relation,
     assert moved.max() <= plan.schedule.channel.sensitivity(plan.relation) * (1 + 1e-9)
 
 
-@pytest.fixture
-def one_thread(monkeypatch):
-    """Look for libraries' threads once: the environment says that there is one."""
-    monkeypatch.setattr("threadpoolctl.threadpool_limits", lambda limits: nullcontext())
-
-
 @pytest.mark.parametrize("saved", [False, True], ids=["memory", "opened again"])
-def test_the_noise_is_that_of_the_plan(one_thread, tmp_path, saved):
+def test_the_noise_is_that_of_the_plan(tmp_path, saved):
     """Kolmogorov and Smirnov accept the deviation that is claimed, and reject 2/3 and 3/2 of it."""
     wide = FTMRL(Convex(LeastSquares(20)), ExactSolver(), rounds=90)
     plan = cl.Plan(wide, Gaussian(), InOrder(), n_tasks=90).calibrate(2.0)
@@ -90,7 +84,7 @@ def attacked(kind, plan, games, times):
     return [np.array(world) for world in worlds]
 
 
-def test_a_task_that_speaks_again_is_convicted_and_the_stream_is_not(one_thread):
+def test_a_task_that_speaks_again_is_convicted_and_the_stream_is_not():
     """120 pairs of games at 95 %: eight times convicts nearly always, at a seed it is certain."""
     games, times, delta = 120, 8, 0.2
     rounds = 2 * games * times

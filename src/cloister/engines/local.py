@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,9 @@ from cloister.errors import AlgorithmError, PlanError
 from cloister.plan import Plan
 from cloister.privacy.candidates import Sampler, on_processor
 from cloister.tasks import QUICK_ELEMENTS, Block, Tasks
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 __all__ = ["Local", "LocalWorkers", "named"]
 
@@ -258,10 +262,8 @@ def _pool(blocks: int, threads: int | None) -> Iterator[Callable[..., list[Any]]
 
     Linear algebra libraries keep to one thread meanwhile: matrices are small and there are many.
     """
-    from threadpoolctl import threadpool_limits
-
     workers = min(blocks, threads or os.cpu_count() or 1)
-    with threadpool_limits(limits=1):
+    with _libraries(len(sys.modules)).limit(limits=1):
         if workers <= 1:
             yield lambda function, *parts: list(map(function, *parts))
             return
@@ -269,3 +271,14 @@ def _pool(blocks: int, threads: int | None) -> Iterator[Callable[..., list[Any]]
             yield lambda function, *parts: list(
                 (executor.map if len(parts[0]) > 1 else map)(function, *parts)  # one needs no other thread
             )
+
+
+@lru_cache(maxsize=1)
+def _libraries(modules: int) -> ThreadpoolController:
+    """Find the linear algebra libraries of this process: once for as many modules as are imported by now.
+
+    To look through all that is loaded takes milliseconds, longer than a run over few tasks.
+    """
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
