@@ -97,22 +97,38 @@ class Channel:
 
     def units(self, messages: A) -> A:
         """Clip each row to the ball and divide by the clip: norms are at most 1, rounding included."""
+        return self._clipped(messages, 1)
+
+    def _clipped(self, messages: A, steps: int) -> A:
+        """Clip each row to the ball, in steps of which a clip has so many: a power of two.
+
+        To divide by a step is to divide by the clip and multiply by their number, to the bit.
+        """
         xp = namespace(messages)
-        rows = xp.asarray(messages, dtype=xp.float64).reshape(len(messages), self.dim)
-        ends = xp.amax(rows, axis=1, keepdims=True), -xp.amin(rows, axis=1, keepdims=True)
-        largest = xp.maximum(*ends)  # divided out first, lest squares overflow
+        given = xp.asarray(messages).reshape(len(messages), self.dim)
+        rows = xp.asarray(given, dtype=xp.float64)
+        high = xp.asarray(xp.amax(given, axis=1, keepdims=True), dtype=xp.float64)
+        low = xp.asarray(xp.amin(given, axis=1, keepdims=True), dtype=xp.float64)
+        largest = xp.maximum(high, -low)  # divided out first, lest squares overflow
         finite = xp.isfinite(largest)
         if on_card(rows) or not finite.all():  # a processor goes over the rows once more only if it must
             rows, largest = xp.where(finite, rows, 0.0), xp.where(finite, largest, 0.0)
-        squares = rows / xp.where(largest > 0, largest, 1.0)
-        squares *= squares
-        length = xp.sqrt(squares.sum(axis=1, keepdims=True))
+        scaled = rows / xp.where(largest > 0, largest, 1.0)
+        length = xp.sqrt((scaled * scaled).sum(axis=1, keepdims=True))
         slack = 1 + (self.dim + 8) * 2.0**-52  # more than all the rounding around it
         with np.errstate(over="ignore"):
             inside = largest / self.clip * length * slack <= 1
-        rows = rows / xp.where(inside, 1.0, largest)  # a copy: messages stay as they are
-        rows /= xp.where(inside, self.clip, length * slack)
-        return rows
+        if on_card(rows):
+            scaled = xp.where(inside, rows, scaled)
+        elif inside.all():
+            scaled = rows
+        else:
+            at = xp.where(inside[:, 0])[0]
+            scaled[at] = rows[at]
+        divisor = xp.where(inside, self.clip, length * slack)
+        if self.clip / steps * steps != self.clip:  # a step below the smallest numbers of full length
+            return scaled / divisor * steps
+        return scaled / (divisor / steps)
 
     def rows(self, messages: A) -> A:
         """Return each task's message as it leaves for another machine: `whole` in integers of 64 bits."""
@@ -126,14 +142,14 @@ class Channel:
         is lifted after rounding, so that the exact sensitivity holds for the rounded sum as well. The whole
         numbers are floats, which add and multiply them without error.
         """
-        xp, rows = namespace(messages), self.units(messages)
-        rows *= GRID
+        xp, rows = namespace(messages), self._clipped(messages, GRID)
         whole = xp.round(rows)
         outside = _outside(whole)
         if on_card(rows):
             return xp.where(outside, _towards_zero(rows), whole)
-        at = xp.where(outside[:, 0])[0]
-        whole[at] = _towards_zero(rows[at])
+        if outside.any():
+            at = xp.where(outside[:, 0])[0]
+            whole[at] = _towards_zero(rows[at])
         return whole
 
     def check_rows(self, rows: A) -> None:

@@ -362,8 +362,9 @@ class _BatchedWorkers:
 
 
 def _at_once(messages: Tensor) -> int:
-    """Return how many messages to clip and add at once: on a processor as many as its caches hold."""
-    return max(1, len(messages) if messages.is_cuda else CHUNK // messages.shape[1])
+    """Return how many messages to clip and add at once: on a processor what its caches hold, evenly."""
+    pieces = 1 if messages.is_cuda else max(1, round(messages.numel() / CHUNK))
+    return max(1, math.ceil(len(messages) / pieces))
 
 
 def _first(states: dict[str, Tensor], count: int) -> dict[str, Tensor]:

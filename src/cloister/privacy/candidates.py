@@ -113,6 +113,8 @@ def on_processor(call: Call, count: int, deviation: int) -> Candidates:
     """Compute candidates with NumPy."""
     starts = range(0, count, TOGETHER)
     parts = [_drawn(call, start, min(TOGETHER, count - start), deviation) for start in starts]
+    if len(parts) == 1:
+        return parts[0]
     values, doubtful, numbers = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("values", "doubtful", "numbers")
     )
