@@ -291,6 +291,15 @@ class Plan:
         """Return the noise's standard deviation in a round, in units of the clip."""
         return self.mechanism.deviation(self.schedule, round, channel)
 
+    @property
+    def relative_noise(self) -> float:
+        """Length of the noise in the mean that the first round releases, in units of its clip."""
+        if not self.rounds:
+            return 0.0
+        channel = self.rounds[0].channels[0]
+        mean = self.sampling.denominator(self.n_tasks, len(self.rounds))
+        return self.noise(0, channel) * math.sqrt(channel.dim) / mean
+
     @cached_property
     def fingerprint(self) -> str:
         """A hash that stands for the whole plan."""
@@ -415,7 +424,12 @@ class Plan:
             f"{type(self.algorithm).__name__} over {self.n_tasks} tasks, {len(self.rounds)} release(s), "
             f"{self.sampling.describe()}."
         )
-        return f"{head}\n\n{self.guarantee}\n\n{self.forecast()}"
+        told = f"{head}\n\n{self.guarantee}\n\n{self.forecast()}"
+        if self.algorithm.network is None or not self.relative_noise:
+            return told
+        return (
+            f"{told}\n\nThe noise in a round's mean is {self.relative_noise:.2g} times as long as the clip."
+        )
 
 
 def _check_whole(name: str, value: object) -> None:

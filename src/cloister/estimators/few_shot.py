@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
@@ -186,10 +185,7 @@ class FewShotModel:
 
 def _paced(plan: Plan, algorithm: MetaSGD) -> Plan:
     """Let the public start take smaller steps the larger its noise, which is a public number."""
-    channel = plan.rounds[0].channels[0]
-    mean = plan.sampling.denominator(plan.n_tasks, len(plan.rounds))
-    relative = plan.noise(0, channel) * math.sqrt(channel.dim) / mean
-    server = ServerMomentum(STEP * min(1.0, RELATIVE_NOISE / max(relative, 1e-12)) ** 2, beta=0.9)
+    server = ServerMomentum(STEP * min(1.0, RELATIVE_NOISE / max(plan.relative_noise, 1e-12)) ** 2, beta=0.9)
     return replace(plan, algorithm=replace(algorithm, server=server))
 
 

@@ -34,7 +34,10 @@ def check_behaviour(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> No
         with torch.no_grad():
             both, first, second = (twin(x) for x in (rows, *others))
     except Exception as error:
-        raise InputError(f"The network cannot take {dtype} of shape {tuple(shape)}: {error}.") from error
+        raise InputError(
+            f"The network cannot take {dtype} of shape {tuple(shape)}: {error}. Reshape the rows, or change "
+            "its first layer."
+        ) from error
     if not isinstance(both, Tensor) or both.shape[:1] != (2,):
         got = f"shape {tuple(both.shape)} for 2" if isinstance(both, Tensor) else f"a {type(both).__name__}"
         raise InputError(
@@ -88,7 +91,7 @@ def check_loss(net: nn.Module, loss: LossPerExample, inputs: Kind, targets: Kind
         except Exception as error:
             raise InputError(
                 f"The loss cannot take targets of {targets[1]} and shape {tuple(targets[0])}, tried on the "
-                f"processor with synthetic ones: {error}"
+                f"processor with synthetic ones: {error}. Recode the targets, or give Module another loss."
             ) from error
         _check_one_each(each)
         if classes == 1:
