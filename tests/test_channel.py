@@ -195,7 +195,7 @@ def lifted_by_hand(lift, row):
 )
 def test_whole_rows_are_bounded_whatever_the_clip_before_them_does(rows, monkeypatch):
     """A compiler for another device may make something else of it; what is added is checked in the end."""
-    monkeypatch.setattr(Channel, "_clipped", lambda self, messages, steps: rows * steps)
+    monkeypatch.setattr(Channel, "_clipped", lambda self, messages, steps: (rows * steps, np.ones((1, 1))))
     assert not Channel(3).whole(rows).any()
     monkeypatch.setattr("cloister.channel.on_card", lambda rows: True)  # the program without a branch
     assert not Channel(3).whole(rows).any()
@@ -208,7 +208,8 @@ def test_rows_on_the_grid_are_those_in_units_of_the_clip_to_the_bit(clip, kind):
     """Inside the ball, on its edge and far outside."""
     rows = np.random.default_rng(0).normal(size=(60, 20)) * np.geomspace(1e-3, 1e3, 60)[:, None]
     channel, messages = Channel(20, clip), (rows * clip).astype(kind)
-    np.testing.assert_array_equal(channel._clipped(messages, GRID), channel.units(messages) * GRID)
+    rows, divisors = channel._clipped(messages, GRID)
+    np.testing.assert_array_equal(rows / divisors, channel.units(messages) * GRID)
 
 
 def test_sums_of_many_tasks_are_exact_as_well(monkeypatch):

@@ -97,12 +97,14 @@ class Channel:
 
     def units(self, messages: A) -> A:
         """Clip each row to the ball and divide by the clip: norms are at most 1, rounding included."""
-        return self._clipped(messages, 1)
+        rows, divisors = self._clipped(messages, 1)
+        return rows / divisors
 
-    def _clipped(self, messages: A, steps: int) -> A:
-        """Clip each row to the ball, in steps of which a clip has so many: a power of two.
+    def _clipped(self, messages: A, steps: int) -> tuple[A, A]:
+        """Return rows and what to divide each by, (k, 1), to clip it to a ball whose radius is so many steps.
 
-        To divide by a step is to divide by the clip and multiply by their number, to the bit.
+        Their number is a power of two. To divide by a step is to divide by the clip and multiply by it, to
+        the bit.
         """
         xp = namespace(messages)
         given = xp.asarray(messages).reshape(len(messages), self.dim)
@@ -125,10 +127,10 @@ class Channel:
         else:
             at = xp.where(inside[:, 0])[0]
             scaled[at] = rows[at]
-        divisor = xp.where(inside, self.clip, length * slack)
+        divisors = xp.where(inside, self.clip, length * slack)
         if self.clip / steps * steps != self.clip:  # a step below the smallest numbers of full length
-            return scaled / divisor * steps
-        return scaled / (divisor / steps)
+            return scaled * steps, divisors
+        return scaled, divisors / steps
 
     def rows(self, messages: A) -> A:
         """Return each task's message as it leaves for another machine: `whole` in integers of 64 bits."""
@@ -142,14 +144,17 @@ class Channel:
         is lifted after rounding, so that the exact sensitivity holds for the rounded sum as well. The whole
         numbers are floats, which add and multiply them without error.
         """
-        xp, rows = namespace(messages), self._clipped(messages, GRID)
-        whole = xp.round(rows)
-        outside = _outside(whole)
+        xp = namespace(messages)
+        rows, divisors = self._clipped(messages, GRID)
+        whole = rows / divisors
         if on_card(rows):
-            return xp.where(outside, _towards_zero(rows), whole)
+            near = xp.round(whole)
+            return xp.where(_outside(near), _towards_zero(whole), near)
+        xp.round(whole, out=whole)
+        outside = _outside(whole)
         if outside.any():
             at = xp.where(outside[:, 0])[0]
-            whole[at] = _towards_zero(rows[at])
+            whole[at] = _towards_zero(rows[at] / divisors[at])
         return whole
 
     def check_rows(self, rows: A) -> None:

@@ -52,8 +52,9 @@ T = TypeVar("T")
 
 #: Bytes that a step of one block touches on a processor: what its caches hold, more or less.
 CACHE = 1 << 24
-#: Numbers that are clipped and added at once on a processor, in 64 bits: they should stay in its caches.
-CHUNK = 1 << 18
+#: Numbers that are clipped and added at once on a processor, in 64 bits: they should stay in its caches. But
+#: after every pass over them a thread may wait for the interpreter, which another has: pieces should be few.
+CHUNK = 1 << 19
 #: The largest piece of memory, in bytes, that the GNU C library learns from.
 LARGEST_PIECE = (1 << 25) - (1 << 16)
 
