@@ -11,10 +11,10 @@ MEMORY = $$(df -Pk /dev/shm 2>/dev/null | awk 'END { if ($$4 > 4000000) print "T
 PYTEST = env $(MEMORY) PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 COVERAGE_CORE=$(CORE) \
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 # Tests of the privacy core, which must cover it. All others run through it, too: to measure that as well would take them
-# up to twice as long before Python 3.12, and add nothing.
+# up to twice as long before Python 3.12, and add next to nothing.
 CORE_TESTS = $(addprefix tests/,board privacy) $(addprefix src/cloister/,board ledger privacy channel.py lifts.py plan.py) \
-	$(patsubst %,tests/test_%.py,channel contract document doubts earlier edges fuzz groups plan roster sharing tasks tune) \
-	$(wildcard $(patsubst %,tests/engines/test_%.py,checkpoints journal* local node* refused stream* task_stream workers))
+	$(patsubst %,tests/test_%.py,channel document doubts edges fuzz groups plan roster sharing tasks) \
+	$(wildcard $(patsubst %,tests/engines/test_%.py,checkpoints journal* node_refusals nodes refused stream_noise streams_apart workers))
 
 .PHONY: help demo docs test test-slow mutants check format clean
 .DEFAULT_GOAL := help
