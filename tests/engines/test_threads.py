@@ -15,7 +15,7 @@ from cloister.algorithms import FedAvg, FineTuning, Personalized
 from cloister.engines import Batched
 from cloister.engines.threads import AHEAD, side_by_side
 from cloister.learners import EWC, Descent, Module
-from cloister.mechanisms import Gaussian
+from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import Poisson
 
 SIZES = [1, 2, 3, 3, 5, 9, 9, 14, 20, 30]
@@ -108,6 +108,35 @@ def test_a_loss_that_remembers_mixes_no_tasks():
         with torch_threads(threads):
             heads.add(run(plan, tasks, random_state=0, engine=Batched("cpu", block=2)).board.head)
     assert len(heads) == 1
+
+
+class Body(nn.Module):
+    """Its products have other last bits on two threads than on one, and it keeps what it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 8, 5), nn.Linear(8 * 24**2, 20)
+
+    def forward(self, rows):
+        self.rows = rows
+        return self.second(self.first(rows).relu().flatten(1)) + self.rows.mean((2, 3))
+
+
+@pytest.mark.parametrize("block", [1, 5])
+def test_what_a_frozen_body_makes_of_rows_does_not_depend_on_threads(block):
+    """A part of the rows on each thread, with a body of its own."""
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(size=(8, 1, 28, 28)) for _ in range(40)]
+    tasks = Tasks.from_list(rows, [rng.integers(0, 3, 8)] * 40)
+    torch.manual_seed(0)
+    net = nn.Sequential(Body().requires_grad_(False), nn.Linear(20, 3))
+    plan = Plan(FedAvg(Module(net), Descent(0.1, steps=1), rounds=1), NoNoise(), n_tasks=40)
+    found = set()
+    for threads in (1, 2, 3):
+        with torch_threads(threads):
+            done = run(plan, tasks, random_state=0, engine=Batched("cpu", block=block))
+        found.add((done.board.head, done.private.models["coef"].tobytes()))
+    assert len(found) == 1
 
 
 def test_how_many_threads_share_a_product_does_not_depend_on_sizes():

@@ -88,10 +88,10 @@ class Batched:
     Notes
     -----
     On the processor as many blocks are computed at once as torch has threads (`torch.set_num_threads`), each
-    on one of them, and by default blocks are cut for that many. A run is the same to the bit each time with
-    the same number of threads; with another it is so if `block` is given, unless there is a frozen body: what
-    it makes of rows all threads compute together. On a graphics card products may be added in another order,
-    and replay agrees to rounding.
+    on one of them, and by default blocks are cut for that many. What a frozen body makes of rows is computed
+    in parts in the same way. A run is the same to the bit each time with the same number of threads, and with
+    another if `block` is given. On a graphics card products may be added in another order, and replay agrees
+    to rounding.
     """
 
     device: str = "cuda"
@@ -139,22 +139,22 @@ class Batched:
             which = "" if device.index is None else f" {self.device}"
             raise PlanError(f'torch sees no graphics card{which} here. Use Batched("cpu") or Local().')
         device = torch.empty(0, device=device).device  # with its number, as tensors there have it
-        precision = Precision(self.tf32, self.bf16)
-        network, rows = keep_features(network, rows, device, precision, self.block)
-        trainer = Trainer(network.net, network.loss, device, precision, self.compiled, network.personal)
-        dim = max((c.dim for r in plan.rounds[:1] for c in r.channels), default=0)  # may be several models
         # Each block on one thread, whatever others' sizes: how many share a product tells in its last bits.
         threads = torch.get_num_threads() if device.type == "cpu" else 1
-        batch, share = plan.algorithm.local_batch or 2**31, math.ceil(plan.n_tasks / threads)
-        limit = self.block or min(share, _fitting(trainer, rows, batch, dim))
-        rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
         _keep_memory()
-        buckets = buckets_of(rows, limit, rate, seeds, group_positions(plan, rows), trainer.device)
-        bound = [
-            plan.algorithm.with_network(Module(network.net, network.loss, network.personal, own))
-            for own in (trainer, *(trainer.twin() for _ in range(threads - 1)))
-        ]
         with side_by_side(threads) as each:
+            precision = Precision(self.tf32, self.bf16)
+            network, rows = keep_features(network, rows, device, precision, self.block, each)
+            trainer = Trainer(network.net, network.loss, device, precision, self.compiled, network.personal)
+            dim = max((c.dim for r in plan.rounds[:1] for c in r.channels), default=0)  # of several models
+            batch, share = plan.algorithm.local_batch or 2**31, math.ceil(plan.n_tasks / threads)
+            limit = self.block or min(share, _fitting(trainer, rows, batch, dim))
+            rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
+            buckets = buckets_of(rows, limit, rate, seeds, group_positions(plan, rows), trainer.device)
+            bound = [
+                plan.algorithm.with_network(Module(network.net, network.loss, network.personal, own))
+                for own in (trainer, *(trainer.twin() for _ in range(threads - 1)))
+            ]
             yield _BatchedWorkers(plan, bound, trainer, buckets, each)
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from cloister.arrays import Array, Integers
-from cloister.learners.network.clients import swap_layers
+from cloister.learners.network.clients import copied, swap_layers
 from cloister.learners.network.module import kind_of
 from cloister.learners.network.training import Precision, matmul_precision
 from cloister.tasks import Tasks, padded_size
@@ -27,8 +26,10 @@ CPU = torch.device("cpu")
 MOST_BYTES = 1 << 33
 #: Rows that there are taken to be where no task may learn how many others have.
 ROWS = 1 << 20
-#: Rows that a body takes at once.
-AT_ONCE = 1 << 10
+#: Rows that a body takes at once on a processor: what its layers make of them should stay in the caches.
+AT_ONCE = 1 << 7
+#: And on a graphics card.
+AT_ONCE_ON_CARD = 1 << 10
 
 
 def keep_features(
@@ -37,11 +38,13 @@ def keep_features(
     device: torch.device = CPU,
     precision: Precision = Precision(),  # noqa: B008
     together: int | None = None,
+    each: Callable[..., Iterator[Any]] = map,
 ) -> tuple[Network, Tasks]:
     """Return what is left to train, and tasks with features in place of rows; both as given without a body.
 
     At most so many tasks run `together`, of one padded size: with 1, what a task's features are to the last
-    bit follows from its own rows alone, and whether they are kept from the shape of a row.
+    bit follows from its own rows alone, and whether they are kept from the shape of a row. `each` is `map`,
+    or computes several parts at once: then every part has a copy of the body to itself, which may remember.
     """
     parts, like = network.split, network.features_like(tasks.X.shape[1:], kind_of(tasks.X))
     rows = ROWS if together == 1 else len(tasks.X)
@@ -52,31 +55,39 @@ def keep_features(
     body = swap_layers(own)  # frozen layers stay, and look up no absurd codes
     assert body is not None
     features = np.zeros((len(tasks.X), *like.shape[1:]), dtype=np.float32)
-    for part, at in _computed(body, tasks, device, precision, together):
-        features[at] = part
+    spare, another = [body], copied(body)
+    most = AT_ONCE if device.type == "cpu" else AT_ONCE_ON_CARD
+
+    def computed(part: tuple[Integers, Array]) -> tuple[Array, Array]:
+        at, real = part
+        try:
+            taken = spare.pop()
+        except IndexError:
+            taken = copied(another)
+        rows = torch.as_tensor(tasks.X[at], dtype=kind_of(tasks.X), device=device)
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=precision.bf16):
+            found = taken(rows).float().cpu().numpy()
+        spare.append(taken)
+        return at[real], found[real]
+
+    with matmul_precision(precision):
+        for at, found in each(computed, _chunks(tasks, together, most)):
+            features[at] = found
     return rest, replace(tasks, X=features)
 
 
-def _computed(
-    body: nn.Module, tasks: Tasks, device: torch.device, precision: Precision, together: int | None
-) -> Iterator[tuple[Array, Array]]:
-    """Yield features, and the places of the rows that they are of."""
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision.bf16)
-    with torch.no_grad(), matmul_precision(precision), autocast:
-        for at, real in _chunks(tasks, together):
-            rows = torch.as_tensor(tasks.X[at], dtype=kind_of(tasks.X), device=device)
-            yield body(rows).float().cpu().numpy()[real], at[real]
+def _chunks(tasks: Tasks, together: int | None, most: int) -> Iterator[tuple[Integers, Array]]:
+    """Yield places of rows, at most so many, and which are real.
 
-
-def _chunks(tasks: Tasks, together: int | None) -> Iterator[tuple[Integers, Array]]:
-    """Yield places of rows, and which are real: a task is filled up to its padded size with its first row."""
+    A task is filled up to its padded size with its first row.
+    """
     sizes, padded = tasks.sizes, padded_size(tasks.sizes)
     for width in np.unique(padded[padded > 0]).tolist():
         members = np.flatnonzero(padded == width)
-        count = max(1, min(AT_ONCE // width, together or AT_ONCE))
+        count = max(1, min(most // width, together or most))
         for start in range(0, len(members), count):
             some = members[start : start + count, None]
             real = np.arange(width) < sizes[some]
             at = tasks.offsets[some] + np.where(real, np.arange(width), 0)
-            for piece in range(0, at.size, AT_ONCE):  # several of a task that is longer
-                yield at.ravel()[piece : piece + AT_ONCE], real.ravel()[piece : piece + AT_ONCE]
+            for piece in range(0, at.size, most):  # several of a task that is longer
+                yield at.ravel()[piece : piece + most], real.ravel()[piece : piece + most]
