@@ -26,6 +26,7 @@ from enum import Enum
 from typing import ClassVar
 
 import numpy as np
+from cryptography.hazmat.primitives.poly1305 import Poly1305
 from numpy.typing import ArrayLike
 
 from cloister.arrays import Floats, Words, to_uniforms
@@ -89,8 +90,9 @@ class Stream:
         if not self.binds:
             return self
         call = self.call()
-        key = _shake(call.key, str(call.number).encode(), *(_digest(part) for part in numbers))
-        return Stream(key, sampler=self.sampler)
+        place = call.key, str(call.number).encode()
+        point = _shake(*place, b"point")
+        return Stream(_shake(*place, *(_tag(point, part) for part in numbers)), sampler=self.sampler)
 
 
 class Origin(Enum):
@@ -219,23 +221,25 @@ def normals(uniforms: Floats) -> Floats:
     return np.asarray(ndtri(uniforms), dtype=np.float64)
 
 
-def _digest(numbers: ArrayLike) -> bytes:
-    """Return SHA-256 of numbers (three times as fast as SHAKE-256), the same on every machine.
+def _tag(key: bytes, numbers: ArrayLike) -> bytes:
+    """Return Poly1305 of numbers under a key of one call: of n of them in 64 bits, the same on every machine.
 
-    Whole numbers that all fit are written in 32 bits: what is hashed is half as long, and says so. Numbers
-    that neither 64 bits nor floats hold are refused: rounded, two sums would have one noise.
+    It is a polynomial at a secret point: two arrays that were chosen without knowing it have one tag with
+    probability (n/2 + 5) / 2^103 at most. It takes a fifth of SHA-256's time. Numbers that neither 64 bits
+    nor floats hold are refused: rounded, two sums would have one noise.
     """
     array = np.asarray(numbers)
     if np.can_cast(array.dtype, np.int64):
-        short = array.size > 0 and array.min() >= -(2**31) and array.max() < 2**31
-        kind = "<i4" if short else "<i8"
+        kind = "<i8"
     elif array.dtype in (np.float32, np.float64):
         kind = "<f8"
     else:
         raise TypeError(f"Noise is for numbers of int64 or float64. Got {array.dtype}.")
-    digest = hashlib.sha256(f"{kind} {array.shape}".encode())
-    digest.update(np.ascontiguousarray(array, dtype=kind).data)
-    return digest.digest()
+    header = f"{kind} {array.shape}".encode()
+    tag = Poly1305(key)
+    tag.update(len(header).to_bytes(8, "little") + header)
+    tag.update(np.ascontiguousarray(array, dtype=kind).reshape(-1).view(np.uint8).data)
+    return tag.finalize()
 
 
 def _shake(*parts: bytes, size: int = KEY_BYTES) -> bytes:
