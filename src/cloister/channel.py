@@ -259,5 +259,7 @@ def _weights(channel: Channel, xp: ModuleType, device: object) -> Any:
 def _steps(channel: Channel) -> Floats:
     weights, degrees = channel.lift.weights(channel.dim)
     steps = np.asarray(weights * float(GRID) ** -degrees)
+    if len(steps) and (steps == steps[0]).all():
+        return np.broadcast_to(steps[0], steps.shape)  # one number in memory
     steps.setflags(write=False)
     return steps

@@ -103,7 +103,9 @@ class _Federated(ClientAlgorithm):
         return self.learner.first(board["mean"], block)
 
     def update(self, release: Release, board: BoardView) -> Public:
-        return narrow(self.server.step(board, self.clip * release.value / release.denominator))
+        mean = self.clip * release.value
+        mean /= release.denominator
+        return narrow(self.server.step(board, mean))
 
     def finish(self, states: States, block: Block, board: BoardView) -> States:
         return {"coef": self._tune(self.learner.spread(board["mean"], block, states), block, board)}
@@ -361,8 +363,11 @@ class LocalOnly(WithoutRounds, ClientAlgorithm):
 
 
 def narrow(public: Public) -> Public:
-    """Return public arrays as networks hold them, in 32 bits."""
-    return {name: np.asarray(array, dtype=np.float32) for name, array in public.items()}
+    """Return public arrays as networks hold them, in 32 bits, and read-only: a board need not copy them."""
+    narrowed = {name: np.asarray(array, dtype=np.float32) for name, array in public.items()}
+    for array in narrowed.values():
+        array.setflags(write=False)
+    return narrowed
 
 
 def quadratic(lam: float) -> Quadratic | None:

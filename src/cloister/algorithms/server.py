@@ -53,7 +53,9 @@ class ServerAverage:
         return {}
 
     def step(self, board: BoardView, update: Floats) -> Public:
-        return {"mean": board["mean"] + self.lr * update}
+        mean = self.lr * update
+        mean += board["mean"]
+        return {"mean": mean}
 
 
 @dataclass(frozen=True)

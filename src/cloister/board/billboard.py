@@ -162,8 +162,11 @@ class Billboard:
         arrays = {name: frozen(array) for name, array in public.items()}
         if release is not None:
             release = Release(frozen(release.value), **release.facts())
-        header, payload = encode(self._head, len(self.records), release, arrays)
-        chain = lambda: chained(self.head, header, *payload)  # noqa: E731
+
+        def chain() -> bytes:
+            header, payload = encode(self._head, len(self.records), release, arrays)
+            return chained(self.head, header, *payload)
+
         return self._with(Record(release, MappingProxyType(arrays), chain))
 
     def _with(self, record: Record) -> Billboard:

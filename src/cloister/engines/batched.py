@@ -28,7 +28,7 @@ from cloister.doubts import SHARED_DEVICE, Doubt
 from cloister.engines.buckets import Bucket, buckets_of, free_memory, home_of
 from cloister.engines.models import Models
 from cloister.engines.threads import InOrder, side_by_side
-from cloister.engines.transfer import Fetched
+from cloister.engines.transfer import Fetched, sent
 from cloister.engines.workers import (
     AnyTasks,
     Coins,
@@ -213,8 +213,7 @@ class _DeviceBoard:
 
     def __getitem__(self, name: str) -> Array:
         if name not in self.arrays:
-            array = np.asarray(self.board[name], dtype=np.float32)
-            self.arrays[name] = torch.tensor(array, device=self.device)
+            self.arrays[name] = sent(self.board[name], self.device)
         return as_array(self.arrays[name])
 
 

@@ -7,6 +7,7 @@ One thread computes a block of ChaCha20, which is the coins of four candidates, 
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cloister.arrays import Integers
 from cloister.engines.transfer import fetched
 from cloister.privacy import candidates as rule
 from cloister.privacy.candidates import BLOCK_WORDS, Call, Candidates, mask_of, tables
@@ -44,21 +46,6 @@ class CardSampler:
     device: torch.device
 
     def __call__(self, call: Call, count: int, deviation: int) -> Candidates:
-        values, stay = self._decided(call, count, deviation)
-        most = min(count, count * deviation // (mask_of(deviation) + 1) + 8 * math.isqrt(count) + 16)
-        places = torch.nonzero_static(stay, size=most)[:, 0]  # how many there are need not be waited for
-        found = fetched(torch.cat([values[places], stay.sum()[None]]))
-        kept = int(found[-1])
-        stayed = found[:kept] if kept <= most else values[stay].cpu().numpy()
-        if not kept or stayed.min() > IN_DOUBT:
-            return Candidates(stayed, NONE, NONE)
-        numbers = (values == IN_DOUBT).nonzero()[:, 0].cpu().numpy()
-        return Candidates(stayed, np.flatnonzero(stayed == IN_DOUBT), numbers)
-
-    def _decided(self, call: Call, count: int, deviation: int) -> tuple[Tensor, Tensor]:
-        """Return all candidates, and of each whether it is kept or in doubt."""
-        values = torch.empty(count, dtype=torch.int64, device=self.device)
-        stay = torch.empty(count, dtype=torch.int8, device=self.device)
         shift = max(0, deviation.bit_length() - 31)
         numbers = [
             deviation,
@@ -68,15 +55,64 @@ class CardSampler:
             call.number,
             rule.DOUBT,
             IN_DOUBT,
+            count,
         ]
-        given = torch.from_numpy(np.concatenate([np.frombuffer(call.key, dtype="<i8"), numbers]))
-        blocks = triton.cdiv(count, EACH)
-        with torch.cuda.device_of(values):
-            _decide_all[(triton.cdiv(blocks, TOGETHER),)](
-                given.to(self.device, non_blocking=True), count, *_tables(self.device), values, stay,
-                LEVELS=rule.LEVELS, TOGETHER=TOGETHER,
-            )  # fmt: skip
-        return values, stay.view(torch.bool)
+        given = np.concatenate([np.frombuffer(call.key, dtype="<i8"), numbers])
+        most = min(count, count * deviation // (mask_of(deviation) + 1) + 8 * math.isqrt(count) + 16)
+        program = _program(self.device, max(EACH * TOGETHER, triton.next_power_of_2(count)))
+        with program.alone:
+            program(given)
+            found = fetched(program.chosen[: 1 + most])  # how many there are need not be waited for
+            kept = int(found[0])
+            stayed = found[1 : 1 + kept] if kept <= most else program.chosen[1 : 1 + kept].cpu().numpy()
+            if not kept or stayed.min() > IN_DOUBT:
+                return Candidates(stayed, NONE, NONE)
+            doubtful = program.values[:count] == IN_DOUBT
+            return Candidates(stayed, np.flatnonzero(stayed == IN_DOUBT), fetched(doubtful.nonzero()[:, 0]))
+
+
+class _Program:
+    """All steps from a key to the candidates that stay, of so many at most; on a card one graph.
+
+    What they need lies at fixed places, so one call may use them at a time.
+    """
+
+    def __init__(self, device: torch.device, size: int) -> None:
+        self.alone = threading.Lock()
+        self.given = torch.zeros(12, dtype=torch.int64, device=device)
+        self.told = torch.zeros(12, dtype=torch.int64, pin_memory=device.type == "cuda")
+        self.values = torch.empty(size, dtype=torch.int64, device=device)
+        self.chosen = torch.empty(1 + size, dtype=torch.int64, device=device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                self._compute()  # compiled before it is recorded
+                self.graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+                    self._compute()
+
+    def __call__(self, given: Integers) -> None:
+        """Leave how many candidates stay, and these, in `chosen`."""
+        self.told.numpy()[:] = given
+        self.given.copy_(self.told, non_blocking=True)
+        if self.graph is None:
+            self._compute()
+        else:
+            self.graph.replay()
+
+    def _compute(self) -> None:
+        size = len(self.values)
+        stay = torch.empty(size, dtype=torch.int8, device=self.values.device)
+        _decide_all[(size // (EACH * TOGETHER),)](
+            self.given, *_tables(self.values.device), self.values, stay, LEVELS=rule.LEVELS, TOGETHER=TOGETHER
+        )
+        places = torch.nonzero_static(stay, size=size)[:, 0]
+        torch.cat([stay.sum(dtype=torch.int64)[None], self.values[places]], out=self.chosen)
+
+
+@lru_cache(maxsize=8)
+def _program(device: torch.device, size: int) -> _Program:
+    return _Program(device, size)
 
 
 @lru_cache(maxsize=16)
@@ -110,9 +146,7 @@ def _half(given, place):
 
 
 @triton.jit
-def _decide(
-    v, u, low_half, high_half, at, count, given, floors, high, low, values, stay, LEVELS: tl.constexpr
-):
+def _decide(v, u, low_half, high_half, at, given, floors, high, low, values, stay, LEVELS: tl.constexpr):
     """Decide about one candidate a thread; u and v are the halves of its first word."""
     deviation = tl.load(given + 4).to(tl.uint64)
     mask = tl.load(given + 5).to(tl.uint64)
@@ -142,12 +176,13 @@ def _decide(
     keep = (v < weight) & ((negative & (level == 0) & (j == 0)) == 0)
     size = (level * deviation + j).to(tl.int64)
     value = tl.where(inside & doubt, tl.load(given + 10), tl.where(negative, -size, size))
-    tl.store(values + at, value, mask=at < count)
-    tl.store(stay + at, (inside & (doubt | keep)).to(tl.int8), mask=at < count)
+    asked = at < tl.load(given + 11)
+    tl.store(values + at, value)
+    tl.store(stay + at, (asked & inside & (doubt | keep)).to(tl.int8))
 
 
 @triton.jit
-def _decide_all(given, count, floors, high, low, values, stay, LEVELS: tl.constexpr, TOGETHER: tl.constexpr):
+def _decide_all(given, floors, high, low, values, stay, LEVELS: tl.constexpr, TOGETHER: tl.constexpr):
     """Compute a block of the cipher a thread, and decide about its four candidates."""
     block = tl.program_id(0).to(tl.int64) * TOGETHER + tl.arange(0, TOGETHER)
     o = tl.zeros([TOGETHER], tl.uint32)
@@ -168,7 +203,7 @@ def _decide_all(given, count, floors, high, low, values, stay, LEVELS: tl.conste
         x2, x7, x8, xd = _quarter(x2, x7, x8, xd)
         x3, x4, x9, xe = _quarter(x3, x4, x9, xe)
     at = 4 * block
-    _decide(x0 + c0, x1 + c1, x2 + c2, x3 + c3, at, count, given, floors, high, low, values, stay, LEVELS)
-    _decide(x4 + k0, x5 + k1, x6 + k2, x7 + k3, at + 1, count, given, floors, high, low, values, stay, LEVELS)
-    _decide(x8 + k4, x9 + k5, xa + k6, xb + k7, at + 2, count, given, floors, high, low, values, stay, LEVELS)
-    _decide(xc + b0, xd + b1, xe + n0, xf + n1, at + 3, count, given, floors, high, low, values, stay, LEVELS)
+    _decide(x0 + c0, x1 + c1, x2 + c2, x3 + c3, at, given, floors, high, low, values, stay, LEVELS)
+    _decide(x4 + k0, x5 + k1, x6 + k2, x7 + k3, at + 1, given, floors, high, low, values, stay, LEVELS)
+    _decide(x8 + k4, x9 + k5, xa + k6, xb + k7, at + 2, given, floors, high, low, values, stay, LEVELS)
+    _decide(xc + b0, xd + b1, xe + n0, xf + n1, at + 3, given, floors, high, low, values, stay, LEVELS)

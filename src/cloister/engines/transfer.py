@@ -1,4 +1,4 @@
-"""From a graphics card to the processor: through memory that both have at hand, without a copy in between."""
+"""Between a graphics card and the processor: through memory that both have at hand, without waiting."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Fetched", "fetched"]
+__all__ = ["Fetched", "fetched", "sent"]
 
 
 class Fetched:
@@ -32,3 +32,10 @@ class Fetched:
 def fetched(tensor: Tensor) -> NDArray[Any]:
     """Return a tensor as an array, once it is there."""
     return Fetched(tensor).__array__()
+
+
+def sent(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Return an array as a tensor of 32-bit floats on a device, to which it may still be on its way."""
+    here = torch.empty(array.shape, dtype=torch.float32, pin_memory=device.type == "cuda")
+    here.numpy()[...] = array
+    return here.to(device, non_blocking=True)

@@ -312,6 +312,7 @@ class Gaussian(PerRound):
             return np.asarray(total) + drawn  # looked at last: it may still be being computed
         value = on_grid(np.asarray(total), noise, channel.steps, stream).astype(np.float64)
         value *= channel.steps
+        value.setflags(write=False)  # so that a board need not copy it
         return value
 
     def scaled(self, budget: float) -> Gaussian:
@@ -386,7 +387,7 @@ def grid_noise(noise: float, steps: Floats, stream: Stream) -> NDArray[np.int64]
 
 
 def _alike(steps: Floats) -> bool:
-    return len(steps) > 0 and bool((steps == steps[0]).all())
+    return len(steps) > 0 and (steps.strides == (0,) or bool((steps == steps[0]).all()))
 
 
 def growth(round: Round, planned: Relation, relation: Relation) -> float:

@@ -22,9 +22,10 @@ class Recorded:
     """
 
     def __init__(self, loop: Loop, inputs: tuple[Tensor, ...], compile: bool) -> None:
-        self.inputs = tuple(x.detach().clone() for x in inputs)
+        self.inputs = tuple(x.detach().to(loop.trainer.device, copy=True) for x in inputs)
         if compile:
             loop.step = compiled(loop.step)  # type: ignore[method-assign]
+            loop.draw = compiled(loop.draw)  # type: ignore[method-assign]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):

@@ -33,9 +33,8 @@ def hidden_zero(client):
 
 
 @triton.jit
-def _places(m, DOWN: tl.constexpr, ACROSS: tl.constexpr, POOL: tl.constexpr):
-    """Return of which example row m is, and where in its output; rows of a pooling window lie together."""
-    window, corner = m // (POOL * POOL), m % (POOL * POOL)
+def _places(window, corner, DOWN: tl.constexpr, ACROSS: tl.constexpr, POOL: tl.constexpr):
+    """Return of which example a corner of a pooling window is, and where in its output."""
     wide: tl.constexpr = ACROSS // POOL
     size: tl.constexpr = (DOWN // POOL) * wide
     example, place = window // size, window % size
@@ -44,21 +43,30 @@ def _places(m, DOWN: tl.constexpr, ACROSS: tl.constexpr, POOL: tl.constexpr):
 
 @triton.jit
 def _patches(
-    images, client, m, k, EACH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    images, client, window, corner, k, EACH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     CHANNELS: tl.constexpr, DOWN: tl.constexpr, ACROSS: tl.constexpr, SIDE: tl.constexpr, WIDE: tl.constexpr,
     STRIDE: tl.constexpr, PAD_Y: tl.constexpr, PAD_X: tl.constexpr, EDGE: tl.constexpr, POOL: tl.constexpr,
-    RAGGED: tl.constexpr,
+    RAGGED: tl.constexpr, THIN: tl.constexpr,
 ):  # fmt: skip
-    """Load a tile of patches: rows m of one client, and of each the entries k.
+    """Load a tile of patches: some corners of windows of one client, and of each the entries k.
 
-    With a rest, tiles go beyond what there is; with an edge, patches go beyond their images.
+    With a rest, tiles go beyond what there is; with an edge, patches go beyond their images. Where there are
+    few channels, neighbours in memory are patches next to each other rather than entries of one: then
+    the tile is loaded column by column.
     """
-    example, top, left = _places(m, DOWN, ACROSS, POOL)
+    example, top, left = _places(window, corner, DOWN, ACROSS, POOL)
     top, left = top * STRIDE - PAD_Y, left * STRIDE - PAD_X
     spot, channel = k // CHANNELS, k % CHANNELS
     base = ((example * HEIGHT + top) * WIDTH + left) * CHANNELS
     offset = (spot // WIDE * WIDTH + spot % WIDE) * CHANNELS + channel
     own = images + client.to(tl.int64) * (EACH * HEIGHT * WIDTH * CHANNELS)
+    if THIN:
+        at = own + (base[None, :] + offset[:, None])
+        inside = (example < EACH)[None, :] & (k < SIDE * WIDE * CHANNELS)[:, None]
+        if EDGE:
+            row, line = top[None, :] + (spot // WIDE)[:, None], left[None, :] + (spot % WIDE)[:, None]
+            inside &= (row >= 0) & (row < HEIGHT) & (line >= 0) & (line < WIDTH)
+        return tl.trans(tl.load(at, mask=inside, other=0.0))
     at = own + (base[:, None] + offset[None, :])
     if not (EDGE or RAGGED):
         return tl.load(at)
@@ -91,15 +99,20 @@ def _forward(
     rows: tl.constexpr = EACH * (DOWN // POOL) * (ACROSS // POOL)
     ragged: tl.constexpr = (rows * corners) % M != 0 or inner % K != 0
     zero = hidden_zero(client)
-    m = tile * M + zero + tl.arange(0, M)
+    m = zero + tl.arange(0, M)
+    if POOL == 2:  # in the order in which a thread has a window's four corners, where tensor cores add up
+        corner = m // 64 % 2 * 2 + m // 8 % 2
+        window = tile * (M // corners) + m // 128 * 32 + m // 16 % 4 * 8 + m % 8
+    else:
+        corner, window = m % corners, tile * (M // corners) + m // corners
     n = column * N + zero + tl.arange(0, N)
     own = filters + client.to(tl.int64) * (FEATURES * inner)
     total = tl.zeros((M, N), dtype=tl.float32)
     for start in range(0, inner, K):
         k = start + zero + tl.arange(0, K)
         a = _patches(
-            images, client, m, k, EACH, HEIGHT, WIDTH, CHANNELS, DOWN, ACROSS, SIDE, WIDE, STRIDE, PAD_Y,
-            PAD_X, EDGE, POOL, ragged,
+            images, client, window, corner, k, EACH, HEIGHT, WIDTH, CHANNELS, DOWN, ACROSS, SIDE, WIDE,
+            STRIDE, PAD_Y, PAD_X, EDGE, POOL, ragged, CHANNELS < 8,
         )  # fmt: skip
         at = own + n[None, :] * inner + k[:, None]
         if inner % K == 0 and FEATURES % N == 0:
@@ -110,9 +123,15 @@ def _forward(
     if BIAS:
         total += tl.load(bias + client * FEATURES + n, mask=n < FEATURES, other=0.0).to(tl.float32)[None, :]
     if POOL > 1:
-        windows = tl.reshape(total, (M // corners, corners, N))
-        corner = tl.broadcast_to(tl.arange(0, corners)[None, :, None], (M // corners, corners, N))
-        most, which = tl.reduce((windows, corner), 1, _larger)
+        number = tl.broadcast_to(corner[:, None], (M, N))
+        if POOL == 2:
+            split: tl.constexpr = (M // 128, 2, 4, 2, 8, N)
+            most, which = tl.reduce((tl.reshape(total, split), tl.reshape(number, split)), 1, _larger)
+            most, which = tl.reduce((most, which), 2, _larger)
+            most, which = tl.reshape(most, (M // 4, N)), tl.reshape(which, (M // 4, N))
+        else:
+            shape: tl.constexpr = (M // corners, corners, N)
+            most, which = tl.reduce((tl.reshape(total, shape), tl.reshape(number, shape)), 1, _larger)
         r = tile * (M // corners) + zero + tl.arange(0, M // corners)
         at = (client * rows + r[:, None]).to(tl.int64) * FEATURES + n[None, :]
         here = (r[:, None] < rows) & (n[None, :] < FEATURES)
@@ -120,55 +139,68 @@ def _forward(
         tl.store(chosen + at, tl.where(most <= 0, corners, which).to(tl.int8), mask=here)
     else:
         tl.store(
-            out + (client * rows + m[:, None]).to(tl.int64) * FEATURES + n[None, :],
+            out + (client * rows + window[:, None]).to(tl.int64) * FEATURES + n[None, :],
             total.to(out.dtype.element_ty),
-            mask=(m[:, None] < rows) & (n[None, :] < FEATURES),
+            mask=(window[:, None] < rows) & (n[None, :] < FEATURES),
         )
 
 
 @triton.jit
 def _filter_gradient(
-    images, gradient, chosen, out, EACH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    images, gradient, chosen, out, shift, EACH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     CHANNELS: tl.constexpr, DOWN: tl.constexpr, ACROSS: tl.constexpr, FEATURES: tl.constexpr,
     SIDE: tl.constexpr, WIDE: tl.constexpr, STRIDE: tl.constexpr, PAD_Y: tl.constexpr, PAD_X: tl.constexpr,
-    EDGE: tl.constexpr, POOL: tl.constexpr, TF32: tl.constexpr, SPLITS: tl.constexpr, M: tl.constexpr,
-    N: tl.constexpr, K: tl.constexpr,
+    EDGE: tl.constexpr, POOL: tl.constexpr, BIAS: tl.constexpr, TF32: tl.constexpr, SPLITS: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """Compute a tile of N features by K patch entries of one client's filter gradient, over some places."""
+    """Compute a tile of N features by K patch entries of one client's filter gradient, over some places.
+
+    A bias is the weight of an entry that is always 1.
+    """
     client, tile, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     inner: tl.constexpr = SIDE * WIDE * CHANNELS
     parts: tl.constexpr = (inner + K - 1) // K
     part, column = tile % parts, tile // parts
     corners: tl.constexpr = POOL * POOL
     windows: tl.constexpr = EACH * (DOWN // POOL) * (ACROSS // POOL)
-    ragged: tl.constexpr = (windows * corners) % M != 0 or inner % K != 0
-    share: tl.constexpr = ((windows * corners + SPLITS - 1) // SPLITS + M - 1) // M * M
+    ragged: tl.constexpr = windows % M != 0 or inner % K != 0
+    share: tl.constexpr = ((windows + SPLITS - 1) // SPLITS + M - 1) // M * M
     zero = hidden_zero(client)
     k = part * K + zero + tl.arange(0, K)
     n = column * N + zero + tl.arange(0, N)
     total = tl.zeros((N, K), dtype=tl.float32)
-    for start in range(split * share, min(windows * corners, (split + 1) * share), M):
-        m = start + zero + tl.arange(0, M)
-        a = _patches(
-            images, client, m, k, EACH, HEIGHT, WIDTH, CHANNELS, DOWN, ACROSS, SIDE, WIDE, STRIDE, PAD_Y,
-            PAD_X, EDGE, POOL, ragged,
-        )  # fmt: skip
-        at = (client * windows + (m // corners)[:, None]).to(tl.int64) * FEATURES + n[None, :]
-        here = (m[:, None] < windows * corners) & (n[None, :] < FEATURES)
-        if (windows * corners) % M == 0 and FEATURES % N == 0:
+    slope = tl.zeros((N, 16), dtype=tl.float32)
+    for start in range(split * share, min(windows, (split + 1) * share), M):
+        window = start + zero + tl.arange(0, M)
+        at = (client * windows + window[:, None]).to(tl.int64) * FEATURES + n[None, :]
+        here = (window[:, None] < windows) & (n[None, :] < FEATURES)
+        if windows % M == 0 and FEATURES % N == 0:
             g = tl.load(gradient + at)
         else:
             g = tl.load(gradient + at, mask=here, other=0.0)
         if POOL > 1:
-            which = tl.load(chosen + at, mask=here, other=corners)
-            g = tl.where(which.to(tl.int32) == (m % corners)[:, None], g, 0.0)
-        total = tl.dot(tl.trans(g), a, total, input_precision="tf32" if TF32 else "ieee")
+            which = tl.load(chosen + at, mask=here, other=corners).to(tl.int32)
+        for corner in tl.static_range(corners):
+            a = _patches(
+                images, client, window, corner, k, EACH, HEIGHT, WIDTH, CHANNELS, DOWN, ACROSS, SIDE, WIDE,
+                STRIDE, PAD_Y, PAD_X, EDGE, POOL, ragged, False,
+            )  # fmt: skip
+            own = tl.where(which == corner, g, 0.0) if POOL > 1 else g
+            total = tl.dot(tl.trans(own), a, total, input_precision="tf32" if TF32 else "ieee")
+        if BIAS:
+            alive = tl.where(which < corners, g, 0.0) if POOL > 1 else g
+            ones = tl.full((M, 16), 1.0, alive.dtype)
+            slope = tl.dot(tl.trans(alive), ones, slope, input_precision="tf32" if TF32 else "ieee")
     bank = (split * tl.num_programs(0) + client).to(tl.int64) * FEATURES
     tl.store(
         out + (bank + n[:, None]) * inner + k[None, :],
         total.to(out.dtype.element_ty),
         mask=(k[None, :] < inner) & (n[:, None] < FEATURES),
     )
+    if BIAS:
+        first = tl.arange(0, 16)[None, :] == 0
+        own = tl.broadcast_to(shift + bank + n[:, None], (N, 16))
+        tl.store(own, slope, mask=first & (n[:, None] < FEATURES) & (part == 0))
 
 
 @triton.jit
@@ -240,14 +272,18 @@ class Tiles:
 
 
 #: Found by trial on an H200: for 32-bit and 16-bit numbers, and of these for few patch entries, as a first
-#: layer has, and for many.
+#: layer has, and for many. A filter gradient's tiles are of places, or of pooling windows.
 FORWARD = {
-    (4, True): Tiles(256, 32, 4, 2), (4, False): Tiles(128, 32, 8, 4),
-    (2, True): Tiles(256, 32, 4, 1), (2, False): Tiles(128, 32, 4, 4),
+    (4, True): Tiles(256, 32, 4, 2), (4, False): Tiles(128, 32, 4, 4),
+    (2, True): Tiles(256, 32, 4, 1), (2, False): Tiles(128, 32, 4, 2),
 }  # fmt: skip
 FILTERS = {
     (4, True): Tiles(64, 32, 4, 1), (4, False): Tiles(64, 64, 4, 1),
     (2, True): Tiles(128, 32, 4, 1), (2, False): Tiles(64, 128, 4, 3),
+}  # fmt: skip
+POOLED_FILTERS = {
+    (4, True): Tiles(32, 32, 2, 1), (4, False): Tiles(32, 64, 4, 1),
+    (2, True): Tiles(32, 32, 2, 1), (2, False): Tiles(32, 128, 4, 2),
 }  # fmt: skip
 IMAGES = {
     (4, True): Tiles(128, 32, 4, 3), (4, False): Tiles(128, 32, 4, 3),
@@ -319,25 +355,32 @@ def _convolve(
 
 @triton_op("cloister::convolve_filter_gradient", mutates_args={})
 def _convolve_filter_gradient(
-    images: Tensor, gradient: Tensor, chosen: Tensor, clients: int, geometry: list[int], tf32: bool
-) -> Tensor:
+    images: Tensor,
+    gradient: Tensor,
+    chosen: Tensor,
+    clients: int,
+    geometry: list[int],
+    biased: bool,
+    tf32: bool,
+) -> tuple[Tensor, Tensor]:
     features, pool = gradient.shape[3], geometry[-1]
     sizes = _sizes(tuple(images.shape), features, clients, geometry)
     inner = sizes["SIDE"] * sizes["WIDE"] * sizes["CHANNELS"]
     rows = sizes["EACH"] * gradient.shape[1] * gradient.shape[2] * pool * pool
-    tiles = FILTERS[images.itemsize, inner <= FEW]
+    tiles = (FILTERS if pool == 1 else POOLED_FILTERS)[images.itemsize, inner <= FEW]
     splits = max(1, rows // PLACES) if inner <= FEW else 1
     tile = min(tiles.k, max(16, triton.next_power_of_2(inner)))
     kind = torch.float32 if splits > 1 else images.dtype
     parts = images.new_empty((splits, clients, features, inner), dtype=kind)
+    shift = images.new_empty((splits, clients, features if biased else 0), dtype=torch.float32)
     column = _power(features)
     grid = (clients, triton.cdiv(inner, tile) * triton.cdiv(features, column), splits)
     wrap_triton(_filter_gradient)[grid](
-        images, gradient, chosen, parts, **sizes, EDGE=any(geometry[3:7]), POOL=pool, TF32=tf32,
-        SPLITS=splits, M=tiles.m, N=column, K=tile,
+        images, gradient, chosen, parts, shift, **sizes, EDGE=any(geometry[3:7]), POOL=pool, BIAS=biased,
+        TF32=tf32, SPLITS=splits, M=tiles.m, N=column, K=tile,
         num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
-    return parts.sum(0).to(images.dtype)
+    return parts.sum(0).to(images.dtype), shift.sum(0)
 
 
 @triton_op("cloister::convolve_image_gradient", mutates_args={})
@@ -385,17 +428,23 @@ def _backward(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
     clients, pool = filters.shape[0], geometry[-1]
     back = filter_back = bias_back = None
     gradient = gradient.contiguous()
-    if ctx.biased:
-        alive = torch.where(chosen < pool * pool, gradient, 0) if pool > 1 else gradient
-        bias_back = alive.unflatten(0, (clients, -1)).float().sum((1, 2, 3))
     if ctx.needs_input_grad[0]:
-        sizes = _sizes(tuple(images.shape), filters.shape[1], clients, geometry)
+        sizes, dense, plain = (
+            _sizes(tuple(images.shape), filters.shape[1], clients, geometry),
+            gradient,
+            geometry,
+        )
         if pool > 1:  # written out, as it is gone through many times
-            gradient = _spread(gradient, chosen, sizes["DOWN"], sizes["ACROSS"], pool)
-            geometry = [*geometry[:-1], 1]
-        back = _convolve_image_gradient(gradient, filters, *images.shape[1:3], geometry, ctx.tf32)
-    if ctx.needs_input_grad[1]:
-        filter_back = _convolve_filter_gradient(images, gradient, chosen, clients, geometry, ctx.tf32)
+            dense = _spread(gradient, chosen, sizes["DOWN"], sizes["ACROSS"], pool)
+            plain = [*geometry[:-1], 1]
+        back = _convolve_image_gradient(dense, filters, *images.shape[1:3], plain, ctx.tf32)
+        if images.itemsize == 2:  # tensor cores take 16-bit numbers as they lie in memory
+            gradient, geometry = dense, plain
+    if any(ctx.needs_input_grad[1:3]):
+        filter_back, shift = _convolve_filter_gradient(
+            images, gradient, chosen, clients, geometry, ctx.biased, ctx.tf32
+        )
+        bias_back = shift if ctx.biased else None
     return back, filter_back, bias_back, None, None
 
 

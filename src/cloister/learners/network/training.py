@@ -185,9 +185,8 @@ class Trainer:
     ) -> Tensor:
         """Train every client from its own start, (k, p), on its own rows; return where that ends."""
         loop = Loop(self, solver, Free() if penalty is None else penalty, part)
-        number = torch.full((), round, dtype=torch.int64, device=self.device)
-        steps = solver.timetable(round, solver.count(X.shape[1]))
-        timetable = torch.as_tensor(steps, dtype=torch.float32).to(self.device)
+        number = torch.tensor(round, dtype=torch.int64)
+        timetable = torch.as_tensor(solver.timetable(round, solver.count(X.shape[1])), dtype=torch.float32)
         towards = start[0, : self.layout.shared_size] if anchor is None else anchor
         inputs = (start, towards, X, y, weight, keys, number, timetable)
         with matmul_precision(self.precision):
@@ -256,17 +255,22 @@ class Loop:
         kept: Kept = tuple(
             tuple(torch.zeros_like(w) for _ in range(self.solver.slots)) for w in params[self.trained]
         )
-        at, weights = minibatches(keys, weight, self.solver, round)
-        places = at + torch.arange(len(y), device=at.device)[:, None] * y.shape[1]  # among all clients' rows
         rows, targets = X.flatten(0, 1), y.flatten(0, 1)
-        sums = weights.sum(2, keepdim=True)
-        shares = weights / sums.clamp(min=1e-12)
-        live = sums[..., 0] > 0  # clients without rows in a step stay where they are
-        for number, chosen in enumerate(zip(places, shares, live, timetable, strict=True)):
+        for number, chosen in enumerate(zip(*self.draw(weight, keys, round), timetable, strict=True)):
             if number and number % STAGE == 0:
                 yield None
             params, kept = self.step(params, kept, towards, memory, rows, targets, *chosen)
         yield self.trainer.flatten(params)
+
+    def draw(self, weight: Tensor, keys: Tensor, round: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return every step's rows, among all clients' rows, their shares, and whose steps have any.
+
+        Clients without rows in a step stay where they are.
+        """
+        at, weights = minibatches(keys, weight, self.solver, round)
+        places = at + torch.arange(len(weight), device=at.device)[:, None] * weight.shape[1]
+        sums = weights.sum(2, keepdim=True)
+        return places, weights / sums.clamp(min=1e-12), sums[..., 0] > 0
 
     def step(
         self,
