@@ -21,7 +21,7 @@ from cloister.tune import grid
 #: Files without examples, and those that cannot be read without an optional package.
 _TRITON = [
     "engines/card_noise.py",
-    *(f"learners/network/{name}.py" for name in ("kernels", "products", "trusted")),
+    *(f"learners/network/{name}.py" for name in ("convolutions", "kernels", "products", "trusted")),
 ]
 _unreadable = () if importlib.util.find_spec("triton") else _TRITON
 collect_ignore = ["conftest.py", "docs/gallery", *(f"src/cloister/{name}" for name in _unreadable)]

@@ -128,7 +128,7 @@ def test_torch_is_imported_in_its_own_files_alone():
     assert "learners/network/module.py" in found
     assert all(name.startswith(TORCH) for name in found)
     kernels = {path.name for path, names in uses.items() if "triton" in names}
-    assert kernels == {"card_noise.py", "kernels.py", "products.py"}
+    assert kernels == {"card_noise.py", "convolutions.py", "kernels.py", "products.py"}
 
 
 def test_a_missing_torch_is_one_sentence():

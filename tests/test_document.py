@@ -111,6 +111,7 @@ def parts() -> set[type]:
     for package, working in WORKING_VALUES.items():
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             if module.name.rpartition(".")[2] not in (
+                "convolutions",
                 "kernels",
                 "products",
                 "trusted",

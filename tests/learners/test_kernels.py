@@ -53,7 +53,7 @@ def compare(found, expected, inputs, tolerance):
 
 def compare_convolution(shape, geometry, device, tolerance):
     """Check one program for all clients against a plain convolution for each."""
-    from cloister.learners.network.kernels import Geometry, client_conv2d
+    from cloister.learners.network.convolutions import Geometry, client_conv2d
 
     clients, each, channels, height, width, features, high, wide = shape
     inputs = drawn(
@@ -90,7 +90,8 @@ def compare_product(shape, device, tolerance):
 
 def check_trust(device, convolutions=CONVOLUTIONS):
     """Check that kernels are trusted for all shapes, and that one that errs in a single entry is not."""
-    from cloister.learners.network import kernels, products, trusted
+    from cloister.learners.network import convolutions as layers
+    from cloister.learners.network import products, trusted
 
     for (clients, each, channels, height, width, features, *sides), geometry in convolutions:
         x, w, b = drawn(
@@ -100,15 +101,15 @@ def check_trust(device, convolutions=CONVOLUTIONS):
             (clients, features),
         )
         for images, bias in ((x, b), (x.detach(), None)):
-            assert trusted.trusts_convolution(images, w, bias, kernels.Geometry(*geometry))
+            assert trusted.trusts_convolution(images, w, bias, layers.Geometry(*geometry))
     for clients, each, inner, outer in PRODUCTS:
         shapes = (clients, each, inner), (clients, outer, inner), (clients, outer)
         assert trusted.trusts_product(*drawn(device, *shapes))
     for module, name, asked in (
         (
-            kernels,
+            layers,
             "_convolve_filter_gradient",
-            lambda: trusted.trusts_convolution(x, w, b, kernels.Geometry()),
+            lambda: trusted.trusts_convolution(x, w, b, layers.Geometry()),
         ),
         (products, "_product_gradients", lambda: trusted.trusts_product(*drawn(device, *shapes))),
     ):

@@ -103,9 +103,7 @@ class _Federated(ClientAlgorithm):
         return self.learner.first(board["mean"], block)
 
     def update(self, release: Release, board: BoardView) -> Public:
-        mean = self.clip * release.value
-        mean /= release.denominator
-        return narrow(self.server.step(board, mean))
+        return narrow(self.server.step(board, self.clip / release.denominator * release.value))
 
     def finish(self, states: States, block: Block, board: BoardView) -> States:
         return {"coef": self._tune(self.learner.spread(board["mean"], block, states), block, board)}

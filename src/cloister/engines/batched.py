@@ -261,7 +261,12 @@ class _BatchedWorkers:
             self.bad += bad
         if total is None:
             total = channel.total(torch.zeros(0, channel.dim, device=self.trainer.device), exact)
-        return Fetched(total) if isinstance(total, Tensor) else total
+        if not isinstance(total, Tensor):
+            return total
+        found = Fetched(total)
+        if total.is_cuda:
+            np.ones(2 * found.size)  # pages for this round's record, made and kept while the card computes
+        return found
 
     def _clip(self, channel: Channel, messages: Tensor) -> tuple[Any, Any]:
         """Return clipped messages, as they are added, and which of them are finite.

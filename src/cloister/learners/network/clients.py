@@ -72,7 +72,7 @@ class _Conv2d(nn.Conv2d):
         """Convolve; where there is a window, ReLU and the largest of each such square of places follow."""
         sides = _both_sides(self.padding, self.kernel_size, self.dilation)
         if input.is_cuda and self.stride[0] == self.stride[1] and self.dilation == (1, 1) and _has_triton():
-            from cloister.learners.network.kernels import Geometry, client_conv2d
+            from cloister.learners.network.convolutions import Geometry, client_conv2d
             from cloister.learners.network.trusted import trusts_convolution
 
             geometry = Geometry(self.stride[0], sides, window)

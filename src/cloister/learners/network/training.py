@@ -257,7 +257,7 @@ class Loop:
         )
         rows, targets = X.flatten(0, 1), y.flatten(0, 1)
         for number, chosen in enumerate(zip(*self.draw(weight, keys, round), timetable, strict=True)):
-            if number and number % STAGE == 0:
+            if number % STAGE == 1:  # after the first one: the device begins as soon as it has that
                 yield None
             params, kept = self.step(params, kept, towards, memory, rows, targets, *chosen)
         yield self.trainer.flatten(params)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from cloister.learners.network.agreement import Trial, agrees
 from cloister.learners.network.clients import conv2d_by_products
-from cloister.learners.network.kernels import Geometry, client_conv2d
+from cloister.learners.network.convolutions import Geometry, client_conv2d
 from cloister.learners.network.products import client_linear
 
 __all__ = ["trusts_convolution", "trusts_product"]
