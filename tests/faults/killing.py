@@ -5,7 +5,7 @@ of the run (or locks it): the child counts them and sends SIGKILL to itself just
 is a write, also after half of its bytes. A stream also loses its power then: of what was written to its
 board (or its roster) since the last sync some bytes never arrive.
 
-    python tests/faults/killing.py WORK KIND {seeded,secure} {points,times} RUNS
+    python tests/faults/killing.py WORK {seeded,secure} {points,times} RUNS KIND [KIND ...]
 
 where KIND is one of engine, stream, sums, arrivals, network, cli, nodes, node.
 """
@@ -182,8 +182,7 @@ def plan_kills(job, how: str, count: int, points: list[str], seconds: float) -> 
     return [[by_point(*one), second[k]][: 1 + k % 2] for k, one in enumerate(chosen)]
 
 
-def main() -> None:
-    work, kind, noise, how, count = Path(sys.argv[1]).resolve(), *sys.argv[2:5], int(sys.argv[5])
+def kill_and_go_on(work: Path, kind: str, noise: str, how: str, count: int) -> dict[str, object]:
     job = KINDS[kind](SEED if noise == "seeded" else None)
     first, listing = work / "first", work / "points.json"
     for folder in (work / "warm", first):
@@ -211,7 +210,13 @@ def main() -> None:
         kills += sum(kill(folder) == -signal.SIGKILL for kill in deaths)
         problems += [f"{number}: {wrong}" for wrong in go_on(job, folder, expected)]
         shutil.rmtree(folder)
-    print(json.dumps({"points": len(points), "runs": len(runs), "kills": kills, "problems": problems}))
+    return {"points": len(points), "runs": len(runs), "kills": kills, "problems": problems}
+
+
+def main() -> None:
+    work, noise, how, count, *kinds = sys.argv[1:]
+    found = {k: kill_and_go_on(Path(work).resolve() / k, k, noise, how, int(count)) for k in kinds}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
