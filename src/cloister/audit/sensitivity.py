@@ -89,9 +89,10 @@ def furthest_on(
     (False, True)
     """
     sensitivity, small = channel.sensitivity(relation), narrow(channel, 6)
-    climbed = furthest(
-        partial(total, small), list(_plane(small, relation)), sensitivity, relation, tries=tries, seed=seed
-    )
+    known = list(_plane(small, relation))
+    climbed = furthest(partial(total, small), known, sensitivity, relation, tries=tries, seed=seed)
+    if small == channel and len(known) <= tries:  # which were all tried
+        return climbed
     pairs = list(_plane(channel, relation))
     ratios = [_ratio(partial(total, channel), sensitivity, pair) for pair in pairs]
     at = int(np.argmax(ratios))
