@@ -131,9 +131,12 @@ class Mixing(MeanRegularized):
 
 
 def test_a_conviction_is_said_everywhere():
+    """Of the models and of nothing else: a false alarm about noise is one in a thousand, at a seed none."""
     plan = Plan(Mixing(LeastSquares(3), rounds=2), n_tasks=200).calibrate(1.0)
     seen = []
-    found = audit(plan, draws=2000, random_state=0, progress=lambda done, of: seen.append((done, of)))
+    found = audit(
+        plan, draws=2000, confidence=0.999, random_state=0, progress=lambda done, of: seen.append((done, of))
+    )
     assert found.verdict.startswith("CONVICTED: one task's data moved")
     assert found.to_dict()["isolation"]["holds"] is False
     assert 'class="bad"' in render(plan, found)
