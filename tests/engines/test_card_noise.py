@@ -37,6 +37,21 @@ def compare(deviation, count, device):
     np.testing.assert_array_equal(found.values[settled], right.values[settled])
 
 
+def several_calls(device):
+    """Check that what a call returned stays as it is: one draw may need several, which share their memory."""
+    from cloister.engines.card_noise import CardSampler
+
+    sampler = CardSampler(torch.device(device))
+    calls = [Call(bytes(32), number) for number in range(3)]
+    for found, call in zip([sampler(call, 601, 1001) for call in calls], calls, strict=True):
+        np.testing.assert_array_equal(found.values, candidates.on_processor(call, 601, 1001).values)
+
+
+@needs_card
+def test_results_of_a_card_stay():
+    several_calls("cuda")
+
+
 @needs_card
 @pytest.mark.parametrize("deviation", DEVIATIONS)
 def test_a_card_finds_the_candidates_of_the_processor(deviation, monkeypatch):
@@ -61,7 +76,7 @@ def test_candidates_of_a_card_interpreted():
     """In a process of its own: Triton reads its switch when it is first imported."""
     code = (
         "import test_card_noise as t; [t.compare(d, 601, 'cpu') for d in t.DEVIATIONS];"
-        "t.candidates.DOUBT = 2**27; t.compare(1001, 601, 'cpu')"
+        "t.several_calls('cpu'); t.candidates.DOUBT = 2**27; t.compare(1001, 601, 'cpu')"
     )
     paths = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
     done = subprocess.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import contextmanager
 
@@ -15,6 +16,7 @@ from cloister.algorithms import FedAvg, FineTuning, Personalized
 from cloister.engines import Batched
 from cloister.engines.threads import AHEAD, side_by_side
 from cloister.learners import EWC, Descent, Module
+from cloister.learners.network.features import keep_features
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import Poisson
 
@@ -137,6 +139,32 @@ def test_what_a_frozen_body_makes_of_rows_does_not_depend_on_threads(block):
             done = run(plan, tasks, random_state=0, engine=Batched("cpu", block=block))
         found.add((done.board.head, done.private.models["coef"].tobytes()))
     assert len(found) == 1
+
+
+class Reusing(nn.Module):
+    """It writes what it returns over what it returned before, as code for inference does."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.kept = nn.Parameter(torch.ones(64)), torch.zeros(64, 64)
+
+    def forward(self, rows):
+        return torch.mul(rows, self.scale, out=self.kept[: len(rows)])
+
+
+def test_a_body_that_reuses_memory_gives_nobody_anothers_features():
+    """Threads take turns at every step: where a body is lent too early, some tasks have others' rows."""
+    rows = [np.full((2, 64), float(task)) for task in range(4000)]
+    tasks = Tasks.from_list(rows, [np.zeros(2, dtype=np.int64)] * 4000)
+    network = Module(nn.Sequential(Reusing().requires_grad_(False), nn.Linear(64, 2)))
+    before = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(1e-6)
+        with side_by_side(4) as each:
+            _, found = keep_features(network, tasks, torch.device("cpu"), together=1, each=each)
+    finally:
+        sys.setswitchinterval(before)
+    np.testing.assert_array_equal(found.X, tasks.X)
 
 
 def test_how_many_threads_share_a_product_does_not_depend_on_sizes():

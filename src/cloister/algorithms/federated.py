@@ -361,11 +361,8 @@ class LocalOnly(WithoutRounds, ClientAlgorithm):
 
 
 def narrow(public: Public) -> Public:
-    """Return public arrays as networks hold them, in 32 bits, and read-only: a board need not copy them."""
-    narrowed = {name: np.asarray(array, dtype=np.float32) for name, array in public.items()}
-    for array in narrowed.values():
-        array.setflags(write=False)
-    return narrowed
+    """Return public arrays as networks hold them, in 32 bits."""
+    return {name: np.asarray(array, dtype=np.float32) for name, array in public.items()}
 
 
 def quadratic(lam: float) -> Quadratic | None:

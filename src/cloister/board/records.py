@@ -98,13 +98,11 @@ def known_record(release: Release | None, public: Mapping[str, Array], found: by
 
 
 def frozen(array: Array) -> Array:
-    """Return an array that nobody can write to: itself if it is such a one and owns its memory, or a copy."""
-    fixed = isinstance(array, np.ndarray) and array.base is None and not array.flags.writeable
-    found = array if fixed and array.flags.c_contiguous else np.array(array, order="C")
-    if found.dtype.kind not in "biufc":
-        raise BillboardError(f"A billboard holds arrays of numbers only. Got dtype {found.dtype}.")
-    found.setflags(write=False)
-    return found
+    copy = np.array(array, order="C")
+    if copy.dtype.kind not in "biufc":
+        raise BillboardError(f"A billboard holds arrays of numbers only. Got dtype {copy.dtype}.")
+    copy.setflags(write=False)
+    return copy
 
 
 def encode(

@@ -79,7 +79,8 @@ class _Program:
 
     def __init__(self, device: torch.device, size: int) -> None:
         self.alone = threading.Lock()
-        self.given = torch.zeros(12, dtype=torch.int64, device=device)
+        self.tables = _tables(device)  # a graph knows where they lie, and does not keep them
+        self.given = torch.ones(12, dtype=torch.int64, device=device)
         self.told = torch.zeros(12, dtype=torch.int64, pin_memory=device.type == "cuda")
         self.values = torch.empty(size, dtype=torch.int64, device=device)
         self.chosen = torch.empty(1 + size, dtype=torch.int64, device=device)
@@ -96,6 +97,7 @@ class _Program:
         self.told.numpy()[:] = given
         self.given.copy_(self.told, non_blocking=True)
         if self.graph is None:
+            self.chosen = torch.empty_like(self.chosen)  # what was handed out stays as it is
             self._compute()
         else:
             self.graph.replay()
@@ -104,7 +106,7 @@ class _Program:
         size = len(self.values)
         stay = torch.empty(size, dtype=torch.int8, device=self.values.device)
         _decide_all[(size // (EACH * TOGETHER),)](
-            self.given, *_tables(self.values.device), self.values, stay, LEVELS=rule.LEVELS, TOGETHER=TOGETHER
+            self.given, *self.tables, self.values, stay, LEVELS=rule.LEVELS, TOGETHER=TOGETHER
         )
         places = torch.nonzero_static(stay, size=size)[:, 0]
         torch.cat([stay.sum(dtype=torch.int64)[None], self.values[places]], out=self.chosen)

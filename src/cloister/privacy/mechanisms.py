@@ -312,7 +312,6 @@ class Gaussian(PerRound):
             return np.asarray(total) + drawn  # looked at last: it may still be being computed
         value = on_grid(np.asarray(total), noise, channel.steps, stream).astype(np.float64)
         value *= channel.steps
-        value.setflags(write=False)  # so that a board need not copy it
         return value
 
     def scaled(self, budget: float) -> Gaussian:

@@ -66,9 +66,9 @@ def keep_features(
             taken = copied(another)
         rows = torch.as_tensor(tasks.X[at], dtype=kind_of(tasks.X), device=device)
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=precision.bf16):
-            found = taken(rows).float().cpu().numpy()
+            found = taken(rows).float().cpu().numpy()[real]  # a copy: a body may write over what it returned
         spare.append(taken)
-        return at[real], found[real]
+        return at[real], found
 
     with matmul_precision(precision):
         for at, found in each(computed, _chunks(tasks, together, most)):
