@@ -379,9 +379,9 @@ def test_svec_is_an_isometry(matrices):
     np.testing.assert_allclose(unsvec(svec(a), 5), a, rtol=2 * EPS)
 
 
-@pytest.mark.parametrize("clip", [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("clip", [0.0, -1.0, math.inf, math.nan, "1"])
 def test_a_clip_that_bounds_nothing_is_refused(clip):
-    with pytest.raises(PlanError, match=r"clip must be > 0 and finite\. Got .*\. Use NoNoise"):
+    with pytest.raises(PlanError, match=r"clip must be a number > 0 and finite\. Got .*\. Use NoNoise"):
         Channel(2, clip)
 
 

@@ -7,6 +7,7 @@ functions that both libraries offer under one name: ``xp = namespace(x)``. Nothi
 from __future__ import annotations
 
 import sys
+from numbers import Integral, Real
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
@@ -38,6 +39,16 @@ def namespace(array: object) -> ModuleType:
     """Return the library whose functions take this array: torch for its tensors, NumPy for all else."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and isinstance(array, torch.Tensor) else np
+
+
+def is_real(value: object) -> bool:
+    """Say whether a setting is one number, of Python or NumPy, that can be compared with others."""
+    return isinstance(value, Real)
+
+
+def is_whole(value: object) -> bool:
+    """Say whether a setting is a whole number; True and False are not meant as one."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def on_card(array: object) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cloister.arrays import A, Floats, Integers, namespace, on_card
+from cloister.arrays import A, Floats, Integers, is_real, namespace, on_card
 from cloister.errors import InputError, PlanError
 from cloister.lifts import (
     Absolute,
@@ -74,9 +74,10 @@ class Channel:
     lift: Lift = field(default_factory=Plain)
 
     def __post_init__(self) -> None:
-        if not (0 < self.clip < math.inf):
+        if not (is_real(self.clip) and 0 < self.clip < math.inf):
             raise PlanError(
-                f"clip must be > 0 and finite. Got {self.clip}. Use NoNoise() for a non-private run."
+                f"clip must be a number > 0 and finite. Got {self.clip!r}. "
+                "Use NoNoise() for a non-private run."
             )
         if self.dim < 1:
             raise PlanError(f"A message must have at least one number. Got dim={self.dim}.")

@@ -318,9 +318,9 @@ def test_a_newcomer_without_data_gets_the_public_model():
 
 
 def test_refused_settings():
-    with pytest.raises(PlanError, match=r"rounds must be at least 1\. Got 0\. Use LocalOnly\(\)"):
+    with pytest.raises(PlanError, match=r"rounds must be a whole number, at least 1\. Got 0\. Use Local"):
         FedAvg(network(), STEPS, rounds=0)
-    with pytest.raises(PlanError, match=r"lam must be >= 0 and finite\. Got -1"):
+    with pytest.raises(PlanError, match=r"lam must be a number >= 0 and finite\. Got -1"):
         Personalized(network(), STEPS, lam=-1)
     with pytest.raises(PlanError, match=r"share must be the sampling's probability, in \(0, 1\]\. Got 0"):
         Increment(0)

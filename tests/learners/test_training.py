@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -14,8 +16,19 @@ from torch import nn
 from torch.nn import functional as F
 
 from cloister import Tasks
-from cloister.algorithms import CrossValidatedTuning, FedAvg, FineTuning
-from cloister.errors import PlanError
+from cloister.algorithms import (
+    AdaptiveFedAvg,
+    CrossValidatedTuning,
+    Ditto,
+    FedAvg,
+    FedProx,
+    FedRep,
+    FineTuning,
+    Increment,
+    MetaSGD,
+    Personalized,
+)
+from cloister.errors import InputError, PlanError
 from cloister.learners import (
     EWC,
     Adam,
@@ -388,3 +401,36 @@ def test_fine_tuning_in_steps_of_size_0_is_refused():
         with pytest.raises(PlanError, match=r"after 5 rounds the step size of its solver is 0"):
             FedAvg(learner, late, rounds=5, finetune=finetune)
         FedAvg(learner, late, rounds=4, finetune=finetune)
+    for rounds in (4, 5):  # one more solve, or one more training of the head, is fine-tuning too
+        told = nullcontext() if rounds == 4 else pytest.raises(PlanError, match="counts as one round more")
+        with told:
+            MetaSGD(learner, late, rounds=rounds)
+        with told:
+            FedRep(Module(nn.Linear(2, 2), personal=("bias",)), late, rounds=rounds)
+
+
+def test_rounds_of_noise_alone_are_refused():
+    """What says how far it moved says nothing in steps of size 0, and would be charged for that."""
+    learner, early = Module(nn.Linear(2, 2)), Descent(0.1, steps=3, over_rounds=Cosine(2))
+    told = r"from round 3, and 3 of 5 rounds would release noise alone\. Write over_rounds=Cosine\(5\), or"
+    kinds = (FedAvg, AdaptiveFedAvg, FedProx, Ditto, MetaSGD, partial(Personalized, message=Increment(1.0)))
+    for kind in kinds:
+        with pytest.raises(PlanError, match=told):
+            kind(learner, early, rounds=5)
+        for enough in (Cosine(6), Cosine(2, floor=0.1), WarmUp(9)):
+            kind(learner, replace(early, over_rounds=enough), rounds=5)
+    Personalized(learner, early, rounds=5)  # says where it is, whether it moves or not
+    with pytest.raises(PlanError, match=r"from round 5, .* Write over_rounds=Cosine\(6, warm_up=1\)"):
+        FedAvg(learner, replace(early, over_rounds=Cosine(4, warm_up=1)), rounds=6)
+    with pytest.raises(PlanError, match=r"would release noise alone\. Let over_rounds= or decay= fall more"):
+        FedAvg(learner, Descent(0.1, decay=1e-200), rounds=3)
+
+
+def test_steps_of_size_0_are_refused():
+    told = r"It is 0 in 4 of 6 steps of a round, from step 3\. Write over_steps=Cosine\(6\), or give"
+    for length in ({"steps": 6}, {"steps": 6, "batch": 2}, {"epochs": 6}):
+        with pytest.raises(InputError, match=told):
+            Descent(0.1, over_steps=Cosine(2), **length)
+        Descent(0.1, over_steps=Cosine(6), **length)
+        Descent(0.1, over_steps=Cosine(2, floor=0.1), **length)
+    Descent(0.1, batch=2, epochs=6, over_steps=Cosine(2))  # how many steps that is, a task alone knows

@@ -11,6 +11,7 @@ public direction. Which that is, noisy votes tell: a short one-hot vector at the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -106,7 +107,8 @@ class ClusteredMetaSGD(Meta):
         if len(self._splits) < 2 * (self.models - 1):
             raise PlanError(
                 f"{self.models} models need at least {2 * self.models - 1} rounds until the last split. "
-                f"Got {self.rounds} rounds with splitting={self.splitting}."
+                f"Got {self.rounds} rounds with splitting={self.splitting}. Write rounds="
+                f"{math.ceil((2 * self.models - 1) / self.splitting)}, or more."
             )
 
     @cached_property

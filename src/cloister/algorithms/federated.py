@@ -35,10 +35,10 @@ from cloister.algorithm import Budget
 from cloister.algorithms.bases import ClientAlgorithm, WithoutRounds
 from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning, variants_of
 from cloister.algorithms.server import Server, ServerAverage, require_server
-from cloister.arrays import Array, Public, States
+from cloister.arrays import Array, Public, States, is_real, is_whole
 from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
-from cloister.learners.descent import StepSolver
+from cloister.learners.descent import StepSolver, require_rates
 from cloister.learners.learner import ClientLearner, require_learner
 from cloister.learners.quadratic import Quadratic
 
@@ -72,13 +72,19 @@ class _Federated(ClientAlgorithm):
     def __post_init__(self) -> None:
         require_learner(self.learner)
         require_server(self.server)
+        if not (is_whole(self.rounds) and self.rounds >= 1):
+            raise PlanError(
+                f"rounds must be a whole number, at least 1. Got {self.rounds!r}. Use LocalOnly() to share "
+                "nothing."
+            )
         self.learner.check_solver(self.solver, self._penalty)
+        self._require_rates()
         for tuning in variants_of(self.finetune, self.rounds):
             self.learner.check_solver(tuning.solver, tuning.penalty)
-        if self.rounds < 1:
-            raise PlanError(
-                f"rounds must be at least 1. Got {self.rounds}. Use LocalOnly() to share nothing."
-            )
+
+    def _require_rates(self) -> None:
+        """Refuse rounds in which nobody could say more than nothing."""
+        require_rates(self.solver, self.rounds)
 
     @property
     def _penalty(self) -> Quadratic | None:
@@ -137,8 +143,8 @@ class _Regularized(_Federated):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.lam < math.inf:
-            raise PlanError(f"lam must be >= 0 and finite. Got {self.lam}.")
+        if not (is_real(self.lam) and 0 <= self.lam < math.inf):
+            raise PlanError(f"lam must be a number >= 0 and finite. Got {self.lam!r}.")
 
     @property
     def _penalty(self) -> Quadratic | None:
@@ -312,6 +318,10 @@ class Personalized(_Regularized):
     """
 
     message: Offset | Increment | Position = field(default_factory=Offset)
+
+    def _require_rates(self) -> None:
+        if isinstance(self.message, Increment):  # others say where a task is, whether it moves or not
+            super()._require_rates()
 
     def start(self) -> Public:
         board = super().start()

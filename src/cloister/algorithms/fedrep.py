@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cloister.algorithms.federated import FedAvg
+from cloister.algorithms.finetuning import FineTuning, variants_of
 from cloister.arrays import Array, States
 from cloister.errors import PlanError
 from cloister.learners.descent import StepSolver
@@ -63,6 +64,7 @@ class FedRep(FedAvg):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.learner.check_solver(self._head, None)
+        variants_of(FineTuning(self._head), self.rounds)
         if self.learner.shared_size == self.learner.size:
             raise PlanError(
                 "FedRep trains personal parameters and shared ones in turn, and this learner has no personal "

@@ -115,15 +115,16 @@ def variants_of(finetune: object, rounds: int) -> tuple[FineTuning, ...]:
         return ()
     if not isinstance(finetune, FineTuning | CrossValidatedTuning):
         kind = type(finetune).__name__
+        given = f"{kind}(...)" if isinstance(finetune, StepSolver) else "Descent(lr=0.1, steps=20)"
         raise PlanError(
-            f"finetune must be a FineTuning or a CrossValidatedTuning. Got {kind}. Write "
-            f"FineTuning({kind}(...)) with a solver such as Descent(lr=0.1, steps=20)."
+            f"finetune must be a FineTuning or a CrossValidatedTuning. Got {kind}. Write FineTuning({given})."
         )
     for variant in finetune.variants:
         if isinstance(variant.solver, StepSolver) and variant.solver.rate(rounds) == 0:
             raise PlanError(
-                f"Fine-tuning counts as one round more, and after {rounds} rounds the step size of its "
-                "solver is 0: nothing would be trained. Leave its over_rounds= out, or give Cosine a floor=."
+                f"Training at home after the last round counts as one round more, and after {rounds} rounds "
+                "the step size of its solver is 0: nothing would be trained. Leave its over_rounds= out, or "
+                "give Cosine a floor=."
             )
     return finetune.variants
 

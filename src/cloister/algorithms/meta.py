@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from numbers import Integral
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,10 +34,10 @@ from cloister.algorithms.bases import ClientAlgorithm
 from cloister.algorithms.federated import quadratic
 from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning, variants_of
 from cloister.algorithms.server import Server, ServerAverage, require_server
-from cloister.arrays import Array, Public, States
+from cloister.arrays import Array, Public, States, is_real, is_whole
 from cloister.channel import Channel, Plain, Round, equal_rounds
 from cloister.errors import PlanError
-from cloister.learners.descent import Solver
+from cloister.learners.descent import Solver, require_rates
 from cloister.learners.learner import ClientLearner, require_learner
 
 if TYPE_CHECKING:
@@ -64,14 +63,18 @@ class Meta(ClientAlgorithm):
     def __post_init__(self) -> None:
         require_learner(self.learner)
         check_count("rounds", self.rounds)
-        if not 0 < self.lam < math.inf:
-            raise PlanError(f"lam must be > 0 and finite: a gradient is lam * (h - w). Got {self.lam}.")
+        if not (is_real(self.lam) and 0 < self.lam < math.inf):
+            raise PlanError(
+                f"lam must be a number > 0 and finite: a gradient is lam * (h - w). Got {self.lam!r}."
+            )
         if self.radius is not None and not self.radius > 0:
             raise PlanError(f"radius must be > 0, or None for no limit. Got {self.radius}.")
         if not 0 <= self.tail <= 1:
             raise PlanError(f"tail must be a share of the rounds, in [0, 1]. Got {self.tail}.")
         self.learner.check_solver(self.solver, quadratic(self.lam))
-        for tuning in variants_of(self.finetune, self.rounds):
+        require_rates(self.solver, self.rounds)
+        last = FineTuning(self.solver, quadratic(self.lam)) if self.finetune is None else self.finetune
+        for tuning in variants_of(last, self.rounds):
             self.learner.check_solver(tuning.solver, tuning.penalty)
 
     def init(self, block: Block, board: BoardView) -> States:
@@ -126,9 +129,9 @@ class Meta(ClientAlgorithm):
         return np.asarray(start + away * np.minimum(1.0, self.radius / np.maximum(length, 1e-300))).ravel()
 
 
-def check_count(name: str, count: object) -> None:
+def check_count(name: str, count: int) -> None:
     """Refuse what is not a whole number of things."""
-    if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
+    if not (is_whole(count) and count >= 1):
         raise PlanError(f"{name} must be a whole number, at least 1. Got {count!r}.")
 
 

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from cloister.arrays import A, Floats, namespace
+from cloister.arrays import A, Floats, is_real, is_whole, namespace
 from cloister.errors import InputError, PlanError
-from cloister.learners.schedules import Schedule
+from cloister.learners.schedules import Cosine, Schedule
 
-__all__ = ["Descent", "ExactSolver", "Nesterov", "Solver", "StepSolver", "require_solver"]
+__all__ = ["Descent", "ExactSolver", "Nesterov", "Solver", "StepSolver", "require_rates", "require_solver"]
 
 #: More passes over the data in one round than anyone makes; passes of different rounds never share a shuffle.
 MOST_EPOCHS = 4096
@@ -57,12 +57,20 @@ class StepSolver(ABC):
             check_least(above=0.0, max_norm=self.max_norm)
         for name in ("batch", "epochs", "steps"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < MOST_EPOCHS * 1000:
-                raise InputError(f"{name} must be a positive number. Got {value}.")
+            if value is not None and not (is_whole(value) and 0 < value < MOST_EPOCHS * 1000):
+                raise InputError(f"{name} must be a whole number, at least 1. Got {value!r}.")
         for name in ("over_rounds", "over_steps"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, Schedule) and not isinstance(value, type)):
                 raise InputError(f"{name} must be a schedule, such as Cosine(100) or WarmUp(5). Got {value}.")
+        if self.over_steps is not None and (self.batch is None or self.steps is not None):
+            count = self.count(1)  # of every task, however many rows it has
+            idle = [at for at in range(count) if self.over_steps.factor(at) == 0]
+            if idle:
+                raise InputError(
+                    f"The step size must stay above 0. It is 0 in {len(idle)} of {count} steps of a round, "
+                    f"from step {idle[0] + 1}. {_longer('over_steps', self.over_steps, count)}"
+                )
 
     @property
     @abstractmethod
@@ -233,6 +241,26 @@ def require_solver(given: object) -> None:
     )
 
 
+def require_rates(solver: Solver, rounds: int) -> None:
+    """Refuse steps of size 0 in rounds whose messages say how far a task moved: noise alone, and paid for."""
+    if solver.to_the_end:
+        return
+    idle = [at for at in range(rounds) if solver.rate(at) == 0]
+    if idle:
+        raise PlanError(
+            f"The step size must stay above 0. It is 0 from round {idle[0] + 1}, and {len(idle)} of {rounds} "
+            f"rounds would release noise alone. {_longer('over_rounds', solver.over_rounds, rounds)}"
+        )
+
+
+def _longer(name: str, schedule: Schedule | None, length: int) -> str:
+    """Say what to type for a schedule that stays above 0 for so long."""
+    if not isinstance(schedule, Cosine) or schedule.factor(length - 1) > 0:
+        return f"Let {name}= or decay= fall more slowly."
+    rise = f", warm_up={schedule.warm_up}" if schedule.warm_up else ""
+    return f"Write {name}=Cosine({length}{rise}), or give it a floor=."
+
+
 def _like(name: str, options: dict[str, Any]) -> str | None:
     """Return what to type for an optimiser of torch, with the options that it was given, or None."""
     if name not in ("SGD", "Adam", "AdamW"):
@@ -255,13 +283,13 @@ def _squares(gradient: A) -> A:
 def check_share(**numbers: float) -> None:
     """Refuse what is not in [0, 1), the share that is kept of something."""
     for name, number in numbers.items():
-        if not 0 <= number < 1:
-            raise InputError(f"{name} must be in [0, 1), the share that is kept. Got {number}.")
+        if not (is_real(number) and 0 <= number < 1):
+            raise InputError(f"{name} must be a number in [0, 1), the share that is kept. Got {number!r}.")
 
 
 def check_least(above: float | None = None, **numbers: float) -> None:
     """Refuse numbers below 0, or not above a limit, and those that are not finite."""
     for name, number in numbers.items():
-        if not (0 <= number < np.inf and (above is None or number > above)):
+        if not (is_real(number) and 0 <= number < np.inf and (above is None or number > above)):
             due = ">= 0" if above is None else f"> {above:g}"
-            raise InputError(f"{name} must be {due} and finite. Got {number}.")
+            raise InputError(f"{name} must be a number {due} and finite. Got {number!r}.")

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from cloister.arrays import is_real
 from cloister.errors import InputError
 
 __all__ = ["Cosine", "Schedule", "WarmUp"]
@@ -70,7 +71,8 @@ class Cosine:
 
     def __post_init__(self) -> None:
         _check_length(self.length)
-        if not (0 <= self.warm_up < self.length and 0 <= self.floor <= 1):
+        numbers = is_real(self.warm_up) and is_real(self.floor)
+        if not (numbers and 0 <= self.warm_up < self.length and 0 <= self.floor <= 1):
             raise InputError(
                 "warm_up must be less than length, and floor a share in [0, 1]. "
                 f"Got {self.warm_up} of {self.length}, and {self.floor}."
@@ -84,5 +86,7 @@ class Cosine:
 
 
 def _check_length(length: int) -> None:
-    if not length >= 1:
-        raise InputError(f"length must be at least 1, the rounds or steps that it takes. Got {length}.")
+    if not (is_real(length) and length >= 1):
+        raise InputError(
+            f"length must be a number, at least 1, the rounds or steps that it takes. Got {length!r}."
+        )
