@@ -384,7 +384,7 @@ def test_an_id_of_ones_own_that_is_refused(own, sentence):
 def test_what_cannot_be_handed_over():
     for wrong in (Path, np, 7):
         with pytest.raises(
-            cl.errors.PlanError, match="What is handed over must be a dataclass, or a value of one"
+            cl.errors.PlanError, match=r"must be a dataclass, or a value of one.* pass Module\(net\), not"
         ):
             from_document({"type": "x"}, [wrong])
     twin = dataclasses.make_dataclass("Twin", [], namespace={"type_id": "ward-7/pretender/2"})

@@ -246,7 +246,11 @@ def from_document(document: Any, types: Iterable[Any] = ()) -> Any:
     values: list[Any] = []
     for item in types:
         if not dataclasses.is_dataclass(item):
-            raise PlanError(f"What is handed over must be a dataclass, or a value of one. Got {item!r}.")
+            kind = type(item).__name__
+            raise PlanError(
+                f"What is handed over must be a dataclass, or a value of one. Got {kind}. "
+                "Of a network pass Module(net), not the bare net."
+            )
         if not isinstance(item, type):
             values.append(item)
         elif classes.setdefault(type_id(item), item) is not item:

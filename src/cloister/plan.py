@@ -339,7 +339,10 @@ class Plan:
         Its first `since` records were checked before, and are not looked at again.
         """
         if board.plan != self.fingerprint or board.capacity != len(self.rounds) or not board.records:
-            raise BillboardError("This billboard belongs to another plan. Pass the plan it was opened with.")
+            same = "" if self.algorithm.network is None else ", of the same network, its frozen part included"
+            raise BillboardError(
+                f"This billboard belongs to another plan. Pass the plan it was opened with{same}."
+            )
         if not since:
             self.noise_on(board)
             _check_public(board.before(0), self.algorithm.start(), "The start")

@@ -99,7 +99,8 @@ def test_models_are_saved_before_the_secret_goes(tmp_path):
     assert (tmp_path / "board").read_bytes() == posted
     assert saved[0] is again
     assert names(tmp_path) == {"board", "plan.toml"}
-    with pytest.raises(InputError, match=r"is complete and its secret is deleted.* Use another folder\."):
+    told = r"is complete and its secret is deleted.* write replay\(plan, .* Use another folder\."
+    with pytest.raises(InputError, match=told):
         run(PLAN, TASKS, journal=tmp_path)
 
 

@@ -315,7 +315,8 @@ def _require_new(folder: Path, found: Scan, file: int) -> None:
     if found.problem is None:
         raise InputError(
             f"The run in {folder} is complete and its secret is deleted: its board can be read, not run "
-            "again. Use another folder."
+            f"again. For models write replay(plan, Billboard.load({str(folder / 'board')!r}), tasks); the "
+            "next time keep them with save=. Use another folder."
         )
     raise BillboardError(
         f"The secret of the run in {folder} is gone, so that it cannot go on. Its board stays readable "

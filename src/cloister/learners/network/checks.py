@@ -50,8 +50,9 @@ def _check_trained(name: str, layer: nn.Module, has_body: bool) -> None:
         )
     dropout = layer.p if isinstance(layer, nn.modules.dropout._DropoutNd) else getattr(layer, "dropout", 0.0)
     if isinstance(dropout, float) and dropout > 0:
+        inner = "" if isinstance(layer, nn.modules.dropout._DropoutNd) else " with dropout"
         raise InputError(
-            f"{what} with dropout, whose coins nobody could replay. Set it to 0 and use weight_decay.{inside}"
+            f"{what}{inner}, whose coins nobody could replay. Set it to 0 and use weight_decay.{inside}"
         )
     if getattr(layer, "track_running_stats", False):
         raise InputError(f"{what} that keeps statistics of examples. Set track_running_stats=False.")

@@ -216,9 +216,11 @@ def classes_last(outputs: Tensor, targets: Tensor, always: bool = False) -> Tens
             f"An example has {shapes}, whose classes may be on either axis. Leave loss= out, which takes the "
             "last, or pad sequences to another length."
         )
+    alike = outputs.shape == targets.shape
+    shares = ", or write Module(net, nn.CrossEntropyLoss()) for shares of classes" if alike else ""
     raise InputError(
         f"An example has {shapes}. Scores of classes need one axis more than the target, the last: let the "
-        "network put out as many numbers a target as there are classes."
+        f"network put out as many numbers a target as there are classes{shares}."
     )
 
 

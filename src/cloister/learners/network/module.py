@@ -331,9 +331,8 @@ class NetworkRows(Rows):
         if wrong:
             padded = " Where -100 pads sequences, write Module(net, nn.CrossEntropyLoss())."
             also = padded if loss is cross_entropy and y.ndim > 1 else ""
-            raise PrivateDataError(
-                f"Targets must be {wrong}. Some are not. Recode them, or plan for more classes.{also}"
-            )
+            more = "" if classes is None else ", or give the network more outputs"
+            raise PrivateDataError(f"Targets must be {wrong}. Some are not. Recode them{more}.{also}")
 
 
 def _stepwise(solver: Solver) -> StepSolver:

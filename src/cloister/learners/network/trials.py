@@ -35,8 +35,8 @@ def check_behaviour(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> No
             both, first, second = (twin(x) for x in (rows, *others))
     except Exception as error:
         raise InputError(
-            f"The network cannot take {dtype} of shape {tuple(shape)}: {error}. Reshape the rows, or change "
-            "its first layer."
+            f"The network cannot take {dtype} of shape {tuple(shape)}: {_said(error)}. Reshape the rows, or "
+            f"change its first layer{_cast(net, dtype)}."
         ) from error
     if not isinstance(both, Tensor) or both.shape[:1] != (2,):
         got = f"shape {tuple(both.shape)} for 2" if isinstance(both, Tensor) else f"a {type(both).__name__}"
@@ -45,7 +45,10 @@ def check_behaviour(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> No
             "it in a module whose forward returns one, such as self.net(x).logits."
         )
     if not torch.equal(drawn, torch.get_rng_state()):
-        raise InputError("The network draws at random, and nobody could replay that. Set its dropout to 0.")
+        raise InputError(
+            "The network draws at random, and nobody could replay that. Take the drawing out of forward, or "
+            "set its dropout to 0."
+        )
     if not all(map(torch.equal, kept, twin.buffers())):
         raise InputError("The network changes its buffers as it runs. They must be public constants.")
     beside = _beside_absurd_rows(twin, rows)
@@ -69,8 +72,8 @@ def _beside_absurd_rows(net: nn.Module, rows: Tensor) -> list[Tensor]:
                 found.append(net(spoilt)[1])
         except Exception as error:
             raise InputError(
-                f"The network fails on a row of {value}: {error}. A task with such a row would stop all "
-                "others, so clamp or mask what it looks up."
+                f"The network fails on a row of {value}: {_said(error)}. A task with such a row would stop "
+                "all others, so clamp or mask what it looks up."
             ) from error
     return found
 
@@ -91,7 +94,8 @@ def check_loss(net: nn.Module, loss: LossPerExample, inputs: Kind, targets: Kind
         except Exception as error:
             raise InputError(
                 f"The loss cannot take targets of {targets[1]} and shape {tuple(targets[0])}, tried on the "
-                f"processor with synthetic ones: {error}. Recode the targets, or give Module another loss."
+                f"processor with synthetic ones: {_said(error)}. Recode the targets, or give Module "
+                "another loss."
             ) from error
         _check_one_each(each)
         if classes == 1:
@@ -101,9 +105,13 @@ def check_loss(net: nn.Module, loss: LossPerExample, inputs: Kind, targets: Kind
                 "nn.MSELoss() for numbers."
             )
         for other in _others(outputs):
-            _check_apart(loss, "an output", other, each[1], lambda spoilt: (spoilt, none))
+            clamped = "outputs.nan_to_num().clamp(low, high)"
+            _check_apart(loss, "an output", clamped, other, each[1], lambda spoilt: (spoilt, none))
         for other in _others(none):
-            _check_apart(loss, "a target", other, each[1], lambda spoilt: (outputs, spoilt))
+            clamped = "targets.clamp(0, outputs.shape[1] - 1)"
+            if none.is_floating_point():
+                clamped = "targets.nan_to_num().clamp(low, high)"
+            _check_apart(loss, "a target", clamped, other, each[1], lambda spoilt: (outputs, spoilt))
 
 
 def _check_one_each(each: object) -> None:
@@ -130,6 +138,7 @@ def _others(rows: Tensor) -> Iterator[tuple[float, Tensor]]:
 def _check_apart(
     loss: LossPerExample,
     what: str,
+    clamped: str,
     other: tuple[float, Tensor],
     second: Tensor,
     given: Callable[[Tensor], tuple[Tensor, Tensor]],
@@ -140,14 +149,26 @@ def _check_apart(
         found = loss(*given(rows))[1]
     except Exception as error:
         raise InputError(
-            f"The loss fails on {what} of {value}: {error} A task with such a row would stop all others, so "
-            f"clamp it first. {REMEDY}"
+            f"The loss fails on {what} of {value}: {_said(error)}. A task with such a row would stop all "
+            f"others, so clamp it first: write {clamped} in it. {REMEDY}"
         ) from error
     if not _near(found, second):
         raise InputError(
             "The loss mixes examples: one row's changed with another. Nothing may average, or add up "
             f"weights, over rows, which are those of all tasks. {REMEDY}"
         )
+
+
+def _said(error: Exception) -> str:
+    """Return what an error says, to stand within a sentence."""
+    return str(error).rstrip(". \n")
+
+
+def _cast(net: nn.Module, dtype: torch.dtype) -> str:
+    """Say what to type where rows are of other floats than a part of the network."""
+    floats = (w.dtype for w in net.parameters() if w.is_floating_point())
+    other = next((kind for kind in floats if dtype.is_floating_point and kind != dtype), None)
+    return "" if other is None else f", or cast in forward: x.to({other})"
 
 
 def runs_stacked(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> bool:
