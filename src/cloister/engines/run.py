@@ -267,7 +267,7 @@ def run(
         Where and how tasks are computed on: NumPy on the processor by default.
     progress : callable, optional
         Called after each round with a `Posted`: rounds done and in all, the release, its noise and its norm.
-        All of it is public.
+        All of it is public. In a run that goes on, rounds that were posted before are told again.
     journal : path, optional
         Folder where every release is on disk before it is used (of more than 1,000 rounds without
         `progress`, on an engine in this process, a thousandth of them at a time). If this call is killed, the
