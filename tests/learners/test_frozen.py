@@ -121,11 +121,6 @@ def test_a_changed_body_another_split_and_other_frozen_ones_are_other_networks()
     assert Module(first) != Module(second)
 
 
-def test_a_network_of_old_is_described_as_of_old():
-    """Plans of networks without frozen or personal parameters keep their fingerprints."""
-    assert set(Module(nn.Linear(4, 3)).file_description()) == {"network", "parameters", "start", "loss"}
-
-
 # --- personal parameters ---------------------------------------------------------------------------------
 
 
@@ -158,6 +153,31 @@ def test_shared_parameters_come_first():
 def test_patterns_that_name_nothing_or_all_are_refused(personal, sentence):
     with pytest.raises(InputError, match=sentence):
         Module(Pretrained(), personal=personal)
+
+
+class TwoNames(nn.Module):
+    """A frozen body, and a weight that two layers use."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 3)
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.b.weight = self.a.weight
+
+    def forward(self, x):
+        return self.head(self.b(torch.tanh(self.a(self.body(x)))))
+
+
+@pytest.mark.parametrize("personal", ["a.*", "b.*", "b.weight", "a.[w]*"])
+def test_a_parameter_of_two_names_is_personal_by_both_or_by_none(personal):
+    with pytest.raises(
+        InputError, match=r"'b\.weight' is 'a\.weight': .* Name both in personal=, or neither"
+    ):
+        Module(TwoNames(), personal=(personal,))
+    assert list(Module(TwoNames(), personal=("[ab].bias",)).layout.personal) == ["a.bias", "b.bias"]
+    learner = Module(TwoNames(), personal=("a.weight", "b.*"))
+    assert list(learner.layout.personal) == ["a.weight", "b.bias"]
+    assert list(learner.split[1].layout.personal) == ["net.a.weight", "net.b.bias"]
 
 
 @pytest.mark.parametrize(

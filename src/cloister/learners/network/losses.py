@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from cloister.arrays import Array
 from cloister.errors import InputError
-from cloister.learners.network.descriptions import describe
+from cloister.learners.network.descriptions import UntellableError, describe
 from cloister.learners.network.training import LossPerExample
 
 __all__ = ["ClassLoss", "ValueLoss", "classes_last", "cross_entropy", "describe_loss", "per_example"]
@@ -183,6 +183,12 @@ def describe_loss(loss: LossPerExample) -> str:
     except RecursionError:
         raise InputError(
             "A loss must not hold itself. Write a function outside of any other, or a module."
+        ) from None
+    except UntellableError as what:
+        raise InputError(
+            "A plan's fingerprint stands for a loss and all that it holds. "
+            f"A {what} cannot be told from others of its kind. Let the loss hold numbers, "
+            "text, tensors, or lists of these, by functools.partial or as a module's attributes."
         ) from None
 
 

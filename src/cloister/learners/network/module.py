@@ -21,6 +21,7 @@ from cloister.errors import PlanError, PrivateDataError
 from cloister.learners.descent import Solver, StepSolver, require_solver
 from cloister.learners.learner import ClientLearner, Part
 from cloister.learners.network.checks import check_layers, check_network, check_parameters
+from cloister.learners.network.descriptions import describe_layers, describe_settings, digest_tensor
 from cloister.learners.network.losses import (
     ClassLoss,
     cross_entropy,
@@ -87,9 +88,10 @@ class Module(ClientLearner):
     Inputs and targets that are whole numbers stay so (for embeddings and classes); all others become 32-bit
     floats. Networks of linear, convolutional, recurrent, embedding and normalising layers run as one program
     for a whole block of tasks; any other goes through `torch.vmap`. A plan file cannot hold a network: it
-    names it, by its layers and a hash of its numbers, and is read by whoever hands over the same `Module`
-    (``Plan.load(path, types=[module])``). Layers without a trained parameter, that have frozen ones, run in
-    evaluation mode: batch normalisation and dropout are fine there. All others run in training mode.
+    names it, by its layers and hashes of what they hold and of all numbers, and is read by whoever hands over
+    the same `Module` (``Plan.load(path, types=[module])``). Layers without a trained parameter, that have
+    frozen ones, run in evaluation mode: batch normalisation and dropout are fine there. All others run in
+    training mode.
 
     Examples
     --------
@@ -137,7 +139,9 @@ class Module(ClientLearner):
         found = split(self.net)
         if found is None:
             return None
-        personal = tuple(glob.escape(name_in_rest(name)) for name in self.layout.personal)
+        every = dict(found.rest.named_parameters(remove_duplicate=False))
+        own = {id(every[name_in_rest(name)]) for name in self.layout.personal}
+        personal = tuple(glob.escape(name) for name, p in every.items() if id(p) in own)
         return found.body, Module(found.rest, self.loss, personal)
 
     def features_like(self, shape: tuple[int, ...], kind: torch.dtype) -> Tensor | None:
@@ -264,22 +268,24 @@ class Module(ClientLearner):
     def load(self, path: str | os.PathLike[str]) -> NetworkFile:
         """Read a network that `cloister.engines.Run` has written; refuse one of another network.
 
-        What the network starts from does not matter, but its layers, frozen parameters and buffers do.
+        What the network starts from does not matter, but its layers, what they hold, frozen parameters and
+        buffers do.
         """
         return read_network(Path(path), self.net, self.layout)
 
     def file_description(self) -> dict[str, object]:
         """Return what a plan file says about a network: enough to tell it from others, not to build it."""
         digest = hashlib.sha256()
-        for number in (*self.net.parameters(), *self.net.buffers()):
-            digest.update(number.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+        for name, number in (*self.net.named_parameters(), *self.net.named_buffers()):
+            digest.update(f"{name} {digest_tensor(number)}\n".encode())
         frozen = sum(p.numel() for p in self.net.parameters() if not p.requires_grad)
         parts: dict[str, object] = {}
         if frozen or self.personal:
             digest.update(repr((list(self.layout.shared), list(self.layout.personal))).encode())
             parts = {"frozen": frozen, "personal": list(self.personal)}
         return {
-            "network": str(self.net),
+            "network": describe_layers(self.net),
+            "settings": describe_settings(self.net),
             "parameters": self.size,
             "start": digest.hexdigest(),
             "loss": describe_loss(self.loss),

@@ -43,19 +43,29 @@ class Layout:
 
 
 def layout_of(net: nn.Module, personal: Sequence[str]) -> Layout:
-    """Sort the parameters that are trained; refuse patterns that name none of them, or all."""
+    """Sort the parameters that are trained; refuse patterns that name none, all, or one by half its names."""
     if isinstance(personal, str) or not all(isinstance(pattern, str) for pattern in personal):
         raise InputError(
             f"personal must be a tuple of patterns of parameter names. Got {personal!r}. "
             'Write personal=("head.*",).'
         )
     trained = {name: p.shape for name, p in net.named_parameters() if p.requires_grad}
+    every = {name: p for name, p in net.named_parameters(remove_duplicate=False) if p.requires_grad}
     for pattern in personal:
-        if not any(fnmatchcase(name, pattern) for name in trained):
-            inside = any(name.startswith(f"{pattern}.") for name in trained)
+        if not any(fnmatchcase(name, pattern) for name in every):
+            inside = any(name.startswith(f"{pattern}.") for name in every)
             how = f"Write {pattern + '.*'!r}" if inside else f"Choose among {_listed(trained)}"
             raise InputError(f"personal={pattern!r} names no parameter that is trained. {how}.")
-    own = {name for name in trained if any(fnmatchcase(name, pattern) for pattern in personal)}
+    own = {name for name in every if any(fnmatchcase(name, pattern) for pattern in personal)}
+    first = {id(net.get_parameter(name)): name for name in trained}
+    for name, parameter in every.items():
+        other = first[id(parameter)]
+        if (name in own) != (other in own):
+            raise InputError(
+                f"{name!r} is {other!r}: one parameter, which is personal by one of these names alone. Name "
+                f"both in personal=, or neither. Got personal={personal!r}."
+            )
+    own &= trained.keys()
     if personal and len(own) == len(trained):
         raise InputError(
             f"personal={personal!r} names every parameter that is trained, and nothing would be shared. "

@@ -19,6 +19,7 @@ from cloister.arrays import Array
 from cloister.errors import InputError
 from cloister.learners.network.checks import check_network
 from cloister.learners.network.clients import guard_layers
+from cloister.learners.network.descriptions import describe_layers, describe_settings
 from cloister.learners.network.trials import check_behaviour, outputs_of
 from cloister.tasks import Tasks
 
@@ -57,8 +58,8 @@ class PublicFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     size : int
         Number of features.
     fingerprint : str
-        Of the layers and all their numbers. It is part of the columns' names, so that a codebook, and a run
-        that is saved with one, are for this body and refuse the columns of another.
+        Of the layers, all their numbers and what else they hold. It is part of the columns' names, so that a
+        codebook, and a run that is saved with one, are for this body and refuse the columns of another.
 
     Privacy
     -------
@@ -181,7 +182,8 @@ def _each(tasks: Tasks) -> Iterator[slice]:
 
 
 def _fingerprint(net: nn.Module, rows: str) -> str:
-    digest = hashlib.sha256(f"{net}\n{rows}\n".encode())
+    layers = f"{describe_layers(net)}\n{describe_settings(net)}"
+    digest = hashlib.sha256(f"{layers}\n{rows}\n".encode())
     for name, number in {**net.state_dict(), **dict(net.named_buffers())}.items():
         digest.update(f"{name} {number.dtype} {[*number.shape]}\n".encode())
         digest.update(number.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())

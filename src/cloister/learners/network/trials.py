@@ -11,6 +11,7 @@ from torch.func import functional_call, vmap
 
 from cloister.errors import InputError
 from cloister.learners.network.clients import guard_layers, swap_layers
+from cloister.learners.network.descriptions import describe_settings
 from cloister.learners.network.losses import REMEDY, number_of_classes
 from cloister.learners.network.parameters import frozen_beside_trained, ready
 from cloister.learners.network.training import LossPerExample
@@ -29,6 +30,7 @@ def check_behaviour(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> No
     others = [rows.clone(), rows.clone()]
     for i in (0, 1):
         others[i][i] += 1
+    outside = describe_settings(net)
     drawn, kept = torch.get_rng_state(), [buffer.clone() for buffer in twin.buffers()]
     try:
         with torch.no_grad():
@@ -51,6 +53,11 @@ def check_behaviour(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> No
         )
     if not all(map(torch.equal, kept, twin.buffers())):
         raise InputError("The network changes its buffers as it runs. They must be public constants.")
+    if outside != describe_settings(net):  # of the network itself, of which only a copy has run
+        raise InputError(
+            "A hook or a function that the network holds keeps what is computed, and rows of all tasks would "
+            "meet there. Remove it, or let it keep nothing."
+        )
     beside = _beside_absurd_rows(twin, rows)
     if not (
         _near(both[1], first[1]) and _near(both[0], second[0]) and all(_near(both[1], x) for x in beside)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from cloister.arrays import Array
 from cloister.board.storage import write_file
 from cloister.errors import InputError, MissingExtraError
+from cloister.learners.network.descriptions import describe_layers, describe_settings
 from cloister.learners.network.parameters import Layout, ready
 
 __all__ = ["NetworkFile", "digest_of", "flatten", "module_of", "read_network", "write_network"]
@@ -105,9 +106,10 @@ def _other_names(net: nn.Module, layout: Layout) -> set[str]:
 
 
 def digest_of(net: nn.Module, layout: Layout) -> str:
-    """Return a digest of what parameters must fit: layers, names, shapes, frozen parameters and buffers."""
+    """Return a digest of what parameters must fit: layers and settings, shapes, frozen ones and buffers."""
+    layers = describe_layers(net), describe_settings(net)
     digest = hashlib.sha256(
-        repr((str(net), list(layout.shared.items()), list(layout.personal.items()))).encode()
+        repr((*layers, list(layout.shared.items()), list(layout.personal.items()))).encode()
     )
     trained = set(layout.shapes) | _other_names(net, layout)
     for name, constant in sorted({**net.state_dict(), **dict(net.named_buffers())}.items()):
