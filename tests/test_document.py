@@ -30,7 +30,7 @@ geometric-budget/1 group-sparse/1 groups/1 in-order/1 increment/1 independent/1 
 least-squares/1
 local-noise/1 local-only/1 located/2 located-features/2 logistic/1 low-rank/1 mean/1 mean-regularized/1
 meta-sgd/1
-model-averaging/1 module/1 nested/1 nesterov/1
+model-averaging/1 module/2 nested/1 nesterov/1
 no-noise/1 offset/1 one-pass/1 personalized/1 plan/1 poisson/1 position/1
 power-budget/1 quadratic/1 regression/1 server-adam/1 server-adam-w/1 server-average/1 server-momentum/1
 shared-prior/3 softmax/1 squared-norm/1 subspace/1 support/1 symmetrized-kl/1 task-sparse/1
@@ -297,7 +297,7 @@ def test_every_value_comes_back_from_a_document():
     def note(document):
         if isinstance(document, dict):
             named.add(document.get("type"))
-            named.add(document.get("loss") if document.get("type") == "cloister/module/1" else None)
+            named.add(document.get("loss") if document.get("type") == "cloister/module/2" else None)
             document = list(document.values())
         for item in document if isinstance(document, list) else ():
             note(item)

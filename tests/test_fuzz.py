@@ -40,7 +40,7 @@ TOKENS = [
     *(b'"x"', b"[]", b"{}", b"[[", b"]", b"}", b"\n[", b"=", b'"', b"'", b'"""', b"\\u0000", b"\0", b"\xff"),
     *(b"[" * 20_000, bytes(32), b"[1000000000,[1]]", b'[1000000000,"a"]', b"[4294967296,268435456]"),
     *(END, MAGIC, b"<f8", b"|b1", b"|O", b"<U9", b'"run"', b'"__class__"'),
-    *(b'type = "cloister/plan/1"\n', b'type = "Plan"\n', b'"os:system/1"', b'"cloister/module/1"'),
+    *(b'type = "cloister/plan/1"\n', b'type = "Plan"\n', b'"os:system/1"', b'"cloister/module/2"'),
 ]  # fmt: skip
 seen_events: list[tuple] = []
 watching = False

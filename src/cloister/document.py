@@ -94,7 +94,7 @@ TYPES = {
     "cloister/exact-solver/1": "cloister.learners.descent:ExactSolver",
     "cloister/least-squares/1": "cloister.learners.linear.losses:LeastSquares",
     "cloister/logistic/1": "cloister.learners.linear.losses:Logistic",
-    "cloister/module/1": "cloister.learners.network.module:Module",
+    "cloister/module/2": "cloister.learners.network.module:Module",
     "cloister/nesterov/1": "cloister.learners.descent:Nesterov",
     "cloister/quadratic/1": "cloister.learners.quadratic:Quadratic",
     "cloister/regression/1": "cloister.learners.linear.regression:Regression",

@@ -75,13 +75,15 @@ class Module(ClientLearner):
         such as ``nn.MSELoss()`` or ``nn.CrossEntropyLoss(label_smoothing=0.1)``, is taken example by example.
     personal : tuple of str
         Patterns of the names of parameters that every task trains for itself and keeps at home, such as
-        ``("head.*", "*.norm.weight")``; by default all that are trained are shared.
+        ``("head.*", "*.norm.weight")``; by default all that are trained are shared. One that layers share has
+        several names: all of them, or none.
 
     Privacy
     -------
     Messages have a coordinate for each shared parameter and for no other. What a task says of those depends
     on its personal ones, which it has learned from its own rows: the clip bounds that as it bounds all the
-    task says. Frozen parameters and buffers are public, and so must be what they were trained on.
+    task says. Frozen parameters and buffers are public, and so must be what they were trained on; so is
+    whatever else layers hold, which is part of the plan's fingerprint.
 
     Notes
     -----
