@@ -54,11 +54,10 @@ def check_isolation(plan: Plan, seed: int = 0) -> Isolation:
     tasks = invented_tasks(plan, size, seed)
     if tasks is None:
         kind = type(plan.algorithm).__name__
-        return Isolation(
-            None,
-            f"not tested: what rows {kind} takes is not known without data, as of any network. "
-            "check_algorithm(algorithm, tasks) tests it on made-up ones",
-        )
+        untold = f"not tested: what rows {kind} takes is not known here"
+        if plan.algorithm.network is None:
+            return Isolation(None, untold)
+        return Isolation(None, f"{untold}; check_algorithm(algorithm, tasks) tests networks on made-up ones")
     small = replace(plan, n_tasks=size)
     if plan.algorithm.groups is not None:  # the first two of them, and half of the tasks in each
         labels = np.resize(np.array(plan.algorithm.groups.names[:2]), size)
