@@ -17,8 +17,9 @@ from cloister.curves import PrivateCurve, over_rounds
 from cloister.engines import Batched, Local, Run
 from cloister.engines.local import LocalWorkers
 from cloister.errors import BudgetError, InputError, PlanError
-from cloister.evaluation import evaluate, scores_of, task_scores
+from cloister.evaluation import accuracy, evaluate, scores_of, task_scores
 from cloister.learners import Convex, Descent, LeastSquares, Logistic, Module, Regression
+from cloister.learners.network.losses import cross_entropy
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.metrics import nmse
 from cloister.privacy import gaussian_dp
@@ -160,7 +161,7 @@ def test_a_task_without_test_rows_has_no_curve(done, halves):
     assert told.values[0] == pytest.approx(np.nansum(values) / M, abs=6 * told.noise)
 
 
-def test_what_cannot_be_looked_at_is_refused(done, halves):
+def test_what_cannot_be_looked_at_is_refused(done, halves, monkeypatch):
     train, test = halves
     for rounds in ([6], [-1], [], [0.5]):
         with pytest.raises(InputError, match="rounds must be whole numbers from 0 to 5"):
@@ -170,6 +171,10 @@ def test_what_cannot_be_looked_at_is_refused(done, halves):
         over_rounds(done, stranger, test)
     with pytest.raises(InputError, match="'stranger' of the test data was not in the run"):
         over_rounds(done, train, stranger)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalWorkers, "start", lambda *_: pytest.fail("rows were computed on first"))
+        with pytest.raises(InputError, match="Task 't02' has test rows, but is not among the tasks that you"):
+            over_rounds(done, train.select([0, 1]), test)
     whole = run(Plan(SharedPrior(Regression(3)), n_tasks=M).calibrate(1.0), train)
     with pytest.raises(InputError, match=r"no models after 0 of \d+ rounds.* Pass rounds=\["):
         over_rounds(whole, train, test)
@@ -194,6 +199,154 @@ def test_a_finished_run_and_a_round_print_as_one_line(done, halves):
     assert lines[0].startswith("round 1 of 5: 3 numbers of norm ")
     bare = run(Plan(MeanRegularized(Logistic(3), rounds=1), NoNoise(), n_tasks=M), halves[0])
     assert "NOT PRIVATE" in str(bare)
+
+
+# Many tasks at once -----------------------------------------------------------------------------------------
+
+
+class Body(nn.Module):
+    """A frozen convolution that knows how many rows all copies of it were given."""
+
+    rows = 0
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(1, 2, 3).requires_grad_(False)
+
+    def forward(self, x):
+        Body.rows += len(x)
+        return self.layer(x).tanh().flatten(1)
+
+
+def learner(*layers, loss=cross_entropy, **options):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Module(nn.Sequential(*(layer() for layer in layers)), loss, **options)
+
+
+def on_a_body(**options):
+    return learner(Body, lambda: nn.Linear(32, 5), nn.Tanh, lambda: nn.Linear(5, 3), **options)
+
+
+def ragged(shape, target):
+    """Tasks of 1 to 17 rows; of nine tasks 3 and 7 have no test rows, and the others' come in no order."""
+    rng = np.random.default_rng(0)
+    names = np.repeat(np.arange(9), [1, 17, 5, 2, 9, 9, 16, 3, 12])
+    X = rng.normal(size=(2, len(names), *shape))
+    train, test = (
+        Tasks.from_arrays(x, target(rng, len(names)), names, rng.uniform(0.5, 2.0, len(names))) for x in X
+    )
+    return train, test.select([8, 0, 2, 1, 4, 6, 5])
+
+
+def classes(rng, count):
+    return rng.integers(0, 3, count)
+
+
+def padded_sequences(rng, count):
+    return np.where(rng.random((count, 4)) < 0.3, -100, rng.integers(0, 3, (count, 4)))
+
+
+def one_at_a_time(algorithm, models, test, score):
+    """Scores and losses of the whole network, a task at a time, on its own rows and no others."""
+    found = np.full((2, 9), np.nan)
+    for name in test.ids.tolist():
+        block, own = next(test.only(name).blocks()), {key: array[[name]] for key, array in models.items()}
+        size = int(test.only(name).sizes[0])
+        found[0, name] = score(block.y[0, :size], algorithm.predict(own, block.X[:, :size])[0])
+        found[1, name] = algorithm.losses(own, block)[0]
+    return found
+
+
+@pytest.mark.parametrize("at_once", [1, 20, 2048])
+@pytest.mark.parametrize(
+    ("algorithm", "data", "name", "score"),
+    [
+        (
+            FedAvg(on_a_body(personal=("3.*",)), Descent(lr=0.5, batch=4), rounds=3),
+            ragged((1, 6, 6), classes),
+            "accuracy",
+            accuracy,
+        ),
+        (
+            Personalized(
+                learner(lambda: nn.Linear(2, 3), loss=nn.CrossEntropyLoss()), Descent(lr=0.5), rounds=3
+            ),
+            ragged((4, 2), padded_sequences),
+            "accuracy",
+            lambda y, outputs: (outputs.argmax(-1) == y)[y != -100].mean(),
+        ),
+        (
+            MeanRegularized(LeastSquares(3), lr=0.5, rounds=3),
+            ragged((3,), lambda rng, count: rng.normal(size=count)),
+            "error",
+            lambda y, outputs: len(y) + np.abs(y - outputs).sum(),
+        ),
+    ],
+    ids=["frozen body", "ignored positions", "linear, a score of one's own"],
+)
+def test_many_tasks_at_once_score_as_each_alone(algorithm, data, name, score, at_once, monkeypatch):
+    monkeypatch.setattr("cloister.curves.AT_ONCE", at_once)
+    train, test = data
+    finished = run(Plan(algorithm, NoNoise(), n_tasks=9), train, random_state=0)
+    found = over_rounds(finished, train, test, None if name == "accuracy" else {name: score}, rounds=[1, 3])
+    public = {key: np.repeat(array, 9, axis=0) for key, array in algorithm.newcomer(finished.board).items()}
+    for curves, models in ((found.personal, finished.private.models), (found.public, public)):
+        values = [curves[name].values[1], curves["loss"].values[1]]
+        np.testing.assert_allclose(values, one_at_a_time(algorithm, models, test, score), rtol=1e-6)
+    assert not np.array_equal(found.public["loss"].values[1], found.personal["loss"].values[1])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "engine", "together"),
+    [
+        (MeanRegularized(Logistic(3), rounds=2), Local(), True),
+        (network(Personalized, rounds=2), Batched("cpu", block=1), False),
+        (network(Personalized, rounds=2), Local(), True),
+    ],
+    ids=["linear", "networks apart", "networks together"],
+)
+def test_a_column_is_of_its_own_rows_to_the_bit_unless_the_engine_shares(
+    algorithm, engine, together, monkeypatch
+):
+    """Rows, targets and sizes of all other tasks change; what an engine keeps apart is scored apart."""
+    train, test = ragged((3,), lambda rng, count: rng.integers(0, 2, count))
+    kind, shapes = type(getattr(algorithm, "learner", None) or algorithm), []
+    losses = kind.losses
+    monkeypatch.setattr(
+        kind, "losses", lambda self, own, block: shapes.append(len(block)) or losses(self, own, block)
+    )
+    finished = run(Plan(algorithm, n_tasks=9).calibrate(1.0), train, engine=engine)
+    others = Tasks.from_arrays(9.0 - test.X, 1 - test.y, np.repeat(test.ids, test.sizes))
+    mine, others = test.only(4), others.select([0, 1, 2, 5, 6])
+    moved = Tasks.from_arrays(
+        np.concatenate([mine.X, others.X]),
+        np.concatenate([mine.y, others.y]),
+        np.repeat([4, *others.ids], [9, *others.sizes]),
+        np.concatenate([mine.weight, others.weight]),
+    )
+    one, two = (over_rounds(finished, train, rows, engine=engine) for rows in (test, moved))
+    exact = 0.0 if not engine.doubts_of(finished.plan) else 1e-6
+    for before, after in ((one.personal, two.personal), (one.public, two.public)):
+        for name in before:
+            ours = [curves[name].values[:, 4] for curves in (before, after)]
+            np.testing.assert_allclose(*ours, rtol=exact)
+    assert (max(shapes) > 1) == together
+
+
+def test_a_frozen_body_sees_test_rows_once_and_equal_models_are_scored_once(monkeypatch):
+    train, test = ragged((1, 6, 6), classes)
+    algorithm = FedAvg(on_a_body(), Descent(lr=0.5), rounds=4)
+    finished = run(Plan(algorithm, NoNoise(), n_tasks=9), train)
+    calls, losses = [], Module.losses
+    monkeypatch.setattr(Module, "losses", lambda *given: calls.append(len(given[2])) or losses(*given))
+    seen = []
+    for rounds in ([4], None):
+        before, calls[:] = Body.rows, []
+        over_rounds(finished, train, test, rounds=rounds)
+        seen.append((Body.rows - before, sum(calls)))
+    assert seen[0][0] == seen[1][0]
+    assert [tasks for _, tasks in seen] == [7, 5 * 7]
 
 
 # What leaves ------------------------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ far have the models they had then. A score is data: curves stay at home, or leav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 from rich.console import Console
@@ -19,13 +20,14 @@ from cloister.arrays import Array, Floats, Integers, States, Words
 from cloister.board.billboard import Billboard
 from cloister.channel import Relation
 from cloister.doubts import Doubt
-from cloister.engines.local import Local
+from cloister.engines.local import Local, on_features
 from cloister.engines.run import Run
 from cloister.engines.workers import Engine, Workers, check_engine
 from cloister.errors import AlgorithmError, InputError
-from cloister.evaluation import Price, check_scored, default_score, release_means, rows_to_score
+from cloister.evaluation import Price, check_scored, default_score, release_means
 from cloister.ledger import Ledger
-from cloister.metrics import Metric
+from cloister.metrics import Metric, score_tasks
+from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.participation import Participation
 from cloister.roster import Roster
@@ -36,6 +38,9 @@ __all__ = ["Curve", "Curves", "PrivateCurve", "over_rounds"]
 
 #: Rounds that are looked at, the first and the last included, unless others are named.
 SHOWN = 51
+#: Test rows that are scored together: what a network's layers make of them takes memory.
+AT_ONCE = 1 << 11
+_Scores: TypeAlias = dict[str, Floats]
 _KEEP = "private diagnostics: not private, keep at home"
 
 
@@ -233,7 +238,7 @@ def over_rounds(
     tasks : Tasks
         The rows that the tasks trained on: of all of them, or of some.
     test : Tasks
-        Rows that no task trained on, under the tasks' own names.
+        Rows that no task trained on, under the names of some or all of `tasks`.
     scores : dict of callables, optional
         By name; each takes targets and outputs of one task's rows and returns a number. By default accuracy,
         where targets are classes, as `evaluate` has it. The algorithm's own ``loss`` is added if it
@@ -241,7 +246,8 @@ def over_rounds(
     rounds : sequence of int, optional
         After how many rounds to look, from 0, the public start; by default 51 times at equal distances.
     engine : Local or Batched
-        Where tasks are computed on.
+        Where tasks are computed on. What keeps a network's tasks apart, as ``Batched("cpu", block=1)`` does,
+        scores them one by one.
 
     Privacy
     -------
@@ -271,70 +277,105 @@ def over_rounds(
     plan, board, algorithm = finished.plan, finished.board, finished.plan.algorithm
     plan.check(board)
     coins, seeds = _own_randomness(finished, tasks)
+    doubts = engine.doubts_of(plan)
+    places = _places(finished, tasks.ids, test)
+    if algorithm.rows is not None:
+        algorithm.rows.check(test.X, test.y)
     found = default_score(algorithm, test) if scores is None else None
     chosen = scores or ({} if found is None else {"accuracy": found})
-    scorer = _Scorer(algorithm, tasks.ids, test, chosen)
+    apart = algorithm.network is not None and not doubts  # their products must not be shared here either
+    rest, features = on_features(plan, test, 1 if apart else None)
+    scorer = _Scorer(rest, features, places, len(tasks), chosen, 1 if apart else AT_ONCE)
     shown = _chosen(rounds, board.rounds)
     one = next(tasks.select([0]).blocks())
     listen = bool(algorithm.init(one, board.before(0)))  # else tasks keep nothing from round to round
     steps = range(int(shown[-1]) + 1) if listen else shown.tolist()
+    points: list[tuple[_Scores, _Scores]] = []
     with engine.workers(plan, tasks, seeds) as workers:
         workers.start(board.before(0))
         for t in _watched(steps, len(steps)):
             if t in shown:
-                scorer.note(*_models_after(algorithm, workers, board, t))
+                points.append(scorer.both(*_models_after(algorithm, workers, board, t)))
             if listen and t < shown[-1]:
                 workers.listen(board.before(t), coins[t])
-    if not scorer.personal:
+    curve = partial(Curve, shown, tasks.ids, finished=finished, doubts=doubts)
+    public, personal = (
+        {
+            name: curve(np.array([each[name] for each in kind]), largest=None if name == "loss" else 1.0)
+            for name in kind[0]
+        }
+        for kind in zip(*points, strict=True)
+    )
+    if not personal:
         raise InputError(
             "There is nothing to score. Pass test rows, and scores if the algorithm has no loss."
         )
-    doubts = engine.doubts_of(plan)
-    public, personal = (
-        {
-            name: Curve(shown, tasks.ids, np.array(points), finished, doubts, None if name == "loss" else 1.0)
-            for name, points in kind.items()
-        }
-        for kind in (scorer.public, scorer.personal)
-    )
     return Curves(public, personal)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Scorer:
-    """Scores of every task's model, one task at a time: each depends on its own rows and model alone."""
+    """Scores of every task's model, block by block: each depends on its own rows and model alone."""
 
-    algorithm: Algorithm
-    ids: Array
+    plan: Plan
     test: Tasks
+    #: Where the tasks of these rows are among all, of which there are so many.
+    places: Integers
+    n_tasks: int
     scores: Mapping[str, Metric]
-    public: dict[str, list[Floats]] = field(default_factory=dict)
-    personal: dict[str, list[Floats]] = field(default_factory=dict)
+    #: Test rows that share a block; with 1 every task has its own.
+    at_once: int
 
-    def note(self, public: States | None, models: States) -> None:
-        """Score the models after a round."""
-        if public is not None:
-            self._add(self.public, lambda at: public)
-        self._add(self.personal, lambda at: _row(models, at))
+    def both(self, public: States | None, models: States) -> tuple[_Scores, _Scores]:
+        """Score the public model, if there is one, and the tasks' own; only once where they are the same."""
+        own = self._scored(models)
+        if public is None:
+            return {}, own
+        shared = {name: np.broadcast_to(x, (self.n_tasks, *x.shape[1:])) for name, x in public.items()}
+        same = shared.keys() == models.keys() and all(
+            np.array_equal(array, models[name]) for name, array in shared.items()
+        )
+        return own if same else self._scored(shared), own
 
-    def _add(self, curves: dict[str, list[Floats]], model_of: Callable[[int], States]) -> None:
-        found: dict[str, Floats] = {}
-        for at, rows in rows_to_score(self.ids, self.test):
-            for name, value in self._values(model_of(at), rows).items():
-                found.setdefault(name, np.full(len(self.ids), np.nan))[at] = value
-        for name, values in found.items():
-            curves.setdefault(name, []).append(values)
+    def _scored(self, models: States) -> _Scores:
+        found: _Scores = {}
+        for index, block in self._blocks():
+            at = self.places[index]
+            own = {name: array[at] for name, array in models.items()}
+            for name, values in self._values(own, block, self.test.sizes[index]).items():
+                found.setdefault(name, np.full(self.n_tasks, np.nan))[at] = values
+        return found
 
-    def _values(self, own: States, rows: slice) -> dict[str, float]:
-        X, y, weight = (column[None, rows] for column in (self.test.X, self.test.y, self.test.weight))
-        outputs = np.asarray(self.algorithm.predict(own, X))[0] if self.scores else np.zeros(0)
-        values = {name: float(score(y[0], outputs)) for name, score in self.scores.items()}
-        losses = self.algorithm.losses(own, Block(np.zeros(1), X, y, weight, np.zeros(1, np.uint64)))
-        return values if losses is None else values | {"loss": float(losses[0])}
+    def _blocks(self) -> Iterator[tuple[Integers, Block]]:
+        """Cut tasks into blocks, padded as rows of a run are: by each one's own size and public numbers."""
+        sizes, dim, among = self.test.sizes, self.plan.widest, self.plan.n_tasks
+        keys = np.zeros(len(self.test), dtype=np.uint64)
+        for alike in self.test.layout(dim, dim, among):
+            known = alike[sizes[alike] > 0]
+            most = max(1, self.at_once // int(sizes[alike].max()))
+            parts = [known[start : start + most] for start in range(0, len(known), most)]
+            yield from zip(parts, self.test.blocks(parts, keys, dim, among=among), strict=True)
+
+    def _values(self, own: States, block: Block, sizes: Integers) -> States:
+        algorithm = self.plan.algorithm
+        outputs = np.asarray(algorithm.predict(own, block.X)) if self.scores else np.zeros(0)
+        values = {name: score_tasks(score, block.y, outputs, sizes) for name, score in self.scores.items()}
+        losses = algorithm.losses(own, block)
+        return values if losses is None else values | {"loss": np.asarray(losses)}
 
 
-def _row(models: States, at: int) -> States:
-    return {name: array[at : at + 1] for name, array in models.items()}
+def _places(finished: Run, ids: Array, test: Tasks) -> Integers:
+    """Return where each task with test rows is among those that were passed; refuse any other."""
+    known = {name: at for at, name in enumerate(ids.tolist())}
+    for name in test.ids.tolist():
+        if name not in known and len(finished.roster) and name not in finished.roster:
+            raise InputError(f"Task {name!r} of the test data was not in the run. Leave it out.")
+        if name not in known:
+            raise InputError(
+                f"Task {name!r} has test rows, but is not among the tasks that you passed. Pass its training "
+                "rows too, or leave it out."
+            )
+    return np.array([known[name] for name in test.ids.tolist()], dtype=np.int64)
 
 
 def _models_after(
@@ -356,7 +397,7 @@ def _models_after(
 def _public_model(algorithm: Algorithm, board: Billboard) -> States | None:
     """Return the model of a task without rows and without a group, if the board has one."""
     try:
-        return _row(algorithm.newcomer(board), 0)
+        return {name: array[:1] for name, array in algorithm.newcomer(board).items()}
     except InputError:
         return None
 

@@ -24,7 +24,7 @@ from cloister.engines.run import Run
 from cloister.engines.workers import check_tasks
 from cloister.errors import InputError, PlanError
 from cloister.ledger import Ledger
-from cloister.metrics import Metric, Spread, spread
+from cloister.metrics import Metric, Share, Spread, spread
 from cloister.privacy import accounting
 from cloister.privacy.events import Cost, GaussianEvent
 from cloister.privacy.guarantee import Guarantee, NoiseMade, guarantee_for
@@ -89,14 +89,23 @@ def accuracy(y: NDArray[Any], outputs: NDArray[Any]) -> float:
     >>> accuracy(np.array([0, 1]), np.array([0.2, 0.9]))
     1.0
     """
+    return _FOUND(y, outputs)
+
+
+def _found(y: Array, outputs: Array) -> tuple[Array, Array]:
     if outputs.ndim > y.ndim and outputs.shape[-1] > 1:
-        return float(((outputs.argmax(axis=-1) == y) & np.isfinite(outputs).all(axis=-1)).mean())
-    if outputs.shape == y.shape:
-        return float((((outputs > 0.5) == y) & np.isfinite(outputs)).mean())
-    raise InputError(
-        f"accuracy needs scores of classes, or the probability of class 1. Got outputs of shape "
-        f"{outputs.shape} for targets of shape {y.shape}. Pass another score."
-    )
+        found = (outputs.argmax(axis=-1) == y) & np.isfinite(outputs).all(axis=-1)
+    elif outputs.shape == y.shape:
+        found = ((outputs > 0.5) == y) & np.isfinite(outputs)
+    else:
+        raise InputError(
+            f"accuracy needs scores of classes, or the probability of class 1. Got outputs of shape "
+            f"{outputs.shape} for targets of shape {y.shape}. Pass another score."
+        )
+    return found, np.ones(y.shape, dtype=bool)
+
+
+_FOUND = Share(_found)
 
 
 def default_score(algorithm: Algorithm, test: Tasks) -> Metric | None:
@@ -109,7 +118,7 @@ def default_score(algorithm: Algorithm, test: Tasks) -> Metric | None:
         return algorithm.network.default_score(test.X, test.y)
     target = Target.ANY if algorithm.rows is None else algorithm.rows.target
     classes = target == Target.CLASS or (target == Target.ANY and test.y.dtype.kind in "biu")
-    return accuracy if classes else None
+    return _FOUND if classes else None
 
 
 def scores_of(finished: Run, test: Tasks, score: Metric | None = None) -> Floats:

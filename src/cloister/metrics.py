@@ -14,13 +14,54 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cloister.arrays import Floats
+from cloister.arrays import Array, Floats, Integers
 from cloister.errors import InputError
 from cloister.roster import task_ids
 
-__all__ = ["Spread", "average_auc", "nmse", "per_task", "spread"]
+__all__ = ["Share", "Spread", "average_auc", "nmse", "per_task", "score_tasks", "spread"]
 
 Metric = Callable[[NDArray[Any], NDArray[Any]], float]
+
+
+@dataclass(frozen=True)
+class Share:
+    """The share of targets that are found: of one task's rows, or of many tasks' at once, each its own.
+
+    Attributes
+    ----------
+    found : callable
+        From targets (n, ...) and outputs (n, ...) to which targets are found, and which of them count.
+
+    Examples
+    --------
+    >>> score = Share(lambda y, outputs: (y == outputs, y >= 0))
+    >>> score(np.array([1, 0, -1]), np.array([1, 1, -1]))
+    0.5
+    """
+
+    found: Callable[[Array, Array], tuple[Array, Array]]
+
+    def __call__(self, y: Array, outputs: Array) -> float:
+        return float(self.of_tasks(y[None], outputs[None], np.ones((1, len(y)), dtype=bool))[0])
+
+    def of_tasks(self, y: Array, outputs: Array, real: Array) -> Floats:
+        """Return the share of each of k tasks, from arrays (k, n, ...); NaN where no target counts.
+
+        `real` (k, n) is false for rows that fill a task up.
+        """
+        parts = self.found(*(array.reshape(-1, *array.shape[2:]) for array in (y, outputs)))
+        found, counts = (part.reshape(*real.shape, -1) for part in parts)
+        counts = counts & real[..., None]
+        with np.errstate(invalid="ignore"):
+            return np.asarray((found & counts).sum(axis=(1, 2)) / counts.sum(axis=(1, 2)))
+
+
+def score_tasks(score: Metric, y: Array, outputs: Array, sizes: Integers) -> Floats:
+    """Return the score of each of k tasks, from arrays (k, n, ...) whose first so many rows are its own."""
+    if isinstance(score, Share):
+        return score.of_tasks(y, outputs, np.arange(y.shape[1]) < sizes[:, None])
+    rows = zip(y, outputs, sizes.tolist(), strict=True)
+    return np.array([float(score(own[:size], told[:size])) for own, told, size in rows])
 
 
 def nmse(y: ArrayLike, prediction: ArrayLike, tasks: ArrayLike | None = None) -> float:

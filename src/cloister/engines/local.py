@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.algorithm import Network
 from cloister.arrays import Array, Integers, States, Words
 from cloister.board.billboard import Billboard
 from cloister.channel import Channel, finite_rows
@@ -37,7 +36,7 @@ from cloister.tasks import QUICK_ELEMENTS, Block, Tasks
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
-__all__ = ["Local", "LocalWorkers", "named"]
+__all__ = ["Local", "LocalWorkers", "named", "on_features"]
 
 T = TypeVar("T")
 Each = Callable[..., list[Any]]
@@ -80,9 +79,8 @@ class Local:
 
     @contextmanager
     def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[LocalWorkers]:
-        rows, per_row = checked_rows(plan, tasks, self), 1
-        if plan.algorithm.network is not None:
-            (plan, rows), per_row = _on_features(plan, plan.algorithm.network, rows, self.block), plan.widest
+        plan, rows = on_features(plan, checked_rows(plan, tasks, self), self.block)
+        per_row = 1 if plan.algorithm.network is None else plan.widest
         layout = _at_most(self.block, rows.layout(plan.widest, per_row, plan.n_tasks))
         blocks = list(rows.blocks(layout, seeds, per_row, group_positions(plan, rows), plan.n_tasks))
         quick = 1 + rows.X.size // QUICK_ELEMENTS  # more threads than that would wait for each other
@@ -178,11 +176,16 @@ def _at_most(block: int | None, layout: list[NDArray[np.int64]]) -> list[NDArray
     return [index[start : start + block] for index in layout for start in range(0, len(index), block)]
 
 
-def _on_features(plan: Plan, network: Network, tasks: Tasks, together: int | None) -> tuple[Plan, Tasks]:
-    """Let a network's frozen body make features of all rows, once; the plan is then for what is left."""
+def on_features(plan: Plan, tasks: Tasks, together: int | None) -> tuple[Plan, Tasks]:
+    """Let a network's frozen body make features of all rows, once; the plan is then for what is left.
+
+    Both are as given where nothing is frozen. At most so many tasks share a call of the body.
+    """
+    if plan.algorithm.network is None:
+        return plan, tasks
     from cloister.learners.network.features import keep_features
 
-    rest, rows = keep_features(network, tasks, together=together)
+    rest, rows = keep_features(plan.algorithm.network, tasks, together=together)
     return (plan if rows is tasks else replace(plan, algorithm=plan.algorithm.with_network(rest))), rows
 
 
