@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import MethodType
 
 import numpy as np
 import pytest
@@ -27,6 +28,14 @@ SHAPE = (3, 8)
 
 def tripled(layer, inputs, output):
     return 3 * output
+
+
+def flipped(self, x):
+    return -x.flatten(1)
+
+
+def squared(self, x):
+    return x.flatten(1).square()
 
 
 def times(factor):
@@ -55,7 +64,7 @@ class Scaled(nn.Module):
         return f"act={self.act}"
 
 
-def network(hooks=(), scaled=None, **options):
+def network(hooks=(), scaled=None, forward=None, **options):
     """Return a frozen body of a given start, and a head."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -63,6 +72,8 @@ def network(hooks=(), scaled=None, **options):
             8, options.pop("nhead", 2), 16, dropout=0.0, batch_first=True, **options
         )
         body = nn.Sequential(layer, Scaled(**(scaled or {})), nn.Flatten()).requires_grad_(False).eval()
+        if forward:
+            body[2].forward = MethodType(forward, body[2])
         for hook in hooks:
             body[2].register_forward_hook(hook)
         return nn.Sequential(body, nn.Linear(24, 2))
@@ -77,6 +88,8 @@ CHANGES = {
     "function": {"scaled": {"act": torch.tanh}},
     "words": {"scaled": {"words": ("a", "b")}},
     "shape": {"scaled": {"shape": (12, 2)}},
+    "method": {"forward": flipped},
+    "another method": {"forward": squared},
     "hook": {"hooks": [tripled]},
     "two hooks": {"hooks": [tripled, tripled]},
     "hook with a number": {"hooks": [times(3.0)]},
@@ -161,6 +174,15 @@ def test_what_cannot_be_told_is_refused():
     net[0].lock.append(net[0].lock)
     with pytest.raises(InputError, match=r"Layer '0' \(Linear\) holds itself"):
         Module(net).file_description()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_program_of_torchscript_is_refused():
+    program = torch.jit.trace(nn.Linear(4, 4).requires_grad_(False), torch.zeros(2, 4))
+    with pytest.raises(InputError, match="Layer '0' is a program of TorchScript"):
+        Module(nn.Sequential(program, nn.Linear(4, 3)))
+    with pytest.raises(InputError, match="Layer '' is a program of TorchScript"):
+        PublicFeatures(program, (4,))
 
 
 def test_a_hook_that_keeps_rows_is_refused(tasks):

@@ -15,8 +15,14 @@ __all__ = ["check_layers", "check_network", "check_parameters"]
 
 
 def check_network(net: object) -> None:
-    """Refuse what is no network: a class of one, or its numbers alone."""
+    """Refuse what is no network: a class of one, or its numbers alone; and one whose code cannot be told."""
     if isinstance(net, nn.Module):
+        for name, layer in net.named_modules():
+            if type(layer).__module__.startswith("torch.jit."):
+                raise InputError(
+                    f"Layer {name!r} is a program of TorchScript, and a fingerprint could not tell it from "
+                    "one with other constants. Pass the nn.Module that it was made of."
+                )
         return
     if isinstance(net, type):
         got, how = f"the class {net.__name__}", f"Call it: {net.__name__}(...)."

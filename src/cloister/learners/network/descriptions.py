@@ -13,7 +13,7 @@ import re
 import weakref
 from collections.abc import Iterator, Mapping
 from functools import partial
-from inspect import isbuiltin, isfunction
+from inspect import isbuiltin, isfunction, ismethod
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -33,7 +33,7 @@ _COMMON = frozenset({*vars(nn.Module()), "_compiled_call_impl"})
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _FLAGS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
 #: Classes of networks that torch has traced or compiled: their layers and their code are printed.
-_TRACED = ("torch.fx.", "torch._dynamo.")
+_TRACED = ("torch.fx.", "torch.export.", "torch._dynamo.")
 
 
 class UntellableError(Exception):
@@ -73,6 +73,8 @@ def describe(value: Any, known: Mapping[int, str] | None = None) -> str:
     if isfunction(value):
         held = ", ".join(_named(_held_by_function(value), known))
         return _name(value) + (f"({held})" if held else "")
+    if ismethod(value):
+        return f"{describe(value.__func__, known)} of {describe(value.__self__, known)}"
     if isinstance(value, type):
         return type_id(value)
     if isinstance(value, ModuleType):
@@ -168,7 +170,8 @@ def _attributes(path: str, layer: nn.Module, known: Mapping[int, str]) -> Iterat
     place = type(layer).__module__
     for name, value in vars(layer).items():
         of_torch = place.startswith(_TRACED) or (place.startswith("torch.") and name.startswith("_"))
-        if not of_torch and name not in _COMMON and (name, value) != ("reduction", "none"):
+        skipped = name in _COMMON or (of_torch and not isinstance(value, Tensor))
+        if not skipped and (name, value) != ("reduction", "none"):
             yield f"{lead}{name}={describe(value, known)}"
     for kind in _HOOKS:
         for order, (number, hook) in enumerate(getattr(layer, kind).items()):
