@@ -205,16 +205,16 @@ def test_a_finished_run_and_a_round_print_as_one_line(done, halves):
 
 
 class Body(nn.Module):
-    """A frozen convolution that knows how many rows all copies of it were given."""
+    """A frozen convolution that knows how many rows all copies of it were given, and the most at once."""
 
-    rows = 0
+    rows = most = 0
 
     def __init__(self):
         super().__init__()
         self.layer = nn.Conv2d(1, 2, 3).requires_grad_(False)
 
     def forward(self, x):
-        Body.rows += len(x)
+        Body.rows, Body.most = Body.rows + len(x), max(Body.most, len(x))
         return self.layer(x).tanh().flatten(1)
 
 
@@ -347,6 +347,15 @@ def test_a_frozen_body_sees_test_rows_once_and_equal_models_are_scored_once(monk
         seen.append((Body.rows - before, sum(calls)))
     assert seen[0][0] == seen[1][0]
     assert [tasks for _, tasks in seen] == [7, 5 * 7]
+
+
+@pytest.mark.parametrize(("engine", "most"), [(Local(), 18), (Batched("cpu", block=1), 9)])
+def test_a_frozen_body_sees_a_task_alone_where_the_engine_keeps_tasks_apart(engine, most, monkeypatch):
+    train, test = (part.select(np.isin(part.ids, [4, 5])) for part in ragged((1, 6, 6), classes))
+    finished = run(Plan(FedAvg(on_a_body(), Descent(lr=0.5), rounds=1), NoNoise(), n_tasks=2), train)
+    monkeypatch.setattr(Body, "most", 0)
+    over_rounds(finished, train, test, engine=engine)
+    assert most <= Body.most < 2 * most
 
 
 # What leaves ------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ far have the models they had then. A score is data: curves stay at home, or leav
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -30,7 +30,6 @@ from cloister.metrics import Metric, score_tasks
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.participation import Participation
-from cloister.roster import Roster
 from cloister.tables.labelled import data_frame
 from cloister.tasks import Block, Tasks, public_seeds
 
@@ -278,7 +277,7 @@ def over_rounds(
     plan.check(board)
     coins, seeds = _own_randomness(finished, tasks)
     doubts = engine.doubts_of(plan)
-    places = _places(finished, tasks.ids, test)
+    places = _places(test.ids, tasks.ids, partial(_not_to_score, finished))
     if algorithm.rows is not None:
         algorithm.rows.check(test.X, test.y)
     found = default_score(algorithm, test) if scores is None else None
@@ -364,18 +363,22 @@ class _Scorer:
         return values if losses is None else values | {"loss": np.asarray(losses)}
 
 
-def _places(finished: Run, ids: Array, test: Tasks) -> Integers:
-    """Return where each task with test rows is among those that were passed; refuse any other."""
-    known = {name: at for at, name in enumerate(ids.tolist())}
-    for name in test.ids.tolist():
-        if name not in known and len(finished.roster) and name not in finished.roster:
-            raise InputError(f"Task {name!r} of the test data was not in the run. Leave it out.")
+def _places(names: Array, among: Array, refusal: Callable[[object], str]) -> Integers:
+    """Return where each name is among others; refuse one that is not there."""
+    known = {name: at for at, name in enumerate(among.tolist())}
+    for name in names.tolist():
         if name not in known:
-            raise InputError(
-                f"Task {name!r} has test rows, but is not among the tasks that you passed. Pass its training "
-                "rows too, or leave it out."
-            )
-    return np.array([known[name] for name in test.ids.tolist()], dtype=np.int64)
+            raise InputError(refusal(name))
+    return np.array([known[name] for name in names.tolist()], dtype=np.int64)
+
+
+def _not_to_score(finished: Run, name: object) -> str:
+    if len(finished.roster) and name not in finished.roster:
+        return f"Task {name!r} of the test data was not in the run. Leave it out."
+    return (
+        f"Task {name!r} has test rows, but is not among the tasks that you passed. Pass its training rows "
+        "too, or leave it out."
+    )
 
 
 def _models_after(
@@ -407,8 +410,8 @@ def _own_randomness(finished: Run, tasks: Tasks) -> tuple[Participation, Words]:
     private, count = finished.private, len(tasks)
     if not len(private.ids):
         return Participation.always(count, len(finished.plan.rounds)), public_seeds(tasks.ids)
-    known = Roster(private.ids.tolist())
-    where = np.array([known.position(name) for name in tasks.ids.tolist()])
+    refusal = "There is no task {!r} in the run. Write it as it is in the roster, or leave it out.".format
+    where = _places(tasks.ids, private.ids, refusal)
     return private.coins[:, where], private.seeds[where]
 
 
