@@ -81,7 +81,8 @@ class Algorithm(ABC):
     """An algorithm: a frozen dataclass of public numbers with seven pure methods.
 
     Every private array has a leading task axis and rows never mix: row i of what `init`, `send` and
-    `finish` return depends on row i of their arguments and on the board alone. `check_algorithm` tests it.
+    `finish` return depends on row i of their arguments and on the board alone, and so for `predict` and
+    `losses`, which score many tasks at once. `check_algorithm` tests it.
 
     What follows the seven has defaults. Whoever declares `rows` has wrong data refused before they cost
     anything; `newcomer`, `predict` and `losses` let boards and models be used by commands and evaluations;

@@ -351,6 +351,18 @@ class Draws(Toy):
 
 
 @dataclass(frozen=True)
+class MixesInPredict(Toy):
+    def predict(self, models, X):
+        return np.nan_to_num(X - np.nanmean(X)).sum(axis=-1)
+
+
+@dataclass(frozen=True)
+class MixesInLosses(Toy):
+    def losses(self, models, block):
+        return block.weight.sum(axis=1) / block.weight.sum()
+
+
+@dataclass(frozen=True)
 class PostsWords(Toy):
     def update(self, release, board):
         return super().update(release, board) | {"note": np.array(["secret"])}
@@ -378,6 +390,8 @@ BROKEN = [
     (OneWordForAll, r"one message a task, of shape \(2, 3\)\. Got shape \(1, 3\)"),
     (ForgetsWhenSampled, "must keep the state's names, shapes and types"),
     (Draws, r"finish is not the same again.*draw from block\.uniforms.*'coef'"),
+    (MixesInPredict, "predict mixes rows: 'outputs'"),
+    (MixesInLosses, "losses mixes rows: 'loss'"),
     (PostsWords, "numbers only"),
     (LikesNoise, "little noise is not no noise"),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -19,7 +20,7 @@ from cloister.document import foreign_types
 from cloister.engines.local import named
 from cloister.engines.run import Run, replay, run
 from cloister.engines.workers import group_positions
-from cloister.errors import AlgorithmError, BillboardError
+from cloister.errors import AlgorithmError, BillboardError, InputError
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, NoNoise
 from cloister.privacy.sampling import Poisson
@@ -82,7 +83,13 @@ def _walk(plan: Plan, board: Billboard, block: Block) -> Iterator[tuple[str, Sta
     for t in range(len(plan.rounds)):
         messages, states = named(plan.algorithm.send, board.before(t), block, states)
         yield f"send in round {t}", states | {"message": np.asarray(messages)}
-    yield "finish", named(plan.algorithm.finish, board, block, states)
+    models = named(plan.algorithm.finish, board, block, states)
+    yield "finish", models
+    with suppress(InputError):  # it need not say how models predict
+        yield "predict", {"outputs": np.asarray(plan.algorithm.predict(models, block.X))}
+    losses = plan.algorithm.losses(models, block)
+    if losses is not None:
+        yield "losses", {"loss": np.asarray(losses)}
 
 
 def _changed(block: Block, victim: int) -> Iterator[tuple[str, Block]]:
