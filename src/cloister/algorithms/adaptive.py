@@ -70,7 +70,6 @@ class AdaptiveFedAvg(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Channel(self.learner.shared_size, self.clip)  # refuses what is no clip
         if not (0 < self.quantile < 1 and self.speed > 0 and self.vote > 0):
             raise PlanError(
                 "quantile must be in (0, 1), speed and vote > 0. "

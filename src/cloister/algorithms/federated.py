@@ -78,6 +78,7 @@ class _Federated(ClientAlgorithm):
                 "nothing."
             )
         self.learner.check_solver(self.solver, self._penalty)
+        Channel(self.learner.shared_size, self.clip)  # refuses what is no clip, before a plan is made of it
         self._require_rates()
         for tuning in variants_of(self.finetune, self.rounds):
             self.learner.check_solver(tuning.solver, tuning.penalty)

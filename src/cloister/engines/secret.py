@@ -20,7 +20,7 @@ from cloister.roster import Roster
 
 __all__ = ["Secret", "check_same", "digest_of"]
 
-#: Journals begun by another version are refused.
+#: Journals begun by another version are refused; after the slash, how often it changed how noise is drawn.
 VERSION = "0.2.0/2"
 _WARNING = "SECRET: who has this can take the noise off the board. Share it with nobody."
 GIVE_UP = "or remove that folder to give the unfinished run up: what it has spent stays spent"
