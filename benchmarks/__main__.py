@@ -1,11 +1,18 @@
 """Run one benchmark: ``python -m benchmarks NAME [--quick] [--keep] [--device cuda] [--seeds 3 4]``.
 
-Without a name they are listed. With ``--keep`` figures and tables are written to benchmarks/results, with the
-command, date, commit, machine and code that made them, and the tables of README.md and docs are made anew
-from what is there; ``python -m benchmarks pages`` does that alone. `body` also takes ``--out FILE``, and
-`frozen-accuracy` reads that file with ``--body FILE``. Those made of parts keep them in ``--cells FOLDER`` as
-they finish, and go on from there, also from a folder that another machine has filled. Whole records of
-another machine are kept by ``python -m benchmarks take FILE ...``, if they are of the code that is here.
+=============== =============================================================================================
+no name         list them, and what is kept of each
+NAME            run it, and print figures, targets and tables
+NAME --keep     also keep them in benchmarks/results, with what made them, and write the docs' tables anew
+pages           write the docs' tables anew, from what is kept
+stale           list what is to be measured again, why, and how long it takes
+confirm NAME    measure some cells of a kept result again; if they agree to the last digit it is not stale
+take FILE       keep results of another machine, if they are of the code that is here
+=============== =============================================================================================
+
+`body` also takes ``--out FILE``, and `frozen-accuracy` reads that file with ``--body FILE``. Parts of a
+benchmark are kept in build/cells as they finish: a run that is stopped goes on, also on another machine that
+has a copy of that folder.
 """
 
 from __future__ import annotations
@@ -18,6 +25,7 @@ import operator
 import os
 import pkgutil
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,10 +34,15 @@ from rich.console import Console
 from rich.table import Table
 
 import benchmarks
-from benchmarks import Tables, cells, pages, records
+from benchmarks import Tables
+from harness import catalog, pages, records
+from harness.cells import Cells
+from harness.records import Record
 
 #: What is handed to benchmarks that take it; every one may be run with --device.
-OPTIONS = ("device", "seeds", "out", "body", "cells")
+OPTIONS = ("device", "seeds", "out", "body")
+#: What takes words after it.
+COMMANDS = ("confirm", "take")
 COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt}
 
 
@@ -55,43 +68,63 @@ def verdict(figures: dict[str, float], targets: dict[str, tuple[str, float]]) ->
     return {"met": met, "not_measured": [key for key in targets if key not in figures]}
 
 
-def show(console: Console, document: records.Record) -> None:
+def show(console: Console, record: Record) -> None:
     """Print the tables, then figures against targets."""
-    for title, rows in document["tables"].items():
-        table = Table(*rows[0], title=title if len(document["tables"]) > 1 else None, title_justify="left")
+    for title, rows in record["tables"].items():
+        table = Table(*rows[0], title=title if len(record["tables"]) > 1 else None, title_justify="left")
         for row in rows[1:]:
             table.add_row(*row)
         console.print(table)
     goals = Table("figure", "measured", "target", "")
-    for key, (op, goal) in document["targets"].items():
-        found = document["figures"].get(key)
-        passed = {True: "met", False: "[bold red]missed[/]", None: "not measured"}[document["met"].get(key)]
+    for key, (op, goal) in record["targets"].items():
+        found = record["figures"].get(key)
+        passed = {True: "met", False: "[bold red]missed[/]", None: "not measured"}[record["met"].get(key)]
         goals.add_row(key, "-" if found is None else f"{found:.4g}", f"{op} {goal:g}", passed)
     console.print(goals)
 
 
-def kept(name: str) -> str:
-    """Say when a benchmark's records were made, and whether on older code."""
-    found = [record for record in (records.read(name), records.read(f"{name}-cuda")) if record]
-    said = (f"{one['name']} of {one['date']}" + ", on older code" * pages.is_older(one) for one in found)
-    return "; ".join(said) or "nothing kept"
+def results(name: str) -> list[Record]:
+    """Return what is kept of a benchmark, on processors and on cards."""
+    return [record for record in (catalog.kept(name), catalog.kept(f"{name}-cuda")) if record]
 
 
-def measure(module: ModuleType, quick: bool, options: dict[str, Any]) -> records.Record:
+def listing(modules: dict[str, ModuleType]) -> None:
+    """Say what there is, and when its results were made."""
+    for name, module in sorted(modules.items()):
+        source = catalog.source(name)
+        older = ((one, ", on older code" * records.is_older(one, source)) for one in results(name))
+        kept = "; ".join(f"{one['name']} of {one['date']}{said}" for one, said in older) or "nothing kept"
+        print(f"{name:16} {(module.__doc__ or '').splitlines()[0]} [{kept}]")
+
+
+def stale() -> None:
+    """List results of older code, and benchmarks without any."""
+    for name, path in catalog.modules().items():
+        if path.parent.name == "benchmarks":
+            source = catalog.source(name)
+            for record in results(name) or [None]:
+                if line := records.stale(record["name"] if record else name, record, source):
+                    print(line)
+
+
+def measure(module: ModuleType, quick: bool, options: dict[str, Any]) -> Record:
     """Run a benchmark; return its record."""
-    told = {name: value for name, value in options.items() if value and value != "cpu" and name != "cells"}
-    words = [f"--{name} {said(value)}" for name, value in told.items()]
-    command = " ".join([f"python -m benchmarks {module.NAME}", *words])
-    made = records.made_by(command, Path(inspect.getfile(module))) | {"load": round(os.getloadavg()[0], 1)}
-    figures, targets, shown = module.run(quick, **options)
-    if options.get("cells"):
+    name, device = module.NAME, str(options.get("device", "cpu"))
+    words = [f"--{option} {said(value)}" for option, value in options.items() if value and value != "cpu"]
+    source = catalog.source(name)
+    made = records.made_by(" ".join([f"python -m benchmarks {name}", *words]), source, device)
+    made["load"] = round(os.getloadavg()[0], 1)
+    parts, start = Cells(name, source, device), time.monotonic()
+    takes_cells = "cells" in inspect.signature(module.run).parameters
+    figures, targets, shown = module.run(quick, **options, **({"cells": parts} if takes_cells else {}))
+    made["seconds"] = round(time.monotonic() - start, 1)
+    if takes_cells:
         del made["load"]
-        made |= cells.makers(module.NAME, options["cells"], Path(inspect.getfile(module)))
-    tables: Tables = shown if isinstance(shown, dict) else {module.NAME: shown}
+        made |= records.kept_cells(parts)
+    tables: Tables = shown if isinstance(shown, dict) else {name: shown}
     figures = {key: float(f"{value:.6g}") for key, value in figures.items()}
-    card = str(options.get("device", "")).partition(":")[0] == "cuda"
     return {
-        "name": module.NAME + "-cuda" * card,
+        "name": name + "-cuda" * device.startswith("cuda"),
         "quick": quick,
         "figures": figures,
         "targets": targets,
@@ -101,15 +134,34 @@ def measure(module: ModuleType, quick: bool, options: dict[str, Any]) -> records
     }
 
 
-def keep(document: records.Record) -> None:
+def keep(record: Record) -> None:
     """Write a record; say so if nobody can look up the code that it is of."""
-    if "+" in document["commit"]:
+    if "+" in record["commit"]:
         print(
-            f"{document['name']} is of code that is not committed ({document['commit']}): commit src before "
+            f"{record['name']} is of code that is not committed ({record['commit']}): commit it before "
             "you measure what is to stay.",
             file=sys.stderr,
         )
-    records.write(document, records.RESULTS / f"{document['name']}.json")
+    records.write(record, catalog.result(record["name"]))
+
+
+def confirm(names: list[str], modules: dict[str, ModuleType]) -> int:
+    """Measure witnesses of kept results again; return how many do not agree."""
+    failed = 0
+    for name in names:
+        record = catalog.kept(name)
+        try:
+            if record is None or name not in modules:
+                raise ValueError(f"There is no result {name}: python -m benchmarks lists what is kept.")
+            records.write(
+                records.confirmed(record, catalog.source(name), modules[name].measure), catalog.result(name)
+            )
+            print(f"{name}: {len(record['witnesses'])} of {record['cells']} cells agree to the last digit.")
+        except ValueError as error:
+            print(error, file=sys.stderr)
+            failed += 1
+    pages.write_pages()
+    return failed
 
 
 def said(value: Any) -> str:
@@ -121,9 +173,11 @@ def said(value: Any) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark; the last line of the output is one line of JSON."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("name", nargs="?", help="which one, pages or take; leave it out for a list")
-    parser.add_argument("files", nargs="*", type=Path, help="for take: records that another machine has kept")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", nargs="?", help="which one, or pages, stale, confirm, take; none for a list")
+    parser.add_argument("words", nargs="*", help="for confirm: results; for take: files")
     parser.add_argument("--quick", action="store_true", help="a smaller run, to see that it works")
     parser.add_argument(
         "--keep", action="store_true", help="keep what is found, and write the docs' tables of it"
@@ -132,22 +186,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, nargs="+", help="for networks: only these, to split a long run")
     parser.add_argument("--out", type=Path, help="for body: where to write its weights")
     parser.add_argument("--body", type=Path, help="for frozen-accuracy: weights that body has written")
-    parser.add_argument("--cells", type=Path, help="a folder that keeps finished parts, to go on from")
     chosen = parser.parse_args(arguments)
-    if bool(chosen.files) != (chosen.name == "take"):
-        parser.error("take needs files, and nothing else does: python -m benchmarks take FILE ...")
-    for path in chosen.files:
-        if not path.is_file():
-            parser.error(f"there is no file {path}. Name records that another machine has kept.")
+    if bool(chosen.words) != (chosen.name in COMMANDS):
+        parser.error("confirm needs names of results, take needs files, and nothing else takes either.")
+    if chosen.name == "stale":
+        stale()
+        return 0
     if chosen.name in ("pages", "take"):
-        for path in chosen.files:
-            keep(records.taken(path, pages.code_of(path.stem)))
+        for path in map(Path, chosen.words):
+            if not path.is_file():
+                parser.error(f"there is no file {path}. Name results that another machine has kept.")
+            keep(records.taken(path, catalog.source(path.stem)))
         pages.write_pages()
         return 0
     modules = find()
+    if chosen.name == "confirm":
+        return int(confirm(chosen.words, modules) > 0)
     if chosen.name is None:
-        for name, module in sorted(modules.items()):
-            print(f"{name:16} {(module.__doc__ or '').splitlines()[0]} [{kept(name)}]")
+        listing(modules)
         return 0
     if chosen.name not in modules:
         parser.error(f"there is no benchmark {chosen.name!r}. Choose one of {', '.join(sorted(modules))}.")
@@ -158,11 +214,11 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error(f"{chosen.name} takes no --{name}.")
     if chosen.quick and chosen.keep:
         parser.error("a quick run is not kept: leave out --quick or --keep.")
-    document = measure(modules[chosen.name], chosen.quick, options)
-    show(Console(width=None if sys.stdout.isatty() else 160), document)
-    print(json.dumps(document))
+    record = measure(modules[chosen.name], chosen.quick, options)
+    show(Console(width=None if sys.stdout.isatty() else 160), record)
+    print(json.dumps(record))
     if chosen.keep:
-        keep(document)
+        keep(record)
         pages.write_pages()
     return 0
 

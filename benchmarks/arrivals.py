@@ -30,11 +30,11 @@ from cloister.sampling import InOrder
 from papers.meta.learning import SETTING
 
 NAME = "arrivals"
-MEASURES = (
-    "algorithms/choose_at_home.py",
-    "algorithms/meta.py",
-    "engines/task_stream.py",
-    "privacy/correlated.py",
+PATHS = (
+    "src/cloister/algorithms/choose_at_home.py",
+    "src/cloister/algorithms/meta.py",
+    "src/cloister/engines/task_stream.py",
+    "src/cloister/privacy/correlated.py",
 )
 #: Noise, epsilon, and whether tasks choose at home.
 CELLS = (

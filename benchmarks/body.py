@@ -24,11 +24,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks import Figures, Table, Targets, data_file
+from benchmarks import Figures, Table, Targets
 from benchmarks.body_filters import FILTERS, filter_body, solve
 from cloister.datasets import load_omniglot
+from harness.sources import data_file
 
 NAME = "body"
+PATHS = ("src/cloister/datasets",)
+DATA = ("omniglot_28.npz",)
 BODY = Path(__file__).parents[1] / ".cache" / "omniglot_body.npz"
 FEATURES, GROUPS = 128, 8
 TURNS = 4

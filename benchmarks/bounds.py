@@ -11,29 +11,28 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from statistics import fmean, stdev
 
 import numpy as np
 
-from benchmarks import Figures, Table, Targets, track
+from benchmarks import Figures, Table, Targets
 from benchmarks.harm import alone_numbers
 from benchmarks.harm_tables import Floats, Index
 from cloister.arrays import Array
 from cloister.estimators import SharedPriorRegressor, SingleTaskRegressor
 from cloister.tables.codebook import Codebook
+from harness.cells import Cells
 
 NAME = "bounds"
-MEASURES = (
-    "algorithms/prior.py",
-    "algorithms/structures",
-    "learners/linear",
-    "algorithms/bin_search.py",
-    "algorithms/located.py",
-    "algorithms/located_features.py",
-    "algorithms/search_first.py",
+PATHS = (
+    "src/cloister/algorithms/prior.py",
+    "src/cloister/algorithms/structures",
+    "src/cloister/learners/linear",
+    "src/cloister/algorithms/bin_search.py",
+    "src/cloister/algorithms/located.py",
+    "src/cloister/algorithms/located_features.py",
+    "src/cloister/algorithms/search_first.py",
 )
 
 Limits = dict[str, object]
@@ -137,7 +136,7 @@ CASES = {
 EPSILONS = tuple(SENSOR_GOALS)
 
 
-def measure(job: tuple[str, int]) -> tuple[str, dict[str, tuple[float, float]]]:
+def measure(job: tuple[str, int]) -> dict[str, tuple[float, float]]:
     """Return squared error and R² of every method, on one draw."""
     name, seed = job
     case = CASES[name]
@@ -156,10 +155,10 @@ def measure(job: tuple[str, int]) -> tuple[str, dict[str, tuple[float, float]]]:
         for label, model in models.items():
             model.fit(data.rows(at), y[at], tasks=task[at])
             found[label] = np.asarray(model.predict(data.rows(asked), tasks=task[asked]))
-    return name, {label: data.score(predicted) for label, predicted in found.items()}
+    return {label: data.score(predicted) for label, predicted in found.items()}
 
 
-def run(quick: bool) -> tuple[Figures, Targets, Table]:
+def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Table]:
     """Measure every codebook.
 
     Parameters
@@ -169,9 +168,8 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
     """
     jobs = [(name, seed) for name in CASES for seed in range(2 if quick else 6)]
     found: dict[str, list[dict[str, tuple[float, float]]]] = {name: [] for name in CASES}
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        for name, scores in track(pool.map(measure, jobs), len(jobs), NAME):
-            found[name].append(scores)
+    for (name, _), scores in zip(jobs, cells.measured(measure, jobs), strict=True):
+        found[name].append(scores)
     labels = list(found["sensors"][0])
     figures: Figures = {}
     shown = {"scikit-learn": "scikit-learn alone", "single": "`SingleTask`", "epsinf": "no noise"}
@@ -184,8 +182,8 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
             best = max(fmean(values["scikit-learn"]), fmean(values["single"]))
             figures[f"{name}_worst_below_alone"] = best - min(fmean(values[f"eps{e:g}"]) for e in EPSILONS)
         figures |= {f"{name}_{k}": fmean(v) for k, v in values.items()}
-        cells = [f"{fmean(v):.3f} ± {stdev(v) / math.sqrt(len(v)):.3f}" for v in values.values()]
-        rows.append([name, "error ratio" if name == "sensors" else "R²", *cells])
+        row = [f"{fmean(v):.3f} ± {stdev(v) / math.sqrt(len(v)):.3f}" for v in values.values()]
+        rows.append([name, "error ratio" if name == "sensors" else "R²", *row])
     return figures, goals(), rows
 
 

@@ -28,13 +28,13 @@ from cloister.learners.network.module import Module
 from cloister.mechanisms import Gaussian
 
 NAME = "clients"
-MEASURES = (
-    "engines/batched.py",
-    "engines/buckets.py",
-    "engines/card_noise.py",
-    "engines/threads.py",
-    "engines/transfer.py",
-    "learners/network",
+PATHS = (
+    "src/cloister/engines/batched.py",
+    "src/cloister/engines/buckets.py",
+    "src/cloister/engines/card_noise.py",
+    "src/cloister/engines/threads.py",
+    "src/cloister/engines/transfer.py",
+    "src/cloister/learners/network",
 )
 LR = 0.05
 

@@ -2,8 +2,9 @@
 
 Trace norm on School (30 % of the rows, of unit length, targets over 70; lam is 10 for summed losses of the
 unscaled targets) runs without noise for a fixed number of rounds; how far it stays from the converged
-objective is measured afterwards. Memory is that of a process of its own, data taken off: it should be a small
-multiple of tasks times features, whatever the rounds.
+objective is measured afterwards. Times are compared with those of as many rounds of accelerated proximal
+gradient written out in NumPy, in the same run, both on one thread. Memory is that of a process of its own,
+data taken off: it should be a small multiple of tasks times features, whatever the rounds.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import sys
 import time
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
-from benchmarks import Figures, Table, Targets, data_file
+from benchmarks import Figures, Table, Targets
 from cloister import Plan, Tasks
 from cloister import run as run_plan
 from cloister.algorithms import LowRank
@@ -24,12 +26,14 @@ from cloister.datasets import synthetic
 from cloister.engines import Local
 from cloister.learners import LeastSquares
 from cloister.mechanisms import NoNoise
+from harness.sources import data_file
 
 NAME = "covariance-speed"
-MEASURES = (
-    "algorithms/covariance.py",
-    "engines/local.py",
+PATHS = (
+    "src/cloister/algorithms/covariance.py",
+    "src/cloister/engines/local.py",
 )
+DATA = ("school.npz",)
 
 DIM, ROWS = 30, 10
 # 10 / 70, over about 33 rows a school
@@ -61,6 +65,22 @@ def solve(tasks: Tasks, rounds: int) -> tuple[float, float]:
     return time.process_time() - start, objective(done.private.models["coef"], tasks, SCHOOL_LAM)
 
 
+def plain(tasks: Tasks, lam: float, rounds: int) -> float:
+    """Return CPU seconds of as many rounds of accelerated proximal gradient, without the library."""
+    start = time.process_time()
+    rows = [slice(*ends) for ends in zip(tasks.offsets[:-1], tasks.offsets[1:], strict=True)]
+    gram = np.stack([tasks.X[own].T @ tasks.X[own] / len(tasks.X[own]) for own in rows])
+    moment = np.stack([tasks.X[own].T @ tasks.y[own] / len(tasks.X[own]) for own in rows])
+    weights = ahead = np.zeros_like(moment)
+    for t in range(1, rounds + 1):
+        left, values, right = np.linalg.svd(
+            ahead - np.einsum("tde,te->td", gram, ahead) + moment, full_matrices=False
+        )
+        before, weights = weights, left * np.maximum(values - lam, 0.0) @ right
+        ahead = weights + (t - 1) / (t + 2) * (weights - before)
+    return time.process_time() - start
+
+
 def memory(n_tasks: int) -> float:
     """Return the bytes a run of so many tasks needs beyond its data, over those of one model a task."""
     rng = np.random.default_rng(0)
@@ -84,18 +104,23 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
     made = synthetic.low_rank(0)
     tasks = Tasks.from_list(list(made.X_train), list(made.y_train / made.target_bound))
     plan = Plan(LowRank(LeastSquares(DIM), lam=0.02, clip=1.5, rounds=100), n_tasks=len(tasks)).calibrate(1.0)
-    start = time.perf_counter()
-    run_plan(plan, tasks, random_state=0)
-    figures: Figures = {"low_rank_100_rounds_s": time.perf_counter() - start}
-    targets: Targets = {"low_rank_100_rounds_s": ("<=", 3.0), "memory_models": ("<=", 40.0)}
+    with threadpool_limits(limits=1):
+        start = time.process_time()
+        run_plan(plan, tasks, random_state=0, engine=Local(threads=1))
+        figures: Figures = {"low_rank_100_rounds_s": time.process_time() - start}
+        figures["low_rank_over_plain"] = figures["low_rank_100_rounds_s"] / plain(tasks, 0.02, 100)
+    targets: Targets = {"low_rank_over_plain": ("<=", 5.0), "memory_models": ("<=", 40.0)}
     command = [sys.executable, "-m", "benchmarks.covariance_speed", str(10_000 if quick else 100_000)]
     figures["memory_models"] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     if data_file("school.npz").exists():
         solve(school(), 5)  # imports and caches
-        figures["school_trace_norm_s"], reached = min(solve(school(), SCHOOL_ROUNDS) for _ in range(3))
-        best = min(reached, solve(school(), CONVERGED)[1])
+        with threadpool_limits(limits=1):
+            figures["school_trace_norm_s"], reached = min(solve(school(), SCHOOL_ROUNDS) for _ in range(3))
+            reference = min(plain(school(), SCHOOL_LAM, SCHOOL_ROUNDS) for _ in range(3))
+            figures["school_trace_norm_over_plain"] = figures["school_trace_norm_s"] / reference
+            best = min(reached, solve(school(), CONVERGED)[1])
         figures["school_gap"] = (reached - best) / best
-        targets |= {"school_trace_norm_s": ("<=", 0.5), "school_gap": ("<=", 1e-6)}
+        targets |= {"school_trace_norm_over_plain": ("<=", 2.0), "school_gap": ("<=", 1e-6)}
     rows = [["figure", "measured"], *([name, f"{value:.4g}"] for name, value in figures.items())]
     return figures, targets, rows
 

@@ -10,36 +10,35 @@ from __future__ import annotations
 
 import math
 import warnings
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 from statistics import fmean, median
 
 import numpy as np
 
-from benchmarks import Figures, Targets, track
+from benchmarks import Figures, Targets
 from benchmarks import Table as Printed
 from benchmarks.harm import alone_predictions, loss
 from benchmarks.harm_tables import TABLES, TIGHT, Loose, Table, draw
 from cloister import estimators
+from harness.cells import Cells
 
 NAME = "family-harm"
-MEASURES = (
-    "algorithms/blend.py",
-    "algorithms/choose_at_home.py",
-    "algorithms/first_rounds.py",
-    "algorithms/covariance.py",
-    "algorithms/decomposed.py",
-    "algorithms/mean.py",
-    "algorithms/meta.py",
-    "algorithms/bin_search.py",
-    "algorithms/located.py",
-    "algorithms/located_features.py",
-    "algorithms/search_first.py",
-    "estimators/linear.py",
-    "estimators/decomposed.py",
-    "estimators/meta.py",
-    "learners/linear",
+PATHS = (
+    "src/cloister/algorithms/blend.py",
+    "src/cloister/algorithms/choose_at_home.py",
+    "src/cloister/algorithms/first_rounds.py",
+    "src/cloister/algorithms/covariance.py",
+    "src/cloister/algorithms/decomposed.py",
+    "src/cloister/algorithms/mean.py",
+    "src/cloister/algorithms/meta.py",
+    "src/cloister/algorithms/bin_search.py",
+    "src/cloister/algorithms/located.py",
+    "src/cloister/algorithms/located_features.py",
+    "src/cloister/algorithms/search_first.py",
+    "src/cloister/estimators/linear.py",
+    "src/cloister/estimators/decomposed.py",
+    "src/cloister/estimators/meta.py",
+    "src/cloister/learners/linear",
 )
 
 FAMILY = ("LowRank", "GroupSparse", "Decomposed", "MeanRegularized", "Meta")
@@ -65,8 +64,8 @@ SHOWN = 12
 Key = tuple[str, Loose, float, str]
 
 
-def measure(job: tuple[str, int, tuple[float, ...]]) -> dict[Key, float]:
-    """Draw one table once; return the log of each cell's loss over that alone."""
+def measure(job: tuple[str, int, tuple[float, ...]]) -> list[tuple[int, float, str, float]]:
+    """Draw one table once; return codebooks, epsilons, estimators, and logs of their loss over that alone."""
     name, seed, epsilons = job
     table = next(one for one in TABLES if one.name == name)
     table = replace(table, tasks=min(table.tasks, MOST_TASKS))
@@ -74,12 +73,16 @@ def measure(job: tuple[str, int, tuple[float, ...]]) -> dict[Key, float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         alone = loss(table, test, alone_predictions(table, train, test))
-        return {
-            (name, loose, epsilon, kind): math.log(ours(table, loose, epsilon, kind, seed) / alone)
-            for loose in (TIGHT, table.codebooks[-1])
+        return [
+            (place, epsilon, kind, math.log(ours(table, loose, epsilon, kind, seed) / alone))
+            for place, loose in enumerate(codebooks(table))
             for epsilon in epsilons
             for kind in FAMILY
-        }
+        ]
+
+
+def codebooks(table: Table) -> tuple[Loose, Loose]:
+    return TIGHT, table.codebooks[-1]
 
 
 def ours(table: Table, loose: Loose, epsilon: float, kind: str, seed: int) -> float:
@@ -93,7 +96,7 @@ def ours(table: Table, loose: Loose, epsilon: float, kind: str, seed: int) -> fl
     return loss(table, test, np.asarray(predict(test.X, tasks=test.task)))
 
 
-def run(quick: bool) -> tuple[Figures, Targets, dict[str, Printed]]:
+def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, dict[str, Printed]]:
     """Measure the grid.
 
     Parameters
@@ -104,10 +107,10 @@ def run(quick: bool) -> tuple[Figures, Targets, dict[str, Printed]]:
     names, seeds = (NAMES[:1] + NAMES[5:7], SEEDS[:1]) if quick else (NAMES, SEEDS)
     jobs = [(name, seed, (1.0,) if quick else EPSILONS) for name in reversed(names) for seed in seeds]
     found: dict[Key, list[float]] = {}
-    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
-        for cells in track(pool.map(measure, jobs), len(jobs), NAME):
-            for key, ratio in cells.items():
-                found.setdefault(key, []).append(ratio)
+    tables = {table.name: table for table in TABLES}
+    for (name, *_), values in zip(jobs, cells.measured(measure, jobs), strict=True):
+        for place, epsilon, kind, ratio in values:
+            found.setdefault((name, codebooks(tables[name])[place], epsilon, kind), []).append(ratio)
     means = {key: math.expm1(fmean(ratios)) for key, ratios in found.items()}
     figures: Figures = {"cells": len(means), "above_limit": sum(mean > LIMIT for mean in means.values())}
     for kind in FAMILY:
@@ -123,10 +126,10 @@ def by_epsilon(means: dict[Key, float]) -> Printed:
     epsilons = sorted({key[2] for key in means})
     rows: Printed = [["estimator", *(f"ε = {epsilon:g}: worst, median" for epsilon in epsilons)]]
     for kind in FAMILY:
-        cells = [
+        columns = [
             [100 * mean for key, mean in means.items() if key[2:] == (epsilon, kind)] for epsilon in epsilons
         ]
-        rows.append([kind, *(f"{max(one):+.1f}, {median(one):+.1f}" for one in cells)])
+        rows.append([kind, *(f"{max(one):+.1f}, {median(one):+.1f}" for one in columns)])
     return rows
 
 

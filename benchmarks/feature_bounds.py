@@ -11,7 +11,7 @@ from statistics import fmean
 
 import numpy as np
 
-from benchmarks import Figures, Table, Targets, track
+from benchmarks import Figures, Table, Targets
 from benchmarks.harm_tables import TABLES, draw
 from cloister.estimators import (
     DecomposedRegressor,
@@ -22,26 +22,27 @@ from cloister.estimators import (
     SharedPriorRegressor,
     SingleTaskRegressor,
 )
+from harness.cells import Cells
 
 NAME = "feature-bounds"
-MEASURES = (
-    "algorithms/prior.py",
-    "algorithms/structures",
-    "learners/linear",
-    "algorithms/bin_search.py",
-    "algorithms/located.py",
-    "algorithms/located_features.py",
-    "algorithms/search_first.py",
-    "algorithms/blend.py",
-    "algorithms/choose_at_home.py",
-    "algorithms/first_rounds.py",
-    "algorithms/covariance.py",
-    "algorithms/decomposed.py",
-    "algorithms/mean.py",
-    "algorithms/meta.py",
-    "estimators/linear.py",
-    "estimators/decomposed.py",
-    "estimators/meta.py",
+PATHS = (
+    "src/cloister/algorithms/prior.py",
+    "src/cloister/algorithms/structures",
+    "src/cloister/learners/linear",
+    "src/cloister/algorithms/bin_search.py",
+    "src/cloister/algorithms/located.py",
+    "src/cloister/algorithms/located_features.py",
+    "src/cloister/algorithms/search_first.py",
+    "src/cloister/algorithms/blend.py",
+    "src/cloister/algorithms/choose_at_home.py",
+    "src/cloister/algorithms/first_rounds.py",
+    "src/cloister/algorithms/covariance.py",
+    "src/cloister/algorithms/decomposed.py",
+    "src/cloister/algorithms/mean.py",
+    "src/cloister/algorithms/meta.py",
+    "src/cloister/estimators/linear.py",
+    "src/cloister/estimators/decomposed.py",
+    "src/cloister/estimators/meta.py",
 )
 
 ESTIMATORS = {
@@ -57,8 +58,9 @@ WIDTHS = (10, 30, 100, 1000)
 LIMIT = 1.01
 
 
-def measure(width: float, seed: int) -> dict[str, float]:
+def measure(job: tuple[int, int]) -> dict[str, float]:
     """Return each estimator's squared error over that alone, with features in bounds from 0 to a width."""
+    width, seed = job
     (table,) = (one for one in TABLES if one.name == "exams")
     train, test = draw(table, seed, table.tasks)
     book: dict[int | str, object] = {**dict.fromkeys(range(table.features), (0, width)), "y": table.target}
@@ -76,7 +78,7 @@ def measure(width: float, seed: int) -> dict[str, float]:
         }
 
 
-def run(quick: bool) -> tuple[Figures, Targets, Table]:
+def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Table]:
     """Measure every codebook.
 
     Parameters
@@ -86,8 +88,8 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
     """
     jobs = [(width, seed) for width in WIDTHS for seed in range(1 if quick else 4)]
     found: dict[int, list[dict[str, float]]] = {width: [] for width in WIDTHS}
-    for width, seed in track(jobs, len(jobs), NAME):
-        found[width].append(measure(width, seed))
+    for (width, _), errors in zip(jobs, cells.measured(measure, jobs), strict=True):
+        found[width].append(errors)
     figures: Figures = {}
     rows = [["bounds of the features", *ESTIMATORS]]
     for width, draws in found.items():

@@ -34,11 +34,11 @@ from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Gaussian
 
 NAME = "flower"
-MEASURES = (
-    "deploy",
-    "engines/asked.py",
-    "engines/flower",
-    "engines/node",
+PATHS = (
+    "src/cloister/deploy",
+    "src/cloister/engines/asked.py",
+    "src/cloister/engines/flower",
+    "src/cloister/engines/node",
 )
 D, ROWS, SEED, ROUNDS = 6, 20, 11, 8
 TARGETS: Targets = {

@@ -28,13 +28,13 @@ from cloister.engines.flower import Deployment, simulate
 from cloister.engines.flower.deployment import Settings
 
 NAME = "flower-simulation"
-MEASURES = (
-    "deploy",
-    "engines/asked.py",
-    "engines/cluster",
-    "engines/flower",
-    "engines/local.py",
-    "engines/node",
+PATHS = (
+    "src/cloister/deploy",
+    "src/cloister/engines/asked.py",
+    "src/cloister/engines/cluster",
+    "src/cloister/engines/flower",
+    "src/cloister/engines/local.py",
+    "src/cloister/engines/node",
 )
 ACTORS = 2
 TARGETS: Targets = {"boards that differ": ("<=", 0), "nodes that completed": (">=", 200)}

@@ -16,12 +16,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks import Figures, Table, Targets, data_file
-from benchmarks.cells import measured
+from benchmarks import Figures, Table, Targets
 from benchmarks.prior_accuracy import (
     FILES,
     TABLES,
@@ -34,18 +32,23 @@ from benchmarks.prior_accuracy import (
 )
 from cloister.forecast import BAND, band_at
 from cloister.learners import Classification, Regression
+from harness.cells import Cells
+from harness.sources import data_file
 
 NAME = "forecast"
-MEASURES = (
-    "algorithms/prior.py",
-    "algorithms/structures",
-    "learners/linear",
-    "algorithms/bin_search.py",
-    "algorithms/located.py",
-    "algorithms/located_features.py",
-    "algorithms/search_first.py",
-    "forecast.py:signal_to_noise",
-    "forecast.py:rows_of_classes",
+PATHS = (
+    "src/cloister/algorithms/prior.py",
+    "src/cloister/algorithms/structures",
+    "src/cloister/learners/linear",
+    "src/cloister/algorithms/bin_search.py",
+    "src/cloister/algorithms/located.py",
+    "src/cloister/algorithms/located_features.py",
+    "src/cloister/algorithms/search_first.py",
+    "src/cloister/forecast.py",
+)
+DATA = (
+    "landmine.npz",
+    "school.npz",
 )
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 8.0)
@@ -74,8 +77,8 @@ class Kept:
     share: float
 
 
-def measure(job: tuple[str, int, float, int]) -> list[Kept]:
-    """Fit one subset of one data set at every epsilon."""
+def measure(job: tuple[str, int, float, int]) -> list[tuple[str, float, float]]:
+    """Fit one subset of one data set at every epsilon; return what each run gives for `Kept`."""
     name, size, rows, repeat = job
     learner: Learner
     book = None
@@ -98,7 +101,7 @@ def measure(job: tuple[str, int, float, int]) -> list[Kept]:
     for epsilon in EPSILONS:
         plan = plan_for(learner, len(train), epsilon, book=book)
         share = (alone - losses(plan, train, test, repeat)[0]) / (alone - quiet)
-        kept.append(Kept(name, plan.forecast(float(np.median(train.sizes))).rho, min(share, 1.0)))
+        kept.append((name, plan.forecast(float(np.median(train.sizes))).rho, min(share, 1.0)))
     return kept
 
 
@@ -140,20 +143,20 @@ def position(runs: list[Kept], band: Band) -> tuple[float, float, float]:
     return float(below), float(1 - below - above), float(above)
 
 
-def run(quick: bool, cells: Path | None = None) -> tuple[Figures, Targets, Table]:
+def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Table]:
     """Fit the band without each data set in turn, and score it there.
 
     Parameters
     ----------
     quick : bool
         Small tables and few subsets.
-    cells : Path, optional
-        Where finished runs are kept.
+    cells : Cells
+        Finished runs.
     """
     wanted = ["exam", "hsb82", "bdf", "scotssec"] if quick else [*TABLES, *MORE, "low_rank"]
     missing = [name for name in wanted if name in FILES and not data_file(FILES[name]).exists()]
     jobs = jobs_for([name for name in wanted if name not in missing], quick)
-    runs = [kept for subset in measured(measure, jobs, NAME, cells) for kept in subset]
+    runs = [Kept(*kept) for subset in cells.measured(measure, jobs) for kept in subset]
     count = Counter(kept.name for kept in runs)
     runs = [kept for kept in runs if count[kept.name] >= LEAST_RUNS]
     rows = [["data", "runs", "below the band", "inside", "above"]]

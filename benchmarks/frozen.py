@@ -27,9 +27,9 @@ from cloister.learners.network import features
 from cloister.mechanisms import Gaussian
 
 NAME = "frozen"
-MEASURES = (
-    "engines/batched.py",
-    "learners/network",
+PATHS = (
+    "src/cloister/engines/batched.py",
+    "src/cloister/learners/network",
 )
 WIDTH, FEATURES, CLASSES, ROWS = 16, 64, 10, 20
 

@@ -17,21 +17,22 @@ from statistics import fmean, stdev
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import Figures, Table, Targets, track
+from benchmarks import Figures, Table, Targets
 from cloister import Plan, Tasks, datasets
 from cloister import run as run_plan
 from cloister.algorithm import Algorithm
 from cloister.algorithms import Groups, Independent, Located, SharedPrior
 from cloister.learners import Classification, Regression
 from cloister.mechanisms import NoNoise
+from harness.cells import Cells
 
 NAME = "groups"
-MEASURES = (
-    "algorithms/prior.py",
-    "algorithms/structures",
-    "learners/linear",
-    "algorithms/nested.py",
-    "algorithms/located.py",
+PATHS = (
+    "src/cloister/algorithms/prior.py",
+    "src/cloister/algorithms/structures",
+    "src/cloister/learners/linear",
+    "src/cloister/algorithms/nested.py",
+    "src/cloister/algorithms/located.py",
 )
 
 EPSILONS = (0.5, 1.0, 2.0, 8.0, math.inf)
@@ -100,8 +101,11 @@ def loss(learner: Learner, models: NDArray[np.float64], ids: NDArray[np.int64], 
     return float(np.logaddexp(0.0, np.where(held.y == 1, -score, score)).mean())
 
 
-def gains(case: Case, tasks: Tasks, learner: Learner, seed: int) -> dict[float, tuple[float, float]]:
-    """Return the gain without and with groups at every epsilon, for one re-split."""
+def measure(job: tuple[int, bool, int]) -> list[tuple[float, float, float]]:
+    """Return every epsilon with the gain without and with groups, for one re-split of a case."""
+    place, quick, seed = job
+    case = (QUICK if quick else CASES)[place]
+    tasks, learner = load(case.table)
     train, held = tasks.split(case.test, seed)
     assert train.groups is not None
 
@@ -116,10 +120,8 @@ def gains(case: Case, tasks: Tasks, learner: Learner, seed: int) -> dict[float, 
     alone = losses(Independent(learner), math.inf)
     bare = shared(learner)
     both = bare, bare.with_groups(Groups.of(train.groups))
-    return {
-        epsilon: tuple(100 * (1 - losses(one, epsilon) / alone) for one in both)  # type: ignore[misc]
-        for epsilon in EPSILONS
-    }
+    without, within = ([100 * (1 - losses(one, epsilon) / alone) for epsilon in EPSILONS] for one in both)
+    return list(zip(EPSILONS, without, within, strict=True))
 
 
 def shared(learner: Learner) -> Algorithm:
@@ -128,18 +130,15 @@ def shared(learner: Learner) -> Algorithm:
     return Located(algorithm) if isinstance(learner, Regression) else algorithm
 
 
-def run(quick: bool) -> tuple[Figures, Targets, Table]:
+def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Table]:
     """Measure all cases."""
     cases = QUICK if quick else CASES
     figures: Figures = {}
     rows: Table = [["tasks", *("no noise" if math.isinf(e) else f"ε = {e:g}" for e in EPSILONS)]]
-    steps = ((case, seed) for case in cases for seed in range(case.splits))
+    jobs = [(place, quick, seed) for place, case in enumerate(cases) for seed in range(case.splits)]
     found: dict[Case, list[dict[float, tuple[float, float]]]] = {case: [] for case in cases}
-    loaded: dict[str, tuple[Tasks, Learner]] = {}
-    for case, seed in track(steps, sum(case.splits for case in cases), NAME):
-        if case.table not in loaded:
-            loaded = {case.table: load(case.table)}
-        found[case].append(gains(case, *loaded[case.table], seed))
+    for (place, *_), gained in zip(jobs, cells.measured(measure, jobs), strict=True):
+        found[cases[place]].append({epsilon: (bare, brought) for epsilon, bare, brought in gained})
     for case, splits in found.items():
         row = [case.title]
         for epsilon in EPSILONS:

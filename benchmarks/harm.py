@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from statistics import fmean, median, stdev
 
 import numpy as np
@@ -26,7 +24,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from benchmarks import Figures, Targets, track
+from benchmarks import Figures, Targets
 from benchmarks import Table as Printed
 from benchmarks.harm_tables import TABLES, Floats, Index, Loose, Rows, Table, draw
 from cloister.estimators import (
@@ -35,16 +33,17 @@ from cloister.estimators import (
     SingleTaskClassifier,
     SingleTaskRegressor,
 )
+from harness.cells import Cells
 
 NAME = "harm"
-MEASURES = (
-    "algorithms/prior.py",
-    "algorithms/structures",
-    "learners/linear",
-    "algorithms/bin_search.py",
-    "algorithms/located.py",
-    "algorithms/located_features.py",
-    "algorithms/search_first.py",
+PATHS = (
+    "src/cloister/algorithms/prior.py",
+    "src/cloister/algorithms/structures",
+    "src/cloister/learners/linear",
+    "src/cloister/algorithms/bin_search.py",
+    "src/cloister/algorithms/located.py",
+    "src/cloister/algorithms/located_features.py",
+    "src/cloister/algorithms/search_first.py",
 )
 
 EPSILONS = (0.05, 0.2, 1.0, 4.0, math.inf)
@@ -85,20 +84,20 @@ def draws(table: Table) -> int:
     return 10 if table.classes or table.tasks >= 1000 else 20
 
 
-def measure(job: tuple[int, int, tuple[float, ...]]) -> tuple[int, Outcome]:
-    """Draw one table once; fit it alone, by us alone, and jointly at each epsilon."""
+def measure(job: tuple[int, int, tuple[float, ...]]) -> dict[str, object]:
+    """Draw one table once; fit it alone, by us alone, and jointly in each codebook at each epsilon."""
     index, seed, epsilons = job
     table = TABLES[index]
     train, test = draw(table, seed, SCORED[bool(table.classes)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         alone = loss(table, test, alone_predictions(table, train, test))
-        ours = {
-            (loose, epsilon): loss(table, test, our_predictions(table, loose, epsilon, seed, train, test))
-            for loose in table.codebooks
+        ours = [
+            (place, epsilon, loss(table, test, our_predictions(table, loose, epsilon, seed, train, test)))
+            for place, loose in enumerate(table.codebooks)
             for epsilon in (SINGLE, *epsilons)
-        }
-    return index, Outcome(alone, ours)
+        ]
+    return {"alone": alone, "ours": ours}
 
 
 def loss(table: Table, test: Rows, predicted: Floats) -> float:
@@ -181,7 +180,7 @@ def log_likelihood(fitted: LogisticRegression, X: Floats, y: Index) -> float:
     return float(np.mean(own - logsumexp(score, axis=1)))
 
 
-def run(quick: bool) -> tuple[Figures, Targets, Printed]:
+def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Printed]:
     """Measure the grid.
 
     Parameters
@@ -195,11 +194,11 @@ def run(quick: bool) -> tuple[Figures, Targets, Printed]:
     # Slow tables first, so that no process is left with one of them at the end.
     jobs = [(i, seed, epsilons) for i in reversed(chosen) for seed in seeds[i]]
     found: dict[int, list[Outcome]] = {i: [] for i in chosen}
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        for index, outcome in track(pool.map(measure, jobs), len(jobs), NAME):
-            found[index].append(outcome)
-    cells = summarise(found)
-    return figures(cells), goals(), rows(cells)
+    for (i, *_), value in zip(jobs, cells.measured(measure, jobs), strict=True):
+        ours = {(TABLES[i].codebooks[place], epsilon): loss for place, epsilon, loss in value["ours"]}
+        found[i].append(Outcome(value["alone"], ours))
+    grid = summarise(found)
+    return figures(grid), goals(), rows(grid)
 
 
 def summarise(found: dict[int, list[Outcome]]) -> list[Cell]:

@@ -17,21 +17,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks import Figures, Table, Tables, Targets, data_file, track
+from benchmarks import Figures, Table, Tables, Targets
 from cloister import datasets
 from cloister.arrays import Array, Floats
 from cloister.estimators import SharedPriorRegressor, SingleTaskRegressor
+from harness.cells import track
+from harness.sources import data_file
 
 NAME = "intervals"
-MEASURES = (
-    "algorithms/prior.py",
-    "algorithms/structures",
-    "learners/linear",
-    "algorithms/bin_search.py",
-    "algorithms/located.py",
-    "algorithms/located_features.py",
-    "algorithms/search_first.py",
+PATHS = (
+    "src/cloister/algorithms/prior.py",
+    "src/cloister/algorithms/structures",
+    "src/cloister/learners/linear",
+    "src/cloister/algorithms/bin_search.py",
+    "src/cloister/algorithms/located.py",
+    "src/cloister/algorithms/located_features.py",
+    "src/cloister/algorithms/search_first.py",
 )
+DATA = ("school.npz",)
 
 REAL = ("school", "exam", "hsb82", "chem97", "bdf", "scotssec")
 SIZES = {"4-8": (4, 8), "9-30": (9, 30)}

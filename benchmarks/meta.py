@@ -24,10 +24,10 @@ from papers.meta.learning import SETTING, Risk, transfer_risk
 from papers.meta.streams import stream_against_rounds, stream_rates
 
 NAME = "meta"
-MEASURES = (
-    "algorithms/clustered.py",
-    "algorithms/meta.py",
-    "learners/linear/convex.py",
+PATHS = (
+    "src/cloister/algorithms/clustered.py",
+    "src/cloister/algorithms/meta.py",
+    "src/cloister/learners/linear/convex.py",
 )
 SEEDS = range(5)
 COUNTS = (100, 300, 1000, 3000)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks import Figures, Table, Targets, data_file
+from benchmarks import Figures, Table, Targets
 from benchmarks.prior_accuracy import FILES, Learner
 from benchmarks.prior_accuracy import table as load
 from cloister import Plan, Tasks, adapt, datasets
@@ -17,14 +17,20 @@ from cloister import run as run_plan
 from cloister.algorithms import Algorithm, Independent, Joint, SharedPrior
 from cloister.estimators import MetaClassifier, MetaRegressor
 from cloister.learners import Classification
+from harness.cells import Cells
+from harness.sources import data_file
 
 NAME = "meta-tables"
-MEASURES = (
-    "algorithms/prior.py",
-    "algorithms/structures",
-    "learners/linear",
-    "algorithms/meta.py",
-    "estimators/meta.py",
+PATHS = (
+    "src/cloister/algorithms/prior.py",
+    "src/cloister/algorithms/structures",
+    "src/cloister/learners/linear",
+    "src/cloister/algorithms/meta.py",
+    "src/cloister/estimators/meta.py",
+)
+DATA = (
+    "landmine.npz",
+    "school.npz",
 )
 TABLES = ("school", "exam", "hsb82", "chem97", "landmine", "contraception")
 METHODS = ("alone", "shared prior", "meta")
@@ -57,8 +63,9 @@ def loss(coef: np.ndarray, train: Tasks, test: Tasks, classify: bool) -> float:
     return float(np.mean(np.square(test.y - score)) / test.y.var())
 
 
-def measure(name: str, method: str, seed: int) -> tuple[float, float]:
+def measure(job: tuple[str, str, int]) -> tuple[float, float]:
     """Return the loss of tasks that took part, and of tasks that came later."""
+    name, method, seed = job
     tasks, learner = load(name)
     later = np.random.default_rng(seed).random(len(tasks)) < 0.2
     train, test = tasks.select(~later).split(0.3, seed)
@@ -71,7 +78,7 @@ def measure(name: str, method: str, seed: int) -> tuple[float, float]:
     return loss(own, train, test, classify), loss(adapted, new, new_test, classify)
 
 
-def run(quick: bool) -> tuple[Figures, Targets, Table]:
+def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Table]:
     """Measure every table.
 
     Parameters
@@ -82,13 +89,16 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
     names = ("exam", "hsb82") if quick else TABLES
     rows: Table = [["", *(f"{method}: took part, later" for method in METHODS)]]
     figures: Figures = {}
+    there = [name for name in names if name not in FILES or data_file(FILES[name]).exists()]
+    jobs = [(name, method, seed) for name in there for method in METHODS for seed in range(1 if quick else 3)]
+    found = dict(zip(jobs, cells.measured(measure, jobs), strict=True))
     for name in names:
-        if name in FILES and not data_file(FILES[name]).exists():
+        if name not in there:
             rows.append([name, f"not measured: no {data_file(FILES[name])}, set CLOISTER_DATA", "", ""])
             continue
         row = [name]
         for method in METHODS:
-            each = [measure(name, method, seed) for seed in range(1 if quick else 3)]
+            each = [found[job] for job in jobs if job[:2] == (name, method)]
             known, later = (float(value) for value in np.mean(each, axis=0))
             label = f"{name}_{method.replace(' ', '_')}"
             figures |= {label: known, f"{label}_later": later}

@@ -11,28 +11,27 @@ delta, seeded noise.
 from __future__ import annotations
 
 import math
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from statistics import fmean, stdev
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import Figures, Table, Targets, track
+from benchmarks import Figures, Table, Targets
 from cloister import Tasks, datasets
 from cloister.engines.run import replay
 from cloister.estimators import SharedPriorRegressor, SingleTaskRegressor
+from harness.cells import Cells
 
 NAME = "next-year"
-MEASURES = (
-    "algorithms/prior.py",
-    "algorithms/structures",
-    "learners/linear",
-    "algorithms/bin_search.py",
-    "algorithms/located.py",
-    "algorithms/located_features.py",
-    "algorithms/search_first.py",
-    "earlier.py",
+PATHS = (
+    "src/cloister/algorithms/prior.py",
+    "src/cloister/algorithms/structures",
+    "src/cloister/learners/linear",
+    "src/cloister/algorithms/bin_search.py",
+    "src/cloister/algorithms/located.py",
+    "src/cloister/algorithms/located_features.py",
+    "src/cloister/algorithms/search_first.py",
+    "src/cloister/earlier.py",
 )
 
 EPSILONS = (0.03, 0.1, 0.3, 1.0, 3.0)
@@ -41,8 +40,8 @@ RISES = (0.0, 1.0)
 Losses = dict[tuple[str, float], float]
 
 
-def measure(job: tuple[int, float]) -> tuple[float, Losses]:
-    """Measure one split into two years, with one rise in marks."""
+def measure(job: tuple[int, float]) -> list[tuple[str, float, float]]:
+    """Measure one split into two years, with one rise in marks; return ways, epsilons and losses."""
     seed, rise = job
     data = datasets.load("chem97")
     book = data.codebook
@@ -70,7 +69,7 @@ def measure(job: tuple[int, float]) -> tuple[float, Losses]:
         found["fresh", epsilon] = loss(model(epsilon))
         found["start", epsilon] = loss(model(epsilon, start_from=earlier))
     found["replay", 0.0] = replayed(earlier, part(train, rise), part(test, rise))
-    return rise, found
+    return [(*key, value) for key, value in found.items()]
 
 
 def replayed(earlier: SharedPriorRegressor, train: tuple, test: tuple) -> float:
@@ -100,7 +99,7 @@ def epsilon_for(goal: float, epsilons: tuple[float, ...], losses: list[float]) -
 WAYS = {"alone": "each school alone", "fresh": "anew", "start": "from year one"}
 
 
-def run(quick: bool) -> tuple[Figures, Targets, Table]:
+def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Table]:
     """Measure both years.
 
     Parameters
@@ -110,9 +109,8 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
     """
     jobs = [(seed, rise) for rise in RISES for seed in range(1 if quick else 5)]
     found: dict[float, list[Losses]] = {rise: [] for rise in RISES}
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        for rise, losses in track(pool.map(measure, jobs), len(jobs), NAME):
-            found[rise].append(losses)
+    for (_, rise), losses in zip(jobs, cells.measured(measure, jobs), strict=True):
+        found[rise].append({(way, epsilon): loss for way, epsilon, loss in losses})
     shown = [f"{epsilon:g}" for epsilon in EPSILONS]
     table = [["year two", "marks rise by", "ε = 0", *shown]]
     figures: Figures = {}
@@ -126,8 +124,8 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
         started = [mean["start", epsilon] for epsilon in EPSILONS]
         figures[f"{label}epsilon_needed"] = epsilon_for(mean["fresh", 1.0], EPSILONS, started)
         for way, nothing in (("alone", "alone"), ("fresh", ""), ("start", "replay")):
-            cells = [f"{mean[way, epsilon]:.4f}" if way != "alone" else "" for epsilon in EPSILONS]
-            table.append([WAYS[way], f"{rise:g}", f"{mean[nothing, 0.0]:.4f}" if nothing else "", *cells])
+            row = [f"{mean[way, epsilon]:.4f}" if way != "alone" else "" for epsilon in EPSILONS]
+            table.append([WAYS[way], f"{rise:g}", f"{mean[nothing, 0.0]:.4f}" if nothing else "", *row])
     return figures, {"epsilon_needed": ("<=", 0.5), "moved_epsilon_needed": ("<=", 1.0)}, table
 
 

@@ -16,10 +16,10 @@ from cloister.privacy.noise import discrete_gaussian
 from cloister.privacy.randomness import SystemRandomness, normals
 
 NAME = "noise"
-MEASURES = (
-    "privacy/candidates.py",
-    "privacy/noise.py",
-    "privacy/randomness.py",
+PATHS = (
+    "src/cloister/privacy/candidates.py",
+    "src/cloister/privacy/noise.py",
+    "src/cloister/privacy/randomness.py",
 )
 MILLION = 1_000_000
 POWERS = (10, 20, 30, 40)
@@ -66,7 +66,8 @@ def run(quick: bool) -> tuple[Figures, Targets, list[list[str]]]:
         )
         peer = opendp_seconds(2**power, count)
         figures[f"exact_s_2^{power}"] = exact
-        targets[f"exact_s_2^{power}"] = ("<=", 3.0)
+        figures[f"exact_over_float_2^{power}"] = exact / floating
+        targets[f"exact_over_float_2^{power}"] = ("<=", 2.0)
         targets[f"opendp_over_exact_2^{power}"] = (">=", 5.0)
         if peer is not None:
             figures[f"opendp_over_exact_2^{power}"] = peer / exact

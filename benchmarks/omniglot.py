@@ -26,7 +26,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks import Figures, Table, Targets, data_file
+from benchmarks import Figures, Table, Targets
 from benchmarks.personal import task_accuracies
 from cloister import Plan, Tasks, adapt
 from cloister import run as run_plan
@@ -54,13 +54,15 @@ from cloister.learners import Descent, Module, glyph_net
 from cloister.mechanisms import Gaussian, NoNoise, Toeplitz, Tree
 from cloister.sampling import Everyone, OnePass, Poisson
 from cloister.sharing import Overlap, overlap
+from harness.sources import data_file
 
 NAME = "omniglot"
-MEASURES = (
-    "algorithms/clustered.py",
-    "algorithms/meta.py",
-    "learners/network",
+PATHS = (
+    "src/cloister/algorithms/clustered.py",
+    "src/cloister/algorithms/meta.py",
+    "src/cloister/learners/network",
 )
+DATA = ("omniglot_28.npz",)
 TASKS, WAYS, SHOTS, SUPPORT = 50_000, 5, 10, 5
 DELTA, LAM = 1e-5, 0.1
 LOCAL = Descent(0.1, batch=20, steps=6)

@@ -16,7 +16,6 @@ from functools import partial
 import numpy as np
 import torch
 
-from benchmarks import data_file
 from benchmarks.clients import cnn
 from cloister import Plan, Tasks
 from cloister import run as run_plan
@@ -29,12 +28,17 @@ from cloister.learners.network.training import Precision, Trainer
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.privacy.sampling import Sampling
 from cloister.sampling import Everyone, Poisson
+from harness.sources import data_file
 
 NAME = "personal"
-MEASURES = (
-    "algorithms/federated.py",
-    "algorithms/finetuning.py",
-    "learners/network",
+PATHS = (
+    "src/cloister/algorithms/federated.py",
+    "src/cloister/algorithms/finetuning.py",
+    "src/cloister/learners/network",
+)
+DATA = (
+    "femnist_pmtl_test.npz",
+    "mnist_by_writer.npz",
 )
 SEEDS = range(5)
 HIDDEN = Poisson(0.5, hidden=True)

@@ -21,10 +21,10 @@ from cloister.privacy.schedule import Schedule
 from cloister.sampling import Epochs, Everyone, OnePass
 
 NAME = "prefix"
-MEASURES = (
-    "privacy/correlated.py",
-    "privacy/prefix.py",
-    "privacy/strategies.py",
+PATHS = (
+    "src/cloister/privacy/correlated.py",
+    "src/cloister/privacy/prefix.py",
+    "src/cloister/privacy/strategies.py",
 )
 Figures = dict[str, float]
 Targets = dict[str, tuple[str, float]]

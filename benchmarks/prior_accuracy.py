@@ -15,16 +15,14 @@ this is measured on the first re-splits only.
 from __future__ import annotations
 
 import math
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from multiprocessing import get_context
 from statistics import fmean, stdev
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import Figures, Table, Tables, Targets, data_file, mixed_models, track
+from benchmarks import Figures, Table, Tables, Targets, mixed_models
 from benchmarks.earlier_losses import comparison, earlier_figures, earlier_goals
 from benchmarks.harm import alone_classes, alone_numbers
 from cloister import Plan, Tasks, datasets
@@ -46,16 +44,22 @@ from cloister.learners import Classification, Regression
 from cloister.mechanisms import NoNoise
 from cloister.rows import Target
 from cloister.tables.codebook import Codebook, Numeric
+from harness.cells import Cells
+from harness.sources import data_file
 
 NAME = "prior-accuracy"
-MEASURES = (
-    "algorithms/prior.py",
-    "algorithms/structures",
-    "learners/linear",
-    "algorithms/bin_search.py",
-    "algorithms/located.py",
-    "algorithms/located_features.py",
-    "algorithms/search_first.py",
+PATHS = (
+    "src/cloister/algorithms/prior.py",
+    "src/cloister/algorithms/structures",
+    "src/cloister/learners/linear",
+    "src/cloister/algorithms/bin_search.py",
+    "src/cloister/algorithms/located.py",
+    "src/cloister/algorithms/located_features.py",
+    "src/cloister/algorithms/search_first.py",
+)
+DATA = (
+    "landmine.npz",
+    "school.npz",
 )
 
 TABLES = (
@@ -225,7 +229,7 @@ def alone_log_odds(train: Tasks, test: Tasks) -> NDArray[np.float64]:
     return score
 
 
-def measure(job: tuple[str, str, int]) -> tuple[str, str, Outcome]:
+def measure(job: tuple[str, str, int]) -> dict[str, dict[str, float]]:
     """Measure one re-split (or one draw) of one data set under one structure."""
     name, structure, split = job
     learner: Learner
@@ -246,10 +250,10 @@ def measure(job: tuple[str, str, int]) -> tuple[str, str, Outcome]:
         drawn = [losses(plan, train, test, seed) for seed in seeds]
         outcome.loss[epsilon] = fmean(loss for loss, _ in drawn)
         outcome.harmed[epsilon] = fmean(float((each > 1.05 * own).mean()) for _, each in drawn)
-    return name, structure, outcome
+    return asdict(outcome)  # type: ignore[return-value]
 
 
-def run(quick: bool) -> tuple[Figures, Targets, Tables]:
+def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Tables]:
     """Measure every data set.
 
     Parameters
@@ -261,7 +265,7 @@ def run(quick: bool) -> tuple[Figures, Targets, Tables]:
     missing = [name for name, file in FILES.items() if not quick and not data_file(file).exists()]
     sets = [(name, "joint") for name in (QUICK if quick else TABLES) if name not in missing]
     sets += [] if quick else list(MADE_FOR)
-    found = measure_all(sets, splits, NAME)
+    found = measure_all(sets, splits, cells)
     figures = summarise(found)
     shown = tables(found)
     for name in missing:
@@ -271,14 +275,14 @@ def run(quick: bool) -> tuple[Figures, Targets, Tables]:
 
 
 def measure_all(
-    sets: list[tuple[str, str]], splits: int, description: str
+    sets: list[tuple[str, str]], splits: int, cells: Cells
 ) -> dict[tuple[str, str], list[Outcome]]:
     """Measure re-splits of several data sets, each under its structure."""
     jobs = [(name, structure, split) for name, structure in sets for split in range(splits)]
     found: dict[tuple[str, str], list[Outcome]] = {key: [] for key in sets}
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        for name, structure, outcome in track(pool.map(measure, jobs), len(jobs), description):
-            found[name, structure].append(outcome)
+    for (name, structure, _), value in zip(jobs, cells.measured(measure, jobs), strict=True):
+        by_epsilon = [{float(e): x for e, x in value[part].items()} for part in ("loss", "harmed")]
+        found[name, structure].append(Outcome(*by_epsilon, value["peer"]))
     return found
 
 
@@ -349,9 +353,9 @@ def tables(found: dict[tuple[str, str], list[Outcome]]) -> Tables:
     shown = [f"ε = {SHOWN[0]:g}", *(f"{epsilon:g}" for epsilon in SHOWN[1:]), "no noise"]
     gained: Table = [["data", "tasks", "alone", *shown]]
     for name, outcomes in real.items():
-        cells = [f"{fmean(gains(outcomes, epsilon)):.1f}" for epsilon in (*SHOWN, math.inf)]
-        cells[SHOWN.index(1.0)] = mean(gains(outcomes, 1.0))
-        gained.append([TITLES[name], str(len(table(name)[0])), loss(outcomes, 0.0), *cells])
+        row = [f"{fmean(gains(outcomes, epsilon)):.1f}" for epsilon in (*SHOWN, math.inf)]
+        row[SHOWN.index(1.0)] = mean(gains(outcomes, 1.0))
+        gained.append([TITLES[name], str(len(table(name)[0])), loss(outcomes, 0.0), *row])
     lost: Table = [["data", "alone", *shown]]
     for (name, structure), outcomes in found.items():
         label = TITLES[name] + f", {structure}" * (name in MADE)

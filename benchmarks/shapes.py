@@ -16,13 +16,13 @@ from benchmarks.peers import by_vmap, one_after_another
 from cloister.engines.batched import Batched
 
 NAME = "shapes"
-MEASURES = (
-    "engines/batched.py",
-    "engines/buckets.py",
-    "engines/card_noise.py",
-    "engines/threads.py",
-    "engines/transfer.py",
-    "learners/network",
+PATHS = (
+    "src/cloister/engines/batched.py",
+    "src/cloister/engines/buckets.py",
+    "src/cloister/engines/card_noise.py",
+    "src/cloister/engines/threads.py",
+    "src/cloister/engines/transfer.py",
+    "src/cloister/learners/network",
 )
 LR, BATCH, ROWS, CLASSES = 0.05, 10, 60, 62
 TOKENS, WIDTH = 16, 32

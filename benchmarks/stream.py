@@ -37,11 +37,11 @@ from cloister.mechanisms import BLT
 from cloister.sampling import OnePass
 
 NAME = "stream"
-MEASURES = (
-    "algorithms/meta.py",
-    "board",
-    "engines/journal.py",
-    "privacy/correlated.py",
+PATHS = (
+    "src/cloister/algorithms/meta.py",
+    "src/cloister/board",
+    "src/cloister/engines/journal.py",
+    "src/cloister/privacy/correlated.py",
 )
 
 FEATURES, CLASSES = 100, 101

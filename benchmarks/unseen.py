@@ -8,23 +8,25 @@ these figures needs other tables. Measured as in ``prior-accuracy``.
 from __future__ import annotations
 
 from benchmarks import Figures, Tables, Targets
-from benchmarks.prior_accuracy import measure_all, summarise, tables
+from benchmarks.prior_accuracy import measure, measure_all, summarise, tables
+from harness.cells import Cells
 
 NAME = "unseen"
-MEASURES = (
-    "algorithms/prior.py",
-    "algorithms/structures",
-    "learners/linear",
-    "algorithms/bin_search.py",
-    "algorithms/located.py",
-    "algorithms/located_features.py",
-    "algorithms/search_first.py",
+PATHS = (
+    "src/cloister/algorithms/prior.py",
+    "src/cloister/algorithms/structures",
+    "src/cloister/learners/linear",
+    "src/cloister/algorithms/bin_search.py",
+    "src/cloister/algorithms/located.py",
+    "src/cloister/algorithms/located_features.py",
+    "src/cloister/algorithms/search_first.py",
 )
 
 TABLES = ("nlswork", "migraine")
+__all__ = ["measure", "run"]
 
 
-def run(quick: bool) -> tuple[Figures, Targets, Tables]:
+def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Tables]:
     """Measure both tables.
 
     Parameters
@@ -33,6 +35,6 @@ def run(quick: bool) -> tuple[Figures, Targets, Tables]:
         Two re-splits of an old table in their place, to see that it works without scoring them.
     """
     sets = [(name, "joint") for name in (("scotssec",) if quick else TABLES)]
-    found = measure_all(sets, 2 if quick else 10, NAME)
+    found = measure_all(sets, 2 if quick else 10, cells)
     shown = tables(found)
     return summarise(found), {}, {NAME: shown["prior-accuracy"], "beside": shown["beside"]}

@@ -13,7 +13,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from benchmarks import Figures, Table, Targets, track
+from benchmarks import Figures, Table, Targets
 from cloister import Plan, Tasks
 from cloister import run as run_plan
 from cloister.algorithms import Independent, Joint, SharedPrior, Subspace
@@ -21,12 +21,13 @@ from cloister.arrays import Floats
 from cloister.engines import Local
 from cloister.learners import Regression
 from cloister.mechanisms import NoNoise
+from harness.cells import track
 
 NAME = "wide"
-MEASURES = (
-    "algorithms/prior.py",
-    "algorithms/structures",
-    "learners/linear",
+PATHS = (
+    "src/cloister/algorithms/prior.py",
+    "src/cloister/algorithms/structures",
+    "src/cloister/learners/linear",
 )
 
 TASKS, ROWS, RANK, SEEDS = 1000, 60, 4, 3

@@ -1,15 +1,18 @@
-"""The papers' figures by command: ``python -m papers list``, ``run NAME...``, ``run --all``, ``pages``."""
+"""The papers' figures by command: ``python -m papers list``, ``run``, ``stale``, ``confirm``, ``pages``."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
+from functools import partial
 from pathlib import Path
 
-from papers import pages, store
+from harness import catalog, records
+from harness import pages as tables
+from harness.cells import processes
+from papers import pages
 from papers.figure import Figure, Options, figures
-from papers.running import make, workers
+from papers.running import make
 
 
 def chosen(names: list[str], every: bool, there: dict[str, Figure]) -> list[Figure]:
@@ -28,11 +31,34 @@ def chosen(names: list[str], every: bool, there: dict[str, Figure]) -> list[Figu
 def listing(there: dict[str, Figure]) -> None:
     """Say what there is, and whose result is older than the code that measures it."""
     for figure in there.values():
-        document = store.read(figure.name)
-        state = "no result kept" if document is None else f"kept, {document['date']}"
-        if document and store.is_older(figure, document):
+        record = catalog.kept(figure.name)
+        state = "no result kept" if record is None else f"kept, {record['date']}"
+        if record and records.is_older(record, catalog.source(figure.name)):
             state += ", of older code"
         print(f"{figure.name:24} {figure.title} [{state}]")
+
+
+def confirm(chosen: list[Figure], options: Options) -> int:
+    """Measure some cells of kept results again; return how many do not agree."""
+    failed = 0
+    for figure in chosen:
+        record, source = catalog.kept(figure.name), catalog.source(figure.name)
+        try:
+            if record is None:
+                raise ValueError(f"Nothing is kept of {figure.name}: python -m papers run {figure.name}.")
+            measure = partial(figure.module.measure, options=options)
+            records.write(records.confirmed(record, source, measure), catalog.result(figure.name))
+            print(f"{figure.name}: {len(record['witnesses'])} of {record['cells']} cells agree.")
+        except ValueError as error:
+            print(error, file=sys.stderr)
+            failed += 1
+    return failed
+
+
+def count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"it must be 1 or more. Got {text!r}.")
+    return int(text)
 
 
 def named(text: str) -> tuple[str, Path]:
@@ -47,17 +73,20 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="what there is, and what is kept of it")
     commands.add_parser("pages", help="write docs/papers from what is kept")
+    commands.add_parser("stale", help="what is to be measured again, why, and how long it takes")
+    again = commands.add_parser("confirm", help="measure some cells of kept results again: they must agree")
+    again.add_argument("names", nargs="+", help="figures, or papers")
+    again.add_argument("--device", default="cpu", help="for networks: cpu or cuda")
     run = commands.add_parser("run", help="make figures; goes on where it was stopped")
     run.add_argument("names", nargs="*", help="figures, or papers")
     run.add_argument("--all", action="store_true", help="everything")
     run.add_argument(
         "--quick", action="store_true", help="a look; its results are not kept in papers/results"
     )
-    run.add_argument("--again", action="store_true", help="forget what was measured before")
-    run.add_argument("--seeds", type=int, help="replications, instead of each figure's own number")
     run.add_argument(
-        "--workers", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)"
+        "--seeds", type=count, help="replications, instead of each figure's own number; not kept, either"
     )
+    run.add_argument("--workers", type=count, help="processes (default: one a core)")
     run.add_argument("--device", default="cpu", help="for networks: cpu or cuda")
     run.add_argument(
         "--data", type=named, action="append", default=[], help="NAME=PATH of data that you have"
@@ -69,13 +98,21 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if given.command == "pages":
         pages.write_pages(list(there.values()))
+        tables.write_pages()
         return 0
+    if given.command == "stale":
+        for name in there:
+            if line := records.stale(name, catalog.kept(name), catalog.source(name)):
+                print(line)
+        return 0
+    if given.command == "confirm":
+        return int(confirm(chosen(given.names, False, there), Options(device=given.device)) > 0)
     if not given.names and not given.all:
         run.error("name a figure or a paper, or say --all.")
     options = Options(given.quick, given.seeds, given.device, dict(given.data))
-    with workers(given.workers) as pool:
+    with processes(given.workers) as pool:
         for figure in chosen(given.names, given.all, there):
-            make(figure, options, given.again, pool)
+            make(figure, options, pool)
     return 0
 
 

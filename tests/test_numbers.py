@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import cells, fingerprint, forecast, pages, records
-from papers.pages import MARKED as OF_PAPERS
+from benchmarks import forecast
+from harness import catalog, pages, records, sources
+from harness.cells import Cells
+from harness.sources import ROOT, Source
 
-RECORDS = {path.stem: json.loads(path.read_text("utf-8")) for path in records.RESULTS.glob("*.json")}
-PAGES = {str(path.relative_to(pages.ROOT)): path.read_text("utf-8") for path in pages.sources()}
+RESULTS = sorted([*(ROOT / "benchmarks" / "results").glob("*"), *(ROOT / "papers" / "results").glob("*")])
+RECORDS = {path.stem: json.loads(path.read_text("utf-8")) for path in RESULTS}
+PAGES = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in pages.sources()}
 #: Tables of numbers that follow from a definition: nothing was measured.
 FACTS = ("| what | where from | tasks |", "| call | writers |", "| cut | tasks from the 1461 characters |")
 #: Compared with `cloister museum` by tests/audit/test_museum.py.
@@ -21,23 +26,42 @@ MUSEUM = "| exhibit | δ | claimed ε |"
 
 
 def test_pages_say_what_is_kept():
-    """`python -m benchmarks pages` makes the tables anew, with whose code has changed since."""
+    """`python -m benchmarks pages` makes the tables anew. Which are of older code may be said later."""
     for name, text in PAGES.items():
-        assert text == pages.page(text), f"{name}: run python -m benchmarks pages"
+        here, made = (one.replace(records.OLDER, "") for one in (text, pages.page(text)))
+        assert here == made, f"{name}: run python -m benchmarks pages"
 
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_record_says_what_made_it(name):
     record = RECORDS[name]
     assert record["name"] == name
-    assert name.removesuffix("-cuda") in pages.modules()
-    assert record["command"].startswith("python -m benchmarks ")
+    assert catalog.result(name) in RESULTS
+    assert record["command"].startswith(("python -m benchmarks ", "python -m papers "))
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", record["date"])
     assert record["commit"]
     assert record["machine"]
     assert record["code"]
     for rows in record["tables"].values():
         assert {len(row) for row in rows} == {len(rows[0])}
+
+
+@pytest.mark.parametrize("name", catalog.modules())
+def test_what_a_result_depends_on_is_named(name):
+    source = catalog.source(name)
+    own = [ROOT / path for path in source.paths if not path.startswith("src/")]
+    assert len(own) < len(source.paths)
+    read = re.findall(
+        r'data_file\(\s*"(\S+)"\)|: "(\w+\.npz)"', "".join(path.read_text("utf-8") for path in own)
+    )
+    assert {one or other for one, other in read} <= set(source.data)
+
+
+def test_what_a_result_depends_on_is_found_through_imports():
+    paths = catalog.source("pmtl-figure-3").paths
+    for path in ("papers/pmtl/writers.py", "benchmarks/personal.py", "benchmarks/frozen_accuracy.py"):
+        assert path in paths
+    assert "src/cloister/privacy" in paths
 
 
 def test_the_band_of_forecasts_is_the_one_that_was_scored():
@@ -49,10 +73,9 @@ def test_the_band_of_forecasts_is_the_one_that_was_scored():
 
 
 def test_no_other_table_has_measured_numbers():
-    """A table mostly of numbers, on any page, is made from a record, or from a paper's result."""
+    """A table mostly of numbers, on any page, is made from a record."""
     for name, text in PAGES.items():
-        written = OF_PAPERS.sub("", pages.MARKED.sub("", text))
-        for found in re.findall(r"(?:^\|.*\n){3,}", written, re.MULTILINE):
+        for found in re.findall(r"(?:^\|.*\n){3,}", pages.MARKED.sub("", text), re.MULTILINE):
             head, _, *rows = found.splitlines()
             cells = [cell.strip() for row in rows for cell in row.split("|")[2:-1]]
             numbers = [cell for cell in cells if re.match(r"[-−+]?\.?\d[\d.,]*( |$|%)", cell)]
@@ -61,83 +84,115 @@ def test_no_other_table_has_measured_numbers():
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
-    """A benchmark of its own, whose page has its table."""
-    monkeypatch.setattr(records, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(pages, "read", lambda name: records.read(name, tmp_path / "results"))
+    """A repository with one benchmark, which squares whole numbers, and one file of a library."""
+    (tmp_path / "toy.py").write_text("ANSWER = 42\n")
+    (tmp_path / "library.py").write_text("LAW = 1\n")
+    monkeypatch.setattr(sources, "ROOT", tmp_path)
+    monkeypatch.setattr("harness.cells.BUILD", tmp_path / "cells")
+    monkeypatch.setattr(catalog, "source", lambda name: Source(("toy.py", "library.py")))
+    monkeypatch.setattr(catalog, "result", lambda name: tmp_path / "results" / f"{name}.json")
     monkeypatch.setattr(pages, "sources", list)
-    path = tmp_path / "toy.py"
-    path.write_text('NAME = "toy"\nMEASURES = ("metrics.py",)\nANSWER = 42  # as always\n')
-    monkeypatch.setattr(pages, "modules", lambda: {"toy": path})
     module = ModuleType("toy")
-    module.NAME, module.__file__ = "toy", str(path)
-    module.run = lambda quick: (
-        {"answer": 42.0},
-        {"answer": ("<=", 50.0)},
-        [["", "found"], ["a", "1"], ["b", "2"]],
-    )
+    module.NAME, module.offset = "toy", 0
+    module.measure = lambda cell: cell[0] ** 2 + module.offset
+
+    def run(quick, cells):
+        cells.pool = ThreadPoolExecutor(1)
+        found = cells.measured(module.measure, [(number,) for number in range(20)])
+        table = [["", "found"], *([str(n), str(square)] for n, square in enumerate(found))]
+        return {"answer": float(sum(found))}, {"answer": ("<=", 2500.0)}, table
+
+    module.run = run
     monkeypatch.setattr(command, "find", lambda: {"toy": module})
-    return path
+    monkeypatch.setitem(sys.modules, "toy", module)
+    return module
 
 
-def test_what_is_kept_becomes_a_table_and_grows_old(toy, capsys):
+def test_what_is_kept_becomes_a_table_and_grows_old(toy, tmp_path):
     assert command.main(["toy", "--keep"]) == 0
-    text = pages.page("# Toy\n<!-- table: toy; b -->\n<!-- end -->\nEnd.\n")
-    assert "|  | found |\n| --- | --- |\n| b | 2 |\n\n`python -m benchmarks toy`" in text
-    assert records.commit() in text
-    assert pages.OLDER not in text
+    text = pages.page("# Toy\n<!-- table: toy; 2 -->\n<!-- end -->\nEnd.\n")
+    assert "|  | found |\n| --- | --- |\n| 2 | 4 |\n\n`python -m benchmarks toy`" in text
+    assert records.OLDER not in text
     assert pages.page(text) == text
-    assert "| answer | 42 | <= 50 |" in pages.between("toy/figures")
-    toy.write_text(toy.read_text().replace("# as always", "# of course"))
-    fingerprint._defined.cache_clear()
-    assert pages.page(text) == text
-    toy.write_text(toy.read_text().replace("42", "43"))
-    fingerprint._defined.cache_clear()
-    assert pages.page(text).count(pages.OLDER) == 1
+    assert "| answer | 2470 | <= 2500 |" in pages.between("toy/figures")
+    (tmp_path / "library.py").write_text("LAW = 2\n")
+    assert pages.page(text).count(records.OLDER) == 1
     with pytest.raises(KeyError, match="change the page"):
-        pages.between("toy; c")
+        pages.between("toy; x")
 
 
-def test_figures_grow_old_with_the_part_of_the_library_that_they_name(toy, tmp_path, monkeypatch):
+def test_a_result_is_confirmed_if_some_of_its_cells_come_out_as_they_did(toy, tmp_path, capsys):
     command.main(["toy", "--keep"])
-    monkeypatch.setattr(records, "LIBRARY", tmp_path)
-    (tmp_path / "metrics.py").write_text("def other(): ...\n")
-    assert pages.OLDER in pages.between("toy")
+    (tmp_path / "library.py").write_text("LAW = 1  # a comment\n")
+    assert records.OLDER in pages.between("toy")
+    command.stale()
+    toy.offset = 1e-12
+    assert command.main(["confirm", "toy"]) == 1
+    assert "[0] gives 1e-12, not 0" in capsys.readouterr().err
+    assert records.OLDER in pages.between("toy")
+    toy.offset = 0
+    assert command.main(["confirm", "toy"]) == 0
+    said = pages.between("toy")
+    assert "2 of 20 cells came out the same" in said
+    assert records.OLDER not in said
+    assert command.main(["confirm", "gone"]) == 1
 
 
-def test_one_definition_of_the_library_may_be_named_alone(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "LIBRARY", tmp_path)
-    toy.write_text('MEASURES = ("laws.py:law",)\n')
-    digits = []
-    for text in ("law = 1\nother = 2\n", "law = 1\nother = 3\n", "law = 2\nother = 3\n"):
-        (tmp_path / "laws.py").write_text(text)
-        fingerprint._defined.cache_clear()
-        fingerprint._part.cache_clear()
-        digits.append(records.code(toy))
-    assert digits[0] == digits[1] != digits[2]
+def test_cells_are_keyed_by_code_data_and_device(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "ROOT", tmp_path)
+    monkeypatch.setattr("harness.cells.BUILD", tmp_path / "cells")
+    (tmp_path / "code.py").write_text("1\n")
+    data = {name: tmp_path / name for name in "ab"}
+    for name, path in data.items():
+        path.write_text(name)
+    seen = []
+
+    def measured(file="a", device="cpu"):
+        source = Source(("code.py",), {"lsoa": data[file]})
+
+        def measure(cell):
+            seen.append((cell["seed"], file, device))
+            return {"value": len(seen)}
+
+        with ThreadPoolExecutor(1) as pool:
+            return Cells("toy", source, device, pool).measured(measure, [{"seed": 1}, {"seed": 2}])
+
+    first = measured()
+    assert measured() == first
+    assert measured(file="b") != first
+    assert measured(device="cuda") != first
+    data["b"].write_text("a")
+    assert measured(file="b") == first
+    (tmp_path / "code.py").write_text("2\n")
+    assert measured() != first
+    assert len(seen) == 8
 
 
-def test_parts_are_gone_on_from_unless_they_are_of_other_code(tmp_path, monkeypatch):
-    """Also where another machine measured them, and where a run was stopped while it wrote."""
-    path = tmp_path / "forecast.pickle"
-    digits = records.code(pages.modules()["forecast"], "measure")
-    monkeypatch.setattr(records, "commit", lambda: "unknown")
-    monkeypatch.setattr(records, "machine", lambda device: "elsewhere")
-    first = cells.Cells(path, digits)
-    first.add(repr(("b", 2)), "two")
-    cells.Cells(path, "0123abcd").add(repr(("a", 1)), "of other code")
-    whole = path.read_bytes()
-    path.write_bytes(whole + whole[:20])
-    monkeypatch.setattr(records, "commit", lambda: "here")
-    assert list(cells.Cells(path, digits).found) == ["('b', 2)"]
-    assert path.read_bytes() == whole
-    cells.Cells(path, digits).add(repr(("a", 1)), "one")
-    jobs = [("a", 1), ("b", 2)]
-    assert cells.measured(forecast.measure, jobs, "forecast", tmp_path) == ["one", "two"]
-    made = cells.makers("forecast", tmp_path, pages.modules()["forecast"])
-    assert (made["machine"], made["commit"]) == ("elsewhere", "here")
+def test_a_run_that_is_stopped_goes_on(tmp_path, monkeypatch):
+    """Also where its last line was half-written, or another machine began it."""
+    monkeypatch.setattr("harness.cells.BUILD", tmp_path)
+    source, broken = Source(("tests/scripts.py",)), [True]
+
+    def measure(cell):
+        if broken and cell == 3:
+            raise RuntimeError("broken")
+        return cell
+
+    with ThreadPoolExecutor(1) as pool:
+        cells = Cells("toy", source, "cpu", pool)
+        with pytest.raises(RuntimeError, match="broken"):
+            cells.measured(measure, range(6))
+        assert 3 <= len(cells.lines) < 6
+        with cells.path.open("a") as file:
+            file.write('\n{"key": {"ce')
+        broken.clear()
+        again = Cells("toy", source, "cpu", pool)
+        assert again.lines == cells.lines
+        assert again.measured(measure, range(6)) == [0, 1, 2, 3, 4, 5]
+    assert len(Cells("toy", source, "cpu", pool).lines) == 6
 
 
-def test_records_of_another_machine_are_taken_if_they_are_of_this_code(toy, tmp_path, monkeypatch):
+def test_records_of_another_machine_are_taken_if_they_are_of_this_code(toy, tmp_path):
     command.main(["toy", "--keep"])
     kept = tmp_path / "results" / "toy.json"
     found = json.loads(kept.read_text("utf-8"))

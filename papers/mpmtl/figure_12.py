@@ -24,6 +24,7 @@ from papers.mpmtl.methods import grid
 from papers.mpmtl.wishart import paper_delta, published_plan
 from papers.pictures import curve, legend, level
 
+DATA = ("lsoa",)
 CLAIM = (
     "On LSOA II the low-rank algorithm behaves alike at all percentages of training rows, gains slowly with "
     "ε because features are many and tasks few, and is ahead of DP-MTRL and DP-AGGR."

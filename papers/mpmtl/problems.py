@@ -9,15 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import data_file
 from cloister import Plan, Tasks, datasets, run
 from cloister.arrays import Floats
 from cloister.engines import Local
 from cloister.mechanisms import Gaussian
+from harness.sources import data_file
 from papers.figure import Skipped
 from papers.mpmtl.wishart import paper_delta
 
 Setting = dict[str, Any]
+
+DATA = ("school.npz",)
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,6 +41,7 @@ from papers.pmtl.writers import (
     true_plan,
 )
 
+DATA = (".cache/omniglot_body.npz",)
 CLAIM = (
     "On three data sets private MTL has higher test accuracy than a private model for all at every ε "
     "from 0.05 "

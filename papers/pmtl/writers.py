@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from benchmarks import data_file
 from benchmarks.clients import cnn
 from benchmarks.personal import load, task_accuracies
 from cloister import Plan, Tasks
@@ -27,6 +26,7 @@ from cloister.learners import Descent, Module
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.metrics import spread
 from cloister.sampling import Poisson
+from harness.sources import data_file
 from papers.figure import Skipped
 from papers.pmtl.runs import Published
 
@@ -37,6 +37,7 @@ LOCAL = Descent(0.1, batch=20, steps=STEPS)
 LAM = 0.1
 #: The longest message at ε = 1 and above; below it is shortened with ε, so that noise does not swamp models.
 CLIP = 0.4
+DATA = ("femnist_pmtl_test.npz", "mnist_by_writer.npz")
 FILES = {"mnist20": "mnist_by_writer.npz", "femnist": "femnist_pmtl_test.npz"}
 TITLES = {"mnist20": "MNIST by writer", "femnist": "FEMNIST part"}
 
