@@ -1,8 +1,10 @@
-# Each target does its own set-up: a virtual environment in .venv, installed once and again only when
-# pyproject.toml or constraints.txt change.
+# Each target does its own set-up, once, and again only when pyproject.toml or constraints.txt change: the demo in a light
+# environment of its own, .venv-demo, and all others in .venv, which has every extra and the tools.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+DEMO := .venv-demo
+comma := ,
 # Two processes with one thread each; from Python 3.12 on coverage is measured by the interpreter's own monitoring.
 CORE = $$($(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
 # Files of tests are in memory where there is room: runs and ledgers wait for the disk thousands of times.
@@ -16,22 +18,31 @@ CORE_TESTS = $(addprefix tests/,board privacy) $(addprefix src/cloister/,board l
 	$(patsubst %,tests/test_%.py,channel document doubts edges fuzz groups plan roster sharing tasks) \
 	$(wildcard $(patsubst %,tests/engines/test_%.py,checkpoints journal* node_refusals nodes refused stream_noise streams_apart workers))
 
-.PHONY: help demo docs test test-slow mutants check format clean
+.PHONY: help demo docs test test-slow test-machines test-versions mutants check format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-$(READY): pyproject.toml constraints.txt
-	@echo "== set-up: virtual environment in .venv (about a minute, once)"
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cloister needs Python 3.11 or newer: make PYTHON=python3.11")'
-	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[data,report,torch,dev]'
-	@touch $@
+# A virtual environment in $(1) with these extras.
+define install
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cloister needs Python 3.11 or newer: make PYTHON=python3.11")'
+@$(PYTHON) -m venv $(1)
+@$(1)/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[$(2)]'
+@touch $(1)/.ready
+endef
 
-demo: $(READY)  ## train on 2410 real schools, compare, write demo/chem97.html
+$(READY): pyproject.toml constraints.txt
+	@echo "== set-up: all extras and tools into .venv, torch, Ray and Flower among them (one to five minutes, once)"
+	$(call install,.venv,data$(comma)report$(comma)torch$(comma)dev)
+
+$(DEMO)/.ready: pyproject.toml constraints.txt
+	@echo "== set-up: NumPy, SciPy, scikit-learn, pandas and a few more into $(DEMO) (half a minute, once)"
+	$(call install,$(DEMO),data$(comma)report)
+
+demo: $(DEMO)/.ready  ## train on 2410 real schools, compare, write demo/chem97.html
 	@echo "== demo: Chem97, 2410 schools, single-task / pooled / non-private / private"
-	@$(BIN)/cloister demo --out demo --force
+	@$(DEMO)/bin/cloister demo --out demo --force
 
 docs: $(READY)  ## build the documentation site into build/site
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
@@ -46,6 +57,12 @@ test: check  ## lint, types, layers, tests and doctests, coverage of the privacy
 test-slow: check  ## everything, including the slow tests
 	@$(PYTEST)
 
+test-machines: $(READY)  ## the tests that hang on floating point, as other processors would run them
+	@env $(MEMORY) $(BIN)/python tests/machines.py
+
+test-versions: $(READY)  ## the core's tests with the oldest and the newest libraries that pyproject.toml allows
+	@env $(MEMORY) $(BIN)/python tests/versions.py $(CORE_TESTS) tests/estimators tests/tables tests/engines/test_cluster.py
+
 mutants: $(READY)  ## break the code in small ways, one at a time: the tests must notice each
 	@$(BIN)/python -m mutants
 
@@ -59,4 +76,4 @@ format: $(READY)  ## format the code in place
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 clean:  ## remove the virtual environment, caches and the demo's output
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage demo
+	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage demo

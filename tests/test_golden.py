@@ -6,6 +6,7 @@ A case is a plan and its tasks; what is kept of it are numbers that summarise th
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 
 import cloister as cl
+from cloister.privacy.noise import discrete_gaussian
+from cloister.privacy.randomness import SeededRandomness
 
 VALUES = Path(__file__).parent / "golden" / "values.json"
 TASKS, DIM = 24, 3
@@ -171,6 +174,21 @@ def test_seeded_values_are_what_they_were(name, make, data):
     assert found.keys() == expected.keys()
     for key, numbers in found.items():
         np.testing.assert_allclose(numbers, expected[key], rtol=tolerance, atol=tolerance, err_msg=key)
+
+
+@pytest.mark.parametrize(
+    ("power", "first", "digits"),
+    [
+        (3, [-5, -1, 6, 22], "b75aef1db64ddf74"),
+        (20, [847570, 1510858, 300464, -1814603], "c2289f9f0e9c53a4"),
+        (40, [2107399808537, 1475490093724, 870902559110, 1576265035096], "55cc150c5ef7dba5"),
+    ],
+)
+def test_noise_is_the_same_on_any_processor(power, first, digits):
+    """To the bit: journals that were begun elsewhere go on with the same noise."""
+    drawn = discrete_gaussian(2**power, 4096, SeededRandomness(7).stream("golden", power))
+    assert drawn[:4].tolist() == first
+    assert hashlib.sha256(drawn.astype("<i8").tobytes()).hexdigest().startswith(digits)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,84 @@
+"""Run the tests that hang on floating point as other processors would: ``make test-machines``.
+
+Libraries choose their kernels by what a processor can do, and have variables that make them choose as if it
+could do less. A promise that holds on one kind of processor alone fails here. Arguments are given to pytest
+in place of the tests below: ``python tests/machines.py tests/learners``.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from numpy._core import _multiarray_umath as numpy_kernels
+
+ROOT = Path(__file__).parents[1]
+TESTS = (
+    "tests/test_golden.py",
+    "tests/test_channel.py",
+    "tests/test_curves.py",
+    "tests/test_own_algorithm.py",
+    "tests/algorithms",
+    "tests/board",
+    "tests/engines/test_batched.py",
+    "tests/engines/test_local.py",
+    "tests/engines/test_sizes.py",
+    "tests/engines/test_threads.py",
+    "tests/engines/test_workers.py",
+    "tests/learners",
+    "tests/privacy/test_noise.py",
+)
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def numpy_without(*kept: str) -> str:
+    """Return the instructions that NumPy has kernels for and this processor can do, without those kept."""
+    there = numpy_kernels.__cpu_features__
+    return " ".join(name for name in numpy_kernels.__cpu_dispatch__ if there.get(name) and name not in kept)
+
+
+#: What each machine's libraries are told; NumPy, SciPy's OpenBLAS, torch, oneDNN and MKL each in its words.
+MACHINES = {
+    "AVX2, one thread": dict.fromkeys(THREADS, "1")
+    | {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "OPENBLAS_CORETYPE": "Haswell",
+        "NPY_DISABLE_CPU_FEATURES": numpy_without("X86_V3", "AVX2", "FMA3"),
+    },
+    "SSE, two threads": dict.fromkeys(THREADS, "2")
+    | {
+        "ATEN_CPU_CAPABILITY": "default",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+        "OPENBLAS_CORETYPE": "Nehalem",
+        "NPY_DISABLE_CPU_FEATURES": numpy_without(),
+    },
+    "this processor, two threads": dict.fromkeys(THREADS, "2"),
+}
+
+
+def main(chosen: list[str]) -> int:
+    failed = []
+    for name, variables in MACHINES.items():
+        told = " ".join(f"{key}={value!r}" for key, value in variables.items() if value)
+        print(f"== {name}: {told}", flush=True)
+        start = time.monotonic()
+        processes = "1" if variables[THREADS[0]] == "2" else "2"  # two cores, either way
+        command = [sys.executable, "-m", "pytest", "-n", processes, "-m", "not slow", *(chosen or TESTS)]
+        environment = os.environ | {key: value for key, value in variables.items() if value}
+        status = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+        print(
+            f"== {name}: {'failed' if status else 'passed'} in {time.monotonic() - start:.0f} s", flush=True
+        )
+        failed += [name] * bool(status)
+    print(f"{len(MACHINES) - len(failed)} passed, {len(failed)} failed")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
