@@ -1,9 +1,9 @@
 """Run tests with the oldest and the newest libraries that pyproject.toml allows: ``make test-versions``.
 
-Two environments are made in ``build/versions``. *oldest* has this Python and, of every library that the core and
-its extras need, the version at the lower bound; *newest* has the newest Python that is found (or ``--python``)
-and the newest libraries. torch is installed only where a build for processors is at hand, in the version of
-constraints.txt: others bring gigabytes of CUDA. Arguments are the tests to run.
+Two environments are made in ``build/versions``. *oldest* has this Python and, of every library that the core
+and its extras need, the version at the lower bound; *newest* has the newest Python that is found (or that of
+``--python``) and the newest libraries. torch is installed only where a build for processors is at hand, as
+constraints.txt says: others bring gigabytes of CUDA. Arguments are the tests to run.
 """
 
 from __future__ import annotations
