@@ -1,7 +1,8 @@
 """Draw the library's rooms, and the way of a message through them, from the code: ``python docs/draw.py``.
 
 ``rooms.svg`` is made of the import graph and of the layers in pyproject.toml, ``message.svg`` of the calls
-that one real round makes. A test makes both anew and compares.
+that one real round makes. A test holds the names in both against the code: rooms and steps are those that
+exist, and steps stand in the order of a real run. The dots of ``rooms.svg`` are as of when it was drawn.
 """
 
 from __future__ import annotations
@@ -77,6 +78,11 @@ def traced() -> list[Callable[..., Any]]:
     return found
 
 
+def label(step: Callable[..., Any]) -> str:
+    """Return where in the library a step is, as ``message.svg`` names it."""
+    return f"{step.__module__.removeprefix('cloister.')}.{step.__qualname__}"
+
+
 def draw_message() -> str:
     """Return the steps of a round, each in the column of who makes it."""
     columns = {"home": 20, "curator": 370, "public": 720}
@@ -95,9 +101,8 @@ def draw_message() -> str:
             (x1, y1), (x2, y2) = (middle[0], middle[1] + 44), here
             parts.append(f'<path d="M{x1},{y1} C{x1},{y1 + 10} {x2},{y2 - 10} {x2},{y2}" class="arrow"/>')
         middle = here
-        name = f"{step.__module__.removeprefix('cloister.')}.{step.__qualname__}"
         parts.append(f'<rect x="{x}" y="{y}" width="320" height="44" rx="7" class="{who}"/>')
-        parts.append(f'<text x="{x + 10}" y="{y + 18}">{escape(name)}</text>')
+        parts.append(f'<text x="{x + 10}" y="{y + 18}">{escape(label(step))}</text>')
         parts.append(f'<text x="{x + 10}" y="{y + 35}" class="small">{escape(does)}</text>')
     return _svg(1060, 50 + 58 * len(STEPS), parts)
 
