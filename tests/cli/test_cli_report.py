@@ -286,7 +286,7 @@ def test_gains_are_those_of_models_on_rows_held_out(made: Path) -> None:
     data = Tasks.from_arrays(book.encode(table), book.encode_target(table["score"]), table["school"])
     gains = measure_gains(public, data)
     assert gains.left_out == 0
-    assert gains.share > 0.6
+    assert gains.share > 0.5
     assert gains.change < -0.05
     few = data.select(np.arange(3))
     assert measure_gains(public, few).alone == pytest.approx(gains.alone[:3])
