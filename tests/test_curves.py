@@ -116,6 +116,7 @@ def test_a_task_computes_its_own_column_from_the_board_and_its_own_rows(halves):
 
 
 def test_other_engines_and_scores(halves):
+    torch.manual_seed(0)
     train, test = halves
     finished = run(Plan(network(Personalized, rounds=3), NoNoise(), n_tasks=M), train)
     one, two = (over_rounds(finished, train, test, engine=engine) for engine in (Local(), Batched("cpu")))

@@ -348,10 +348,9 @@ class TestOwnSeeds:
     """The seed of all tasks' minibatches would let each follow the others'; a task needs its own alone."""
 
     def test_a_task_replays_with_its_own_seed_and_with_no_other_s(self):
-        pytest.importorskip("torch")
-        from torch import nn
-
-        net, solver = nn.Linear(3, 2), cl.learners.Descent(0.5, batch=2, epochs=1)
+        torch = pytest.importorskip("torch")
+        torch.manual_seed(0)
+        net, solver = torch.nn.Linear(3, 2), cl.learners.Descent(0.5, batch=2, epochs=1)
         trained = cl.algorithms.FedAvg(
             cl.learners.Module(net), solver, rounds=2, finetune=cl.algorithms.FineTuning(solver)
         )

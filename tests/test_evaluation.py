@@ -276,6 +276,7 @@ def test_the_charge_is_booked_before_the_noise_is_drawn(done, halves, monkeypatc
 
 
 def test_fedavg_scores_its_public_model_on_every_task(halves):
+    torch.manual_seed(0)
     train, test = halves
     algorithm = FedAvg(Module(nn.Linear(3, 2)), Descent(lr=0.5), rounds=2)
     finished = run(Plan(algorithm, NoNoise(), n_tasks=M), train)

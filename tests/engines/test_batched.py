@@ -109,6 +109,7 @@ def test_classes_as_floats_and_rows_without_weight():
 
 
 def test_words_stay_whole_numbers():
+    torch.manual_seed(0)
     rng = np.random.default_rng(0)
     words = Tasks.from_arrays(rng.integers(0, 6, (40, 4)), rng.integers(0, 3, 40), np.arange(40) % 8)
     net = nn.Sequential(nn.Embedding(6, 3), nn.Flatten(), nn.Linear(12, 3))
@@ -116,6 +117,7 @@ def test_words_stay_whole_numbers():
 
 
 def test_a_network_that_vmap_runs():
+    torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 4), nn.PReLU(), nn.Linear(4, 3))
     both(Plan(FedAvg(Module(net), SOLVER, rounds=2), Gaussian(1.0), n_tasks=M))
 

@@ -53,7 +53,7 @@ def test_a_folder_of_a_table_that_lost_its_codebook_is_not_taken_for_a_journal(t
 
 
 def test_a_public_start_for_images_is_loaded_with_its_network(tmp_path):
-    pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
     from torch import nn
 
     from cloister.estimators import FewShotClassifier
@@ -62,6 +62,7 @@ def test_a_public_start_for_images_is_loaded_with_its_network(tmp_path):
 
     images = np.random.default_rng(0).random((40, 1, 4, 4), dtype=np.float32)
     tasks = Tasks.from_arrays(images, np.tile([0, 1], 20), np.repeat(np.arange(10), 4))
+    torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
     model = FewShotClassifier(net, ways=2, rounds=2, sampling=Poisson(0.5), random_state=0).fit(tasks)
     folder = model.save(tmp_path / "start")

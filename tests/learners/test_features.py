@@ -190,6 +190,7 @@ def test_kept_or_not_models_are_the_same(network, name, engine, monkeypatch):
 
 def test_apart_each_task_is_in_its_own_chunk():
     """Then its features follow from its own rows and size, to the last bit, whoever else is there."""
+    torch.manual_seed(0)
     sizes = np.array([3, 3, 9, 10, 9])  # of two padded sizes
     rows = np.random.default_rng(0).normal(size=(sizes.sum(), 4))
     tasks = Tasks.from_arrays(rows, np.zeros(len(rows)), np.repeat(np.arange(5), sizes))
@@ -224,6 +225,7 @@ def test_apart_nobody_learns_from_the_last_bits_how_many_rows_others_have(monkey
 
 
 def test_long_tasks_are_taken_in_pieces(monkeypatch):
+    torch.manual_seed(0)
     learner = Module(Pretrained())
     _, whole = keep_features(learner, TASKS)
     monkeypatch.setattr(features, "AT_ONCE", 3)
@@ -244,6 +246,7 @@ def test_names_that_read_like_patterns_are_names():
 
 
 def test_absurd_codes_stop_nobody():
+    torch.manual_seed(0)
     net = nn.Sequential(
         nn.Sequential(nn.Embedding(5, 4), nn.Flatten()).requires_grad_(False), nn.Linear(8, 3)
     )
@@ -270,6 +273,7 @@ def test_a_board_is_refused_with_another_body():
 
 
 def test_other_threads_run_their_networks_while_one_is_traced():
+    torch.manual_seed(0)
     other, found = nn.Sequential(nn.Linear(4, 3), nn.ReLU()), []
 
     def meanwhile(net, x):

@@ -125,6 +125,7 @@ def test_a_changed_body_another_split_and_other_frozen_ones_are_other_networks()
 
 
 def test_shared_parameters_come_first():
+    torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 3), nn.LayerNorm(3))
     learner = Module(net, personal=("0.*", "*.bias"))
     assert list(learner.layout.shapes) == ["1.weight", "2.weight", "0.weight", "0.bias", "1.bias", "2.bias"]
@@ -238,6 +239,7 @@ def test_coins_and_statistics_outside_of_frozen_layers_are_refused(layer):
 
 
 def test_a_frozen_batch_norm_within_trained_layers_is_a_constant():
+    torch.manual_seed(0)
     norm = nn.BatchNorm1d(4).requires_grad_(False)
     norm.running_mean += 1.0
     net = nn.Sequential(nn.Linear(4, 4), norm, nn.Linear(4, 3))

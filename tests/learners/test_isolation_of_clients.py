@@ -125,6 +125,7 @@ def words_of(bad_code=None):
 )
 def test_a_code_beyond_the_table_stops_nobody(make, code, engine):
     """The run goes on, and what others say and are given the board is the same to the bit."""
+    torch.manual_seed(0)
     plan = Plan(FedAvg(Module(make()), Descent(0.3, batch=2), rounds=1), Gaussian(1.0), n_tasks=8)
     boards = [run(plan, tasks, random_state=0, engine=engine).board for tasks in (words_of(), words_of(code))]
     assert all(board.complete for board in boards)

@@ -69,6 +69,7 @@ def test_swapped_layers_are_vmap(name):
 
 def test_buffers_are_constants_of_the_plan():
     """They are used, they do not change, and a network with others is another network."""
+    torch.manual_seed(0)
     net = Own()
     learner = Module(net)
     X = inputs("own layer", 1, 4)

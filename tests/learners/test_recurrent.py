@@ -83,6 +83,7 @@ def test_outputs_states_and_slopes_are_torchs(name, given):
 
 @EVERY
 def test_written_out_for_one_client_it_is_torchs_too(name):
+    torch.manual_seed(0)
     layer = LAYERS[name]()
     _, x = stacked_and_rows(layer)
     for one, two in zip(flat(guard_layers(layer)(x)), flat(layer(x)), strict=True):
@@ -93,6 +94,7 @@ def test_written_out_for_one_client_it_is_torchs_too(name):
 @pytest.mark.parametrize("garbage", [np.inf, np.nan, 1e30])
 def test_one_clients_garbage_stays_with_it(name, garbage):
     """Data or weights: all others' outputs and slopes are the same to the bit."""
+    torch.manual_seed(0)
     layer = LAYERS[name]()
     swapped = swap_layers(layer)
     stacked, x = stacked_and_rows(layer)

@@ -368,6 +368,7 @@ def test_penalties_are_the_slopes_of_their_formulas(which):
 
 def test_a_code_beyond_the_table_does_not_read_the_next_clients():
     """All tables lie one after another in memory; a code that is too large, or below 0, stays in its own."""
+    torch.manual_seed(0)
     learner = Module(nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(8, 3)))
     weights = own_starts(learner, 3)
     codes = np.array([[[1, 7]], [[-3, 12]], [[4, 999]]])
@@ -382,6 +383,7 @@ def test_a_code_beyond_the_table_does_not_read_the_next_clients():
 @pytest.mark.parametrize("penalty", [None, EWC(1.0)], ids=repr)
 def test_several_labels_a_row(penalty):
     """Targets may have axes of their own, such as the tags of a question."""
+    torch.manual_seed(0)
     rng = np.random.default_rng(0)
     X, tags = rng.normal(size=(9, 4)).astype(np.float32), rng.integers(0, 2, (9, 3))
     block = next(Tasks.from_list([X[:5], X[5:]], [tags[:5], tags[5:]]).blocks([np.arange(2)]))
