@@ -1,7 +1,11 @@
-"""Every test draws the same randomness on every run: a failure is a change in the code, never bad luck.
+"""What a test draws hangs on a seed, never on a name: renaming or moving a test changes nothing.
 
-Where a test gives no seed, what the operating system would draw is a hash of the test's name and of how much
-was drawn before. What is drawn in another process is the operating system's own.
+Where a test gives no seed, what the operating system would draw comes from a stream that is restarted for
+every test, and so are torch's own generator and hypothesis' choice of examples. The seed is what
+``@pytest.mark.noise_seed(7)`` says of the test, its class or its module, else what ``--noise-seed`` says,
+else 0: a test that fails under another one hangs on the noise, and is marked. A fixture that several tests
+share has a stream of its own, by its scope, the number of its parameter and the seed of its class or module,
+whichever test asks for it first. What is drawn in another process is the operating system's own.
 """
 
 from __future__ import annotations
@@ -10,11 +14,13 @@ import hashlib
 import importlib.util
 import itertools
 import os
+import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
+from cloister.engines.node import home
 from cloister.privacy import randomness
 from cloister.tune import grid
 
@@ -31,32 +37,55 @@ os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 
 class _Keys:
-    """What stands in for the modules `os` and `secrets`."""
+    """What stands in for the modules `os` and `secrets`: the same bytes in the same place."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, *place: int | str) -> None:
+        self.place = place
         self.numbers = itertools.count()
 
     def urandom(self, size: int) -> bytes:
-        return hashlib.shake_256(f"{self.name} {next(self.numbers)}".encode()).digest(size)
+        return hashlib.shake_256(repr((*self.place, next(self.numbers))).encode()).digest(size)
+
+    token_bytes = urandom
 
     def randbits(self, bits: int) -> int:
         return int.from_bytes(self.urandom(-(-bits // 8))) >> -bits % 8
 
 
+def _seed_of(node: pytest.Item | pytest.Collector) -> int:
+    said = node.get_closest_marker("noise_seed")
+    return said.args[0] if said else node.config.getoption("noise_seed")
+
+
 @contextmanager
-def _drawn_by(name: str) -> Generator[None]:
-    keys = _Keys(name)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(randomness, "os", keys)
-        patch.setattr(grid, "secrets", keys)
+def _drawn_at(node: pytest.Item | pytest.Collector, *place: int | str) -> Generator[None]:
+    seed, torch = _seed_of(node), sys.modules.get("torch")
+    keys = _Keys(seed, *place)
+    with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng(()) if torch else nullcontext():
+        for module, name in ((randomness, "os"), (grid, "secrets"), (home, "secrets")):
+            patch.setattr(module, name, keys)
+        if torch:
+            torch.manual_seed(seed)
         yield
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--noise-seed", type=int, default=0, help="seed of what tests draw that say none")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Have hypothesis choose its examples by the seed: by itself it takes a hash of the test and its name."""
+    test = getattr(item, "obj", None)
+    if hasattr(test, "hypothesis"):
+        from hypothesis import seed
+
+        seed(_seed_of(item))(getattr(test, "__func__", test))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Draw by the test's own name, in whichever order and process it runs."""
-    with _drawn_by(item.nodeid):
+    """Restart the stream for every test, and for the fixtures that it has for itself."""
+    with _drawn_at(item, "test"):
         return (yield)
 
 
@@ -64,6 +93,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
 ) -> Generator[None, object, object]:
-    """Draw by the fixture's name: which test is the first to want it depends on who runs beside it."""
-    with _drawn_by(f"{request.node.nodeid} {fixturedef.argname} {getattr(request, 'param_index', 0)}"):
+    """Set up a shared fixture from a stream of its own: who asks for it first depends on who runs beside."""
+    if request.scope == "function":
+        return (yield)
+    with _drawn_at(request.node, request.scope, getattr(request, "param_index", 0)):
         return (yield)
