@@ -140,7 +140,13 @@ def test_every_estimator_that_can_be_saved_has_an_id():
     assert {kind.__name__ for kind in kinds.values()} == set(cl.estimators.__all__) - unsaved
 
 
-NET = cl.learners.Module(torch.nn.Linear(2, 2))
+def network(seed):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return cl.learners.Module(torch.nn.Linear(2, 2))
+
+
+NET = network(0)
 SOLVER = cl.learners.Descent(0.5, batch=3, steps=7, momentum=0.25, weight_decay=0.125, decay=0.5)
 TUNED = cl.algorithms.FineTuning(SOLVER, cl.learners.Quadratic(0.25))
 LOSS = cl.learners.Softmax(2, 3)
@@ -430,7 +436,7 @@ def test_a_network_that_is_not_the_described_one_is_not_taken_for_it():
     plan = cl.Plan(
         cl.algorithms.FedAvg(NET, SOLVER, clip=0.5, rounds=3), cl.mechanisms.Gaussian(1.0), n_tasks=9
     )
-    other = cl.learners.Module(torch.nn.Linear(2, 2))
+    other = network(1)
     assert cl.Plan.from_toml(plan.to_toml(), types=[other, NET]).fingerprint == plan.fingerprint
     with pytest.raises(cl.errors.PlanError, match="Hand over the very same"):
         cl.Plan.from_toml(plan.to_toml(), types=[other])
