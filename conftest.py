@@ -65,7 +65,7 @@ def _drawn_at(node: pytest.Item | pytest.Collector, *place: int | str) -> Genera
         for module, name in ((randomness, "os"), (grid, "secrets"), (home, "secrets")):
             patch.setattr(module, name, keys)
         if torch:
-            torch.manual_seed(seed)
+            torch.manual_seed(_Keys(seed, *place, "torch").randbits(63))
         yield
 
 
