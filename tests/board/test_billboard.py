@@ -155,14 +155,15 @@ def test_every_truncation_and_extension_is_found(saved, tmp_path):
 
 
 def test_records_out_of_order_or_from_another_board_are_found(tmp_path):
-    """Each record is whole and hashes well by itself; only the chain tells."""
+    """Each record is whole; of one that follows another opening of the same plan only the chain tells."""
     board, other = small_board(), small_board(1)
     swapped = Billboard(board.plan, board.capacity, (board.records[0], board.records[2], board.records[1]))
     with pytest.raises(BillboardError, match="record 1 does not match"):
         Billboard.load(swapped.save(tmp_path / "board"))
-    mixed = Billboard("q", 2, (Billboard.create({}, "q", 2).records[0], other.records[1]))
-    with pytest.raises(BillboardError, match="record 1 does not match"):
-        Billboard.load(mixed.save(tmp_path / "board"))
+    for plan, public in (("q", {}), ("p", {"m": np.ones(2), "n": np.array(0)})):
+        mixed = Billboard(plan, 2, (Billboard.create(public, plan, 2).records[0], other.records[1]))
+        with pytest.raises(BillboardError, match="record 1 does not match"):
+            Billboard.load(mixed.save(tmp_path / "board"))
 
 
 def test_a_board_cannot_outrun_its_plan(tmp_path):

@@ -406,12 +406,17 @@ def test_a_short_last_round_that_was_posted_is_the_last(saved):
         assert stream.finish().rounds == 2
 
 
-def test_the_last_round_is_not_made_again_with_more_tasks(saved):
+def test_the_last_round_is_not_made_again_with_more_tasks(saved, monkeypatch):
     """Killed while a short last round was posted: it is posted as it was, and nobody may join."""
     plan, folder = saved
     stream = TaskStream(plan, journal=folder)
-    stream._arrivals.end()  # as finish does before it posts
-    stream.close()
+
+    def killed():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stream, "_post", killed)
+    with pytest.raises(KeyboardInterrupt):
+        stream.finish()
     with TaskStream(plan, journal=folder) as again:
         with pytest.raises(InputError, match="has ended"):
             again.join("late", np.ones((1, DIM)), np.zeros(1))
