@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ settings.load_profile("fixed")
 
 #: They hold fixtures, and no examples to be tried.
 collect_ignore_glob = ["*conftest.py"]
+#: It is about networks from the first line on.
+collect_ignore = [] if find_spec("torch") else ["estimators/test_few_shot.py"]
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import cloister as cl
 from cloister.document import ESTIMATORS, TYPES, foreign_types, from_document, to_document, type_id
 from cloister.earlier import EarlierPrior
 from cloister.groups import Groups
+
+torch = pytest.importorskip("torch", reason="needs the extra torch")
 
 #: Every id that a released version has written. Add to it; never change or remove a line.
 FROZEN = """

@@ -20,20 +20,20 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "versions"
 EXTRAS = ("data", "excel", "postgres", "ray", "report", "table")
-#: What only tests need, in whichever version fits.
-TOOLS = ("gdpnum", "hypothesis", "pgserver; python_version < '3.13'", "polars", "pytest", "pytest-xdist")
+#: What only tests need.
+TOOLS = ("gdpnum", "hypothesis", "pgserver", "polars", "pytest", "pytest-xdist")
 
 
 def lowest(requirement: str) -> str:
     """Return a requirement at its lower bound: ``numpy>=1.26`` as ``numpy==1.26``."""
-    return re.sub(r">=([\d.]+).*", r"==\1", requirement)
+    return re.sub(r">=([\d.]+)[^;]*", r"==\1", requirement)
 
 
 def requirements(oldest: bool) -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     optional = project["optional-dependencies"]
     needed = [*project["dependencies"], *(one for extra in EXTRAS for one in optional[extra])]
-    needed += [one for one in optional["dev"] if one.startswith("polars")]
+    needed += [one for one in optional["dev"] if re.match(r"[\w-]+", one)[0] in TOOLS]  # type: ignore[index]
     return sorted({lowest(one) if oldest else one for one in needed})
 
 
@@ -60,7 +60,7 @@ def environment(name: str, python: str) -> Path:
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
     own = folder / "bin" / "python"
     install = [str(own), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    subprocess.run([*install, "--upgrade", *requirements(name == "oldest"), *TOOLS], check=True)
+    subprocess.run([*install, "--upgrade", *requirements(name == "oldest")], check=True)
     subprocess.run([*install, "--no-deps", "-e", str(ROOT)], check=True)
     pinned = re.search(r"^torch==.*", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
     local = [*install, "--no-deps", "--no-index", pinned[0] if pinned else "torch"]
@@ -81,6 +81,7 @@ def main() -> int:
     for name in [chosen.only] if chosen.only else pythons:
         own = environment(name, pythons[name])
         command = [str(own), "-m", "pytest", "-n", "2", "-m", "not slow", "-p", "no:cacheprovider"]
+        command += ["-W", "default::DeprecationWarning"] if name == "oldest" else []  # between old libraries
         status = subprocess.run([*command, *chosen.tests], cwd=ROOT, env=os.environ | threads, check=False)
         subprocess.run([str(own), "-m", "pip", "list", "--format=freeze"], check=True)
         print(f"== {name}: {'failed' if status.returncode else 'passed'}", flush=True)

@@ -11,6 +11,7 @@ import json
 import math
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -91,7 +92,7 @@ def test_a_ledger_of_0_1_still_says_no(old, tasks):
 
 
 def test_the_chain_of_0_1_is_verified(old):
-    with sqlite3.connect(old / "ledger.sqlite") as database:
+    with closing(sqlite3.connect(old / "ledger.sqlite")) as database, database:
         tables = [name for (name,) in database.execute("select name from sqlite_master where type = 'table'")]
         (charges,) = [name for name in tables if "charge" in name]
         for trigger in database.execute("select name from sqlite_master where type = 'trigger'").fetchall():

@@ -118,5 +118,6 @@ def test_what_is_no_engine_function_or_tasks_is_refused_before_the_charge(given,
 
 
 def test_a_device_that_torch_does_not_know_is_refused_when_it_is_named():
+    pytest.importorskip("torch", reason="needs the extra torch")
     with pytest.raises(cl.errors.PlanError, match='must be "cuda"'):
         cl.engines.Batched("gpu")

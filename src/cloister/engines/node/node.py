@@ -251,7 +251,7 @@ class Node:
                 self.home.log(f"No model could be made: {error}")
                 return
             buffer = io.BytesIO()
-            np.savez(buffer, allow_pickle=False, **model)
+            np.savez(buffer, **model)
             write_private(folder / "model.npz", buffer.getvalue())
         (folder / "states").unlink(missing_ok=True)
 
