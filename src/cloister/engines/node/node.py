@@ -251,7 +251,7 @@ class Node:
                 self.home.log(f"No model could be made: {error}")
                 return
             buffer = io.BytesIO()
-            np.savez(buffer, **model)
+            np.savez(buffer, **model)  # type: ignore[arg-type]  # a name could be that of an option
             write_private(folder / "model.npz", buffer.getvalue())
         (folder / "states").unlink(missing_ok=True)
 
