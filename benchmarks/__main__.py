@@ -3,8 +3,8 @@
 =============== =============================================================================================
 no name         list them, and what is kept of each
 NAME            run it, and print figures, targets and tables
-NAME --keep     also keep them in benchmarks/results, with what made them, and write the docs' tables anew
-pages           write the docs' tables anew, from what is kept
+NAME --keep     also keep them in benchmarks/results, and regenerate the tables of the docs
+pages           regenerate the tables of the docs from what is kept
 stale           list what is to be measured again, why, and how long it takes
 confirm NAME    measure some cells of a kept result again; if they agree to the last digit it is not stale
 take FILE       keep results of another machine, if they are of the code that is here
@@ -35,7 +35,7 @@ from rich.table import Table
 
 import benchmarks
 from benchmarks import Tables
-from harness import catalog, pages, records
+from harness import catalog, commands, pages, records
 from harness.cells import Cells
 from harness.records import Record
 
@@ -43,6 +43,8 @@ from harness.records import Record
 OPTIONS = ("device", "seeds", "out", "body")
 #: What takes words after it.
 COMMANDS = ("confirm", "take")
+#: What --body takes the place of.
+BODY = ".cache/omniglot_body.npz"
 COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt}
 
 
@@ -85,7 +87,7 @@ def show(console: Console, record: Record) -> None:
 
 def results(name: str) -> list[Record]:
     """Return what is kept of a benchmark, on processors and on cards."""
-    return [record for record in (catalog.kept(name), catalog.kept(f"{name}-cuda")) if record]
+    return [record for record in (catalog.record(name), catalog.record(f"{name}-cuda")) if record]
 
 
 def listing(modules: dict[str, ModuleType]) -> None:
@@ -97,30 +99,18 @@ def listing(modules: dict[str, ModuleType]) -> None:
         print(f"{name:16} {(module.__doc__ or '').splitlines()[0]} [{kept}]")
 
 
-def stale() -> None:
-    """List results of older code, and benchmarks without any."""
-    for name, path in catalog.modules().items():
-        if path.parent.name == "benchmarks":
-            source = catalog.source(name)
-            for record in results(name) or [None]:
-                if line := records.stale(record["name"] if record else name, record, source):
-                    print(line)
-
-
 def measure(module: ModuleType, quick: bool, options: dict[str, Any]) -> Record:
     """Run a benchmark; return its record."""
     name, device = module.NAME, str(options.get("device", "cpu"))
-    words = [f"--{option} {said(value)}" for option, value in options.items() if value and value != "cpu"]
-    source = catalog.source(name)
-    made = records.made_by(" ".join([f"python -m benchmarks {name}", *words]), source, device)
-    made["load"] = round(os.getloadavg()[0], 1)
-    parts, start = Cells(name, source, device), time.monotonic()
-    takes_cells = "cells" in inspect.signature(module.run).parameters
-    figures, targets, shown = module.run(quick, **options, **({"cells": parts} if takes_cells else {}))
-    made["seconds"] = round(time.monotonic() - start, 1)
-    if takes_cells:
-        del made["load"]
-        made |= records.kept_cells(parts)
+    given = {key: value for key, value in options.items() if value and value != "cpu"}
+    words = [f"--{key} {option_text(value)}" for key, value in given.items()]
+    source = catalog.source(name, {BODY: given["body"]} if "body" in given else {})
+    made = records.provenance_fields(" ".join([f"python -m benchmarks {name}", *words]), source, device)
+    cells, load, start = Cells(name, source, device), os.getloadavg()[0], time.monotonic()
+    in_cells = {"cells": cells} if "cells" in inspect.signature(module.run).parameters else {}
+    figures, targets, shown = module.run(quick, **options, **in_cells)
+    whole = {"seconds": round(time.monotonic() - start, 1), "load": round(load, 1)}
+    made |= cells.summary() or whole
     tables: Tables = shown if isinstance(shown, dict) else {name: shown}
     figures = {key: float(f"{value:.6g}") for key, value in figures.items()}
     return {
@@ -142,29 +132,10 @@ def keep(record: Record) -> None:
             "you measure what is to stay.",
             file=sys.stderr,
         )
-    records.write(record, catalog.result(record["name"]))
+    records.write(record, catalog.result_path(record["name"]))
 
 
-def confirm(names: list[str], modules: dict[str, ModuleType]) -> int:
-    """Measure witnesses of kept results again; return how many do not agree."""
-    failed = 0
-    for name in names:
-        record = catalog.kept(name)
-        try:
-            if record is None or name not in modules:
-                raise ValueError(f"There is no result {name}: python -m benchmarks lists what is kept.")
-            records.write(
-                records.confirmed(record, catalog.source(name), modules[name].measure), catalog.result(name)
-            )
-            print(f"{name}: {len(record['witnesses'])} of {record['cells']} cells agree to the last digit.")
-        except ValueError as error:
-            print(error, file=sys.stderr)
-            failed += 1
-    pages.write_pages()
-    return failed
-
-
-def said(value: Any) -> str:
+def option_text(value: Any) -> str:
     """Return an option as it was typed; of a file its name."""
     if isinstance(value, list):
         return " ".join(map(str, value))
@@ -180,7 +151,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("words", nargs="*", help="for confirm: results; for take: files")
     parser.add_argument("--quick", action="store_true", help="a smaller run, to see that it works")
     parser.add_argument(
-        "--keep", action="store_true", help="keep what is found, and write the docs' tables of it"
+        "--keep", action="store_true", help="keep the results, and regenerate the tables of the docs"
     )
     parser.add_argument("--device", default="cpu", help="for networks: cpu or cuda")
     parser.add_argument("--seeds", type=int, nargs="+", help="for networks: only these, to split a long run")
@@ -190,18 +161,25 @@ def main(arguments: list[str] | None = None) -> int:
     if bool(chosen.words) != (chosen.name in COMMANDS):
         parser.error("confirm needs names of results, take needs files, and nothing else takes either.")
     if chosen.name == "stale":
-        stale()
+        commands.print_stale(
+            name for name, path in catalog.modules().items() if path.parent.name == "benchmarks"
+        )
         return 0
     if chosen.name in ("pages", "take"):
         for path in map(Path, chosen.words):
             if not path.is_file():
                 parser.error(f"there is no file {path}. Name results that another machine has kept.")
-            keep(records.taken(path, catalog.source(path.stem)))
+            keep(records.import_record(path, catalog.source(path.stem)))
         pages.write_pages()
         return 0
     modules = find()
     if chosen.name == "confirm":
-        return int(confirm(chosen.words, modules) > 0)
+        for name in chosen.words:
+            if not hasattr(modules.get(name), "measure"):
+                parser.error(f"there is no benchmark {name!r} that is measured in cells.")
+        failed = commands.confirm({name: modules[name].measure for name in chosen.words}, chosen.device)
+        pages.write_pages()
+        return int(failed > 0)
     if chosen.name is None:
         listing(modules)
         return 0

@@ -30,12 +30,6 @@ from cloister.sampling import InOrder
 from papers.meta.learning import SETTING
 
 NAME = "arrivals"
-PATHS = (
-    "src/cloister/algorithms/choose_at_home.py",
-    "src/cloister/algorithms/meta.py",
-    "src/cloister/engines/task_stream.py",
-    "src/cloister/privacy/correlated.py",
-)
 #: Noise, epsilon, and whether tasks choose at home.
 CELLS = (
     *((mechanism, epsilon, False) for epsilon in (1.0, 3.0, 10.0) for mechanism in (Gaussian(), Toeplitz())),

@@ -30,7 +30,6 @@ from cloister.datasets import load_omniglot
 from harness.sources import data_file
 
 NAME = "body"
-PATHS = ("src/cloister/datasets",)
 DATA = ("omniglot_28.npz",)
 BODY = Path(__file__).parents[1] / ".cache" / "omniglot_body.npz"
 FEATURES, GROUPS = 128, 8

@@ -25,15 +25,6 @@ from cloister.tables.codebook import Codebook
 from harness.cells import Cells
 
 NAME = "bounds"
-PATHS = (
-    "src/cloister/algorithms/prior.py",
-    "src/cloister/algorithms/structures",
-    "src/cloister/learners/linear",
-    "src/cloister/algorithms/bin_search.py",
-    "src/cloister/algorithms/located.py",
-    "src/cloister/algorithms/located_features.py",
-    "src/cloister/algorithms/search_first.py",
-)
 
 Limits = dict[str, object]
 

@@ -27,11 +27,6 @@ from harness.cells import track
 from harness.sources import data_file
 
 NAME = "classes"
-PATHS = (
-    "src/cloister/algorithms/prior.py",
-    "src/cloister/algorithms/structures",
-    "src/cloister/learners/linear",
-)
 DATA = ("mnist_by_writer.npz",)
 
 TASKS, ROWS, TEST, FEATURES, USEFUL, CLASSES = 36, 1600, 100, 42, 12, 6

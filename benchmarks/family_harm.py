@@ -23,23 +23,6 @@ from cloister import estimators
 from harness.cells import Cells
 
 NAME = "family-harm"
-PATHS = (
-    "src/cloister/algorithms/blend.py",
-    "src/cloister/algorithms/choose_at_home.py",
-    "src/cloister/algorithms/first_rounds.py",
-    "src/cloister/algorithms/covariance.py",
-    "src/cloister/algorithms/decomposed.py",
-    "src/cloister/algorithms/mean.py",
-    "src/cloister/algorithms/meta.py",
-    "src/cloister/algorithms/bin_search.py",
-    "src/cloister/algorithms/located.py",
-    "src/cloister/algorithms/located_features.py",
-    "src/cloister/algorithms/search_first.py",
-    "src/cloister/estimators/linear.py",
-    "src/cloister/estimators/decomposed.py",
-    "src/cloister/estimators/meta.py",
-    "src/cloister/learners/linear",
-)
 
 FAMILY = ("LowRank", "GroupSparse", "Decomposed", "MeanRegularized", "Meta")
 NAMES = (

@@ -25,25 +25,6 @@ from cloister.estimators import (
 from harness.cells import Cells
 
 NAME = "feature-bounds"
-PATHS = (
-    "src/cloister/algorithms/prior.py",
-    "src/cloister/algorithms/structures",
-    "src/cloister/learners/linear",
-    "src/cloister/algorithms/bin_search.py",
-    "src/cloister/algorithms/located.py",
-    "src/cloister/algorithms/located_features.py",
-    "src/cloister/algorithms/search_first.py",
-    "src/cloister/algorithms/blend.py",
-    "src/cloister/algorithms/choose_at_home.py",
-    "src/cloister/algorithms/first_rounds.py",
-    "src/cloister/algorithms/covariance.py",
-    "src/cloister/algorithms/decomposed.py",
-    "src/cloister/algorithms/mean.py",
-    "src/cloister/algorithms/meta.py",
-    "src/cloister/estimators/linear.py",
-    "src/cloister/estimators/decomposed.py",
-    "src/cloister/estimators/meta.py",
-)
 
 ESTIMATORS = {
     "SharedPrior": SharedPriorRegressor,

@@ -36,16 +36,6 @@ from harness.cells import Cells
 from harness.sources import data_file
 
 NAME = "forecast"
-PATHS = (
-    "src/cloister/algorithms/prior.py",
-    "src/cloister/algorithms/structures",
-    "src/cloister/learners/linear",
-    "src/cloister/algorithms/bin_search.py",
-    "src/cloister/algorithms/located.py",
-    "src/cloister/algorithms/located_features.py",
-    "src/cloister/algorithms/search_first.py",
-    "src/cloister/forecast.py",
-)
 DATA = (
     "landmine.npz",
     "school.npz",

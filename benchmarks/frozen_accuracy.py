@@ -35,11 +35,6 @@ from cloister.learners import Descent, Module, PublicFeatures, Quadratic
 from cloister.mechanisms import NoNoise
 
 NAME = "frozen-accuracy"
-PATHS = (
-    "src/cloister/algorithms/federated.py",
-    "src/cloister/algorithms/finetuning.py",
-    "src/cloister/learners/network",
-)
 DATA = ("femnist_pmtl_test.npz", "mnist_by_writer.npz", ".cache/omniglot_body.npz")
 SEEDS = range(5)
 EPSILONS = (0.5, 1.0, 2.0, 8.0, math.inf)

@@ -27,13 +27,6 @@ from cloister.mechanisms import NoNoise
 from harness.cells import Cells
 
 NAME = "groups"
-PATHS = (
-    "src/cloister/algorithms/prior.py",
-    "src/cloister/algorithms/structures",
-    "src/cloister/learners/linear",
-    "src/cloister/algorithms/nested.py",
-    "src/cloister/algorithms/located.py",
-)
 
 EPSILONS = (0.5, 1.0, 2.0, 8.0, math.inf)
 Learner = Regression | Classification

@@ -36,15 +36,6 @@ from cloister.estimators import (
 from harness.cells import Cells
 
 NAME = "harm"
-PATHS = (
-    "src/cloister/algorithms/prior.py",
-    "src/cloister/algorithms/structures",
-    "src/cloister/learners/linear",
-    "src/cloister/algorithms/bin_search.py",
-    "src/cloister/algorithms/located.py",
-    "src/cloister/algorithms/located_features.py",
-    "src/cloister/algorithms/search_first.py",
-)
 
 EPSILONS = (0.05, 0.2, 1.0, 4.0, math.inf)
 #: The single-task estimator stands in the grid under this epsilon: it tells nothing.

@@ -25,15 +25,6 @@ from harness.cells import track
 from harness.sources import data_file
 
 NAME = "intervals"
-PATHS = (
-    "src/cloister/algorithms/prior.py",
-    "src/cloister/algorithms/structures",
-    "src/cloister/learners/linear",
-    "src/cloister/algorithms/bin_search.py",
-    "src/cloister/algorithms/located.py",
-    "src/cloister/algorithms/located_features.py",
-    "src/cloister/algorithms/search_first.py",
-)
 DATA = ("school.npz",)
 
 REAL = ("school", "exam", "hsb82", "chem97", "bdf", "scotssec")

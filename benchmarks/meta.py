@@ -24,11 +24,6 @@ from papers.meta.learning import SETTING, Risk, transfer_risk
 from papers.meta.streams import stream_against_rounds, stream_rates
 
 NAME = "meta"
-PATHS = (
-    "src/cloister/algorithms/clustered.py",
-    "src/cloister/algorithms/meta.py",
-    "src/cloister/learners/linear/convex.py",
-)
 SEEDS = range(5)
 COUNTS = (100, 300, 1000, 3000)
 EPSILONS = (3.0, 10.0, math.inf)

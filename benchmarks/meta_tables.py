@@ -21,13 +21,6 @@ from harness.cells import Cells
 from harness.sources import data_file
 
 NAME = "meta-tables"
-PATHS = (
-    "src/cloister/algorithms/prior.py",
-    "src/cloister/algorithms/structures",
-    "src/cloister/learners/linear",
-    "src/cloister/algorithms/meta.py",
-    "src/cloister/estimators/meta.py",
-)
 DATA = (
     "landmine.npz",
     "school.npz",

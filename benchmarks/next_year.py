@@ -23,16 +23,6 @@ from cloister.estimators import SharedPriorRegressor, SingleTaskRegressor
 from harness.cells import Cells
 
 NAME = "next-year"
-PATHS = (
-    "src/cloister/algorithms/prior.py",
-    "src/cloister/algorithms/structures",
-    "src/cloister/learners/linear",
-    "src/cloister/algorithms/bin_search.py",
-    "src/cloister/algorithms/located.py",
-    "src/cloister/algorithms/located_features.py",
-    "src/cloister/algorithms/search_first.py",
-    "src/cloister/earlier.py",
-)
 
 EPSILONS = (0.03, 0.1, 0.3, 1.0, 3.0)
 #: Rise in marks from one year to the next, of ten.

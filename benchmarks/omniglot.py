@@ -57,11 +57,6 @@ from cloister.sharing import Overlap, overlap
 from harness.sources import data_file
 
 NAME = "omniglot"
-PATHS = (
-    "src/cloister/algorithms/clustered.py",
-    "src/cloister/algorithms/meta.py",
-    "src/cloister/learners/network",
-)
 DATA = ("omniglot_28.npz",)
 TASKS, WAYS, SHOTS, SUPPORT = 50_000, 5, 10, 5
 DELTA, LAM = 1e-5, 0.1

@@ -31,11 +31,6 @@ from cloister.sampling import Everyone, Poisson
 from harness.sources import data_file
 
 NAME = "personal"
-PATHS = (
-    "src/cloister/algorithms/federated.py",
-    "src/cloister/algorithms/finetuning.py",
-    "src/cloister/learners/network",
-)
 DATA = (
     "femnist_pmtl_test.npz",
     "mnist_by_writer.npz",

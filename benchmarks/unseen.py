@@ -12,15 +12,6 @@ from benchmarks.prior_accuracy import measure, measure_all, summarise, tables
 from harness.cells import Cells
 
 NAME = "unseen"
-PATHS = (
-    "src/cloister/algorithms/prior.py",
-    "src/cloister/algorithms/structures",
-    "src/cloister/learners/linear",
-    "src/cloister/algorithms/bin_search.py",
-    "src/cloister/algorithms/located.py",
-    "src/cloister/algorithms/located_features.py",
-    "src/cloister/algorithms/search_first.py",
-)
 
 TABLES = ("nlswork", "migraine")
 __all__ = ["measure", "run"]

@@ -24,11 +24,6 @@ from cloister.mechanisms import NoNoise
 from harness.cells import track
 
 NAME = "wide"
-PATHS = (
-    "src/cloister/algorithms/prior.py",
-    "src/cloister/algorithms/structures",
-    "src/cloister/learners/linear",
-)
 
 TASKS, ROWS, RANK, SEEDS = 1000, 60, 4, 3
 DIMS = (30, 100, 300)

@@ -4,7 +4,8 @@ Their constants are read without importing them, so that it can be said of every
 older code, even where a library that it needs is not installed:
 
 ====== ======================================================================================================
-PATHS  what its results depend on of the library: files and folders, relative to the repository
+PATHS  for times and sizes of a part of the library: its files and folders, relative to the repository. Where
+       nothing says so, a result depends on all of it
 DATA   names of data files that it reads; one with a folder in it is relative to the repository
 ====== ======================================================================================================
 
@@ -14,7 +15,6 @@ Whatever a module imports of `benchmarks` and `papers` counts as well, with what
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -22,8 +22,6 @@ from typing import Any
 
 from harness.records import Record, read
 from harness.sources import ROOT, Source, data_file
-
-IMPORT = re.compile(r"^from ((?:benchmarks|papers)(?:\.\w+)*) import (\(.*?\)|.*)", re.MULTILINE)
 
 
 @cache
@@ -35,9 +33,14 @@ def modules() -> dict[str, Path]:
     return {name: path for name, path in (benchmarks | papers).items() if name}
 
 
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def constant(path: Path, name: str) -> Any:
     """Return a constant of a module; None if there is none."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in _tree(path).body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == name:
             return ast.literal_eval(node.value)
     return None
@@ -57,45 +60,39 @@ def source(name: str, given: Mapping[str, Path] | None = None) -> Source | None:
     if path is None:
         return None
     own = _with_imports(path)
-    paths = [one.relative_to(ROOT).as_posix() for one in own] + _named(own, "PATHS")
-    files = {one: _file(one, given or {}) for one in _named(own, "DATA")}
-    return Source(tuple(dict.fromkeys(paths)), files)
+    files = {one: _file(one, given or {}) for module in own for one in constant(module, "DATA") or ()}
+    library = constant(path, "PATHS") or ("src/cloister",)
+    return Source(tuple(one.relative_to(ROOT).as_posix() for one in own), library, files)
 
 
 def _with_imports(path: Path) -> list[Path]:
-    """Return a module of `benchmarks` or `papers` with all that it imports from there, and their packages."""
+    """Return a module of `benchmarks` or `papers`, with all that it imports from there."""
     found, waiting = [], [path]
     while waiting:
         one = waiting.pop()
-        if one in found or not one.exists():
+        if one in found or not one.exists() or one.name == "__init__.py":
             continue
         found.append(one)
-        package = one.parent / "__init__.py"
-        waiting += [package] if constant(package, "PATHS") else []
-        for package, names in IMPORT.findall(one.read_text(encoding="utf-8")):
-            folder = ROOT / package.replace(".", "/")
-            waiting += [
-                folder.with_suffix(".py"),
-                *(folder / f"{name}.py" for name in re.findall(r"\w+", names)),
-            ]
+        for node in ast.walk(_tree(one)):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [f"{names[0]}.{a.name}" for a in node.names] if isinstance(node, ast.ImportFrom) else []
+            ours = (name for name in names if name.startswith(("benchmarks.", "papers.")))
+            waiting += [(ROOT / name.replace(".", "/")).with_suffix(".py") for name in ours]
     return found
-
-
-def _named(modules: list[Path], what: str) -> list[str]:
-    return [name for path in modules for name in constant(path, what) or ()]
 
 
 def _file(name: str, given: Mapping[str, Path]) -> Path:
     return given[name] if name in given else ROOT / name if "/" in name else data_file(name)
 
 
-def result(name: str) -> Path:
-    """Return where a result of this name is kept."""
+def result_path(name: str) -> Path:
+    """Return where a record of this name is kept."""
     path = modules().get(name.removesuffix("-cuda"))
     papers = path is not None and path.parent.parent.name == "papers"
     return ROOT / ("papers" if papers else "benchmarks") / "results" / f"{name}.json"
 
 
-def kept(name: str) -> Record | None:
+def record(name: str) -> Record | None:
     """Return the record of this name, or None."""
-    return read(result(name))
+    return read(result_path(name))

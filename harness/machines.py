@@ -30,7 +30,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def together(each: list[dict[str, str]]) -> dict[str, str]:
+def merge_versions(each: list[dict[str, str]]) -> dict[str, str]:
     """Return the versions that a result is of, where more than one was there as a list."""
     names = dict.fromkeys(name for one in each for name in one)
     return {name: ", ".join(sorted({one[name] for one in each if name in one})) for name in names}

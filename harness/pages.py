@@ -26,7 +26,7 @@ MARKED = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 Table = list[list[str]]
 
 
-def sources() -> list[Path]:
+def pages_with_tables() -> list[Path]:
     """Return the pages that may have tables; those of the papers are made whole by `papers.pages`."""
     docs = (page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "papers")
     return [ROOT / "README.md", *sorted(docs)]
@@ -62,9 +62,11 @@ def between(said: str) -> str:
     """Return what stands between two marks."""
     which, *chosen = (part.strip() for part in said.split(";"))
     name, _, part = which.partition("/")
-    record = catalog.kept(name)
+    record = catalog.record(name)
     if record is None:
-        raise FileNotFoundError(f"No record {name}: python -m benchmarks {name} --keep makes it.")
+        made = "papers run" if catalog.result_path(name).parts[-3] == "papers" else "benchmarks"
+        keep = " --keep" * (made == "benchmarks")
+        raise FileNotFoundError(f"No record {name}: python -m {made} {name}{keep} makes it.")
     rows = table(record, part or next(iter(record["tables"])), chosen)
     return f"{markdown(rows)}\n\n{provenance(record, catalog.source(name))}\n"
 
@@ -75,7 +77,7 @@ def page(text: str) -> str:
 
 
 def write_pages() -> None:
-    for path in sources():
+    for path in pages_with_tables():
         text = path.read_text(encoding="utf-8")
         if page(text) != text:
             path.write_text(page(text), encoding="utf-8")

@@ -1,8 +1,9 @@
 """What is kept of a result: figures, tables or data, and what made them.
 
-A record is of older code where the digits of its code differ from those of the code that is here. If what
-changed cannot move it, some of its cells, its witnesses, can be measured again: where all agree to the last
-digit the record is *confirmed*, and says so.
+A record is of older code where the hash of its code differs from that of the code that is here, or that of a
+data file from the file that is here. If what changed in the library cannot move it, its samples, some of its
+cells, can be measured again: where all agree to the last digit the record is *confirmed*, and says so. The
+modules that measure and summarise must be as they were.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import machines
-from harness.cells import Cells, track
+from harness.cells import timed, track
 from harness.sources import Source
 
 Record = dict[str, Any]
@@ -22,7 +23,7 @@ Record = dict[str, Any]
 OLDER = " **Measured on older code.**"
 
 
-def made_by(command: str, source: Source, device: str = "cpu") -> Record:
+def provenance_fields(command: str, source: Source, device: str = "cpu") -> Record:
     """Return what a record says of its making."""
     return {
         "command": command,
@@ -31,7 +32,9 @@ def made_by(command: str, source: Source, device: str = "cpu") -> Record:
         "machine": machines.machine(device),
         "versions": machines.versions(),
         "code": source.code,
+        "own code": source.own_code,
         "data files": source.files,
+        "device": device,
     }
 
 
@@ -57,7 +60,7 @@ def write(
     path.write_text("{\n" + ",\n".join(entries) + "\n}\n", encoding="utf-8")
 
 
-def taken(path: Path, source: Source) -> Record:
+def import_record(path: Path, source: Source) -> Record:
     """Return a record that another machine kept, if it is of the code that is here.
 
     A copy without a repository did not know its commit: with the same code it is this one's.
@@ -72,12 +75,15 @@ def taken(path: Path, source: Source) -> Record:
 
 
 def is_older(record: Record, source: Source | None) -> bool:
-    """Say whether a record's code has changed since, or is gone."""
-    return source is None or record["code"] != source.code
+    """Say whether a record's code, or a data file that is here, has changed since; or its code is gone."""
+    if source is None or record["code"] != source.code:
+        return True
+    kept = record.get("data files", {})
+    return any(kept.get(name, digest) != digest for name, digest in source.files.items())
 
 
-def confirmed(record: Record, source: Source, measure: Callable[[Any], Any]) -> Record:
-    """Return a record of the code that is here, if its witnesses come out as they did.
+def confirmed(record: Record, source: Source, measure: Callable[[Any], Any], device: str = "cpu") -> Record:
+    """Return a record of the code that is here, if its samples come out as they did.
 
     Parameters
     ----------
@@ -87,17 +93,21 @@ def confirmed(record: Record, source: Source, measure: Callable[[Any], Any]) -> 
         The code and data that are here.
     measure : callable
         What measures one cell.
+    device : str
+        Where networks are computed.
     """
-    name, kept = record["name"], record.get("witnesses")
-    if not kept:
+    name, samples = record["name"], record.get("samples")
+    if not samples:
         raise ValueError(f"{name} kept none of its cells: it can only be measured again as a whole.")
-    if record["data files"] != source.files:
-        raise ValueError(f"{name} must be of the same data files. Got others: measure it again.")
-    for cell, value in track(kept, len(kept), name):
-        found = json.loads(json.dumps(measure(json.loads(json.dumps(cell)))))
-        if found != value:
+    if record["own code"] != source.own_code:
+        raise ValueError(f"{name} is measured or summarised otherwise now: measure it again.")
+    if record["data files"] != source.files or record["device"] != device:
+        raise ValueError(f"{name} must be of the same data files and device. Got others: measure it again.")
+    for cell, value in track(samples, len(samples), name):
+        found, _ = timed(measure, json.loads(json.dumps(cell)))
+        if json.loads(json.dumps(found)) != value:
             raise ValueError(f"{name} does not come out as it did: {cell} gives {found}, not {value}.")
-    again = {"commit": source.commit, "date": today(), "cells": len(kept)}
+    again = {"commit": source.commit, "date": today(), "cells": len(samples)}
     return record | {"code": source.code, "confirmed": again}
 
 
@@ -117,22 +127,18 @@ def provenance(record: Record, source: Source | None) -> str:
     return made + note + confirmed + older
 
 
-def stale(name: str, record: Record | None, source: Source) -> str:
+def stale_line(name: str, record: Record | None, source: Source) -> str:
     """Return why a result is to be measured again, and how long that takes; nothing if it is not."""
     if record is None:
         return f"{name:20} never measured"
     if not is_older(record, source):
         return ""
     seconds = record.get("seconds")
-    took = "? minutes" if seconds is None else f"{seconds / 60:.1f} minutes"
-    how = f"or {len(record['witnesses'])} cells to confirm" if record.get("witnesses") else ""
-    changed = source.changed(record["commit"].partition(" ")[0])
-    return f"{name:20} {took:14} {how:24} {', '.join(changed[:3])}{', ...' * (len(changed) > 3)}"
-
-
-def kept_cells(cells: Cells) -> Record:
-    """Return what a record says of its cells; nothing if there were none."""
-    return cells.made() if cells.used else {}
+    took = "minutes unknown" if seconds is None else f"{seconds / 60:.1f} minutes"
+    how = f"or {len(record['samples'])} cells to confirm" if record.get("samples") else ""
+    commits = record.get("confirmed", record)["commit"].split(" and ")
+    changed = sorted({path for commit in commits for path in source.changed(commit)})
+    return f"{name:20} {took:16} {how:24} {', '.join(changed[:3])}{', ...' * (len(changed) > 3)}"
 
 
 def _lines(parts: dict[str, Any]) -> str:

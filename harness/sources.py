@@ -6,6 +6,7 @@ can tell as well whether a result is of the code that is there.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import subprocess
@@ -28,26 +29,39 @@ class Source:
 
     Parameters
     ----------
-    paths : tuple of str
-        Files and folders of the repository, relative to it: what measures, and what is measured.
+    own : tuple of str
+        Modules that measure and summarise, relative to the repository.
+    library : tuple of str
+        Files and folders of the library that are measured.
     data : mapping of str to Path
         Data files by name; those that do not exist do not count.
     """
 
-    paths: tuple[str, ...]
+    own: tuple[str, ...]
+    library: tuple[str, ...] = ()
     data: Mapping[str, Path] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (*self.own, *self.library)
 
     @cached_property
     def code(self) -> str:
-        """Twelve digits of all Python files under the paths, whatever their names."""
+        """A hash of all Python files under the paths, whatever their names."""
         files = {file for path in self.paths for file in _files(ROOT / path)}
-        contents = sorted(map(_digest, files))
-        return hashlib.sha256("".join(contents).encode()).hexdigest()[:12]
+        return _hash(sorted(_digest(file.read_bytes()) for file in files))
+
+    @cached_property
+    def own_code(self) -> str:
+        """A hash of the modules that measure, without their imports, comments and layout."""
+        return _hash(sorted(_digest(_without_imports(ROOT / path)) for path in self.own))
 
     @cached_property
     def files(self) -> dict[str, str]:
-        """Twelve digits of each data file."""
-        return {name: _digest(path)[:12] for name, path in sorted(self.data.items()) if path.exists()}
+        """A hash of each data file."""
+        return {
+            name: _digest(path.read_bytes())[:12] for name, path in sorted(self.data.items()) if path.exists()
+        }
 
     @cached_property
     def commit(self) -> str:
@@ -57,7 +71,8 @@ class Source:
 
     def changed(self, commit: str) -> list[str]:
         """Return the files that differ from those of a commit; nothing where git does not know it."""
-        return _git("diff", "--name-only", commit.rstrip("+"), "--", *self.paths).split()
+        changed = _git("diff", "--name-only", commit.rstrip("+"), "--", *self.paths).split()
+        return [path for path in changed if path.endswith(".py")]
 
 
 def _files(path: Path) -> list[Path]:
@@ -66,8 +81,18 @@ def _files(path: Path) -> list[Path]:
     return sorted(path.rglob("*.py")) if path.is_dir() else [path]
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _hash(digests: list[str]) -> str:
+    return _digest("".join(digests).encode())[:12]
+
+
+def _without_imports(path: Path) -> bytes:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
+    return ast.unparse(tree).encode()
 
 
 def _git(*arguments: str) -> str:

@@ -7,7 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from harness import catalog, records
+from harness import catalog, commands, records
 from harness import pages as tables
 from harness.cells import processes
 from papers import pages
@@ -31,28 +31,11 @@ def chosen(names: list[str], every: bool, there: dict[str, Figure]) -> list[Figu
 def listing(there: dict[str, Figure]) -> None:
     """Say what there is, and whose result is older than the code that measures it."""
     for figure in there.values():
-        record = catalog.kept(figure.name)
+        record = catalog.record(figure.name)
         state = "no result kept" if record is None else f"kept, {record['date']}"
         if record and records.is_older(record, catalog.source(figure.name)):
             state += ", of older code"
         print(f"{figure.name:24} {figure.title} [{state}]")
-
-
-def confirm(chosen: list[Figure], options: Options) -> int:
-    """Measure some cells of kept results again; return how many do not agree."""
-    failed = 0
-    for figure in chosen:
-        record, source = catalog.kept(figure.name), catalog.source(figure.name)
-        try:
-            if record is None:
-                raise ValueError(f"Nothing is kept of {figure.name}: python -m papers run {figure.name}.")
-            measure = partial(figure.module.measure, options=options)
-            records.write(records.confirmed(record, source, measure), catalog.result(figure.name))
-            print(f"{figure.name}: {len(record['witnesses'])} of {record['cells']} cells agree.")
-        except ValueError as error:
-            print(error, file=sys.stderr)
-            failed += 1
-    return failed
 
 
 def count(text: str) -> int:
@@ -70,14 +53,16 @@ def named(text: str) -> tuple[str, Path]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m papers", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="what there is, and what is kept of it")
-    commands.add_parser("pages", help="write docs/papers from what is kept")
-    commands.add_parser("stale", help="what is to be measured again, why, and how long it takes")
-    again = commands.add_parser("confirm", help="measure some cells of kept results again: they must agree")
+    named_commands = parser.add_subparsers(dest="command", required=True)
+    named_commands.add_parser("list", help="what there is, and what is kept of it")
+    named_commands.add_parser("pages", help="write docs/papers from what is kept")
+    named_commands.add_parser("stale", help="what is to be measured again, why, and how long it takes")
+    again = named_commands.add_parser(
+        "confirm", help="measure some cells of kept results again: they must agree"
+    )
     again.add_argument("names", nargs="+", help="figures, or papers")
     again.add_argument("--device", default="cpu", help="for networks: cpu or cuda")
-    run = commands.add_parser("run", help="make figures; goes on where it was stopped")
+    run = named_commands.add_parser("run", help="make figures; goes on where it was stopped")
     run.add_argument("names", nargs="*", help="figures, or papers")
     run.add_argument("--all", action="store_true", help="everything")
     run.add_argument(
@@ -101,12 +86,16 @@ def main(arguments: list[str] | None = None) -> int:
         tables.write_pages()
         return 0
     if given.command == "stale":
-        for name in there:
-            if line := records.stale(name, catalog.kept(name), catalog.source(name)):
-                print(line)
+        commands.print_stale(there)
         return 0
     if given.command == "confirm":
-        return int(confirm(chosen(given.names, False, there), Options(device=given.device)) > 0)
+        options = Options(device=given.device)
+        figures_chosen = chosen(given.names, False, there)
+        measures = {one.name: partial(one.module.measure, options=options) for one in figures_chosen}
+        failed = commands.confirm(measures, given.device)
+        pages.write_pages(list(there.values()))
+        tables.write_pages()
+        return int(failed > 0)
     if not given.names and not given.all:
         run.error("name a figure or a paper, or say --all.")
     options = Options(given.quick, given.seeds, given.device, dict(given.data))

@@ -36,7 +36,7 @@ def page(paper: str, figures: list[Figure]) -> str:
     """Return a paper's page: those of its figures that have a kept result."""
     doc = inspect.getdoc(folders()[paper]) or ""
     title, _, reference = doc.partition("\n\n")
-    kept = [(figure, catalog.kept(figure.name)) for figure in figures]
+    kept = [(figure, catalog.record(figure.name)) for figure in figures]
     sections = [section(figure, record) for figure, record in kept if record]
     head = f"# {title.rstrip('.')}\n\n{' '.join(reference.split())}\n\nMade by `python -m papers pages` from "
     head += "`papers/results`; [what the columns mean](README.md).\n"
@@ -83,7 +83,7 @@ def index(figures: list[Figure]) -> str:
     """Return the first page: every figure with its verdict, or the command that would run it."""
     lines = [INDEX, "| figure | the finding | seeds |", "|---|---|---|"]
     for figure in figures:
-        record = catalog.kept(figure.name)
+        record = catalog.record(figure.name)
         if record is None:
             command = f"`python -m papers run {figure.name}`"
             lines.append(f"| `{figure.name}`: {figure.title} | not run yet: {command} | - |")
@@ -100,7 +100,7 @@ def pages(figures: list[Figure]) -> dict[str, str]:
     made = {"README.md": index(figures)}
     for paper in dict.fromkeys(figure.paper for figure in figures):
         mine = [figure for figure in figures if figure.paper == paper]
-        if any(catalog.kept(figure.name) for figure in mine):
+        if any(catalog.record(figure.name) for figure in mine):
             made[f"{paper}.md"] = page(paper, mine)
     return made
 
@@ -110,5 +110,5 @@ def write_pages(figures: list[Figure]) -> None:
     for name, text in pages(figures).items():
         (FOLDER / name).write_text(text, encoding="utf-8")
     for figure in figures:
-        if record := catalog.kept(figure.name):
+        if record := catalog.record(figure.name):
             picture(figure, record["data"], FOLDER / f"{figure.name}.svg")

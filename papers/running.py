@@ -33,12 +33,17 @@ def make(figure: Figure, options: Options, pool: Executor) -> bool:
     data = figure.module.summarise(list(zip(cells, found, strict=True)))
     command = f"python -m papers run {figure.name}" + " --quick" * options.quick
     command += f" --seeds {options.seeds}" if options.seeds else ""
-    record = records.made_by(command, source, options.device) | kept.made() | described(figure, cells, data)
-    # What was made of data that only the user has is not for the repository, and a look is not worth keeping.
-    looked = options.quick or options.seeds
-    folder = BUILD / "quick" if looked else BUILD
+    record = (
+        records.provenance_fields(command, source, options.device)
+        | kept.summary()
+        | described(figure, cells, data)
+    )
+    # Results of data that only the user has, and of quick runs, are not for the repository.
+    quick_run = options.quick or options.seeds
+    folder = BUILD / "quick" if quick_run else BUILD
     records.write(
-        record, folder / f"{figure.name}.json" if looked or options.data else catalog.result(figure.name)
+        record,
+        folder / f"{figure.name}.json" if quick_run or options.data else catalog.result_path(figure.name),
     )
     show(figure, record)
     try:

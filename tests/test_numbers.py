@@ -18,7 +18,7 @@ from harness.sources import ROOT, Source
 
 RESULTS = sorted([*(ROOT / "benchmarks" / "results").glob("*"), *(ROOT / "papers" / "results").glob("*")])
 RECORDS = {path.stem: json.loads(path.read_text("utf-8")) for path in RESULTS}
-PAGES = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in pages.sources()}
+PAGES = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in pages.pages_with_tables()}
 #: Tables of numbers that follow from a definition: nothing was measured.
 FACTS = ("| what | where from | tasks |", "| call | writers |", "| cut | tasks from the 1461 characters |")
 #: Compared with `cloister museum` by tests/audit/test_museum.py.
@@ -36,7 +36,7 @@ def test_pages_say_what_is_kept():
 def test_a_record_says_what_made_it(name):
     record = RECORDS[name]
     assert record["name"] == name
-    assert catalog.result(name) in RESULTS
+    assert catalog.result_path(name) in RESULTS
     assert record["command"].startswith(("python -m benchmarks ", "python -m papers "))
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", record["date"])
     assert record["commit"]
@@ -48,20 +48,21 @@ def test_a_record_says_what_made_it(name):
 
 @pytest.mark.parametrize("name", catalog.modules())
 def test_what_a_result_depends_on_is_named(name):
+    """The library, or the part of it that is timed; data files that modules read."""
     source = catalog.source(name)
-    own = [ROOT / path for path in source.paths if not path.startswith("src/")]
-    assert len(own) < len(source.paths)
-    read = re.findall(
-        r'data_file\(\s*"(\S+)"\)|: "(\w+\.npz)"', "".join(path.read_text("utf-8") for path in own)
-    )
+    assert source.library
+    assert source.code
+    text = "".join((ROOT / path).read_text("utf-8") for path in source.own)
+    read = re.findall(r'data_file\(\s*"(\S+)"\)|: "(\w+\.npz)"', text)
     assert {one or other for one, other in read} <= set(source.data)
 
 
 def test_what_a_result_depends_on_is_found_through_imports():
-    paths = catalog.source("pmtl-figure-3").paths
+    source = catalog.source("pmtl-figure-3")
     for path in ("papers/pmtl/writers.py", "benchmarks/personal.py", "benchmarks/frozen_accuracy.py"):
-        assert path in paths
-    assert "src/cloister/privacy" in paths
+        assert path in source.own
+    assert source.library == ("src/cloister",)
+    assert "omniglot_28.npz" in source.data
 
 
 def test_the_band_of_forecasts_is_the_one_that_was_scored():
@@ -89,9 +90,10 @@ def toy(tmp_path, monkeypatch):
     (tmp_path / "library.py").write_text("LAW = 1\n")
     monkeypatch.setattr(sources, "ROOT", tmp_path)
     monkeypatch.setattr("harness.cells.BUILD", tmp_path / "cells")
-    monkeypatch.setattr(catalog, "source", lambda name: Source(("toy.py", "library.py")))
-    monkeypatch.setattr(catalog, "result", lambda name: tmp_path / "results" / f"{name}.json")
-    monkeypatch.setattr(pages, "sources", list)
+    monkeypatch.setattr(catalog, "source", lambda name, given=None: Source(("toy.py",), ("library.py",)))
+    monkeypatch.setattr(catalog, "modules", lambda: {"toy": tmp_path / "benchmarks" / "toy.py"})
+    monkeypatch.setattr(catalog, "result_path", lambda name: tmp_path / "results" / f"{name}.json")
+    monkeypatch.setattr(pages, "pages_with_tables", list)
     module = ModuleType("toy")
     module.NAME, module.offset = "toy", 0
     module.measure = lambda cell: cell[0] ** 2 + module.offset
@@ -125,17 +127,40 @@ def test_a_result_is_confirmed_if_some_of_its_cells_come_out_as_they_did(toy, tm
     command.main(["toy", "--keep"])
     (tmp_path / "library.py").write_text("LAW = 1  # a comment\n")
     assert records.OLDER in pages.between("toy")
-    command.stale()
+    command.main(["stale"])
+    assert "toy" in (listed := capsys.readouterr().out)
+    assert "or 2 cells to confirm" in listed
     toy.offset = 1e-12
     assert command.main(["confirm", "toy"]) == 1
     assert "[0] gives 1e-12, not 0" in capsys.readouterr().err
     assert records.OLDER in pages.between("toy")
     toy.offset = 0
     assert command.main(["confirm", "toy"]) == 0
-    said = pages.between("toy")
-    assert "2 of 20 cells came out the same" in said
-    assert records.OLDER not in said
-    assert command.main(["confirm", "gone"]) == 1
+    confirmed = pages.between("toy")
+    assert "2 of 20 cells came out the same" in confirmed
+    assert records.OLDER not in confirmed
+    with pytest.raises(SystemExit):
+        command.main(["confirm", "gone"])
+
+
+def test_a_result_that_is_summarised_otherwise_is_not_confirmed(toy, tmp_path, capsys):
+    """Cells do not show that: only what a module imports, its comments and layout may change."""
+    command.main(["toy", "--keep"])
+    (tmp_path / "toy.py").write_text("import math\n\nANSWER = 42  # as always\n")
+    assert command.main(["confirm", "toy"]) == 0
+    (tmp_path / "toy.py").write_text("ANSWER = 43\n")
+    assert command.main(["confirm", "toy"]) == 1
+    assert "measured or summarised otherwise now" in capsys.readouterr().err
+
+
+def test_a_result_of_another_data_file_is_older(tmp_path):
+    file = tmp_path / "rows.npz"
+    file.write_text("one")
+    record = {"code": Source(()).code, "data files": Source((), (), {"rows.npz": file}).files}
+    assert not records.is_older(record, Source((), (), {"rows.npz": file}))
+    assert not records.is_older(record, Source((), (), {"rows.npz": tmp_path / "not here"}))
+    file.write_text("two")
+    assert records.is_older(record, Source((), (), {"rows.npz": file}))
 
 
 def test_cells_are_keyed_by_code_data_and_device(tmp_path, monkeypatch):
@@ -148,7 +173,7 @@ def test_cells_are_keyed_by_code_data_and_device(tmp_path, monkeypatch):
     seen = []
 
     def measured(file="a", device="cpu"):
-        source = Source(("code.py",), {"lsoa": data[file]})
+        source = Source(("code.py",), (), {"lsoa": data[file]})
 
         def measure(cell):
             seen.append((cell["seed"], file, device))
@@ -192,15 +217,16 @@ def test_a_run_that_is_stopped_goes_on(tmp_path, monkeypatch):
     assert len(Cells("toy", source, "cpu", pool).lines) == 6
 
 
-def test_records_of_another_machine_are_taken_if_they_are_of_this_code(toy, tmp_path):
+def test_records_of_another_machine_are_taken_if_they_are_of_this_code(toy, tmp_path, monkeypatch):
     command.main(["toy", "--keep"])
     kept = tmp_path / "results" / "toy.json"
     found = json.loads(kept.read_text("utf-8"))
     kept.unlink()
     there = tmp_path / "toy.json"
     there.write_text(json.dumps(found | {"commit": "unknown", "machine": "elsewhere"}))
+    monkeypatch.setattr(Source, "commit", "abc")
     assert command.main(["take", str(there)]) == 0
-    assert json.loads(kept.read_text("utf-8")) == found | {"machine": "elsewhere"}
+    assert json.loads(kept.read_text("utf-8")) == found | {"machine": "elsewhere", "commit": "abc"}
     there.write_text(json.dumps(found | {"code": "0123abcd"}))
     with pytest.raises(ValueError, match="measure it again"):
         command.main(["take", str(there)])
@@ -210,7 +236,7 @@ def test_records_of_another_machine_are_taken_if_they_are_of_this_code(toy, tmp_
         command.main(["take", str(tmp_path / "gone.json")])
 
 
-def test_a_look_is_not_kept(toy, tmp_path):
+def test_quick_runs_are_not_kept(toy, tmp_path):
     with pytest.raises(SystemExit):
         command.main(["toy", "--quick", "--keep"])
     assert command.main(["toy", "--quick"]) == 0

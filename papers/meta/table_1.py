@@ -42,10 +42,6 @@ from harness.sources import data_file
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Skipped, Verdict, budget, mean, say
 from papers.pictures import COLOURS
 
-PATHS = (
-    "src/cloister/engines/batched.py",
-    "src/cloister/learners/network",
-)
 DATA = ("omniglot_28.npz",)
 CLAIM = "Accuracy is 75 % at ε = 3, 85.4 % at ε = 10 and 94.2 % without noise; two meta-models do not help."
 #: With one meta-model.

@@ -17,7 +17,7 @@ from papers import pages, running
 from papers.figure import COLUMNS, Figure, Finding, Options, Skipped, Verdict, figures
 
 FIGURES = figures()
-KEPT = {name: catalog.kept(name) for name in FIGURES if catalog.kept(name)}
+KEPT = {name: catalog.record(name) for name in FIGURES if catalog.record(name)}
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -61,7 +61,7 @@ def test_pages_say_what_is_kept():
 
 
 def test_kept_results_are_small():
-    assert sum(catalog.result(name).stat().st_size for name in KEPT) < 300_000
+    assert sum(catalog.result_path(name).stat().st_size for name in KEPT) < 300_000
 
 
 @pytest.fixture
@@ -69,8 +69,9 @@ def squares(tmp_path, monkeypatch):
     """A figure of five parts."""
     monkeypatch.setattr(running, "BUILD", tmp_path / "build")
     monkeypatch.setattr("harness.cells.BUILD", tmp_path / "cells")
-    monkeypatch.setattr(catalog, "result", lambda name: tmp_path / "results" / f"{name}.json")
-    monkeypatch.setattr(catalog, "source", lambda name, data=None: Source(("papers/figure.py",), data or {}))
+    monkeypatch.setattr(catalog, "result_path", lambda name: tmp_path / "results" / f"{name}.json")
+    own = ("papers/figure.py",)
+    monkeypatch.setattr(catalog, "source", lambda name, data=None: Source(own, (), data or {}))
     module = ModuleType("squares", "Figure 0: squares.\n\nOf whole numbers.")
     module.CLAIM, module.calls = "Squares grow.", []
 
@@ -88,13 +89,13 @@ def squares(tmp_path, monkeypatch):
     return Figure("toy-squares", "toy", module)
 
 
-def test_what_is_measured_is_kept_and_a_look_is_not(squares, tmp_path, capsys):
+def test_results_are_kept_and_those_of_quick_runs_are_not(squares, tmp_path, capsys):
     module = squares.module
     with ThreadPoolExecutor(1) as pool:
         assert running.make(squares, Options(), pool)
         record = json.loads((tmp_path / "results" / "toy-squares.json").read_text())
         assert record["data"] == {"total": 30}
-        assert (record["seeds"], record["cells"], record["witnesses"]) == (5, 5, [[{"seed": 0}, 0]])
+        assert (record["seeds"], record["cells"], record["samples"]) == (5, 5, [[{"seed": 0}, 0]])
         assert "The finding comes out. They do." in capsys.readouterr().out
         module.calls = []
         running.make(squares, Options(quick=True), pool)
@@ -112,7 +113,7 @@ def test_there_is_at_least_one_seed(seeds, capsys):
 
 
 def test_two_data_files_give_two_results(tmp_path, monkeypatch):
-    """Of Figure 12, whose data a user has: postcodes of two cities, the second with labels turned round."""
+    """Figure 12 is of a user's own data: here the second file has the labels in another order."""
     monkeypatch.setattr(running, "BUILD", tmp_path / "build")
     monkeypatch.setattr("harness.cells.BUILD", tmp_path / "cells")
     rng = np.random.default_rng(0)
