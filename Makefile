@@ -18,7 +18,7 @@ CORE_TESTS = $(addprefix tests/,board privacy) $(addprefix src/cloister/,board l
 	$(patsubst %,tests/test_%.py,channel document doubts edges fuzz groups plan roster sharing tasks) \
 	$(wildcard $(patsubst %,tests/engines/test_%.py,checkpoints journal* node_refusals nodes refused stream_noise streams_apart workers))
 
-.PHONY: help demo docs test test-slow test-machines test-versions mutants check format clean
+.PHONY: help demo docs test test-slow test-machines test-noise test-versions mutants check format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -33,11 +33,11 @@ define install
 endef
 
 $(READY): pyproject.toml constraints.txt
-	@echo "== set-up: all extras and tools into .venv, torch, Ray and Flower among them (one to five minutes, once)"
+	@echo "== set-up: installing all extras and tools into .venv, including torch, Ray and Flower (one to five minutes, once)"
 	$(call install,.venv,data$(comma)report$(comma)torch$(comma)dev)
 
 $(DEMO)/.ready: pyproject.toml constraints.txt
-	@echo "== set-up: NumPy, SciPy, scikit-learn, pandas and a few more into $(DEMO) (half a minute, once)"
+	@echo "== set-up: installing NumPy, SciPy, scikit-learn, pandas and a few more into $(DEMO) (half a minute, once)"
 	$(call install,$(DEMO),data$(comma)report)
 
 demo: $(DEMO)/.ready  ## train on 2410 real schools, compare, write demo/chem97.html
@@ -57,8 +57,11 @@ test: check  ## lint, types, layers, tests and doctests, coverage of the privacy
 test-slow: check  ## everything, including the slow tests
 	@$(PYTEST)
 
-test-machines: $(READY)  ## the tests that hang on floating point, as other processors would run them
+test-machines: $(READY)  ## the tests that depend on floating point, as other processors would run them
 	@env $(MEMORY) $(BIN)/python tests/machines.py
+
+test-noise: $(READY)  ## all tests with other noise: none may depend on it, unless it says its seed
+	@$(PYTEST) -m "not slow" --noise-seed $$(date +%j)
 
 test-versions: $(READY)  ## the core's tests with the oldest and the newest libraries that pyproject.toml allows
 	@env $(MEMORY) $(BIN)/python tests/versions.py $(CORE_TESTS) tests/estimators tests/tables tests/engines/test_cluster.py

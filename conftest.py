@@ -1,11 +1,12 @@
-"""What a test draws hangs on a seed, never on a name: renaming or moving a test changes nothing.
+"""What a test draws depends on a seed, never on a name: renaming or moving a test changes nothing.
 
 Where a test gives no seed, what the operating system would draw comes from a stream that is restarted for
 every test, and so are torch's own generator and hypothesis' choice of examples. The seed is what
 ``@pytest.mark.noise_seed(7)`` says of the test, its class or its module, else what ``--noise-seed`` says,
-else 0: a test that fails under another one hangs on the noise, and is marked. A fixture that several tests
-share has a stream of its own, by its scope, the number of its parameter and the seed of its class or module,
-whichever test asks for it first. What is drawn in another process is the operating system's own.
+else 0. A test that fails under another one depends on the noise, and is marked. A fixture that several tests
+share has a stream of its own, by its scope, the number of its parameter and the seed of its class or module:
+it does not matter which test uses it first. Two such fixtures of one scope may draw the same. What is drawn
+in another process is the operating system's own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import hashlib
 import importlib.util
 import itertools
 import os
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 
@@ -23,6 +23,11 @@ import pytest
 from cloister.engines.node import home
 from cloister.privacy import randomness
 from cloister.tune import grid
+
+try:
+    import torch
+except ImportError:
+    torch = None  # type: ignore[assignment]
 
 #: Files without examples, and those that cannot be read without an optional package.
 _TRITON = [
@@ -59,7 +64,7 @@ def _seed_of(node: pytest.Item | pytest.Collector) -> int:
 
 @contextmanager
 def _drawn_at(node: pytest.Item | pytest.Collector, *place: int | str) -> Generator[None]:
-    seed, torch = _seed_of(node), sys.modules.get("torch")
+    seed = _seed_of(node)
     keys = _Keys(seed, *place)
     with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng(()) if torch else nullcontext():
         for module, name in ((randomness, "os"), (grid, "secrets"), (home, "secrets")):

@@ -1,7 +1,7 @@
 """Break the library in small ways, one at a time, and see whether its tests notice: ``python -m mutants``.
 
 A mutant is an entry of a TOML file in this folder. It quotes no source text: it names a place and what to do
-there, and so it lives through other formatting, through edits beside it, and where a function moves. ::
+there, so it survives reformatting, nearby edits and moved functions. ::
 
     [[mutant]]
     name = "charged-again"
@@ -120,7 +120,7 @@ def chosen(test: str, root: Path) -> list[str]:
     return [f"{path}::{name}" for name in re.findall(r"^def (test_\w+)", text, re.MULTILINE) if word in name]
 
 
-def noticed(tests: Sequence[str], root: Path) -> str:
+def noticed(tests: Sequence[str], root: Path, patience: float | None = PATIENCE) -> str:
     """Run tests on the tree in `root`: return the first that fails, empty if all pass."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     paths = os.pathsep.join([str(root / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -130,7 +130,7 @@ def noticed(tests: Sequence[str], root: Path) -> str:
     command = [sys.executable, "-m", "pytest", *options, *named]
     try:
         done = subprocess.run(
-            command, cwd=root, env=environment, capture_output=True, timeout=PATIENCE, check=False
+            command, cwd=root, env=environment, capture_output=True, timeout=patience, check=False
         )
     except subprocess.TimeoutExpired:
         return "a test that never ends"
@@ -183,7 +183,7 @@ def check_unbroken(mutants: Sequence[Mutant], trees: Sequence[Path], pool: Threa
     needed = sorted({test for mutant in mutants for test in mutant.tests})
     print(f"{len(needed)} groups of tests without a mutant ...", flush=True)
     parts = [needed[number :: len(trees)] for number in range(len(trees))]
-    failed = list(filter(None, pool.map(noticed, parts, trees)))
+    failed = list(filter(None, pool.map(noticed, parts, trees, [None] * len(trees))))
     if failed:
         sys.exit(f"These tests fail without any mutant: {'; '.join(failed)}")
 

@@ -1,4 +1,4 @@
-"""Run the tests that hang on floating point as other processors would: ``make test-machines``.
+"""Run the tests that depend on floating point as other processors would: ``make test-machines``.
 
 Libraries choose their kernels by what a processor can do, and have variables that make them choose as if it
 could do less. A promise that holds on one kind of processor alone fails here. Arguments are given to pytest
@@ -62,6 +62,26 @@ MACHINES = {
 }
 
 
+#: Says which kernels the libraries chose: a setting that one of them ignores would be a run of nothing.
+LOOK = """
+import os, threadpoolctl, scipy.linalg
+from numpy._core import _multiarray_umath as kernels
+try:
+    import torch
+except ImportError:
+    torch = None
+there = [name for name in kernels.__cpu_dispatch__ if kernels.__cpu_features__.get(name)]
+blas = {pool["architecture"] for pool in threadpoolctl.threadpool_info() if "architecture" in pool}
+chosen = torch.backends.cpu.get_cpu_capability() if torch else "not installed"
+print(f"NumPy: {there}; OpenBLAS: {sorted(blas)}; torch: {chosen}")
+wanted = os.environ.get("ATEN_CPU_CAPABILITY")
+assert torch is None or wanted in (None, chosen.lower()), chosen
+assert not set(os.environ.get("NPY_DISABLE_CPU_FEATURES", "").split()) & set(there), there
+core = os.environ.get("OPENBLAS_CORETYPE")
+assert core is None or {core.lower()} == {name.lower() for name in blas}, blas
+"""
+
+
 def main(chosen: list[str]) -> int:
     failed = []
     for name, variables in MACHINES.items():
@@ -71,6 +91,7 @@ def main(chosen: list[str]) -> int:
         processes = "1" if variables[THREADS[0]] == "2" else "2"  # two cores, either way
         command = [sys.executable, "-m", "pytest", "-n", processes, "-m", "not slow", *(chosen or TESTS)]
         environment = os.environ | {key: value for key, value in variables.items() if value}
+        subprocess.run([sys.executable, "-c", LOOK], env=environment, check=True)
         status = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
         print(
             f"== {name}: {'failed' if status else 'passed'} in {time.monotonic() - start:.0f} s", flush=True

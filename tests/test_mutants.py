@@ -16,16 +16,16 @@ MUTANTS = read(ROOT / "mutants")
 
 
 def test_each_is_one_change_of_the_source_as_it_is() -> None:
-    sources, homeless = read_sources(ROOT), {}
+    sources, not_found = read_sources(ROOT), {}
     for mutant in MUTANTS:
         try:
             path, broken = mutant.change.make(sources)
         except NoPlaceError as error:
-            homeless[mutant.name] = str(error)
+            not_found[mutant.name] = str(error)
         else:  # tests would notice a text that is no Python, whatever they test
             assert ast.dump(ast.parse(broken)) != ast.dump(ast.parse(sources[path])), mutant.name
             compile(broken, mutant.name, "exec")
-    assert homeless == {}
+    assert not_found == {}
 
 
 def test_each_is_given_to_tests_that_are_there() -> None:

@@ -13,6 +13,7 @@ import pytest
 from browser import CONTRAST, FAULTS, browser
 
 pytest.importorskip("furo")
+pytestmark = pytest.mark.slow  # test_docs.py looks at links of the pages as they are written
 
 DOCS = Path(__file__).parents[1] / "docs"
 PUBLIC = (
@@ -75,7 +76,6 @@ def test_everything_public_is_in_the_reference(site: Path) -> None:
         assert not missing
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["README", "gallery"])
 def test_pages_in_a_browser(site: Path, name: str) -> None:
     """Nothing overlaps, is cut or faint, nothing goes wrong, and nobody is asked."""
