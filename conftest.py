@@ -20,9 +20,9 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 
+from cloister.app import vote
 from cloister.engines.node import home
 from cloister.privacy import randomness
-from cloister.tune import grid
 
 try:
     import torch
@@ -67,7 +67,7 @@ def _drawn_at(node: pytest.Item | pytest.Collector, *place: int | str) -> Genera
     seed = _seed_of(node)
     keys = _Keys(seed, *place)
     with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng(()) if torch else nullcontext():
-        for module, name in ((randomness, "os"), (grid, "secrets"), (home, "secrets")):
+        for module, name in ((randomness, "os"), (vote, "secrets"), (home, "secrets")):
             patch.setattr(module, name, keys)
         if torch:
             torch.manual_seed(_Keys(seed, *place, "torch").randbits(63))

@@ -146,8 +146,8 @@ def written(folder: Path, tasks: int) -> Any:
 def from_parquet(tasks: int, shards: int, memory: int) -> dict[str, float]:
     """Deal the table out, run over its shards, and write the models."""
     from cloister import SharedPriorRegressor, run
+    from cloister.app.shards import ParquetShards
     from cloister.engines import Cluster
-    from cloister.tables.parquet_shards import ParquetShards
 
     workers, clock, book = Processes(), Clock(), codebook()
     threading.Thread(target=workers.watch, daemon=True).start()

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import cloister as cl
+from cloister.app.model_files import file_name, task_of
+from cloister.app.predict import write_csv
 from cloister.cli import app
 from cloister.engines.invalid import ZeroInvalid, complaints
 from cloister.errors import InputError
-from cloister.tables.files import write_csv
-from cloister.tables.model_files import file_name, task_of
 from cloister.tables.rows import task_column
 from cloister.tasks import public_seeds
 

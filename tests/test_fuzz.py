@@ -15,6 +15,7 @@ import pytest
 import cloister
 from cloister import Billboard, CloisterError, Plan
 from cloister.algorithms import Mean, MeanRegularized, SharedPrior
+from cloister.app.folder import read_plan
 from cloister.board import Release
 from cloister.board.billboard import END, MAGIC
 from cloister.board.records import chained
@@ -23,7 +24,6 @@ from cloister.errors import BillboardError
 from cloister.learners import Classification, LeastSquares, Regression
 from cloister.mechanisms import L2Laplace
 from cloister.sampling import Poisson
-from cloister.tables.folder import read_plan
 
 FORBIDDEN = {
     "exec",

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import cloister as cl
 from cloister.audit import audit
 from cloister.cli import app
-from cloister.cli.own_types import own_types
+from cloister.cli.options import own_types
 
 OWN = Path(__file__).parent / "own" / "shrunken.py"
 BOOK = """

@@ -165,7 +165,7 @@ def boards(monkeypatch):
         seen.append(done.board)
         return done
 
-    monkeypatch.setattr("cloister.tune.voting.run", spy)
+    monkeypatch.setattr("cloister.app.vote.run", spy)
     return seen
 
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from cloister._version import __version__
 
 if TYPE_CHECKING:
+    from cloister.app.load import load
     from cloister.board.billboard import Billboard
     from cloister.engines.check import check_algorithm
     from cloister.engines.run import adapt, replay, run
     from cloister.errors import CloisterError
-    from cloister.estimators.loading import load
     from cloister.estimators.prior import SharedPriorClassifier, SharedPriorRegressor
     from cloister.evaluation import evaluate
     from cloister.ledger import Ledger
@@ -38,7 +38,7 @@ _HOMES = {
     "adapt": "engines.run",
     "check_algorithm": "engines.check",
     "evaluate": "evaluation",
-    "load": "estimators.loading",
+    "load": "app.load",
     "replay": "engines.run",
     "run": "engines.run",
 }

@@ -30,7 +30,7 @@ from cloister.metrics import Metric, score_tasks
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.participation import Participation
-from cloister.tables.labelled import data_frame
+from cloister.tables.frames import data_frame
 from cloister.tasks import Block, Tasks, public_seeds
 
 __all__ = ["Curve", "Curves", "PrivateCurve", "over_rounds"]

@@ -38,7 +38,7 @@ TYPES = {
     "cloister/plan/1": "cloister.plan:Plan",
     # algorithms
     "cloister/adaptive-fed-avg/1": "cloister.algorithms.adaptive:AdaptiveFedAvg",
-    "cloister/ballot/1": "cloister.tune.voting:Ballot",
+    "cloister/ballot/1": "cloister.app.choice:Ballot",
     "cloister/choose-at-home/1": "cloister.algorithms.choose_at_home:ChooseAtHome",
     "cloister/clustered-meta-sgd/1": "cloister.algorithms.clustered:ClusteredMetaSGD",
     "cloister/decomposed/1": "cloister.algorithms.decomposed:Decomposed",
@@ -118,8 +118,8 @@ TYPES = {
 }
 #: What the folder of a run may name as the estimator that made it.
 ESTIMATORS = {
-    "cloister/decomposed-classifier/1": "cloister.estimators.decomposed:DecomposedClassifier",
-    "cloister/decomposed-regressor/1": "cloister.estimators.decomposed:DecomposedRegressor",
+    "cloister/decomposed-classifier/1": "cloister.estimators.linear:DecomposedClassifier",
+    "cloister/decomposed-regressor/1": "cloister.estimators.linear:DecomposedRegressor",
     "cloister/few-shot-classifier/1": "cloister.estimators.few_shot:FewShotClassifier",
     "cloister/group-sparse-classifier/1": "cloister.estimators.linear:GroupSparseClassifier",
     "cloister/group-sparse-regressor/1": "cloister.estimators.linear:GroupSparseRegressor",

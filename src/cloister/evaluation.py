@@ -32,7 +32,7 @@ from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.randomness import Randomness, source_of
 from cloister.privacy.sampling import Everyone
 from cloister.rows import Target
-from cloister.tables.labelled import data_frame
+from cloister.tables.frames import data_frame
 from cloister.tasks import Tasks, local_key
 
 __all__ = [

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
+from cloister.app.predict import check_coverage
+from cloister.app.task_model import TaskModel
 from cloister.arrays import Array, Floats, Integers
 from cloister.errors import InputError, MissingExtraError
 from cloister.tables.columns import target_column
-from cloister.tables.model import TaskModel
-from cloister.tables.prediction import check_coverage
 from cloister.tables.units import coefficient_names, in_user_units
 
 __all__ = ["caterpillar", "gain_by_size", "over_rounds", "shrinkage"]

@@ -8,6 +8,7 @@ import pytest
 
 import cloister as cl
 from cloister import Plan
+from cloister.app.choice import Ballot
 from cloister.audit import audit, lower_bound
 from cloister.audit.auditor import check_auditable
 from cloister.audit.claim import claimed_epsilon, claimed_missed
@@ -18,7 +19,6 @@ from cloister.privacy import gaussian_dp
 from cloister.privacy.participation import Participation
 from cloister.privacy.randomness import SeededRandomness
 from cloister.sampling import Everyone, FixedSize, InOrder, OnePass, Poisson
-from cloister.tune.voting import Ballot
 
 LOSS = LeastSquares(3)
 HIDDEN = Poisson(0.3, hidden=True)

@@ -9,9 +9,9 @@ import numpy as np
 from typer.testing import CliRunner
 
 from cloister import Billboard
+from cloister.app.folder import write_manifest
 from cloister.board import Release
 from cloister.cli import app
-from cloister.tables.manifest import write_manifest
 
 BOOK = """
 task = "school"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cli_helpers import BOOK, ok, pupils
 
-from cloister.tables.files import write_csv
+from cloister.app.predict import write_csv
 
 
 @pytest.fixture(scope="session")

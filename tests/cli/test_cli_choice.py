@@ -16,9 +16,9 @@ from cli_helpers import cloister as command
 
 import cloister
 from cloister import Billboard, Ledger, Plan
+from cloister.app.predict import write_csv
+from cloister.app.task_model import TaskModel
 from cloister.privacy import gaussian_dp
-from cloister.tables.files import write_csv
-from cloister.tables.model import TaskModel
 
 SEVERAL = ["--method", "shared-prior", "--method", "meta", "--method", "single-task", "--set", "rounds=3"]
 

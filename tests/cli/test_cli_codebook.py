@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cli_helpers import BOOK, cloister, fit, ok, pupils, refused
 
-from cloister.tables.files import write_csv
+from cloister.app.predict import write_csv
 
 
 def test_a_template_that_is_not_filled_in(work: Path) -> None:

@@ -11,10 +11,10 @@ import pytest
 from cli_helpers import BOOK, cloister, contents, ok, pupils, rebuild, refused, seal
 
 from cloister import Billboard, Ledger
+from cloister.app.predict import write_csv
 from cloister.board import Release
 from cloister.board.storage import try_lock
 from cloister.engines.secret import Secret
-from cloister.tables.files import write_csv
 
 FIT = ["fit", "exam.csv", "--codebook", "book.toml", "-o", "run"]
 DRAFT = Path(".run.unfinished")

@@ -11,8 +11,8 @@ import torch
 from typer.testing import CliRunner
 
 import cloister as cl
+from cloister.app.predict import write_csv
 from cloister.cli import app
-from cloister.tables.files import write_csv
 
 BOUNDS = {"a": (0, 1), "b": (0, 1), "target": (0, 1)}
 KINDS = ("SharedPrior", "LowRank", "GroupSparse", "MeanRegularized", "Decomposed", "Meta")

@@ -13,10 +13,10 @@ import pytest
 from cli_helpers import BOOK, TASKS, cloister, ok, pupils, refused, spoil
 
 from cloister import Billboard, Codebook
-from cloister.cli.table import Table
-from cloister.tables.files import read_table, write_csv
-from cloister.tables.model import TaskModel
-from cloister.tables.rows import own_rows
+from cloister.app.predict import write_csv
+from cloister.app.source import TableFile, own_rows
+from cloister.app.task_model import TaskModel
+from cloister.tables.files import read_table
 
 
 def test_from_a_table_to_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,10 @@ def test_rows_without_a_target_are_left_out_if_that_is_said(work: Path) -> None:
     assert not Path("again").exists()
 
     book = Codebook.load("book.toml")
-    left, deleted = Table(Path("holes.csv"), book, skip=True).tasks(), Table(Path("whole.csv"), book).tasks()
+    left, deleted = (
+        TableFile(Path("holes.csv"), book, skip=True).tasks(),
+        TableFile(Path("whole.csv"), book).tasks(),
+    )
     for one, other in ((getattr(t, n) for t in (left, deleted)) for n in ("X", "y", "ids", "sizes")):
         np.testing.assert_array_equal(one, other)
     ok("fit", "holes.csv", *options, "--skip-missing-targets")

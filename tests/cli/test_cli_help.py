@@ -14,8 +14,8 @@ import pytest
 import typer
 from cli_helpers import BOOK, cloister, ok, pupils
 
+from cloister.app.predict import write_csv
 from cloister.cli import app
-from cloister.tables.files import write_csv
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,14 @@ import pytest
 from cli_helpers import BOOK, cloister, ok, pupils, refused
 
 from cloister import Codebook, Ledger, Plan, SharedPriorRegressor, run
+from cloister.app.predict import write_csv
+from cloister.app.source import rows_of_file, rows_of_function, rows_of_query
 from cloister.board.signatures import Operator
 from cloister.engines import Asked
 from cloister.engines.node import Node
 from cloister.engines.node.exchange import FolderLink
 from cloister.errors import PrivateDataError
 from cloister.roster import Roster
-from cloister.tables.files import write_csv
-from cloister.tables.sources import rows_of_file, rows_of_function, rows_of_query
 
 SCHOOLS = ["000", "001", "002"]
 QUERY = "select age, sex, score from pupils where school = '001'"

@@ -10,9 +10,9 @@ from urllib.parse import unquote
 import pytest
 from cli_helpers import BOOK, ok, pupils
 
-from cloister.tables.files import write_csv
-from cloister.tables.model import TaskModel
-from cloister.tables.model_files import file_name, task_of
+from cloister.app.model_files import file_name, task_of
+from cloister.app.predict import write_csv
+from cloister.app.task_model import TaskModel
 
 ODD = [
     "A/b",

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from cli_helpers import cloister, contents, ok, pupils, refused
 
-from cloister.cli.gain import Gain
-from cloister.tables.files import read_table, write_csv
-from cloister.tables.model import TaskModel
+from cloister.app.gains import Gain
+from cloister.app.predict import write_csv
+from cloister.app.task_model import TaskModel
+from cloister.tables.files import read_table
 
 
 def test_replay_of_a_task_of_the_run_is_its_model_file(work: Path) -> None:

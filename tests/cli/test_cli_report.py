@@ -17,19 +17,18 @@ from cli_helpers import BOOK, ok, pupils, refused
 import cloister
 from cloister import Plan, SharedPriorRegressor, Tasks, run
 from cloister.algorithms import MeanRegularized
+from cloister.app.folder import read_public
+from cloister.app.gains import measure_gains
+from cloister.app.predict import write_csv
+from cloister.app.summary import Coefficient, OwnCoefficient, TaskSummary
 from cloister.board import Release
 from cloister.errors import InputError
 from cloister.estimators import PooledRegressor, SharedPriorClassifier
 from cloister.learners import LeastSquares
 from cloister.ledger import Ledger
-from cloister.report.gains import measure_gains
 from cloister.report.run import _unclear
 from cloister.report.run_figures import rounds_picture, signal_to_noise
 from cloister.tables.codebook import Codebook
-from cloister.tables.files import write_csv
-from cloister.tables.folder import read_public
-from cloister.tables.summary import Coefficient
-from cloister.tables.task_summary import OwnCoefficient, TaskSummary
 
 #: What stands in one task's rows, in names, in a column that nobody asked for, and in the name of the file.
 CANARY = {"age": 13.577531, "score": 41.424344, "school": "Canary House", "note": "the canary sings"}

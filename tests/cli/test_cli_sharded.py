@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cli_helpers import refused
 
-from cloister.cli.sharded import ShardedTable
+from cloister.app.shards import TableFolder
 from cloister.engines.cluster.actor import Failure
 
 pa = pytest.importorskip("pyarrow", reason="needs the extra table")
@@ -46,11 +46,11 @@ def test_a_column_that_a_file_does_not_have(pupils: Path) -> None:
 
 def test_rows_that_are_refused_are_found_by_a_command(pupils: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def refusing(table: ShardedTable):
+    def refusing(table: TableFolder):
         raise Failure("PrivateDataError", "", rows=True, shard=3).raised()
         yield
 
-    monkeypatch.setattr(ShardedTable, "at_hand", refusing)
+    monkeypatch.setattr(TableFolder, "at_hand", refusing)
     sentence = refused(*FIT)
     assert "`cloister codebook FILE --check book.toml`, for each FILE of pupils" in sentence
     assert "load()" not in sentence

@@ -9,7 +9,7 @@ from pathlib import Path
 from cli_helpers import contents, ok, refused
 
 import cloister
-from cloister.tables.model import TaskModel
+from cloister.app.task_model import TaskModel
 
 
 def test_the_summary_is_that_of_the_estimator_and_needs_no_model(work: Path) -> None:

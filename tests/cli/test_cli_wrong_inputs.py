@@ -11,9 +11,9 @@ from cli_helpers import cloister, contents, fit, ok, pupils, refused, spoil
 
 from cloister import Plan
 from cloister.algorithms import SharedPrior
+from cloister.app.predict import write_csv
 from cloister.learners.linear.regression import Regression
 from cloister.mechanisms import Gaussian
-from cloister.tables.files import write_csv
 
 
 def _folder(name: str) -> None:

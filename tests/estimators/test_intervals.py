@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 from sklearn.exceptions import NotFittedError
 
+from cloister.app.task_model import TaskModel
 from cloister.errors import InputError
 from cloister.estimators import SharedPriorClassifier, SharedPriorRegressor, SingleTaskRegressor
-from cloister.tables.model import TaskModel
 
 M, HELD_OUT = 200, 20
 BOUNDS = {0: (0, 10), 1: (0, 10), "y": (-40, 100)}

@@ -27,6 +27,7 @@ from cloister.algorithms import (
     LowRank,
     MeanRegularized,
 )
+from cloister.app.task_model import TaskModel
 from cloister.errors import BudgetError, InputError, PlanError
 from cloister.estimators import (
     DecomposedClassifier,
@@ -44,9 +45,8 @@ from cloister.estimators import (
     SingleTaskClassifier,
     SingleTaskRegressor,
 )
-from cloister.learners import Classification, LeastSquares, Logistic
+from cloister.learners import Classification, LeastSquares, Logistic, Regression
 from cloister.mechanisms import Toeplitz, Wishart
-from cloister.tables.model import TaskModel
 
 M, N = 40, 12
 BOUNDS = {"age": (0, 100), "sex": ["F", "M"], "target": (0, 50)}
@@ -128,20 +128,20 @@ def test_the_algorithm_has_the_parameters_of_its_face():
     searched = LocatedFeatures(
         expected, book.bounded_columns, intercept=1 / book.row_scale, reach=math.sqrt(3)
     )
-    assert low._algorithm(book) == Located(searched, intercept=1 / book.row_scale)
+    assert low.algorithm(book) == Located(searched, intercept=1 / book.row_scale)
     sparse = GroupSparse(Logistic(3), 0.1, 3.0, 20, 4.0)
-    assert GroupSparseClassifier()._algorithm(classes) == ChooseAtHome(sparse, Classification(3), asks=0.1)
+    assert GroupSparseClassifier().algorithm(classes) == ChooseAtHome(sparse, Classification(3), asks=0.1)
     mean = MeanRegularizedClassifier(lam=0.1, steps=2, finetune=0, guard=False)
-    assert mean._algorithm(classes) == MeanRegularized(Logistic(3), 0.1, 3.0, 10, 2, 4.0)
+    assert mean.algorithm(classes) == MeanRegularized(Logistic(3), 0.1, 3.0, 10, 2, 4.0)
     parts = DecomposedRegressor(shared="sparse", lam_own=0.5, guard=False)
     two = Decomposed(GroupSparse(LeastSquares(3), lr=0.5), EntrySparse(0.5))
-    assert parts._algorithm(book).algorithm.algorithm == two
+    assert parts.algorithm(book).algorithm.algorithm == two
     guarded = MeanRegularizedRegressor()
-    assert guarded._algorithm(book).algorithm.algorithm.learner == guarded._learner(book)
+    assert guarded.algorithm(book).algorithm.algorithm.learner == Regression(book.width)
     names = [str(i) for i in range(15)]
     many = Codebook.from_mapping(dict.fromkeys([*names, "target"], (0, 1)), names)
     assert (
-        LowRankRegressor(guard=False)._algorithm(many).algorithm.algorithm.clip == 2.0
+        LowRankRegressor(guard=False).algorithm(many).algorithm.algorithm.clip == 2.0
     )  # half of the root of 16
 
 
@@ -185,17 +185,17 @@ def test_tasks_choose_among_several_penalties(table, face):
     X, y, _, _ = table
     book = Codebook.from_mapping(BOUNDS, ["age", "sex"])
     lams = (0.05, 0.01, 0.5)
-    plain = [face(lam=lam, guard=False)._algorithm(book) for lam in lams]
+    plain = [face(lam=lam, guard=False).algorithm(book) for lam in lams]
     first, *others = [located.algorithm.algorithm for located in plain]
     chooser = face("school", lam=lams, guard=False, epsilon=2.0, bounds=BOUNDS, random_state=0)
-    learner = chooser._learner(book)
+    learner = Regression(book.width)
     choice = ChooseAtHome(first, learner, variants=tuple(others), alone=False)
-    assert chooser._algorithm(book).algorithm.algorithm == choice
+    assert chooser.algorithm(book).algorithm.algorithm == choice
     guarded = face(lam=list(lams))
-    weighed = guarded._algorithm(book).algorithm.algorithm
+    weighed = guarded.algorithm(book).algorithm.algorithm
     assert weighed == ChooseAtHome(first, learner, variants=tuple(others), asks=0.1)
     for one in ([0.05], np.array([0.05])):
-        assert face(lam=one, guard=False)._algorithm(book) == plain[0]
+        assert face(lam=one, guard=False).algorithm(book) == plain[0]
     model = clone(chooser).fit(X, y)
     assert model.score(X, y) > 0.4
     assert model.plan_.guarantee == face(epsilon=2.0, bounds=book, guard=False).plan(M).guarantee  # free

@@ -7,12 +7,12 @@ import pytest
 
 from cloister import Billboard, Codebook, Plan, SharedPriorRegressor, Tasks, load, replay, run
 from cloister.algorithms import FTMRL, MeanRegularized
+from cloister.app.task_model import TaskModel
 from cloister.engines import Run, TaskStream
 from cloister.errors import BillboardError, InputError, PlanError
 from cloister.learners import Convex, ExactSolver, LeastSquares
 from cloister.mechanisms import Toeplitz
 from cloister.sampling import InOrder
-from cloister.tables.model import TaskModel
 
 X = np.random.default_rng(0).uniform(-0.5, 0.5, (30, 2))
 TASKS = Tasks.from_arrays(X, X.sum(axis=1), np.repeat(np.arange(10), 3))

@@ -8,9 +8,9 @@ import pytest
 from sklearn.base import clone
 
 from cloister import Tasks, replay
+from cloister.app.task_model import TaskModel
 from cloister.errors import InputError
 from cloister.estimators import MetaClassifier, MetaRegressor, SingleTaskRegressor
-from cloister.tables.model import TaskModel
 
 M, N = 200, 6
 BOUNDS = {"age": (0, 100), "sex": ["F", "M"], "target": (0, 50)}

@@ -18,10 +18,10 @@ from cloister import (
     load,
     replay,
 )
+from cloister.app.result import TableRun
+from cloister.app.task_model import TaskModel
 from cloister.engines.journal import FolderJournal
 from cloister.errors import InputError, PlanError
-from cloister.tables.model import TaskModel
-from cloister.tables.table_run import TableRun
 
 
 def test_public_part_and_own_model_through_files(table, fitted, classified, tmp_path):
@@ -181,7 +181,7 @@ def test_a_complete_run_that_was_killed_before_it_was_in_place(table, tmp_path, 
     X, y, _ = table
     model = SharedPriorRegressor("school", bounds=BOUNDS)
     with monkeypatch.context() as patched:
-        patched.setattr("cloister.tables.fitting.put_in_place", lambda *where: 1 / 0)
+        patched.setattr("cloister.app.fit.put_in_place", lambda *where: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             model.fit(X, y, journal=tmp_path / "run")
     head = Billboard.load(tmp_path / ".run.unfinished" / "board").head

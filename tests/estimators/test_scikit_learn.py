@@ -84,7 +84,7 @@ def test_equally_likely_classes_are_the_same_on_every_way():
     model = LowRankClassifier("school", bounds=bounds, rounds=2, random_state=0).fit(X, GRADE)
     stranger = X[:2].assign(school="nobody")
     assert model.predict_proba(stranger).tolist() == [[0.5, 0.5], [0.5, 0.5]]
-    assert model.predict(stranger).tolist() == model._fitted.predict(stranger).tolist() == ["low", "low"]
+    assert model.predict(stranger).tolist() == model.run_.predict(stranger).tolist() == ["low", "low"]
 
 
 def _plain(table: pd.DataFrame, *_: object) -> np.ndarray:
@@ -242,7 +242,7 @@ def test_one_rule_for_what_is_pickled(fitted, tmp_path):
     public = load(fitted.save(tmp_path / "public", models=False))
     searched = GridSearchCV(fitted, {"epsilon": [1.0]})
     searched.best_estimator_ = fitted
-    for everyones in (fitted, fitted._fitted, both, both.private, make_pipeline(fitted), searched):
+    for everyones in (fitted, fitted.run_, both, both.private, make_pipeline(fitted), searched):
         for copying in (pickle.dumps, copy.deepcopy):
             with pytest.raises(InputError, match="holds every task's model, so it is not pickled whole"):
                 copying(everyones)

@@ -14,6 +14,7 @@ import cloister.board.torn
 import cloister.engines.checkpoints
 from cloister import Billboard, Ledger, Plan, Tasks, run
 from cloister.algorithms import FTMRL, MeanRegularized
+from cloister.app.predict import write_csv
 from cloister.board.signatures import Operator
 from cloister.board.storage import write_file
 from cloister.cli import app
@@ -25,7 +26,6 @@ from cloister.errors import InputError
 from cloister.learners import Convex, ExactSolver, LeastSquares
 from cloister.mechanisms import BLT, Gaussian, Toeplitz
 from cloister.sampling import Epochs, InOrder, Poisson
-from cloister.tables.files import write_csv
 
 SEED = 7
 BOOK = 'task = "t"\n[target]\nname = "y"\nbounds = [-1, 1]\n[features.x]\nbounds = [0, 1]\n'
@@ -212,7 +212,7 @@ class CommandRun:
         return b"".join(path.read_bytes() for path in sorted((work / "run" / "models").iterdir()))
 
     def strays(self, work: Path) -> set[str]:
-        from cloister.tables.folder import tidy
+        from cloister.app.folder import tidy
 
         tidy(work / "run")  # as the next command does
         found = {path.name for path in work.iterdir() if not path.name.startswith("ledger")}

@@ -12,16 +12,14 @@ from cloister.cli.audit import audit
 from cloister.cli.codebook import codebook
 from cloister.cli.demo import demo
 from cloister.cli.deploy import deploy_family
+from cloister.cli.finished import gain, predict, replay, show, summary
 from cloister.cli.fit import fit
-from cloister.cli.gain import gain
 from cloister.cli.ledger import ledger_family
 from cloister.cli.museum import museum
 from cloister.cli.node import node_family
 from cloister.cli.plan import plan
-from cloister.cli.predict import predict, replay
 from cloister.cli.report import report
 from cloister.cli.shell import Family, attach
-from cloister.cli.show import show, summary
 from cloister.cli.verify import verify
 
 __all__ = ["app", "main"]

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cloister.channel import Relation
-from cloister.cli.options import Delta, Detection, FalseAlarms, Json, Neighbours, Types
-from cloister.cli.participation import FixedSize, Hidden, OnePass, Rate, sampling_of
+from cloister.cli.options import Delta, Detection, FalseAlarms, Json, Neighbours, Participation, Types
 from cloister.cli.shell import emit, given, positive, say, show_table
 from cloister.privacy.rounding import rounded_up
 
@@ -30,6 +29,7 @@ def account(
     plan: Annotated[
         Path | None, typer.Argument(metavar="PLAN", help="A plan file or the folder of a run, or nothing.")
     ] = None,
+    *,
     epsilon: Annotated[float | None, typer.Option(help="Ask what noise this epsilon needs.")] = None,
     detection: Detection = None,
     false_alarms: FalseAlarms = 0.05,
@@ -38,10 +38,7 @@ def account(
     rounds: Annotated[int, typer.Option(help="Number of noisy sums.")] = 1,
     delta: Delta = None,
     relation: Neighbours = Relation.REPLACE,
-    rate: Rate = None,
-    hidden: Hidden = False,
-    fixed_size: FixedSize = None,
-    one_pass: OnePass = False,
+    who: Participation,
     types: Types = None,
     json: Json = False,
 ) -> None:
@@ -78,7 +75,7 @@ def account(
         )
     if tasks is None:
         raise typer.BadParameter("--tasks is needed: what delta means depends on the number of tasks.")
-    sums = _sum_plan(relation, sampling_of(rate, hidden, fixed_size, one_pass), tasks, rounds, delta)
+    sums = _sum_plan(relation, who.sampling, tasks, rounds, delta)
     if noise_multiplier is None:
         return _show(_calibrated(sums, epsilon, detection, false_alarms), false_alarms, json)
     return _show(_with_noise(sums, noise_multiplier), false_alarms, json)
@@ -110,8 +107,8 @@ def _from_file(
     delta: float | None,
     types: list[str] | None,
 ) -> Plan:
+    from cloister.app.folder import read_plan
     from cloister.errors import PlanError
-    from cloister.tables.folder import read_plan
 
     plan = read_plan(path, types or ())
     if delta is not None:

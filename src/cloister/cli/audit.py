@@ -38,12 +38,12 @@ def audit(
       cloister audit exam-run
       cloister audit exam-run --draws 5000000 -o audit.html
     """
+    from cloister.app.folder import read_plan
     from cloister.audit import audit as attack
     from cloister.audit.auditor import check_auditable
     from cloister.audit.page import facts, save
     from cloister.errors import InputError
     from cloister.report.page import load_template
-    from cloister.tables.folder import read_plan
 
     if not 0 < confidence < 1:
         raise InputError(f"--confidence must be above 0 and below 1. Got {confidence:g}. Use 0.95.")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cloister.algorithms.baselines import pooled_ridge
+from cloister.app.findings import Findings
 from cloister.arrays import Floats
 from cloister.datasets import Dataset, load
 from cloister.engines.run import run
@@ -18,7 +19,6 @@ from cloister.estimators.prior import SharedPriorRegressor
 from cloister.plan import Plan
 from cloister.report.comparison import Comparison, Method
 from cloister.tables.codebook import Codebook
-from cloister.tables.location import location_found
 from cloister.tasks import Tasks
 
 __all__ = ["EPSILONS", "chem97", "compare"]
@@ -68,7 +68,7 @@ class _Scores:
             return pooled_ridge(train)
         plan = self.plan(codebook, len(train))
         finished = run(plan, train)
-        self.location = location_found(plan, finished.board, codebook) or ""
+        self.location = Findings(plan, finished.board, codebook).location or ""
         return np.asarray(finished.private.models["coef"])
 
     def score(self, weights: Floats, train: Tasks, test: Tasks) -> None:

@@ -4,63 +4,32 @@ from __future__ import annotations
 
 import math
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloister.channel import Relation
 from cloister.cli.methods import Method
 from cloister.cli.options import (
+    AccountOptions,
+    CodebookOptions,
     Data,
-    Delta,
-    Detection,
-    FalseAlarms,
-    Force,
-    Json,
-    Neighbours,
-    SkipMissingTargets,
+    EngineName,
+    EngineOptions,
+    RoundOptions,
+    RowOptions,
+    RunOptions,
+    Strictness,
     Types,
+    codebook_of,
 )
-from cloister.cli.participation import FixedSize, Hidden, Noise, OnePass, Rate, mechanism_of, sampling_of
-from cloister.cli.sharded import Actors, Address, EngineName, OnEngine, ShardCount, ShardedTable
-from cloister.cli.shell import emit, given, positive, say, show_commands, show_table
-from cloister.cli.table import Table, codebook_of
+from cloister.cli.shell import advance, emit, given, note, positive, say, show_commands, show_table
 from cloister.errors import InputError, PrivateDataError
 
 if TYPE_CHECKING:
-    from cloister.cli.proposals import Target
-    from cloister.ledger import Ledger
-
-__all__ = ["fit"]
-
-_Methods = Annotated[
-    list[Method] | None,
-    typer.Option(metavar="METHOD", help=f"One of: {', '.join(Method)}. Of several, tasks choose by vote."),
-]
-_Mechanism = Annotated[Noise, typer.Option(metavar="NOISE", help=f"One of: {', '.join(Noise)}.")]
-_Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; may be repeated."),
-]
-_StartFrom = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="An earlier run, whose public board to start from.")
-]
-_Groups = Annotated[
-    str | None,
-    typer.Option(metavar="COLUMN", help="Column of each task's PUBLIC group, such as its district."),
-]
-_PlanFile = Annotated[
-    Path | None,
-    typer.Option("--plan", metavar="PLAN", help="Run this plan file, or the plan of a run's folder."),
-]
-_Place = Annotated[
-    str | None, typer.Option(metavar="PLACE", help="Charge this ledger: a file, or a database URL.")
-]
-_DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print price and forecast; run, charge and write nothing.")
-]
-
+    from cloister.app.source import TableFile
+    from cloister.cli.proposals import Comparison, OneRun, Target
 
 WHOSE = {EngineName.local: "one file for each task", EngineName.ray: "the models of all tasks"}
 _EARLIER = "if anybody saw it, it counts too. --ledger adds up what all runs cost."
@@ -70,43 +39,49 @@ ONLY_TASKS = (
 )
 
 
+@dataclass(frozen=True)
+class MethodOptions:
+    """How tasks learn together."""
+
+    method: Annotated[
+        list[Method] | None,
+        typer.Option(
+            metavar="METHOD", help=f"One of: {', '.join(Method)}. Of several, tasks choose by vote."
+        ),
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; may be repeated."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """What a run starts from, a plan that says all of it, and where the run is left."""
+
+    start_from: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="An earlier run, whose public board to start from.")
+    ] = None
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", metavar="PLAN", help="Run this plan file, or the plan of a run's folder."),
+    ] = None
+    types: Types = None
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Default: DATA-run here.")] = None
+
+
 def fit(
     context: typer.Context,
     data: Data,
-    codebook: Annotated[
-        Path | None, typer.Option(help="Filled-in codebook file: what is public. It must be given.")
-    ] = None,
-    task: Annotated[str | None, typer.Option(help="Task column. Default: the codebook's.")] = None,
-    column: Annotated[
-        str | None, typer.Option("--target", help="Column to predict. Default: the codebook's.")
-    ] = None,
-    method: _Methods = None,
-    settings: _Settings = None,
-    epsilon: Annotated[float, typer.Option(help="Privacy budget of every task; smaller is stricter.")] = 1.0,
-    detection: Detection = None,
-    false_alarms: FalseAlarms = 0.05,
-    delta: Delta = None,
-    relation: Neighbours = Relation.REPLACE,
-    rate: Rate = None,
-    hidden: Hidden = False,
-    fixed_size: FixedSize = None,
-    one_pass: OnePass = False,
-    mechanism: _Mechanism = Noise.gaussian,
-    groups: _Groups = None,
-    skip: SkipMissingTargets = False,
-    start_from: _StartFrom = None,
-    plan: _PlanFile = None,
-    types: Types = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Default: DATA-run here.")] = None,
-    ledger: _Place = None,
-    population: Annotated[str | None, typer.Option(help="Whose account in that ledger.")] = None,
-    engine: OnEngine = EngineName.local,
-    actors: Actors = 2,
-    address: Address = None,
-    shards: ShardCount = 64,
-    dry_run: _DryRun = False,
-    force: Force = False,
-    json: Json = False,
+    book: CodebookOptions,
+    methods: MethodOptions,
+    strictness: Strictness,
+    rounds: RoundOptions,
+    rows: RowOptions,
+    start: PlanOptions,
+    account: AccountOptions,
+    machines: EngineOptions,
+    manner: RunOptions,
 ) -> None:
     r"""Fit every task's own model under a proven privacy bound.
 
@@ -131,69 +106,39 @@ def fit(
       cloister fit exam.csv --codebook exam.toml -o chosen \
           --method shared-prior --method single-task
     """
-    from cloister.cli.proposals import Comparison, OneRun, from_methods, from_plan
-    from cloister.tables import folder as folders
-    from cloister.tables.manifest import manifest_head
+    from cloister.app import folder as folders
 
-    if codebook is None:
+    if book.codebook is None:
         raise typer.BadParameter(
             "Add --codebook FILE, which says what is public about the columns. To begin one: `cloister "
             f"codebook {shlex.quote(str(data))} --task COLUMN --target COLUMN`."
         )
-    folder = Path(f"{Path(data.name.removesuffix('.gz')).stem}-run") if output is None else output
-    if not dry_run:
+    folder = start.output or Path(f"{Path(data.name.removesuffix('.gz')).stem}-run")
+    if not manner.dry_run:
         folders.tidy(folder)
-        folders.check_free(folder, force)
+        folders.check_free(folder, manner.force)
     replaced = (folder / "plan.toml").is_file()
-    account = None if dry_run else _account(ledger, population)
-    target = _target(context, epsilon, detection, false_alarms)
-    proposal: OneRun | Comparison
-    table = Table(data, codebook_of(codebook, task, column), groups, skip)
-    if engine is EngineName.ray:
-        if skip:
-            raise InputError(
-                "--skip-missing-targets needs all rows in one process, and --engine ray reads them apart. "
-                "Drop such rows where the files are written, or leave --engine ray out."
-            )
-        if method is not None and len(method) > 1:
-            raise InputError(
-                f"--engine ray runs one method: a vote among several needs all rows in one process. "
-                f"Got {', '.join(method)}. Name one --method, or leave --engine ray out."
-            )
-        table = ShardedTable.of(table, folder, actors, address, shards)
-    elif set_ray := given(context, "actors", "address", "shards"):
-        raise InputError(f"{', '.join(set_ray)} goes with --engine ray. Add it, or leave that out.")
-    if plan is not None:
-        proposal = from_plan(context, plan, types or (), table, target)
-    else:
-        parameters = {
-            "epsilon": epsilon,
-            "delta": delta,
-            "relation": relation.value,
-            "groups": groups,
-            "start_from": start_from,
-            "sampling": sampling_of(rate, hidden, fixed_size, one_pass),
-            "mechanism": mechanism_of(mechanism),
-        }
-        methods = method or [Method.shared_prior]
-        proposal = from_methods(context, methods, settings or (), parameters, table, target)
-    if not json:
+    ledger = None if manner.dry_run else account.open()
+    target = _target(context, strictness)
+    table = _table(context, data, book, rows, machines, methods.method, folder)
+    proposal = _proposal(context, methods, strictness, rounds, start, table, target)
+    if not manner.json:
         say(
             f"{data.name}: {len(table.ids)} tasks by column {table.task!r}. "
             "The number of tasks is taken to be public. Whoever runs this holds everyone's rows.",
             *proposal.paragraphs,
-            *([ONLY_TASKS] if dry_run else []),
+            *([ONLY_TASKS] if manner.dry_run else []),
         )
-    if dry_run:
-        return emit(proposal.document) if json else None
+    if manner.dry_run:
+        return emit(proposal.document) if manner.json else None
     try:
-        finished = proposal.carry_out(folder, table, account, force)
+        finished = proposal.carry_out(folder, table, ledger, manner.force)
     except PrivateDataError:
-        if engine is EngineName.local:
+        if machines.engine is EngineName.local:
             raise
-        raise PrivateDataError(_see_rows(data, codebook)) from None
-    head, outcome = manifest_head(folder), proposal.outcome(finished)
-    if json:
+        raise PrivateDataError(_see_rows(data, book.codebook)) from None
+    head, outcome = folders.manifest_head(folder), proposal.outcome(finished)
+    if manner.json:
         document = {"folder": folder} | proposal.document | outcome
         return emit(document | {"location": finished.location, "head": head})
     if outcome:
@@ -202,13 +147,13 @@ def fit(
         *filter(None, [finished.location]),
         *([] if finished.guarantee.all_runs is None else [f"{finished.guarantee.all_runs}."]),
         *([f"{folder} held an earlier run: {_EARLIER}"] if replaced else []),
-        f"Wrote {folder}: the public part, and {WHOSE[engine]} in {folder / 'models'}. "
+        f"Wrote {folder}: the public part, and {WHOSE[machines.engine]} in {folder / 'models'}. "
         "Give each task its own model alone; README.txt says more.",
         f"The head, which stands for all public files, to sign, publish or keep:\n{head}",
         "Check the public part; read what all tasks have in common; a page about the run:",
         apart=True,
     )
-    own = ["--types", "FILE.py:CLASS"] if types else []
+    own = ["--types", "FILE.py:CLASS"] if start.types else []
     return show_commands(
         ["cloister", "verify", folder, "--head", "HEAD", *own],
         ["cloister", "summary", folder, *own],
@@ -216,16 +161,80 @@ def fit(
     )
 
 
-def _target(context: typer.Context, epsilon: float, detection: float | None, false_alarms: float) -> Target:
+def _target(context: typer.Context, strictness: Strictness) -> Target:
     from cloister.cli.proposals import Target
 
+    epsilon, detection = strictness.epsilon, strictness.detection
     if detection is not None and given(context, "epsilon"):
         raise typer.BadParameter("Give --epsilon or --detection, not both.")
     if detection is None and given(context, "false_alarms"):
         raise typer.BadParameter("--false-alarms goes with --detection.")
     if epsilon != math.inf:  # infinity is the non-private run, and says so
         positive("--epsilon", epsilon)
-    return Target(epsilon, detection, false_alarms)
+    return Target(epsilon, detection, strictness.false_alarms)
+
+
+def _table(
+    context: typer.Context,
+    data: Path,
+    book: CodebookOptions,
+    rows: RowOptions,
+    machines: EngineOptions,
+    methods: list[Method] | None,
+    folder: Path,
+) -> TableFile:
+    from cloister.app.source import TableFile
+
+    assert book.codebook is not None
+    codebook = codebook_of(book.codebook, book.task, book.column)
+    table = TableFile(data, codebook, rows.groups, rows.skip, note)
+    if machines.engine is not EngineName.ray:
+        if set_ray := given(context, "actors", "address", "shards"):
+            raise InputError(f"{', '.join(set_ray)} goes with --engine ray. Add it, or leave that out.")
+        return table
+    if rows.skip:
+        raise InputError(
+            "--skip-missing-targets needs all rows in one process, and --engine ray reads them apart. "
+            "Drop such rows where the files are written, or leave --engine ray out."
+        )
+    if methods is not None and len(methods) > 1:
+        raise InputError(
+            f"--engine ray runs one method: a vote among several needs all rows in one process. "
+            f"Got {', '.join(methods)}. Name one --method, or leave --engine ray out."
+        )
+    from cloister.app.shards import TableFolder
+    from cloister.engines.cluster import Cluster
+
+    positive("--actors", machines.actors)
+    positive("--shards", machines.shards)
+    cluster = Cluster(machines.actors, address=machines.address)
+    return TableFolder.of(table, folder, cluster, machines.shards, advance)
+
+
+def _proposal(
+    context: typer.Context,
+    methods: MethodOptions,
+    strictness: Strictness,
+    rounds: RoundOptions,
+    start: PlanOptions,
+    table: TableFile,
+    target: Target,
+) -> OneRun | Comparison:
+    from cloister.cli.proposals import from_methods, from_plan
+
+    if start.plan is not None:
+        return from_plan(context, start.plan, start.types or (), table, target)
+    parameters = {
+        "epsilon": strictness.epsilon,
+        "delta": strictness.delta,
+        "relation": strictness.relation.value,
+        "groups": table.groups,
+        "start_from": start.start_from,
+        "sampling": rounds.sampling,
+        "mechanism": rounds.uncalibrated,
+    }
+    chosen = methods.method or [Method.shared_prior]
+    return from_methods(context, chosen, methods.settings or (), parameters, table, target)
 
 
 def _see_rows(data: Path, codebook: Path) -> str:
@@ -240,14 +249,3 @@ def _see_rows(data: Path, codebook: Path) -> str:
 def _show_votes(outcome: dict[str, Any]) -> None:
     show_table(["method", "votes, with noise"], ([name, f"{n:.1f}"] for name, n in outcome["votes"].items()))
     say(f"Chosen: {outcome['chosen']}. The vote and all boards are public, and beside it.", apart=True)
-
-
-def _account(place: str | None, population: str | None) -> Ledger | None:
-    if place is None:
-        if population is not None:
-            raise InputError("--population names an account in a ledger. Add --ledger PLACE.")
-        return None
-    from cloister.ledger import Ledger
-
-    account: Ledger = Ledger.open(place, population)
-    return account

@@ -119,9 +119,9 @@ def charge(
       cloister ledger charge exam.ledger exam-run
       cloister ledger charge exam.ledger exam-run --run 2025-07-night
     """
+    from cloister.app.folder import read_plan
     from cloister.engines.curator import Bill
     from cloister.engines.curator import charge as charge_ledger
-    from cloister.tables.folder import read_plan
 
     account = _open(ledger, population)
     todo = read_plan(plan, types or ())

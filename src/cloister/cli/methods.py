@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from inspect import signature
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from cloister.errors import InputError
 
 if TYPE_CHECKING:
-    from cloister.estimators.base import BaseMultiTask
+    from cloister.estimators.base import MultiTaskEstimator
     from cloister.tables.codebook import Codebook
 
 __all__ = ["Method", "kind_of", "settings_for", "settings_of"]
@@ -40,23 +41,23 @@ class Method(StrEnum):
     single_task = "single-task"
 
 
-def kind_of(method: Method, book: Codebook) -> type[BaseMultiTask]:
+def kind_of(method: Method, book: Codebook) -> type[MultiTaskEstimator]:
     """Return a method's estimator for the codebook's target."""
     from cloister import estimators
 
     ending = "Regressor" if book.classes is None else "Classifier"
-    kind: type[BaseMultiTask] = getattr(estimators, method.value.title().replace("-", "") + ending)
+    kind: type[MultiTaskEstimator] = getattr(estimators, method.value.title().replace("-", "") + ending)
     return kind
 
 
-def settings_of(kind: type[BaseMultiTask]) -> dict[str, Any]:
+def settings_of(kind: type[MultiTaskEstimator]) -> dict[str, Any]:
     """Return the type of each setting that an estimator has."""
     hints = get_type_hints(kind)
-    return {name: hints[name] for name in kind._get_param_names() if name not in _ELSEWHERE}
+    return {name: hints[name] for name in signature(kind).parameters if name not in _ELSEWHERE}
 
 
 def settings_for(
-    kinds: Mapping[Method, type[BaseMultiTask]], assignments: Iterable[str]
+    kinds: Mapping[Method, type[MultiTaskEstimator]], assignments: Iterable[str]
 ) -> dict[Method, dict[str, Any]]:
     """Return the settings of each method from `NAME=VALUE` and `METHOD.NAME=VALUE`; refuse unknown ones.
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloister.cli.options import Json, SkipMissingTargets, Types
-from cloister.cli.own_types import own_value
+from cloister.cli.options import Json, SkipMissingTargets, Types, own_value
 from cloister.cli.shell import Family, attach, emit, note, positive, say, show_table
 from cloister.errors import InputError
 from cloister.privacy.rounding import rounded_up
@@ -97,8 +96,8 @@ def approve(
     For example:
       cloister node approve elm plan.toml
     """
+    from cloister.app.folder import read_plan
     from cloister.engines.node import Home
-    from cloister.tables.folder import read_plan
 
     home = Home(folder)
     settings, proposed = home.settings, read_plan(plan, types or ())
@@ -294,9 +293,9 @@ def _budget(home: Home, plan: Plan) -> str:
 
 def _rows(settings: Settings, path: Path | None, skip: bool) -> Tasks:
     """Read the task's rows from where its owner keeps them; with `skip`, those that have a target."""
+    from cloister.app.source import rows_of_file, rows_of_function, rows_of_query
     from cloister.errors import PrivateDataError
     from cloister.tables.codebook import Codebook
-    from cloister.tables.sources import rows_of_file, rows_of_function, rows_of_query
 
     data, book = settings.data, None if path is None else Codebook.load(path)
     if data is None:

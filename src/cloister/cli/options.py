@@ -1,30 +1,100 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, alone and in groups; and what is typed in them."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cloister.channel import Relation
-from cloister.cli.own_types import own_types
+from cloister.errors import InputError
 
-__all__ = [
-    "Data",
-    "Delta",
-    "Detection",
-    "FalseAlarms",
-    "Folder",
-    "Force",
-    "Json",
-    "Neighbours",
-    "Output",
-    "OwnData",
-    "SkipMissingTargets",
-    "TaskName",
-    "Types",
-]
+if TYPE_CHECKING:
+    from cloister.ledger import Ledger
+    from cloister.privacy.mechanisms import Mechanism
+    from cloister.privacy.sampling import Sampling
+    from cloister.tables.codebook import Codebook
+
+
+def own_types(names: Iterable[str] | None) -> list[object]:
+    """Return what `--types` names, each as `module:Class` or `path/to/file.py:Class`.
+
+    This runs the module's code, as importing does: a plan file cannot ask for it, only the command line can.
+    """
+    return [own_value(name, "--types") for name in names or ()]
+
+
+def own_value(name: str, option: str) -> object:
+    """Return what an option names, as `own_types` does."""
+    place, _, attribute = name.rpartition(":")
+    if not place or not attribute.isidentifier():
+        raise InputError(f"{option} must read module:Class or file.py:Class. Got {name!r}.")
+    try:
+        module = _from_file(Path(place), option) if place.endswith(".py") else _from_path(place, option)
+    except InputError:
+        raise
+    except Exception as error:  # it is somebody's own code, and may fail in any way
+        raise InputError(
+            f"{option} {name}: {place} cannot be imported: {type(error).__name__}: {error}."
+        ) from error
+    if attribute not in vars(module):
+        raise InputError(f"{option} {name}: {place} has no {attribute!r}. Check the spelling.")
+    return vars(module)[attribute]
+
+
+def _from_path(place: str, option: str) -> ModuleType:
+    """Import a module that is installed, or lies in the folder where the command is given."""
+    _let_import_from(Path.cwd())
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+            raise  # the module is there, and something that it imports is not
+        raise InputError(
+            f"{option}: there is no module {place!r} here. Install it, give the command in the folder "
+            "where it lies, or name its file: path/to/file.py:Class."
+        ) from None
+
+
+def _from_file(path: Path, option: str) -> ModuleType:
+    """Import a file under its own name, as `import` does in the folder where it lies."""
+    if not path.is_file():
+        raise InputError(f"{option}: there is no file {path}. Check the path.")
+    loaded = sys.modules.get(path.stem)
+    if loaded is None:
+        _let_import_from(path.resolve().parent)
+        return _executed(path)
+    if Path(str(vars(loaded).get("__file__"))).resolve() != path.resolve():
+        raise InputError(f"{option}: {path} has the name of another module, {path.stem!r}. Rename the file.")
+    return loaded
+
+
+def _executed(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path.stem]
+        raise
+    return module
+
+
+def _let_import_from(folder: Path) -> None:
+    """Add a folder after all others: nothing that lies in it takes an installed module's place."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
 
 Data = Annotated[
     Path, typer.Argument(metavar="DATA", help="CSV, Parquet, Arrow or Excel file with column names.")
@@ -64,6 +134,7 @@ FalseAlarms = Annotated[float, typer.Option(help="With how many false alarms; gu
 Neighbours = Annotated[Relation, typer.Option(help="Neighbours: a task's data replaced, or left out.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="File to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite what is already there.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 Types = Annotated[
     list[str] | None,
     typer.Option(
@@ -72,4 +143,174 @@ Types = Annotated[
         help="A class of your own that the plan names, or FILE.py:CLASS; may be repeated.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
+
+
+@dataclass(frozen=True)
+class CodebookOptions:
+    """The codebook, and what is said of it once more."""
+
+    codebook: Annotated[
+        Path | None, typer.Option(help="Filled-in codebook file: what is public. It must be given.")
+    ] = None
+    task: Annotated[str | None, typer.Option(help="Task column. Default: the codebook's.")] = None
+    column: Annotated[
+        str | None, typer.Option("--target", help="Column to predict. Default: the codebook's.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Strictness:
+    """How strict a run is to be."""
+
+    epsilon: Annotated[float, typer.Option(help="Privacy budget of every task; smaller is stricter.")] = 1.0
+    detection: Detection = None
+    false_alarms: FalseAlarms = 0.05
+    delta: Delta = None
+    relation: Neighbours = Relation.REPLACE
+
+
+@dataclass(frozen=True)
+class Participation:
+    """Who takes part in a round: by default everyone; at most one way can be asked for."""
+
+    rate: Annotated[
+        float | None, typer.Option(help="Each task takes part in a round with this probability.")
+    ] = None
+    hidden: Annotated[
+        bool, typer.Option("--hidden", help="Assert that nobody but the curator sees who takes part.")
+    ] = False
+    fixed_size: Annotated[int | None, typer.Option(help="So many random tasks take part in a round.")] = None
+    one_pass: Annotated[bool, typer.Option("--one-pass", help="Each task takes part in one round.")] = False
+
+    @property
+    def sampling(self) -> Sampling:
+        from cloister.privacy import sampling
+
+        if (self.rate is not None) + (self.fixed_size is not None) + self.one_pass > 1:
+            raise typer.BadParameter("Give at most one of --rate, --fixed-size and --one-pass.")
+        if self.rate is not None:
+            return sampling.Poisson(self.rate, hidden=self.hidden)
+        if self.fixed_size is not None:
+            return sampling.FixedSize(self.fixed_size, hidden=self.hidden)
+        if self.hidden:
+            raise typer.BadParameter("--hidden goes with --rate.")
+        return sampling.OnePass() if self.one_pass else sampling.Everyone()
+
+
+class Noise(StrEnum):
+    """What kind of noise a release gets."""
+
+    gaussian = "gaussian"
+    laplace = "laplace"
+    wishart = "wishart"
+    toeplitz = "toeplitz"
+    tree = "tree"
+    blt = "blt"
+
+
+@dataclass(frozen=True)
+class RoundOptions(Participation):
+    """Who takes part in a round, and with what kind of noise."""
+
+    mechanism: Annotated[
+        Noise, typer.Option("--mechanism", metavar="NOISE", help=f"One of: {', '.join(Noise)}.")
+    ] = Noise.gaussian
+
+    @property
+    def uncalibrated(self) -> Mechanism:
+        """A mechanism that is still to be calibrated."""
+        from cloister.mechanisms import BLT, Gaussian, L2Laplace, Toeplitz, Tree, Wishart
+
+        kinds = {
+            Noise.gaussian: Gaussian,
+            Noise.laplace: L2Laplace,
+            Noise.wishart: Wishart,
+            Noise.toeplitz: Toeplitz,
+            Noise.tree: Tree,
+            Noise.blt: BLT,
+        }
+        made: Mechanism = kinds[self.mechanism]()
+        return made
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """Which public groups tasks are in, and which rows are left out."""
+
+    groups: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column of each task's PUBLIC group, such as its district."),
+    ] = None
+    skip: SkipMissingTargets = False
+
+
+@dataclass(frozen=True)
+class AccountOptions:
+    """An account in a ledger."""
+
+    ledger: Annotated[
+        str | None,
+        typer.Option(metavar="PLACE", help="Charge this ledger: a file, or a database URL."),
+    ] = None
+    population: Annotated[str | None, typer.Option(help="Whose account in that ledger.")] = None
+
+    def open(self) -> Ledger | None:
+        """Return the account, if one is named."""
+        if self.ledger is None:
+            if self.population is not None:
+                raise InputError("--population names an account in a ledger. Add --ledger PLACE.")
+            return None
+        from cloister.ledger import Ledger
+
+        found: Ledger = Ledger.open(self.ledger, self.population)
+        return found
+
+
+class EngineName(StrEnum):
+    """Where tasks are computed on."""
+
+    local = "local"
+    ray = "ray"
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Where tasks are computed on."""
+
+    engine: Annotated[
+        EngineName, typer.Option("--engine", help="ray: actors that read a folder of Parquet.")
+    ] = EngineName.local
+    actors: Annotated[int, typer.Option(help="Of Ray: how many.")] = 2
+    address: Annotated[str | None, typer.Option(help="Of Ray: a cluster that is there.")] = None
+    shards: Annotated[int, typer.Option("--shards", help="Of Ray: parts of the rows.")] = 64
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a command goes about it."""
+
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print price and forecast; run, charge and write nothing.")
+    ] = False
+    force: Force = False
+    json: Json = False
+
+
+def codebook_of(path: Path, task: str | None, target: str | None) -> Codebook:
+    """Read the codebook; the columns named on the command line must be its own."""
+    from cloister.tables.codebook import Codebook
+
+    book = Codebook.load(path)
+    if target is not None and target != book.target.name:
+        raise InputError(
+            f"--target must be the codebook's target, {book.target.name!r}. Got {target!r}. "
+            "Leave the option out, or write another codebook."
+        )
+    if book.task is not None and task not in (None, book.task):
+        raise InputError(
+            f"--task must be the codebook's task column, {book.task!r}. Got {task!r}. "
+            "Leave the option out, or change the line `task` in the codebook."
+        )
+    if book.task is None and task is None:
+        raise InputError("The codebook names no task column. Add --task COLUMN.")
+    return replace(book, task=book.task or task)

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from cloister.app.choice import Vote
+from cloister.app.fit import fit_in_folder
+from cloister.app.folder import read_plan, unfinished_folder
+from cloister.app.result import EstimatorSettings, TableRun
+from cloister.app.source import TableFile
+from cloister.app.vote import vote_in_folder
 from cloister.cli.methods import Method, kind_of, settings_for
 from cloister.cli.shell import advance, bars, given, note
-from cloister.cli.table import Table
 from cloister.errors import InputError
-from cloister.estimators.base import BaseMultiTask
+from cloister.estimators.base import MultiTaskEstimator
 from cloister.ledger import Ledger
 from cloister.plan import Plan
-from cloister.tables.fitting import fit_in_folder
-from cloister.tables.folder import read_plan, unfinished_folder
-from cloister.tables.table_run import EstimatorSettings, TableRun
-from cloister.tune.in_folder import vote_in_folder
-from cloister.tune.voting import Vote, election_of
+from cloister.tune.estimators import election_of
 
 if TYPE_CHECKING:
     from cloister.board.billboard import Billboard
@@ -85,7 +87,7 @@ class OneRun:
         """Return what is to be said of a run's making, beside what was said before: nothing."""
         return {}
 
-    def carry_out(self, folder: Path, table: Table, ledger: Ledger | None, force: bool) -> TableRun:
+    def carry_out(self, folder: Path, table: TableFile, ledger: Ledger | None, force: bool) -> TableRun:
         """Run it and leave it in a folder; what was killed goes on."""
         with table.at_hand(), bars() as bar:
             return fit_in_folder(
@@ -106,7 +108,7 @@ class OneRun:
 class Comparison:
     """Several methods, all of which are run, and a vote of the tasks: one budget for everything together."""
 
-    models: Mapping[Method, BaseMultiTask]
+    models: Mapping[Method, MultiTaskEstimator]
     election: Vote
 
     @property
@@ -138,7 +140,7 @@ class Comparison:
         votes = dict(zip(self.models, run.choice.votes, strict=True))
         return {"chosen": list(self.models)[run.choice.winner], "votes": votes}
 
-    def carry_out(self, folder: Path, table: Table, ledger: Ledger | None, force: bool) -> TableRun:
+    def carry_out(self, folder: Path, table: TableFile, ledger: Ledger | None, force: bool) -> TableRun:
         """Run all of them, let tasks vote, and leave the chosen one in a folder; what was killed goes on."""
         made_by = [EstimatorSettings.of(model, table.ids, named=True) for model in self.models.values()]
         with advance("Runs") as progress:
@@ -166,7 +168,7 @@ def from_methods(
     methods: Sequence[Method],
     assignments: Iterable[str],
     parameters: Mapping[str, Any],
-    table: Table,
+    table: TableFile,
     target: Target,
 ) -> OneRun | Comparison:
     """Propose what methods' estimators would run; refuse options and settings that they do not have."""
@@ -175,7 +177,7 @@ def from_methods(
     kinds = {method: kind_of(method, table.codebook) for method in methods}
     settings = settings_for(kinds, assignments)
     typed = {name: given(context, *options) for name, options in _OPTIONS.items()}
-    taken = {method: set(kind._get_param_names()) for method, kind in kinds.items()}
+    taken = {method: set(signature(kind).parameters) for method, kind in kinds.items()}
     for name, options in typed.items():
         if options and not any(name in names for names in taken.values()):
             raise InputError(f"{', '.join(methods)} takes no {', '.join(options)}. Leave it out.")
@@ -200,14 +202,14 @@ def from_methods(
     return OneRun(plan, EstimatorSettings.of(model, table.ids, named=True))
 
 
-def _plan_of(model: Any, table: Table) -> Plan:
+def _plan_of(model: Any, table: TableFile) -> Plan:
     labels = [] if table.labels is None else [list(table.labels.values())]
     plan: Plan = model.plan(len(table.ids), table.codebook, *labels)
     return plan
 
 
 def from_plan(
-    context: typer.Context, path: Path, types: Iterable[object], table: Table, target: Target
+    context: typer.Context, path: Path, types: Iterable[object], table: TableFile, target: Target
 ) -> OneRun:
     """Propose to run a plan file; refuse options that it settles (a draft leaves its noise level open)."""
     plan = read_plan(path, types)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.cli.options import Folder, Force, Json, SkipMissingTargets, Types
-from cloister.cli.shell import absent, advance, emit, given, say
+from cloister.cli.shell import absent, advance, emit, given, note, say
 from cloister.errors import InputError
 
 if TYPE_CHECKING:
+    from cloister.app.gains import Gains
+    from cloister.app.result import TableRun
+    from cloister.app.task_model import TaskModel
     from cloister.ledger.accounts import Balance
-    from cloister.report.gains import Gains
     from cloister.report.run import PublicPart
-    from cloister.tables.model import TaskModel
-    from cloister.tables.table_run import TableRun
 
 __all__ = ["report"]
 
@@ -74,10 +74,10 @@ def report(
       cloister report exam-run --task 007
       cloister report exam-run --task elm.json -o elm.html
     """
+    from cloister.app.model_files import names_of_files
     from cloister.board.storage import write_file, write_private
     from cloister.report import run as pages
     from cloister.report.page import load_template
-    from cloister.tables.model_files import names_of_files
 
     if public and (said := given(context, "task", "data")):
         raise typer.BadParameter(f"--public is made of public things alone: leave {' and '.join(said)} out.")
@@ -114,10 +114,9 @@ def report(
 
 def _public_part(folder: Path, types: list[str] | None) -> tuple[TableRun | None, PublicPart]:
     """Read what is public: of a run over a table, or of a journal that has no table."""
+    from cloister.app.folder import manifest_head, read_public
     from cloister.engines.run import Run
     from cloister.report.run import PublicPart
-    from cloister.tables.folder import read_public
-    from cloister.tables.manifest import manifest_head
 
     journal = (folder / "board").is_file() and not (folder / "codebook.toml").exists()
     if journal and not (folder / "head.txt").exists():
@@ -148,8 +147,8 @@ def _with_evidence(part: PublicPart, balance: Balance | None, audit: Path | None
 
 def _model(folder: Path, run: TableRun | None, task: str) -> TaskModel:
     """Return the model of a task, from its file or from the folder's models."""
-    from cloister.tables.folder import with_models
-    from cloister.tables.model import TaskModel
+    from cloister.app.folder import with_models
+    from cloister.app.task_model import TaskModel
 
     if run is None:
         raise InputError(f"{folder} is not a run over a table, and has no models of tasks. Leave --task out.")
@@ -170,9 +169,9 @@ def _model(folder: Path, run: TableRun | None, task: str) -> TaskModel:
 def _private(
     folder: Path, run: TableRun | None, data: Path | None, skip: bool
 ) -> tuple[TableRun | None, Gains | None]:
-    from cloister.cli.table import Table
-    from cloister.report.gains import measure_gains
-    from cloister.tables.folder import with_models
+    from cloister.app.folder import with_models
+    from cloister.app.gains import measure_gains
+    from cloister.app.source import TableFile
 
     if run is None:
         if data is not None:
@@ -182,7 +181,7 @@ def _private(
     if data is None:
         return whole, None
     groups = run.settings.groups
-    table = Table(data, run.codebook, None if groups is None else str(groups), skip)
+    table = TableFile(data, run.codebook, None if groups is None else str(groups), skip, note)
     if run.codebook.task is None:
         raise InputError("The run's codebook names no task column, so whose row is whose is not known.")
     with advance("Splits") as progress:

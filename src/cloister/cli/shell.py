@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from inspect import cleandoc
 from pathlib import Path
-from typing import Any, Never
+from typing import Any, Never, get_type_hints
 
 import typer
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
-from cloister.cli.words import in_options, usage_sentence
 from cloister.errors import CloisterError, InputError
-
-__all__ = [
-    "Family",
-    "Move",
-    "absent",
-    "advance",
-    "attach",
-    "bars",
-    "emit",
-    "given",
-    "note",
-    "positive",
-    "say",
-    "show_commands",
-    "show_table",
-]
 
 #: Text is broken at this width even on a wide screen.
 _WIDTH = 100
@@ -89,7 +75,42 @@ class Command(TyperCommand):
 def attach(family: typer.Typer, *commands: Callable[..., None]) -> None:
     r"""Add commands whose help is their docstring; the lines after ``\b`` keep their breaks."""
     for command in commands:
-        family.command(cls=Command, help=cleandoc(command.__doc__ or "").replace(r"\b", "\b"))(command)
+        text = cleandoc(command.__doc__ or "").replace(r"\b", "\b")
+        family.command(cls=Command, help=text)(_flat(command))
+
+
+def _flat(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with one option for each field of the dataclasses that it takes."""
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind) and isinstance(kind, type)}
+    flat = [
+        each
+        for name, own in inspect.signature(command).parameters.items()
+        for each in (_options_of(groups[name]) if name in groups else [own.replace(annotation=hints[name])])
+    ]
+
+    def call(**typed: Any) -> None:
+        values = {
+            name: kind(**{part.name: typed.pop(part.name) for part in fields(kind)})
+            for name, kind in groups.items()
+        }
+        command(**typed, **values)
+
+    by_name = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in flat]
+    call.__name__, call.__doc__ = command.__name__, command.__doc__
+    call.__signature__ = inspect.Signature(by_name)  # type: ignore[attr-defined]
+    call.__annotations__ = {each.name: each.annotation for each in by_name}
+    return call
+
+
+def _options_of(group: type) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            part.name, inspect.Parameter.KEYWORD_ONLY, default=part.default, annotation=hints[part.name]
+        )
+        for part in fields(group)
+    ]
 
 
 def given(context: typer.Context, *options: str) -> list[str]:
@@ -215,3 +236,69 @@ def advance(label: str) -> Iterator[Move]:
     """Yield a function of (done, in all) that moves a progress bar on stderr, if a person is watching."""
     with bars() as bar:
         yield bar(label)
+
+
+#: What a programmer is told, what one types instead, and the parameter that a command must have for it.
+_SAID = (
+    (r"\bPoisson rate\b", "--rate", "rate"),
+    (r"\bFixedSize size\b", "--fixed-size", "fixed_size"),
+    (r"\bEveryone\(\)", "neither --rate nor --fixed-size", "rate"),
+    (r"\bGaussian\(\)", "--mechanism gaussian", "mechanism"),
+    (r"\bNoNoise\(\)", "--epsilon inf", "epsilon"),
+    (r"\bn_tasks\b", "--tasks", "tasks"),
+    (r"\bdefault_delta\(\d+\) = ", "--delta ", "delta"),
+)
+#: How the parser of options speaks of what was typed; typer before 0.21 has words of its own.
+_PARSED = (
+    (r"^Value error, ", ""),
+    (r"^Input should be a valid number\b.*", "must be a number"),
+    (r"^Input should be a valid integer\b.*", "must be a whole number"),
+    (r"^Input should be greater than or equal to ", "must be at least "),
+    (r"^Input should be less than or equal to ", "must be at most "),
+    (r"^Input should be ", "must be "),
+    (r"^.* is not a valid float\b.*", "must be a number"),
+    (r"^.* is not a valid integer\b.*", "must be a whole number"),
+    (r"^.* is not in the range x>=([^<>]+)\.$", r"must be at least \1"),
+    (r"^.* is not in the range x<=([^<>]+)\.$", r"must be at most \1"),
+    (r"^.* is not in the range (.+)<=x<=(.+)\.$", r"must be from \1 to \2"),
+)
+
+
+def in_options(sentence: str, options: Mapping[str, str]) -> str:
+    """Return an error of the library as a command says it, which has these options for parameters.
+
+    Examples
+    --------
+    >>> options = {"detection": "--detection", "false_alarms": "--false-alarms", "force": "--force"}
+    >>> in_options("detection must be above false_alarms. Use detection=0.1, or force=True.", options)
+    '--detection must be above --false-alarms. Use --detection 0.1, or --force.'
+    """
+    for pattern, words, parameter in _SAID:
+        if parameter in options:
+            sentence = re.sub(pattern, words, sentence)
+    for name, option in options.items():
+        sentence = re.sub(rf"(?<![\w-]){name}=True\b", option, sentence)
+        sentence = re.sub(rf"(?<![\w-])(?<!--set ){name}=(?=\w)", f"{option} ", sentence)
+        named = rf"(?<![\w-]){name}\b" if "_" in name else rf"^{name}(?= must\b)"
+        sentence = re.sub(named, option, sentence)
+    return sentence
+
+
+def usage_sentence(message: str, option: str | None) -> str:
+    """Return what is wrong with an option, or with several together, as one sentence.
+
+    Examples
+    --------
+    >>> usage_sentence("Input should be a valid number, unable to parse string as a number", "--epsilon")
+    '--epsilon must be a number.'
+    >>> usage_sentence("Value error, 'add' is not one of 'replace', 'zero_out'.", "--relation")
+    "--relation: 'add' is not one of 'replace', 'zero_out'."
+    >>> usage_sentence("10 is not in the range x>=1000.", "--draws")
+    '--draws must be at least 1000.'
+    """
+    for pattern, words in _PARSED:
+        message = re.sub(pattern, words, message)
+    sentence = message.rstrip(".") + "."
+    if option is None:
+        return sentence
+    return f"{option} {sentence}" if sentence.startswith("must") else f"{option}: {sentence}"

@@ -19,10 +19,10 @@ from cloister.errors import BillboardError, CloisterError, InputError
 from cloister.privacy.rounding import rounded_up
 
 if TYPE_CHECKING:
+    from cloister.app.choice import Choice
     from cloister.board.billboard import Billboard
     from cloister.plan import Plan
     from cloister.privacy.guarantee import Guarantee
-    from cloister.tables.choice import Choice
 
 __all__ = ["verify"]
 
@@ -62,7 +62,7 @@ class _Evidence:
     @cached_property
     def head_found(self) -> str:
         """The hash that stands for all public files; of an older folder, for its boards."""
-        from cloister.tables.manifest import manifest_head
+        from cloister.app.folder import manifest_head
 
         return manifest_head(self.folder) or self.boards_head
 
@@ -104,7 +104,7 @@ def verify(
       cloister verify exam-run
       cloister verify exam-run --head $(cat exam-run/head.txt)
     """
-    from cloister.tables.folder import require_folder
+    from cloister.app.folder import require_folder
 
     if head is not None and not _is_head(head):
         raise InputError(f"--head must be 64 hexadecimal digits. Got {_shown(head)}. Copy it whole.")
@@ -144,7 +144,7 @@ def _try(key: str, seen: _Evidence) -> _Check:
 
 
 def _plan_reads(seen: _Evidence) -> str:
-    from cloister.tables.folder import read_plan
+    from cloister.app.folder import read_plan
 
     seen.plan = read_plan(seen.folder / "plan.toml", seen.types)
     return (
@@ -162,7 +162,7 @@ def _board_whole(seen: _Evidence) -> str:
 
 
 def _choice_stands(seen: _Evidence) -> str:
-    from cloister.tables.folder import read_choice
+    from cloister.app.folder import read_choice
 
     seen.choice = read_choice(seen.folder, seen.plan, seen.board, seen.types)
     assert seen.choice is not None
@@ -170,9 +170,9 @@ def _choice_stands(seen: _Evidence) -> str:
 
 
 def _files_as_written(seen: _Evidence) -> str:
-    from cloister.tables.manifest import NAME, check_manifest
+    from cloister.app.folder import MANIFEST, check_manifest
 
-    if not (seen.folder / NAME).exists():
+    if not (seen.folder / MANIFEST).exists():
         return (
             "there is no manifest.txt, as in folders of older versions. The head covers boards and plans "
             "alone; compare codebook.toml, groups.json and estimator.toml with a copy"
@@ -228,7 +228,7 @@ def _updates_follow(seen: _Evidence) -> str:
 
 
 def _codebook_fits(seen: _Evidence) -> str:
-    from cloister.tables.folder import read_codebook, read_groups
+    from cloister.app.folder import read_codebook, read_groups
 
     book = read_codebook(seen.folder, seen.plan)
     read_groups(seen.folder, seen.plan)

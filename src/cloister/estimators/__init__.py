@@ -11,8 +11,9 @@ from cloister.estimators.baselines import (
     SingleTaskClassifier,
     SingleTaskRegressor,
 )
-from cloister.estimators.decomposed import DecomposedClassifier, DecomposedRegressor
 from cloister.estimators.linear import (
+    DecomposedClassifier,
+    DecomposedRegressor,
     GroupSparseClassifier,
     GroupSparseRegressor,
     LowRankClassifier,

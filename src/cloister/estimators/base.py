@@ -1,85 +1,78 @@
-"""What all scikit-learn estimators share: a table goes in, a plan runs, and every task gets its own model.
+"""What all estimators of tables share: a table goes in, a plan runs, every task gets its own model.
 
-An estimator adds an algorithm (`_algorithm`); what it predicts is that of `cloister.estimators.targets`.
-Encoding, the run, its folder and prediction are those of `cloister.tables`.
+An estimator is its parameters and the `algorithm` that these give for a codebook. Reading and encoding, the
+run, its folder and its pages are functions of `cloister.app` and `cloister.report`, over one result.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass, replace
+from abc import ABCMeta, abstractmethod
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.metadata_routing import UNUSED
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithm import Algorithm
 from cloister.algorithms.located import Located
 from cloister.algorithms.located_features import EVEN_IN_HALF, LocatedFeatures
+from cloister.app import predict as predictions
+from cloister.app.fit import fit_plan
+from cloister.app.folder import save_run
+from cloister.app.predict import Index
+from cloister.app.result import EstimatorSettings, TableRun
+from cloister.app.source import EncodedTable, TableReader
+from cloister.app.summary import Summary
+from cloister.app.task_model import TaskModel
 from cloister.arrays import Array, Floats, States
 from cloister.engines.journal import journal_folder
-from cloister.engines.run import run
-from cloister.errors import InputError, PrivateDataError, check_one_owner
-from cloister.estimators.notebook import ShownInNotebooks
-from cloister.estimators.parameters import Budgeted
-from cloister.estimators.reporting import WritesReports
-from cloister.learners.linear.classification import Classification
-from cloister.learners.linear.regression import Regression
+from cloister.errors import InputError, check_one_owner
+from cloister.estimators import notebook
+from cloister.estimators.parameters import PrivacyBudget
 from cloister.plan import Plan
 from cloister.tables.codebook import Codebook
-from cloister.tables.columns import (
-    Columns,
-    encode_rows,
-    read_codebook,
-    refuse_target,
-    split_table,
-    target_column,
-)
-from cloister.tables.fitting import fit_in_folder
-from cloister.tables.folder import save_run
-from cloister.tables.labelled import data_frame
-from cloister.tables.model import TaskModel
-from cloister.tables.prediction import Index
-from cloister.tables.summary import Summary
-from cloister.tables.table_run import EstimatorSettings, TableRun, called
+from cloister.tables.columns import Columns, target_column
+from cloister.tables.frames import data_frame
 from cloister.tasks import Tasks
 
-__all__ = ["BaseMultiTask", "BasePrivate"]
+
+def _is_classifier(estimator: object) -> bool:
+    return isinstance(estimator, ClassifierMixin)
 
 
-@dataclass(eq=False, repr=False)
-class BaseMultiTask(WritesReports, ShownInNotebooks, ABC):
-    """The table, the plan, the run, and who gets which model."""
+def _is_regressor(estimator: object) -> bool:
+    return not _is_classifier(estimator)
 
-    task: str | int | None = None
-    _: KW_ONLY
-    bounds: Any = None
 
-    _classify: ClassVar[bool]
-    __metadata_request__fit: ClassVar = {"journal": UNUSED}  # a folder is one run's
+class MultiTaskEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc]
+    """Everything but parameters and the algorithm; scikit-learn's mixin says whether it predicts classes."""
+
+    task: str | int | None
+    bounds: Any
+    #: A folder is one run's: no pipeline or search passes it on.
+    __metadata_request__fit: ClassVar = {"journal": UNUSED}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Score with tasks: scikit-learn's mixins, which must stand first, know none."""
+        cls.score = MultiTaskEstimator.score  # type: ignore[method-assign]
+        super().__init_subclass__(**options)
+
+    @abstractmethod
+    def algorithm(self, codebook: Codebook) -> Algorithm:
+        """Return what tasks do and send, for rows of this codebook."""
 
     @property
-    def _paid(self) -> dict[str, Any]:
-        """Who pays for a run, and where its noise comes from: arguments of `run`."""
-        return {}
-
-    @abstractmethod
-    def _algorithm(self, codebook: Codebook) -> Algorithm:
-        """Return the algorithm for rows of this codebook."""
-
-    @abstractmethod
-    def _check_target(self, codebook: Codebook) -> None:
-        """Refuse a target of the wrong kind."""
-
-    @abstractmethod
-    def _learner(self, codebook: Codebook) -> Regression | Classification:
-        """Return what a task does on its own."""
+    def reader(self) -> TableReader:
+        """How tables are read for it."""
+        groups = getattr(self, "groups", None)
+        return TableReader(self.task, self.bounds, _is_classifier(self), type(self).__name__, groups)
 
     def fit(
         self,
@@ -110,15 +103,13 @@ class BaseMultiTask(WritesReports, ShownInNotebooks, ABC):
         -------
         self
         """
-        return self._fit(*self._encode(X, y, tasks, sample_weight), journal)
+        return self._fit(self.reader.encode(X, y, tasks, sample_weight), journal)
 
-    def _fit(
-        self, columns: Columns, codebook: Codebook, data: Tasks, journal: str | os.PathLike[str] | None
-    ) -> Any:
-        settings = EstimatorSettings.of(self, data.ids, columns.named)
-        folder = None if journal is None else journal_folder(journal)
-        self._adopt(columns, self._run(codebook, data, settings, folder))
-        ledger = self._paid.get("ledger")
+    def _fit(self, table: EncodedTable, journal: str | os.PathLike[str] | None) -> Self:
+        settings = EstimatorSettings.of(self, table.tasks.ids, table.columns.named)
+        run = self._run(table, settings, None if journal is None else journal_folder(journal))
+        self.use_run(run, table.columns)
+        ledger = getattr(self, "ledger", None)
         if ledger is not None and len(ledger.history) > 1:
             warnings.warn(
                 f"These tasks have now been charged {len(ledger.history)} times: together epsilon = "
@@ -127,54 +118,21 @@ class BaseMultiTask(WritesReports, ShownInNotebooks, ABC):
             )
         return self
 
-    def _encode(
-        self, X: Any, y: Any, tasks: ArrayLike | None, sample_weight: ArrayLike | None
-    ) -> tuple[Columns, Codebook, Tasks]:
-        """Turn a table into tasks by its codebook; refuse what does not fit."""
-        X, y, target = target_column(X, y)
-        columns = self._columns(X, y, tasks, target)
-        codebook = read_codebook(self.bounds, columns, target, y, self._classify)
-        refuse_target(columns, codebook.target.name)
-        if codebook.task is None and isinstance(self.task, str):
-            codebook = replace(codebook, task=self.task)
-        self._check_target(codebook)
-        rows = encode_rows(codebook, columns)
-        data = Tasks.from_arrays(rows, codebook.encode_target(y, columns.at), columns.ids, sample_weight)
-        if not data.weight.any():
-            raise PrivateDataError("sample_weight is zero in every row. Leave it out, or mend it.")
-        if len(data) < 2:
-            raise InputError(
-                "There is one task only, and nobody to learn from. For a model of one's own use "
-                "SingleTaskRegressor or SingleTaskClassifier."
-            )
-        return columns, codebook, data
-
-    def _columns(self, X: Any, y: Any, tasks: ArrayLike | None, target: str) -> Columns:
-        columns, shape = self._split(X, tasks), np.shape(y)
-        if len(shape) != 1:
-            got = f"shape {shape}" if shape else f"a single {type(y).__name__}"
-            raise InputError(
-                f"y must be one column, with one target a row. Got {got}. Pass the column, y[:, 0] of an "
-                "array, or its name, if X has it."
-            )
-        if shape[0] != len(columns):
-            raise InputError(f"X and y must have one entry a row: X has {len(columns)}, y {shape[0]}.")
-        if not len(columns):
-            raise InputError("X must have rows to fit. Got none. Check how they were selected.")
-        refuse_target(columns, target)
-        return columns
-
-    def _split(self, X: Any, tasks: ArrayLike | None) -> Columns:
-        """Take a table apart."""
-        return split_table(X, self.task, tasks)
-
-    def _run(
-        self, codebook: Codebook, data: Tasks, settings: EstimatorSettings, journal: Path | None
-    ) -> TableRun:
-        plan = self._plan_for(codebook, data)
-        if journal is None:
-            return TableRun.of(run(plan, data, **self._paid), codebook, settings)
-        return fit_in_folder(journal, plan, lambda: data, codebook, settings, **self._paid)
+    def _run(self, table: EncodedTable, settings: EstimatorSettings, journal: Path | None) -> TableRun:
+        labels = table.tasks.groups
+        in_groups = {} if labels is None else {"groups": labels.tolist()}
+        plan, budget = self.plan(len(table.tasks), table.codebook, **in_groups), PrivacyBudget.of(self)
+        if budget is None:
+            return fit_plan(plan, lambda: table.tasks, table.codebook, settings, folder=journal)
+        return fit_plan(
+            plan,
+            lambda: table.tasks,
+            table.codebook,
+            settings,
+            folder=journal,
+            ledger=budget.ledger,
+            random_state=budget.random_state,
+        )
 
     def plan(self, n_tasks: int, codebook: Codebook | None = None) -> Plan:
         """Return the plan that `fit` would run on so many tasks: read its guarantee before spending."""
@@ -183,51 +141,135 @@ class BaseMultiTask(WritesReports, ShownInNotebooks, ABC):
             book = Codebook.load(os.fspath(book))
         if not isinstance(book, Codebook):
             raise InputError("A plan needs the codebook: pass one, or a codebook file as bounds=.")
-        return self._plan(book, n_tasks)
+        algorithm, budget = self.algorithm(book), PrivacyBudget.of(self)
+        if budget is None:
+            return Plan(algorithm, n_tasks=n_tasks, caveats=book.caveats)
+        return budget.plan(algorithm, n_tasks, book.caveats)
 
-    def _plan_for(self, codebook: Codebook, data: Tasks) -> Plan:
-        return self._plan(codebook, len(data))
+    def use_run(self, run: TableRun, columns: Columns | None = None) -> Self:
+        """Take a finished run for the fit: one of `fit`, of a vote, or of a folder.
 
-    def _plan(self, codebook: Codebook, n_tasks: int) -> Plan:
-        return Plan(self._algorithm(codebook), n_tasks=n_tasks, caveats=codebook.caveats)
-
-    def _adopt(self, columns: Columns, fitted: TableRun) -> None:
-        own_order = isinstance(fitted.units, Codebook)
-        self._name_features(list(fitted.codebook.names if own_order else columns.features), columns.named)
-        self._library = columns.library
-        self._keep(fitted)
-
-    def _name_features(self, names: list[str], named: bool) -> None:
+        Parameters
+        ----------
+        run : TableRun
+            A run of this estimator's plan.
+        columns : Columns, optional
+            The table that was fitted; without one, names are those of the codebook.
+        """
+        own_order = columns is None or isinstance(run.units, Codebook)
+        names = list(run.codebook.names if own_order else columns.features)  # type: ignore[union-attr]
         self.n_features_in_ = len(names)
-        if named:
+        if run.settings.named if columns is None else columns.named:
             self.feature_names_in_ = np.array(names, dtype=object)
         elif hasattr(self, "feature_names_in_"):  # of an earlier fit
             del self.feature_names_in_
+        self._library = None if columns is None else columns.library
+        self._keep(run)
+        return self
 
-    def _keep(self, fitted: TableRun) -> None:
-        self._fitted = fitted
-        if isinstance(fitted.units, Codebook):
-            self.codebook_ = fitted.units
-        self.plan_, self.billboard_, self.guarantee_ = fitted.plan, fitted.board, fitted.guarantee
-        self.task_ids_ = fitted.ids
-        weights = fitted.models["coef"]
-        by_class = weights.reshape(len(weights), weights.shape[1] // fitted.units.width, fitted.units.width)
-        coef, intercept = fitted.units.to_user_units(by_class)
+    def _keep(self, run: TableRun) -> None:
+        self.run_ = run
+        if isinstance(run.units, Codebook):
+            self.codebook_ = run.units
+        self.plan_, self.billboard_, self.guarantee_ = run.plan, run.board, run.guarantee
+        self.task_ids_ = run.ids
+        weights = run.models["coef"]
+        by_class = weights.reshape(len(weights), weights.shape[1] // run.units.width, run.units.width)
+        coef, intercept = run.units.to_user_units(by_class)
         squeeze = by_class.shape[1] == 1
         self.coef_ = coef[:, 0] if squeeze else coef
         self.intercept_ = intercept[:, 0] if squeeze else intercept
+        if _is_classifier(self) and isinstance(run.units, Codebook):
+            self.classes_ = np.sort(run.units.target.levels)  # type: ignore[union-attr]
+            self.coef_ = _against_first(self.coef_, self._order, not squeeze)
+            self.intercept_ = _against_first(self.intercept_, self._order, not squeeze)
+
+    @property
+    def _order(self) -> Index:
+        """Where each of `classes_`, which are sorted, stands in the codebook, whose order models have."""
+        units = self.run_.units
+        listed = units.target.levels if isinstance(units, Codebook) else self.classes_  # type: ignore[union-attr]
+        return np.argsort(listed)
 
     def _rows(self, X: Any, tasks: ArrayLike | None) -> tuple[Floats, States, Index]:
         """Return encoded rows, models, and which of these is each row's own task's."""
         check_is_fitted(self, "guarantee_")
-        columns = self._split(X, tasks)
-        return self._encode_rows(columns), *self._locate(columns)
+        columns = self.reader.split(X, tasks)
+        return self.run_.encode(columns), *self._locate(columns)
 
     def _locate(self, columns: Columns) -> tuple[States, Index]:
-        return self._fitted.locate(columns.ids, columns.groups)
+        return self.run_.locate(columns.ids, columns.groups)
 
-    def _encode_rows(self, columns: Columns) -> Floats:
-        return encode_rows(self.codebook_, columns)
+    def predict(self, X: Any, tasks: ArrayLike | None = None, return_std: bool = False) -> Any:
+        """Predict with each row's own task's model; a task not seen before is served from the board alone.
+
+        Parameters
+        ----------
+        X : DataFrame, mapping of columns, or array
+            As in `fit`.
+        tasks : array-like, optional
+            One task id a row, instead of a task column.
+        return_std : bool
+            Of numbers, also return the standard deviation of the prediction, noise included; for models that
+            have one.
+
+        Notes
+        -----
+        With a codebook, numbers are within the target's public bounds. Of classes that are as probable, the
+        codebook's first is predicted.
+        """
+        if _is_classifier(self):
+            if return_std:
+                raise InputError("Classes have no standard deviation. Use predict_proba.")
+            likeliest = self._probabilities(X, tasks).argmax(axis=1)
+            return np.asarray(self.classes_[np.argsort(self._order)[likeliest]])
+        found = self._rows(X, tasks)
+        mean = predictions.numbers(self.run_.units, *found)
+        return (mean, predictions.deviations(self.run_.units, *found)) if return_std else mean
+
+    @available_if(_is_regressor)  # type: ignore[untyped-decorator]
+    def predict_interval(
+        self, X: Any, tasks: ArrayLike | None = None, coverage: float = 0.95
+    ) -> tuple[Floats, Floats]:
+        """Return the interval that holds each row's number with this probability, by its own task's model.
+
+        Parameters
+        ----------
+        X : DataFrame, mapping of columns, or array
+            As in `fit`.
+        tasks : array-like, optional
+            One task id a row, instead of a task column.
+        coverage : float
+            How often the interval is to hold the number.
+
+        Returns
+        -------
+        lower, upper : arrays of shape (n_samples,)
+            In the target's units. Of a task with few rows they are far apart, with the tails of Student's t.
+        """
+        found = self._rows(X, tasks)
+        return predictions.intervals(self.run_.units, *found, coverage)
+
+    @available_if(_is_classifier)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any, tasks: ArrayLike | None = None) -> Floats:
+        """Return class probabilities by each row's own task's model, in the order of `classes_`."""
+        return np.asarray(self._probabilities(X, tasks)[:, self._order])
+
+    def _probabilities(self, X: Any, tasks: ArrayLike | None) -> Floats:
+        """Return class probabilities in the order of the codebook."""
+        found = predictions.class_probabilities(*self._rows(X, tasks))[:, : len(self.classes_)]
+        return np.asarray(found / found.sum(axis=1, keepdims=True))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: ArrayLike | None = None) -> float:
+        """Return the coefficient of determination, or the accuracy of classes.
+
+        Private: a score that leaves its tasks is a release.
+        """
+        from sklearn.metrics import accuracy_score, r2_score
+
+        X, y, _ = target_column(X, y)
+        measure: Callable[..., float] = accuracy_score if _is_classifier(self) else r2_score
+        return float(measure(y, self.predict(X, tasks), sample_weight=sample_weight))
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> Array:
         """Return the names of the columns that `coef_` has: of a category, one for each level but the first.
@@ -240,7 +282,7 @@ class BaseMultiTask(WritesReports, ShownInNotebooks, ABC):
         from sklearn.utils.validation import _check_feature_names_in
 
         check_is_fitted(self, "guarantee_")
-        units = self._fitted.units
+        units = self.run_.units
         goal = units.target.name if isinstance(units, Codebook) else None
         if input_features is not None:  # of a pipeline, whose table has more columns than features
             apart = (self.task, getattr(self, "groups", None), goal)
@@ -261,8 +303,7 @@ class BaseMultiTask(WritesReports, ShownInNotebooks, ABC):
         Free: nothing leaves the task, and nothing is spent.
         """
         check_is_fitted(self, "guarantee_")
-        own = self._fitted.own_rows(X, y, self.task, sample_weight, task)
-        return self._fitted.model_of(own, called(X, self.task, own, task))
+        return self.run_.replay(X, y, sample_weight, task=task, column=self.task)
 
     def summary(self) -> Summary:
         """Say what all tasks have in common: coefficients, standard errors, spread. Public, hence free.
@@ -276,7 +317,7 @@ class BaseMultiTask(WritesReports, ShownInNotebooks, ABC):
             ``print(...)`` shows it; `to_frame` and `to_dict` have the numbers.
         """
         check_is_fitted(self, "guarantee_")
-        return replace(self._fitted, guarantee=self.guarantee_).summary(getattr(self, "_library", None))
+        return self.run_.findings.summary(self.guarantee_, getattr(self, "_library", None))
 
     def coefficients(self, library: str | None = None) -> Any:
         """Return `coef_` and `intercept_` as a data frame with names: one row a task.
@@ -311,12 +352,12 @@ class BaseMultiTask(WritesReports, ShownInNotebooks, ABC):
     def task_model(self, task: object) -> TaskModel:
         """Return one task's own model."""
         check_is_fitted(self, "guarantee_")
-        return self._fitted.task_model(task)
+        return self.run_.task_model(task)
 
     def task_models(self) -> Iterator[TaskModel]:
         """Yield every task's own model, in the order of `task_ids_`. Private: each is its task's alone."""
         check_is_fitted(self, "guarantee_")
-        return self._fitted.task_models()
+        return self.run_.task_models()
 
     def save(self, folder: str | os.PathLike[str], *, models: bool = True, force: bool = False) -> Path:
         """Write the run to a folder, as `cloister fit` does; `cloister.load` gives the estimator back.
@@ -333,8 +374,82 @@ class BaseMultiTask(WritesReports, ShownInNotebooks, ABC):
             Replace the folder of an older run.
         """
         check_is_fitted(self, "guarantee_")
-        save_run(Path(folder), self._fitted, models, force)
+        save_run(Path(folder), self.run_, models, force)
         return Path(folder)
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        X: Any = None,
+        y: Any = None,
+        tasks: ArrayLike | None = None,
+        *,
+        public: bool = False,
+        task: object = None,
+        audit: str | os.PathLike[str] | None = None,
+        force: bool = False,
+    ) -> Path:
+        """Write one self-contained page about this run: what was learned, promised, seen and spent.
+
+        Parameters
+        ----------
+        path : path
+            The HTML file. One that is there is left as it is, unless forced.
+        X, y, tasks : optional
+            Rows as in `fit`, of the fit or others, to measure who gains on parts of them held out. They stay
+            here.
+        public : bool, default=False
+            The edition that may be published.
+        task : optional
+            One task's own edition, by its id.
+        audit : path, optional
+            What ``cloister audit RUN --json`` has printed.
+        force : bool, default=False
+            Replace a file that is there.
+
+        Privacy
+        -------
+        By default the page has parts made of tasks' own models: it is private, for whoever holds all rows,
+        and marked so. With `task` it is that task's alone. With `public` it is made of plan, billboard,
+        guarantee and ledger alone, and refused where the guarantee does not hold.
+
+        Examples
+        --------
+        >>> import numpy as np, tempfile
+        >>> from cloister import SharedPriorRegressor
+        >>> x, school = np.linspace(0, 1, 40), np.repeat(np.arange(10), 4)
+        >>> model = SharedPriorRegressor("school", bounds={"x": (0, 1), "y": (0, 1)})
+        >>> model = model.fit({"school": school, "x": x}, x)
+        >>> with tempfile.TemporaryDirectory() as home:
+        ...     page = model.report(f"{home}/run.html", public=True).read_text(encoding="utf-8")
+        >>> "Public edition" in page, "<script" in page
+        (True, False)
+        """
+        from cloister.report.run import write_page
+
+        check_is_fitted(self, "guarantee_")
+        if public and (task is not None or X is not None):
+            raise InputError("public=True is made of public things alone. Leave task, X and y out.")
+        if task is not None and X is not None:
+            raise InputError("X and y are for the operator's edition. Leave them, or task, out.")
+        ledger = getattr(self, "ledger", None)
+        return write_page(
+            self.run_,
+            Path(path),
+            public=public,
+            task=task,
+            rows=None if X is None else lambda: self._rows_to_compare(X, y, tasks),
+            balance=None if ledger is None else ledger.balance,
+            audit=audit,
+            force=force,
+        )
+
+    def _rows_to_compare(self, X: Any, y: Any, tasks: ArrayLike | None) -> Tasks:
+        if y is None:
+            raise InputError("X must come with y, as in fit, to measure who gains. Pass both, or neither.")
+        if not isinstance(self.run_.units, Codebook) or not self.run_.plan.rounds:
+            raise InputError("Nothing was shared, so there is nothing to gain. Leave X and y out.")
+        return self.reader.encode(X, y, tasks).tasks
 
     def __getstate__(self) -> dict[str, Any]:
         instead = "Use save(folder) for the run, and export(task, path) for one task's own model."
@@ -342,26 +457,34 @@ class BaseMultiTask(WritesReports, ShownInNotebooks, ABC):
         state: dict[str, Any] = super().__getstate__()
         return state
 
+    def _html_repr(self) -> str:
+        return notebook.diagram(self)
 
-@dataclass(eq=False, repr=False, kw_only=True)
-class BasePrivate(Budgeted, BaseMultiTask):
-    """The part of an estimator that shares something, and pays for it."""
+    def _get_params_html(self, deep: bool = True, doc_link: str = "") -> Any:
+        return notebook.parameters(super()._get_params_html(deep, doc_link))
 
-    #: How many typical distances from its center the unit of a column is that was found.
-    _reach: ClassVar[float] = EVEN_IN_HALF
+    def _get_fitted_attr_html(self, doc_link: str = "") -> Any:
+        return notebook.public_attributes(super()._get_fitted_attr_html(doc_link))
 
-    @property
-    def _paid(self) -> dict[str, Any]:
-        return {"ledger": self.ledger, "random_state": self.random_state}
 
-    def _plan(self, codebook: Codebook, n_tasks: int) -> Plan:
-        return self._priced(self._algorithm(codebook), n_tasks, caveats=codebook.caveats)
+def with_search(algorithm: Algorithm, codebook: Codebook, reach: float = EVEN_IN_HALF) -> Algorithm:
+    """Return an algorithm that looks for targets and features first, if targets are numbers.
 
-    def _located(self, algorithm: Algorithm, codebook: Codebook) -> Algorithm:
-        """Return an algorithm that looks for targets and features first, if targets are numbers."""
-        if self._classify:
-            return algorithm
-        columns, constant = codebook.bounded_columns, 1 / codebook.row_scale
-        if columns:
-            algorithm = LocatedFeatures(algorithm, columns, constant, self._reach)
-        return Located(algorithm, intercept=constant)
+    `reach` is how many typical distances from its center the unit of a column is that was found.
+    """
+    if codebook.classes is not None:
+        return algorithm
+    columns, constant = codebook.bounded_columns, 1 / codebook.row_scale
+    if columns:
+        algorithm = LocatedFeatures(algorithm, columns, constant, reach)
+    return Located(algorithm, intercept=constant)
+
+
+def _against_first(weights: Floats, order: Index, several: bool) -> Floats:
+    """Return weights of classes against the first in another order; those given are against the first."""
+    if (order == np.arange(len(order))).all():
+        return weights
+    if not several:
+        return -weights
+    each = np.concatenate([np.zeros_like(weights[:, :1]), weights], axis=1)[:, order]
+    return np.asarray(each[:, 1:] - each[:, :1])

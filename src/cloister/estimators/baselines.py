@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithm import Algorithm
 from cloister.algorithms.independent import Independent
+from cloister.app.fit import own_learner
+from cloister.app.predict import Index
+from cloister.app.result import EstimatorSettings, TableRun
+from cloister.app.source import EncodedTable
+from cloister.app.summary import Summary
 from cloister.arrays import Array, Floats, States
 from cloister.engines.run import run
 from cloister.errors import InputError
-from cloister.estimators.base import BaseMultiTask
-from cloister.estimators.targets import BaseMultiTaskClassifier, BaseMultiTaskRegressor
+from cloister.estimators.base import MultiTaskEstimator
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.regression import Regression
 from cloister.plan import Plan
 from cloister.privacy.accounting import Price, Prices
 from cloister.privacy.guarantee import NoiseMade, guarantee_for
 from cloister.tables.codebook import Codebook
-from cloister.tables.columns import Columns, refuse_missing, target_column
-from cloister.tables.prediction import Index
-from cloister.tables.scaling import OwnScaling
-from cloister.tables.summary import Summary
-from cloister.tables.table_run import EstimatorSettings, TableRun
+from cloister.tables.columns import Columns, numeric_columns, refuse_missing, target_column
+from cloister.tables.units import OwnScaling
 from cloister.tasks import Tasks, row_weights
 
 __all__ = ["PooledClassifier", "PooledRegressor", "SingleTaskClassifier", "SingleTaskRegressor"]
@@ -37,8 +39,16 @@ __all__ = ["PooledClassifier", "PooledRegressor", "SingleTaskClassifier", "Singl
 CLASSES_FROM_DATA = "the list of classes was read from the data of all tasks"
 
 
-class _SingleTask(BaseMultiTask):
-    """What both estimators share: scaling by the codebook or, without one, by each task's own data."""
+@dataclass(eq=False, repr=False)
+class _SingleTask(MultiTaskEstimator):
+    """`Independent`: rows are scaled by the codebook or, without one, by each task's own data."""
+
+    task: str | int | None = None
+    _: KW_ONLY
+    bounds: Any = None
+
+    def algorithm(self, codebook: Codebook) -> Algorithm:
+        return Independent(own_learner(codebook))
 
     def fit(
         self,
@@ -76,10 +86,9 @@ class _SingleTask(BaseMultiTask):
         X, y, target = target_column(X, y)
         if alone:
             return self._fit_alone(X, y, sample_weight)
-        columns = self._columns(X, y, tasks, target)
+        columns = self.reader.columns(X, y, tasks, target)
         refuse_missing(columns, {target: np.asarray(y)})
-        self._fit_each(columns, np.asarray(y), sample_weight)
-        return self
+        return self._fit_each(columns, np.asarray(y), sample_weight)
 
     def _fit_alone(self, X: Any, y: Any, sample_weight: ArrayLike | None) -> Any:
         """Fit one's own single-task model: nothing leaves, so nothing need be public."""
@@ -93,9 +102,10 @@ class _SingleTask(BaseMultiTask):
             )
         if isinstance(sample_weight, str):
             row_weights(sample_weight)
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=not self._classify)
+        classify = self.reader.classify
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=not classify)
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        if self._classify:
+        if classify:
             check_classification_targets(y)
             self.classes_, y = np.unique(y, return_inverse=True)
         scaling, target = self._scaled(X, y, weight)
@@ -104,11 +114,11 @@ class _SingleTask(BaseMultiTask):
         self._keep(TableRun.of(finished, scaling))
         return self
 
-    def _fit_each(self, columns: Columns, goal: Array, sample_weight: ArrayLike | None) -> None:
+    def _fit_each(self, columns: Columns, goal: Array, sample_weight: ArrayLike | None) -> Any:
         """Scale every task by its own data, fit it, and express its model in the user's units."""
-        values = _numbers(columns)
+        values = numeric_columns(columns)
         data = Tasks.from_arrays(values, np.arange(len(goal)), columns.ids, sample_weight)
-        if self._classify:
+        if self.reader.classify:
             self.classes_, goal = np.unique(goal, return_inverse=True)
         parts = [self._own_rows(data, goal, i) for i in range(len(data))]
         stacked = Tasks(
@@ -119,11 +129,11 @@ class _SingleTask(BaseMultiTask):
             data.offsets,
         )
         learner = self._own_learner(1 + values.shape[1])
-        caveats = (CLASSES_FROM_DATA,) if self._classify else ()
+        caveats = (CLASSES_FROM_DATA,) if self.reader.classify else ()
         finished = run(Plan(Independent(learner), n_tasks=len(data), caveats=caveats), stacked)
         models = _to_user_units(finished.private.models, [scaling for scaling, _, _ in parts])
-        fitted = TableRun.of(finished, _user_scaling(values.shape[1]))
-        self._adopt(columns, replace(fitted, models=models))
+        fitted = TableRun.of(finished, OwnScaling.none(values.shape[1]))
+        return self.use_run(replace(fitted, models=models), columns)
 
     def _own_rows(self, data: Tasks, goal: Array, i: int) -> tuple[OwnScaling, Floats, Array]:
         at = slice(*data.offsets[i : i + 2])
@@ -132,37 +142,29 @@ class _SingleTask(BaseMultiTask):
 
     def _scaled(self, X: Floats, y: Array, weight: Floats) -> tuple[OwnScaling, Array]:
         """Return a task's own scaling, and its scaled targets; classes stay as they are."""
-        if self._classify:
+        if self.reader.classify:
             return OwnScaling.of(X, None, weight), y
         numbers = np.asarray(y, dtype=np.float64)
         scaling = OwnScaling.of(X, numbers, weight)
         return scaling, scaling.encode_target(numbers)
 
     def _own_learner(self, width: int) -> Regression | Classification:
-        return Classification(width, max(2, len(self.classes_))) if self._classify else Regression(width)
+        if self.reader.classify:
+            return Classification(width, max(2, len(self.classes_)))
+        return Regression(width)
 
     def _rows(self, X: Any, tasks: ArrayLike | None) -> tuple[Floats, States, Index]:
         check_is_fitted(self, "guarantee_")
-        scaling, named = self._fitted.units, self.task is not None or tasks is not None
+        scaling, named = self.run_.units, self.task is not None or tasks is not None
         if named or len(self.task_ids_) > 1 or not isinstance(scaling, OwnScaling):
             return super()._rows(X, tasks)
         from sklearn.utils.validation import validate_data
 
         rows = scaling.encode(np.asarray(validate_data(self, X, reset=False, dtype=np.float64)))
-        return rows, self._fitted.models, np.zeros(len(rows), dtype=np.intp)
-
-    def _encode_rows(self, columns: Columns) -> Floats:
-        scaling = self._fitted.units
-        if isinstance(scaling, Codebook):
-            return super()._encode_rows(columns)
-        refuse_missing(columns)
-        return scaling.encode(_numbers(columns))
-
-    def _algorithm(self, codebook: Codebook) -> Algorithm:
-        return Independent(self._learner(codebook))
+        return rows, self.run_.models, np.zeros(len(rows), dtype=np.intp)
 
 
-class SingleTaskRegressor(BaseMultiTaskRegressor, _SingleTask):
+class SingleTaskRegressor(RegressorMixin, _SingleTask):  # type: ignore[misc]
     """Linear regression, every task on its own: Bayesian ridge averaged over its strength by evidence.
 
     Parameters
@@ -186,7 +188,7 @@ class SingleTaskRegressor(BaseMultiTaskRegressor, _SingleTask):
     """
 
 
-class SingleTaskClassifier(BaseMultiTaskClassifier, _SingleTask):
+class SingleTaskClassifier(ClassifierMixin, _SingleTask):  # type: ignore[misc]
     """Logistic or multinomial regression, every task on its own.
 
     Parameters and attributes are those of `SingleTaskRegressor`.
@@ -198,10 +200,15 @@ class SingleTaskClassifier(BaseMultiTaskClassifier, _SingleTask):
     """
 
 
-class _Pooled(BaseMultiTask):
-    """What both estimators share: all rows are one task's."""
+@dataclass(eq=False, repr=False)
+class _Pooled(MultiTaskEstimator):
+    """All rows are one task's: there is no plan, and nothing about the model is public."""
 
-    def _algorithm(self, codebook: Codebook) -> Algorithm:
+    task: str | int | None = None
+    _: KW_ONLY
+    bounds: Any = None
+
+    def algorithm(self, codebook: Codebook) -> Algorithm:
         raise InputError("Pooling has no plan: all rows are put together, and nothing protects them.")
 
     def plan(self, n_tasks: int, codebook: Codebook | None = None) -> Plan:
@@ -212,7 +219,8 @@ class _Pooled(BaseMultiTask):
         """Refuse: nothing about a pooled model is public."""
         raise InputError("A pooled model is not private, so it has no public part. Use export(task, path).")
 
-    def _public_part(self, audit: str | os.PathLike[str] | None) -> Any:
+    def report(self, *args: Any, **options: Any) -> Path:
+        """Refuse: nothing about a pooled model is public."""
         raise InputError("A pooled model is not private, so there is no page about it. Use task_model(task).")
 
     def summary(self) -> Summary:
@@ -221,14 +229,13 @@ class _Pooled(BaseMultiTask):
             "A pooled model is not private, so it has no public summary. Use task_model(task).summary()."
         )
 
-    def _run(
-        self, codebook: Codebook, data: Tasks, settings: EstimatorSettings, journal: Path | None
-    ) -> TableRun:
+    def _run(self, table: EncodedTable, settings: EstimatorSettings, journal: Path | None) -> TableRun:
         if journal is not None:
             raise InputError("A pooled model is not private, so it has no journal. Leave journal= out.")
+        data = table.tasks
         everyone = np.array([0, len(data.y)])
         together = Tasks(np.zeros(1, dtype=np.int64), data.X, data.y, data.weight, everyone)
-        finished = run(Plan(Independent(self._learner(codebook)), n_tasks=1), together)
+        finished = run(Plan(Independent(own_learner(table.codebook)), n_tasks=1), together)
         models = {
             name: np.repeat(array, len(data), axis=0) for name, array in finished.private.models.items()
         }
@@ -241,18 +248,18 @@ class _Pooled(BaseMultiTask):
             participation="everyone, with all rows",
             trust="whoever pools the rows sees them all",
         )
-        fitted = TableRun.of(finished, codebook, settings)
+        fitted = TableRun.of(finished, table.codebook, settings)
         return replace(fitted, guarantee=guarantee, ids=data.ids, models=models)
 
-    def _keep(self, fitted: TableRun) -> None:
-        super()._keep(fitted)
+    def _keep(self, run: TableRun) -> None:
+        super()._keep(run)
         del self.plan_, self.billboard_  # of the one task that all rows were taken for
 
     def _locate(self, columns: Columns) -> tuple[States, Index]:
-        return self._fitted.models, np.zeros(len(columns), dtype=np.intp)  # whatever the task
+        return self.run_.models, np.zeros(len(columns), dtype=np.intp)  # whatever the task
 
 
-class PooledRegressor(BaseMultiTaskRegressor, _Pooled):
+class PooledRegressor(RegressorMixin, _Pooled):  # type: ignore[misc]
     """Linear regression with one model for all tasks, fitted to all rows: a baseline that is NOT PRIVATE.
 
     Parameters
@@ -277,23 +284,11 @@ class PooledRegressor(BaseMultiTaskRegressor, _Pooled):
     """
 
 
-class PooledClassifier(BaseMultiTaskClassifier, _Pooled):
+class PooledClassifier(ClassifierMixin, _Pooled):  # type: ignore[misc]
     """Logistic or multinomial regression with one model for all tasks: a baseline that is NOT PRIVATE.
 
     Parameters, attributes and the lack of privacy are those of `PooledRegressor`.
     """
-
-
-def _numbers(columns: Columns) -> Floats:
-    for name, values in columns.features.items():
-        if np.asarray(values).dtype.kind not in "biuf":
-            raise InputError(f"Column {name!r} is not numeric. Pass bounds= with its levels.")
-    return np.column_stack([np.asarray(v, dtype=np.float64) for v in columns.features.values()])
-
-
-def _user_scaling(features: int) -> OwnScaling:
-    """Return the scaling that leaves the user's units as they are."""
-    return OwnScaling(np.zeros(features), np.ones(features))
 
 
 def _to_user_units(models: States, scalings: list[OwnScaling]) -> States:

@@ -9,25 +9,28 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithms.finetuning import FineTuning
 from cloister.algorithms.meta import MetaSGD
 from cloister.algorithms.server import ServerMomentum
+from cloister.app.result import EstimatorSettings
 from cloister.arrays import Array
 from cloister.engines.batched import Batched
 from cloister.engines.rounds_only import RoundsOnly
 from cloister.engines.run import Run, adapt, run
 from cloister.errors import InputError, PrivateDataError
-from cloister.estimators.parameters import Budgeted, check_count
+from cloister.estimators import notebook
+from cloister.estimators.parameters import PrivacyBudget, check_count
 from cloister.learners.descent import Descent
 from cloister.learners.network.module import Module
 from cloister.learners.network.pixels import glyph_net
+from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.privacy.sampling import Sampling
 from cloister.roster import Roster
 from cloister.sharing import Overlap
-from cloister.tables.table_run import EstimatorSettings
 from cloister.tasks import Tasks
 
 __all__ = ["FewShotClassifier", "FewShotModel"]
@@ -41,7 +44,7 @@ STEP, RELATIVE_NOISE = 20.0, 0.07
 
 
 @dataclass(eq=False, repr=False)
-class FewShotClassifier(Budgeted):
+class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
     """A network that learns new classes from a few images, meta-learned under task-level privacy.
 
     Parameters
@@ -52,7 +55,7 @@ class FewShotClassifier(Budgeted):
         (1, height, width), or packed ones of 28 by 28 (`cloister.datasets.pack`). Images of bytes (uint8, of
         shape (channels, height, width)) become floats in [0, 1] first.
     epsilon : float, default=3.0
-        Budget; infinity for a run without noise.
+        PrivacyBudget; infinity for a run without noise.
     ways : int, default=5
         Most classes that a task may have.
     rounds : int, default=150
@@ -104,6 +107,10 @@ class FewShotClassifier(Budgeted):
     net: Any = None
     _: KW_ONLY
     epsilon: float = 3.0
+    delta: float | str = "auto"
+    relation: str = "replace"
+    ledger: Ledger | None = None
+    random_state: int | None = None
     ways: int = 5
     rounds: int = 150
     sampling: Sampling | None = None
@@ -114,7 +121,9 @@ class FewShotClassifier(Budgeted):
         """Return the plan that `fit` would run on so many tasks with this network."""
         check_count("group_size", self.group_size)
         algorithm = MetaSGD(Module(net), INNER, LAM, CLIP, self.rounds, tail=0.3, finetune=ADAPTING)
-        plan = _paced(self._priced(algorithm, n_tasks, sampling=self.sampling), algorithm)
+        budget = PrivacyBudget.of(self)
+        assert budget is not None
+        plan = _paced(budget.plan(algorithm, n_tasks), algorithm)
         return Overlap(self.group_size).mark(plan)
 
     def fit(self, tasks: Tasks) -> FewShotClassifier:
@@ -127,12 +136,12 @@ class FewShotClassifier(Budgeted):
         plan, engine = self.plan(len(tasks), net), RoundsOnly(self._engine)
         _check_width(plan.algorithm.learner, tasks, self.ways)  # type: ignore[attr-defined]
         finished = run(plan, tasks, random_state=self.random_state, ledger=self.ledger, engine=engine)
-        self._keep(finished)
-        return self
+        return self.use_run(finished)
 
-    def _keep(self, finished: Run) -> None:
-        """Keep what is public of a run."""
-        self.plan_, self.billboard_, self.guarantee_ = finished.plan, finished.board, finished.guarantee
+    def use_run(self, run: Run) -> FewShotClassifier:
+        """Take what is public of a finished run for the fit."""
+        self.plan_, self.billboard_, self.guarantee_ = run.plan, run.board, run.guarantee
+        return self
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the public start to a new folder: plan, board and settings, and nothing of any task.
@@ -144,6 +153,15 @@ class FewShotClassifier(Budgeted):
         home = Run.public(self.plan_, self.billboard_, Roster(())).save(folder)
         EstimatorSettings.of(self, np.array([]), named=False).save(home / "estimator.toml")
         return home
+
+    def _html_repr(self) -> str:
+        return notebook.diagram(self)
+
+    def _get_params_html(self, deep: bool = True, doc_link: str = "") -> Any:
+        return notebook.parameters(super()._get_params_html(deep, doc_link))
+
+    def _get_fitted_attr_html(self, doc_link: str = "") -> Any:
+        return notebook.public_attributes(super()._get_fitted_attr_html(doc_link))
 
     @property
     def _engine(self) -> Batched:

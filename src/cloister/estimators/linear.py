@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
+from sklearn.base import ClassifierMixin, RegressorMixin
 
 from cloister.algorithm import Algorithm
 from cloister.algorithms.choose_at_home import ChooseAtHome
 from cloister.algorithms.covariance import GroupSparse, LowRank
+from cloister.algorithms.decomposed import Decomposed, EntrySparse, OwnPenalty, SquaredNorm, TaskSparse
 from cloister.algorithms.located_features import EVEN_IN_ALL
 from cloister.algorithms.mean import MeanRegularized
+from cloister.app.fit import own_learner
 from cloister.errors import InputError
-from cloister.estimators.base import BasePrivate
-from cloister.estimators.parameters import number_or_auto
-from cloister.estimators.targets import BaseMultiTaskClassifier, BaseMultiTaskRegressor
+from cloister.estimators.base import MultiTaskEstimator, with_search
+from cloister.estimators.parameters import check_word, number_or_auto
 from cloister.learners.linear.losses import LeastSquares, Logistic, Loss, Softmax
-from cloister.plan import Plan
+from cloister.ledger import Ledger
 from cloister.privacy.mechanisms import Mechanism
 from cloister.privacy.sampling import Sampling
 from cloister.tables.codebook import Codebook
 
 __all__ = [
-    "BaseChoosing",
-    "BaseLinear",
+    "DecomposedClassifier",
+    "DecomposedRegressor",
     "GroupSparseClassifier",
     "GroupSparseRegressor",
     "LowRankClassifier",
@@ -39,121 +40,110 @@ __all__ = [
 
 #: Most of the squared budget that asks tasks how far they rely on what they share.
 ASKS = 0.1
+SHARED = {"lowrank": LowRank, "sparse": GroupSparse}
+OWN: dict[str, Callable[[float], OwnPenalty]] = {
+    "entries": EntrySparse,
+    "tasks": TaskSparse,
+    "squared": SquaredNorm,
+}
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
-class BaseLinear(BasePrivate):
-    """What the estimators here share: many rounds, and a loss and a step that suit the codebook."""
+def weighed_at_home(
+    shared: Algorithm,
+    codebook: Codebook,
+    *,
+    guard: bool,
+    mechanism: Mechanism | None,
+    others: Sequence[Algorithm] = (),
+) -> Algorithm:
+    """Return an algorithm whose tasks weigh it at home against others and, guarded, their own models.
 
-    #: Few steps come furthest on columns that fill their bounds.
-    _reach: ClassVar[float] = EVEN_IN_ALL
+    Targets are searched for first, and tasks asked how far they rely on it, if the noise suits any round.
+    """
+    any_round, learner = mechanism is None or mechanism.any_channel, own_learner(codebook)
+    if guard:
+        asks = ASKS if any_round else None
+        shared = ChooseAtHome(shared, learner, variants=tuple(others), asks=asks)
+    elif others:
+        shared = ChooseAtHome(shared, learner, variants=tuple(others), alone=False)
+    # Few steps come furthest on columns that fill their bounds.
+    return with_search(shared, codebook, EVEN_IN_ALL) if any_round else shared
 
+
+def penalties(lam: object) -> list[float]:
+    """Return the penalties that tasks choose from; the first is the one that messages are made with."""
+    given: list[Any] = list(lam) if isinstance(lam, (list, tuple, np.ndarray)) else [lam]
+    if not given or not all(isinstance(each, Real) for each in given):
+        raise InputError(f"lam must be a number, or several for each task to choose from. Got {lam!r}.")
+    return [float(each) for each in given]
+
+
+def loss_for(codebook: Codebook) -> Loss:
+    classes = codebook.classes
+    if classes is None:
+        return LeastSquares(codebook.width)
+    return Logistic(codebook.width) if classes == 2 else Softmax(codebook.width, classes)
+
+
+def step(lr: float | str, codebook: Codebook) -> float:
+    """Return the step: by default 1 over the largest curvature that rows of norm 1 can have."""
+    return number_or_auto("lr", lr, {None: 1.0, 2: 4.0}.get(codebook.classes, 2.0))
+
+
+def radius(clip: float | str, codebook: Codebook) -> float:
+    """Return the clip: by default what weights for rows of norm 1 seldom exceed.
+
+    Rows with more columns have smaller numbers in each, and weights are larger by the root of that.
+    """
+    automatic = 3.0 if codebook.classes is not None else max(1.0, 0.5 * math.sqrt(codebook.width))
+    return number_or_auto("clip", clip, automatic)
+
+
+@dataclass(eq=False, repr=False)
+class _Covariance(MultiTaskEstimator):
+    """`LowRank` and `GroupSparse`."""
+
+    _kind: ClassVar[type[LowRank] | type[GroupSparse]]
+
+    task: str | int | None = None
+    _: KW_ONLY
+    bounds: Any = None
+    epsilon: float = 1.0
+    delta: float | str = "auto"
+    relation: str = "replace"
+    ledger: Ledger | None = None
+    random_state: int | None = None
+    sampling: Sampling | None = None
+    mechanism: Mechanism | None = None
     lam: float | Sequence[float] = 0.1
     clip: float | str = "auto"
     rounds: int = 20
     lr: float | str = "auto"
-    sampling: Sampling | None = None
-    mechanism: Mechanism | None = None
-
-    def _plan(self, codebook: Codebook, n_tasks: int) -> Plan:
-        return self._priced(
-            self._algorithm(codebook),
-            n_tasks,
-            caveats=codebook.caveats,
-            sampling=self.sampling,
-            mechanism=self.mechanism,
-        )
-
-    def _located(self, algorithm: Algorithm, codebook: Codebook) -> Algorithm:
-        """Return an algorithm that looks for the targets first, unless its noise suits no other rounds."""
-        return super()._located(algorithm, codebook) if self._asks_more else algorithm
-
-    @property
-    def _asks_more(self) -> bool:
-        """Whether the noise suits rounds of any kind, so that tasks can be asked for more than models."""
-        return self.mechanism is None or self.mechanism.any_channel
-
-    def _guarded(self, shared: Algorithm, codebook: Codebook, others: Sequence[Algorithm] = ()) -> Algorithm:
-        """Return an algorithm whose tasks weigh it at home against their own models."""
-        asks = ASKS if self._asks_more else None
-        return ChooseAtHome(shared, self._learner(codebook), variants=tuple(others), asks=asks)
-
-    @abstractmethod
-    def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> Algorithm:
-        """Return the shared algorithm for a loss and a penalty."""
-
-    def _penalties(self) -> list[float]:
-        """Return the penalties that tasks choose from; the first is the one they speak with."""
-        several = isinstance(self.lam, (list, tuple, np.ndarray))
-        given: list[Any] = list(self.lam) if several else [self.lam]  # type: ignore[arg-type]
-        if not given or not all(isinstance(lam, Real) for lam in given):
-            raise InputError(
-                f"lam must be a number, or several for each task to choose from. Got {self.lam!r}."
-            )
-        return [float(lam) for lam in given]
-
-    def _loss(self, codebook: Codebook) -> Loss:
-        classes = codebook.classes
-        if classes is None:
-            return LeastSquares(codebook.width)
-        return Logistic(codebook.width) if classes == 2 else Softmax(codebook.width, classes)
-
-    def _step(self, codebook: Codebook) -> float:
-        """Return the step: by default 1 over the largest curvature that rows of norm 1 can have."""
-        return number_or_auto("lr", self.lr, {None: 1.0, 2: 4.0}.get(codebook.classes, 2.0))
-
-    def _radius(self, codebook: Codebook) -> float:
-        """Return the clip: by default what weights for rows of norm 1 seldom exceed.
-
-        Rows with more columns have smaller numbers in each, and weights are larger by the root of that.
-        """
-        automatic = 3.0 if codebook.classes is not None else max(1.0, 0.5 * math.sqrt(codebook.width))
-        return number_or_auto("clip", self.clip, automatic)
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class BaseChoosing(BaseLinear):
-    """What the estimators share whose tasks weigh at home, penalties against each other and against none."""
-
     guard: bool = True
-
-    def _algorithm(self, codebook: Codebook) -> Algorithm:
-        loss = self._loss(codebook)
-        first, *others = [self._shared(codebook, loss, lam) for lam in self._penalties()]
-        if self.guard:
-            return self._located(self._guarded(first, codebook, others), codebook)
-        if not others:
-            return self._located(first, codebook)
-        choice = ChooseAtHome(first, self._learner(codebook), variants=tuple(others), alone=False)
-        return self._located(choice, codebook)
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class _Covariance(BaseChoosing):
-    """What the estimators of `LowRank` and `GroupSparse` share."""
-
-    _kind: ClassVar[type[LowRank] | type[GroupSparse]]
-
     accelerated: bool = True
     strong: float = 0.0
     warmup: int = 100
     averaged: bool = False
 
-    def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> LowRank | GroupSparse:
-        return self._kind(
-            loss,
-            lam=lam,
-            clip=self._radius(codebook),
-            rounds=self.rounds,
-            lr=self._step(codebook),
-            accelerated=self.accelerated,
-            strong=self.strong,
-            warmup=self.warmup,
-            averaged=self.averaged,
+    def algorithm(self, codebook: Codebook) -> Algorithm:
+        first, *others = (
+            self._kind(
+                loss_for(codebook),
+                lam=lam,
+                clip=radius(self.clip, codebook),
+                rounds=self.rounds,
+                lr=step(self.lr, codebook),
+                accelerated=self.accelerated,
+                strong=self.strong,
+                warmup=self.warmup,
+                averaged=self.averaged,
+            )
+            for lam in penalties(self.lam)
         )
+        return weighed_at_home(first, codebook, guard=self.guard, mechanism=self.mechanism, others=others)
 
 
-class LowRankRegressor(BaseMultiTaskRegressor, _Covariance):
+class LowRankRegressor(RegressorMixin, _Covariance):  # type: ignore[misc]
     """Linear regression for many tasks whose weights lie in a common subspace, under task-level JDP.
 
     Parameters
@@ -214,7 +204,7 @@ class LowRankRegressor(BaseMultiTaskRegressor, _Covariance):
     _kind = LowRank
 
 
-class LowRankClassifier(BaseMultiTaskClassifier, _Covariance):
+class LowRankClassifier(ClassifierMixin, _Covariance):  # type: ignore[misc]
     """Logistic or multinomial regression for many tasks with weights in a common subspace, under JDP.
 
     Parameters, attributes and privacy are those of `LowRankRegressor`; the codebook lists two classes or
@@ -225,7 +215,7 @@ class LowRankClassifier(BaseMultiTaskClassifier, _Covariance):
     _kind = LowRank
 
 
-class GroupSparseRegressor(BaseMultiTaskRegressor, _Covariance):
+class GroupSparseRegressor(RegressorMixin, _Covariance):  # type: ignore[misc]
     """Linear regression for many tasks that use the same few features, under task-level JDP.
 
     Parameters, attributes, privacy and what serves a task that was not in `fit` are those of
@@ -235,7 +225,7 @@ class GroupSparseRegressor(BaseMultiTaskRegressor, _Covariance):
     _kind = GroupSparse
 
 
-class GroupSparseClassifier(BaseMultiTaskClassifier, _Covariance):
+class GroupSparseClassifier(ClassifierMixin, _Covariance):  # type: ignore[misc]
     """Logistic or multinomial regression for many tasks that use the same few features, under JDP.
 
     Parameters, attributes and privacy are those of `GroupSparseRegressor`; the codebook lists two classes or
@@ -245,28 +235,45 @@ class GroupSparseClassifier(BaseMultiTaskClassifier, _Covariance):
     _kind = GroupSparse
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
-class _MeanRegularized(BaseChoosing):
-    """What the estimators of `MeanRegularized` share."""
+@dataclass(eq=False, repr=False)
+class _MeanRegularized(MultiTaskEstimator):
+    """`MeanRegularized`."""
 
+    task: str | int | None = None
+    _: KW_ONLY
+    bounds: Any = None
+    epsilon: float = 1.0
+    delta: float | str = "auto"
+    relation: str = "replace"
+    ledger: Ledger | None = None
+    random_state: int | None = None
+    sampling: Sampling | None = None
+    mechanism: Mechanism | None = None
     lam: float | Sequence[float] = 0.05
+    clip: float | str = "auto"
     rounds: int = 10
+    lr: float | str = "auto"
+    guard: bool = True
     steps: int = 5
     finetune: int = 5
 
-    def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> MeanRegularized:
-        return MeanRegularized(
-            loss,
-            lam=lam,
-            clip=self._radius(codebook),
-            rounds=self.rounds,
-            steps=self.steps,
-            lr=self._step(codebook),
-            finetune=self.finetune,
+    def algorithm(self, codebook: Codebook) -> Algorithm:
+        first, *others = (
+            MeanRegularized(
+                loss_for(codebook),
+                lam=lam,
+                clip=radius(self.clip, codebook),
+                rounds=self.rounds,
+                steps=self.steps,
+                lr=step(self.lr, codebook),
+                finetune=self.finetune,
+            )
+            for lam in penalties(self.lam)
         )
+        return weighed_at_home(first, codebook, guard=self.guard, mechanism=self.mechanism, others=others)
 
 
-class MeanRegularizedRegressor(BaseMultiTaskRegressor, _MeanRegularized):
+class MeanRegularizedRegressor(RegressorMixin, _MeanRegularized):  # type: ignore[misc]
     """Linear regression for many tasks, each drawn towards the public mean of all, under task-level JDP.
 
     Parameters
@@ -298,9 +305,83 @@ class MeanRegularizedRegressor(BaseMultiTaskRegressor, _MeanRegularized):
     """
 
 
-class MeanRegularizedClassifier(BaseMultiTaskClassifier, _MeanRegularized):
+class MeanRegularizedClassifier(ClassifierMixin, _MeanRegularized):  # type: ignore[misc]
     """Logistic or multinomial regression for many tasks, each drawn towards the public mean of all.
 
     Parameters, attributes and privacy are those of `MeanRegularizedRegressor`; the codebook lists two classes
     or more.
+    """
+
+
+@dataclass(eq=False, repr=False)
+class _Decomposed(MultiTaskEstimator):
+    """`Decomposed`."""
+
+    task: str | int | None = None
+    _: KW_ONLY
+    bounds: Any = None
+    epsilon: float = 1.0
+    delta: float | str = "auto"
+    relation: str = "replace"
+    ledger: Ledger | None = None
+    random_state: int | None = None
+    sampling: Sampling | None = None
+    mechanism: Mechanism | None = None
+    lam: float | Sequence[float] = 0.1
+    clip: float | str = "auto"
+    rounds: int = 20
+    lr: float | str = "auto"
+    guard: bool = True
+    shared: str = "lowrank"
+    own: str = "entries"
+    lam_own: float = 0.01
+    warmup: int = 100
+
+    def algorithm(self, codebook: Codebook) -> Algorithm:
+        check_word("shared", self.shared, SHARED)
+        check_word("own", self.own, OWN)
+        first, *others = (
+            Decomposed(
+                SHARED[self.shared](
+                    loss_for(codebook),
+                    lam=lam,
+                    clip=radius(self.clip, codebook),
+                    rounds=self.rounds,
+                    lr=step(self.lr, codebook) / (2 if self.lr == "auto" else 1),  # both parts move at once
+                    warmup=self.warmup,
+                ),
+                OWN[self.own](self.lam_own),
+            )
+            for lam in penalties(self.lam)
+        )
+        return weighed_at_home(first, codebook, guard=self.guard, mechanism=self.mechanism, others=others)
+
+
+class DecomposedRegressor(RegressorMixin, _Decomposed):  # type: ignore[misc]
+    """Linear regression for many tasks with shared weights and weights of their own, under task-level JDP.
+
+    Parameters
+    ----------
+    task, epsilon, delta, relation, bounds, ledger, random_state, lam, clip, rounds, lr, sampling, mechanism
+        As for `LowRankRegressor`; the automatic step is half as long.
+    warmup, guard
+        As for `LowRankRegressor`.
+    shared : {"lowrank", "sparse"}
+        What tasks have in common: a subspace, or a few features.
+    own : {"entries", "tasks", "squared"}
+        What their own part is like: few entries, few tasks that have one, or small throughout.
+    lam_own : float
+        Strength of the penalty on the own part, which never leaves its task.
+
+    Privacy
+    -------
+    That of `Decomposed`. A task that was not in `fit` is served as by `LowRankRegressor`.
+    """
+
+
+class DecomposedClassifier(ClassifierMixin, _Decomposed):  # type: ignore[misc]
+    """Logistic or multinomial regression with shared weights and weights of a task's own, under JDP.
+
+    Parameters, attributes and privacy are those of `DecomposedRegressor`; the codebook lists two classes or
+    more.
     """

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Real
 from typing import Any
 
 from numpy.typing import ArrayLike
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithm import Algorithm
@@ -16,19 +17,19 @@ from cloister.algorithms.clustered import ClusteredMetaSGD
 from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning
 from cloister.algorithms.meta import MetaSGD
 from cloister.algorithms.server import ServerAverage
+from cloister.app.task_model import TaskModel
 from cloister.engines.run import adapt
 from cloister.errors import InputError
-from cloister.estimators.linear import BaseLinear
+from cloister.estimators.base import MultiTaskEstimator
+from cloister.estimators.linear import loss_for, penalties, weighed_at_home
 from cloister.estimators.parameters import check_count, number_or_auto
-from cloister.estimators.targets import BaseMultiTaskClassifier, BaseMultiTaskRegressor
 from cloister.learners.descent import ExactSolver
 from cloister.learners.linear.convex import Convex
-from cloister.learners.linear.losses import Loss
 from cloister.learners.quadratic import Quadratic
+from cloister.ledger import Ledger
+from cloister.privacy.mechanisms import Mechanism
+from cloister.privacy.sampling import Sampling
 from cloister.tables.codebook import Codebook
-from cloister.tables.columns import one_task
-from cloister.tables.model import TaskModel
-from cloister.tables.table_run import called
 
 __all__ = ["MetaClassifier", "MetaRegressor"]
 
@@ -36,27 +37,38 @@ __all__ = ["MetaClassifier", "MetaRegressor"]
 SOLVER = ExactSolver(50)
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
-class _Meta(BaseLinear):
-    """What both estimators share."""
+@dataclass(eq=False, repr=False)
+class _Meta(MultiTaskEstimator):
+    """`MetaSGD`, or `ClusteredMetaSGD` with several models."""
 
-    models: int = 1
+    task: str | int | None = None
+    _: KW_ONLY
+    bounds: Any = None
+    epsilon: float = 1.0
+    delta: float | str = "auto"
+    relation: str = "replace"
+    ledger: Ledger | None = None
+    random_state: int | None = None
+    sampling: Sampling | None = None
+    mechanism: Mechanism | None = None
     lam: float | Sequence[float] = 0.02
-    tail: float = 0.5
+    clip: float | str = "auto"
+    rounds: int = 20
+    lr: float | str = "auto"
     guard: bool = True
+    models: int = 1
+    tail: float = 0.5
 
-    def _algorithm(self, codebook: Codebook) -> Algorithm:
+    def algorithm(self, codebook: Codebook) -> Algorithm:
         self._check_numbers()
-        first, *others = self._penalties()
-        shared = self._shared(codebook, self._loss(codebook), first)
+        first, *others = penalties(self.lam)
+        shared = self._shared(codebook, first)
         if others:
             variants = tuple(FineTuning(SOLVER, Quadratic(lam)) for lam in (first, *others))
             shared = replace(shared, finetune=CrossValidatedTuning(variants, checks=1))
-        if self.guard:
-            return self._located(self._guarded(shared, codebook), codebook)
-        return self._located(shared, codebook)
+        return weighed_at_home(shared, codebook, guard=self.guard, mechanism=self.mechanism)
 
-    def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> MetaSGD | ClusteredMetaSGD:
+    def _shared(self, codebook: Codebook, lam: float) -> MetaSGD | ClusteredMetaSGD:
         reach = 0.5 if codebook.classes is None else 1.5
         fields: dict[str, Any] = {
             "lam": lam,
@@ -66,11 +78,11 @@ class _Meta(BaseLinear):
             "server": ServerAverage(number_or_auto("lr", self.lr, self.models / lam)),
         }
         if self.models == 1:
-            return MetaSGD(Convex(loss), SOLVER, **fields)
-        return ClusteredMetaSGD(Convex(loss), SOLVER, models=self.models, **fields)
+            return MetaSGD(Convex(loss_for(codebook)), SOLVER, **fields)
+        return ClusteredMetaSGD(Convex(loss_for(codebook)), SOLVER, models=self.models, **fields)
 
     def _check_numbers(self) -> None:
-        if not all(0 < lam < math.inf for lam in self._penalties()):
+        if not all(0 < lam < math.inf for lam in penalties(self.lam)):
             raise InputError(f"lam must be > 0 and finite, all of them. Got {self.lam!r}.")
         check_count("models", self.models)
         check_count("rounds", self.rounds)
@@ -99,11 +111,10 @@ class _Meta(BaseLinear):
         Free: nothing leaves the new task, and nothing is spent.
         """
         check_is_fitted(self, "guarantee_")
-        own = one_task(self._fitted.codebook, X, y, self.task, sample_weight)
-        return self._fitted.model_of(own, called(X, self.task, own, task), adapt)
+        return self.run_.replay(X, y, sample_weight, task=task, column=self.task, compute=adapt)
 
 
-class MetaRegressor(BaseMultiTaskRegressor, _Meta):
+class MetaRegressor(RegressorMixin, _Meta):  # type: ignore[misc]
     r"""Linear regression for many tasks from one or several public starts, under task-level JDP.
 
     Parameters
@@ -172,7 +183,7 @@ class MetaRegressor(BaseMultiTaskRegressor, _Meta):
     """
 
 
-class MetaClassifier(BaseMultiTaskClassifier, _Meta):
+class MetaClassifier(ClassifierMixin, _Meta):  # type: ignore[misc]
     """Logistic or multinomial regression for many tasks from one or several public starts.
 
     Parameters, attributes, privacy and `adapt` are those of `MetaRegressor`; the codebook lists two

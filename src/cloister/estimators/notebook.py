@@ -12,13 +12,10 @@ from contextlib import contextmanager
 from html import escape
 from typing import Any
 
-from sklearn.base import BaseEstimator
 from sklearn.utils import estimator_html_repr
 
+from cloister.app.summary import short_guarantee
 from cloister.privacy.guarantee import Guarantee
-from cloister.tables.summary import short_guarantee
-
-__all__ = ["ShownInNotebooks"]
 
 #: What of a fit anybody may see.
 PUBLIC = (
@@ -27,26 +24,26 @@ PUBLIC = (
 )
 
 
-class ShownInNotebooks(BaseEstimator):  # type: ignore[misc]
-    """The part of an estimator that scikit-learn asks when it draws one, alone or in a pipeline."""
+def diagram(estimator: Any) -> str:
+    """Return scikit-learn's diagram of an estimator, with the public facts of its fit."""
+    with _known_sections():
+        shown: str = estimator_html_repr(estimator)
+    guarantee = getattr(estimator, "guarantee_", None)
+    return shown if guarantee is None else shown + _facts(guarantee, hasattr(estimator, "coef_"))
 
-    def _html_repr(self) -> str:
-        with _known_sections():
-            diagram: str = estimator_html_repr(self)
-        guarantee = getattr(self, "guarantee_", None)
-        return diagram if guarantee is None else diagram + _facts(guarantee, hasattr(self, "coef_"))
 
-    def _get_params_html(self, deep: bool = True, doc_link: str = "") -> Any:
-        shown = super()._get_params_html(deep, doc_link)
-        with _known_sections():
-            shown._repr_html_inner()  # reads the docstring, once for all diagrams
-        return shown
+def parameters(shown: Any) -> Any:
+    """Return scikit-learn's table of parameters, once it has read the docstring, for all diagrams."""
+    with _known_sections():
+        shown._repr_html_inner()
+    return shown
 
-    def _get_fitted_attr_html(self, doc_link: str = "") -> Any:
-        shown = super()._get_fitted_attr_html(doc_link)
-        for name in [name for name in shown if name not in PUBLIC]:
-            del shown[name]
-        return shown
+
+def public_attributes(shown: Any) -> Any:
+    """Return scikit-learn's table of what a fit has learned, without what is not public."""
+    for name in [name for name in shown if name not in PUBLIC]:
+        del shown[name]
+    return shown
 
 
 def _facts(guarantee: Guarantee, models: bool) -> str:

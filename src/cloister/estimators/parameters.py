@@ -1,35 +1,45 @@
-"""The parameters of every estimator that has a budget, and the plan that they ask for."""
+"""What estimators share of their parameters: the budget, and the plan that it pays for."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
+from typing import Any
 
 from cloister.algorithm import Algorithm
 from cloister.engines.curator import check_ledger
 from cloister.errors import InputError
-from cloister.estimators.notebook import ShownInNotebooks
 from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from cloister.privacy.sampling import Everyone, Sampling
 
-__all__ = ["Budgeted", "check_count", "check_word", "number_or_auto"]
 
+@dataclass(frozen=True)
+class PrivacyBudget:
+    """What a run may cost, who pays, where its noise comes from, and of what kind it is."""
 
-@dataclass(eq=False, repr=False, kw_only=True)
-class Budgeted(ShownInNotebooks):
-    """What a run may cost, who pays, and where its noise comes from."""
-
-    epsilon: float = 1.0
+    epsilon: float
     delta: float | str = "auto"
     relation: str = "replace"
     ledger: Ledger | None = None
     random_state: int | None = None
+    sampling: Sampling | None = None
+    mechanism: Mechanism | None = None
 
-    def _check_parameters(self) -> None:
+    @classmethod
+    def of(cls, estimator: Any) -> PrivacyBudget | None:
+        """Return the budget among an estimator's parameters, checked; None if it spends nothing."""
+        given = estimator.get_params(deep=False)
+        if "epsilon" not in given:
+            return None
+        budget = cls(**{part.name: given[part.name] for part in fields(cls) if part.name in given})
+        budget._check()
+        return budget
+
+    def _check(self) -> None:
         """Refuse what is not a number where one is needed."""
         epsilon: object = self.epsilon
         delta: object = self.delta
@@ -48,28 +58,20 @@ class Budgeted(ShownInNotebooks):
         check_ledger(self.ledger)
 
     @property
-    def _delta(self) -> float | None:
+    def chosen_delta(self) -> float | None:
+        """Delta, or None for the plan's default."""
         return None if isinstance(self.delta, str) else float(self.delta)
 
-    def _priced(
-        self,
-        algorithm: Algorithm,
-        n_tasks: int,
-        *,
-        caveats: tuple[str, ...] = (),
-        sampling: Sampling | None = None,
-        mechanism: Mechanism | None = None,
-    ) -> Plan:
+    def plan(self, algorithm: Algorithm, n_tasks: int, caveats: tuple[str, ...] = ()) -> Plan:
         """Return the plan of an algorithm with the noise that the budget needs."""
-        self._check_parameters()
         silent = math.isinf(self.epsilon)
         plan = Plan(
             algorithm,
-            NoNoise() if silent else Gaussian() if mechanism is None else mechanism,
-            Everyone() if sampling is None else sampling,
+            NoNoise() if silent else Gaussian() if self.mechanism is None else self.mechanism,
+            Everyone() if self.sampling is None else self.sampling,
             n_tasks=n_tasks,
             relation=self.relation,  # type: ignore[arg-type]
-            delta=self._delta,
+            delta=self.chosen_delta,
             caveats=caveats,
         )
         return plan if silent else plan.calibrate(self.epsilon)

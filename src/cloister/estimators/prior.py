@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from numpy.typing import ArrayLike
+from sklearn.base import ClassifierMixin, RegressorMixin
 
 from cloister.algorithm import Algorithm
 from cloister.algorithms.prior import SharedPrior
 from cloister.algorithms.structures import FeatureRelevance, Joint, Mean, Structure, Subspace, Support
+from cloister.app.fit import earlier_prior, own_learner
 from cloister.errors import InputError
-from cloister.estimators.base import BasePrivate
+from cloister.estimators.base import MultiTaskEstimator, with_search
 from cloister.estimators.parameters import check_word
-from cloister.estimators.starting import earlier_prior
-from cloister.estimators.targets import BaseMultiTaskClassifier, BaseMultiTaskRegressor
 from cloister.groups import Groups
+from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.roster import group_labels
 from cloister.tables.codebook import Codebook
-from cloister.tables.columns import Columns, labels_by_task, split_groups
-from cloister.tasks import Tasks
+from cloister.tables.columns import labels_by_task
 
 __all__ = ["SharedPriorClassifier", "SharedPriorRegressor"]
 
@@ -35,13 +35,58 @@ STRUCTURES: dict[str, type[Structure]] = {
 }
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
-class _SharedPrior(BasePrivate):
-    """What both estimators share: the structure, by its word, and the column of public groups."""
+@dataclass(eq=False, repr=False)
+class _SharedPrior(MultiTaskEstimator):
+    """`SharedPrior`, with a structure by its word, and a column of public groups."""
 
+    task: str | int | None = None
+    _: KW_ONLY
+    bounds: Any = None
+    epsilon: float = 1.0
+    delta: float | str = "auto"
+    relation: str = "replace"
+    ledger: Ledger | None = None
+    random_state: int | None = None
     structure: str = "auto"
     start_from: Any = None
     groups: str | int | None = None
+
+    def algorithm(self, codebook: Codebook) -> Algorithm:
+        return with_search(SharedPrior(own_learner(codebook), self._structure(codebook)), codebook)
+
+    def _structure(self, codebook: Codebook) -> Structure:
+        several = codebook.classes is not None and codebook.classes > 2
+        check_word("structure", self.structure, ["auto", *STRUCTURES])
+        if several and self.structure not in ("auto", "mean", "relevance"):
+            raise InputError(
+                "More than two classes share a mean: use structure 'mean' or 'relevance'. "
+                f"Got {self.structure!r}."
+            )
+        anew = {"auto": FeatureRelevance if several else Joint, **STRUCTURES}[self.structure]
+        if self.start_from is None:
+            return anew()
+        kind = Mean if several and self.structure == "auto" else anew
+        if kind not in (Joint, Mean):
+            raise InputError(f"A run with structure={self.structure!r} starts anew. Leave start_from out.")
+        earlier = earlier_prior(self.start_from, codebook)
+        return anew() if earlier.heard_nothing else kind(start_from=earlier)
+
+    def plan(
+        self, n_tasks: int, codebook: Codebook | None = None, groups: Sequence[object] | None = None
+    ) -> Plan:
+        """Return the plan that `fit` would run on so many tasks: read its guarantee before spending.
+
+        `groups` has the public label of each task; with them the price is the same.
+        """
+        plan = super().plan(n_tasks, codebook)
+        if groups is None:
+            return plan
+        if self.structure not in ("auto", "joint", "mean"):
+            raise InputError(
+                f"Groups have means of their own, and structure={self.structure!r} has none. Use 'joint' or "
+                "'mean', or leave groups out."
+            )
+        return replace(plan, algorithm=plan.algorithm.with_groups(Groups.of(groups)))
 
     def fit(
         self,
@@ -75,72 +120,19 @@ class _SharedPrior(BasePrivate):
         -------
         self
         """
-        columns, codebook, data = self._encode(X, y, tasks, sample_weight)
+        table = self.reader.encode(X, y, tasks, sample_weight)
         if groups is not None:
-            data = data.with_groups(labels_by_task(columns.ids, group_labels(groups)))
-        elif self.groups is not None and data.groups is None:
+            labels = labels_by_task(table.columns.ids, group_labels(groups))
+            table = replace(table, tasks=table.tasks.with_groups(labels))
+        elif self.groups is not None and table.tasks.groups is None:
             raise InputError(
                 f"X has no column {self.groups!r} with the tasks' groups. Add it, or pass one label a row "
                 "with fit(groups=...)."
             )
-        return self._fit(columns, codebook, data, journal)
-
-    def _encode(
-        self, X: Any, y: Any, tasks: ArrayLike | None, sample_weight: ArrayLike | None
-    ) -> tuple[Columns, Codebook, Tasks]:
-        columns, codebook, data = super()._encode(X, y, tasks, sample_weight)
-        if columns.groups is not None:
-            data = data.with_groups(labels_by_task(columns.ids, columns.groups))
-        return columns, codebook, data
-
-    def _split(self, X: Any, tasks: ArrayLike | None) -> Columns:
-        return split_groups(X, self.task, tasks, self.groups)
-
-    def plan(
-        self, n_tasks: int, codebook: Codebook | None = None, groups: Sequence[object] | None = None
-    ) -> Plan:
-        """Return the plan that `fit` would run on so many tasks: read its guarantee before spending.
-
-        `groups` has the public label of each task; with them the price is the same.
-        """
-        return self._with_groups(super().plan(n_tasks, codebook), groups)
-
-    def _plan_for(self, codebook: Codebook, data: Tasks) -> Plan:
-        labels = None if data.groups is None else data.groups.tolist()
-        return self._with_groups(super()._plan_for(codebook, data), labels)
-
-    def _with_groups(self, plan: Plan, labels: Sequence[object] | None) -> Plan:
-        if labels is None:
-            return plan
-        if self.structure not in ("auto", "joint", "mean"):
-            raise InputError(
-                f"Groups have means of their own, and structure={self.structure!r} has none. Use 'joint' or "
-                "'mean', or leave groups out."
-            )
-        return replace(plan, algorithm=plan.algorithm.with_groups(Groups.of(labels)))
-
-    def _algorithm(self, codebook: Codebook) -> Algorithm:
-        return self._located(SharedPrior(self._learner(codebook), self._structure(codebook)), codebook)
-
-    def _structure(self, codebook: Codebook) -> Structure:
-        several = codebook.classes is not None and codebook.classes > 2
-        check_word("structure", self.structure, ["auto", *STRUCTURES])
-        if several and self.structure not in ("auto", "mean", "relevance"):
-            raise InputError(
-                "More than two classes share a mean: use structure 'mean' or 'relevance'. "
-                f"Got {self.structure!r}."
-            )
-        anew = {"auto": FeatureRelevance if several else Joint, **STRUCTURES}[self.structure]
-        if self.start_from is None:
-            return anew()
-        kind = Mean if several and self.structure == "auto" else anew
-        if kind not in (Joint, Mean):
-            raise InputError(f"A run with structure={self.structure!r} starts anew. Leave start_from out.")
-        earlier = earlier_prior(self.start_from, codebook)
-        return anew() if earlier.heard_nothing else kind(start_from=earlier)
+        return self._fit(table, journal)
 
 
-class SharedPriorRegressor(BaseMultiTaskRegressor, _SharedPrior):
+class SharedPriorRegressor(RegressorMixin, _SharedPrior):  # type: ignore[misc]
     r"""Linear regression for many tasks, each with its own model, under task-level JDP.
 
     A few noisy releases say how the tasks' weights are alike (their mean and spread); each task then fits
@@ -207,7 +199,7 @@ class SharedPriorRegressor(BaseMultiTaskRegressor, _SharedPrior):
     """
 
 
-class SharedPriorClassifier(BaseMultiTaskClassifier, _SharedPrior):
+class SharedPriorClassifier(ClassifierMixin, _SharedPrior):  # type: ignore[misc]
     """Logistic or multinomial regression for many tasks, under task-level joint differential privacy.
 
     Parameters, attributes and privacy are those of `SharedPriorRegressor`; the codebook lists the classes,

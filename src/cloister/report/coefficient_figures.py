@@ -6,11 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from cloister.app.summary import Coefficient, OwnCoefficient, number
 from cloister.arrays import Floats
 from cloister.report.figures import Frame, caption
-from cloister.tables.printed import number
-from cloister.tables.summary import Coefficient
-from cloister.tables.task_summary import OwnCoefficient
 
 __all__ = ["leaning_picture", "own_row", "population_row"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -19,8 +19,14 @@ from typing import Any
 
 import numpy as np
 
+from cloister.app.findings import Findings
+from cloister.app.gains import Gains, measure_gains
+from cloister.app.result import TableRun
+from cloister.app.summary import Coefficient, number
+from cloister.app.task_model import TaskModel
 from cloister.arrays import Floats
 from cloister.board.billboard import Billboard
+from cloister.board.storage import write_file, write_private
 from cloister.errors import InputError
 from cloister.ledger.accounts import Balance
 from cloister.plan import Plan
@@ -30,7 +36,6 @@ from cloister.privacy.statement import percent
 from cloister.report.coefficient_figures import leaning_picture, own_row, population_row
 from cloister.report.figures import histogram
 from cloister.report.flow import SEEN, flow_picture
-from cloister.report.gains import Gains
 from cloister.report.page import Stamp, load_template
 from cloister.report.run_figures import (
     SignalToNoise,
@@ -41,12 +46,8 @@ from cloister.report.run_figures import (
     signal_to_noise,
 )
 from cloister.tables.codebook import Codebook
-from cloister.tables.model import TaskModel
-from cloister.tables.printed import number
-from cloister.tables.summarize import summarize
-from cloister.tables.summary import Coefficient
-from cloister.tables.table_run import TableRun
 from cloister.tables.units import coefficient_names, in_user_units
+from cloister.tasks import Tasks
 
 __all__ = ["PublicPart", "operator_page", "public_page", "read_audit", "task_page"]
 
@@ -122,7 +123,7 @@ class PublicPart:
     @cached_property
     def content(self) -> dict[str, Any]:
         """What the template needs of it: words, numbers and pictures."""
-        summary = summarize(self.plan, self.board, self.codebook, self.guarantee)
+        summary = Findings(self.plan, self.board, self.codebook).summary(self.guarantee)
         heard = signal_to_noise(self.board.releases)
         noisy = bool(self.plan.rounds) and bool(np.isfinite(heard.ratio).all())
         return {
@@ -327,6 +328,52 @@ def _gain_picture(gains: Gains | None) -> dict[str, Any]:
     axis = "change of " + ("the error" if gains.error != "log-loss" else gains.error) + " by joining"
     draw = [histogram(gains.changes, limit, *size, axis=axis) for size in (WIDE, NARROW)]
     return {"gain_picture": draw}
+
+
+def write_page(
+    run: TableRun,
+    page: Path,
+    *,
+    public: bool = False,
+    task: object = None,
+    rows: Callable[[], Tasks] | None = None,
+    balance: Balance | None = None,
+    audit: str | os.PathLike[str] | None = None,
+    force: bool = False,
+) -> Path:
+    """Write one edition of a run's page: for its operator, for everybody, or for one task.
+
+    Parameters
+    ----------
+    run : TableRun
+        With models, for the editions that are private.
+    page : Path
+        The HTML file. One that is there is left as it is, unless forced.
+    public : bool
+        Write the edition that may be published.
+    task : optional
+        The task whose own edition it is.
+    rows : callable, optional
+        Returns tasks to measure on who gains, for the operator.
+    balance : Balance, optional
+        The account that the run was charged to.
+    audit : path, optional
+        What an audit of the plan found: see `read_audit`.
+    force : bool
+        Replace a file that is there.
+    """
+    if page.exists() and not force:
+        raise InputError(
+            f"{page} is already there and is left as it is. Choose another name, or replace it by force=True."
+        )
+    part = PublicPart.of(run, balance)
+    part = part if audit is None else replace(part, audit=read_audit(audit, run.plan))
+    if public:
+        return write_file(page, public_page(part).encode())
+    if task is not None:
+        return write_private(page, task_page(part, run.task_model(task)).encode())
+    gains = None if rows is None else measure_gains(run, rows())
+    return write_private(page, operator_page(part, run, gains).encode())
 
 
 def read_audit(path: str | os.PathLike[str], plan: Plan) -> dict[str, Any]:

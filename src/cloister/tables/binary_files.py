@@ -11,12 +11,8 @@ from typing import Any
 import numpy as np
 
 from cloister.arrays import Array
-from cloister.board.storage import write_private
 from cloister.errors import InputError, MissingExtraError
-from cloister.tables.cells import cell_text, check_names, check_rows, number_text, text_column
-from cloister.tables.csv_files import convert
-
-__all__ = ["arrow_columns", "read_arrow", "read_excel", "read_parquet", "text_cells", "write_parquet"]
+from cloister.tables.csv_files import cell_text, check_names, check_rows, convert, number_text, text_column
 
 
 def read_parquet(file: Path, text: Collection[str], only: Collection[str] | None) -> dict[str, Array]:
@@ -32,14 +28,15 @@ def read_parquet(file: Path, text: Collection[str], only: Collection[str] | None
     return _columns(file, pa, table, text)
 
 
-def write_parquet(file: Path, columns: Mapping[str, Array]) -> Path:
-    """Write columns to a Parquet file for its owner alone."""
+def parquet_bytes(file: Path, columns: Mapping[str, Array]) -> bytes:
+    """Return columns as the bytes of a Parquet file, which is to have this name."""
     pa = _pyarrow(file)
     import pyarrow.parquet as pq
 
     buffer = pa.BufferOutputStream()
     pq.write_table(pa.table({name: pa.array(column) for name, column in columns.items()}), buffer)
-    return write_private(file, buffer.getvalue().to_pybytes())
+    written: bytes = buffer.getvalue().to_pybytes()
+    return written
 
 
 def read_arrow(file: Path, text: Collection[str], only: Collection[str] | None) -> dict[str, Array]:

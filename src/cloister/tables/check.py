@@ -13,8 +13,6 @@ from cloister.errors import PrivateDataError
 from cloister.tables.kinds import Categorical, Date, Feature, Numeric
 from cloister.tables.reading import Mask, Reading, days_since_1970
 
-__all__ = ["At", "ColumnCheck", "accepted", "check_column"]
-
 #: Names a row by its position, for the sentence of an error: "Data row 7".
 At = Callable[[int], str]
 

@@ -14,18 +14,6 @@ from cloister.tables.kinds import Categorical, Date, Feature, Numeric, Target, i
 from cloister.tables.reading import Kind
 from cloister.tables.transforms import IDENTITY, Cuts, Monotone, Spline, Transform
 
-__all__ = [
-    "as_target",
-    "by_name",
-    "check_codebook_format",
-    "codebook_format",
-    "date_text",
-    "entry",
-    "from_entry",
-    "from_spec",
-    "template",
-]
-
 #: The first format knows bounds and levels alone, and a codebook that needs no more is still written in it.
 _FIRST, _LATEST = "cloister codebook 1", "cloister codebook 2"
 

@@ -15,11 +15,7 @@ from cloister.arrays import Array, Floats
 from cloister.errors import InputError, PrivateDataError
 from cloister.roster import group_labels, is_missing, task_ids
 from cloister.tables.codebook import Codebook
-from cloister.tables.frames import as_array, named_columns
-from cloister.tables.labelled import library_of
-from cloister.tasks import Tasks
-
-__all__ = ["Columns", "labels_by_task", "read_codebook", "split_groups", "split_table"]
+from cloister.tables.frames import as_array, library_of, named_columns
 
 #: What targets are called that come without a name.
 UNNAMED = "target"
@@ -27,20 +23,24 @@ UNNAMED = "target"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Columns:
-    """A table taken apart: feature columns in order, whether they had names, one task id and label a row."""
+    """A table taken apart: feature columns in order, whether they had names, one task id and label a row.
+
+    `one` says that they are one task's rows.
+    """
 
     features: dict[str, Array]
     named: bool
     ids: Array
     groups: Array | None = None
     library: str | None = None
+    one: bool = False
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def at(self, row: int) -> str:
-        """Name a row, counted from 1, and its task: for the operator alone."""
-        return f"Row {row + 1}, of task {self.ids[row]!s},"
+        """Name a row, counted from 1, and its task unless there is one only: for the operator alone."""
+        return f"Row {row + 1}" if self.one else f"Row {row + 1}, of task {self.ids[row]!s},"
 
 
 def split_table(X: Any, task: str | int | None, tasks: ArrayLike | None) -> Columns:
@@ -159,32 +159,6 @@ def row_count(X: Any) -> int:
     return len(next(iter(named_columns(X)[0].values()), ()))
 
 
-def one_task(
-    codebook: Codebook,
-    X: Any,
-    y: Any,
-    task: str | int | None,
-    sample_weight: ArrayLike | None = None,
-    groups: str | int | None = None,
-) -> Tasks:
-    """Encode the rows of one task, with or without the columns of its name and of its group."""
-    X, y, _ = target_column(X, y)
-    rows = row_count(X)
-    beside = None if has_column(X, task) else np.zeros(rows, dtype=int)
-    columns = split_groups(X, task, beside, groups)
-    if len(np.unique(columns.ids)) != 1 or len(np.asarray(y)) != rows:
-        raise InputError("These must be the rows of one task, and one target for each.")
-    encoded = codebook.encode(check_columns(codebook, columns), _row)
-    own = Tasks.from_arrays(encoded, codebook.encode_target(y, _row), columns.ids, sample_weight)
-    if columns.groups is None:
-        return own
-    return own.with_groups(labels_by_task(columns.ids, columns.groups))
-
-
-def _row(position: int) -> str:
-    return f"Row {position + 1}"
-
-
 def encode_rows(codebook: Codebook, columns: Columns) -> Floats:
     """Encode a table's features; a row that does not fit is named, with its task."""
     return codebook.encode(check_columns(codebook, columns), columns.at)
@@ -272,3 +246,11 @@ def check_columns(codebook: Codebook, columns: Columns) -> dict[str, Array]:
             + advice
         )
     return {name: columns.features[name] for name in codebook.names}
+
+
+def numeric_columns(columns: Columns) -> Floats:
+    """Return the features as they are, one column each; without bounds they must be numbers."""
+    for name, values in columns.features.items():
+        if np.asarray(values).dtype.kind not in "biuf":
+            raise InputError(f"Column {name!r} is not numeric. Pass bounds= with its levels.")
+    return np.column_stack([np.asarray(v, dtype=np.float64) for v in columns.features.values()])

@@ -11,8 +11,9 @@ import csv
 import gzip
 import math
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -21,10 +22,7 @@ import numpy as np
 
 from cloister.arrays import Array
 from cloister.errors import InputError, PrivateDataError
-from cloister.tables.cells import check_names, check_rows, text_column
 from cloister.tables.reading import is_number, says_missing
-
-__all__ = ["convert", "read_csv"]
 
 #: Rows that are taken apart at a time.
 _CHUNK = 1 << 12
@@ -208,3 +206,51 @@ def convert(file: Path, cells: list[str], as_text: bool, decimal_comma: bool = F
         if decimal_comma:  # what is a number stays one, so that the cells that are none are found
             cells = [cell.replace(",", ".") if _is_comma_number(cell) else cell for cell in cells]
     return text_column(file, cells)
+
+
+def number_text(value: float) -> str:
+    """Return a number as a cell has it: whole ones without ``.0``, NaN as an empty cell.
+
+    Examples
+    --------
+    >>> number_text(7.0), number_text(0.1), number_text(math.nan)
+    ('7', '0.1', '')
+    """
+    if math.isnan(value):
+        return ""
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+
+
+def cell_text(value: Any) -> str:
+    """Return any cell as text; dates as ISO 8601 has them."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return number_text(value)
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def text_column(file: Path, cells: list[str]) -> Array:
+    """Return cells as text; arrays of it drop NUL at the end, and two names would become one."""
+    if any("\0" in cell for cell in cells):
+        raise InputError(f"{file.name} must be text. Got the character NUL in a cell. Export the file again.")
+    return np.array(cells, dtype=np.str_)
+
+
+def check_names(file: Path, names: Sequence[str]) -> None:
+    """Refuse columns without a name, and two of one name."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if "" in names:
+        raise InputError(
+            f"Every column of {file.name} must have a name. Column {names.index('') + 1} has none. "
+            "Name it, or leave it out (pandas: to_csv(..., index=False))."
+        )
+    if twice:
+        raise InputError(
+            f"Column names in {file.name} must differ. Got {twice[0]!r} more than once. Rename one."
+        )
+
+
+def check_rows(file: Path, rows: int) -> None:
+    if not rows:
+        raise InputError(f"{file.name} has column names but no rows. Check that the export is complete.")

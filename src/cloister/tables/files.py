@@ -1,4 +1,4 @@
-"""Tables in files: CSV, Parquet, Arrow and Excel in, CSV out, as plain columns.
+"""Tables in files: CSV, Parquet, Arrow and Excel, as plain columns.
 
 A column is float64 if every cell of it that is not missing is a number, datetime64 if a file of another kind
 than CSV says that it holds dates, else text. A missing cell is NaN, NaT or "".
@@ -16,13 +16,9 @@ from typing import Any
 import numpy as np
 
 from cloister.arrays import Array
-from cloister.board.storage import write_private
 from cloister.errors import InputError
 from cloister.tables.binary_files import read_arrow, read_excel, read_parquet
-from cloister.tables.cells import number_text
-from cloister.tables.csv_files import read_csv
-
-__all__ = ["csv_text", "read_table", "write_csv"]
+from cloister.tables.csv_files import number_text, read_csv
 
 _Reader = Callable[[Path, Collection[str], Collection[str] | None], dict[str, Array]]
 _READERS: dict[_Reader, tuple[str, ...]] = {
@@ -84,11 +80,6 @@ def _instead_of(folder: Path) -> str:
             "Parquet are fitted with --engine ray."
         )
     return f"{folder} is a folder. Name the file of a table, such as {first}."
-
-
-def write_csv(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> Path:
-    """Write columns to a CSV file for its owner alone; whole numbers without ``.0``, NaN as an empty cell."""
-    return write_private(Path(path), csv_text(columns).encode())
 
 
 def csv_text(columns: Mapping[str, Any]) -> str:

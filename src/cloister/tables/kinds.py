@@ -21,22 +21,6 @@ from cloister.errors import InputError
 from cloister.tables.reading import Reading, days_since_1970, read_dates, read_levels, read_numbers
 from cloister.tables.transforms import IDENTITY, Transform
 
-__all__ = [
-    "DATE_PARTS",
-    "Categorical",
-    "Classes",
-    "Date",
-    "Feature",
-    "Numeric",
-    "Target",
-    "block_affine",
-    "block_bound",
-    "block_columns",
-    "block_names",
-    "is_real",
-    "require",
-]
-
 
 @dataclass(frozen=True)
 class Numeric:

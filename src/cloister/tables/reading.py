@@ -21,19 +21,6 @@ from numpy.typing import NDArray
 from cloister.arrays import Array, Floats
 from cloister.roster import is_missing
 
-__all__ = [
-    "Kind",
-    "Mask",
-    "Reading",
-    "days_since_1970",
-    "is_number",
-    "kind_of",
-    "read_dates",
-    "read_levels",
-    "read_numbers",
-    "says_missing",
-]
-
 Mask = NDArray[np.bool_]
 T = TypeVar("T")
 #: What can be said of a column without a value of it.

@@ -6,24 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from cloister.arrays import Array
-from cloister.errors import InputError, PrivateDataError
-from cloister.roster import Name, task_ids, task_name
+from cloister.errors import InputError
+from cloister.roster import task_ids
 from cloister.tables.codebook import Categorical, Codebook, Date, Feature
 from cloister.tables.files import read_table
-
-__all__ = [
-    "Rows",
-    "check_rows_left",
-    "codebook_table",
-    "own_rows",
-    "read_rows",
-    "rows_with_target",
-    "task_column",
-    "text_columns",
-]
+from cloister.tasks import Tasks
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -37,6 +27,11 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.X)
+
+    def tasks(self, ids: ArrayLike) -> Tasks:
+        """Return the rows as tasks, by the id of each row."""
+        assert self.y is not None
+        return Tasks.from_arrays(self.X, self.y, ids)
 
 
 def task_column(path: Path, column: str, what: str = "task column ") -> Array:
@@ -63,7 +58,7 @@ def read_rows(path: Path, codebook: Codebook, target: bool, skip: bool = False) 
         rows is left: who takes part is public.
     """
     table = codebook_table(path, codebook, target)
-    return _encoded(path, codebook, table, target, rows_with_target(codebook, table) if skip else None)
+    return encoded_rows(path, codebook, table, target, rows_with_target(codebook, table) if skip else None)
 
 
 def rows_with_target(codebook: Codebook, table: dict[str, Array]) -> NDArray[np.int64]:
@@ -71,7 +66,7 @@ def rows_with_target(codebook: Codebook, table: dict[str, Array]) -> NDArray[np.
     return np.flatnonzero(~codebook.target.read(table[codebook.target.name]).missing)
 
 
-def _encoded(
+def encoded_rows(
     path: Path,
     codebook: Codebook,
     table: dict[str, Array],
@@ -94,7 +89,7 @@ def _encoded(
 def codebook_table(path: Path, codebook: Codebook, target: bool) -> dict[str, Array]:
     """Read a file's columns as its codebook means them; refuse one that lacks a column."""
     table = read_table(path, text=text_columns(codebook, target))
-    for part in _needed(codebook, target):
+    for part in needed_parts(codebook, target):
         if part.name not in table:
             raise _no_column(path, part.name)
     return table
@@ -103,10 +98,10 @@ def codebook_table(path: Path, codebook: Codebook, target: bool) -> dict[str, Ar
 def text_columns(codebook: Codebook, target: bool) -> list[str]:
     """Return the columns whose cells mean what is written, the task column among them."""
     task = [] if codebook.task is None else [codebook.task]
-    return [*(part.name for part in _needed(codebook, target) if _is_text(part)), *task]
+    return [*(part.name for part in needed_parts(codebook, target) if _is_text(part)), *task]
 
 
-def _needed(codebook: Codebook, target: bool) -> list[Feature]:
+def needed_parts(codebook: Codebook, target: bool) -> list[Feature]:
     return [*codebook.features, *([codebook.target] if target else [])]
 
 
@@ -115,56 +110,6 @@ def _is_text(part: Feature) -> bool:
     if isinstance(part, Categorical):
         return isinstance(part.levels[0], str)
     return isinstance(part, Date) and part.spelling is not None
-
-
-def own_rows(path: Path, codebook: Codebook, task: str, skip: bool = False) -> Rows:
-    """Read one task's rows, with their targets: all of them if the file has no task column.
-
-    With `skip`, as in `read_rows`; a task must have a row that is left.
-    """
-    rows = (
-        _from_folder(path, codebook, task, skip) if path.is_dir() else _from_file(path, codebook, task, skip)
-    )
-    if skip:
-        check_rows_left(len(rows), task, codebook, path.name)
-    return rows
-
-
-def check_rows_left(rows: int, task: Name, codebook: Codebook, source: str) -> None:
-    """Refuse, at home, a task of which no row has a target: who takes part is public."""
-    if not rows:
-        raise PrivateDataError(
-            f"Task {task!r} must have a row whose {codebook.target.name!r} is not missing. It has none in "
-            f"{source}. Fill in one of its targets."
-        )
-
-
-def _from_file(path: Path, codebook: Codebook, task: str, skip: bool) -> Rows:
-    rows = read_rows(path, codebook, target=True, skip=skip)
-    if rows.ids is None or codebook.task is None:
-        return rows
-    name = task_name(task)
-    own = rows.ids == name
-    if not own.any() and not (skip and name in task_column(path, codebook.task)):
-        raise InputError(
-            f"Column {codebook.task!r} of {path.name} has no rows of task {task!r}. "
-            "Write the name as it is in the file, or leave the column out of a file of one task."
-        )
-    assert rows.y is not None
-    return Rows({k: v[own] for k, v in rows.table.items()}, rows.ids[own], rows.X[own], rows.y[own])
-
-
-def _from_folder(path: Path, codebook: Codebook, task: str, skip: bool) -> Rows:
-    """Read one task's rows from a folder of Parquet files, which has a task column."""
-    from cloister.tables.parquet_folder import ParquetFolder
-
-    if codebook.task is None:
-        raise InputError("The codebook must name the task column, to find a task's rows in a folder.")
-    folder = ParquetFolder(path)
-    folder.check_columns([part.name for part in _needed(codebook, target=True)])
-    text = text_columns(codebook, target=True)
-    table = folder.own_rows(str(task_name(task)), codebook.task, text)
-    return _encoded(path, codebook, table, True, rows_with_target(codebook, table) if skip else None)
 
 
 def _names(path: Path, column: str, ids: Array) -> Array:

@@ -18,8 +18,6 @@ import numpy as np
 from cloister.arrays import Floats
 from cloister.errors import InputError
 
-__all__ = ["IDENTITY", "TRANSFORM_WORDS", "Cuts", "Monotone", "Spline", "Transform"]
-
 
 class Transform(Protocol):
     """How a number between ``low`` and ``high`` becomes columns, in units that a user can read."""

@@ -20,9 +20,10 @@ Papernot and Steinke, "Hyperparameter tuning with Rényi differential privacy", 
 and 6.
 """
 
-from cloister.tune.grid import TuningResult
+from cloister.app.choice import Ballot, TuningResult, Vote
+from cloister.app.vote import vote
+from cloister.tune.estimators import fit_best
 from cloister.tune.selection import RepeatAndSelect, repeat_and_select, selection_epsilon
-from cloister.tune.voting import Ballot, Vote, fit_best, vote
 
 __all__ = [
     "Ballot",

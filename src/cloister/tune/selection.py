@@ -8,6 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
+from cloister.app.choice import Grid, TuningResult
+from cloister.app.vote import check_tasks, held_out_losses, on_all_rows, run_seed, split_seed
 from cloister.channel import Relation
 from cloister.engines.run import Run, run
 from cloister.errors import AlgorithmError, PlanError
@@ -19,15 +21,6 @@ from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.randomness import Origin, source_of
 from cloister.privacy.sampling import Everyone
 from cloister.tasks import Tasks
-from cloister.tune.grid import (
-    Grid,
-    TuningResult,
-    check_tasks,
-    held_out_losses,
-    on_all_rows,
-    run_seed,
-    split_seed,
-)
 
 __all__ = ["RepeatAndSelect", "repeat_and_select", "selection_epsilon"]
 

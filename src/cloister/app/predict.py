@@ -1,0 +1,114 @@
+"""Predictions of encoded rows by their tasks' models: numbers, deviations, and probabilities of classes.
+
+Models are arrays with one row a model; `at` says of each encoded row which of these is its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from numbers import Real
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from cloister.arrays import Array, Floats, States
+from cloister.board.storage import write_private
+from cloister.errors import InputError
+from cloister.learners.linear.softmax import probabilities
+from cloister.tables.binary_files import parquet_bytes
+from cloister.tables.codebook import Categorical, Codebook
+from cloister.tables.files import csv_text
+
+Index = NDArray[np.intp]
+
+
+class Units(Protocol):
+    """How the target was encoded: a codebook, or a task's own scaling."""
+
+    @property
+    def target_scale(self) -> float:
+        """How many units of the target one encoded unit is."""
+
+    def decode_prediction(self, values: Any) -> Array:
+        """Return encoded predictions in the target's units, within its bounds if it has public ones."""
+
+
+def numbers(units: Units, rows: Floats, models: States, at: Index) -> Array:
+    """Return the predicted mean of each row, in the target's units."""
+    return units.decode_prediction(np.einsum("nd,nd->n", rows, models["coef"][at]))
+
+
+def deviations(units: Units, rows: Floats, models: States, at: Index) -> Floats:
+    """Return the standard deviation of each row's prediction, noise included, in the target's units."""
+    return _deviations(rows, models, at) * units.target_scale
+
+
+def _deviations(rows: Floats, models: States, at: Index) -> Floats:
+    if "covariance" not in models or "noise" not in models:
+        raise InputError(
+            "These models have no posterior, hence no standard deviation of their predictions. Use a "
+            "SharedPrior estimator."
+        )
+    variance = np.empty(len(rows))
+    order = np.argsort(at, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(at[order])) + 1) if len(at) else []
+    for own in groups:  # a covariance for each row would take rows x columns^2 numbers
+        X, model = rows[own], at[own[0]]
+        variance[own] = np.einsum("nd,de,ne->n", X, models["covariance"][model], X) + models["noise"][model]
+    return np.sqrt(np.maximum(variance, 0.0))
+
+
+def intervals(
+    units: Units, rows: Floats, models: States, at: Index, coverage: float
+) -> tuple[Floats, Floats]:
+    """Return both ends of the interval that holds each row's number with this probability.
+
+    Predictions are Student's t, with as many degrees of freedom as the task's rows leave its noise variance.
+    Nothing is said beyond public bounds; within them anything, of a task without rows if the board has heard
+    nothing.
+    """
+    check_coverage(coverage)
+    deviation = _deviations(rows, models, at)
+    if "freedom" not in models:
+        raise InputError("These models are of an earlier version, which knew no intervals. Fit again.")
+    unknown = (models["rows"] == 0) & (models["shared_weight"] == 0)
+    reach = stdtrit(models["freedom"], (1 + coverage) / 2)
+    reach = np.where(unknown, np.inf, reach)[at] * deviation
+    middle = np.einsum("nd,nd->n", rows, models["coef"][at])
+    return units.decode_prediction(middle - reach), units.decode_prediction(middle + reach)
+
+
+def check_coverage(coverage: object) -> None:
+    if not isinstance(coverage, Real) or not 0 < float(coverage) < 1:
+        raise InputError(f"coverage must be a number between 0 and 1. Got {coverage!r}. Usual is 0.95.")
+
+
+def class_probabilities(rows: Floats, models: States, at: Index) -> Floats:
+    """Return each row's probabilities of the classes."""
+    weights = models["coef"].reshape(len(models["coef"]), -1, rows.shape[1])[at]
+    return probabilities(np.einsum("nd,nqd->nq", rows, weights))
+
+
+def predicted_columns(codebook: Codebook, rows: Floats, models: States, at: Index) -> dict[str, Array]:
+    """Return predictions as columns to add to a table: with deviations (NaN if unknown), or probabilities."""
+    if not isinstance(codebook.target, Categorical):
+        known = "covariance" in models and "noise" in models
+        std = deviations(codebook, rows, models, at) if known else np.full(len(rows), np.nan)
+        return {"prediction": numbers(codebook, rows, models, at), "std": std}
+    chances = class_probabilities(rows, models, at)
+    columns = {f"p[{level}]": chances[:, i] for i, level in enumerate(codebook.target.levels)}
+    return {"prediction": codebook.decode_target(chances.argmax(axis=1)), **columns}
+
+
+def write_csv(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> Path:
+    """Write columns to a CSV file for its owner alone; whole numbers without ``.0``, NaN as an empty cell."""
+    return write_private(Path(path), csv_text(columns).encode())
+
+
+def write_parquet(path: Path, columns: Mapping[str, Array]) -> Path:
+    """Write columns to a Parquet file for its owner alone."""
+    return write_private(path, parquet_bytes(path, columns))

@@ -1,0 +1,341 @@
+"""Commands over a finished run: ``summary``, ``show``, ``predict``, ``replay`` and ``gain``."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+
+from cloister.arrays import Array
+from cloister.cli.options import Folder, Force, Json, Output, OwnData, SkipMissingTargets, TaskName, Types
+from cloister.cli.shell import absent, advance, emit, note, say, show_table
+from cloister.errors import InputError
+
+if TYPE_CHECKING:
+    from cloister.app.gains import Gain
+    from cloister.app.task_model import TaskModel
+    from cloister.tables.codebook import Codebook
+    from cloister.tables.rows import Rows
+
+
+_Place = Annotated[
+    Path, typer.Argument(metavar="PLACE", help="Folder of a run with its models, or one task's model file.")
+]
+_Task = Annotated[str | None, typer.Argument(metavar="TASK", help="Whose page; not beside a model file.")]
+
+
+def summary(folder: Folder, types: Types = None, json: Json = False) -> None:
+    r"""Show what all tasks have in common, from the public board alone.
+
+    Coefficients of the population in the table's units, with standard errors that count the privacy noise;
+    how far tasks lie apart; and what was not heard above the noise. All of it is public, and free.
+
+    \b
+    For example:
+      cloister summary exam-run
+      cloister summary exam-run --json
+    """
+    from cloister.app.folder import read_public
+
+    found = read_public(folder, types or ()).summary()
+    return emit(found.to_dict()) if json else typer.echo(found)
+
+
+def show(place: _Place, task: _Task = None, types: Types = None, json: Json = False) -> None:
+    r"""Show one task's own page. It is PRIVATE, as the task's model is.
+
+    Its coefficients with standard errors, and how far its own rows have moved them from what tasks share.
+
+    \b
+    For example:
+      cloister show exam-run 007
+      cloister show elm.json    # at one school, from its model file
+    """
+    page = _model_of(place, task, types).summary()
+    return emit(page.to_dict() | {"private": True}) if json else typer.echo(page)
+
+
+def _model_of(place: Path, task: str | None, types: list[str] | None) -> TaskModel:
+    from cloister.app.folder import read_public, with_models
+    from cloister.app.task_model import TaskModel
+
+    if place.is_file():
+        model = TaskModel.load(place)
+        if task not in (None, model.task):
+            raise InputError(f"{place} is the model of task {model.task!r}. Got {task!r}. Leave TASK out.")
+        return model
+    public = read_public(place, types or ())
+    if task is None:
+        raise InputError(f"Name the task whose page to show: cloister show {shlex.quote(str(place))} TASK.")
+    run = with_models(place, public, [task])
+    if not len(run.ids):
+        raise InputError(
+            f"{place} has no model of task {task!r}. Check the name, as models/index.csv has it, or compute "
+            "its model from its own rows with `cloister replay`."
+        )
+    return run.task_model(run.ids[0])
+
+
+def predict(
+    paths: Annotated[list[Path], typer.Argument(metavar="[FOLDER] DATA", help="Run folder, and data file.")],
+    model: Annotated[
+        Path | None, typer.Option(help="One task's own model file, instead of a folder.")
+    ] = None,
+    types: Types = None,
+    output: Output = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    r"""Predict each row with its own task's model.
+
+    A task without a model file in the folder is served from the public board alone. Columns are added to
+    those of the data: `prediction`, and `std` for numbers or one probability for each class. Without -o
+    the table goes to stdout.
+
+    \b
+    For example:
+      cloister predict exam-run new-pupils.csv -o predicted.csv
+      cloister predict my-pupils.csv --model elm.json    # at one school
+    """
+    if len(paths) != (2 if model is None else 1):
+        raise typer.BadParameter("Give FOLDER and DATA, or DATA and --model FILE.")
+    if model is None and paths[0].is_file():
+        raise InputError(f"The run's folder comes first, and {paths[0]} is a file. Name FOLDER, then DATA.")
+    if model is None and paths[-1].is_dir():
+        return _folder_of_parquet(paths[0], paths[1], types, output, force, json)
+    file = None if output is None else absent(output, force)
+    data = paths[-1]
+    rows, added, unseen = _by_folder(paths[0], data, types) if model is None else _by_model(model, data)
+    clash = [name for name in added if name in rows.table]
+    if clash:
+        raise InputError(f"{data.name} already has a column {clash[0]!r}. Rename it first.")
+    if unseen:
+        note(f"{unseen} task(s) without a model file: predicted from the board alone.")
+    return _deliver(rows.table | added, added, file, json, unseen)
+
+
+def _folder_of_parquet(
+    folder: Path, data: Path, types: list[str] | None, output: Path | None, force: bool, json: bool
+) -> None:
+    """Predict one Parquet file after the other; each has its predictions in a file of the same name."""
+    from cloister.app.parquet import ParquetFolder
+    from cloister.app.predict import write_parquet
+    from cloister.board.storage import private_folder
+
+    if output is None:
+        raise InputError(f"{data} is a folder, and so are its predictions. Name one: -o predicted.")
+    if output.exists() and not force:
+        raise InputError(f"{output} is already there and is left as it is. Add --force, or name another.")
+    count, source = 0, ParquetFolder(data.resolve())
+    with advance("Files") as progress:
+        for number, file in enumerate(source.files):
+            rows, added, _ = _by_folder(folder, file, types)
+            place = output / file.relative_to(source.path)
+            private_folder(place.parent)
+            write_parquet(place, rows.table | added)
+            count += len(rows)
+            progress(number + 1, len(source.files))
+    if json:
+        return emit({"rows": count, "files": len(source.files), "folder": output})
+    return say(f"Wrote {output}: {count} rows. Each prediction is private to its task.")
+
+
+def _by_folder(folder: Path, data: Path, types: list[str] | None) -> tuple[Rows, dict[str, Array], int]:
+    from cloister.app.folder import read_public, with_models
+    from cloister.app.predict import predicted_columns
+    from cloister.tables.rows import read_rows, task_column
+
+    public = read_public(folder, types or ())
+    rows = read_rows(data, public.codebook, target=False)
+    if rows.ids is None:
+        raise InputError(
+            f"{data.name} has no task column"
+            + (f" {public.codebook.task!r}" if public.codebook.task else ", and the codebook names none")
+            + ". Add it, or use --model FILE for the rows of one task."
+        )
+    _note_clipped(public.codebook, rows, data)
+    ids = public.settings.as_ids(rows.ids.tolist())
+    names = np.unique(ids).tolist()
+    run = with_models(folder, public, map(str, names))
+    column = str(public.settings.groups)
+    labels = task_column(data, column) if column in rows.table else None
+    added = predicted_columns(run.codebook, rows.X, *run.locate(ids, labels))
+    return rows, added, len(names) - len(run.ids)
+
+
+def _by_model(path: Path, data: Path) -> tuple[Rows, dict[str, Array], int]:
+    from cloister.app.predict import predicted_columns
+    from cloister.app.task_model import TaskModel
+    from cloister.tables.rows import read_rows
+
+    model = TaskModel.load(path)
+    rows = read_rows(data, model.codebook, target=False)
+    if rows.ids is not None and (rows.ids != model.task).any():
+        raise InputError(
+            f"{path} is the model of task {model.task!r}, but {data.name} has rows of other tasks. "
+            "Keep this task's rows only."
+        )
+    _note_clipped(model.codebook, rows, data)
+    whose = np.zeros(len(rows), dtype=np.intp)
+    return rows, predicted_columns(model.codebook, rows.X, model.arrays, whose), 0
+
+
+def _note_clipped(codebook: Codebook, rows: Rows, data: Path) -> None:
+    features = {name: rows.table[name] for name in codebook.names}
+    beyond = {column.name: column.clipped for column in codebook.check(features) if column.clipped}
+    if beyond:
+        count = sum(beyond.values())
+        note(f"{count} cell(s) of {data.name} beyond the bounds were clipped to them: {', '.join(beyond)}.")
+
+
+def _deliver(
+    table: dict[str, Array], added: dict[str, Array], file: Path | None, json: bool, unseen: int
+) -> None:
+    from cloister.app.predict import write_csv
+    from cloister.tables.files import csv_text
+
+    rows = len(table["prediction"])
+    if file is not None:
+        write_csv(file, table)
+    if json:
+        where = {"file": file} if file is not None else {k: v.tolist() for k, v in added.items()}
+        return emit({"rows": rows, "tasks_from_board": unseen, **where})
+    if file is None:
+        return typer.echo(csv_text(table), nl=False)
+    say(f"Wrote {file}: {rows} rows. Each prediction is private to its task.")
+    return None
+
+
+def replay(
+    folder: Folder,
+    data: OwnData,
+    task_name: TaskName,
+    skip: SkipMissingTargets = False,
+    types: Types = None,
+    output: Output = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    r"""Compute one task's own model at home.
+
+    Uses the public board and the task's own rows. A task that comes late joins so; a task of the run gets
+    its model again. Nothing leaves and nothing is spent. The file may have a task column, or hold this
+    task's rows only.
+
+    \b
+    For example:
+      cloister replay exam-run my-pupils.csv --task-name "Elm Street" -o elm.json
+    """
+    from cloister.app.folder import read_public
+    from cloister.app.source import own_rows
+    from cloister.roster import group_labels
+    from cloister.tables.columns import labels_by_task
+    from cloister.tables.rows import task_column
+    from cloister.tasks import Tasks
+
+    file = None if output is None else absent(output, force)
+    run = read_public(folder, types or ())
+    rows = own_rows(data, run.codebook, task_name, skip)
+    assert rows.y is not None
+    own = Tasks.from_arrays(rows.X, rows.y, [task_name] * len(rows))
+    column = str(run.settings.groups)
+    if column in rows.table:
+        alone = rows.ids is None or data.is_dir()  # of a folder, this task's rows alone are read
+        whose = own.ids[:1] if alone else task_column(data, str(run.codebook.task))
+        labels = group_labels(rows.table[column]) if data.is_dir() else task_column(data, column)
+        own = own.with_groups(labels_by_task(np.resize(whose, len(labels)), labels))
+    elif task_name in run.groups:
+        own = own.with_groups({own.ids[0]: run.groups[task_name]})
+    model = run.model_of(own, own.ids[0])
+    if file is not None:
+        model.save(file)
+    if json:
+        return emit(_model_document(model) | ({} if file is None else {"file": file}))
+    typer.echo(model.summary())
+    say(
+        "Computed here, from the public board and these rows alone: nothing left and nothing was spent.",
+        apart=True,
+    )
+    if file is not None:
+        say(f"Wrote {file}. It is private to task {model.task!r}.")
+
+
+def _model_document(model: TaskModel) -> dict[str, object]:
+    return {
+        "task": model.task,
+        "columns": list(model.codebook.column_names),
+        "coef": model.coef.tolist(),
+        "intercept": np.asarray(model.intercept).tolist(),
+    }
+
+
+METHODS = {
+    "joined": "joined: the board and your own rows",
+    "own": "alone: your own rows",
+    "board": "the board alone",
+}
+_OPTIMISTIC = (
+    "If you took part in the run, the rows held out here moved the board a little (epsilon bounds how "
+    "much), so the comparison flatters joining slightly."
+)
+
+
+def gain(
+    folder: Folder,
+    data: OwnData,
+    task_name: TaskName,
+    splits: Annotated[int, typer.Option(help="How many random splits of the rows.", min=2, max=1000)] = 20,
+    test: Annotated[float, typer.Option(help="Share of the rows that is held out.")] = 0.3,
+    skip: SkipMissingTargets = False,
+    types: Types = None,
+    json: Json = False,
+) -> None:
+    r"""Measure at home whether joining pays for one task.
+
+    Splits the task's own rows at random, several times. Each time it fits on one part, with the board and
+    without, and measures the error on the other. Nothing leaves and nothing is spent.
+
+    \b
+    For example:
+      cloister gain exam-run my-pupils.csv --task-name "Elm Street"
+    """
+    from cloister.app.folder import read_public
+    from cloister.app.gains import measure_gain
+    from cloister.app.source import own_rows
+
+    public = read_public(folder, types or ())
+    rows = own_rows(data, public.codebook, task_name, skip)
+    found = measure_gain(public, rows, splits, test)
+    numeric = public.codebook.classes is None
+    name = "squared error" if numeric else "log-loss"
+    if json:
+        return emit(_gain_document(task_name, name, found))
+    say(
+        f"{len(rows)} rows of task {task_name!r}: {splits} random splits, {found.train} rows to fit and "
+        f"{found.test} held out each time."
+    )
+    means = {METHODS[k]: float(v.mean()) for k, v in found.errors.items()}
+    rows_shown = ([method, f"{mean**0.5 if numeric else mean:.4g}"] for method, mean in means.items())
+    show_table(["model", "root mean squared error" if numeric else name], rows_shown)
+    say(found.verdict(name), f"{_OPTIMISTIC} This number is private to you.", apart=True)
+
+
+def _gain_document(task: str, name: str, found: Gain) -> dict[str, object]:
+    mean, low, high = found.change
+    return {
+        "task": task,
+        "splits": len(found.errors["own"]),
+        "rows_to_fit": found.train,
+        "rows_held_out": found.test,
+        f"mean_{name.replace(' ', '_').replace('-', '_')}": {
+            k: float(v.mean()) for k, v in found.errors.items()
+        },
+        "change": mean,
+        "change_95": [low, high],
+        "verdict": found.verdict(name),
+        "note": _OPTIMISTIC,
+        "private": True,
+    }
