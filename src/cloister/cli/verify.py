@@ -2,86 +2,17 @@
 
 from __future__ import annotations
 
-import json as json_
-import math
 import re
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cloister.cli.options import Folder, Json, Types
 from cloister.cli.shell import emit, say
-from cloister.errors import BillboardError, CloisterError, InputError
-from cloister.privacy.rounding import rounded_up
+from cloister.errors import InputError
 
 if TYPE_CHECKING:
-    from cloister.app.choice import Choice
-    from cloister.board.billboard import Billboard
-    from cloister.plan import Plan
-    from cloister.privacy.guarantee import Guarantee
-
-__all__ = ["verify"]
-
-#: What arrays and numbers that were tampered with can raise.
-_BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-_MARKS = {True: "ok", False: "NO", None: "--"}
-#: The files of a journal whose run has ended.
-_JOURNAL = {"plan.toml", "board", "roster"}
-#: The checks that are about other files.
-_BEYOND = {"files", "codebook", "guarantee"}
-
-
-@dataclass
-class _Evidence:
-    """What the checks have read so far."""
-
-    folder: Path
-    head: str | None
-    types: Collection[object]
-    passed: set[str] = field(default_factory=set)
-    plan: Plan = field(init=False)
-    board: Billboard = field(init=False)
-    choice: Choice | None = None
-    guarantee: Guarantee | None = None
-    words: bool = False
-
-    @cached_property
-    def journal(self) -> bool:
-        """Whether the folder is a finished journal: plan and board, and nothing that is said of them."""
-        return {path.name for path in self.folder.iterdir()} <= _JOURNAL
-
-    @property
-    def chosen(self) -> bool:
-        """Whether the folder says that the run was chosen among several."""
-        return (self.folder / "choice").is_dir()
-
-    @cached_property
-    def head_found(self) -> str:
-        """The hash that stands for all public files; of an older folder, for its boards."""
-        from cloister.app.folder import manifest_head
-
-        return manifest_head(self.folder) or self.boards_head
-
-    @property
-    def boards_head(self) -> str:
-        """The hash of the board, or of all boards that the run was chosen among."""
-        return self.board.head.hex() if self.choice is None else self.choice.head
-
-
-@dataclass(frozen=True)
-class _Check:
-    """One line of the list: passed, failed, or not reached (None)."""
-
-    name: str
-    ok: bool | None
-    detail: str = ""
-
-    def __str__(self) -> str:
-        return f"{_MARKS[self.ok]}  {self.name}" + (f": {self.detail}" if self.detail else "")
+    from cloister.app.verify import Check, Evidence
 
 
 def verify(
@@ -104,208 +35,21 @@ def verify(
       cloister verify exam-run
       cloister verify exam-run --head $(cat exam-run/head.txt)
     """
-    from cloister.app.folder import require_folder
+    from cloister.app.verify import shown, verify_folder
 
-    if head is not None and not _is_head(head):
-        raise InputError(f"--head must be 64 hexadecimal digits. Got {_shown(head)}. Copy it whole.")
-    require_folder(folder, ("plan.toml", "board"))
-    seen = _Evidence(folder, head, types or ())
-    if not seen.journal:
-        require_folder(folder)
-    keys = [key for key in _CHECKS if key != "choice" or seen.chosen]
-    checks = [_try(key, seen) for key in keys]
-    good = all(check.ok is not False for check in checks)  # what was not reached stands below a failure
-    if seen.journal and good:
-        seen.guarantee = seen.plan.guarantee_on(seen.board)
+    if head is not None and re.fullmatch(r"[0-9a-fA-F]{64}", head) is None:
+        raise InputError(f"--head must be 64 hexadecimal digits. Got {shown(head)}. Copy it whole.")
+    seen, checks = verify_folder(folder, head, types or ())
     if json:
-        emit(_document(seen, checks, good))
+        emit(_document(seen, checks))
     else:
-        say("\n".join(map(str, checks)), _verdict(seen, good))
-    if not good:
+        say("\n".join(map(str, checks)), _verdict(seen))
+    if not seen.good:
         raise typer.Exit(1)
 
 
-def _try(key: str, seen: _Evidence) -> _Check:
-    name, needs, test = _CHECKS[key]
-    if seen.journal and key in _BEYOND:
-        return _Check(name, None, "not checked, for a journal has no such file")
-    if not seen.passed.issuperset(needs):
-        return _Check(name, None, "not reached")
-    try:
-        detail = test(seen)
-        if key == "head" and seen.head is None:
-            return _Check("the head was not compared", None, detail)
-    except CloisterError as error:
-        return _Check(name, False, str(error))
-    except _BROKEN as error:
-        return _Check(name, False, f"what is there cannot be read ({type(error).__name__}).")
-    seen.passed.add(key)
-    return _Check(name, True, detail)
-
-
-def _plan_reads(seen: _Evidence) -> str:
-    from cloister.app.folder import read_plan
-
-    seen.plan = read_plan(seen.folder / "plan.toml", seen.types)
-    return (
-        f"{type(seen.plan.algorithm).__name__}, {seen.plan.n_tasks} tasks, {len(seen.plan.rounds)} releases"
-    )
-
-
-def _board_whole(seen: _Evidence) -> str:
-    from cloister.board.billboard import Billboard
-
-    seen.board = Billboard.load(seen.folder / "board")
-    return (
-        f"{len(seen.board.records)} records match their hashes, the last of which is {seen.board.head.hex()}"
-    )
-
-
-def _choice_stands(seen: _Evidence) -> str:
-    from cloister.app.folder import read_choice
-
-    seen.choice = read_choice(seen.folder, seen.plan, seen.board, seen.types)
-    assert seen.choice is not None
-    return f"choice/{seen.choice.winner}, of {len(seen.choice.plans) - 1} by a noisy count of tasks' votes"
-
-
-def _files_as_written(seen: _Evidence) -> str:
-    from cloister.app.folder import MANIFEST, check_manifest
-
-    if not (seen.folder / MANIFEST).exists():
-        return (
-            "there is no manifest.txt, as in folders of older versions. The head covers boards and plans "
-            "alone; compare codebook.toml, groups.json and estimator.toml with a copy"
-        )
-    return f"{check_manifest(seen.folder)} files match manifest.txt"
-
-
-def _head_kept(seen: _Evidence) -> str:
-    beside = seen.folder / "head.txt"
-    if beside.is_file() and beside.read_text(encoding="utf-8").strip() != seen.head_found:
-        raise BillboardError(f"head.txt has another, and it is {seen.head_found}.")
-    if seen.head is None:
-        return "give --head, as it was printed, published or kept"
-    if seen.head.lower() == seen.head_found:
-        return "it is the one that was given"
-    if seen.head.lower() == seen.boards_head:
-        return "it is the one that was given, of the board: it covers no other file"
-    raise BillboardError(
-        f"it is {seen.head_found}, and not the one that was given: this is another run, or files were edited "
-        "and their hashes computed anew. Ask who published it."
-    )
-
-
-def _is_head(text: str) -> bool:
-    return re.fullmatch(r"[0-9a-fA-F]{64}", text) is not None
-
-
-def _board_of_plan(seen: _Evidence) -> str:
-    if seen.board.plan != seen.plan.fingerprint or seen.board.capacity != len(seen.plan.rounds):
-        raise BillboardError("it was opened with another plan, or the plan was changed since.")
-    return f"fingerprint {seen.plan.fingerprint}"
-
-
-def _noise_as_priced(seen: _Evidence) -> str:
-    plan, board = seen.plan, seen.board
-    denominator = plan.sampling.denominator(plan.n_tasks, len(plan.rounds))
-    for t, (part, release) in enumerate(zip(plan.rounds, board.releases, strict=False)):
-        due = (plan.noise(t, part.channels[release.channel]), denominator, part.share)
-        if not all(map(_close, (release.noise, release.denominator, release.share), due)):
-            raise BillboardError(f"release {t} has another noise, denominator or share.")
-    return ""
-
-
-def _complete(seen: _Evidence) -> str:
-    if not seen.board.complete:
-        raise BillboardError(f"{seen.board.rounds} of {seen.board.capacity} releases are posted.")
-    return f"{seen.board.rounds} of {seen.board.capacity} releases"
-
-
-def _updates_follow(seen: _Evidence) -> str:
-    seen.plan.check(seen.board)
-    return ""
-
-
-def _codebook_fits(seen: _Evidence) -> str:
-    from cloister.app.folder import read_codebook, read_groups
-
-    book = read_codebook(seen.folder, seen.plan)
-    read_groups(seen.folder, seen.plan)
-    if not set(book.caveats) <= set(seen.plan.caveats):
-        raise InputError("its bounds were read from the data, and the plan does not say so.")
-    return ""
-
-
-def _guarantee_follows(seen: _Evidence) -> str:
-    from cloister.privacy.guarantee import FORMAT, Guarantee
-    from cloister.privacy.statement import percent
-
-    if seen.chosen and seen.choice is None:
-        raise InputError("what the run was chosen among, and paid for with it, does not pass.")
-    path = seen.folder / "guarantee.json"
-    try:
-        document = json_.loads(path.read_text(encoding="utf-8"))
-        claimed = Guarantee.from_dict(document)
-    except (OSError, TypeError, ValueError) as error:
-        raise InputError(f"guarantee.json cannot be read: {error}") from None
-    due = seen.plan.guarantee_on(seen.board) if seen.choice is None else seen.choice.guarantee
-    current = document.get("format") == FORMAT
-    unsaid = () if current or claimed.curve is not None else ("curve",)  # older ones have none
-    said = claimed.to_dict()
-    for name, value in due.to_dict().items():
-        if name in ("detection", "statement"):  # they follow from the others
-            if not _agree(document.get(name, said[name]), said[name]):
-                raise InputError(f"its {name} is not what its numbers say.")
-        elif name not in unsaid and not _agree(said[name], value):
-            raise InputError(f"it says {name} = {_shown(said[name])}, plan and board give {_shown(value)}.")
-    words = seen.folder / "guarantee.txt"
-    seen.words = current and words.is_file()  # older versions had other words
-    if seen.words and words.read_text(encoding="utf-8").strip() != str(claimed):
-        raise InputError("guarantee.txt does not say what guarantee.json says.")
-    seen.guarantee = claimed
-    rate = f"detected at most {percent(claimed.detection())}"
-    return f"epsilon {claimed.epsilon:.6g}, delta {rounded_up(claimed.delta)}, {claimed.relation}, {rate}"
-
-
-def _close(said: object, value: float, tolerance: float = 1e-9) -> bool:
-    return isinstance(said, float) and math.isclose(said, value, rel_tol=tolerance)
-
-
-def _agree(said: object, due: object, tolerance: float = 1e-9) -> bool:
-    """Compare what JSON can hold. Points of a curve have six digits: another machine may flip the last."""
-    if isinstance(due, dict):
-        return isinstance(said, dict) and all(_agree(said.get(k), due.get(k)) for k in {**said, **due})
-    if isinstance(due, list):
-        if not isinstance(said, list) or len(said) != len(due):
-            return False
-        return all(_agree(a, b, 1e-5) for a, b in zip(said, due, strict=True))
-    return _close(said, due, tolerance) if isinstance(due, float) else said == due
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."
-
-
-#: Key, what is checked, which checks must have passed before, and how.
-_CHECKS: dict[str, tuple[str, tuple[str, ...], Callable[[_Evidence], str]]] = {
-    "plan": ("the plan can be read", (), _plan_reads),
-    "board": ("the board is whole", (), _board_whole),
-    "match": ("the board belongs to the plan", ("plan", "board"), _board_of_plan),
-    "choice": ("the vote has chosen this run among several", ("match",), _choice_stands),
-    "files": ("every public file is as it was written", (), _files_as_written),
-    "head": ("the head is the one that was kept", ("board",), _head_kept),
-    "noise": ("every release has the noise that the plan prices", ("match",), _noise_as_priced),
-    "complete": ("the run is complete", ("match",), _complete),
-    "updates": ("what is posted follows from the releases", ("noise",), _updates_follow),
-    "codebook": ("codebook and groups fit the plan", ("plan",), _codebook_fits),
-    "guarantee": ("the guarantee is what plan and board give", ("match",), _guarantee_follows),
-}
-
-
-def _verdict(seen: _Evidence, good: bool) -> str:
-    if not good:
+def _verdict(seen: Evidence) -> str:
+    if not seen.good:
         return f"{seen.folder} does NOT pass. Do not rely on its guarantee; restore it from a copy."
     if seen.guarantee is not None and not seen.guarantee.holds:
         reasons = "; ".join(seen.guarantee.reasons) or "there is no noise"
@@ -323,12 +67,12 @@ def _verdict(seen: _Evidence, good: bool) -> str:
     )
 
 
-def _document(seen: _Evidence, checks: list[_Check], good: bool) -> dict[str, object]:
+def _document(seen: Evidence, checks: list[Check]) -> dict[str, object]:
     claimed = seen.guarantee
     return {
         "folder": seen.folder,
-        "ok": good,
-        "holds": good and claimed is not None and claimed.holds,
+        "ok": seen.good,
+        "holds": seen.good and claimed is not None and claimed.holds,
         "head": seen.head_found if "board" in seen.passed else None,
         "plan": seen.plan.fingerprint if "plan" in seen.passed else None,
         "checks": [{"check": c.name, "ok": c.ok, "detail": c.detail} for c in checks],

@@ -1,0 +1,259 @@
+"""Whether the public part of a run is what it says it is: computed again, check by check."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from cloister.app.choice import Choice
+from cloister.app.folder import (
+    MANIFEST,
+    check_manifest,
+    manifest_head,
+    read_choice,
+    read_codebook,
+    read_groups,
+    read_plan,
+    require_folder,
+)
+from cloister.board.billboard import Billboard
+from cloister.errors import BillboardError, CloisterError, InputError
+from cloister.plan import Plan
+from cloister.privacy.guarantee import FORMAT, Guarantee
+from cloister.privacy.rounding import rounded_up
+from cloister.privacy.statement import percent
+
+#: What arrays and numbers that were tampered with can raise.
+_BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+#: The files of a journal whose run has ended.
+_JOURNAL = {"plan.toml", "board", "roster"}
+#: The checks that are about other files.
+_BEYOND = {"files", "codebook", "guarantee"}
+
+
+@dataclass
+class Evidence:
+    """What the checks have read so far."""
+
+    folder: Path
+    head: str | None
+    types: Collection[object]
+    passed: set[str] = field(default_factory=set)
+    plan: Plan = field(init=False)
+    board: Billboard = field(init=False)
+    choice: Choice | None = None
+    guarantee: Guarantee | None = None
+    words: bool = False
+    good: bool = False
+
+    @cached_property
+    def journal(self) -> bool:
+        """Whether the folder is a finished journal: plan and board, and nothing that is said of them."""
+        return {path.name for path in self.folder.iterdir()} <= _JOURNAL
+
+    @property
+    def chosen(self) -> bool:
+        """Whether the folder says that the run was chosen among several."""
+        return (self.folder / "choice").is_dir()
+
+    @cached_property
+    def head_found(self) -> str:
+        """The hash that stands for all public files; of an older folder, for its boards."""
+        return manifest_head(self.folder) or self.boards_head
+
+    @property
+    def boards_head(self) -> str:
+        """The hash of the board, or of all boards that the run was chosen among."""
+        return self.board.head.hex() if self.choice is None else self.choice.head
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the list: passed, failed, or not reached (None)."""
+
+    name: str
+    ok: bool | None
+    detail: str = ""
+
+    def __str__(self) -> str:
+        mark = {True: "ok", False: "NO", None: "--"}[self.ok]
+        return f"{mark}  {self.name}" + (f": {self.detail}" if self.detail else "")
+
+
+def verify_folder(folder: Path, head: str | None, types: Collection[object]) -> tuple[Evidence, list[Check]]:
+    """Check a run's public part, or a finished journal, by computing it again; return what was seen."""
+    require_folder(folder, ("plan.toml", "board"))
+    seen = Evidence(folder, head, types)
+    if not seen.journal:
+        require_folder(folder)
+    checks = [_try(key, seen) for key in _CHECKS if key != "choice" or seen.chosen]
+    seen.good = all(check.ok is not False for check in checks)  # what was not reached stands below a failure
+    if seen.journal and seen.good:
+        seen.guarantee = seen.plan.guarantee_on(seen.board)
+    return seen, checks
+
+
+def _try(key: str, seen: Evidence) -> Check:
+    name, needs, test = _CHECKS[key]
+    if seen.journal and key in _BEYOND:
+        return Check(name, None, "not checked, for a journal has no such file")
+    if not seen.passed.issuperset(needs):
+        return Check(name, None, "not reached")
+    try:
+        detail = test(seen)
+        if key == "head" and seen.head is None:
+            return Check("the head was not compared", None, detail)
+    except CloisterError as error:
+        return Check(name, False, str(error))
+    except _BROKEN as error:
+        return Check(name, False, f"what is there cannot be read ({type(error).__name__}).")
+    seen.passed.add(key)
+    return Check(name, True, detail)
+
+
+def _plan_reads(seen: Evidence) -> str:
+    seen.plan = read_plan(seen.folder / "plan.toml", seen.types)
+    return (
+        f"{type(seen.plan.algorithm).__name__}, {seen.plan.n_tasks} tasks, {len(seen.plan.rounds)} releases"
+    )
+
+
+def _board_whole(seen: Evidence) -> str:
+    seen.board = Billboard.load(seen.folder / "board")
+    return (
+        f"{len(seen.board.records)} records match their hashes, the last of which is {seen.board.head.hex()}"
+    )
+
+
+def _choice_stands(seen: Evidence) -> str:
+    seen.choice = read_choice(seen.folder, seen.plan, seen.board, seen.types)
+    assert seen.choice is not None
+    return f"choice/{seen.choice.winner}, of {len(seen.choice.plans) - 1} by a noisy count of tasks' votes"
+
+
+def _files_as_written(seen: Evidence) -> str:
+    if not (seen.folder / MANIFEST).exists():
+        return (
+            "there is no manifest.txt, as in folders of older versions. The head covers boards and plans "
+            "alone; compare codebook.toml, groups.json and estimator.toml with a copy"
+        )
+    return f"{check_manifest(seen.folder)} files match manifest.txt"
+
+
+def _head_kept(seen: Evidence) -> str:
+    beside = seen.folder / "head.txt"
+    if beside.is_file() and beside.read_text(encoding="utf-8").strip() != seen.head_found:
+        raise BillboardError(f"head.txt has another, and it is {seen.head_found}.")
+    if seen.head is None:
+        return "give --head, as it was printed, published or kept"
+    if seen.head.lower() == seen.head_found:
+        return "it is the one that was given"
+    if seen.head.lower() == seen.boards_head:
+        return "it is the one that was given, of the board: it covers no other file"
+    raise BillboardError(
+        f"it is {seen.head_found}, and not the one that was given: this is another run, or files were edited "
+        "and their hashes computed anew. Ask who published it."
+    )
+
+
+def _board_of_plan(seen: Evidence) -> str:
+    if seen.board.plan != seen.plan.fingerprint or seen.board.capacity != len(seen.plan.rounds):
+        raise BillboardError("it was opened with another plan, or the plan was changed since.")
+    return f"fingerprint {seen.plan.fingerprint}"
+
+
+def _noise_as_priced(seen: Evidence) -> str:
+    plan, board = seen.plan, seen.board
+    denominator = plan.sampling.denominator(plan.n_tasks, len(plan.rounds))
+    for t, (part, release) in enumerate(zip(plan.rounds, board.releases, strict=False)):
+        due = (plan.noise(t, part.channels[release.channel]), denominator, part.share)
+        if not all(map(_close, (release.noise, release.denominator, release.share), due)):
+            raise BillboardError(f"release {t} has another noise, denominator or share.")
+    return ""
+
+
+def _complete(seen: Evidence) -> str:
+    if not seen.board.complete:
+        raise BillboardError(f"{seen.board.rounds} of {seen.board.capacity} releases are posted.")
+    return f"{seen.board.rounds} of {seen.board.capacity} releases"
+
+
+def _updates_follow(seen: Evidence) -> str:
+    seen.plan.check(seen.board)
+    return ""
+
+
+def _codebook_fits(seen: Evidence) -> str:
+    book = read_codebook(seen.folder, seen.plan)
+    read_groups(seen.folder, seen.plan)
+    if not set(book.caveats) <= set(seen.plan.caveats):
+        raise InputError("its bounds were read from the data, and the plan does not say so.")
+    return ""
+
+
+def _guarantee_follows(seen: Evidence) -> str:
+    if seen.chosen and seen.choice is None:
+        raise InputError("what the run was chosen among, and paid for with it, does not pass.")
+    path = seen.folder / "guarantee.json"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        claimed = Guarantee.from_dict(document)
+    except (OSError, TypeError, ValueError) as error:
+        raise InputError(f"guarantee.json cannot be read: {error}") from None
+    due = seen.plan.guarantee_on(seen.board) if seen.choice is None else seen.choice.guarantee
+    current = document.get("format") == FORMAT
+    unsaid = () if current or claimed.curve is not None else ("curve",)  # older ones have none
+    said = claimed.to_dict()
+    for name, value in due.to_dict().items():
+        if name in ("detection", "statement"):  # they follow from the others
+            if not _agree(document.get(name, said[name]), said[name]):
+                raise InputError(f"its {name} is not what its numbers say.")
+        elif name not in unsaid and not _agree(said[name], value):
+            raise InputError(f"it says {name} = {shown(said[name])}, plan and board give {shown(value)}.")
+    words = seen.folder / "guarantee.txt"
+    seen.words = current and words.is_file()  # older versions had other words
+    if seen.words and words.read_text(encoding="utf-8").strip() != str(claimed):
+        raise InputError("guarantee.txt does not say what guarantee.json says.")
+    seen.guarantee = claimed
+    rate = f"detected at most {percent(claimed.detection())}"
+    return f"epsilon {claimed.epsilon:.6g}, delta {rounded_up(claimed.delta)}, {claimed.relation}, {rate}"
+
+
+def _close(said: object, value: float, tolerance: float = 1e-9) -> bool:
+    return isinstance(said, float) and math.isclose(said, value, rel_tol=tolerance)
+
+
+def _agree(said: object, due: object, tolerance: float = 1e-9) -> bool:
+    """Compare what JSON can hold. Points of a curve have six digits: another machine may flip the last."""
+    if isinstance(due, dict):
+        return isinstance(said, dict) and all(_agree(said.get(k), due.get(k)) for k in {**said, **due})
+    if isinstance(due, list):
+        if not isinstance(said, list) or len(said) != len(due):
+            return False
+        return all(_agree(a, b, 1e-5) for a, b in zip(said, due, strict=True))
+    return _close(said, due, tolerance) if isinstance(due, float) else said == due
+
+
+def shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+#: Key, what is checked, which checks must have passed before, and how.
+_CHECKS: dict[str, tuple[str, tuple[str, ...], Callable[[Evidence], str]]] = {
+    "plan": ("the plan can be read", (), _plan_reads),
+    "board": ("the board is whole", (), _board_whole),
+    "match": ("the board belongs to the plan", ("plan", "board"), _board_of_plan),
+    "choice": ("the vote has chosen this run among several", ("match",), _choice_stands),
+    "files": ("every public file is as it was written", (), _files_as_written),
+    "head": ("the head is the one that was kept", ("board",), _head_kept),
+    "noise": ("every release has the noise that the plan prices", ("match",), _noise_as_priced),
+    "complete": ("the run is complete", ("match",), _complete),
+    "updates": ("what is posted follows from the releases", ("noise",), _updates_follow),
+    "codebook": ("codebook and groups fit the plan", ("plan",), _codebook_fits),
+    "guarantee": ("the guarantee is what plan and board give", ("match",), _guarantee_follows),
+}
