@@ -41,7 +41,7 @@ from cloister.errors import InputError
 from cloister.roster import Roster
 from cloister.tables.binary_files import arrow_columns
 from cloister.tables.codebook import Codebook
-from cloister.tables.rows import text_columns
+from cloister.tables.rows import encode_table, text_columns
 from cloister.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -249,8 +249,8 @@ class ParquetPart:
         code = np.concatenate([np.searchsorted(ids, known)[at] for known, at, _ in parts])
         table = {name: np.concatenate([part[2][name] for part in parts]) for name in parts[0][2]}
         book, at = self.codebook, lambda row: f"Row {row + 1} of a shard"
-        X = book.encode({name: table[name] for name in book.names}, at)
-        y = book.encode_target(table[book.target.name], at)
+        X, y = encode_table(book, table, table[book.target.name], at)
+        assert y is not None
         order = np.argsort(code, kind="stable")
         offsets = np.concatenate([[0], np.cumsum(np.bincount(code, minlength=len(ids)))])
         return Tasks(ids, X[order], y[order], np.ones(len(y)), offsets)

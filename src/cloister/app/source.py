@@ -22,7 +22,7 @@ from cloister.roster import Name, task_ids, task_name
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import (
     Columns,
-    encode_rows,
+    check_columns,
     has_column,
     labels_by_task,
     read_codebook,
@@ -34,6 +34,7 @@ from cloister.tables.columns import (
 from cloister.tables.frames import named_columns
 from cloister.tables.rows import (
     Rows,
+    encode_table,
     encoded_rows,
     needed_parts,
     read_rows,
@@ -150,8 +151,9 @@ def one_task(
 
 
 def _tasks_of_columns(codebook: Codebook, columns: Columns, y: Any, sample_weight: ArrayLike | None) -> Tasks:
-    rows = encode_rows(codebook, columns)
-    data = Tasks.from_arrays(rows, codebook.encode_target(y, columns.at), columns.ids, sample_weight)
+    rows, target = encode_table(codebook, check_columns(codebook, columns), y, columns.at)
+    assert target is not None
+    data = Tasks.from_arrays(rows, target, columns.ids, sample_weight)
     return data if columns.groups is None else data.with_groups(labels_by_task(columns.ids, columns.groups))
 
 
@@ -301,8 +303,9 @@ def _encoded(task: Name, columns: dict[str, Array], codebook: Codebook, source: 
         kept = rows_with_target(codebook, columns)
         check_rows_left(len(kept), task, codebook, source.lower())
         columns = {name: column[kept] for name, column in columns.items()}
-    X = codebook.encode({name: columns[name] for name in codebook.names})
-    return _tasks(task, X, codebook.encode_target(columns[codebook.target.name]))
+    X, y = encode_table(codebook, columns, columns[codebook.target.name])
+    assert y is not None
+    return _tasks(task, X, y)
 
 
 def _column(cells: list[Any]) -> Array:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cloister.arrays import Array
+from cloister.arrays import Array, Floats
 from cloister.errors import InputError
 from cloister.roster import task_ids
+from cloister.tables.check import At
 from cloister.tables.codebook import Categorical, Codebook, Date, Feature
 from cloister.tables.files import read_table
 from cloister.tasks import Tasks
@@ -32,6 +34,17 @@ class Rows:
         """Return the rows as tasks, by the id of each row."""
         assert self.y is not None
         return Tasks.from_arrays(self.X, self.y, ids)
+
+
+def encode_table(
+    codebook: Codebook, table: Mapping[str, Array], target: ArrayLike | None = None, at: At | None = None
+) -> tuple[Floats, Array | None]:
+    """Encode the columns that a codebook names, and targets if there are any: the one way that rows take.
+
+    `at` names a row by its position, for the sentence of an error.
+    """
+    X = codebook.encode({name: table[name] for name in codebook.names}, at)
+    return X, None if target is None else codebook.encode_target(target, at)
 
 
 def task_column(path: Path, column: str, what: str = "task column ") -> Array:
@@ -82,8 +95,8 @@ def encoded_rows(
     ids = None if codebook.task is None else table.get(codebook.task)
     if ids is not None and codebook.task is not None:
         ids = _names(path, codebook.task, ids)
-    y = codebook.encode_target(table[codebook.target.name], at) if target else None
-    return Rows(table, ids, codebook.encode({name: table[name] for name in codebook.names}, at), y)
+    X, y = encode_table(codebook, table, table[codebook.target.name] if target else None, at)
+    return Rows(table, ids, X, y)
 
 
 def codebook_table(path: Path, codebook: Codebook, target: bool) -> dict[str, Array]:
