@@ -64,7 +64,7 @@ test-noise: $(READY)  ## all tests with other noise: none may depend on it, unle
 	@$(PYTEST) -m "not slow" --noise-seed $$(date +%j)
 
 test-versions: $(READY)  ## the core's tests with the oldest and the newest libraries that pyproject.toml allows
-	@env $(MEMORY) $(BIN)/python tests/versions.py $(CORE_TESTS) tests/estimators tests/tables tests/engines/test_cluster.py
+	@env $(MEMORY) $(BIN)/python tests/versions.py $(CORE_TESTS) tests/estimators tests/app tests/tables tests/engines/test_cluster.py
 
 mutants: $(READY)  ## break the code in small ways, one at a time: the tests must notice each
 	@$(BIN)/python -m mutants

@@ -20,7 +20,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, cross_valid
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from cloister import Ledger, Plan, SharedPriorClassifier, SharedPriorRegressor, Tasks, load, run
+from cloister import Ledger, Plan, SharedPriorClassifier, SharedPriorRegressor, Tasks, estimators, load, run
 from cloister.algorithms import Independent
 from cloister.engines import TaskStream
 from cloister.errors import InputError
@@ -272,3 +272,29 @@ def test_notebooks_show_the_diagram_and_the_public_facts_and_nothing_of_any_task
         assert "SharedPriorRegressor" in shown
         assert "coef_" not in shown
         assert "intercept_" not in shown
+
+
+# Classes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in estimators.__all__ if not name.startswith("FewShot")])
+def test_an_estimator_is_its_parameters_and_an_algorithm(name):
+    """Between it and scikit-learn's classes there is one for its family, and one for all."""
+    kind = getattr(estimators, name)
+    ours = [each for each in kind.__mro__[1:] if each.__module__.startswith("cloister.")]
+    assert len(ours) == 2
+    own = [each for each in vars(kind) if not each.startswith(("__", "set_", "_abc"))]
+    assert set(own) <= {"_kind", "score"}  # a leaf says what it is
+    pair = getattr(estimators, name.replace("Regressor", "Classifier"))
+    assert kind().get_params() == pair().get_params()
+
+
+def test_what_only_numbers_or_classes_have():
+    assert hasattr(MeanRegularizedRegressor(), "predict_interval")
+    assert not hasattr(MeanRegularizedRegressor(), "predict_proba")
+    assert hasattr(LowRankClassifier(), "predict_proba")
+    assert not hasattr(LowRankClassifier(), "predict_interval")
+    bounds = {"age": (0, 100), "sex": ["F", "M"], "target": ["low", "high"]}
+    model = LowRankClassifier("school", bounds=bounds, rounds=2, random_state=0).fit(X, GRADE)
+    with pytest.raises(InputError, match=r"Classes have no standard deviation\. Use predict_proba\."):
+        model.predict(X, return_std=True)

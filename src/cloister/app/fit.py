@@ -177,7 +177,8 @@ def fit_in_folder(
         return _in_place(folder, plan, data, ledger)
 
     def save(done: Run) -> None:
-        write_run(draft, TableRun.of(done, codebook, settings), models=isinstance(data, Tasks))
+        result = TableRun.of(done, codebook, settings)
+        write_run(draft, result, result.task_models() if isinstance(data, Tasks) else None)
         begun = Secret.read(draft / "secret")
         assert begun is not None
         replace(Secret.new(data, begun.seed, begun.charged), run=begun.run).write(draft / "complete")

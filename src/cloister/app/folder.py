@@ -218,10 +218,19 @@ def require_folder(folder: Path, names: Sequence[str] = ("plan.toml", "board", "
             raise InputError(f"{folder} is not the folder of a run: it has no {name}.")
 
 
-def write_run(folder: Path, run: TableRun, models: bool = True) -> None:
-    """Write everything but the plan and the board, which a run's journal has written; return when on disk."""
+def write_run(folder: Path, run: TableRun, models: Iterable[TaskModel] | None) -> None:
+    """Write everything but the plan and the board, which a run's journal has written; return when on disk.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the run works until it is complete.
+    run : TableRun
+        The finished run.
+    models : iterable of TaskModel, optional
+        A file is written for each. Without them, of a run over shards, the engine has written models.
+    """
     guarantee = replace(run.guarantee, all_runs=None)  # what follows from the plan and the board, for ever
-    own = run.task_models() if models else iter(())
     with storage_errors(folder, "then do the same again: every release is posted, and models come again"):
         run.codebook.save(folder / "codebook.toml")
         if run.settings.name:
@@ -238,11 +247,11 @@ def write_run(folder: Path, run: TableRun, models: bool = True) -> None:
             listed = {"format": GROUPS_FORMAT, "groups": dict(run.groups)}
             (folder / "groups.json").write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
         (folder / "head.txt").write_text(f"{write_manifest(folder)}\n", encoding="utf-8")
-        if models:
+        if models is not None:
             home = private_folder(folder / "models")
             remove_drafts(home)  # of a process that was killed here
             files = file_names(map(str, run.ids.tolist()))
-            for model in own:
+            for model in models:
                 model.save(home / files[model.task], synced=False)
             write_index(home, files)
         sync_tree(folder)
@@ -251,12 +260,13 @@ def write_run(folder: Path, run: TableRun, models: bool = True) -> None:
 def save_run(folder: Path, run: TableRun, models: bool, force: bool) -> None:
     """Write a finished run to its folder, all of it or nothing; on return it is on disk."""
     check_free(folder, force)
+    own = run.task_models() if models else None
     whole = folder.resolve()
     draft = private_folder(whole.with_name(f".{whole.name}.{secrets.token_hex(8)}.unfinished"))
     try:
         run.plan.save(draft / "plan.toml")
         run.board.save(draft / "board")
-        write_run(draft, run, models)
+        write_run(draft, run, own)
         put_in_place(draft, folder, force)
     finally:
         shutil.rmtree(draft, ignore_errors=True)

@@ -47,6 +47,9 @@ from cloister.privacy.randomness import source_of
 from cloister.tables.codebook import Codebook
 from cloister.tasks import Tasks, local_key
 
+_WARNING = "SECRET: who has this can tell which rows were kept back. Share it with nobody."
+_GIVE_UP = "or remove that folder to give it up: what it has spent stays spent"
+
 
 def vote(
     election: Vote,
@@ -154,10 +157,6 @@ def split_seed(random_state: int | None) -> int:
 def run_seed(random_state: int | None, number: int | str) -> int | None:
     """Return another seed for every run, so that no two have the same noise."""
     return None if random_state is None else int(local_key(int(random_state), f"run {number}"))
-
-
-_WARNING = "SECRET: who has this can tell which rows were kept back. Share it with nobody."
-_GIVE_UP = "or remove that folder to give it up: what it has spent stays spent"
 
 
 def vote_in_folder(
@@ -338,7 +337,7 @@ def _finish(
     found = TableRun(plan, board, choice.guarantee, codebook, own.ids, models, settings[best], {}, choice)
     plan.save(draft / "plan.toml")
     board.save(draft / "board")
-    write_run(draft, found)
+    write_run(draft, found, found.task_models())
     _write(replace(begun, written=True))
 
 

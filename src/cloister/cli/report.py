@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from cloister.ledger.accounts import Balance
     from cloister.report.run import PublicPart
 
-__all__ = ["report"]
-
 _Page = Annotated[
     Path | None,
     typer.Option(
@@ -75,7 +73,6 @@ def report(
       cloister report exam-run --task elm.json -o elm.html
     """
     from cloister.app.model_files import names_of_files
-    from cloister.board.storage import write_file, write_private
     from cloister.report import run as pages
     from cloister.report.page import load_template
 
@@ -92,16 +89,10 @@ def report(
     named = edition if own is None else f"{edition}-{names_of_files(own.task)[0].removesuffix('.json')}"
     page = absent(Path(f"{folder.resolve().name}-{named}.html") if output is None else output, force)
     part = _with_evidence(part, _balance(ledger, population), audit)
-    if public:
-        write_file(page, pages.public_page(part).encode())
-    else:
+    if not public:
         part = replace(part, folder=str(folder))
-        if own is not None:
-            text = pages.task_page(part, own)
-        else:
-            whole, gains = _private(folder, run, data, skip)
-            text = pages.operator_page(part, whole, gains)
-        write_private(page, text.encode())
+    whole, gains = (None, None) if public or own is not None else _private(folder, run, data, skip)
+    pages.write_edition(part, page, public=public, model=own, run=whole, gains=gains)
     if json:
         return emit({"page": page, "edition": edition, "private": not public, "plan": part.plan.fingerprint})
     whose = {

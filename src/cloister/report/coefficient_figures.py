@@ -10,8 +10,6 @@ from cloister.app.summary import Coefficient, OwnCoefficient, number
 from cloister.arrays import Floats
 from cloister.report.figures import Frame, caption
 
-__all__ = ["leaning_picture", "own_row", "population_row"]
-
 WIDTH, HEIGHT = 150, 26
 
 

@@ -18,8 +18,6 @@ from cloister.privacy.guarantee import Guarantee
 from cloister.report.figures import Level, Point, histogram, tradeoff
 from cloister.report.page import Stamp, load_template
 
-__all__ = ["Comparison", "Method", "render", "save"]
-
 
 @dataclass(frozen=True)
 class Method:

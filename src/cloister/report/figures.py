@@ -11,8 +11,6 @@ import numpy as np
 
 from cloister.arrays import Floats
 
-__all__ = ["Frame", "Level", "Point", "caption", "digits", "histogram", "nice", "tradeoff"]
-
 
 @dataclass(frozen=True)
 class Point:

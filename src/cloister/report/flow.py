@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from cloister.plan import Plan
 from cloister.report.figures import Frame, caption
 
-__all__ = ["SEEN", "flow_picture"]
-
 #: Who sees what: the task itself, whoever holds all rows in one table, the curator, everybody else.
 SEEN: tuple[tuple[str, bool, bool, bool, bool], ...] = (
     ("a task's rows, and how many there are", True, True, False, False),

@@ -12,8 +12,6 @@ from cloister._version import __version__
 from cloister.errors import MissingExtraError
 from cloister.plan import Plan
 
-__all__ = ["Stamp", "load_template"]
-
 
 @dataclass(frozen=True)
 class Stamp:

@@ -10,8 +10,6 @@ import numpy as np
 from cloister.arrays import Floats
 from cloister.report.figures import Frame, caption
 
-__all__ = ["epsilon_picture", "tasks_picture"]
-
 _SHARES = [-0.5, 0.0, 0.5, 1.0]
 
 

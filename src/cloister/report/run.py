@@ -49,8 +49,6 @@ from cloister.tables.codebook import Codebook
 from cloister.tables.units import coefficient_names, in_user_units
 from cloister.tasks import Tasks
 
-__all__ = ["PublicPart", "operator_page", "public_page", "read_audit", "task_page"]
-
 #: Each picture is drawn for wide and for narrow screens.
 WIDE, NARROW = (760, 360), (380, 330)
 #: Most coefficients that a page lists.
@@ -87,6 +85,8 @@ class PublicPart:
         The account that the run was charged to.
     audit : mapping, optional
         What an audit of the plan found: see `read_audit`.
+    findings : Findings, optional
+        What the board says of all tasks, if somebody has read it off already.
     """
 
     plan: Plan
@@ -98,12 +98,13 @@ class PublicPart:
     candidates: int | None = None
     balance: Balance | None = None
     audit: Mapping[str, Any] | None = None
+    findings: Findings | None = None
 
     @classmethod
     def of(cls, run: TableRun, balance: Balance | None = None) -> PublicPart:
         """Take the public part of a run over a table; models are left behind."""
         book = run.units if isinstance(run.units, Codebook) else None
-        found = cls(run.plan, run.board, run.guarantee, book)
+        found = cls(run.plan, run.board, run.guarantee, book, findings=run.findings)
         if run.choice is not None:
             found = replace(found, head=run.choice.head, candidates=len(run.choice.plans) - 1)
         return found if balance is None else found.charged_to(balance)
@@ -123,7 +124,8 @@ class PublicPart:
     @cached_property
     def content(self) -> dict[str, Any]:
         """What the template needs of it: words, numbers and pictures."""
-        summary = Findings(self.plan, self.board, self.codebook).summary(self.guarantee)
+        findings = self.findings or Findings(self.plan, self.board, self.codebook)
+        summary = findings.summary(self.guarantee)
         heard = signal_to_noise(self.board.releases)
         noisy = bool(self.plan.rounds) and bool(np.isfinite(heard.ratio).all())
         return {
@@ -368,12 +370,25 @@ def write_page(
         )
     part = PublicPart.of(run, balance)
     part = part if audit is None else replace(part, audit=read_audit(audit, run.plan))
+    model = None if task is None else run.task_model(task)
+    gains = None if rows is None else measure_gains(run, rows())
+    return write_edition(part, page, public=public, model=model, run=run, gains=gains)
+
+
+def write_edition(
+    part: PublicPart,
+    page: Path,
+    *,
+    public: bool = False,
+    model: TaskModel | None = None,
+    run: TableRun | None = None,
+    gains: Gains | None = None,
+) -> Path:
+    """Write a page for everybody, for the task whose model is given, or else for the operator."""
     if public:
         return write_file(page, public_page(part).encode())
-    if task is not None:
-        return write_private(page, task_page(part, run.task_model(task)).encode())
-    gains = None if rows is None else measure_gains(run, rows())
-    return write_private(page, operator_page(part, run, gains).encode())
+    text = operator_page(part, run, gains) if model is None else task_page(part, model)
+    return write_private(page, text.encode())
 
 
 def read_audit(path: str | os.PathLike[str], plan: Plan) -> dict[str, Any]:

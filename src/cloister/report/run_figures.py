@@ -18,15 +18,6 @@ from cloister.privacy.statement import percent
 from cloister.privacy.tradeoff import FALSE_ALARMS
 from cloister.report.figures import Frame, caption, digits, nice
 
-__all__ = [
-    "SignalToNoise",
-    "budget_picture",
-    "curve_picture",
-    "hundred_picture",
-    "rounds_picture",
-    "signal_to_noise",
-]
-
 #: More rounds than these are drawn as means of neighbours.
 MOST_ROUNDS = 150
 
