@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from cloister.plan import Plan
     from cloister.privacy.sampling import Sampling
 
-__all__ = ["account"]
-
 _Noise = Annotated[
     float | None, typer.Option(help="Ask what epsilon this noise gives: its std over the clip.")
 ]

@@ -10,8 +10,6 @@ import typer
 from cloister.cli.options import Force, Json, Output, Types
 from cloister.cli.shell import absent, advance, emit, note, say
 
-__all__ = ["audit"]
-
 
 def audit(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, or the folder of a run.")],

@@ -21,8 +21,6 @@ from cloister.report.comparison import Comparison, Method
 from cloister.tables.codebook import Codebook
 from cloister.tasks import Tasks
 
-__all__ = ["EPSILONS", "chem97", "compare"]
-
 Progress = Callable[[int, int], None]
 
 #: The smallest ones show where noise begins to hurt.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from cloister.tables.codebook import Codebook
     from cloister.tables.reading import Kind, Mask
 
-__all__ = ["codebook"]
-
 _SPELLINGS = (
     "%d/%m/%Y",
     "%m/%d/%Y",

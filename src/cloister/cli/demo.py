@@ -14,8 +14,6 @@ from cloister.cli.shell import absent, advance, emit, say, show_table
 if TYPE_CHECKING:
     from cloister.report.comparison import Comparison, Method
 
-__all__ = ["demo"]
-
 _SHOWN = (0.5, 1.0, 2.0)
 
 

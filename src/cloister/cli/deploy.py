@@ -16,8 +16,6 @@ from cloister.errors import InputError
 if TYPE_CHECKING:
     from cloister.deploy.status import Status
 
-__all__ = ["deploy_family"]
-
 _Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The operator's folder.")]
 
 deploy_family = typer.Typer(cls=Family, no_args_is_help=True, rich_markup_mode=None)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from cloister.ledger.accounts import Balance
     from cloister.ledger.charges import Account, Charge
 
-__all__ = ["ledger_family"]
-
 _Where = Annotated[
     str, typer.Argument(metavar="LEDGER", help="SQLite file, or a URL like postgresql://user@host/database.")
 ]

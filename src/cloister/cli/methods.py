@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from cloister.estimators.base import MultiTaskEstimator
     from cloister.tables.codebook import Codebook
 
-__all__ = ["Method", "kind_of", "settings_for", "settings_of"]
-
 #: Parameters of estimators that are not settings: they have options or files of their own.
 _ELSEWHERE = {
     *("task", "bounds", "ledger", "random_state"),

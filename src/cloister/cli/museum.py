@@ -14,8 +14,6 @@ from cloister.privacy.rounding import rounded_down
 if TYPE_CHECKING:
     from cloister.audit.museum import Conviction, Exhibit
 
-__all__ = ["museum"]
-
 _TOGETHER = 0.95
 
 _Name = Annotated[str | None, typer.Argument(metavar="NAME", help="One exhibit; all of them by default.")]

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from cloister.plan import Plan
     from cloister.tasks import Tasks
 
-__all__ = ["node_family"]
-
 _Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The node's folder.")]
 _Key = Annotated[
     str, typer.Option("--operator", metavar="KEY", help="The operator's public key, 64 digits, or its file.")

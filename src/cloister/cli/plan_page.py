@@ -26,8 +26,6 @@ from cloister.privacy.statement import percent
 from cloister.report.page import Stamp, load_template
 from cloister.report.planner_figures import epsilon_picture, tasks_picture
 
-__all__ = ["Page", "PlannerServer", "serve"]
-
 _EPSILONS = np.geomspace(0.05, 16, 40).round(6).tolist()
 _TASKS = np.unique(np.geomspace(FEWEST_TASKS, 1_000_000, 50).astype(int)).tolist()
 _SIZES = ((760, 340), (380, 320))

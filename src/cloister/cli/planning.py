@@ -21,8 +21,6 @@ from cloister.tables.codebook import Categorical, Codebook, Numeric
 if TYPE_CHECKING:
     from cloister.plan import Plan
 
-__all__ = ["COMMON", "EPSILONS", "MOST_COLUMNS", "MOST_TASKS", "Wish", "stand_in"]
-
 #: What tasks may have in common, and the method that makes use of it.
 COMMON: dict[Method, str] = {
     Method.shared_prior: "a prior that each weighs at home",

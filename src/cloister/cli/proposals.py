@@ -27,8 +27,6 @@ from cloister.tune.estimators import election_of
 if TYPE_CHECKING:
     from cloister.board.billboard import Billboard
 
-__all__ = ["Comparison", "OneRun", "Target", "from_methods", "from_plan"]
-
 #: The options that set a parameter of estimators.
 _OPTIONS = {
     "epsilon": ("epsilon", "detection", "false_alarms"),
