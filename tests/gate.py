@@ -96,7 +96,7 @@ def made(classes: int, count: int = 60, dim: int = 4) -> tuple[Any, Any, Any, An
 
 def fitted(kind: str, name: str, epsilon: float) -> dict[str, str]:
     X, y, task, book = table(name)
-    settings = {} if kind.startswith("SingleTask") else {"random_state": 3}
+    settings = {} if kind.startswith(FREE) else {"random_state": 3}
     settings |= {"epsilon": epsilon} if epsilon else {}
     estimator = getattr(estimators, kind)(bounds=book, **settings).fit(X, y, tasks=task)
     predict = estimator.predict_proba if kind.endswith("Classifier") else estimator.predict
