@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import cloister as cl
-from cloister.app.model_files import file_name, task_of
 from cloister.app.predict import write_csv
+from cloister.app.task_model import file_name, task_of
 from cloister.cli import app
 from cloister.engines.invalid import ZeroInvalid, complaints
 from cloister.errors import InputError

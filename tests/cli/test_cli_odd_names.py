@@ -10,9 +10,8 @@ from urllib.parse import unquote
 import pytest
 from cli_helpers import BOOK, ok, pupils
 
-from cloister.app.model_files import file_name, task_of
 from cloister.app.predict import write_csv
-from cloister.app.task_model import TaskModel
+from cloister.app.task_model import TaskModel, file_name, task_of
 
 ODD = [
     "A/b",

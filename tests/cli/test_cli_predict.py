@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from cli_helpers import cloister, contents, ok, pupils, refused
 
-from cloister.app.gains import Gain
+from cloister.app.gains import TaskGain
 from cloister.app.predict import write_csv
 from cloister.app.task_model import TaskModel
 from cloister.tables.files import read_table
@@ -90,14 +90,16 @@ def test_gain_finds_that_joining_pays(work: Path) -> None:
 
 def test_gain_says_when_nothing_was_heard() -> None:
     same = np.array([1.0, 2.0, 3.0])
-    assert Gain({"joined": same, "own": same}, 7, 3).verdict("squared error").startswith("No difference: ")
-    worse = Gain({"joined": same + 1, "own": same}, 7, 3).verdict("squared error")
+    assert (
+        TaskGain({"joined": same, "own": same}, 7, 3).verdict("squared error").startswith("No difference: ")
+    )
+    worse = TaskGain({"joined": same + 1, "own": same}, 7, 3).verdict("squared error")
     assert worse.startswith("Joining does not pay for you: ")
-    better = Gain({"joined": same - 0.5, "own": same}, 7, 3).verdict("squared error")
+    better = TaskGain({"joined": same - 0.5, "own": same}, 7, 3).verdict("squared error")
     assert better.startswith("Joining pays for you: joined, your squared error on held-out rows is 25% lower")
-    nearly = Gain({"joined": same * 1.001, "own": same}, 7, 3).verdict("squared error")
+    nearly = TaskGain({"joined": same * 1.001, "own": same}, 7, 3).verdict("squared error")
     assert nearly.startswith("No difference (under 0.5 %): ")
-    unclear = Gain({"joined": same[::-1], "own": same}, 7, 3).verdict("squared error")
+    unclear = TaskGain({"joined": same[::-1], "own": same}, 7, 3).verdict("squared error")
     assert unclear.startswith("No clear difference: ")
 
 

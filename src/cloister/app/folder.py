@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from cloister.app.choice import Choice
-from cloister.app.model_files import file_names, names_of_files, on_disk, write_index
 from cloister.app.result import EstimatorSettings, TableRun
-from cloister.app.task_model import TaskModel
+from cloister.app.task_model import TaskModel, file_names, names_of_files, on_disk, write_index
 from cloister.arrays import States
 from cloister.board.billboard import Billboard
 from cloister.board.storage import (

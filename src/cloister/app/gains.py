@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cloister.algorithms.independent import Independent
-from cloister.app.predict import class_probabilities, numbers
+from cloister.app.predict import Index, class_probabilities, numbers
 from cloister.app.result import TableRun
 from cloister.arrays import Array, Floats, States
 from cloister.engines.run import replay
@@ -26,6 +26,8 @@ from cloister.app.fit import own_learner
 from cloister.tables.rows import Rows
 
 SPLITS, TEST = 5, 0.3
+#: A relative change that is none.
+_SAME = 0.005
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -98,7 +100,7 @@ def measure_gains(run: TableRun, data: Tasks, progress: Callable[[int, int], Non
         }
         tested += np.bincount(at, minlength=len(data))
         for name, each in models.items():
-            sums[name] += np.bincount(at, _errors(book, test, each, at), minlength=len(data))
+            sums[name] += np.bincount(at, _errors(book, test.X, test.y, each, at), minlength=len(data))
         if progress is not None:
             progress(seed + 1, SPLITS)
     measured = tested > 0
@@ -111,13 +113,11 @@ def measure_gains(run: TableRun, data: Tasks, progress: Callable[[int, int], Non
     return Gains(means["joined"], means["alone"], error, int((~measured).sum()))
 
 
-def _errors(book: Codebook, test: Tasks, models: States, at: np.ndarray) -> Floats:
+def _errors(book: Codebook, X: Floats, y: Array, models: States, at: Index) -> Floats:
     """Return the squared error of each row in the user's units, or the log-loss of its class."""
     if book.classes is None:
-        found = numbers(book, test.X, models, at)
-        return np.asarray((found - book.decode_target(test.y)) ** 2)
-    chances = class_probabilities(test.X, models, at)
-    own = chances[np.arange(len(test.y)), test.y.astype(np.intp)]
+        return np.asarray((numbers(book, X, models, at) - book.decode_target(y)) ** 2)
+    own = class_probabilities(X, models, at)[np.arange(len(y)), y.astype(np.intp)]
     return np.asarray(-np.log(np.maximum(own, 1e-15)))
 
 
@@ -126,11 +126,8 @@ def _alone(codebook: Codebook, n_tasks: int) -> Plan:
     return Plan(Independent(own_learner(codebook)), n_tasks=n_tasks)
 
 
-_SAME = 0.005
-
-
 @dataclass(frozen=True, eq=False)
-class Gain:
+class TaskGain:
     """A task's own errors by method: one row for each random split of its rows.
 
     The interval of the difference allows for splits that overlap: variance times (1/splits + test/train).
@@ -173,7 +170,7 @@ class Gain:
         return f"No clear difference: {text}"
 
 
-def measure_gain(public: TableRun, rows: Rows, splits: int, test: float) -> Gain:
+def measure_gain(public: TableRun, rows: Rows, splits: int, test: float) -> TaskGain:
     """Fit a task's rows with the board, without it, and not at all; return errors on held-out rows."""
     if not 0 < test < 1:
         raise InputError(f"--test must be a share in (0, 1). Got {test}.")
@@ -186,21 +183,15 @@ def measure_gain(public: TableRun, rows: Rows, splits: int, test: float) -> Gain
     rng = np.random.default_rng(0)  # of the splits only: nothing here is secret or leaves
     orders = (np.split(rng.permutation(len(rows)), [held]) for _ in range(splits))
     found = [_split_errors(public, rows, *order) for order in orders]
-    return Gain({k: np.array([each[k] for each in found]) for k in found[0]}, len(rows) - held, held)
+    return TaskGain({k: np.array([each[k] for each in found]) for k in found[0]}, len(rows) - held, held)
 
 
 def _split_errors(public: TableRun, rows: Rows, out: Array, kept: Array) -> dict[str, float]:
-    """Return each method's mean squared error in the user's units, or log-loss, on the rows held out."""
-    from sklearn.metrics import log_loss, mean_squared_error
-
+    """Return each method's mean error on the rows held out."""
     assert rows.y is not None
-    book, X, y, whose = public.codebook, rows.X[out], rows.y[out], np.zeros(len(out), dtype=np.intp)
+    book, X, y, at = public.codebook, rows.X[out], rows.y[out], np.zeros(len(out), dtype=np.intp)
     fits = _fits(public, Tasks.from_arrays(rows.X[kept], rows.y[kept], np.zeros(len(kept), dtype=int)))
-    if book.classes is None:
-        truth = book.decode_target(y)
-        return {k: mean_squared_error(truth, numbers(book, X, fit, whose)) for k, fit in fits.items()}
-    labels = range(book.classes)
-    return {k: log_loss(y, class_probabilities(X, fit, whose), labels=labels) for k, fit in fits.items()}
+    return {name: float(_errors(book, X, y, fit, at).mean()) for name, fit in fits.items()}
 
 
 def _fits(public: TableRun, own: Tasks) -> dict[str, States]:

@@ -15,7 +15,7 @@ from cloister.cli.shell import absent, advance, emit, note, say, show_table
 from cloister.errors import InputError
 
 if TYPE_CHECKING:
-    from cloister.app.gains import Gain
+    from cloister.app.gains import TaskGain
     from cloister.app.task_model import TaskModel
     from cloister.tables.codebook import Codebook
     from cloister.tables.rows import Rows
@@ -323,7 +323,7 @@ def gain(
     say(found.verdict(name), f"{_OPTIMISTIC} This number is private to you.", apart=True)
 
 
-def _gain_document(task: str, name: str, found: Gain) -> dict[str, object]:
+def _gain_document(task: str, name: str, found: TaskGain) -> dict[str, object]:
     mean, low, high = found.change
     return {
         "task": task,

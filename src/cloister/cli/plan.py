@@ -23,33 +23,92 @@ if TYPE_CHECKING:
     from cloister.tables.codebook import Codebook
 
 
-_Table = Annotated[
-    Path | None, typer.Argument(metavar="[DATA]", help="The table: names of columns and tasks are used.")
-]
-_Method = Annotated[
-    Method | None,
-    typer.Option(metavar="METHOD", help="What tasks have in common: a method of `cloister fit`."),
-]
-_Rows = Annotated[float | None, typer.Option(help="A public guess at how many rows a task has.")]
+@dataclass(frozen=True)
+class Answers:
+    """What was answered, by options or to the questions."""
+
+    data: Annotated[
+        Path | None, typer.Argument(metavar="[DATA]", help="The table: names of columns and tasks are used.")
+    ] = None
+    codebook: Annotated[Path | None, typer.Option(help="Filled-in codebook file: what is public.")] = None
+    task: Annotated[str | None, typer.Option(help="Task column, without a codebook.")] = None
+    column: Annotated[str | None, typer.Option("--target", help="Column to predict, without a codebook.")] = (
+        None
+    )
+    classes: Annotated[int | None, typer.Option(help="How many classes that has, if it is no number.")] = None
+    tasks: Annotated[int | None, typer.Option(help="Instead of DATA: how many tasks.")] = None
+    columns: Annotated[int | None, typer.Option(help="Instead of a codebook: how many columns.")] = None
+    epsilon: Annotated[float | None, typer.Option(help="Privacy budget of every task. Default: 1.")] = None
+    detection: Detection = None
+    method: Annotated[
+        Method | None,
+        typer.Option(metavar="METHOD", help="What tasks have in common: a method of `cloister fit`."),
+    ] = None
+    rows: Annotated[float | None, typer.Option(help="A public guess at how many rows a task has.")] = None
+
+    def wish(self, web: bool = False) -> Wish:
+        """Return what is asked of a plan; a page has numbers to begin with, to be moved."""
+        from cloister.cli.planning import Wish
+
+        book = self.book(web)
+        tasks = self.tasks
+        if self.data is not None and tasks is None:
+            from cloister.app.source import TableFile
+
+            tasks = len(TableFile(self.data, book).ids)
+        if tasks is None:
+            if not web:
+                raise InputError("How many tasks are there? Name the table, or give --tasks.")
+            tasks = 150
+        method = Method.shared_prior if self.method is None else self.method
+        return Wish(book, tasks, self.target, method, self.rows)
+
+    def book(self, web: bool) -> Codebook:
+        """Return the codebook, or one that stands for it."""
+        from cloister.cli.planning import stand_in
+
+        if self.codebook is not None:
+            return codebook_of(self.codebook, self.task, self.column)
+        if self.columns is not None or (web and self.data is None):
+            book = stand_in(5 if self.columns is None else self.columns, self.classes)
+            return replace(book, task=self.task) if self.data is not None else book
+        if self.data is None:
+            raise InputError("How many columns predict the target? Give --codebook, or --columns.")
+        if self.task is None or self.column is None:
+            raise InputError(
+                "Without a codebook, name the columns: --task COLUMN --target COLUMN. Or add --codebook."
+            )
+        features = _features(self.data, self.task, self.column)
+        return replace(stand_in(len(features), self.classes), task=self.task)
+
+    @property
+    def target(self) -> Target:
+        from cloister.cli.proposals import Target
+        from cloister.privacy.tradeoff import FALSE_ALARMS
+
+        epsilon = 1.0 if self.epsilon is None else positive("--epsilon", self.epsilon)
+        if self.detection is not None:
+            _check_rate(self.detection)
+        return Target(epsilon, self.detection, FALSE_ALARMS)
+
+    @property
+    def settled(self) -> tuple[bool, bool]:
+        """Whether the table settles how many tasks there are, and whether the codebook is its own."""
+        return self.data is not None, self.codebook is not None
+
+    @property
+    def source(self) -> str:
+        """How a command names table and codebook."""
+        named = [] if self.data is None else [shlex.quote(str(self.data))]
+        named += [] if self.codebook is None else [f"--codebook {shlex.quote(str(self.codebook))}"]
+        if self.codebook is None and self.data is not None:
+            named.append(f"--task {shlex.quote(str(self.task))}")
+        return " ".join(named)
 
 
 def plan(
     context: typer.Context,
-    data: _Table = None,
-    codebook: Annotated[Path | None, typer.Option(help="Filled-in codebook file: what is public.")] = None,
-    task: Annotated[str | None, typer.Option(help="Task column, without a codebook.")] = None,
-    column: Annotated[
-        str | None, typer.Option("--target", help="Column to predict, without a codebook.")
-    ] = None,
-    classes: Annotated[
-        int | None, typer.Option(help="How many classes that has, if it is no number.")
-    ] = None,
-    tasks: Annotated[int | None, typer.Option(help="Instead of DATA: how many tasks.")] = None,
-    columns: Annotated[int | None, typer.Option(help="Instead of a codebook: how many columns.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Privacy budget of every task. Default: 1.")] = None,
-    detection: Detection = None,
-    method: _Method = None,
-    rows: _Rows = None,
+    answers: Answers,
     delta: Delta = None,
     relation: Neighbours = Relation.REPLACE,
     output: Annotated[Path, typer.Option("-o", "--output", help="File for the plan.")] = Path("plan.toml"),
@@ -73,13 +132,13 @@ def plan(
       cloister plan exam.csv --task school --target score
       cloister plan --tasks 139 --columns 5 --method low-rank --json
     """
-    if epsilon is not None and detection is not None:
+    data, tasks, codebook = answers.data, answers.tasks, answers.codebook
+    if answers.epsilon is not None and answers.detection is not None:
         raise typer.BadParameter("Give --epsilon or --detection, not both.")
     if codebook is not None and (said := given(context, "columns", "classes")):
         raise typer.BadParameter(f"The codebook says {' and '.join(said)} itself: leave that out.")
     if data is not None and tasks is not None:
         raise typer.BadParameter("The table says how many tasks there are: leave --tasks out.")
-    answers = Answers(data, codebook, task, column, classes, tasks, columns, epsilon, detection, method, rows)
     if data is None and tasks is None and codebook is None and not web:
         if json:
             raise typer.BadParameter("Name the table, or give --tasks and --columns.")
@@ -185,82 +244,6 @@ def _show_next_steps(answers: Answers, file: Path | None) -> None:
 
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What was said, by options or to the questions."""
-
-    data: Path | None
-    codebook: Path | None
-    task: str | None
-    column: str | None
-    classes: int | None
-    tasks: int | None
-    columns: int | None
-    epsilon: float | None
-    detection: float | None
-    method: Method | None
-    rows: float | None
-
-    def wish(self, web: bool = False) -> Wish:
-        """Return what is asked of a plan; a page has numbers to begin with, to be moved."""
-        from cloister.cli.planning import Wish
-
-        book = self.book(web)
-        tasks = self.tasks
-        if self.data is not None and tasks is None:
-            from cloister.app.source import TableFile
-
-            tasks = len(TableFile(self.data, book).ids)
-        if tasks is None:
-            if not web:
-                raise InputError("How many tasks are there? Name the table, or give --tasks.")
-            tasks = 150
-        method = Method.shared_prior if self.method is None else self.method
-        return Wish(book, tasks, self.target, method, self.rows)
-
-    def book(self, web: bool) -> Codebook:
-        """Return the codebook, or one that stands for it."""
-        from cloister.cli.planning import stand_in
-
-        if self.codebook is not None:
-            return codebook_of(self.codebook, self.task, self.column)
-        if self.columns is not None or (web and self.data is None):
-            book = stand_in(5 if self.columns is None else self.columns, self.classes)
-            return replace(book, task=self.task) if self.data is not None else book
-        if self.data is None:
-            raise InputError("How many columns predict the target? Give --codebook, or --columns.")
-        if self.task is None or self.column is None:
-            raise InputError(
-                "Without a codebook, name the columns: --task COLUMN --target COLUMN. Or add --codebook."
-            )
-        features = _features(self.data, self.task, self.column)
-        return replace(stand_in(len(features), self.classes), task=self.task)
-
-    @property
-    def target(self) -> Target:
-        from cloister.cli.proposals import Target
-        from cloister.privacy.tradeoff import FALSE_ALARMS
-
-        epsilon = 1.0 if self.epsilon is None else positive("--epsilon", self.epsilon)
-        if self.detection is not None:
-            _check_rate(self.detection)
-        return Target(epsilon, self.detection, FALSE_ALARMS)
-
-    @property
-    def settled(self) -> tuple[bool, bool]:
-        """Whether the table settles how many tasks there are, and whether the codebook is its own."""
-        return self.data is not None, self.codebook is not None
-
-    @property
-    def source(self) -> str:
-        """How a command names table and codebook."""
-        named = [] if self.data is None else [shlex.quote(str(self.data))]
-        named += [] if self.codebook is None else [f"--codebook {shlex.quote(str(self.codebook))}"]
-        if self.codebook is None and self.data is not None:
-            named.append(f"--task {shlex.quote(str(self.task))}")
-        return " ".join(named)
 
 
 def _features(data: Path, task: str, target: str) -> list[str]:

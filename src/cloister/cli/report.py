@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import Folder, Force, Json, SkipMissingTargets, Types
+from cloister.cli.options import AccountOptions, Folder, Force, Json, SkipMissingTargets, Types
 from cloister.cli.shell import absent, advance, emit, given, note, say
 from cloister.errors import InputError
 
@@ -72,7 +72,7 @@ def report(
       cloister report exam-run --task 007
       cloister report exam-run --task elm.json -o elm.html
     """
-    from cloister.app.model_files import names_of_files
+    from cloister.app.task_model import names_of_files
     from cloister.report import run as pages
     from cloister.report.page import load_template
 
@@ -119,14 +119,8 @@ def _public_part(folder: Path, types: list[str] | None) -> tuple[TableRun | None
 
 
 def _balance(place: str | None, population: str | None) -> Balance | None:
-    if place is None:
-        if population is not None:
-            raise InputError("--population names an account in a ledger. Add --ledger PLACE.")
-        return None
-    from cloister.ledger import Ledger
-
-    balance: Balance = Ledger.open(place, population).balance
-    return balance
+    account = AccountOptions(place, population).open()
+    return None if account is None else account.balance
 
 
 def _with_evidence(part: PublicPart, balance: Balance | None, audit: Path | None) -> PublicPart:

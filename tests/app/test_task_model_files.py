@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from cloister import SharedPriorRegressor, load
-from cloister.app.model_files import INDEX, file_name, file_names, names_of_files
-from cloister.app.task_model import TaskModel
+from cloister.app.task_model import INDEX, TaskModel, file_name, file_names, names_of_files
 from cloister.errors import InputError
 from cloister.tables.codebook import Codebook
 
