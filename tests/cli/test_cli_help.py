@@ -7,15 +7,19 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pytest
 import typer
 from cli_helpers import BOOK, cloister, ok, pupils
+from typer.testing import CliRunner
 
 from cloister.app.predict import write_csv
 from cloister.cli import app
+from cloister.cli.shell import attach
 
 
 @pytest.mark.parametrize(
@@ -183,3 +187,30 @@ def test_help_needs_neither_scipy_nor_scikit_learn() -> None:
         "sys.exit(any(name in sys.modules for name in ('sklearn', 'scipy', 'pandas', 'torch')))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+@dataclass(frozen=True)
+class Size:
+    """A group of options, as commands take them."""
+
+    width: Annotated[int, typer.Option(help="How wide.")] = 2
+    height: Annotated[int, typer.Option("--high", help="How high.")] = 3
+
+
+DRAWN: list[object] = []
+
+
+def draw(name: str, size: Size, dry_run: bool = False) -> None:
+    """Draw."""
+    DRAWN.append((name, size, dry_run))
+
+
+def test_a_group_of_options_is_typed_apart_and_arrives_as_one_value() -> None:
+    family = typer.Typer(rich_markup_mode=None)
+    attach(family, draw)
+    family.callback()(lambda: None)
+    shown = CliRunner().invoke(family, ["draw", "--help"]).output
+    assert shown.index("--width") < shown.index("--high") < shown.index("--dry-run")
+    assert CliRunner().invoke(family, ["draw", "a", "--high", "7", "--dry-run"]).exit_code == 0
+    assert CliRunner().invoke(family, ["draw", "b"]).exit_code == 0
+    assert [("a", Size(2, 7), True), ("b", Size(), False)] == DRAWN

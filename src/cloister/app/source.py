@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,7 +18,7 @@ from cloister.engines.local import Local
 from cloister.engines.shards import Shards
 from cloister.engines.workers import Engine
 from cloister.errors import InputError, PrivateDataError
-from cloister.roster import Name, task_ids, task_name
+from cloister.roster import Name, group_labels, task_ids, task_name
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import (
     Columns,
@@ -318,6 +318,20 @@ def _tasks(task: Name, X: Array, y: Array) -> Tasks:
     if not len(X):
         raise InputError(f"There are no rows of task {task!r}. Check where they come from, and the name.")
     return Tasks.from_arrays(X, y, [task] * len(X))
+
+
+def own_tasks(
+    path: Path, codebook: Codebook, task: str, skip: bool, groups: str, known: Mapping[str, str]
+) -> Tasks:
+    """Read one task's rows, in its public group: by its label in the file, or by what is known of tasks."""
+    rows = own_rows(path, codebook, task, skip)
+    own = rows.tasks([task] * len(rows))
+    if groups not in rows.table:
+        return own.with_groups({own.ids[0]: known[task]}) if task in known else own
+    alone = rows.ids is None or path.is_dir()  # of a folder, this task's rows alone are read
+    whose = own.ids[:1] if alone else task_column(path, str(codebook.task))
+    labels = group_labels(rows.table[groups]) if path.is_dir() else task_column(path, groups)
+    return own.with_groups(labels_by_task(np.resize(whose, len(labels)), labels))
 
 
 def own_rows(path: Path, codebook: Codebook, task: str, skip: bool = False) -> Rows:

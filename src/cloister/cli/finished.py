@@ -230,25 +230,11 @@ def replay(
       cloister replay exam-run my-pupils.csv --task-name "Elm Street" -o elm.json
     """
     from cloister.app.folder import read_public
-    from cloister.app.source import own_rows
-    from cloister.roster import group_labels
-    from cloister.tables.columns import labels_by_task
-    from cloister.tables.rows import task_column
-    from cloister.tasks import Tasks
+    from cloister.app.source import own_tasks
 
     file = None if output is None else absent(output, force)
     run = read_public(folder, types or ())
-    rows = own_rows(data, run.codebook, task_name, skip)
-    assert rows.y is not None
-    own = Tasks.from_arrays(rows.X, rows.y, [task_name] * len(rows))
-    column = str(run.settings.groups)
-    if column in rows.table:
-        alone = rows.ids is None or data.is_dir()  # of a folder, this task's rows alone are read
-        whose = own.ids[:1] if alone else task_column(data, str(run.codebook.task))
-        labels = group_labels(rows.table[column]) if data.is_dir() else task_column(data, column)
-        own = own.with_groups(labels_by_task(np.resize(whose, len(labels)), labels))
-    elif task_name in run.groups:
-        own = own.with_groups({own.ids[0]: run.groups[task_name]})
+    own = own_tasks(data, run.codebook, task_name, skip, str(run.settings.groups), run.groups)
     model = run.model_of(own, own.ids[0])
     if file is not None:
         model.save(file)

@@ -28,6 +28,7 @@ from cloister.cli.shell import advance, emit, given, note, positive, say, show_c
 from cloister.errors import InputError, PrivateDataError
 
 if TYPE_CHECKING:
+    from cloister.app.result import TableRun
     from cloister.app.source import TableFile
     from cloister.cli.proposals import Comparison, OneRun, Target
 
@@ -143,22 +144,8 @@ def fit(
         return emit(document | {"location": finished.location, "head": head})
     if outcome:
         _show_votes(outcome)
-    say(
-        *filter(None, [finished.location]),
-        *([] if finished.guarantee.all_runs is None else [f"{finished.guarantee.all_runs}."]),
-        *([f"{folder} held an earlier run: {_EARLIER}"] if replaced else []),
-        f"Wrote {folder}: the public part, and {WHOSE[machines.engine]} in {folder / 'models'}. "
-        "Give each task its own model alone; README.txt says more.",
-        f"The head, which stands for all public files, to sign, publish or keep:\n{head}",
-        "Check the public part; read what all tasks have in common; a page about the run:",
-        apart=True,
-    )
-    own = ["--types", "FILE.py:CLASS"] if start.types else []
-    return show_commands(
-        ["cloister", "verify", folder, "--head", "HEAD", *own],
-        ["cloister", "summary", folder, *own],
-        ["cloister", "report", folder, *own],
-    )
+    earlier = [f"{folder} held an earlier run: {_EARLIER}"] if replaced else []
+    return _show_end(folder, finished, head, earlier, WHOSE[machines.engine], bool(start.types))
 
 
 def _target(context: typer.Context, strictness: Strictness) -> Target:
@@ -235,6 +222,27 @@ def _proposal(
     }
     chosen = methods.method or [Method.shared_prior]
     return from_methods(context, chosen, methods.settings or (), parameters, table, target)
+
+
+def _show_end(
+    folder: Path, finished: TableRun, head: str | None, earlier: list[str], whose: str, own_types: bool
+) -> None:
+    say(
+        *filter(None, [finished.location]),
+        *([] if finished.guarantee.all_runs is None else [f"{finished.guarantee.all_runs}."]),
+        *earlier,
+        f"Wrote {folder}: the public part, and {whose} in {folder / 'models'}. "
+        "Give each task its own model alone; README.txt says more.",
+        f"The head, which stands for all public files, to sign, publish or keep:\n{head}",
+        "Check the public part; read what all tasks have in common; a page about the run:",
+        apart=True,
+    )
+    own = ["--types", "FILE.py:CLASS"] if own_types else []
+    show_commands(
+        ["cloister", "verify", folder, "--head", "HEAD", *own],
+        ["cloister", "summary", folder, *own],
+        ["cloister", "report", folder, *own],
+    )
 
 
 def _see_rows(data: Path, codebook: Path) -> str:

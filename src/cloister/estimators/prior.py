@@ -176,6 +176,8 @@ class SharedPriorRegressor(RegressorMixin, _SharedPrior):  # type: ignore[misc]
         Each task's model in the user's units. Row i belongs to task ``task_ids_[i]`` alone.
     guarantee_, plan_, billboard_ : Guarantee, Plan, Billboard
         The public part.
+    run_ : TableRun
+        All of it as one result, which `save` writes and `cloister.load` reads. Private: it has every model.
 
     Privacy
     -------
