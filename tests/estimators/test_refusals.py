@@ -214,3 +214,15 @@ def test_parameters_are_keywords_and_survive_a_clone(name):
     changed = clone(kind().set_params(**{others[0].name: 0.25}))
     assert repr(changed) == f"{name}({others[0].name}=0.25)"
     assert changed != clone(changed)  # by identity, as scikit-learn's own
+
+
+def test_a_plan_for_targets_of_the_other_kind_is_refused_as_the_fit_is():
+    numbers = Codebook.from_mapping({"age": (0, 1), "y": (0, 1)}, ["age"], "y")
+    classes = Codebook.from_mapping({"age": (0, 1), "y": ["a", "b"]}, ["age"], "y")
+    with pytest.raises(InputError, match=r"target has classes\. Use SharedPriorClassifier\."):
+        SharedPriorRegressor().plan(100, classes)
+    with pytest.raises(InputError, match=r"target is a number\. Use LowRankRegressor, or list classes\."):
+        estimators.LowRankClassifier().plan(100, numbers)
+    grid = [SharedPriorRegressor(bounds=BOUNDS), estimators.LowRankClassifier(bounds=BOUNDS)]
+    with pytest.raises(InputError, match=r"target is a number\. Use LowRankRegressor"):
+        tune.fit_best(grid, X, Y, tasks=IDS)

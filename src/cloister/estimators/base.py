@@ -141,6 +141,7 @@ class MultiTaskEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc
             book = Codebook.load(os.fspath(book))
         if not isinstance(book, Codebook):
             raise InputError("A plan needs the codebook: pass one, or a codebook file as bounds=.")
+        self.reader.check_target(book)
         algorithm, budget = self.algorithm(book), PrivacyBudget.of(self)
         if budget is None:
             return Plan(algorithm, n_tasks=n_tasks, caveats=book.caveats)

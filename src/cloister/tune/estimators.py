@@ -63,6 +63,8 @@ def election_of(estimators: Sequence[MultiTaskEstimator], codebook: Codebook, n_
                 "Estimators are compared with every task in every round, Gaussian noise and no groups. Leave "
                 f"{name} out."
             )
+    for estimator in estimators:
+        estimator.reader.check_target(codebook)
     return Vote(
         tuple(estimator.algorithm(codebook) for estimator in estimators),
         _loss(codebook),
