@@ -11,15 +11,15 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
+from cloister.store import Release
+from cloister.store.billboard import END, MAGIC
+from cloister.store.records import chained
+from cloister.store.secret import VERSION, Secret
 
 import cloister
 from cloister import Billboard, CloisterError, Plan
 from cloister.algorithms import Mean, MeanRegularized, SharedPrior
 from cloister.app.folder import read_plan
-from cloister.board import Release
-from cloister.board.billboard import END, MAGIC
-from cloister.board.records import chained
-from cloister.engines.secret import VERSION, Secret
 from cloister.errors import BillboardError
 from cloister.learners import Classification, LeastSquares, Regression
 from cloister.mechanisms import L2Laplace

@@ -12,7 +12,6 @@ from cloister._version import __version__
 
 if TYPE_CHECKING:
     from cloister.app.load import load
-    from cloister.board.billboard import Billboard
     from cloister.engines.check import check_algorithm
     from cloister.engines.run import adapt, replay, run
     from cloister.errors import CloisterError
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from cloister.ledger import Ledger
     from cloister.plan import Plan
     from cloister.privacy.guarantee import Guarantee
+    from cloister.store.billboard import Billboard
     from cloister.tables.codebook import Codebook
     from cloister.tasks import Tasks
 

@@ -10,11 +10,12 @@ import pytest
 pa = pytest.importorskip("pyarrow", reason="needs the extra table")
 pq = pytest.importorskip("pyarrow.parquet")
 
+from cloister.engines.sharded_tasks import ShardError  # noqa: E402
+from cloister.store.model_store import ModelFile, read_models  # noqa: E402
+from cloister.store.secret import digest_of  # noqa: E402
+
 from cloister.app.parquet import ParquetFolder  # noqa: E402
 from cloister.app.shards import ParquetShards, TableFolder  # noqa: E402
-from cloister.engines.cluster.model_files import ModelFile, read_models  # noqa: E402
-from cloister.engines.secret import digest_of  # noqa: E402
-from cloister.engines.shards import ShardError  # noqa: E402
 from cloister.errors import InputError, PrivateDataError  # noqa: E402
 from cloister.tables.codebook import Codebook  # noqa: E402
 from cloister.tasks import Tasks  # noqa: E402

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from cloister.store import Release
 from typer.testing import CliRunner
 
 from cloister import Billboard
 from cloister.app.folder import write_manifest
-from cloister.board import Release
 from cloister.cli import app
 
 BOOK = """

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_helpers import BOOK, ok, pupils, refused
+from cloister.store import Release
 
 import cloister
 from cloister import Plan, SharedPriorRegressor, Tasks, run
@@ -21,7 +22,6 @@ from cloister.app.folder import read_public
 from cloister.app.gains import measure_gains
 from cloister.app.predict import write_csv
 from cloister.app.summary import Coefficient, OwnCoefficient, TaskSummary
-from cloister.board import Release
 from cloister.errors import InputError
 from cloister.estimators import PooledRegressor, SharedPriorClassifier
 from cloister.learners import LeastSquares

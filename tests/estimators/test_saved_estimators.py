@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from cloister.store.journal import FolderJournal
 from schools import BOUNDS, M, N
 
 from cloister import (
@@ -20,7 +21,6 @@ from cloister import (
 )
 from cloister.app.result import TableRun
 from cloister.app.task_model import TaskModel
-from cloister.engines.journal import FolderJournal
 from cloister.errors import InputError, PlanError
 
 

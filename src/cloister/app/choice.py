@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from cloister.algorithm import Algorithm, Budget
 from cloister.arrays import Floats, States
-from cloister.board.billboard import Billboard, BoardView, Release
 from cloister.channel import Absolute, Channel, Relation, Round
 from cloister.engines.run import Run
 from cloister.errors import BillboardError, PlanError
@@ -29,6 +28,7 @@ from cloister.privacy.guarantee import Guarantee, NoiseMade, guarantee_for
 from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.randomness import Origin
 from cloister.privacy.sampling import Everyone
+from cloister.store.billboard import Billboard, BoardView, Release
 from cloister.tasks import Block
 
 THIS_CHOICE = (

@@ -12,12 +12,12 @@ import numpy as np
 from cloister.app.summary import Coefficient, Summary
 from cloister.app.task_model import Prior
 from cloister.arrays import Floats, States
-from cloister.board.billboard import BoardView
 from cloister.errors import InputError
 from cloister.plan import Plan
 from cloister.population import Population
 from cloister.privacy.guarantee import Guarantee
 from cloister.rows import Location
+from cloister.store.billboard import BoardView
 from cloister.tables.codebook import Categorical, Codebook, Numeric
 from cloister.tables.units import coefficient_names, in_user_units
 
@@ -28,7 +28,7 @@ NO_MODEL = (
 )
 MEAN_OF_MODELS = "The board has a mean of models, and no error of it."
 RELIED_ON = (
-    "Asked privately, tasks said that {part:.0%} of a good model is the shared one, within {error:.0%} or "
+    "RemoteNodes privately, tasks said that {part:.0%} of a good model is the shared one, within {error:.0%} or "
     "so, and the rest their own; each weighs both by its own rows."
 )
 NOT_RELIED_ON = (

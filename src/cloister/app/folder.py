@@ -17,8 +17,12 @@ from cloister.app.choice import Choice
 from cloister.app.result import EstimatorSettings, TableRun
 from cloister.app.task_model import TaskModel, file_names, names_of_files, on_disk, write_index
 from cloister.arrays import States
-from cloister.board.billboard import Billboard
-from cloister.board.storage import (
+from cloister.document import check_format
+from cloister.errors import CloisterError, InputError, PlanError
+from cloister.groups import Groups
+from cloister.plan import Plan
+from cloister.store.billboard import Billboard
+from cloister.store.files import (
     file_digest,
     private_folder,
     remove_drafts,
@@ -27,11 +31,7 @@ from cloister.board.storage import (
     sync_tree,
     write_file,
 )
-from cloister.document import check_format
-from cloister.engines.cluster.model_files import read_models
-from cloister.errors import CloisterError, InputError, PlanError
-from cloister.groups import Groups
-from cloister.plan import Plan
+from cloister.store.model_store import read_models
 from cloister.tables.codebook import Codebook
 
 GROUPS_FORMAT = "cloister groups 1"

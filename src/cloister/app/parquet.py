@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cloister.arrays import Array, Integers, Words
-from cloister.board.storage import file_digest, storage_errors
-from cloister.engines.shards import ShardError
+from cloister.engines.sharded_tasks import ShardError
 from cloister.errors import InputError, MissingExtraError
 from cloister.roster import group_labels, task_ids
+from cloister.store.files import file_digest, storage_errors
 from cloister.tables.binary_files import arrow_columns, text_cells
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import labels_by_task

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from cloister.arrays import Array, Floats, States
-from cloister.board.storage import write_private
 from cloister.errors import InputError
 from cloister.learners.linear.softmax import probabilities
+from cloister.store.files import write_private
 from cloister.tables.binary_files import parquet_bytes
 from cloister.tables.codebook import Categorical, Codebook
 from cloister.tables.files import csv_text

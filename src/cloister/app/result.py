@@ -21,8 +21,6 @@ from cloister.app.source import one_task
 from cloister.app.summary import Summary
 from cloister.app.task_model import TaskModel
 from cloister.arrays import Array, Floats, States
-from cloister.board.billboard import Billboard
-from cloister.board.storage import write_file
 from cloister.document import check_format, type_id
 from cloister.engines.run import Run
 from cloister.engines.run import replay as replay_tasks
@@ -30,6 +28,8 @@ from cloister.errors import InputError, check_one_owner
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.roster import task_name
+from cloister.store.billboard import Billboard
+from cloister.store.files import write_file
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import (
     Columns,

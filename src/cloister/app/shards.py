@@ -34,11 +34,11 @@ from cloister.app.parquet import (
 )
 from cloister.app.source import Move, TableFile
 from cloister.arrays import Array, Integers
-from cloister.board.storage import private_folder, write_file
 from cloister.document import check_format
-from cloister.engines.shards import Part, ShardError, Shards
+from cloister.engines.sharded_tasks import Part, ShardError, Shards
 from cloister.errors import InputError
 from cloister.roster import Roster
+from cloister.store.files import private_folder, write_file
 from cloister.tables.binary_files import arrow_columns
 from cloister.tables.codebook import Codebook
 from cloister.tables.rows import encode_table, text_columns

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from cloister.app.parquet import ParquetFolder
 from cloister.arrays import Array
 from cloister.engines.local import Local
-from cloister.engines.shards import Shards
+from cloister.engines.sharded_tasks import Shards
 from cloister.engines.workers import Engine
 from cloister.errors import InputError, PrivateDataError
 from cloister.roster import Name, group_labels, task_ids, task_name

@@ -26,9 +26,9 @@ import numpy as np
 from cloister.app.predict import Index, class_probabilities, deviations, intervals, numbers
 from cloister.app.summary import OwnCoefficient, TaskSummary
 from cloister.arrays import Array, Floats, States
-from cloister.board.storage import write_private
 from cloister.document import check_format
 from cloister.errors import InputError
+from cloister.store.files import write_private
 from cloister.tables.codebook import Categorical, Codebook, Numeric
 from cloister.tables.columns import encode_rows, has_column, row_count, split_table
 from cloister.tables.units import coefficient_names, in_user_units

@@ -20,12 +20,12 @@ from cloister.app.folder import (
     read_plan,
     require_folder,
 )
-from cloister.board.billboard import Billboard
 from cloister.errors import BillboardError, CloisterError, InputError
 from cloister.plan import Plan
 from cloister.privacy.guarantee import FORMAT, Guarantee
 from cloister.privacy.rounding import rounded_up
 from cloister.privacy.statement import percent
+from cloister.store.billboard import Billboard
 
 #: What arrays and numbers that were tampered with can raise.
 _BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)

@@ -123,7 +123,7 @@ def _folder_of_parquet(
     """Predict one Parquet file after the other; each has its predictions in a file of the same name."""
     from cloister.app.parquet import ParquetFolder
     from cloister.app.predict import write_parquet
-    from cloister.board.storage import private_folder
+    from cloister.store.files import private_folder
 
     if output is None:
         raise InputError(f"{data} is a folder, and so are its predictions. Name one: -o predicted.")

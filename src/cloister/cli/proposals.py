@@ -25,7 +25,7 @@ from cloister.plan import Plan
 from cloister.tune.estimators import election_of
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import Billboard
+    from cloister.store.billboard import Billboard
 
 #: The options that set a parameter of estimators.
 _OPTIONS = {

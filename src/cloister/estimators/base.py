@@ -32,11 +32,11 @@ from cloister.app.source import EncodedTable, TableReader
 from cloister.app.summary import Summary
 from cloister.app.task_model import TaskModel
 from cloister.arrays import Array, Floats, States
-from cloister.engines.journal import journal_folder
 from cloister.errors import InputError, check_one_owner
 from cloister.estimators import notebook
 from cloister.estimators.parameters import PrivacyBudget
 from cloister.plan import Plan
+from cloister.store.journal import journal_folder
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import Columns, target_column
 from cloister.tables.frames import data_frame

@@ -25,8 +25,6 @@ from cloister.app.result import TableRun
 from cloister.app.summary import Coefficient, number
 from cloister.app.task_model import TaskModel
 from cloister.arrays import Floats
-from cloister.board.billboard import Billboard
-from cloister.board.storage import write_file, write_private
 from cloister.errors import InputError
 from cloister.ledger.accounts import Balance
 from cloister.plan import Plan
@@ -45,6 +43,8 @@ from cloister.report.run_figures import (
     rounds_picture,
     signal_to_noise,
 )
+from cloister.store.billboard import Billboard
+from cloister.store.files import write_file, write_private
 from cloister.tables.codebook import Codebook
 from cloister.tables.units import coefficient_names, in_user_units
 from cloister.tasks import Tasks
