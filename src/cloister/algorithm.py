@@ -108,6 +108,13 @@ class Algorithm(ABC):
     def init(self, block: Block, board: BoardView) -> States:
         """Return the tasks' private state."""
 
+    def begins(self, capacity: int) -> int:
+        """Return the round before which engines call `init`, out of so many.
+
+        In earlier rounds tasks have no state: `send` gets and returns an empty one.
+        """
+        return 0
+
     @abstractmethod
     def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         """Take in the board, do this round's local work, return raw messages and new states."""

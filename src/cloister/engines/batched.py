@@ -34,6 +34,8 @@ from cloister.engines.workers import (
     Coins,
     SavedState,
     Workers,
+    begins_later,
+    begins_now,
     check_messages,
     checked_rows,
     group_positions,
@@ -231,6 +233,12 @@ class _BatchedWorkers:
         self.bad = torch.zeros((), dtype=torch.int64, device=self.trainer.device)
 
     def start(self, board: Billboard) -> None:
+        for bucket in self.buckets:
+            bucket.states = {}
+        if not begins_later(self.plan, board):
+            self._begin(board)
+
+    def _begin(self, board: Billboard) -> None:
         here = _DeviceBoard(board, self.trainer.device)
 
         def begun(algorithm: Any, bucket: Bucket, at: slice | Tensor, real: int) -> dict[str, Tensor]:
@@ -297,6 +305,8 @@ class _BatchedWorkers:
             self.bad += bad
 
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
+        if begins_now(self.plan, board):
+            self._begin(board)
         here = _DeviceBoard(board, self.trainer.device)
         models = Models(len(self._everyone), folder)
 
@@ -330,6 +340,8 @@ class _BatchedWorkers:
         self, board: Billboard, coins: Coins, take: Callable[[Tensor, int, Integers], T]
     ) -> Iterator[T]:
         """Let the sampled tasks do a round's work, block by block; keep new states, yield what is taken."""
+        if begins_now(self.plan, board):
+            self._begin(board)
         here = _DeviceBoard(board, self.trainer.device)
         dim = self.plan.algorithm.channel(board).dim
 

@@ -78,9 +78,14 @@ def check_algorithm(algorithm: Algorithm, tasks: Tasks, *, epsilon: float = 5.0,
 
 def _walk(plan: Plan, board: Billboard, block: Block) -> Iterator[tuple[str, States]]:
     """Yield everything a block's tasks compute in private, step by step, against a given board."""
-    states = named(plan.algorithm.init, board.before(0), block)
-    yield "init", states
-    for t in range(len(plan.rounds)):
+    first = plan.algorithm.begins(board.capacity)
+    states: States = {}
+    for t in range(len(plan.rounds) + 1):
+        if t == first:
+            states = named(plan.algorithm.init, board.before(t), block)
+            yield "init", states
+        if t == len(plan.rounds):
+            break
         messages, states = named(plan.algorithm.send, board.before(t), block, states)
         yield f"send in round {t}", states | {"message": np.asarray(messages)}
     models = named(plan.algorithm.finish, board, block, states)

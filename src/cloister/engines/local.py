@@ -24,6 +24,8 @@ from cloister.engines.workers import (
     AnyTasks,
     Coins,
     SavedState,
+    begins_later,
+    begins_now,
     check_messages,
     checked_rows,
     group_positions,
@@ -106,11 +108,17 @@ class LocalWorkers:
         self.own = [False] * len(self.layout)  # whether a block's states are copies that may be changed
 
     def start(self, board: Billboard) -> None:
+        self.states = [{} for _ in self.blocks]
+        if not begins_later(self.plan, board):
+            self._begin(board)
+
+    def _begin(self, board: Billboard) -> None:
         self.states = self.each(partial(named, self.plan.algorithm.init, board), self.blocks)
+        self.own = [False] * len(self.layout)
 
     def collect(self, board: Billboard, coins: Coins) -> Any:
         channel = self.plan.algorithm.channel(board)
-        sent = self._send(partial(_collect, self.plan, channel.dim, board), coins)
+        sent = self._send(board, partial(_collect, self.plan, channel.dim, board), coins)
         parts = zip(*_together(sent, channel.dim), strict=True)
         sums = self.each(partial(_summed, channel, self.plan.mechanism.exact), *parts)
         self.bad += sum(bad for _, bad in sums)
@@ -119,7 +127,9 @@ class LocalWorkers:
     def collect_rows(self, board: Billboard) -> Integers:
         """Let every task do a round's work; return their messages as they leave for another machine."""
         channel = self.plan.algorithm.channel(board)
-        sent = self._send(partial(_collect, self.plan, channel.dim, board), np.full(len(self.home), True))
+        sent = self._send(
+            board, partial(_collect, self.plan, channel.dim, board), np.full(len(self.home), True)
+        )
         rows = np.zeros((len(self.home), channel.dim), dtype=np.int64)
         for index, (messages, _) in zip(self.layout, sent, strict=True):
             self.bad += int((~finite_rows(messages)).sum())
@@ -130,11 +140,15 @@ class LocalWorkers:
         return self.bad
 
     def listen(self, board: Billboard, coins: Coins) -> None:
-        results = self._send(partial(_listen, self.plan, board), coins)
+        results = self._send(board, partial(_listen, self.plan, board), coins)
         self.bad += sum(int((~finite_rows(messages)).sum()) for messages in results)
 
-    def _send(self, function: Callable[..., tuple[States, bool, T]], coins: Coins) -> list[T]:
+    def _send(
+        self, board: Billboard, function: Callable[..., tuple[States, bool, T]], coins: Coins
+    ) -> list[T]:
         """Let the blocks with sampled tasks do a round's work; the others cost nothing."""
+        if begins_now(self.plan, board):
+            self._begin(board)
         active = np.flatnonzero(np.bincount(self.home[np.flatnonzero(coins)])).tolist()
         parts = [(self.states[b], self.own[b], self.blocks[b], coins[self.layout[b]]) for b in active]
         results = self.each(function, *zip(*parts, strict=True)) if parts else []
@@ -143,6 +157,8 @@ class LocalWorkers:
         return [sent for _, _, sent in results]
 
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
+        if begins_now(self.plan, board):
+            self._begin(board)
         models = Models(len(self.home), folder)
         function = partial(named, self.plan.algorithm.finish, board)
         for start in range(0, len(self.blocks), AT_ONCE):

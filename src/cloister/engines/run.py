@@ -441,6 +441,6 @@ def adapt(
     [[4.0]]
     """
     one = next(tasks.select([0]).blocks())
-    keeps = plan.algorithm.init(one, board.before(0))
+    keeps = plan.algorithm.init(one, board.before(plan.algorithm.begins(board.capacity)))
     coins = None if keeps else Participation.never(len(tasks), len(plan.rounds))
     return replay(plan, board, tasks, coins=coins, seeds=seeds, engine=engine)

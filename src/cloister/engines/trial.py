@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cloister.arrays import States
 from cloister.board.billboard import Billboard, Release
 from cloister.engines.local import named
 from cloister.engines.workers import check_messages
@@ -46,9 +47,12 @@ def _try_rounds(plan: Plan, block: Block) -> None:
     """Go through the first rounds with silence for releases; through all and to the end if they are few."""
     algorithm, rounds = plan.algorithm, plan.rounds
     board = Billboard.create(algorithm.start(), plan.fingerprint, len(rounds))
-    states = named(algorithm.init, board, block)
+    states: States = {}
+    first = algorithm.begins(len(rounds))
     widest = max((channel.size for round in rounds[:1] for channel in round.channels), default=1)
     for t in range(min(len(rounds), MOST_ROUNDS, max(1, MOST_NUMBERS // widest))):
+        if t == first:
+            states = named(algorithm.init, board, block)
         channel, declared = algorithm.channel(board), rounds[t].channels
         if channel not in declared:
             raise AlgorithmError(f"Round {t} uses a channel that its schedule did not declare: {channel}.")
@@ -65,4 +69,6 @@ def _try_rounds(plan: Plan, block: Block) -> None:
         if isinstance(plan.sampling, InOrder):  # a task of a stream has its model at its arrival
             named(algorithm.finish, board, block, states)
     if board.complete:
+        if board.rounds == first:
+            states = named(algorithm.init, board, block)
         named(algorithm.finish, board, block, states)

@@ -34,6 +34,8 @@ __all__ = [
     "GridRows",
     "SavedState",
     "Workers",
+    "begins_later",
+    "begins_now",
     "check_callable",
     "check_engine",
     "check_groups",
@@ -94,7 +96,7 @@ class Workers(Protocol):
     """All tasks of a run, each with its own data and state."""
 
     def start(self, board: Billboard) -> None:
-        """Let every task make its first state."""
+        """Let every task make its first state, now or before the round in which its algorithm begins."""
 
     def collect(self, board: Billboard, coins: Coins) -> Any:
         """Let the sampled tasks do a round's work; return the sum of what they say, or their `GridRows`.
@@ -147,6 +149,16 @@ class Engine(Protocol):
         whose rows are read elsewhere get shards, and the seeds. Engines whose tasks are others' get a roster
         and an empty array: each task has a seed of its own.
         """
+
+
+def begins_later(plan: Plan, board: Billboard) -> bool:
+    """Say whether rounds come first in which tasks have no state."""
+    return board.rounds < plan.algorithm.begins(board.capacity)
+
+
+def begins_now(plan: Plan, board: Billboard) -> bool:
+    """Say whether such rounds are over, and states are made before anything else."""
+    return 0 < board.rounds == plan.algorithm.begins(board.capacity)
 
 
 def check_engine(engine: object) -> None:
