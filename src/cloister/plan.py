@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import tomllib
@@ -25,6 +24,7 @@ from cloister.doubts import Doubt, Grade
 from cloister.earlier import EarlierPrior
 from cloister.errors import BillboardError, CloisterError, PlanError
 from cloister.forecast import Forecast, forecast, rows_of_classes
+from cloister.plan_forms import fingerprint, flattened
 from cloister.privacy import accounting
 from cloister.privacy.events import Cost
 from cloister.privacy.guarantee import DOMAIN, PUBLIC_GROUPS, Guarantee, NoiseMade, guarantee_for
@@ -257,9 +257,15 @@ class Plan:
                 f"A plan starts from a finished board. This one has {board.rounds} of {board.capacity} "
                 "releases. Finish its run first."
             )
+        found = self.algorithm.findings(board).prior
+        if found is None:
+            raise PlanError(
+                "A plan starts from a board that says where weights lie, such as one of SharedPrior with "
+                f"structure Joint() or Mean(). Got a board of {self.algorithm.spoken_name}."
+            )
         guarantee = self.guarantee_on(board)
         doubts = guarantee.reasons if guarantee.holds or guarantee.reasons else ("that run has no noise",)
-        return replace(self.algorithm.prior_on(board), source=board.head.hex(), doubts=doubts)
+        return replace(found, source=board.head.hex(), doubts=doubts)
 
     def forecast(self, rows: float | None = None) -> Forecast:
         """Say from public numbers alone what joining can be expected to bring.
@@ -302,8 +308,8 @@ class Plan:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash that stands for the whole plan."""
-        return hashlib.sha256(self.to_toml().encode()).hexdigest()
+        """A hash that stands for the whole plan, in whichever form its file is."""
+        return fingerprint(self.to_dict())
 
     def create_board(self, source: Randomness | None = None, engine: tuple[Doubt, ...] = ()) -> Billboard:
         """Open this plan's billboard; a plan that nobody can price has none.
@@ -381,7 +387,7 @@ class Plan:
                 f"This is not a plan file: it does not begin with type = {type_id(cls)!r}. Name the "
                 "plan.toml of a run."
             )
-        plan: Plan = from_document(dict(document), types)
+        plan: Plan = from_document(flattened(document), types)
         return plan
 
     def to_toml(self) -> str:

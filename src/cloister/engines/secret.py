@@ -15,6 +15,7 @@ from cloister.engines.shards import Shards
 from cloister.engines.workers import AnyTasks
 from cloister.errors import BillboardError, InputError, PlanError
 from cloister.plan import Plan
+from cloister.plan_forms import fingerprint_of_file
 from cloister.privacy.randomness import KEY_BYTES, Randomness, SeededRandomness, SystemRandomness, source_of
 from cloister.roster import Roster
 
@@ -98,8 +99,7 @@ def digest_of(tasks: AnyTasks, key: bytes) -> str:
 
 def check_same(folder: Path, secret: Secret, plan: Plan, tasks: AnyTasks, seed: int | None) -> None:
     """Refuse to go on with anything else than what was begun."""
-    path = folder / "plan.toml"
-    if not path.exists() or path.read_bytes() != plan.to_toml().encode():
+    if fingerprint_of_file(folder / "plan.toml") != plan.fingerprint:
         raise PlanError(
             f"The unfinished run in {folder} is of another plan. Run it with the same settings, {GIVE_UP}."
         )

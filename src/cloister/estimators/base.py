@@ -20,8 +20,7 @@ from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithm import Algorithm
-from cloister.algorithms.located import Located
-from cloister.algorithms.located_features import EVEN_IN_HALF, LocatedFeatures
+from cloister.algorithms.locate import EVEN_IN_HALF, Locate
 from cloister.arrays import Array, Floats, States
 from cloister.engines.journal import journal_folder
 from cloister.engines.run import run
@@ -357,11 +356,8 @@ class BasePrivate(Budgeted, BaseMultiTask):
     def _plan(self, codebook: Codebook, n_tasks: int) -> Plan:
         return self._priced(self._algorithm(codebook), n_tasks, caveats=codebook.caveats)
 
-    def _located(self, algorithm: Algorithm, codebook: Codebook) -> Algorithm:
-        """Return an algorithm that looks for targets and features first, if targets are numbers."""
+    def _search(self, codebook: Codebook) -> Locate | None:
+        """Return the search for targets and features that comes first, if targets are numbers."""
         if self._classify:
-            return algorithm
-        columns, constant = codebook.bounded_columns, 1 / codebook.row_scale
-        if columns:
-            algorithm = LocatedFeatures(algorithm, columns, constant, self._reach)
-        return Located(algorithm, intercept=constant)
+            return None
+        return Locate(codebook.bounded_columns, 1 / codebook.row_scale, self._reach)

@@ -12,10 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cloister.algorithm import Algorithm
-from cloister.algorithms.choose_at_home import ChooseAtHome
 from cloister.algorithms.covariance import GroupSparse, LowRank
-from cloister.algorithms.located_features import EVEN_IN_ALL
+from cloister.algorithms.locate import EVEN_IN_ALL, Locate
 from cloister.algorithms.mean import MeanRegularized
+from cloister.algorithms.stacking import ChooseAtHome
+from cloister.algorithms.staged import Rescaled
 from cloister.errors import InputError
 from cloister.estimators.base import BasePrivate
 from cloister.estimators.parameters import number_or_auto
@@ -64,9 +65,14 @@ class BaseLinear(BasePrivate):
             mechanism=self.mechanism,
         )
 
-    def _located(self, algorithm: Algorithm, codebook: Codebook) -> Algorithm:
-        """Return an algorithm that looks for the targets first, unless its noise suits no other rounds."""
-        return super()._located(algorithm, codebook) if self._asks_more else algorithm
+    def _search(self, codebook: Codebook) -> Locate | None:
+        """Return the search that comes first, unless the noise suits no other rounds."""
+        return super()._search(codebook) if self._asks_more else None
+
+    def _rescaled(self, algorithm: Algorithm, codebook: Codebook) -> Algorithm:
+        """Return an algorithm that searches for targets and features first."""
+        search = self._search(codebook)
+        return algorithm if search is None else Rescaled(algorithm, search)
 
     @property
     def _asks_more(self) -> bool:
@@ -75,8 +81,13 @@ class BaseLinear(BasePrivate):
 
     def _guarded(self, shared: Algorithm, codebook: Codebook, others: Sequence[Algorithm] = ()) -> Algorithm:
         """Return an algorithm whose tasks weigh it at home against their own models."""
-        asks = ASKS if self._asks_more else None
-        return ChooseAtHome(shared, self._learner(codebook), variants=tuple(others), asks=asks)
+        return ChooseAtHome(
+            shared,
+            self._learner(codebook),
+            variants=tuple(others),
+            asks=ASKS if self._asks_more else None,
+            locate=self._search(codebook),
+        )
 
     @abstractmethod
     def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> Algorithm:
@@ -121,11 +132,12 @@ class BaseChoosing(BaseLinear):
         loss = self._loss(codebook)
         first, *others = [self._shared(codebook, loss, lam) for lam in self._penalties()]
         if self.guard:
-            return self._located(self._guarded(first, codebook, others), codebook)
+            return self._guarded(first, codebook, others)
         if not others:
-            return self._located(first, codebook)
-        choice = ChooseAtHome(first, self._learner(codebook), variants=tuple(others), alone=False)
-        return self._located(choice, codebook)
+            return self._rescaled(first, codebook)
+        return ChooseAtHome(
+            first, self._learner(codebook), variants=tuple(others), alone=False, locate=self._search(codebook)
+        )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -53,8 +53,8 @@ class _Meta(BaseLinear):
             variants = tuple(FineTuning(SOLVER, Quadratic(lam)) for lam in (first, *others))
             shared = replace(shared, finetune=CrossValidatedTuning(variants, checks=1))
         if self.guard:
-            return self._located(self._guarded(shared, codebook), codebook)
-        return self._located(shared, codebook)
+            return self._guarded(shared, codebook)
+        return self._rescaled(shared, codebook)
 
     def _shared(self, codebook: Codebook, loss: Loss, lam: float) -> MetaSGD | ClusteredMetaSGD:
         reach = 0.5 if codebook.classes is None else 1.5

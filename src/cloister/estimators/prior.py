@@ -10,8 +10,11 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from cloister.algorithm import Algorithm
-from cloister.algorithms.prior import SharedPrior
-from cloister.algorithms.structures import FeatureRelevance, Joint, Mean, Structure, Subspace, Support
+from cloister.algorithms.prior.directions import Subspace, Support
+from cloister.algorithms.prior.mean import Joint, Mean
+from cloister.algorithms.prior.relevance import FeatureRelevance
+from cloister.algorithms.prior.shared_prior import SharedPrior
+from cloister.algorithms.prior.structure import Structure
 from cloister.errors import InputError
 from cloister.estimators.base import BasePrivate
 from cloister.estimators.parameters import check_word
@@ -120,7 +123,7 @@ class _SharedPrior(BasePrivate):
         return replace(plan, algorithm=plan.algorithm.with_groups(Groups.of(labels)))
 
     def _algorithm(self, codebook: Codebook) -> Algorithm:
-        return self._located(SharedPrior(self._learner(codebook), self._structure(codebook)), codebook)
+        return SharedPrior(self._learner(codebook), self._structure(codebook), self._search(codebook))
 
     def _structure(self, codebook: Codebook) -> Structure:
         several = codebook.classes is not None and codebook.classes > 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from cloister.board.billboard import BoardView
+from cloister.findings import Location
 from cloister.plan import Plan
-from cloister.rows import Location
 from cloister.tables.codebook import Codebook, Numeric
 
 __all__ = ["location_found"]
@@ -23,21 +23,21 @@ def location_found(plan: Plan, board: BoardView, codebook: Codebook) -> str | No
     --------
     >>> import numpy as np
     >>> from cloister import Tasks, run
-    >>> from cloister.algorithms import Located, SharedPrior
+    >>> from cloister.algorithms import Locate, SharedPrior
     >>> from cloister.learners import Regression
     >>> book = Codebook((Numeric("age", 0, 100),), Numeric("kelvin", 0, 1000))
     >>> y = book.encode_target(296 + np.random.default_rng(0).normal(size=1600)).reshape(200, 8)
     >>> tasks = Tasks.from_list([np.ones((8, 2)) / 2**0.5] * 200, list(y))
-    >>> plan = Plan(Located(SharedPrior(Regression(2))), n_tasks=200).calibrate(epsilon=2.0)
+    >>> plan = Plan(SharedPrior(Regression(2), locate=Locate()), n_tasks=200).calibrate(epsilon=2.0)
     >>> location_found(plan, run(plan, tasks, random_state=0).board, book)  # doctest: +ELLIPSIS
     'Targets were found around 29..., most within about ... (a noisy answer, asked privately in 3 rounds: ...'
     """
-    found = plan.algorithm.location(board)
+    found = plan.algorithm.findings(board).location
     if found is None or not isinstance(codebook.target, Numeric):
         return None
     bounds = f"{codebook.target.low:g} to {codebook.target.high:g}"
     columns = _columns_found(found, codebook)
-    if not found.heard:
+    if not found.found:
         return (
             "Where targets are was not heard above the noise: what tasks share is in the units of the "
             f"bounds, {bounds}, and each task's own model in its own.{columns}"

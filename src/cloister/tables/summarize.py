@@ -10,8 +10,8 @@ import numpy as np
 from cloister.arrays import Floats, States
 from cloister.board.billboard import BoardView
 from cloister.errors import InputError
+from cloister.findings import Population
 from cloister.plan import Plan
-from cloister.population import Population
 from cloister.privacy.guarantee import Guarantee
 from cloister.tables.codebook import Categorical, Codebook
 from cloister.tables.location import location_found
@@ -87,7 +87,7 @@ def summarize(
         return replace(blank, notes=(str(error),))
     if codebook is None:
         return blank
-    found = algorithm.population(board)
+    found = algorithm.findings(board).population
     if found is not None:
         return _of_population(blank, plan, board, codebook, found, new)
     where = tuple(filter(None, [location_found(plan, board, codebook)]))
@@ -111,17 +111,17 @@ def _relied_on(board: BoardView) -> list[str]:
 def _of_population(
     blank: Summary, plan: Plan, board: BoardView, codebook: Codebook, found: Population, new: States
 ) -> Summary:
-    notes, size = _what_was_found(plan, board, codebook, found), len(found.heard)
+    notes, size = _what_was_found(plan, board, codebook, found), len(found.significant)
     estimates, errors = np.full(size, np.nan), np.full(size, np.nan)
     model = in_user_units(codebook, new["coef"][0])[0]
     if found.mean is not None:
         why_not = _no_errors(plan, codebook, found)
         values, covariance = in_user_units(codebook, found.mean, found.covariance)
         values = model if codebook.classes is not None else values  # what few rows bias is not sharpened
-        estimates = np.where(found.heard, values, np.nan)
+        estimates = np.where(found.significant, values, np.nan)
         if why_not is None:
-            errors = np.where(found.heard, np.sqrt(np.diag(covariance)), np.nan)
-        notes += [SOME_UNHEARD] * (not found.heard.all()) + ([] if why_not is None else [why_not])
+            errors = np.where(found.significant, np.sqrt(np.diag(covariance)), np.nan)
+        notes += [SOME_UNHEARD] * (not found.significant.all()) + ([] if why_not is None else [why_not])
     spread, correlations = np.full(size, np.nan), None
     if found.spread is not None:
         between = in_user_units(codebook, new["coef"][0], found.spread)[1]

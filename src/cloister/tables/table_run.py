@@ -282,7 +282,7 @@ class TableRun:
         known = self.plan.algorithm.groups
         labels = (None, *(() if known is None else known.names))
         rows = ({name: array[i] for name, array in board.items()} for i in range(len(labels)))
-        population = self.plan.algorithm.population(self.board)
+        population = self.plan.algorithm.findings(self.board).population
         heard = population is None or population.spread is not None
         found = zip(labels, (Prior.of(self.codebook, row, heard) for row in rows), strict=True)
         return {label: prior for label, prior in found if prior is not None}

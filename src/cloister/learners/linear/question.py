@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from cloister.arrays import Floats, States
+from cloister.arrays import Floats
 from cloister.channel import Absolute, Channel
+from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate
-
-if TYPE_CHECKING:
-    from cloister.tasks import Block
 
 __all__ = ["Candidates", "Question", "Said", "centred", "tempered", "trust_question", "trusted"]
 
@@ -35,20 +33,23 @@ class Question:
     ----------
     name : str
         What it is called on the board.
+    about : str
+        What it asks, in a few words.
     channel : Channel
         What may leave a task.
     unknown : tuple of float
         What the board says before anyone is asked.
     answer : callable
-        From states, a block, the candidate priors and what was said so far to one message a task.
+        From tasks at home, the candidate priors and what was said so far to one message a task.
     update : callable
         From the noisy sum of answers and its noise's deviation to what the board says.
     """
 
     name: str
+    about: str
     channel: Channel
     unknown: tuple[float, ...]
-    answer: Callable[[States, Block, Candidates, Said], Floats]
+    answer: Callable[[Home, Candidates, Said], Floats]
     update: Callable[[Floats, float], Floats]
 
 
@@ -64,9 +65,16 @@ def tempered(total: Floats, noise: float) -> Floats:
     return np.asarray(score - top - np.log(np.exp(score - top).sum()))
 
 
-def trust_question(answer: Callable[[States, Block, Candidates, Said], Floats]) -> Question:
+def trust_question(answer: Callable[[Home, Candidates, Said], Floats]) -> Question:
     """Ask how likely the shared priors are, and the own one: two parts of one, of sensitivity sqrt(2)."""
-    return Question("trust", Channel(2, 1.0, Absolute()), (0.0, math.inf), answer, _usual_trust)
+    return Question(
+        "trust",
+        "how far tasks rely on what they share",
+        Channel(2, 1.0, Absolute()),
+        (0.0, math.inf),
+        answer,
+        _usual_trust,
+    )
 
 
 def _usual_trust(value: Floats, noise: float) -> Floats:

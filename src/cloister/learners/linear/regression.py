@@ -10,6 +10,7 @@ import numpy as np
 
 from cloister.arrays import Floats, States
 from cloister.channel import Absolute, Channel, Plain
+from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate, log_sum, normal_on_grid, weighed
 from cloister.learners.linear.losses import LeastSquares
@@ -66,7 +67,6 @@ class Regression(BayesianLearner):
     dim: int
     intercept: bool = True
 
-    summarizes = True
     #: How far a task's weights may lie from the public point before its message is clipped.
     clip = 0.5
     #: Ridge of the weights a task reports.
@@ -83,13 +83,14 @@ class Regression(BayesianLearner):
     @property
     def first(self) -> tuple[Question, ...]:
         unknown = (0.0, math.inf)
-        return (Question("level", Channel(2, 1.0, Absolute()), unknown, self._own_level, self._usual_level),)
+        about, channel = "how large the noise in rows is", Channel(2, 1.0, Absolute())
+        return (Question("level", about, channel, unknown, self._own_level, self._usual_level),)
 
     @property
     def last(self) -> tuple[Question, ...]:
         asked = len(LAMBDAS) - ASKED_FROM
         channel, unknown = Channel(asked, 2.0, Plain()), (0.0,) * asked
-        scale = Question("scale", channel, unknown, self._lambdas, _usual_lambdas)
+        scale = Question("scale", "how far tasks differ", channel, unknown, self._lambdas, _usual_lambdas)
         return scale, trust_question(self._trusts)
 
     @property
@@ -107,33 +108,33 @@ class Regression(BayesianLearner):
         unknown = np.broadcast_to(np.nan, (len(block), len(NOISE_SCALES), len(LAMBDAS)))
         return stats.decomposed().arrays() | own.arrays() | {"evidence": unknown}
 
-    def weigh(self, states: States, block: Block, candidates: Candidates) -> States:
+    def weigh(self, home: Home, candidates: Candidates) -> States:
         """Return the log evidence of the shared priors together, by noise scale and lambda.
 
         Both last questions are about it, and a prior with a covariance takes a decomposition of each task.
         """
-        known = states["evidence"]
+        known = home.states["evidence"]
         if candidates and np.isnan(known).any():  # of the whole block: twice gives a task the same bits
-            stats, shared, lambdas = summary_of(states), _shared(candidates), _lambdas_of(states)
+            stats, shared, lambdas = summary_of(home.states), _shared(candidates), _lambdas_of(home.states)
             each = np.stack([_evidence(stats, c, lambdas) + math.log(c.weight) for c in shared])
             known = _log_sum_over(0, each).swapaxes(0, 1)
         return {"evidence": known}
 
-    def offset(self, states: States, block: Block, point: Floats) -> Floats:
+    def offset(self, home: Home, point: Floats) -> Floats:
         r"""Return :math:`\arg\min_r |y - X(\nu+r)|^2 + \rho|r|^2`, from the summary alone."""
-        return summary_of(states).offset(self.ridge, point)
+        return summary_of(home.states).offset(self.ridge, point)
 
-    def own_weights(self, states: States, block: Block) -> Floats:
-        own = _alone(OwnRidge.of(block, self.intercept), {})
+    def own_weights(self, home: Home) -> Floats:
+        own = _alone(OwnRidge.of(home.rows, self.intercept), {})
         return _mean([own.in_public()])
 
-    def _own_level(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
+    def _own_level(self, home: Home, candidates: Candidates, said: Said) -> Floats:
         """Say the log of the own noise variance, as a point between two ends, weighted by trust in it."""
-        own = _alone(OwnRidge.kept(states), {})
+        own = _alone(OwnRidge.kept(home.states), {})
         noise = own.rows.unit**2 * own.shares.variance(own.rows.count, own.fit).sum(axis=1)
         low, high = np.log(NOISE_RANGE)
         level = np.clip((np.log(np.maximum(noise, 1e-300)) - low) / (high - low), 0.0, 1.0)
-        trust = np.minimum(1.0, states["count"] / 20)
+        trust = np.minimum(1.0, home.states["count"] / 20)
         return np.stack([trust * level, trust * (1 - level)], axis=1)
 
     def _usual_level(self, value: Floats, noise: float) -> Floats:
@@ -147,19 +148,20 @@ class Regression(BayesianLearner):
         error = noise * math.hypot(level, 1 - level) / total * (high - low)
         return np.array([low + level * (high - low), math.hypot(0.7, error)]) if error < 1 else unknown
 
-    def _lambdas(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
+    def _lambdas(self, home: Home, candidates: Candidates, said: Said) -> Floats:
         """Say how well each lambda of the shared priors explains the own data: centred log evidence."""
         if not candidates:
-            return np.zeros((len(block), len(LAMBDAS) - ASKED_FROM))
-        evidence = self.weigh(states, block, candidates)["evidence"]
+            return np.zeros((len(home), len(LAMBDAS) - ASKED_FROM))
+        evidence = self.weigh(home, candidates)["evidence"]
         return centred(_log_sum_over(1, evidence + _level(said)[:, None])[:, ASKED_FROM:])
 
-    def _trusts(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
+    def _trusts(self, home: Home, candidates: Candidates, said: Said) -> Floats:
         """Say how likely the shared priors are, and the own one, by the own evidence: two parts of one."""
         if not candidates:
-            return np.zeros((len(block), 2))
+            return np.zeros((len(home), 2))
+        states = home.states
         stats, alone = summary_of(states), 1 - sum(candidate.weight for candidate in candidates)
-        evidence, shared = self.weigh(states, block, candidates)["evidence"], _shared(candidates)
+        evidence, shared = self.weigh(home, candidates)["evidence"], _shared(candidates)
         together = _log_prior(replace(shared[0], weight=1.0), said)  # alike for all of them
         worths, lambdas = [_worth(evidence.swapaxes(0, 1) + together)], _lambdas_of(states)
         others = [candidate for candidate in candidates if candidate not in shared]
@@ -168,9 +170,9 @@ class Regression(BayesianLearner):
         _, chances = weighed(np.stack([log_sum(np.stack(worths, axis=1)), own], axis=1))
         return np.where(states["count"][:, None] > 0, chances, 0.0)
 
-    def finish(self, states: States, block: Block, candidates: Candidates, said: Said) -> States:
+    def finish(self, home: Home, candidates: Candidates, said: Said) -> States:
         """Average over candidates, lambdas and noise scales by the task's own marginal likelihood."""
-        candidates = trusted(candidates, said)
+        states, candidates = home.states, trusted(candidates, said)
         stats, alone = summary_of(states), 1 - sum(candidate.weight for candidate in candidates)
         worths, fits, lambdas = [], [], _lambdas_of(states)
         for candidate in candidates:
@@ -179,7 +181,7 @@ class Regression(BayesianLearner):
             worths.append(worth)
             fits.append((fit, shares))
         if alone > 1e-9:
-            own = _alone(OwnRidge.of(block, self.intercept), said)
+            own = _alone(OwnRidge.of(home.rows, self.intercept), said)
             worths.append(own.worth + math.log(alone))
             fits.append(own.in_public())
         _, chances = weighed(np.stack(worths, axis=1))
@@ -187,7 +189,7 @@ class Regression(BayesianLearner):
         models = _mix(stats.count, [(fit, shares.times(chance)) for (fit, shares), chance in parts])
         shared = chances[:, : len(candidates)].sum(axis=1)
         has_own = alone > 1e-9
-        fitted = own.effective_parameters if has_own else np.zeros(len(block))
+        fitted = own.effective_parameters if has_own else np.zeros(len(home))
         return models | {
             "alone": _mean(fits[-1:]) if has_own else models["coef"],
             "rows": stats.count,

@@ -13,38 +13,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from cloister.algorithms.structures import Joint, Mean, Structure
-from cloister.algorithms.structures.moving_mean import shared_candidates
+from cloister.algorithms.prior.structure import Structure, no_group_means
 from cloister.arrays import Array, Floats, Integers, Public, States
 from cloister.channel import Channel, Grouped, Relation
 from cloister.earlier import EarlierPrior
-from cloister.errors import PlanError
 from cloister.groups import NO_GROUP, Groups
+from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate
 from cloister.learners.linear.question import Candidates
 
 if TYPE_CHECKING:
+    from cloister.algorithms.prior.mean import MovingMean
     from cloister.board.billboard import BoardView, Release
-    from cloister.tasks import Block
-
-__all__ = ["Nested", "by_prior"]
 
 #: The most noise that a group's offset may be expected to have in the end, in clips, for it to be asked for.
 LOUDEST = 0.4
 #: How many deviations of pure noise are taken off the spread between groups.
 DEVIATIONS = 2.0
-#: The part of a shared prior's weight that goes to the group's mean; the rest stays at the common one.
-GROUP_PART = 0.8
 
 
 @dataclass(frozen=True)
-class Nested:
+class GroupMeans(Structure):
     r"""Mean or mean and covariance, of all tasks and of public groups of them.
 
     Parameters
@@ -69,32 +64,36 @@ class Nested:
     Examples
     --------
     >>> from cloister.learners import Regression
-    >>> nested = Nested(Joint(), Groups.of(["north", "south", "north"]))
-    >>> [type(channel.lift).__name__ for channel in nested.channels(Regression(3))]
+    >>> from cloister.algorithms import Joint
+    >>> structure = GroupMeans(Joint(), Groups.of(["north", "south", "north"]))
+    >>> [type(channel.lift).__name__ for channel in structure.channels(Regression(3))]
     ['MeanAndOuter', 'MeanAndOuter', 'Grouped', 'Grouped']
     """
 
-    structure: Mean | Joint
-    groups: Groups
+    structure: MovingMean
+    groups: Groups = field()
 
-    buys_scale = True
     #: Share of the common slot in what is said of the mean.
     share: ClassVar[float] = 0.5
 
     def __post_init__(self) -> None:
-        if not isinstance(self.structure, Mean | Joint):
-            raise PlanError(
-                f"Groups have means of their own. Got {type(self.structure).__name__}(), which says none. "
-                "Use Mean() or Joint()."
-            )
+        if not self.structure.for_groups:
+            raise no_group_means(self.structure)
 
     @property
-    def several_classes(self) -> bool:
+    def about(self) -> str:  # type: ignore[override]
+        return f"{self.structure.about}, of all tasks and of {len(self.groups)} groups"
+
+    @property
+    def several_classes(self) -> bool:  # type: ignore[override]
         return self.structure.several_classes
 
     @property
-    def for_groups(self) -> Mean | Joint:
-        return self.structure
+    def start_from(self) -> EarlierPrior | None:  # type: ignore[override]
+        return self.structure.start_from
+
+    def grouped(self, groups: Groups) -> Structure:
+        return self.structure.grouped(groups)
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
         return self.structure.rounds(size, n_tasks, mu)
@@ -130,14 +129,13 @@ class Nested:
             "group_noise": np.zeros(count),
         }
 
-    def message(self, learner: BayesianLearner, states: States, block: Block, board: BoardView) -> Array:
+    def message(self, learner: BayesianLearner, home: Home, board: BoardView) -> Array:
         point, offsets = board["mean"], self.offsets(learner, board)
 
-        def offset(states: States, block: Block, group: int) -> States:
-            seen_from = point if group == NO_GROUP else point + offsets[group]
-            return {"offset": learner.offset(states, block, seen_from)}
+        def offset(home: Home, group: int) -> States:
+            return {"offset": learner.offset(home, point if group == NO_GROUP else point + offsets[group])}
 
-        return _apart(states, block, _heard(block.group, offsets), offset)["offset"]
+        return _apart(home, _telling(home.block.group, offsets), offset)["offset"]
 
     def update(self, learner: BayesianLearner, release: Release, board: BoardView) -> Public:
         """Take the common mean from all slots, by their precision, and add up what groups hear beyond it."""
@@ -149,8 +147,8 @@ class Nested:
         if release.channel < plain:
             kept = {name: board[name] for name in ("group_sum", "group_weight", "group_noise")}
             return self.structure.update(learner, release, board) | kept | loudness
-        heard, part = self.heard_by_all(learner, release)
-        mean, slots = heard.value[: learner.size], self._slots(learner, release)
+        common, part = self._common(learner, release)
+        mean, slots = common.value[: learner.size], self._slots(learner, release)
         b, count, m = self.share, len(self.groups), release.denominator
         members = m * self.groups.counts / self.groups.tasks
         beyond = slots / (math.sqrt(a * (1 - b)) * members[:, None]) - mean / (math.sqrt(a * part) * m)
@@ -159,7 +157,7 @@ class Nested:
         weight = a / inside.sensitivity(Relation.REPLACE) ** 2  # precision, the same under either relation
         position = self.offsets(learner, board) + learner.clip * beyond
         return (
-            self.structure.update(learner, heard, board, part)
+            self.structure.update(learner, common, board, part)
             | loudness
             | {
                 "group_sum": board["group_sum"] + weight * position,
@@ -172,7 +170,13 @@ class Nested:
         """Return what each group hears of the mean."""
         return release.value[-len(self.groups) * learner.size :].reshape(len(self.groups), learner.size)
 
-    def heard_by_all(self, learner: BayesianLearner, release: Release) -> tuple[Release, float]:
+    def without_groups(
+        self, learner: BayesianLearner, release: Release, before: BoardView
+    ) -> tuple[Floats, Release, float]:
+        share = self.groups.counts / self.groups.tasks
+        return before["mean"] + share @ self.offsets(learner, before), *self._common(learner, release)
+
+    def _common(self, learner: BayesianLearner, release: Release) -> tuple[Release, float]:
         """Return what a release says without groups, and which part of the mean's precision it then has."""
         plain, b, count = len(self.structure.channels(learner)), self.share, len(self.groups)
         if release.channel < plain:
@@ -197,7 +201,7 @@ class Nested:
         if weight == 0:
             return np.zeros((len(self.groups), learner.size))
         found = board["group_sum"] / weight
-        variance = self._spread(learner, board) / self.groups.counts[:, None]
+        variance = self.structure.message_variance(learner, board) / self.groups.counts[:, None]
         variance = variance + (board["group_noise"] / weight**2)[:, None] + 1e-12
         precision = 1 / variance**2
         total = precision.sum(axis=0)
@@ -205,34 +209,20 @@ class Nested:
         between = np.maximum(between - DEVIATIONS * np.sqrt(2 / total), 0.0)
         return np.asarray(found * between / (between + variance))
 
-    def _spread(self, learner: BayesianLearner, board: BoardView) -> Floats:
-        """Return the variance of one task's message around its group's mean, in each coordinate."""
-        if isinstance(self.structure, Joint) and float(board["moment_weight"]) > 0:
-            inside = np.diag(board["moment"]) / float(board["moment_weight"])
-            return np.asarray(learner.clip**2 * np.clip(inside, 0.0, 1.0))
-        return np.full(learner.size, learner.clip**2 / (4 * learner.size))  # messages half a clip long
-
     def mean(self, learner: BayesianLearner, board: BoardView) -> Floats:
         return self.structure.mean(learner, board)
 
-    @property
-    def start_from(self) -> EarlierPrior | None:
-        return self.structure.start_from
-
-    def prior_on(self, learner: BayesianLearner, board: BoardView) -> EarlierPrior:
+    def prior(self, learner: BayesianLearner, board: BoardView) -> EarlierPrior | None:
         """Return the common prior; what groups were found to differ by is not handed on."""
-        return self.structure.prior_on(learner, board)
+        return self.structure.prior(learner, board)
 
-    def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
-        return self.structure.candidates(learner, board)
+    def candidates(self, learner: BayesianLearner, located: bool, board: BoardView) -> list[Candidate]:
+        return self.structure.candidates(learner, located, board)
 
-    def group_candidates(self, learner: BayesianLearner, board: BoardView, offset: Floats) -> list[Candidate]:
-        """Return the priors of a group's tasks: the common ones, and the shared ones around its own mean."""
-        common = board.derive(self.candidates, learner)
-        if not any(c.shared for c in common):  # no common mean was heard, but this group's was
-            return shared_candidates(learner, offset, [], board)
-        there = [replace(c, weight=GROUP_PART * c.weight, mean=c.mean + offset) for c in common]
-        return [replace(c, weight=(1 - GROUP_PART) * c.weight) for c in common] + there
+    def group_candidates(
+        self, learner: BayesianLearner, located: bool, offset: Floats, board: BoardView
+    ) -> list[Candidate]:
+        return self.structure.group_candidates(learner, located, offset, board)
 
 
 def _mean_share(channel: Channel) -> float:
@@ -240,48 +230,37 @@ def _mean_share(channel: Channel) -> float:
     return float(channel.lift.weights(channel.dim)[0][0]) ** 2
 
 
-Solve = Callable[["States", "Block", "Candidates"], "States"]
+Solve = Callable[["Home", "Candidates"], "States"]
 
 
-def by_prior(
-    structure: Structure,
-    learner: BayesianLearner,
-    states: States,
-    block: Block,
-    board: BoardView,
-    solve: Solve,
+def solve_by_group(
+    structure: Structure, learner: BayesianLearner, located: bool, home: Home, board: BoardView, solve: Solve
 ) -> States:
     """Let tasks with the same candidate priors solve together: all of them, or group by group."""
-    common = board.derive(structure.candidates, learner)
-    if not isinstance(structure, Nested):
-        return solve(states, block, common)
-    offsets = structure.offsets(learner, board)
+    common, offsets = board.derive(structure.candidates, learner, located), structure.offsets(learner, board)
 
-    def own(states: States, block: Block, group: int) -> States:
+    def own(home: Home, group: int) -> States:
         if group == NO_GROUP:
-            return solve(states, block, common)
-        return solve(states, block, structure.group_candidates(learner, board, offsets[group]))
+            return solve(home, common)
+        return solve(home, structure.group_candidates(learner, located, offsets[group], board))
 
-    return _apart(states, block, _heard(block.group, offsets), own)
+    return _apart(home, _telling(home.block.group, offsets), own)
 
 
-def _heard(groups: Integers, offsets: Floats) -> Integers:
+def _telling(groups: Integers, offsets: Floats) -> Integers:
     """Return each task's group, or none if its group's offset is zero."""
-    heard = np.asarray(offsets.any(axis=1))
-    return np.where((groups != NO_GROUP) & heard[groups], groups, NO_GROUP)
+    if not offsets.any():
+        return np.full(len(groups), NO_GROUP)
+    differs = np.asarray(offsets.any(axis=1))
+    return np.where((groups != NO_GROUP) & differs[groups], groups, NO_GROUP)
 
 
-def _apart(
-    states: States, block: Block, groups: Integers, function: Callable[[States, Block, int], States]
-) -> States:
+def _apart(home: Home, groups: Integers, function: Callable[[Home, int], States]) -> States:
     """Call a function for the tasks of each group, and put what it returns into their order."""
     there = np.unique(groups)
     if len(there) <= 1:
-        return function(states, block, int(there[0]) if len(there) else NO_GROUP)
+        return function(home, int(there[0]) if len(there) else NO_GROUP)
     places = [np.flatnonzero(groups == group) for group in there]
-    parts = [
-        function({name: array[at] for name, array in states.items()}, block.take(at), int(group))
-        for group, at in zip(there, places, strict=True)
-    ]
+    parts = [function(home.take(at), int(group)) for group, at in zip(there, places, strict=True)]
     back = np.argsort(np.concatenate(places))
     return {name: np.concatenate([part[name] for part in parts])[back] for name in parts[0]}

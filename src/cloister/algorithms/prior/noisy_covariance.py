@@ -8,18 +8,6 @@ import numpy as np
 
 from cloister.arrays import Floats
 
-__all__ = [
-    "compose",
-    "covariance_factors",
-    "edge",
-    "factor_of",
-    "leak",
-    "lifted",
-    "significant",
-    "spikes",
-    "support",
-]
-
 
 def significant(matrix: Floats, noise: float) -> bool:
     """Say whether a noisy symmetric matrix differs from a multiple of the identity beyond GOE noise."""

@@ -1,4 +1,9 @@
-"""Each task weighs at home what several settings give it against what it can do alone."""
+"""Each task weighs at home what several settings give it against what it can do alone.
+
+It weighs blends of a shared and its own model by how well they predict its own rows, held out. Where these
+are few they cannot tell, but all tasks together can: asked for the part of the shared model in their best
+blend, they say two numbers.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +15,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import betainc
 
-from cloister.algorithm import Algorithm, Budget, Wrapper
-from cloister.algorithms.blend import (
-    CLASSES,
-    NUMBERS,
-    PARTS,
-    QUESTION,
-    UNHEARD,
-    Caution,
-    best_parts,
-    heard_part,
-    log_prior,
-    question_share,
-)
-from cloister.algorithms.first_rounds import FirstRounds
+from cloister.algorithm import Algorithm, Budget
+from cloister.algorithms.locate import Locate
+from cloister.algorithms.staged import Around, RoundsOf
+from cloister.algorithms.stages import PartOfBoard, Stage
 from cloister.arrays import Array, Floats, Public, States
 from cloister.board.billboard import Billboard, BoardView
-from cloister.channel import Channel, Round
+from cloister.channel import Absolute, Channel, Round
 from cloister.errors import PlanError
+from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.rows import Target
 from cloister.tasks import local_uniforms
@@ -37,7 +34,136 @@ if TYPE_CHECKING:
     from cloister.board.billboard import Release
     from cloister.tasks import Block
 
-__all__ = ["ChooseAtHome"]
+#: Parts of the shared model in the blends that a task weighs, and where each one's share of a prior ends.
+PARTS = np.linspace(0, 1, 5)
+_ENDS = np.array([0.0, 0.125, 0.375, 0.625, 0.875, 1.0])
+# WORTH, DOUBTS, both cautions and the 0.7 of `_sharpened` were tuned on generated tables, seeds 0 and 1
+# (`benchmarks family-harm` scores others), FOLLOWED and MANY on School, Exam and Hsb82 as well.
+#: How many rows the prior is worth, and up to how many a task follows it in full; from there on it fades.
+WORTH, FOLLOWED = 4.0, 8.0
+#: Rows from which on blends that are nearly alike can be told apart.
+MANY = 16.0
+#: How many standard errors what was heard is thought to be off, either way: caution takes what it likes best.
+DOUBTS = 1.5
+#: An error of the answer that is small enough, and one that makes it useless.
+CLEAR, USELESS = 0.03, 0.5
+#: The parts of the shared and of the own model that a task relies on: two numbers that add up to 1 at most.
+QUESTION = Channel(2, 1.0, Absolute())
+#: What a board says before anyone was asked: the part that tasks rely on, and its error.
+UNHEARD = (0.0, math.inf)
+
+
+@dataclass(frozen=True)
+class Caution:
+    """How far to rely on a shared model that little is known of.
+
+    Parameters
+    ----------
+    steep : float
+        How readily a task's answer counts in full. It does where the loss, as a parabola in the part of the
+        shared model, has a curvature of 1 / `steep` or more, relative to the sum of the losses of the own
+        and of the shared model. (Of more than `MANY` rows less is enough.)
+    in_doubt, unheard : float
+        The part of the shared model to expect if what was heard allows it, and if nothing was heard.
+    """
+
+    steep: float
+    in_doubt: float
+    unheard: float
+
+
+#: Few squares are fooled easily, and the worst shared model is a hundred times worse than one's own. Log-loss
+#: is mostly chance that no model foresees, and what it says of a bad one is clear.
+NUMBERS, CLASSES = Caution(4.0, 0.05, 0.001), Caution(16.0, 0.2, 0.02)
+
+
+def question_share(most: float, n_tasks: int, mu: float) -> float:
+    """Return the share of the squared budget that buys the answer: as much as is needed, `most` at most.
+
+    Next to nothing if even so noise would hide it.
+
+    Examples
+    --------
+    >>> [round(question_share(0.1, m, mu=0.3), 6) for m in (20, 100, 1000)]
+    [1e-06, 0.1, 0.024691]
+    """
+    if math.isinf(mu):
+        return most
+    error = math.sqrt(2) / (n_tasks * mu * math.sqrt(most))
+    return most * min(1.0, (error / CLEAR) ** 2) if error < USELESS else 1e-6
+
+
+def best_parts(own: Floats, half: Floats, shared: Floats, rows: Floats, caution: Caution) -> Floats:
+    r"""Return the two parts that each task says, (tasks, 2), from its held-out losses.
+
+    They are losses of its own model, of half of each, and of the shared model.
+
+    The loss of a blend is a parabola in the part of the shared model (for squares exactly), whose least value
+    between 0 and 1 is at a. A task says :math:`w a` and :math:`w (1 - a)`; w is less than 1 where blends
+    hardly differ.
+
+    Examples
+    --------
+    >>> own, half, shared = np.array([1.0, 1.0]), np.array([0.5, 3.0]), np.array([1.0, 9.0])
+    >>> best_parts(own, half, shared, np.array([8, 8]), NUMBERS).tolist()
+    [[0.5, 0.5], [0.0, 1.0]]
+    """
+    with np.errstate(all="ignore"):
+        total, curvature = own + shared, 2 * (own + shared - 2 * half)
+        part = np.clip(0.5 + (own - shared) / (2 * curvature), 0.0, 1.0)
+        steep = caution.steep * np.maximum(1.0, rows / MANY)
+        weight = np.clip(steep * curvature / total, 0.0, 1.0)
+        said = np.stack([weight * part, weight * (1 - part)], axis=1)
+    return np.where(np.isfinite(said), said, 0.0)
+
+
+def heard_part(value: Floats, noise: float, n_tasks: float) -> Floats:
+    """Return the part that so many tasks rely on, and its error; infinite if noise hides it.
+
+    Examples
+    --------
+    >>> heard_part(np.array([30.0, 10.0]), noise=2.0, n_tasks=50).round(3).tolist()
+    [0.75, 0.04]
+    >>> heard_part(np.array([30.0, 10.0]), noise=30.0, n_tasks=50).tolist()
+    [0.0, inf]
+    """
+    if noise > USELESS * n_tasks:
+        return np.array(UNHEARD)
+    total = max(float(value.sum()), noise, 1e-300)
+    part = min(1.0, max(0.0, float(value[0]) / total))
+    return np.array([part, noise * math.hypot(part, 1 - part) / total])
+
+
+def log_prior(heard: Floats, rows: Floats, caution: Caution) -> Floats:
+    """Return the log weights of blends before tasks of so many rows look at them, (`PARTS`, tasks).
+
+    A beta distribution around a part of the shared model: the one nearest to what is expected in doubt that
+    what was heard allows. Answers of few rows are drawn to a half from either side by chance, and relying
+    too much costs more than too little: odds are squared, and then lowered by three tenths. The more rows a
+    task has, the less it needs the prior.
+
+    Examples
+    --------
+    >>> np.exp(log_prior(np.array(UNHEARD), np.full(1, 5.0), NUMBERS)).round(3).T.tolist()
+    [[0.998, 0.002, 0.0, 0.0, 0.0]]
+    >>> np.exp(log_prior(np.array([0.9, 0.05]), np.full(1, 5.0), NUMBERS)).round(2).T.tolist()
+    [[0.0, 0.0, 0.02, 0.13, 0.84]]
+    """
+    part, error = map(float, heard)
+    expected = caution.unheard
+    if math.isfinite(error):
+        low, high = (_sharpened(part + away) for away in (-DOUBTS * error, DOUBTS * error))
+        expected = min(max(caution.in_doubt, low, caution.unheard), max(high, caution.unheard), 0.99)
+    mass = np.diff(betainc(WORTH * expected, WORTH * (1 - expected), _ENDS))
+    with np.errstate(divide="ignore"):
+        fading = np.minimum(1.0, FOLLOWED / rows)
+    return np.asarray(np.log(np.maximum(mass, 1e-30))[:, None] * fading)
+
+
+def _sharpened(part: float) -> float:
+    part = min(max(part, 1e-6), 1 - 1e-6)
+    odds = 0.7 * (part / (1 - part)) ** 2
+    return odds / (1 + odds)
 
 
 #: The seed that folds are drawn with: public, as folds are no secret, so that `replay` needs no seed.
@@ -48,7 +174,7 @@ Fit: TypeAlias = Callable[["Block"], States]
 
 
 @dataclass(frozen=True)
-class ChooseAtHome(Wrapper):
+class ChooseAtHome(Around):
     r"""Any algorithm, with a choice at home: each task weighs models by how well they predict rows left out.
 
     After the last release every task replays the algorithm, and each of its variants, against the posted
@@ -77,6 +203,8 @@ class ChooseAtHome(Wrapper):
         then are blends, with none, a quarter, a half, three quarters or all of a shared model and the rest of
         the single-task one, by their likelihood times a public prior. With variants tasks are asked about the
         model of `algorithm` alone, and the answer is the prior of all of them. By default nobody is asked.
+    locate : Locate, optional
+        Search for where targets and features are first; everything else is relative to what is found.
 
     Privacy
     -------
@@ -122,6 +250,7 @@ class ChooseAtHome(Wrapper):
     variants: tuple[Algorithm, ...] = ()
     alone: bool = True
     asks: float | None = None
+    locate: Locate | None = None
 
     def __post_init__(self) -> None:
         if self.asks is not None and not (self.alone and 0 < self.asks < 1):
@@ -138,80 +267,36 @@ class ChooseAtHome(Wrapper):
                     f"Got one for {self.learner.rows}."
                 )
 
-    @property
-    def inner(self) -> Algorithm:
-        return self.algorithm
-
-    def around(self, inner: Algorithm) -> ChooseAtHome:
-        return replace(self, algorithm=inner)
+        self.check_searches()
 
     @property
-    def network(self) -> None:
-        """None: the choice is made in NumPy, so what is inside is too."""
+    def stages(self) -> tuple[Stage, ...]:
+        """Searches; the rounds of the algorithm; with `asks`, how far tasks rely on it."""
+        asked = () if self.asks is None else (AskParts(self, self.asks),)
+        return (*self.searches, ComparedRounds(self.algorithm, len(asked), self.variants), *asked)
 
-    def _inner(self, board: BoardView) -> BoardView:
-        return board if self.asks is None else FirstRounds(board)
-
-    def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
-        share = 0.0 if self.asks is None else question_share(self.asks, n_tasks, budget.mu)
-        rest = replace(budget, mu=math.sqrt(1 - share) * budget.mu)
-        rounds = self.algorithm.schedule(n_tasks, rest)
-        for variant in self.variants:
-            if variant.schedule(n_tasks, rest) != rounds:
-                raise PlanError(
-                    "Variants must have the rounds and channels of the algorithm, whose releases they read. "
-                    f"Got {variant} beside {self.algorithm}."
-                )
-        if self.asks is None:
-            return rounds
-        return (*(Round((1 - share) * one.share, one.channels) for one in rounds), Round(share, (QUESTION,)))
-
-    def start(self) -> Public:
-        return dict(self.algorithm.start()) | ({} if self.asks is None else {"blend": np.array(UNHEARD)})
-
-    def _is_asked(self, board: BoardView) -> bool:
-        return self.asks is not None and board.rounds == board.capacity - 1
-
-    def channel(self, board: BoardView) -> Channel:
-        return QUESTION if self._is_asked(board) else self.algorithm.channel(self._inner(board))
-
-    def update(self, release: Release, board: BoardView) -> Public:
-        if self.asks is None:
-            return self.algorithm.update(release, board)
-        if not self._is_asked(board):
-            return dict(self.algorithm.update(release, self._inner(board))) | {"blend": board["blend"]}
-        heard = heard_part(release.value, release.noise, release.denominator)
-        return {name: board[name] for name in self.start()} | {"blend": heard}
-
-    def init(self, block: Block, board: BoardView) -> States:
-        states = self.algorithm.init(block, self._inner(board))
+    def prepare(self, home: Home, board: BoardView) -> States:
+        states = self.algorithm.init(home.rows, self._shared(board))
         if not states:  # what counts is how it ends, whoever took part in what
             return {}
-        states = states | {"guarded_rounds": np.zeros((len(block), board.capacity), dtype=bool)}
+        states = states | {"guarded_rounds": np.zeros((len(home), board.capacity), dtype=bool)}
         if self.asks is None:
             return states
         count = 1 + (len(PARTS) - 1) * (1 + len(self.variants))
-        return states | {"held_out": np.full((len(block), count), np.nan)}
+        return states | {"held_out": np.full((len(home), count), np.nan)}
 
-    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
-        inner, took_part = self._split(states, block)
-        if self._is_asked(board):
-            errors = self._blend_errors(block, board, took_part)
-            own, half, shared = errors[: len(PARTS)][np.isin(PARTS, (0.0, 0.5, 1.0))]  # not of variants
-            said = best_parts(own, half, shared, block.weight.sum(axis=1), self._caution)
-            said = np.where(_comparable(block)[:, None], said, 0.0)
-            return said, states | {"held_out": errors.T} if states else {}
-        messages, inner = self.algorithm.send(inner, block, self._inner(board))
-        if not inner:
-            return messages, {}
-        took_part = took_part.copy()
-        took_part[:, board.rounds] = True
-        return messages, states | inner | {"guarded_rounds": took_part}
+    def inside(self, board: BoardView) -> BoardView:
+        return self._shared(self.main_part(board))
 
-    def finish(self, states: States, block: Block, board: BoardView) -> States:
+    def _shared(self, board: BoardView) -> BoardView:
+        """Return the rounds of the algorithm, without the question at the end."""
+        return board if self.asks is None else PartOfBoard(board, 0, 1)
+
+    def solve(self, home: Home, board: BoardView) -> States:
         """Average at home: what predicts one's own held-out rows well counts most."""
-        inner, took_part = self._split(states, block)
-        shared = self.algorithm.finish(inner, block, self._inner(board))
+        states, block = home.states, home.rows
+        inner, took_part = split_states(states, len(block))
+        shared = self.algorithm.finish(inner, block, self._shared(board))
         if shared["coef"].shape[1] != self.learner.size:
             raise PlanError("ChooseAtHome needs a learner that has as many weights as its algorithm.")
         first, *others = self._fits(board, took_part)
@@ -289,7 +374,7 @@ class ChooseAtHome(Wrapper):
 
     def _fits(self, board: BoardView, took_part: NDArray[np.bool_]) -> list[Fit]:
         """Return what there is to choose from, the algorithm first: each turns some rows into models."""
-        board = self._inner(board)
+        board = self._shared(board)
         boards = [board, *(_read_again(variant, board) for variant in self.variants)]
         shared: list[Fit] = [
             partial(_replay, algorithm, its_board, took_part)
@@ -297,14 +382,9 @@ class ChooseAtHome(Wrapper):
         ]
         return [*shared, self._alone] if self.alone else shared
 
-    def _split(self, states: States, block: Block) -> tuple[States, NDArray[np.bool_]]:
-        """Return the algorithm's states, and in which rounds each task took part, if that counts."""
-        inner = {name: array for name, array in states.items() if name not in ("guarded_rounds", "held_out")}
-        return inner, states.get("guarded_rounds", np.zeros((len(block), 0), dtype=bool))
-
     def _alone(self, block: Block) -> States:
         states = self.learner.prepare(block)
-        return self.learner.finish(states, block, (), {})
+        return self.learner.finish(Home(states, block), (), {})
 
     def _folds(self, block: Block) -> Iterator[tuple[Block, Floats]]:
         """Yield the block without each fold, and the weights of that fold's rows."""
@@ -321,6 +401,71 @@ class ChooseAtHome(Wrapper):
             return np.asarray(
                 weight.sum(axis=1) * self.learner.loss.value(coef, block.X, block.y, weight), dtype=np.float64
             )
+
+
+@dataclass(frozen=True)
+class ComparedRounds(RoundsOf):
+    """The rounds of an algorithm, which variants of it read too; tasks remember in which they took part."""
+
+    variants: tuple[Algorithm, ...] = ()
+
+    def rounds(self, n_tasks: int, budget: Budget, share: float) -> tuple[Round, ...]:
+        for variant in self.variants:
+            if variant.schedule(n_tasks, budget) != self.algorithm.schedule(n_tasks, budget):
+                raise PlanError(
+                    "Variants must have the rounds and channels of the algorithm, whose releases they read. "
+                    f"Got {variant} beside {self.algorithm}."
+                )
+        return super().rounds(n_tasks, budget, share)
+
+    def message(self, home: Home, board: BoardView) -> tuple[Array, States]:
+        inner, took_part = split_states(home.states, len(home))
+        messages, inner = self.algorithm.send(inner, home.rows, self.part(board))
+        if not inner:
+            return messages, {}
+        took_part = took_part.copy()
+        took_part[:, board.rounds] = True
+        return messages, home.states | inner | {"guarded_rounds": took_part}
+
+
+@dataclass(frozen=True, eq=False)
+class AskParts(Stage):
+    """One round: which part of the shared model tasks rely on."""
+
+    choice: ChooseAtHome
+    most: float
+
+    about = "how far tasks rely on what they share"
+
+    def share(self, n_tasks: int, budget: Budget) -> float:
+        return question_share(self.most, n_tasks, budget.mu)
+
+    def rounds(self, n_tasks: int, budget: Budget, share: float) -> tuple[Round, ...]:
+        return (Round(share, (QUESTION,)),)
+
+    def start(self) -> Public:
+        return {"blend": np.array(UNHEARD)}
+
+    def channel(self, board: BoardView) -> Channel:
+        return QUESTION
+
+    def message(self, home: Home, board: BoardView) -> tuple[Array, States]:
+        states, block = home.states, home.rows
+        _, took_part = split_states(states, len(block))
+        errors = self.choice._blend_errors(block, board, took_part)
+        own, half, shared = errors[: len(PARTS)][np.isin(PARTS, (0.0, 0.5, 1.0))]  # not of variants
+        said = best_parts(own, half, shared, block.weight.sum(axis=1), self.choice._caution)
+        said = np.where(_comparable(block)[:, None], said, 0.0)
+        return said, states | {"held_out": errors.T} if states else {}
+
+    def update(self, release: Release, board: BoardView) -> Public:
+        return {"blend": heard_part(release.value, release.noise, release.denominator)}
+
+
+def split_states(states: States, count: int) -> tuple[States, NDArray[np.bool_]]:
+    """Return the algorithm's states, and in which rounds each of so many tasks took part, if that counts."""
+    inner = {name: array for name, array in states.items() if name not in ("guarded_rounds", "held_out")}
+    return inner, states.get("guarded_rounds", np.zeros((count, 0), dtype=bool))
 
 
 def _comparable(block: Block) -> NDArray[np.bool_]:

@@ -24,15 +24,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloister.algorithms.nested import Nested
-from cloister.algorithms.structures import Structure
+from cloister.algorithms.prior.structure import Structure
 from cloister.arrays import Floats
 from cloister.learners.learner import BayesianLearner
 
 if TYPE_CHECKING:
     from cloister.board.billboard import BoardView
-
-__all__ = ["population_mean"]
 
 #: Mean and deviation of the mean eigenvalue of A before anything is heard.
 USUAL, USUAL_SD = 0.3, 0.3
@@ -77,32 +74,25 @@ def population_mean(
     """
     if "since" not in board or int(board["since"]) == 0:
         return None
-    heard, clip = _heard(learner, structure, board, rounds), learner.clip
-    center, response = heard.points[-1], _Response(np.empty(0), np.empty((0, 0)), 0.0, np.empty(0))
+    seen, clip = _read(learner, structure, board, rounds), learner.clip
+    center, response = seen.points[-1], _Response(np.empty(0), np.empty((0, 0)), 0.0, np.empty(0))
     for _ in range(8):  # which rounds count depends on where the mean is
-        away = np.square(heard.points - center).sum(axis=1) / clip
+        away = np.square(seen.points - center).sum(axis=1) / clip
         wrong = np.square(CURVED * away) / len(center) + np.square(FINEST * clip)
-        weight = 1 / (np.square(heard.noise) + wrong)
-        response = _Response.of(heard.points, heard.offsets, weight)
+        weight = 1 / (np.square(seen.noise) + wrong)
+        response = _Response.of(seen.points, seen.offsets, weight)
         center = response.zero
-    if heard.moments is None:
+    if seen.moments is None:
         return center, None, None
-    moment = _positive(np.einsum("t,tij->ij", weight / weight.sum(), heard.moments))
+    moment = _positive(np.einsum("t,tij->ij", weight / weight.sum(), seen.moments))
     back = np.linalg.inv(response.matrix)
-    return center, response.error(moment / heard.tasks), back @ moment @ back
+    return center, response.error(moment / seen.tasks), back @ moment @ back
 
 
-def _heard(
-    learner: BayesianLearner, structure: Structure, board: BoardView, rounds: Sequence[int]
-) -> _Rounds:
+def _read(learner: BayesianLearner, structure: Structure, board: BoardView, rounds: Sequence[int]) -> _Rounds:
     points, offsets, noise, moments = [], [], [], []
     for number in rounds:
-        release, before, part = board.releases[number], board.before(number), 1.0
-        point = before["mean"]
-        if isinstance(structure, Nested):
-            share = structure.groups.counts / structure.groups.tasks
-            point = point + share @ structure.offsets(learner, before)
-            release, part = structure.heard_by_all(learner, release)
+        point, release, part = structure.without_groups(learner, board.releases[number], board.before(number))
         lift = structure.channels(learner)[release.channel].lift
         size, tasks = learner.size, release.denominator
         scale = learner.clip / (math.sqrt(part) * float(lift.weights(size)[0][0]) * tasks)

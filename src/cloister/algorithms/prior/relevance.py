@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloister.algorithms.structures.mean import Mean
-from cloister.algorithms.structures.moving_mean import (
+from cloister.algorithms.prior.mean import (
+    Mean,
     descend,
     in_own_units,
     shared_weight,
     short_rounds,
     standing_still,
 )
-from cloister.arrays import Array, Floats, Public, States
+from cloister.algorithms.prior.structure import Structure
+from cloister.arrays import Array, Floats, Public
 from cloister.channel import Channel, MeanAndSquares
 from cloister.earlier import EarlierPrior
+from cloister.groups import Groups
+from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate, every_class
 
 if TYPE_CHECKING:
     from cloister.board.billboard import BoardView, Release
-    from cloister.tasks import Block
-
-__all__ = ["FeatureRelevance"]
 
 
 @dataclass(frozen=True)
-class FeatureRelevance:
+class FeatureRelevance(Structure):
     r"""Mean and each feature's variance over tasks in one message a round, for several classes.
 
     The variances say which part of the mean is chance. With :math:`|m_j|^2` the squared length of feature j's
@@ -48,18 +48,15 @@ class FeatureRelevance:
     mean is as precise as it is in `Mean`, under zero-out its noise is 1.22 times as large.
     """
 
-    buys_scale = True
+    about = "where weights lie, and which features matter"
     several_classes = True
-    groups = None
-    start_from = None
     #: Share of the message that is the mean: from here on it does not pay for the squares, under replace.
     share = 2 / 3
     #: Least variance of a feature's prior, of an average of 1.
     floor = 0.03
 
-    @property
-    def for_groups(self) -> Mean:
-        return Mean()
+    def grouped(self, groups: Groups) -> Structure:
+        return Mean().grouped(groups)
 
     def rounds(self, size: int, n_tasks: int, mu: float) -> int:
         return short_rounds(size, n_tasks, mu)
@@ -68,14 +65,11 @@ class FeatureRelevance:
         lift = MeanAndSquares(self.share, learner.size // learner.dim)
         return (Channel(learner.size, learner.clip, lift),)
 
-    def channel(self, learner: BayesianLearner, board: BoardView) -> Channel:
-        return self.channels(learner)[0]
-
     def start(self, learner: BayesianLearner) -> Public:
         return standing_still(learner.size, None) | {"chance": np.zeros(learner.dim), "spoken": np.zeros(())}
 
-    def message(self, learner: BayesianLearner, states: States, block: Block, board: BoardView) -> Array:
-        return learner.offset(states, block, board["mean"])
+    def message(self, learner: BayesianLearner, home: Home, board: BoardView) -> Array:
+        return learner.offset(home, board["mean"])
 
     def update(self, learner: BayesianLearner, release: Release, board: BoardView) -> Public:
         m, mean_share = release.denominator, math.sqrt(self.share)
@@ -99,10 +93,10 @@ class FeatureRelevance:
         left = 1 - (noise / 2 + chance) / np.maximum(_by_feature(learner, mean), 1e-300)
         return np.asarray(np.tile(np.maximum(left, 0.0), learner.size // learner.dim) * mean)
 
-    def prior_on(self, learner: BayesianLearner, board: BoardView) -> EarlierPrior:
+    def prior(self, learner: BayesianLearner, board: BoardView) -> EarlierPrior:
         return EarlierPrior(tuple(self.mean(learner, board).tolist()), float(board["variance"]))
 
-    def candidates(self, learner: BayesianLearner, board: BoardView) -> list[Candidate]:
+    def candidates(self, learner: BayesianLearner, located: bool, board: BoardView) -> list[Candidate]:
         """Return a prior around zero in public units, and two around the mean: own units, relevant features.
 
         Public units may suit a task better than its own, as those of pixels do. Where no mean is heard nobody
