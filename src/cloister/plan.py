@@ -261,7 +261,7 @@ class Plan:
         if found is None:
             raise PlanError(
                 "A plan starts from a board that says where weights lie, such as one of SharedPrior with "
-                f"structure Joint() or Mean(). Got a board of {self.algorithm.spoken_name}."
+                f"structure Joint() or Mean(). Got a board of {type(self.algorithm).__name__}."
             )
         guarantee = self.guarantee_on(board)
         doubts = guarantee.reasons if guarantee.holds or guarantee.reasons else ("that run has no noise",)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cloister.algorithms.structures.moving_mean import (
+from cloister.algorithms.prior.mean import (
     _widened,
     descend,
+    settled_mean,
     shared_candidates,
     standing_still,
 )
-from cloister.algorithms.structures.settled_mean import settled_mean
 from cloister.earlier import EarlierPrior
 from cloister.learners import Classification, Regression
 
@@ -94,7 +94,9 @@ def test_noise_in_the_mean_is_added_to_every_prior_around_it(learner, added):
     """In every direction alike, also where a covariance says that tasks hardly differ; own units apart."""
     mean, factor = np.array([0.5, 1.0, -1.0]), np.diag([1.0, 2.0, 0.01])
     exact, noisy = (
-        shared_candidates(learner, mean, [factor], standing_still(3, None) | {"variance": np.array(variance)})
+        shared_candidates(
+            learner, mean, [factor], False, standing_still(3, None) | {"variance": np.array(variance)}
+        )
         for variance in (0.0, 0.02)
     )
     assert len(exact) == len(noisy) == 3

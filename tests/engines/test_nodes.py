@@ -25,7 +25,7 @@ from node_helpers import (
 )
 
 from cloister import Plan, replay
-from cloister.algorithms import LowRank, Mean, MeanRegularized, Nested, SharedPrior
+from cloister.algorithms import GroupMeans, LowRank, Mean, MeanRegularized, SharedPrior
 from cloister.board.signatures import Operator
 from cloister.doubts import SHARED_DEVICE
 from cloister.engines import Asked
@@ -48,7 +48,7 @@ GROUPED = TASKS.with_groups({"t0": "north", "t1": "south", "t2": "north", "t3": 
 @pytest.mark.parametrize(
     "algorithm",
     [
-        SharedPrior(Regression(3), Nested(Mean(), Groups.of(GROUPED.groups))),
+        SharedPrior(Regression(3), GroupMeans(Mean(), Groups.of(GROUPED.groups))),
         MeanRegularized(LeastSquares(3), rounds=4, steps=2, batch=2),
         LowRank(LeastSquares(3), rounds=3),
     ],
