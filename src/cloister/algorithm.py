@@ -128,14 +128,13 @@ class Algorithm(ABC):
         """Return the tasks' models: private, local, free."""
 
     @property
-    def full_name(self) -> str:
-        """Its class, and around which other: for those who read code."""
-        return type(self).__name__
-
-    @property
     def spoken_name(self) -> str:
         """Its name for those who do not read code."""
         return name_in_words(type(self))
+
+    def outline(self, n_tasks: int, budget: Budget) -> tuple[tuple[str, tuple[Round, ...]], ...]:
+        """Return its rounds stage by stage, each with what it is about: for those who read a plan."""
+        return ((self.spoken_name, self.schedule(n_tasks, budget)),)
 
     @property
     def rows(self) -> Rows | None:
@@ -217,15 +216,14 @@ class Wrapper(Algorithm):
         """Return the same wrapper around another algorithm."""
 
     @property
-    def full_name(self) -> str:
-        return f"{super().full_name}({self.inner.full_name})"
-
-    @property
     def spoken_name(self) -> str:
         return f"{super().spoken_name} ({self.inner.spoken_name})"
 
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
         return self.inner.schedule(n_tasks, budget)
+
+    def outline(self, n_tasks: int, budget: Budget) -> tuple[tuple[str, tuple[Round, ...]], ...]:
+        return self.inner.outline(n_tasks, budget)
 
     def start(self) -> Public:
         return self.inner.start()

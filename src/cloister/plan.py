@@ -42,6 +42,33 @@ LARGEST = 1_000_000
 
 
 @dataclass(frozen=True)
+class PlannedStage:
+    """Some rounds of a plan that are about one thing.
+
+    Attributes
+    ----------
+    about : str
+        What tasks are asked for in them, in a few words.
+    rounds : int
+        How many there are.
+    numbers : int
+        How many numbers a task says in one of them, at most.
+    share : float
+        Their part of the budget: of its square, as noise adds up so; of epsilon itself where delta is 0.
+    """
+
+    about: str
+    rounds: int
+    numbers: int
+    share: float
+
+    def __str__(self) -> str:
+        rounds, numbers = ("1 round" if self.rounds == 1 else f"{self.rounds} rounds"), f"{self.numbers:,}"
+        many = "s" * (self.numbers > 1)
+        return f"{self.about}: {rounds} of {numbers} number{many}, {100 * self.share:.1f} % of the budget"
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything public about a run, and what it will cost each task.
 
@@ -162,6 +189,36 @@ class Plan:
         if not self.has_rounds:
             return ()
         return self.algorithm.schedule(self.n_tasks, Budget(self.mechanism.budget, self.mechanism.pure))
+
+    @cached_property
+    def stages(self) -> tuple[PlannedStage, ...]:
+        """What tasks are asked for, in order: the rounds in groups, and what each group has of the budget.
+
+        Examples
+        --------
+        >>> from cloister.algorithms import Locate, SharedPrior
+        >>> from cloister.learners import Regression
+        >>> plan = Plan(SharedPrior(Regression(3), locate=Locate()), n_tasks=200).calibrate(epsilon=1.0)
+        >>> for stage in plan.stages:
+        ...     print(stage)
+        where targets are: 3 rounds of 32 numbers, 10.0 % of the budget
+        how large the noise in rows is: 1 round of 2 numbers, 1.8 % of the budget
+        where weights lie, and how they vary: 9 rounds of 3 numbers, 84.6 % of the budget
+        how far tasks differ: 1 round of 16 numbers, 1.8 % of the budget
+        how far tasks rely on what they share: 1 round of 2 numbers, 1.8 % of the budget
+        """
+        if not self.has_rounds:
+            return ()
+        outline = self.algorithm.outline(self.n_tasks, Budget(self.mechanism.budget, self.mechanism.pure))
+        return tuple(
+            PlannedStage(
+                about,
+                len(rounds),
+                max(channel.dim for round in rounds for channel in round.channels),
+                math.fsum(round.share for round in rounds),
+            )
+            for about, rounds in outline
+        )
 
     @cached_property
     def widest(self) -> int:
@@ -433,7 +490,8 @@ class Plan:
             f"{type(self.algorithm).__name__} over {self.n_tasks} tasks, {len(self.rounds)} release(s), "
             f"{self.sampling.describe()}."
         )
-        told = f"{head}\n\n{self.guarantee}\n\n{self.forecast()}"
+        listed = "\n".join(f"  {stage}" for stage in self.stages if len(self.stages) > 1)
+        told = "\n\n".join(filter(None, [head, listed, str(self.guarantee), str(self.forecast())]))
         if self.algorithm.network is None or not self.relative_noise:
             return told
         return (

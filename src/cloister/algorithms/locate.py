@@ -175,7 +175,8 @@ class BinSearch(Stage):
     """Three rounds of search for some numbers of each task, all of them in one message."""
 
     finds_units = True
-    #: What its public arrays begin with.
+    #: What is looked for, in a word, and what its public arrays begin with.
+    sought: ClassVar[str]
     prefix: ClassVar[str]
     #: Whether the numbers stand alone on the board, and not in a row.
     single: ClassVar[bool]
@@ -258,7 +259,7 @@ class TargetSearch(BinSearch):
 
     known: tuple[Search, ...] | None = None
 
-    about = "targets"
+    about, sought = "where targets are", "targets"
     prefix, single, count = "located", True, 1
     reach = 3.0  # most targets are within it
 
@@ -280,7 +281,7 @@ class ColumnSearch(BinSearch):
     reach: float
     known: tuple[Search, ...] | None = None
 
-    about = "features"
+    about, sought = "where features are", "features"
     prefix, single = "features", False
 
     @property

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from cloister.algorithm import Algorithm, Budget, name_in_words
-from cloister.algorithms.locate import Locate
+from cloister.algorithms.locate import BinSearch, Locate
 from cloister.algorithms.stages import PartOfBoard, Stage
 from cloister.arrays import Array, Public, States
 from cloister.channel import Channel, Round
@@ -50,7 +50,7 @@ class Staged(Algorithm):
         """Return the tasks' models, in the units that were found."""
 
     @property
-    def searches(self) -> tuple[Stage, ...]:
+    def searches(self) -> tuple[BinSearch, ...]:
         """The stages that search for units."""
         return () if self.locate is None else self.locate.searches(self.rows, self.start_from)
 
@@ -67,6 +67,10 @@ class Staged(Algorithm):
         """Return every stage with its rounds, each with its share of the squared budget."""
         searches = [stage for stage in self._stages if stage.finds_units]
         return _split(searches, [stage for stage in self._stages if not stage.finds_units], n_tasks, budget)
+
+    def outline(self, n_tasks: int, budget: Budget) -> tuple[tuple[str, tuple[Round, ...]], ...]:
+        timetable = self.timetable(n_tasks, budget)
+        return tuple((stage.about, rounds) for stage, rounds in timetable if rounds)
 
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
         return tuple(round for _, rounds in self.timetable(n_tasks, budget) for round in rounds)
@@ -92,7 +96,7 @@ class Staged(Algorithm):
         >>> print(SharedPrior(Regression(3), locate=Locate()).spoken_name)
         shared-prior, after a private search for targets
         """
-        found = " and ".join(search.about for search in self.searches)
+        found = " and ".join(search.sought for search in self.searches)
         return f"{name}, after a private search for {found}" if found else name
 
     def findings(self, board: BoardView) -> Findings:
