@@ -161,7 +161,7 @@ def stream() -> dict[str, str]:
     algorithm = cl.algorithms.FTMRL(
         cl.learners.Convex(cl.learners.LeastSquares(3)), cl.learners.ExactSolver(), rounds=12
     )
-    plan = cl.Plan(algorithm, cl.mechanisms.Toeplitz(), cl.sampling.OnePass(), n_tasks=12).calibrate(3.0)
+    plan = cl.Plan(algorithm, cl.mechanisms.Toeplitz(), cl.sampling.InOrder(), n_tasks=12).calibrate(3.0)
     joined = cl.engines.TaskStream(plan, random_state=3)
     models = {}
     for i in range(12):

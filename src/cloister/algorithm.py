@@ -13,13 +13,13 @@ from cloister.errors import InputError, PlanError
 
 if TYPE_CHECKING:
     from cloister.arrays import Array, Public, States
-    from cloister.board.billboard import BoardView, Release
     from cloister.channel import Channel, Round
     from cloister.earlier import EarlierPrior
     from cloister.groups import Groups
     from cloister.metrics import Metric
     from cloister.population import Population
     from cloister.rows import Location, Rows
+    from cloister.store.billboard import BoardView, Release
     from cloister.tasks import Block
 
 __all__ = ["Algorithm", "Budget", "Network", "Wrapper"]

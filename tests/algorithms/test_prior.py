@@ -20,7 +20,6 @@ from cloister.algorithms.structures.noisy_covariance import (
     significant,
     spikes,
 )
-from cloister.board.billboard import Billboard, Release
 from cloister.learners import Classification, Regression
 from cloister.learners.linear.average import Candidate
 from cloister.learners.linear.classification import VARIANCES
@@ -34,6 +33,7 @@ from cloister.learners.linear.regression import (
 )
 from cloister.lifts import unsvec
 from cloister.mechanisms import Gaussian, NoNoise
+from cloister.store.billboard import Billboard, Release
 
 STRUCTURES = [Joint(), Mean(), FeatureRelevance(), Subspace(), Support()]
 

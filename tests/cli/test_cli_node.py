@@ -14,12 +14,12 @@ import pytest
 from cli_helpers import BOOK, cloister, ok, pupils, refused
 
 from cloister import Codebook, Ledger, Plan, SharedPriorRegressor, run
-from cloister.board.signatures import Operator
 from cloister.engines import Asked
 from cloister.engines.node import Node
 from cloister.engines.node.exchange import FolderLink
 from cloister.errors import PrivateDataError
 from cloister.roster import Roster
+from cloister.store.signatures import Operator
 from cloister.tables.files import write_csv
 from cloister.tables.sources import rows_of_file, rows_of_function, rows_of_query
 

@@ -9,7 +9,6 @@ import pytest
 
 from cloister import Plan, replay, run
 from cloister.algorithms import MeanRegularized
-from cloister.board.billboard import Billboard
 from cloister.deploy.kit import create
 from cloister.deploy.processes import free_port
 from cloister.deploy.trial import join
@@ -17,6 +16,7 @@ from cloister.engines import Local
 from cloister.engines.flower.deployment import Deployment, Settings
 from cloister.engines.node import Home
 from cloister.learners import LeastSquares
+from cloister.store.billboard import Billboard
 from cloister.tasks import Tasks
 
 pytest.importorskip("flwr", reason="needs the extra flower")

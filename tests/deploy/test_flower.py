@@ -15,7 +15,6 @@ from flwr.supercore.task_identity import TaskIdentity
 from google.protobuf.message import DecodeError
 from uvicorn.server import ServerState
 
-from cloister.board.signatures import Operator
 from cloister.deploy.certificates import make_authority, make_certificate
 from cloister.deploy.curator import curate
 from cloister.deploy.processes import executor_command, forget_traffic, link_command
@@ -36,6 +35,7 @@ from cloister.engines.flower.refusals import Refusals
 from cloister.engines.flower.resident import Resident
 from cloister.engines.node import REFUSAL
 from cloister.errors import InputError, SignatureError
+from cloister.store.signatures import Operator
 
 OPERATOR, READER = Operator.new("trial"), new_reader()
 

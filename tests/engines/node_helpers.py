@@ -9,11 +9,11 @@ import numpy as np
 
 from cloister import Plan, Tasks, run
 from cloister.algorithms import MeanRegularized
-from cloister.board.signatures import Operator
 from cloister.engines import Asked, Local
 from cloister.engines.node import Home, InProcess, Node, Settings
 from cloister.learners import LeastSquares
 from cloister.privacy.randomness import SeededRandomness
+from cloister.store.signatures import Operator
 
 M, SEED, RUN = 4, 3, "exam-2026"
 OPERATOR = Operator(RUN, bytes(range(32)))

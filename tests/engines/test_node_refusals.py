@@ -27,7 +27,6 @@ from node_helpers import (
 )
 
 from cloister import Plan, Tasks, replay, run
-from cloister.board.signatures import Operator, SignedHead
 from cloister.engines import Asked
 from cloister.engines.local import LocalWorkers
 from cloister.engines.node import REFUSAL, InProcess, Node, Reply, Request, Say
@@ -36,6 +35,7 @@ from cloister.errors import BillboardError, InputError, SignatureError
 from cloister.privacy.randomness import SeededRandomness
 from cloister.roster import Roster
 from cloister.sampling import OnePass, Poisson
+from cloister.store.signatures import Operator, SignedHead
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 

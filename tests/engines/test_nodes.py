@@ -26,7 +26,6 @@ from node_helpers import (
 
 from cloister import Plan, replay
 from cloister.algorithms import LowRank, Mean, MeanRegularized, Nested, SharedPrior
-from cloister.board.signatures import Operator
 from cloister.doubts import SHARED_DEVICE
 from cloister.engines import Asked
 from cloister.engines.node import Home, InProcess, Node, Reply, Say, Settings
@@ -35,6 +34,7 @@ from cloister.groups import Groups
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Toeplitz
 from cloister.sampling import Epochs, Everyone, FixedSize, Poisson
+from cloister.store.signatures import Operator
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 

@@ -10,7 +10,7 @@ import pytest
 
 from cloister import Billboard, Ledger, Plan, Tasks, replay, run
 from cloister.algorithms import MeanRegularized
-from cloister.engines import Local, MultiDevice, RoundsOnly
+from cloister.engines import Local, MultiDevice
 from cloister.engines.workers import GridRows, Workers
 from cloister.errors import BillboardError, InputError
 from cloister.learners import LeastSquares
@@ -161,7 +161,7 @@ class Remote:
         for node in self.nodes:
             node.start(board)
 
-    def collect(self, board, coins):
+    def collect(self, board, channel, coins):
         self.engine.seen.append(("collect", board.rounds, len(coins)))
         said = self.rows(board, coins)
         at = [number for number, row in enumerate(said) if row is not None]
@@ -274,7 +274,7 @@ def test_the_curator_checks_every_row(spoil, words):
         run(plan, TASKS.roster, engine=apart(plan, spoil=spoil))
 
 
-@pytest.mark.parametrize("engine", [Local(), MultiDevice((Local(), Local())), RoundsOnly(Local())])
+@pytest.mark.parametrize("engine", [Local(), MultiDevice((Local(), Local()))])
 def test_engines_on_this_machine_need_rows(engine):
     ledger = Ledger(20.0, PLAN.delta)
     with pytest.raises(InputError, match="computes on the rows of tasks, and a roster has none"):
@@ -285,7 +285,7 @@ def test_engines_on_this_machine_need_rows(engine):
 # --- saved states -----------------------------------------------------------------------------------------
 
 
-ENGINES = [Local(), Local(threads=1), MultiDevice((Local(), Local())), RoundsOnly(Local())]
+ENGINES = [Local(), Local(threads=1), MultiDevice((Local(), Local()))]
 
 
 @pytest.mark.parametrize("second", ENGINES, ids=repr)
@@ -296,7 +296,11 @@ def test_workers_go_on_from_saved_states(first, second):
     private = done.private
 
     def sums(workers, rounds):
-        return [np.asarray(workers.collect(done.board.before(t), private.coins[t])) for t in rounds]
+        boards = [done.board.before(t) for t in rounds]
+        return [
+            np.asarray(workers.collect(board, PLAN.algorithm.channel(board), private.coins[board.rounds]))
+            for board in boards
+        ]
 
     with first.workers(PLAN, TASKS, private.seeds) as workers:
         workers.start(done.board.before(0))

@@ -11,10 +11,10 @@ pa = pytest.importorskip("pyarrow", reason="needs the extra table")
 pq = pytest.importorskip("pyarrow.parquet")
 
 from cloister.cli.sharded import ShardedTable  # noqa: E402
-from cloister.engines.cluster.model_files import ModelFile, read_models  # noqa: E402
-from cloister.engines.secret import digest_of  # noqa: E402
 from cloister.engines.shards import ShardError  # noqa: E402
 from cloister.errors import InputError, PrivateDataError  # noqa: E402
+from cloister.store.model_store import ModelFile, read_models  # noqa: E402
+from cloister.store.secret import digest_of  # noqa: E402
 from cloister.tables.codebook import Codebook  # noqa: E402
 from cloister.tables.parquet_folder import ParquetFolder  # noqa: E402
 from cloister.tables.parquet_shards import ParquetShards  # noqa: E402

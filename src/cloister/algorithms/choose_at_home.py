@@ -26,15 +26,15 @@ from cloister.algorithms.blend import (
 )
 from cloister.algorithms.first_rounds import FirstRounds
 from cloister.arrays import Array, Floats, Public, States
-from cloister.board.billboard import Billboard, BoardView
 from cloister.channel import Channel, Round
 from cloister.errors import PlanError
 from cloister.learners.learner import BayesianLearner
 from cloister.rows import Target
+from cloister.store.billboard import Billboard, BoardView
 from cloister.tasks import local_uniforms
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import Release
+    from cloister.store.billboard import Release
     from cloister.tasks import Block
 
 __all__ = ["ChooseAtHome"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from cloister.arrays import Array
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView, Release
 
 __all__ = ["FirstRounds"]
 

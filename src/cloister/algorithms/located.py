@@ -22,7 +22,7 @@ from cloister.population import Population
 from cloister.rows import Location
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView
+    from cloister.store.billboard import BoardView
     from cloister.tasks import Block
 
 __all__ = ["Located"]

@@ -24,7 +24,7 @@ from cloister.population import Population
 from cloister.rows import ColumnLocation, Location
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView
+    from cloister.store.billboard import BoardView
     from cloister.tasks import Block
 
 __all__ = ["EVEN_IN_ALL", "EVEN_IN_HALF", "LocatedFeatures"]

@@ -30,7 +30,7 @@ from cloister.learners.linear.average import Candidate
 from cloister.learners.linear.question import Candidates
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView, Release
     from cloister.tasks import Block
 
 __all__ = ["Nested", "by_prior"]

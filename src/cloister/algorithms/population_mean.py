@@ -30,7 +30,7 @@ from cloister.arrays import Floats
 from cloister.learners.learner import BayesianLearner
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView
+    from cloister.store.billboard import BoardView
 
 __all__ = ["population_mean"]
 

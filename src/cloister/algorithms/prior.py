@@ -29,7 +29,7 @@ from cloister.population import Population
 from cloister.tasks import Block
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView, Release
 
 __all__ = ["SharedPrior"]
 

@@ -31,7 +31,7 @@ from cloister.errors import PlanError
 from cloister.rows import Target
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView, Release
     from cloister.tasks import Block
 
 __all__ = ["InnerBoard", "SearchFirst"]

@@ -17,9 +17,9 @@ from cloister.errors import InputError
 from cloister.privacy.rounding import rounded_up
 
 if TYPE_CHECKING:
-    from cloister.board.signatures import SignedHead
     from cloister.engines.node import Home, Settings
     from cloister.plan import Plan
+    from cloister.store.signatures import SignedHead
     from cloister.tasks import Tasks
 
 __all__ = ["node_family"]
@@ -324,14 +324,14 @@ def _is_function(data: str) -> bool:
 
 
 def _public_key(text: str) -> bytes:
-    from cloister.board.signatures import public_key
+    from cloister.store.signatures import public_key
 
     path = Path(text)
     return public_key(path.read_text(encoding="ascii") if path.is_file() else text)
 
 
 def _read_head(path: Path) -> SignedHead:
-    from cloister.board.signatures import SignedHead
+    from cloister.store.signatures import SignedHead
 
     try:
         document = json_text.loads(path.read_text(encoding="utf-8"))

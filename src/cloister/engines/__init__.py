@@ -10,7 +10,6 @@ from cloister.engines.cluster import Cluster
 from cloister.engines.clusters import ClusterRuns, cluster_plans, run_clusters
 from cloister.engines.devices import MultiDevice
 from cloister.engines.local import Local
-from cloister.engines.rounds_only import RoundsOnly
 from cloister.engines.run import Run
 from cloister.engines.shards import Shards
 from cloister.engines.task_stream import TaskStream
@@ -25,7 +24,6 @@ __all__ = [
     "ClusterRuns",
     "Local",
     "MultiDevice",
-    "RoundsOnly",
     "Run",
     "Shards",
     "TaskStream",

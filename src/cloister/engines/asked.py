@@ -14,19 +14,19 @@ from typing import Protocol
 import numpy as np
 
 from cloister.arrays import Integers, States, Words
-from cloister.board.billboard import Billboard
-from cloister.board.signatures import Operator, SignedHead, SignedRoster
-from cloister.board.torn import synced_every
 from cloister.channel import Channel
 from cloister.doubts import Doubt
-from cloister.engines.cluster.engine import check_whole
 from cloister.engines.node.wire import Ask, Reply, Request, Say, SignedRecord
-from cloister.engines.workers import AnyTasks, Coins, GridRows, SavedState, Workers
+from cloister.engines.workers import AnyTasks, Coins, GridRows, Workers, check_whole
 from cloister.errors import BillboardError, InputError, PlanError, SignatureError
 from cloister.plan import Plan
 from cloister.privacy.candidates import Sampler, on_processor
 from cloister.privacy.randomness import SeededRandomness
 from cloister.roster import Roster
+from cloister.store.billboard import Billboard
+from cloister.store.checkpoints import SavedState
+from cloister.store.records import synced_every
+from cloister.store.signatures import Operator, SignedHead, SignedRoster
 
 __all__ = ["Asked", "AskedWorkers", "Link"]
 
@@ -158,10 +158,10 @@ class AskedWorkers:
         """Nodes listen when they are next asked: what they missed is sent with the question."""
         self.coins[board.rounds :] = [coins]
 
-    def collect(self, board: Billboard, coins: Coins) -> GridRows:
+    def collect(self, board: Billboard, channel: Channel, coins: Coins) -> GridRows:
         self.listen(board, coins)
         asked = [name for name, place in self.places.items() if not len(coins) or coins[place]]
-        channel, t = self.plan.algorithm.channel(board), board.rounds
+        t = board.rounds
         rows: dict[str, Integers] = {}
         twice: set[str] = set()
         for name, reply in self._replies(Ask.ROUND, asked, board):

@@ -17,22 +17,15 @@ from numpy.typing import NDArray
 
 from cloister.algorithm import Network
 from cloister.arrays import Array, States, Words
-from cloister.board.billboard import Billboard
-from cloister.board.storage import make_folder, write_file
-from cloister.engines.checkpoints import (
-    CheckpointedShards,
-    CheckpointedWorkers,
-    ShardWorkers,
-    check_seconds,
-)
+from cloister.engines.checkpointed import check_seconds, checkpointed
 from cloister.engines.curator import Curator, Progress, check_ledger, check_price
-from cloister.engines.journal import open_journal
 from cloister.engines.local import Local
 from cloister.engines.shards import Shards
 from cloister.engines.trial import try_plan
 from cloister.engines.workers import (
     AnyTasks,
     Engine,
+    catch_up,
     check_callable,
     check_engine,
     check_groups,
@@ -48,9 +41,10 @@ from cloister.privacy.participation import Participation
 from cloister.privacy.rounding import rounded_up
 from cloister.privacy.sampling import InOrder
 from cloister.roster import Roster, task_name
+from cloister.store.billboard import Billboard
+from cloister.store.files import make_folder, write_file
+from cloister.store.journal import open_journal
 from cloister.tasks import Tasks, public_seeds
-
-__all__ = ["Run", "adapt", "replay", "run"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -248,6 +242,7 @@ def run(
     save: Callable[[Run], None] | None = None,
     resumed: Callable[[Billboard], None] | None = None,
     checkpoint: float = 60.0,
+    finish: bool = True,
 ) -> Run:
     """Run a plan over tasks: on this machine, or wherever the engine's workers are.
 
@@ -282,6 +277,10 @@ def run(
         Seconds between two times that the journal keeps the tasks' states, for their owner alone, so that a
         run that goes on does not do the local work of posted rounds again. Such a file is as large as all
         states; writing it takes a twentieth of the time at most. ``math.inf`` for none.
+    finish : bool
+        Whether every task makes its model when the rounds are over. Without, nobody does: for meta-learning
+        over many tasks, where the public model is what is wanted, and all tasks' last local training would
+        take longer than the rounds. `adapt` gives a task its model whenever it asks.
 
     Privacy
     -------
@@ -316,15 +315,10 @@ def run(
             except (InputError, PlanError):  # it may not take place, and nothing was recorded
                 kept.discard()
                 raise
-            if kept.states is not None and isinstance(tasks, Tasks):  # else states stay where rows are
-                on_disk = kept.posted.before(kept.kept)
-                workers = CheckpointedWorkers(workers, kept.states, on_disk, kept.every, seconds)
-            elif kept.states is not None and isinstance(workers, ShardWorkers):
-                on_disk = kept.posted.before(kept.kept)
-                workers = CheckpointedShards(workers, kept.states, on_disk, kept.every, seconds)
+            workers = checkpointed(workers, tasks, kept, seconds)
             workers.start(kept.posted.before(0))
             board = curator.rounds(workers, progress)
-            models = workers.finish(board, kept.folder)
+            models = workers.finish(board, kept.folder) if finish else {}
             private = PrivateRun(np.array(roster.names), models, curator.coins, seeds, workers.rejected())
         finished = Run(plan, board, private, roster, curator.all_runs)
         kept.finish()
@@ -392,8 +386,7 @@ def replay(
     own = public_seeds(np.array(tasks.roster.names)) if seeds is None else seeds
     with engine.workers(plan, tasks, own) as workers:
         workers.start(board.before(0))
-        for t in range(board.rounds):
-            workers.listen(board.before(t), took_part[t])
+        catch_up(workers, board, 0, (took_part[t] for t in range(board.rounds)))
         return workers.finish(board)
 
 

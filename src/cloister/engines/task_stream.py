@@ -18,14 +18,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cloister.arrays import Array, States
-from cloister.board.billboard import Billboard
-from cloister.engines.arrivals import Arrivals, FolderArrivals
 from cloister.engines.curator import Curator, check_ledger, check_price
-from cloister.engines.journal import open_journal
 from cloister.engines.local import Local
 from cloister.engines.run import seed_of
 from cloister.engines.trial import try_plan
-from cloister.engines.workers import Engine
+from cloister.engines.workers import Engine, catch_up
 from cloister.errors import BillboardError, InputError, PlanError, StorageError
 from cloister.groups import NO_GROUP
 from cloister.ledger import Ledger
@@ -33,9 +30,10 @@ from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.sampling import InOrder
 from cloister.roster import Roster
+from cloister.store.arrivals import Arrivals, FolderArrivals
+from cloister.store.billboard import Billboard
+from cloister.store.journal import open_journal
 from cloister.tasks import Tasks
-
-__all__ = ["TaskStream"]
 
 _HERE = np.ones(1, dtype=np.bool_)
 
@@ -207,7 +205,7 @@ class TaskStream:
             self.plan, one, self._curator.journal.source.task_seeds(one.ids)
         ) as workers:
             workers.start(board.before(0))
-            workers.listen(board.before(turn), _HERE)
+            catch_up(workers, board, turn, [_HERE])
             return _first(workers.finish(board))
 
     def finish(self) -> Billboard:
@@ -295,7 +293,8 @@ class TaskStream:
         board, seeds = self.board, self._curator.journal.source.task_seeds(one.ids)
         with self._engine.workers(self.plan, one, seeds) as workers:
             workers.start(board.before(0))
-            message = np.asarray(self._curator.collect(workers, board, _HERE))
+            channel = self._curator.channel(board)
+            message = np.asarray(self._curator.collect(workers, board, channel, _HERE))
             return _first(workers.finish(board)), message
 
     @contextmanager
@@ -322,7 +321,8 @@ class TaskStream:
 
     def _post(self) -> None:
         """Release the sum of those who wait."""
-        self._curator.post(self.board, self._arrivals.total, self._noise)
+        board = self.board
+        self._curator.post(board, self._curator.channel(board), self._arrivals.total, self._noise)
         self._arrivals.clear()
 
 

@@ -22,7 +22,7 @@ from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate, every_class, loose_intercept
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView
+    from cloister.store.billboard import BoardView
     from cloister.tasks import Block
 
 __all__ = [

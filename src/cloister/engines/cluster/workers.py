@@ -11,19 +11,16 @@ from typing import Any
 import numpy as np
 
 from cloister.arrays import Array, States, Words
-from cloister.board.billboard import Billboard
 from cloister.channel import GRID, Channel
-from cloister.engines.checkpoints import KeptStates
 from cloister.engines.cluster.actors import Actors, Holder
-from cloister.engines.cluster.model_files import ModelFile
 from cloister.engines.cluster.shard import Missed, packed, unpacked
-from cloister.engines.models import Models
 from cloister.engines.shards import Shards, names_digest
-from cloister.engines.workers import Coins, SavedState
+from cloister.engines.workers import Coins
 from cloister.errors import ClusterError
 from cloister.plan import Plan
-
-__all__ = ["ClusterWorkers"]
+from cloister.store.billboard import Billboard
+from cloister.store.checkpoints import CheckpointFile, SavedState
+from cloister.store.model_store import ModelFile, ModelStore
 
 #: How far floating-point sums may be beyond what their exact values can be.
 ROUNDING = 1 + 1e-6
@@ -62,7 +59,7 @@ class ClusterWorkers:
     saved: SavedState | None = field(default=None, init=False)
     base: int | None = field(default=-1, init=False)
     #: Where shards keep their states for themselves, if they do.
-    kept: KeptStates | None = field(default=None, init=False)
+    file: CheckpointFile | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.names, self.labels = self.shards.names, self.shards.groups
@@ -81,9 +78,9 @@ class ClusterWorkers:
         labels = None if self.labels is None else self.labels[at]
         names, part = names_digest(self.names[at]), self.shards.part(number)
         given = number, part, names, labels, self.seeds[at], self._saved_part(number)
-        if self.kept is None:
+        if self.file is None:
             return holder.handle.open.remote(*given, [], None)
-        return holder.handle.open.remote(*given, self._news(holder), self._kept_part(number))
+        return holder.handle.open.remote(*given, self._news(holder), self._file_of(number))
 
     def start(self, board: Billboard) -> None:
         self.board = board
@@ -91,17 +88,17 @@ class ClusterWorkers:
     def listen(self, board: Billboard, coins: Coins) -> None:
         self._note(board, coins)
 
-    def collect(self, board: Billboard, coins: Coins) -> Array:
+    def collect(self, board: Billboard, channel: Channel, coins: Coins) -> Array:
         self._note(board, coins)
         t, sums = board.rounds, {}
 
         def call(holder: Holder, numbers: list[int]) -> Any:
             told = self._news(holder), self._missed(numbers, t), self._dealt(self.past[t], numbers)
-            return holder.handle.collect.remote(numbers, *told)
+            return holder.handle.collect.remote(numbers, channel, *told)
 
         def done(numbers: list[int], found: Array) -> None:
             count = sum(len(self.shards.positions[number]) for number in numbers)
-            self._check(self.plan.algorithm.channel(board), found, count)
+            self._check(channel, found, count)
             sums[min(numbers)] = found
             self.rounds |= dict.fromkeys(numbers, t + 1)
 
@@ -112,7 +109,7 @@ class ClusterWorkers:
         self._settle(board)
         if self.away and self.models is None:
             return {}
-        gathered, count = Models(len(self.names), folder), self._counting("models")
+        gathered, count = ModelStore(len(self.names), folder), self._counting("models")
 
         def call(holder: Holder, numbers: list[int]) -> Any:
             file = None if self.models is None else ModelFile(self.models, numbers[0])
@@ -148,7 +145,7 @@ class ClusterWorkers:
     def save_state(self, folder: Path | None = None) -> SavedState:
         if self.base is None and self.saved is not None:
             return self.saved
-        states, counts = Models(len(self.names), folder), []
+        states, counts = ModelStore(len(self.names), folder), []
 
         def call(holder: Holder, numbers: list[int]) -> Any:
             return holder.handle.save_state.remote(numbers[0], *self._told(holder, numbers[0]))
@@ -161,25 +158,25 @@ class ClusterWorkers:
         self.actors.ask_each(call, done)
         return SavedState(states.arrays(), sum(counts))
 
-    def keep_states(self, kept: KeptStates, board: Billboard) -> None:
+    def save_checkpoint(self, file: CheckpointFile, board: Billboard) -> None:
         self._settle(board)
-        self.kept = kept
+        self.file = file
 
         def call(holder: Holder, numbers: list[int]) -> Any:
             told = self._told(holder, numbers[0])
-            return holder.handle.keep_state.remote(numbers[0], *told, self._kept_part(numbers[0]))
+            return holder.handle.save_checkpoint.remote(numbers[0], *told, self._file_of(numbers[0]))
 
         def done(numbers: list[int], found: None) -> None:
             self.rounds[numbers[0]] = len(self.past)
 
         self.actors.ask_each(call, done)
 
-    def recall_states(self, kept: KeptStates, posted: Billboard) -> None:
-        self.kept, self.board = kept, posted
+    def load_checkpoint(self, file: CheckpointFile, posted: Billboard) -> None:
+        self.file, self.board = file, posted
 
         def call(holder: Holder, numbers: list[int]) -> Any:
-            given = self._news(holder), self._kept_part(numbers[0])
-            return holder.handle.recall_state.remote(numbers[0], *given)
+            given = self._news(holder), self._file_of(numbers[0])
+            return holder.handle.load_checkpoint.remote(numbers[0], *given)
 
         if posted.rounds:
             self.actors.ask_each(call, lambda numbers, found: None)
@@ -239,9 +236,9 @@ class ClusterWorkers:
         rows = {name: array[at] for name, array in self.saved.states.items()}
         return SavedState(rows, 0 if number else self.saved.rejected)
 
-    def _kept_part(self, number: int) -> KeptStates:
-        assert self.kept is not None
-        return self.kept.of_shard(number, names_digest(self.names[self.shards.positions[number]]))
+    def _file_of(self, number: int) -> CheckpointFile:
+        assert self.file is not None
+        return self.file.of_shard(number, names_digest(self.names[self.shards.positions[number]]))
 
     def _counting(self, what: str) -> Callable[[], None]:
         numbers = itertools.count(1)

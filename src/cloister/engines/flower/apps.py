@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from cloister.board.signatures import public_key
 from cloister.engines.flower.deployment import Deployment
 from cloister.engines.flower.envelope import open_question, seal_answer
 from cloister.engines.flower.identity import Identity
 from cloister.engines.flower.link import body, message_body
 from cloister.engines.node import REFUSAL, Node
 from cloister.errors import MissingExtraError, SignatureError
+from cloister.store.signatures import public_key
 
 __all__ = ["Answering", "client_app", "server_app"]
 

@@ -26,10 +26,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cloister.board.billboard import scan
-from cloister.board.record_store import bytes_of
-from cloister.board.signatures import Operator
-from cloister.board.storage import BINARY, append, private_folder, try_lock, write_private
 from cloister.engines.asked import Asked
 from cloister.engines.curator import Posted
 from cloister.engines.flower.identity import read_public_key
@@ -39,6 +35,9 @@ from cloister.errors import InputError, StorageError
 from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.roster import Roster
+from cloister.store.billboard import scan
+from cloister.store.files import BINARY, append, bytes_of, private_folder, try_lock, write_private
+from cloister.store.signatures import Operator
 
 __all__ = ["Deployment", "Settings"]
 

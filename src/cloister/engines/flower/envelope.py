@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from cloister.board.signatures import Operator
 from cloister.errors import SignatureError
+from cloister.store.signatures import Operator
 
 __all__ = ["new_reader", "open_answer", "open_question", "seal_answer", "seal_question"]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import tomli_w
 
-from cloister.board.storage import write_file, write_private
 from cloister.errors import InputError
+from cloister.store.files import write_file, write_private
 
 __all__ = ["Identity", "Way", "read_public_key"]
 

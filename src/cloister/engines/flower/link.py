@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from cloister.board.signatures import Operator
 from cloister.engines.flower.envelope import new_reader, open_answer, seal_question
 from cloister.engines.flower.identity import read_public_key
 from cloister.errors import SignatureError
+from cloister.store.signatures import Operator
 
 __all__ = ["FlowerLink", "body", "message_body"]
 

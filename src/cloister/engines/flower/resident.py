@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cloister.board.storage import write_private
 from cloister.engines.flower.apps import Answering
 from cloister.engines.flower.identity import Way
 from cloister.engines.flower.link import body, message_body
 from cloister.errors import InputError, MissingExtraError
+from cloister.store.files import write_private
 
 __all__ = ["Resident"]
 

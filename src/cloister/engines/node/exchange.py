@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from cloister.board.storage import make_folder, write_private
 from cloister.engines.node.node import Node
+from cloister.store.files import make_folder, write_private
 
 __all__ = ["FolderLink", "answer_question"]
 

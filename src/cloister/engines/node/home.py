@@ -30,8 +30,13 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from cloister.board.signatures import SignedRoster, public_key
-from cloister.board.storage import (
+from cloister.engines.trial import try_plan
+from cloister.errors import InputError, StorageError
+from cloister.ledger import Ledger
+from cloister.plan import Plan
+from cloister.privacy.randomness import KEY_BYTES, SystemRandomness
+from cloister.roster import Name, task_name
+from cloister.store.files import (
     BINARY,
     append,
     private_folder,
@@ -40,13 +45,8 @@ from cloister.board.storage import (
     try_lock,
     write_private,
 )
-from cloister.board.torn import END
-from cloister.engines.trial import try_plan
-from cloister.errors import InputError, StorageError
-from cloister.ledger import Ledger
-from cloister.plan import Plan
-from cloister.privacy.randomness import KEY_BYTES, SystemRandomness
-from cloister.roster import Name, task_name
+from cloister.store.records import END
+from cloister.store.signatures import SignedRoster, public_key
 from cloister.tasks import Tasks
 
 __all__ = ["Approval", "Home", "Settings"]

@@ -10,10 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from cloister.arrays import States
-from cloister.board.billboard import Billboard
-from cloister.board.signatures import SignedHead, SignedRoster, check_run_name, public_key
-from cloister.board.storage import private_folder, remove_drafts, write_private
-from cloister.engines.checkpoints import KeptStates
 from cloister.engines.curator import bill_of, charge
 from cloister.engines.node.home import Approval, Home
 from cloister.engines.node.kept_board import KeptBoard
@@ -23,6 +19,10 @@ from cloister.engines.workers import check_groups
 from cloister.errors import BillboardError, InputError, SignatureError
 from cloister.plan import Plan
 from cloister.privacy.sampling import may_take_part
+from cloister.store.billboard import Billboard
+from cloister.store.checkpoints import CheckpointFile
+from cloister.store.files import private_folder, remove_drafts, write_private
+from cloister.store.signatures import SignedHead, SignedRoster, check_run_name, public_key
 
 __all__ = ["Node"]
 
@@ -215,7 +215,7 @@ class Node:
             plan,
             approval.rows(settings),
             seeds,
-            KeptStates(folder / "states", source.key, approval.data),
+            CheckpointFile(folder / "states", source.key, approval.data),
             self._coins(folder, plan, request),
             self.home.log,
         )

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from cloister.arrays import Integers
-from cloister.board.signatures import SIGNATURE, SignedRoster, check_run_name
 from cloister.errors import InputError
+from cloister.store.signatures import SIGNATURE, SignedRoster, check_run_name
 
 __all__ = ["REFUSAL", "Ask", "Reply", "Request", "Say", "SignedRecord"]
 

@@ -8,15 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from cloister.arrays import Integers, States, Words
-from cloister.board.billboard import Billboard
-from cloister.engines.checkpoints import KeptStates
 from cloister.engines.local import Local, LocalWorkers
-from cloister.engines.workers import SavedState
 from cloister.errors import InputError, StorageError
 from cloister.plan import Plan
+from cloister.store.billboard import Billboard
+from cloister.store.checkpoints import CheckpointFile, SavedState
 from cloister.tasks import Tasks
-
-__all__ = ["Work"]
 
 #: Under this name the last message stands among the states: they are what follows it.
 _SAID = "the message of this round"
@@ -38,7 +35,7 @@ class Work:
         The task's rows; without any it says zeros.
     seeds : uint64 array of shape (1,)
         The task's own seed.
-    kept : KeptStates
+    kept : CheckpointFile
         The file.
     takes_part : callable
         Says of each round up to this one whether the task takes part in it.
@@ -49,7 +46,7 @@ class Work:
     plan: Plan
     rows: Tasks | None
     seeds: Words
-    kept: KeptStates
+    kept: CheckpointFile
     takes_part: Callable[[int], bool]
     log: Callable[[str], None]
 
@@ -74,7 +71,8 @@ class Work:
 
     def _round(self, board: Billboard, found: tuple[int, SavedState] | None) -> tuple[States, Integers]:
         """Return the state after a round, and what is said in it."""
-        silence = np.zeros(self.plan.algorithm.channel(board).dim, dtype=np.int64)
+        channel = self.plan.algorithm.channel(board)  # its own, whatever a curator takes it to be
+        silence = np.zeros(channel.dim, dtype=np.int64)
         states: States = {} if found is None else _without_message(found[1].states)
         if self.rows is None:
             return states, silence
@@ -85,7 +83,9 @@ class Work:
                 took_part = self.takes_part(board.rounds)
                 if not took_part and not self.plan.sampling.hidden:
                     return states, silence
-                said = workers.collect_rows(board)[0]  # without a coin too: the time it takes would tell
+                said = workers.collect_rows(board, channel)[
+                    0
+                ]  # without a coin too: the time it takes would tell
                 if workers.rejected():
                     self.log("A message was not finite, and zeros were sent in its place.")
                 return (workers.save_state().states, said) if took_part else (states, silence)

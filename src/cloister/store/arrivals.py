@@ -18,12 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from cloister.arrays import Array
-from cloister.board.storage import BINARY, read_at, storage_errors, sync_folder, write_all, write_file
-from cloister.engines.kept_sums import KeptSums
 from cloister.errors import BillboardError
 from cloister.roster import GrowingRoster, Name
-
-__all__ = ["Arrivals", "FolderArrivals"]
+from cloister.store.files import BINARY, read_at, storage_errors, sync_folder, write_all, write_file
+from cloister.store.noise_memory import SecretRows
 
 #: Bytes of a digest; and more tasks than ever join.
 _DIGEST, _ANY = 32, 1 << 62
@@ -79,7 +77,7 @@ class FolderArrivals(Arrivals):
 
     def __init__(self, total: Array, folder: Path, key: bytes) -> None:
         super().__init__(total, ending=(folder / "ending").exists())
-        self.path, self.waiting = folder / "roster", KeptSums(folder / "waiting", key)
+        self.path, self.waiting = folder / "roster", SecretRows(folder / "waiting", key)
         self.names = hashlib.blake2b(key=key, digest_size=_DIGEST, person=b"cloister roster")
         with storage_errors(self.path, "then try again"):
             flags = os.O_RDWR | os.O_CREAT | BINARY | getattr(os, "O_NOFOLLOW", 0)
