@@ -36,7 +36,7 @@ from cloister.store.billboard import Billboard
 NAME = "flower"
 PATHS = (
     "src/cloister/deploy",
-    "src/cloister/engines/asked.py",
+    "src/cloister/engines/remote_nodes.py",
     "src/cloister/engines/flower",
     "src/cloister/engines/node",
 )

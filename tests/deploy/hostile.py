@@ -18,8 +18,8 @@ from flower_trial import small_plan
 from cloister import run
 from cloister.channel import GRID
 from cloister.deploy.certificates import make_authority
-from cloister.engines import Asked
-from cloister.engines.flower import Deployment, FlowerLink, Resident
+from cloister.engines import RemoteNodes
+from cloister.engines.flower import Deployment, FlowerTransport, NodeAgent
 from cloister.engines.flower.identity import Identity
 from cloister.engines.node import Ask, Reply, Request
 
@@ -66,10 +66,10 @@ def unsigned(data: bytes) -> bytes:
 def curate(folder: Path, grid) -> None:
     """Ask for a plan that nobody approved, show a board without signatures, and two boards; then be good."""
     made = Deployment(folder)
-    link, names = FlowerLink(grid, made.operator, made.keys, made.log), list(made.keys)
+    link, names = FlowerTransport(grid, made.operator, made.keys, made.log), list(made.keys)
 
     def asks(plan, name, seed, link):
-        engine = Asked(link, replace(made.operator, run=name), 60.0, log=made.log)
+        engine = RemoteNodes(link, replace(made.operator, run=name), 60.0, log=made.log)
         run(plan, made.roster, random_state=seed, engine=engine)
 
     if not made.journal.exists():
@@ -93,16 +93,16 @@ def lie(request: bytes, honest: bytes) -> bytes:
     return honest
 
 
-def liar(folder: str) -> Resident:
-    found = Resident(folder)
+def liar(folder: str) -> NodeAgent:
+    found = NodeAgent(folder)
     honest = found.answering.node.answer
     found.answering.node.answer = lambda request: lie(request, honest(request))
     return found
 
 
-def old(folder: str) -> Resident:
+def old(folder: str) -> NodeAgent:
     """A node that once sends the answer that it gave before; asked again, it answers."""
-    found = Resident(folder)
+    found = NodeAgent(folder)
     honest, given, again = found.answering.answer, [], []
 
     def answer(sealed: bytes) -> bytes:

@@ -27,7 +27,7 @@ from cloister.engines.cluster.session import _own_files as own_files
 from cloister.engines.cluster.session import _own_token as own_token
 from cloister.engines.cluster.session import _start as start_ray
 from cloister.engines.cluster.workers import ClusterWorkers
-from cloister.engines.shards import ShardError
+from cloister.engines.sharded_tasks import ShardError
 from cloister.errors import (
     AlgorithmError,
     ClusterError,

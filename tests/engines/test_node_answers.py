@@ -21,10 +21,10 @@ from cloister import Tasks, run
 from cloister.audit.releases import in_release_units
 from cloister.audit.sensitivity import furthest_on
 from cloister.channel import GRID, Channel
-from cloister.engines import Asked
-from cloister.engines.asked import AskedWorkers
+from cloister.engines import RemoteNodes
 from cloister.engines.node import REFUSAL, InProcess, Reply, Say
 from cloister.engines.node.wire import SHORT
+from cloister.engines.remote_nodes import RemoteNodeWorkers
 from cloister.errors import InputError, PlanError
 from cloister.mechanisms import Toeplitz
 from cloister.sampling import Epochs, Poisson
@@ -101,7 +101,7 @@ def test_the_same_answer_again_counts_once(nodes, alone):
 
 def test_what_comes_late_counts_as_zero(nodes, silent, monkeypatch):
     now, told = [0.0], []
-    monkeypatch.setattr("cloister.engines.asked.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("cloister.engines.remote_nodes.time.monotonic", lambda: now[0])
 
     def change(t, name, reply):
         now[0] += 21.0 if (t, name) == (1, "t3") else 0.0
@@ -114,7 +114,7 @@ def test_what_comes_late_counts_as_zero(nodes, silent, monkeypatch):
 
 
 def test_plans_that_cannot_be_asked_for_are_refused_before_the_charge():
-    engine = Asked(InProcess({}), OPERATOR)
+    engine = RemoteNodes(InProcess({}), OPERATOR)
     long = replace(
         PLAN, algorithm=replace(PLAN.algorithm, rounds=1001), mechanism=Toeplitz(0.8), sampling=Epochs(1)
     )
@@ -129,7 +129,7 @@ def test_plans_that_cannot_be_asked_for_are_refused_before_the_charge():
     with pytest.raises(InputError, match="Pass the Roster of their names"):
         run(PLAN, TASKS, engine=engine)
     with pytest.raises(PlanError, match="deadline must be seconds"):
-        Asked(InProcess({}), OPERATOR, deadline=0)
+        RemoteNodes(InProcess({}), OPERATOR, deadline=0)
 
 
 # --- what leaves ------------------------------------------------------------------------------------------
@@ -166,11 +166,11 @@ def test_replies_without_a_message_have_one_size():
 # --- the audit --------------------------------------------------------------------------------------------
 
 
-def over_the_wire(channel, messages, answers=lambda row: [row], check=AskedWorkers._row):
+def over_the_wire(channel, messages, answers=lambda row: [row], check=RemoteNodeWorkers._row):
     """Return what a curator sums of messages that nodes send, each in as many answers as it likes."""
     rows = []
     board = PLAN.create_board()
-    workers = AskedWorkers(
+    workers = RemoteNodeWorkers(
         PLAN, OPERATOR.sign_roster("p", TASKS.roster), None, OPERATOR, 1.0, lambda line: None
     )
     for row in channel.rows(messages):

@@ -27,7 +27,7 @@ from node_helpers import (
 )
 
 from cloister import Plan, Tasks, replay, run
-from cloister.engines import Asked
+from cloister.engines import RemoteNodes
 from cloister.engines.local import LocalWorkers
 from cloister.engines.node import REFUSAL, InProcess, Node, Reply, Request, Say
 from cloister.engines.node.wire import SignedRecord
@@ -240,7 +240,7 @@ def test_two_boards_shown_to_two_halves_are_found_by_their_heads(nodes):
             PLAN,
             TASKS.roster,
             random_state=seed,
-            engine=Asked(InProcess(half), OPERATOR, log=lambda line: None),
+            engine=RemoteNodes(InProcess(half), OPERATOR, log=lambda line: None),
         )
     heads = {name: node.signed_head(RUN, 3) for name, node in nodes.items()}
     assert not heads["t0"].forks(heads["t1"], OPERATOR.public)
@@ -267,7 +267,9 @@ def test_noise_from_a_seed_is_for_trials_alone(tmp_path):
         nodes["t0"]
     )
     done = run(
-        PLAN, TASKS.roster, engine=Asked(InProcess(nodes), replace(OPERATOR, run="sound"), log=told.append)
+        PLAN,
+        TASKS.roster,
+        engine=RemoteNodes(InProcess(nodes), replace(OPERATOR, run="sound"), log=told.append),
     )
     assert done.guarantee.holds
     assert nodes["t0"].model("sound").keys() == {"coef"}

@@ -15,9 +15,9 @@ import cloister.store.records
 from cloister import Billboard, Ledger, Plan, Tasks, run
 from cloister.algorithms import FTMRL, MeanRegularized
 from cloister.cli import app
-from cloister.engines import Asked, TaskStream
+from cloister.engines import RemoteNodes, TaskStream
 from cloister.engines.local import Local
-from cloister.engines.node import Home, InProcess, Node, Settings
+from cloister.engines.node import InProcess, Node, NodeFolder, Settings
 from cloister.engines.workers import Engine
 from cloister.errors import InputError
 from cloister.learners import Convex, ExactSolver, LeastSquares
@@ -238,7 +238,7 @@ class NodesRun(EngineRun):
         Ledger.create(work / "ledger", "tasks", epsilon=3.0, delta=1e-2)
         for name in self.tasks.ids.tolist():
             settings = Settings(name, self.operator.public.hex(), seed=5)
-            home = Home.create(work / "nodes" / str(name), settings, epsilon=3.0, delta=1e-2)
+            home = NodeFolder.create(work / "nodes" / str(name), settings, epsilon=3.0, delta=1e-2)
             home.approve(self.plan, self.tasks.only(name), trial=True)
 
     def nodes(self, work: Path) -> dict[str, Node]:
@@ -254,7 +254,7 @@ class NodesRun(EngineRun):
             random_state=self.seed,
             ledger=Ledger.open(work / "ledger"),
             journal=work / "run",
-            engine=Asked(InProcess(self.nodes(work)), self.operator, log=print),
+            engine=RemoteNodes(InProcess(self.nodes(work)), self.operator, log=print),
         )
 
     def models(self, work: Path) -> bytes:
@@ -287,11 +287,13 @@ class NodeRun(NodesRun):
                     job.requests += [requests["0"]]
                     return super().ask(requests, deadline)
 
-            engine = Asked(Listening(nodes), self.operator, log=print)
+            engine = RemoteNodes(Listening(nodes), self.operator, log=print)
             run(self.plan, self.tasks.roster, random_state=SEED, engine=engine)
 
     def prepare(self, work: Path) -> None:
-        home = Home.create(work, Settings(0, self.operator.public.hex(), seed=5), epsilon=3.0, delta=1e-2)
+        home = NodeFolder.create(
+            work, Settings(0, self.operator.public.hex(), seed=5), epsilon=3.0, delta=1e-2
+        )
         home.approve(self.plan, self.tasks.only(0), trial=True)
         (work / "heard").mkdir()
 

@@ -11,7 +11,7 @@ pa = pytest.importorskip("pyarrow", reason="needs the extra table")
 pq = pytest.importorskip("pyarrow.parquet")
 
 from cloister.cli.sharded import ShardedTable  # noqa: E402
-from cloister.engines.shards import ShardError  # noqa: E402
+from cloister.engines.sharded_tasks import ShardError  # noqa: E402
 from cloister.errors import InputError, PrivateDataError  # noqa: E402
 from cloister.store.secret import digest_of  # noqa: E402
 from cloister.tables.codebook import Codebook  # noqa: E402

@@ -25,8 +25,8 @@ from cloister.arrays import Array, Integers, States, Words, as_array
 from cloister.channel import Channel, finite_rows
 from cloister.doubts import SHARED_DEVICE, Doubt
 from cloister.engines.buckets import Bucket, buckets_of, free_memory, home_of
+from cloister.engines.pinned_memory import Fetched, sent
 from cloister.engines.threads import InOrder, side_by_side
-from cloister.engines.transfer import Fetched, sent
 from cloister.engines.workers import (
     AnyTasks,
     Coins,

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from cloister.arrays import States
 from cloister.channel import Channel
-from cloister.engines.shards import Shards
+from cloister.engines.sharded_tasks import Shards
 from cloister.engines.workers import AnyTasks, Coins, Collected, Workers
 from cloister.errors import InputError
 from cloister.store.billboard import Billboard

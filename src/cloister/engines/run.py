@@ -19,9 +19,9 @@ from cloister.algorithm import Network
 from cloister.arrays import Array, States, Words
 from cloister.engines.checkpointed import check_seconds, checkpointed
 from cloister.engines.curator import Curator, Progress, check_ledger, check_price
+from cloister.engines.dry_run import try_plan
 from cloister.engines.local import Local
-from cloister.engines.shards import Shards
-from cloister.engines.trial import try_plan
+from cloister.engines.sharded_tasks import Shards
 from cloister.engines.workers import (
     AnyTasks,
     Engine,
@@ -105,16 +105,16 @@ class Run:
         return replace(self.plan.guarantee_on(self.board), all_runs=self.all_runs)
 
     def __str__(self) -> str:
-        told = self.guarantee
-        price = f"({rounded_up(told.epsilon)}, {rounded_up(told.delta)})-joint differential privacy"
+        promise = self.guarantee
+        price = f"({rounded_up(promise.epsilon)}, {rounded_up(promise.delta)})-joint differential privacy"
         doubts = [
-            *(() if told.holds else ("DOES NOT HOLD",)),
-            *(() if told.proven_to_the_last_bit else ("NOT PROVEN TO THE LAST BIT",)),
+            *(() if promise.holds else ("DOES NOT HOLD",)),
+            *(() if promise.proven_to_the_last_bit else ("NOT PROVEN TO THE LAST BIT",)),
         ]
         claim = (
             "NOT PRIVATE"
-            if math.isinf(told.epsilon)
-            else ", ".join([f"{price} for each {told.unit}", *doubts])
+            if math.isinf(promise.epsilon)
+            else ", ".join([f"{price} for each {promise.unit}", *doubts])
         )
         return f"{self.board.rounds} rounds with {self.plan.n_tasks} tasks: {claim}; see its guarantee"
 
@@ -262,7 +262,7 @@ def run(
         Where and how tasks are computed on: NumPy on the processor by default.
     progress : callable, optional
         Called after each round with a `Posted`: rounds done and in all, the release, its noise and its norm.
-        All of it is public. In a run that goes on, rounds that were posted before are told again.
+        All of it is public. In a run that goes on, rounds that were posted before are reported again.
     journal : path, optional
         Folder where every release is on disk before it is used (of more than 1,000 rounds without
         `progress`, on an engine in this process, a thousandth of them at a time). If this call is killed, the

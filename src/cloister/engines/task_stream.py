@@ -19,9 +19,9 @@ from numpy.typing import ArrayLike
 
 from cloister.arrays import Array, States
 from cloister.engines.curator import Curator, check_ledger, check_price
+from cloister.engines.dry_run import try_plan
 from cloister.engines.local import Local
 from cloister.engines.run import seed_of
-from cloister.engines.trial import try_plan
 from cloister.engines.workers import Engine, catch_up
 from cloister.errors import BillboardError, InputError, PlanError, StorageError
 from cloister.groups import NO_GROUP

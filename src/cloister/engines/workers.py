@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from cloister.arrays import Integers, States, Words
 from cloister.channel import GRID, Channel
 from cloister.doubts import Doubt
-from cloister.engines.shards import Shards
+from cloister.engines.sharded_tasks import Shards
 from cloister.errors import AlgorithmError, InputError, PlanError
 from cloister.groups import NO_GROUP
 from cloister.plan import Plan

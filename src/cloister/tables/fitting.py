@@ -16,7 +16,7 @@ from cloister.document import foreign_types
 from cloister.engines.curator import bill_of, charge
 from cloister.engines.local import Local
 from cloister.engines.run import Run, run, seed_of
-from cloister.engines.shards import Shards
+from cloister.engines.sharded_tasks import Shards
 from cloister.engines.workers import Engine
 from cloister.errors import InputError
 from cloister.ledger import Ledger

@@ -25,7 +25,7 @@ import numpy as np
 
 from cloister.arrays import Array, Integers
 from cloister.document import check_format
-from cloister.engines.shards import Part, ShardError, Shards
+from cloister.engines.sharded_tasks import Part, ShardError, Shards
 from cloister.errors import InputError
 from cloister.roster import Roster
 from cloister.store.files import private_folder, write_file

@@ -20,7 +20,7 @@ import numpy as np
 from cloister.arrays import Array, States, Words
 from cloister.channel import Channel
 from cloister.engines.cluster.shard import HeldShard, Missed
-from cloister.engines.shards import Part, ShardError, names_digest
+from cloister.engines.sharded_tasks import Part, ShardError, names_digest
 from cloister.engines.workers import Engine
 from cloister.errors import (
     AlgorithmError,

@@ -14,7 +14,7 @@ from cloister.arrays import Array, States, Words
 from cloister.channel import GRID, Channel
 from cloister.engines.cluster.actors import Actors, Holder
 from cloister.engines.cluster.shard import Missed, packed, unpacked
-from cloister.engines.shards import Shards, names_digest
+from cloister.engines.sharded_tasks import Shards, names_digest
 from cloister.engines.workers import Coins
 from cloister.errors import ClusterError
 from cloister.plan import Plan
@@ -93,8 +93,8 @@ class ClusterWorkers:
         t, sums = board.rounds, {}
 
         def call(holder: Holder, numbers: list[int]) -> Any:
-            told = self._news(holder), self._missed(numbers, t), self._dealt(self.past[t], numbers)
-            return holder.handle.collect.remote(numbers, channel, *told)
+            news = self._news(holder), self._missed(numbers, t), self._dealt(self.past[t], numbers)
+            return holder.handle.collect.remote(numbers, channel, *news)
 
         def done(numbers: list[int], found: Array) -> None:
             count = sum(len(self.shards.positions[number]) for number in numbers)
@@ -113,7 +113,7 @@ class ClusterWorkers:
 
         def call(holder: Holder, numbers: list[int]) -> Any:
             file = None if self.models is None else ModelFile(self.models, numbers[0])
-            return holder.handle.finish.remote(numbers[0], *self._told(holder, numbers[0]), file)
+            return holder.handle.finish.remote(numbers[0], *self._news_for(holder, numbers[0]), file)
 
         def done(numbers: list[int], found: States | None) -> None:
             self.rounds[numbers[0]] = len(self.past)
@@ -148,7 +148,7 @@ class ClusterWorkers:
         states, counts = ModelStore(len(self.names), folder), []
 
         def call(holder: Holder, numbers: list[int]) -> Any:
-            return holder.handle.save_state.remote(numbers[0], *self._told(holder, numbers[0]))
+            return holder.handle.save_state.remote(numbers[0], *self._news_for(holder, numbers[0]))
 
         def done(numbers: list[int], found: SavedState) -> None:
             self.rounds[numbers[0]] = len(self.past)
@@ -163,8 +163,8 @@ class ClusterWorkers:
         self.file = file
 
         def call(holder: Holder, numbers: list[int]) -> Any:
-            told = self._told(holder, numbers[0])
-            return holder.handle.save_checkpoint.remote(numbers[0], *told, self._file_of(numbers[0]))
+            news = self._news_for(holder, numbers[0])
+            return holder.handle.save_checkpoint.remote(numbers[0], *news, self._file_of(numbers[0]))
 
         def done(numbers: list[int], found: None) -> None:
             self.rounds[numbers[0]] = len(self.past)
@@ -204,7 +204,7 @@ class ClusterWorkers:
             self.base, self.past = board.rounds, [None] * board.rounds
             self.rounds = dict.fromkeys(self.rounds, board.rounds)
 
-    def _told(self, holder: Holder, number: int) -> tuple[list[bytes], Missed]:
+    def _news_for(self, holder: Holder, number: int) -> tuple[list[bytes], Missed]:
         return self._news(holder), self._missed([number], len(self.past))[number]
 
     def _news(self, holder: Holder) -> list[bytes]:

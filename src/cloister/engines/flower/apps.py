@@ -67,7 +67,7 @@ def server_app(folder: str | os.PathLike[str], types: Iterable[object] = ()) -> 
 def client_app(folder: str | os.PathLike[str] | None = None, types: Iterable[object] = ()) -> Any:
     """Return a ClientApp that answers from a node's folder, for networks that have SuperNodes already.
 
-    A SuperNode runs whatever app its link hands it: who holds the link holds the machine. `Resident` answers
+    A SuperNode runs whatever app its link hands it: who holds the link holds the machine. `NodeAgent` answers
     the same questions and runs nothing but what its owner has installed.
 
     Parameters

@@ -11,7 +11,7 @@ import numpy as np
 
 from cloister.arrays import States
 from cloister.engines.curator import bill_of, charge
-from cloister.engines.node.home import Approval, Home
+from cloister.engines.node.home import Approval, NodeFolder
 from cloister.engines.node.kept_board import KeptBoard
 from cloister.engines.node.wire import REFUSAL, Ask, Reply, Request, Say
 from cloister.engines.node.work import Work
@@ -33,7 +33,7 @@ class Node:
     Parameters
     ----------
     folder : path
-        A node's folder, as `Home.create` or ``cloister node init`` made it.
+        A node's folder, as `NodeFolder.create` or ``cloister node init`` made it.
     types : iterable, optional
         Classes of your own, or the `Module` of a network, that an approved plan names.
 
@@ -46,7 +46,7 @@ class Node:
     """
 
     def __init__(self, folder: str | os.PathLike[str], types: Iterable[object] = ()) -> None:
-        self.home = Home(Path(folder))
+        self.home = NodeFolder(Path(folder))
         self.types = tuple(types)
         self._plans: dict[str, tuple[Approval, Plan]] = {}
         self._boards: dict[str, KeptBoard] = {}
@@ -229,16 +229,16 @@ class Node:
             return lambda t: bool(drawn[t, 0])
         path = folder / "coins"
         known = path.read_text(encoding="ascii") if path.exists() else ""
-        told = request.coins or ""
-        if request.ask is Ask.FINISH and not told:  # it was asked in no other round
-            told = known.ljust(rounds, "0")
-        if len(told) != min(rounds, request.round + 1) or not told.startswith(known[: len(told)]):
+        coins = request.coins or ""
+        if request.ask is Ask.FINISH and not coins:  # it was asked in no other round
+            coins = known.ljust(rounds, "0")
+        if len(coins) != min(rounds, request.round + 1) or not coins.startswith(known[: len(coins)]):
             raise InputError("The curator has changed its word on who takes part in which round.")
-        if not may_take_part(plan.sampling, rounds, [t for t, coin in enumerate(told) if coin == "1"]):
+        if not may_take_part(plan.sampling, rounds, [t for t, coin in enumerate(coins) if coin == "1"]):
             raise InputError("This task would take part in more rounds than its plan is priced for.")
-        if len(told) > len(known):
-            write_private(path, told.encode())
-        return lambda t: told[t] == "1"
+        if len(coins) > len(known):
+            write_private(path, coins.encode())
+        return lambda t: coins[t] == "1"
 
     def _finish(self, folder: Path, kept: KeptBoard, work: Callable[[], Work]) -> None:
         """Make the model at home; that it fails is told at home."""
