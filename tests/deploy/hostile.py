@@ -21,7 +21,7 @@ from cloister.deploy.certificates import make_authority
 from cloister.engines import RemoteNodes
 from cloister.engines.flower import Deployment, FlowerTransport, NodeAgent
 from cloister.engines.flower.identity import Identity
-from cloister.engines.node import Ask, Reply, Request
+from cloister.engines.node import Reply, Request, RequestKind
 
 #: A plan of another price than the one that owners approve; and another one that they approve as well.
 DEAR, BRIEF = {"n_tasks": 4, "rounds": 1, "epsilon": 4.0}, {"n_tasks": 4, "rounds": 1}
@@ -83,9 +83,9 @@ def curate(folder: Path, grid) -> None:
 def lie(request: bytes, honest: bytes) -> bytes:
     """Answer the second round with garbage, and the third with a message one step of the grid too long."""
     asked = Request.from_bytes(request)
-    if asked.run == "trial" and asked.ask is Ask.ROUND and asked.round == 1:
+    if asked.run == "trial" and asked.kind is RequestKind.ROUND and asked.round == 1:
         return b"garbage" * 20
-    if asked.run == "trial" and asked.ask is Ask.ROUND and asked.round == 2:
+    if asked.run == "trial" and asked.kind is RequestKind.ROUND and asked.round == 2:
         reply = Reply.from_bytes(honest)
         row = np.zeros_like(reply.row)
         row[0] = GRID + 1

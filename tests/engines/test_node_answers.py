@@ -22,7 +22,7 @@ from cloister.audit.releases import in_release_units
 from cloister.audit.sensitivity import furthest_on
 from cloister.channel import GRID, Channel
 from cloister.engines import RemoteNodes
-from cloister.engines.node import REFUSAL, InProcess, Reply, Say
+from cloister.engines.node import REFUSAL, InProcess, Reply, ReplyKind
 from cloister.engines.node.wire import SHORT
 from cloister.engines.remote_nodes import RemoteNodeWorkers
 from cloister.errors import InputError, PlanError
@@ -44,7 +44,7 @@ def too_long(reply):
 
 def with_row(reply, row):
     found = Reply.from_bytes(reply)
-    return Reply(found.say, found.run, found.round, found.head, found.records, row).to_bytes()
+    return Reply(found.kind, found.run, found.round, found.head, found.records, row).to_bytes()
 
 
 def other(reply):
@@ -158,9 +158,9 @@ def test_nothing_of_the_rows_leaves_but_through_the_message(template, tmp_path):
 
 
 def test_replies_without_a_message_have_one_size():
-    for say in Say:
-        if say is not Say.MESSAGE:
-            assert len(Reply(say, "r" * 64, 10**9, "f" * 64, 10**9).to_bytes()) == SHORT == len(REFUSAL)
+    for kind in ReplyKind:
+        if kind is not ReplyKind.MESSAGE:
+            assert len(Reply(kind, "r" * 64, 10**9, "f" * 64, 10**9).to_bytes()) == SHORT == len(REFUSAL)
 
 
 # --- the audit --------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def over_the_wire(channel, messages, answers=lambda row: [row], check=RemoteNode
     )
     for row in channel.rows(messages):
         for said in answers(row):
-            text = Reply(Say.MESSAGE, RUN, 0, board.head.hex(), 1, said).to_bytes()
+            text = Reply(ReplyKind.MESSAGE, RUN, 0, board.head.hex(), 1, said).to_bytes()
             found = check(workers, "t0", Reply.from_bytes(text), board, channel)
             rows += [] if found is None else [found]
     values = np.array(rows, dtype=np.int64).reshape(len(rows), channel.dim)

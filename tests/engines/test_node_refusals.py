@@ -29,7 +29,7 @@ from node_helpers import (
 from cloister import Plan, Tasks, replay, run
 from cloister.engines import RemoteNodes
 from cloister.engines.local import LocalWorkers
-from cloister.engines.node import REFUSAL, InProcess, Node, Reply, Request, Say
+from cloister.engines.node import REFUSAL, InProcess, Node, Reply, ReplyKind, Request
 from cloister.engines.node.wire import SignedRecord
 from cloister.errors import BillboardError, InputError, SignatureError
 from cloister.privacy.randomness import SeededRandomness
@@ -145,7 +145,7 @@ def test_no_change_to_a_question_or_an_answer_is_taken_for_something_else(nodes,
     rng, channel = np.random.default_rng(0), PLAN.rounds[0].channels[0]
     for _ in range(120):
         said = Reply.from_bytes(nodes["t0"].answer(mutated(requests[0].to_bytes(), rng)))
-        assert said.say is not Say.MESSAGE or said.to_bytes() == replies[0]
+        assert said.kind is not ReplyKind.MESSAGE or said.to_bytes() == replies[0]
     for _ in range(300):
         try:
             reply = Reply.from_bytes(mutated(replies[0], rng))
@@ -162,7 +162,7 @@ def test_records_must_extend_the_board(nodes, questions):
     node = nodes["t0"]
     assert node.answer(requests[0].to_bytes()) == replies[0]
     ahead = Reply.from_bytes(node.answer(requests[2].to_bytes()))
-    assert (ahead.say, ahead.records) == (Say.BEHIND, 1)
+    assert (ahead.kind, ahead.records) == (ReplyKind.BEHIND, 1)
     assert node.answer(unsigned(requests[1]).to_bytes()) == REFUSAL
     assert node.answer(requests[1].to_bytes()) == replies[1]
     forged = run(PLAN, TASKS, random_state=7).board.record_bytes(1)

@@ -28,7 +28,7 @@ from cloister import Plan, replay
 from cloister.algorithms import LowRank, Mean, MeanRegularized, Nested, SharedPrior
 from cloister.doubts import SHARED_DEVICE
 from cloister.engines import RemoteNodes
-from cloister.engines.node import InProcess, Node, NodeFolder, Reply, Say, Settings
+from cloister.engines.node import InProcess, Node, NodeFolder, Reply, ReplyKind, Settings
 from cloister.errors import InputError
 from cloister.groups import Groups
 from cloister.learners import LeastSquares, Regression
@@ -183,8 +183,8 @@ def test_a_node_that_was_put_back_from_a_copy_is_sent_what_it_lacks(nodes, alone
 
     link = Recorded(nodes, change)
     assert asked(link).board.head == alone.board.head
-    assert [Reply.from_bytes(reply).say for t, name, reply in link.replies if name == "t1"].count(
-        Say.BEHIND
+    assert [Reply.from_bytes(reply).kind for t, name, reply in link.replies if name == "t1"].count(
+        ReplyKind.BEHIND
     ) == 1
     assert_same_models(nodes, alone)
 

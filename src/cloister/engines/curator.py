@@ -231,7 +231,7 @@ class OneRelease:
     Attributes
     ----------
     channel : Channel
-        What a task says.
+        What a task sends.
     mechanism : Mechanism
         The noise; all of its budget is for this release.
     n_tasks : int

@@ -16,7 +16,7 @@ import numpy as np
 from cloister.arrays import Integers, States, Words
 from cloister.channel import Channel
 from cloister.doubts import Doubt
-from cloister.engines.node.wire import Ask, Reply, Request, Say, SignedRecord
+from cloister.engines.node.wire import Reply, ReplyKind, Request, RequestKind, SignedRecord
 from cloister.engines.workers import AnyTasks, Coins, GridRows, Workers, check_whole
 from cloister.errors import BillboardError, InputError, PlanError, SignatureError
 from cloister.plan import Plan
@@ -163,7 +163,7 @@ class RemoteNodeWorkers:
         t = board.rounds
         rows: dict[str, Integers] = {}
         twice: set[str] = set()
-        for name, reply in self._replies(Ask.ROUND, sampled, board):
+        for name, reply in self._replies(RequestKind.ROUND, sampled, board):
             row = self._row(name, reply, board, channel)
             if row is not None and not np.array_equal(rows.setdefault(name, row), row):
                 twice.add(name)
@@ -178,7 +178,11 @@ class RemoteNodeWorkers:
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
         """Let nodes make their models from the finished board, at home; nothing returns."""
         names = list(self.places)
-        done = {name for name, reply in self._replies(Ask.FINISH, names, board) if reply.say is Say.DONE}
+        done = {
+            name
+            for name, reply in self._replies(RequestKind.FINISH, names, board)
+            if reply.kind is ReplyKind.DONE
+        }
         for name in sorted(set(names) - done):
             self.log(f"Node {name!r} has not said that it has the finished board: deliver it again.")
         return {}
@@ -193,25 +197,25 @@ class RemoteNodeWorkers:
     def restore_state(self, saved: SavedState) -> None:
         self.zeros = saved.rejected
 
-    def _replies(self, ask: Ask, names: list[str], board: Billboard) -> Iterator[tuple[str, Reply]]:
+    def _replies(self, kind: RequestKind, names: list[str], board: Billboard) -> Iterator[tuple[str, Reply]]:
         """Ask nodes; yield replies to this question that came in time, from nodes that were asked.
 
         Who misses records is asked again, with them, when the others have replied, in the time that is left.
         """
         until, waiting = time.monotonic() + self.deadline, set(names)
         while waiting and (left := until - time.monotonic()) > 0:
-            requests = {name: self._request(ask, name, board) for name in sorted(waiting)}
+            requests = {name: self._request(kind, name, board) for name in sorted(waiting)}
             open_, behind = set(waiting), set[str]()
             for name, data in self.transport.ask(requests, left):
                 reply = self._read(name, data, waiting, board, late=time.monotonic() > until)
                 if reply is None:
                     continue
-                if reply.say is Say.AHEAD:
+                if reply.kind is ReplyKind.AHEAD:
                     self._refuse_old_copy(name, reply, board)
-                elif reply.say is Say.BEHIND and self.held.get(name) != reply.records:
+                elif reply.kind is ReplyKind.BEHIND and self.held.get(name) != reply.records:
                     self.held[name] = min(reply.records, len(board.records))
                     behind.add(name)
-                elif reply.say is not Say.REFUSED:
+                elif reply.kind is not ReplyKind.REFUSED:
                     self.held[name] = len(board.records)
                     yield name, reply
                 open_.discard(name)
@@ -234,7 +238,7 @@ class RemoteNodeWorkers:
         except InputError:
             self.log(f"{where}node {name!r} sent {len(data)} bytes that are no reply.")
             return None
-        if reply.say is Say.REFUSED:
+        if reply.kind is ReplyKind.REFUSED:
             self.log(f"{where}node {name!r} refused; its own log says why.")
             return reply
         if (reply.run, reply.round) != (self.roster.run, board.rounds):
@@ -274,7 +278,7 @@ class RemoteNodeWorkers:
             return None
         return reply.row
 
-    def _request(self, ask: Ask, name: str, board: Billboard) -> bytes:
+    def _request(self, kind: RequestKind, name: str, board: Billboard) -> bytes:
         """Return a question, with the records that a node may not have: as many as fit, one at least."""
         first = self.held.get(name, 0)
         records: list[SignedRecord] = []
@@ -290,7 +294,7 @@ class RemoteNodeWorkers:
             place = self.places[name]
             coins = "".join("1" if row[place] else "0" for row in self.coins)
         roster = self.roster if first == 0 else None
-        return Request(ask, self.roster.run, board.rounds, first, tuple(records), roster, coins).to_bytes()
+        return Request(kind, self.roster.run, board.rounds, first, tuple(records), roster, coins).to_bytes()
 
     def _signature(self, board: Billboard, number: int) -> bytes:
         for at in range(len(self.signatures), number + 1):

@@ -1,6 +1,6 @@
 """Streams of tasks: a plan of a public capacity, and tasks that come one after the other, nobody knows which.
 
-A task that joins has its model at once, from the board so far and its own rows, and says one bounded message
+A task that joins has its model at once, from the board so far and its own rows, and sends one bounded message
 for those who come later. It is a run in which the roster is not known beforehand: curator, journal and
 workers are those of `run`, and the board is the one that `run` would have posted over the same tasks.
 """
@@ -162,7 +162,7 @@ class TaskStream:
     def join(self, name: object, X: ArrayLike, y: ArrayLike) -> States:
         """Let a task join: return its model at its arrival, and take its message.
 
-        A task that is refused (a name that has joined, rows that do not fit, a stream that is full) has said
+        A task that is refused (a name that has joined, rows that do not fit, a stream that is full) has sent
         nothing, and nothing is charged for it. What is interrupted after its message was taken has joined: it
         is refused when it comes again, and has its model by `model`.
 

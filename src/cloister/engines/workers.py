@@ -156,7 +156,7 @@ def check_engine(engine: object) -> None:
 
 
 def check_tasks(tasks: object, name: str = "tasks") -> None:
-    """Refuse rows that nobody has said the tasks of."""
+    """Refuse rows without the names of their tasks."""
     if not isinstance(tasks, AnyTasks):
         raise InputError(
             f"{name} must be Tasks. Got a {type(tasks).__name__}. Write "

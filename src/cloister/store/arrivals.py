@@ -1,4 +1,4 @@
-"""Who has joined a stream of tasks, and the sum of what was said since its last release.
+"""Who has joined a stream of tasks, and the sum of the messages since its last release.
 
 In a journal both are on disk before they count. A task has joined when its name is in ``roster`` (a public
 file: names as JSON, one a line, in the order of arrival) and the sum with its message is in ``waiting`` (a
@@ -35,7 +35,7 @@ class Arrivals:
     Attributes
     ----------
     total : array
-        The sum of what the tasks of the coming round have said. Private.
+        The sum of the messages of the coming round. Private.
     roster : GrowingRoster
         Everybody who has joined.
     ending : bool
@@ -47,7 +47,7 @@ class Arrivals:
     ending: bool = False
 
     def add(self, name: Name, message: Array) -> None:
-        """Let a task join; when this returns, it has spoken."""
+        """Let a task join; when this returns, its message counts."""
         self.roster.add(name)
         self.total = self.total + message
 

@@ -5,7 +5,7 @@ the local work of those rounds; or be read, from where it was kept last. Both co
 
 The file is written beside its place and renamed into it. It says after which board its states are, by the
 head, and of which data; a digest under the run's key covers all of it. One that is damaged, of another run,
-or ahead of the board that is on disk is passed over, and what it would have said is computed again.
+or ahead of the board that is on disk is passed over, and its states are computed again.
 """
 
 from __future__ import annotations

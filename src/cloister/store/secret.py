@@ -83,7 +83,7 @@ class Secret:
             return self
         raise BillboardError(
             f"The unfinished run in {folder} was begun by cloister {self.version}, and that version alone "
-            f"can finish it (this one draws as {_WRITTEN_AS}): give the same call again there, {GIVE_UP}."
+            f"can finish it (this one continues {_WRITTEN_AS}): give the same call again there, {GIVE_UP}."
         )
 
     def write(self, path: Path) -> None:

@@ -28,7 +28,7 @@ ALIGNED = 64
 
 @dataclass(frozen=True)
 class Missed:
-    """The rounds that a shard was not told of: the first (-1: it has no states yet), and its coins."""
+    """The rounds that a shard was not sent: the first (-1: it has no states yet), and its coins."""
 
     first: int
     coins: tuple[bytes | None, ...]
@@ -98,7 +98,7 @@ class HeldShard:
         return self.home.use(act)
 
     def catch_up(self, board: Billboard, missed: Missed) -> None:
-        """Go through the rounds that this shard was not told of, in silence."""
+        """Do the work of the rounds that this shard missed; nothing leaves."""
         if missed.first < 0 or missed.coins:
             self.home.use(lambda workers: self._catch_up(workers, board, missed))
 

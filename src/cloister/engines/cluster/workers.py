@@ -30,8 +30,8 @@ ROUNDING = 1 + 1e-6
 class ClusterWorkers:
     """All shards of a run, held by actors.
 
-    A shard that has not been told of the last rounds, because it was read again or because a run goes on, is
-    told of them when it is next asked: `start` and `listen` only note what there is to tell.
+    A shard that missed the last rounds, because it was read again or because a run goes on, is sent them with
+    the next request: `start` and `listen` only note them.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class ClusterWorkers:
     progress: Callable[[str, int, int], None]
     actors: Actors = field(init=False)
     board: Billboard | None = field(default=None, init=False)
-    #: The coins of each round; how many rounds each shard was told of; and what they went on from.
+    #: The coins of each round; how many rounds each shard was sent; and what they went on from.
     past: list[bytes | None] = field(default_factory=list, init=False)
     rounds: dict[int, int] = field(default_factory=dict, init=False)
     saved: SavedState | None = field(default=None, init=False)
@@ -190,7 +190,7 @@ class ClusterWorkers:
         self.actors.ask_each(call, lambda numbers, found: None)
 
     def _note(self, board: Billboard, coins: Coins) -> None:
-        """Note who takes part in the coming round, so that a shard can be told of it at any time."""
+        """Note who takes part in the coming round, so that a shard can be sent it at any time."""
         self._settle(board)
         t = board.rounds
         assert t <= len(self.past)
@@ -214,7 +214,7 @@ class ClusterWorkers:
         return [self.board.record_bytes(number) for number in range(start, holder.records)]
 
     def _missed(self, numbers: Sequence[int], rounds: int) -> dict[int, Missed]:
-        """Return the rounds, of so many, that shards were not told of."""
+        """Return the rounds, of so many, that shards have missed."""
         firsts = {number: max(0, self.rounds[number]) for number in numbers}
         coins: dict[int, list[bytes | None]] = {number: [] for number in numbers}
         for t in range(min(firsts.values(), default=rounds), rounds):

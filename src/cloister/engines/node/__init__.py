@@ -3,6 +3,16 @@
 from cloister.engines.node.home import NodeFolder, Settings
 from cloister.engines.node.in_process import InProcess
 from cloister.engines.node.node import Node
-from cloister.engines.node.wire import REFUSAL, Ask, Reply, Request, Say
+from cloister.engines.node.wire import REFUSAL, Reply, ReplyKind, Request, RequestKind
 
-__all__ = ["REFUSAL", "Ask", "InProcess", "Node", "NodeFolder", "Reply", "Request", "Say", "Settings"]
+__all__ = [
+    "REFUSAL",
+    "InProcess",
+    "Node",
+    "NodeFolder",
+    "Reply",
+    "ReplyKind",
+    "Request",
+    "RequestKind",
+    "Settings",
+]

@@ -13,7 +13,7 @@ from cloister.arrays import States
 from cloister.engines.curator import bill_of, charge
 from cloister.engines.node.home import Approval, NodeFolder
 from cloister.engines.node.kept_board import KeptBoard
-from cloister.engines.node.wire import REFUSAL, Ask, Reply, Request, Say
+from cloister.engines.node.wire import REFUSAL, Reply, ReplyKind, Request, RequestKind
 from cloister.engines.node.work import Work
 from cloister.engines.workers import check_groups
 from cloister.errors import BillboardError, InputError, SignatureError
@@ -88,12 +88,12 @@ class Node:
         """Make the model of a run whose board is whole here, if that was interrupted; else do nothing."""
         board = self._kept(self._known_roster(run), run).board
         if board is not None and board.complete and not (self._folder(run) / "model.npz").exists():
-            self.answer(Request(Ask.FINISH, run, board.rounds, len(board.records)).to_bytes())
+            self.answer(Request(RequestKind.FINISH, run, board.rounds, len(board.records)).to_bytes())
 
     def _answer(self, request: Request) -> Reply:
         signed, folder = self._roster(request), self._folder(request.run)
         if signed is None:
-            return Reply(Say.BEHIND, request.run, request.round, "", 0)
+            return Reply(ReplyKind.BEHIND, request.run, request.round, "", 0)
         approval, plan = self._approved(signed.plan)
         self._check_roster(signed, approval, plan)
         if (folder / "forked.json").exists():
@@ -102,19 +102,19 @@ class Node:
             remove_drafts(folder)
         kept = self._kept(signed, request.run)
         if request.first > len(kept):
-            return _reply(Say.BEHIND, request, kept)
+            return _reply(ReplyKind.BEHIND, request, kept)
         if not len(kept) and request.records:
             self._begin(folder, signed, request, approval, plan)
         kept.extend(request.first, request.records, plan)
         board = kept.board
         if board is None or board.rounds < request.round:
-            return _reply(Say.BEHIND, request, kept)
+            return _reply(ReplyKind.BEHIND, request, kept)
         if board.rounds > request.round:
             self.home.log(f"Round {request.round} is over: {board.rounds} releases are posted.")
             return _ahead(request, kept)
-        if request.ask is Ask.FINISH:
+        if request.kind is RequestKind.FINISH:
             self._finish(folder, kept, lambda: self._work(folder, plan, approval, request))
-            return _reply(Say.DONE, request, kept)
+            return _reply(ReplyKind.DONE, request, kept)
         if board.complete:
             raise BillboardError("All rounds of this run are over.")
         if (folder / "data").read_text(encoding="ascii") != approval.data:
@@ -122,7 +122,7 @@ class Node:
         work = self._work(folder, plan, approval, request)
         self._charge(folder, signed, plan, board)
         row = work.message(board)
-        return Reply(Say.MESSAGE, request.run, request.round, board.head.hex(), len(kept), row)
+        return Reply(ReplyKind.MESSAGE, request.run, request.round, board.head.hex(), len(kept), row)
 
     def _folder(self, run: str) -> Path:
         return self.home.folder / "runs" / check_run_name(run)
@@ -230,7 +230,7 @@ class Node:
         path = folder / "coins"
         known = path.read_text(encoding="ascii") if path.exists() else ""
         coins = request.coins or ""
-        if request.ask is Ask.FINISH and not coins:  # it was asked in no other round
+        if request.kind is RequestKind.FINISH and not coins:  # it was asked in no other round
             coins = known.ljust(rounds, "0")
         if len(coins) != min(rounds, request.round + 1) or not coins.startswith(known[: len(coins)]):
             raise InputError("The curator has changed its word on who takes part in which round.")
@@ -261,14 +261,19 @@ def _key(signed: SignedRoster) -> str:
     return f"{signed.run} {signed.fingerprint}"
 
 
-def _reply(say: Say, request: Request, kept: KeptBoard) -> Reply:
+def _reply(kind: ReplyKind, request: Request, kept: KeptBoard) -> Reply:
     head = "" if kept.board is None else kept.board.head.hex()
-    return Reply(say, request.run, request.round, head, len(kept))
+    return Reply(kind, request.run, request.round, head, len(kept))
 
 
 def _ahead(request: Request, kept: KeptBoard) -> Reply:
     """Return the proof, in the operator's own hand, that the board is further than the question."""
     head = kept.signed_head()
     return Reply(
-        Say.AHEAD, request.run, request.round, head.head.hex(), head.length, signature=head.signature.hex()
+        ReplyKind.AHEAD,
+        request.run,
+        request.round,
+        head.head.hex(),
+        head.length,
+        signature=head.signature.hex(),
     )

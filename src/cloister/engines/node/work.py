@@ -24,7 +24,7 @@ _HERE = np.ones(1, dtype=np.bool_)
 class Work:
     """One task's work in one run; what it remembers is a file.
 
-    A message is in that file, with the state after it, before anybody has it: asked again, the task says the
+    A message is in that file, with the state after it, before anybody has it: asked again, the task sends the
     same. What fails on the rows is a message of zeros, which every channel allows: nobody else notices.
 
     Parameters
@@ -32,7 +32,7 @@ class Work:
     plan : Plan
         The plan.
     rows : Tasks, optional
-        The task's rows; without any it says zeros.
+        The task's rows; without any it sends zeros.
     seeds : uint64 array of shape (1,)
         The task's own seed.
     kept : CheckpointFile
@@ -51,7 +51,7 @@ class Work:
     log: Callable[[str], None]
 
     def message(self, board: Billboard) -> Integers:
-        """Return what the task says in the coming round: the same whenever it is asked."""
+        """Return the task's message of the coming round: the same whenever it is asked for."""
         found = self.kept.read(board)
         if found is not None and found[0] == board.rounds and _MESSAGE in found[1].states:
             message: Integers = found[1].states[_MESSAGE]
