@@ -175,12 +175,13 @@ class ShardActor:
         coins: Mapping[int, bytes | None],
     ) -> Array:
         """Return the sum of the messages of the sampled tasks of some shards in the coming round."""
-        board, sums = self._up_to(records), []
+        board = self._up_to(records)
+        total: Array | int = 0  # of one shard after the other: sums of networks are long
         for number in numbers:
             shard = self._shard(number)
-            sums.append(shard.collect(board, channel, missed[number], coins[number]))
+            total = total + shard.collect(board, channel, missed[number], coins[number])
             self._make_room(shard)
-        return np.asarray(sum(sums))
+        return np.asarray(total)
 
     @answered
     def finish(
