@@ -106,7 +106,7 @@ TORCH = (
     "engines/buckets.py",
     "engines/card_noise.py",
     "engines/threads.py",
-    "engines/transfer.py",
+    "engines/pinned_memory.py",
     "arrays.py",
 )
 

@@ -17,12 +17,12 @@ from scipy.stats import binom
 import cloister
 from cloister import Billboard, Plan, Tasks, run
 from cloister.algorithms import Independent, Joint, Mean, MeanRegularized, SharedPrior, Subspace, Support
-from cloister.board import Release
 from cloister.document import TYPES
 from cloister.errors import BillboardError, PlanError
 from cloister.learners import Classification, LeastSquares, Logistic, Regression, Softmax
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import Everyone, FixedSize, OnePass, Poisson
+from cloister.store import Release
 
 ALGORITHMS = [
     Independent(Regression(3)),

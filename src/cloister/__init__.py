@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from cloister._version import __version__
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import Billboard
     from cloister.engines.check import check_algorithm
     from cloister.engines.run import adapt, replay, run
     from cloister.errors import CloisterError
@@ -21,12 +20,13 @@ if TYPE_CHECKING:
     from cloister.ledger import Ledger
     from cloister.plan import Plan
     from cloister.privacy.guarantee import Guarantee
+    from cloister.store.billboard import Billboard
     from cloister.tables.codebook import Codebook
     from cloister.tasks import Tasks
 
 #: Where each exported name lives; a module is imported when one of its names is first used.
 _HOMES = {
-    "Billboard": "board.billboard",
+    "Billboard": "store.billboard",
     "CloisterError": "errors",
     "Codebook": "tables.codebook",
     "Guarantee": "privacy.guarantee",

@@ -14,12 +14,12 @@ from cloister.findings import Findings
 
 if TYPE_CHECKING:
     from cloister.arrays import Array, Public, States
-    from cloister.board.billboard import BoardView, Release
     from cloister.channel import Channel, Round
     from cloister.earlier import EarlierPrior
     from cloister.groups import Groups
     from cloister.metrics import Metric
     from cloister.rows import Rows
+    from cloister.store.billboard import BoardView, Release
     from cloister.tasks import Block
 
 __all__ = ["Algorithm", "Budget", "Network", "Wrapper"]

@@ -17,7 +17,6 @@ from rich.progress import track
 
 from cloister.algorithm import Algorithm
 from cloister.arrays import Array, Floats, Integers, States, Words
-from cloister.board.billboard import Billboard
 from cloister.channel import Relation
 from cloister.doubts import Doubt
 from cloister.engines.local import Local, on_features
@@ -30,6 +29,7 @@ from cloister.metrics import Metric, score_tasks
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.participation import Participation
+from cloister.store.billboard import Billboard
 from cloister.tables.labelled import data_frame
 from cloister.tasks import Block, Tasks, public_seeds
 

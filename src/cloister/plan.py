@@ -16,8 +16,6 @@ import numpy as np
 import tomli_w
 
 from cloister.algorithm import Algorithm, Budget
-from cloister.board.billboard import Billboard
-from cloister.board.storage import write_file
 from cloister.channel import Channel, Relation, Round
 from cloister.document import from_document, to_document, type_id
 from cloister.doubts import Doubt, Grade
@@ -34,6 +32,8 @@ from cloister.privacy.sampling import Everyone, Sampling
 from cloister.privacy.schedule import Schedule
 from cloister.privacy.tradeoff import FALSE_ALARMS
 from cloister.rows import Target
+from cloister.store.billboard import Billboard
+from cloister.store.files import write_file
 
 __all__ = ["Plan"]
 

@@ -11,12 +11,12 @@ import pytest
 from cloister import Plan, Tasks, check_algorithm, replay, run
 from cloister.algorithms import GroupMeans, Groups, Joint, Mean, SharedPrior, Subspace
 from cloister.audit import audit
-from cloister.board.billboard import Billboard, Release
 from cloister.channel import Grouped
 from cloister.errors import PlanError
 from cloister.learners import Classification, Regression
 from cloister.learners.home import Home
 from cloister.mechanisms import Gaussian, NoNoise
+from cloister.store.billboard import Billboard, Release
 
 DIM = 3
 

@@ -20,7 +20,6 @@ from cloister.algorithms.prior.noisy_covariance import (
     significant,
     spikes,
 )
-from cloister.board.billboard import Billboard, Release
 from cloister.learners import Classification, Regression
 from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate
@@ -35,6 +34,7 @@ from cloister.learners.linear.regression import (
 )
 from cloister.lifts import unsvec
 from cloister.mechanisms import Gaussian, NoNoise
+from cloister.store.billboard import Billboard, Release
 
 STRUCTURES = [Joint(), Mean(), FeatureRelevance(), Subspace(), Support()]
 

@@ -9,8 +9,8 @@ import numpy as np
 from typer.testing import CliRunner
 
 from cloister import Billboard
-from cloister.board import Release
 from cloister.cli import app
+from cloister.store import Release
 from cloister.tables.manifest import write_manifest
 
 BOOK = """

@@ -11,9 +11,9 @@ import pytest
 from cli_helpers import BOOK, cloister, contents, ok, pupils, rebuild, refused, seal
 
 from cloister import Billboard, Ledger
-from cloister.board import Release
-from cloister.board.storage import try_lock
-from cloister.engines.secret import Secret
+from cloister.store import Release
+from cloister.store.files import try_lock
+from cloister.store.secret import Secret
 from cloister.tables.files import write_csv
 
 FIT = ["fit", "exam.csv", "--codebook", "book.toml", "-o", "run"]

@@ -14,12 +14,12 @@ import pytest
 from cli_helpers import BOOK, cloister, ok, pupils, refused
 
 from cloister import Codebook, Ledger, Plan, SharedPriorRegressor, run
-from cloister.board.signatures import Operator
-from cloister.engines import Asked
+from cloister.engines import RemoteNodes
 from cloister.engines.node import Node
-from cloister.engines.node.exchange import FolderLink
+from cloister.engines.node.exchange import FolderTransport
 from cloister.errors import PrivateDataError
 from cloister.roster import Roster
+from cloister.store.signatures import Operator
 from cloister.tables.files import write_csv
 from cloister.tables.sources import rows_of_file, rows_of_function, rows_of_query
 
@@ -134,7 +134,7 @@ def test_three_owners_take_part(office: Path) -> None:
         assert "Approved." in ok("node", "approve", f"n{name}", "plan.toml", "--yes")
     operator, done = Operator("exam-2026", bytes(range(32))), []
     plan, digest = Plan.load("plan.toml"), hashlib.sha256(Path("exam.toml").read_bytes()).hexdigest()
-    engine = Asked(FolderLink("shared"), operator, deadline=120.0, codebook=digest)
+    engine = RemoteNodes(FolderTransport("shared"), operator, deadline=120.0, codebook=digest)
     curator = threading.Thread(target=lambda: done.append(run(plan, Roster(SCHOOLS), engine=engine)))
     curator.start()
     while curator.is_alive():

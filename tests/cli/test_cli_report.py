@@ -17,7 +17,6 @@ from cli_helpers import BOOK, ok, pupils, refused
 import cloister
 from cloister import Plan, SharedPriorRegressor, Tasks, run
 from cloister.algorithms import MeanRegularized
-from cloister.board import Release
 from cloister.errors import InputError
 from cloister.estimators import PooledRegressor, SharedPriorClassifier
 from cloister.learners import LeastSquares
@@ -25,6 +24,7 @@ from cloister.ledger import Ledger
 from cloister.report.gains import measure_gains
 from cloister.report.run import _unclear
 from cloister.report.run_figures import rounds_picture, signal_to_noise
+from cloister.store import Release
 from cloister.tables.codebook import Codebook
 from cloister.tables.files import write_csv
 from cloister.tables.folder import read_public

@@ -13,9 +13,9 @@ import pytest
 from cli_helpers import BOOK, ok, pupils, refused
 
 from cloister import SharedPriorRegressor
-from cloister.board.storage import private_folder
-from cloister.engines.journal import FolderJournal
 from cloister.errors import StorageError
+from cloister.store.files import private_folder
+from cloister.store.journal import FolderJournal
 from cloister.tables.files import write_csv
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes and owners are those of POSIX")

@@ -18,8 +18,8 @@ from cloister import (
     load,
     replay,
 )
-from cloister.engines.journal import FolderJournal
 from cloister.errors import InputError, PlanError
+from cloister.store.journal import FolderJournal
 from cloister.tables.model import TaskModel
 from cloister.tables.table_run import TableRun
 

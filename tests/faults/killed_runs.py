@@ -9,22 +9,22 @@ from pathlib import Path
 
 import numpy as np
 
-import cloister.board.record_store
-import cloister.board.torn
-import cloister.engines.checkpoints
+import cloister.engines.checkpointed
+import cloister.store.files
+import cloister.store.records
 from cloister import Billboard, Ledger, Plan, Tasks, run
 from cloister.algorithms import FTMRL, MeanRegularized
-from cloister.board.signatures import Operator
-from cloister.board.storage import write_file
 from cloister.cli import app
-from cloister.engines import Asked, TaskStream
+from cloister.engines import RemoteNodes, TaskStream
 from cloister.engines.local import Local
-from cloister.engines.node import Home, InProcess, Node, Settings
+from cloister.engines.node import InProcess, Node, NodeFolder, Settings
 from cloister.engines.workers import Engine
 from cloister.errors import InputError
 from cloister.learners import Convex, ExactSolver, LeastSquares
 from cloister.mechanisms import BLT, Gaussian, Toeplitz
 from cloister.sampling import Epochs, InOrder, Poisson
+from cloister.store.files import write_file
+from cloister.store.signatures import Operator
 from cloister.tables.files import write_csv
 
 SEED = 7
@@ -47,7 +47,7 @@ class EngineRun:
     engine: Engine = Local()
 
     def __init__(self, seed: int | None) -> None:
-        cloister.engines.checkpoints.SHARE = 0
+        cloister.engines.checkpointed.SHARE = 0
         rng = np.random.default_rng(0)
         ids = np.repeat(np.arange(12), rng.integers(1, 6, 12))
         X = rng.uniform(-0.5, 0.5, (len(ids), 3))
@@ -99,7 +99,7 @@ class StreamRun(EngineRun):
 
     def __init__(self, seed: int | None) -> None:
         super().__init__(seed)
-        cloister.board.torn.SYNCS, cloister.board.record_store.CACHE_BYTES = 4, 1000
+        cloister.store.records.SYNCS, cloister.store.files.CACHE_BYTES = 4, 1000
         algorithm = replace(self.plan.algorithm, rounds=12)
         self.plan = Plan(algorithm, Toeplitz(), Epochs(2), n_tasks=12).calibrate(1.0)
 
@@ -238,7 +238,7 @@ class NodesRun(EngineRun):
         Ledger.create(work / "ledger", "tasks", epsilon=3.0, delta=1e-2)
         for name in self.tasks.ids.tolist():
             settings = Settings(name, self.operator.public.hex(), seed=5)
-            home = Home.create(work / "nodes" / str(name), settings, epsilon=3.0, delta=1e-2)
+            home = NodeFolder.create(work / "nodes" / str(name), settings, epsilon=3.0, delta=1e-2)
             home.approve(self.plan, self.tasks.only(name), trial=True)
 
     def nodes(self, work: Path) -> dict[str, Node]:
@@ -254,7 +254,7 @@ class NodesRun(EngineRun):
             random_state=self.seed,
             ledger=Ledger.open(work / "ledger"),
             journal=work / "run",
-            engine=Asked(InProcess(self.nodes(work)), self.operator, log=print),
+            engine=RemoteNodes(InProcess(self.nodes(work)), self.operator, log=print),
         )
 
     def models(self, work: Path) -> bytes:
@@ -287,11 +287,13 @@ class NodeRun(NodesRun):
                     job.requests += [requests["0"]]
                     return super().ask(requests, deadline)
 
-            engine = Asked(Listening(nodes), self.operator, log=print)
+            engine = RemoteNodes(Listening(nodes), self.operator, log=print)
             run(self.plan, self.tasks.roster, random_state=SEED, engine=engine)
 
     def prepare(self, work: Path) -> None:
-        home = Home.create(work, Settings(0, self.operator.public.hex(), seed=5), epsilon=3.0, delta=1e-2)
+        home = NodeFolder.create(
+            work, Settings(0, self.operator.public.hex(), seed=5), epsilon=3.0, delta=1e-2
+        )
         home.approve(self.plan, self.tasks.only(0), trial=True)
         (work / "heard").mkdir()
 

@@ -11,7 +11,7 @@ from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView
+    from cloister.store.billboard import BoardView
     from cloister.tasks import Block
 
 __all__ = ["Independent"]

@@ -31,7 +31,7 @@ from cloister.learners.home import Home, Units
 from cloister.rows import Rows, Target
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView, Release
     from cloister.tasks import Block
 
 #: Rounds that look for the place, each with so many bins; one more asks for the spread, in powers of two.

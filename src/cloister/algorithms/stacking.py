@@ -22,16 +22,16 @@ from cloister.algorithms.locate import Locate
 from cloister.algorithms.staged import Around, RoundsOf
 from cloister.algorithms.stages import PartOfBoard, Stage
 from cloister.arrays import Array, Floats, Public, States
-from cloister.board.billboard import Billboard, BoardView
 from cloister.channel import Absolute, Channel, Round
 from cloister.errors import PlanError
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.rows import Target
+from cloister.store.billboard import Billboard, BoardView
 from cloister.tasks import local_uniforms
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import Release
+    from cloister.store.billboard import Release
     from cloister.tasks import Block
 
 #: Parts of the shared model in the blends that a task weighs, and where each one's share of a prior ends.

@@ -27,7 +27,7 @@ from cloister.rows import Rows
 from cloister.tasks import Block
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView, Release
 
 
 class Staged(Algorithm):

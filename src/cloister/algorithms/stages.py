@@ -13,7 +13,7 @@ from cloister.channel import Channel, Round
 from cloister.learners.home import Home
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView, Release
 
 T = TypeVar("T")
 

@@ -17,9 +17,9 @@ from cloister.errors import InputError
 from cloister.privacy.rounding import rounded_up
 
 if TYPE_CHECKING:
-    from cloister.board.signatures import SignedHead
-    from cloister.engines.node import Home, Settings
+    from cloister.engines.node import NodeFolder, Settings
     from cloister.plan import Plan
+    from cloister.store.signatures import SignedHead
     from cloister.tasks import Tasks
 
 __all__ = ["node_family"]
@@ -57,7 +57,7 @@ def init(
       cloister node init elm --task Elm --operator operator.pub \
           --data pupils.csv --codebook exam.toml --epsilon 4 --delta 1e-3
     """
-    from cloister.engines.node import Home, Settings
+    from cloister.engines.node import NodeFolder, Settings
 
     source = data if "://" in data or ":" in Path(data).name else str(Path(data).resolve())
     if ("://" in source) != (query is not None):
@@ -66,7 +66,7 @@ def init(
         raise InputError("A table becomes rows by a codebook. Add --codebook FILE, as the operator sent it.")
     book = None if codebook is None else str(codebook.resolve())
     settings = Settings(task, _public_key(operator).hex(), group, source, query, book)
-    home = Home.create(folder, settings, epsilon=positive("--epsilon", epsilon), delta=delta)
+    home = NodeFolder.create(folder, settings, epsilon=positive("--epsilon", epsilon), delta=delta)
     say(
         f"Wrote {home.folder}: the node of task {home.settings.task!r}, for you alone. Keep no copy of it "
         "where the data may not go.",
@@ -97,10 +97,10 @@ def approve(
     For example:
       cloister node approve elm plan.toml
     """
-    from cloister.engines.node import Home
+    from cloister.engines.node import NodeFolder
     from cloister.tables.folder import read_plan
 
-    home = Home(folder)
+    home = NodeFolder(folder)
     settings, proposed = home.settings, read_plan(plan, types or ())
     say(
         f"This plan is for {proposed.n_tasks} tasks and {len(proposed.rounds)} release(s); "
@@ -142,11 +142,11 @@ def link(
       cloister node link elm --address curator.example.org:9443 \
           --certificate ca.crt
     """
-    from cloister.engines.flower.identity import Identity, Way
-    from cloister.engines.node import Home
+    from cloister.engines.flower.identity import CuratorAddress, Identity
+    from cloister.engines.node import NodeFolder
 
-    task = Home(folder).settings.task
-    Way(address, str(certificate.resolve(strict=True))).save(folder)
+    task = NodeFolder(folder).settings.task
+    CuratorAddress(address, str(certificate.resolve(strict=True))).save(folder)
     if not (folder / "link.key").exists():
         Identity.create(folder)
     say(
@@ -184,13 +184,13 @@ def run(
     for name in node.runs:
         node.finish(name)
     if exchange is None:
-        from cloister.engines.flower.resident import Resident
+        from cloister.engines.flower.resident import NodeAgent
 
         if once:
             raise InputError("--once goes with --exchange. Leave it out, and stop the node with Ctrl-C.")
-        resident = Resident(folder, types or ())
-        note(f"Task {resident.answering.name!r} answers to {resident.way.address}. Stop with Ctrl-C.")
-        return resident.serve()
+        agent = NodeAgent(folder, types or ())
+        note(f"Task {agent.answering.name!r} answers to {agent.curator.address}. Stop with Ctrl-C.")
+        return agent.serve()
     note(f"Task {node.home.settings.task!r} answers in {exchange}. Stop with Ctrl-C.")
     while not once:
         if not answer_question(node, exchange):
@@ -272,7 +272,7 @@ def compare(
 attach(node_family, init, approve, link, run, status, compare)
 
 
-def _budget(home: Home, plan: Plan) -> str:
+def _budget(home: NodeFolder, plan: Plan) -> str:
     """Say what a run of a plan leaves of the node's own budget."""
     from cloister.errors import BudgetError
 
@@ -324,14 +324,14 @@ def _is_function(data: str) -> bool:
 
 
 def _public_key(text: str) -> bytes:
-    from cloister.board.signatures import public_key
+    from cloister.store.signatures import public_key
 
     path = Path(text)
     return public_key(path.read_text(encoding="ascii") if path.is_file() else text)
 
 
 def _read_head(path: Path) -> SignedHead:
-    from cloister.board.signatures import SignedHead
+    from cloister.store.signatures import SignedHead
 
     try:
         document = json_text.loads(path.read_text(encoding="utf-8"))
@@ -344,5 +344,5 @@ def _documents(heads: dict[str, SignedHead]) -> dict[str, Any]:
     return {name: head.to_dict() for name, head in heads.items()}
 
 
-def _is_done(home: Home, run: str) -> str:
+def _is_done(home: NodeFolder, run: str) -> str:
     return "made" if (home.folder / "runs" / run / "model.npz").exists() else "not yet"

@@ -63,7 +63,7 @@ def _folder_of_parquet(
     folder: Path, data: Path, types: list[str] | None, output: Path | None, force: bool, json: bool
 ) -> None:
     """Predict one Parquet file after the other; each has its predictions in a file of the same name."""
-    from cloister.board.storage import private_folder
+    from cloister.store.files import private_folder
     from cloister.tables.binary_files import write_parquet
     from cloister.tables.parquet_folder import ParquetFolder
 

@@ -23,7 +23,7 @@ from cloister.tune.in_folder import vote_in_folder
 from cloister.tune.voting import Vote, election_of
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import Billboard
+    from cloister.store.billboard import Billboard
 
 __all__ = ["Comparison", "OneRun", "Target", "from_methods", "from_plan"]
 

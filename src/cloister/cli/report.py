@@ -74,9 +74,9 @@ def report(
       cloister report exam-run --task 007
       cloister report exam-run --task elm.json -o elm.html
     """
-    from cloister.board.storage import write_file, write_private
     from cloister.report import run as pages
     from cloister.report.page import load_template
+    from cloister.store.files import write_file, write_private
     from cloister.tables.model_files import names_of_files
 
     if public and (said := given(context, "task", "data")):

@@ -16,7 +16,7 @@ from cloister.errors import InputError, PrivateDataError
 
 if TYPE_CHECKING:
     from cloister.arrays import Array
-    from cloister.engines.shards import Shards
+    from cloister.engines.sharded_tasks import Shards
     from cloister.engines.workers import Engine
     from cloister.tables.codebook import Codebook
     from cloister.tasks import Tasks

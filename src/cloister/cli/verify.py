@@ -19,9 +19,9 @@ from cloister.errors import BillboardError, CloisterError, InputError
 from cloister.privacy.rounding import rounded_up
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import Billboard
     from cloister.plan import Plan
     from cloister.privacy.guarantee import Guarantee
+    from cloister.store.billboard import Billboard
     from cloister.tables.choice import Choice
 
 __all__ = ["verify"]
@@ -153,7 +153,7 @@ def _plan_reads(seen: _Evidence) -> str:
 
 
 def _board_whole(seen: _Evidence) -> str:
-    from cloister.board.billboard import Billboard
+    from cloister.store.billboard import Billboard
 
     seen.board = Billboard.load(seen.folder / "board")
     return (

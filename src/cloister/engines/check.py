@@ -14,7 +14,6 @@ import numpy as np
 
 from cloister.algorithm import Algorithm
 from cloister.arrays import States
-from cloister.board.billboard import Billboard
 from cloister.channel import Channel, Relation
 from cloister.document import foreign_types
 from cloister.engines.local import named
@@ -24,6 +23,7 @@ from cloister.errors import AlgorithmError, BillboardError, InputError
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, NoNoise
 from cloister.privacy.sampling import Poisson
+from cloister.store.billboard import Billboard
 from cloister.tasks import Block, Tasks
 
 __all__ = ["check_algorithm"]

@@ -22,7 +22,6 @@ from sklearn.utils.validation import check_is_fitted
 from cloister.algorithm import Algorithm
 from cloister.algorithms.locate import EVEN_IN_HALF, Locate
 from cloister.arrays import Array, Floats, States
-from cloister.engines.journal import journal_folder
 from cloister.engines.run import run
 from cloister.errors import InputError, PrivateDataError, check_one_owner
 from cloister.estimators.notebook import ShownInNotebooks
@@ -31,6 +30,7 @@ from cloister.estimators.reporting import WritesReports
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.regression import Regression
 from cloister.plan import Plan
+from cloister.store.journal import journal_folder
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import (
     Columns,

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from cloister.board.billboard import Billboard
 from cloister.document import ESTIMATORS, library_class
 from cloister.engines.run import Run
 from cloister.errors import InputError
@@ -17,6 +16,7 @@ from cloister.estimators.base import BaseMultiTask
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.sampling import Everyone
+from cloister.store.billboard import Billboard
 from cloister.tables.codebook import Codebook
 from cloister.tables.folder import read_plan, read_run
 from cloister.tables.model import TaskModel

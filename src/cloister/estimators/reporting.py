@@ -10,8 +10,8 @@ from typing import Any
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.board.storage import write_file, write_private
 from cloister.errors import InputError
+from cloister.store.files import write_file, write_private
 from cloister.tables.codebook import Codebook
 from cloister.tables.table_run import TableRun
 from cloister.tasks import Tasks

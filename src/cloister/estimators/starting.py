@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from cloister.board.billboard import Billboard
 from cloister.earlier import EarlierPrior
 from cloister.errors import InputError
 from cloister.plan import Plan
+from cloister.store.billboard import Billboard
 from cloister.tables.codebook import Codebook
 from cloister.tables.folder import read_public
 from cloister.tables.table_run import TableRun

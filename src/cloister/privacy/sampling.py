@@ -37,7 +37,7 @@ __all__ = [
 Coins: TypeAlias = Callable[[int, int], Floats]
 """Secret source of uniforms: ``coins(t, n)`` returns handful number t, of ``n`` float64 numbers in (0, 1).
 
-Asked for again it is the same, so that nobody need keep it.
+RemoteNodes for again it is the same, so that nobody need keep it.
 """
 
 

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from cloister.arrays import Floats
-from cloister.board.billboard import Billboard
 from cloister.errors import InputError
 from cloister.ledger.accounts import Balance
 from cloister.plan import Plan
@@ -40,6 +39,7 @@ from cloister.report.run_figures import (
     rounds_picture,
     signal_to_noise,
 )
+from cloister.store.billboard import Billboard
 from cloister.tables.codebook import Codebook
 from cloister.tables.model import TaskModel
 from cloister.tables.printed import number

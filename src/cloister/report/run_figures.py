@@ -10,13 +10,13 @@ import numpy as np
 from scipy.special import gammaincinv
 
 from cloister.arrays import Floats
-from cloister.board.billboard import Release
 from cloister.ledger.accounts import Balance
 from cloister.privacy.gaussian_dp import epsilon as epsilon_of
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.statement import percent
 from cloister.privacy.tradeoff import FALSE_ALARMS
 from cloister.report.figures import Frame, caption, digits, nice
+from cloister.store.billboard import Release
 
 __all__ = [
     "SignalToNoise",

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from cloister.arrays import Array
-from cloister.board.storage import write_private
 from cloister.errors import InputError, MissingExtraError
+from cloister.store.files import write_private
 from cloister.tables.cells import cell_text, check_names, check_rows, number_text, text_column
 from cloister.tables.csv_files import convert
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from cloister.board.billboard import Billboard
 from cloister.channel import Relation
 from cloister.document import type_id
 from cloister.errors import BillboardError
@@ -19,6 +18,7 @@ from cloister.privacy.accounting import Prices
 from cloister.privacy.events import Cost
 from cloister.privacy.guarantee import Guarantee, NoiseMade, guarantee_for
 from cloister.privacy.sampling import Everyone
+from cloister.store.billboard import Billboard
 
 __all__ = ["Choice", "cost_together", "guarantee_together"]
 

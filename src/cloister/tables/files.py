@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from cloister.arrays import Array
-from cloister.board.storage import write_private
 from cloister.errors import InputError
+from cloister.store.files import write_private
 from cloister.tables.binary_files import read_arrow, read_excel, read_parquet
 from cloister.tables.cells import number_text
 from cloister.tables.csv_files import read_csv

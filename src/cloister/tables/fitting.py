@@ -12,18 +12,19 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from cloister.board.billboard import Billboard
-from cloister.board.storage import private_folder
 from cloister.document import foreign_types
 from cloister.engines.curator import bill_of, charge
 from cloister.engines.local import Local
 from cloister.engines.run import Run, run, seed_of
-from cloister.engines.secret import Secret, check_same
-from cloister.engines.shards import Shards
+from cloister.engines.sharded_tasks import Shards
 from cloister.engines.workers import Engine
 from cloister.errors import InputError
 from cloister.ledger import Ledger
 from cloister.plan import Plan
+from cloister.store.billboard import Billboard
+from cloister.store.files import private_folder
+from cloister.store.journal import check_same
+from cloister.store.secret import Secret
 from cloister.tables.codebook import Codebook
 from cloister.tables.folder import (
     check_free,

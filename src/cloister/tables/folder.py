@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from cloister.arrays import States
-from cloister.board.billboard import Billboard
-from cloister.board.storage import private_folder, remove_drafts, storage_errors, sync_folder, sync_tree
 from cloister.document import check_format
-from cloister.engines.cluster.model_files import read_models
 from cloister.errors import CloisterError, InputError, PlanError
 from cloister.groups import Groups
 from cloister.plan import Plan
+from cloister.store.billboard import Billboard
+from cloister.store.files import private_folder, remove_drafts, storage_errors, sync_folder, sync_tree
+from cloister.store.model_store import read_models
 from cloister.tables.choice import Choice
 from cloister.tables.codebook import Codebook
 from cloister.tables.manifest import write_manifest

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from cloister.board.billboard import BoardView
 from cloister.findings import Location
 from cloister.plan import Plan
+from cloister.store.billboard import BoardView
 from cloister.tables.codebook import Codebook, Numeric
 
 __all__ = ["location_found"]

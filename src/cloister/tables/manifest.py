@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from cloister.board.storage import file_digest, write_file
 from cloister.errors import InputError
+from cloister.store.files import file_digest, write_file
 
 __all__ = ["check_manifest", "manifest_head", "write_manifest"]
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cloister.arrays import Array, Floats, States
-from cloister.board.storage import write_private
 from cloister.document import check_format
 from cloister.errors import InputError
+from cloister.store.files import write_private
 from cloister.tables.codebook import Codebook, Numeric
 from cloister.tables.columns import encode_rows, has_column, row_count, split_table
 from cloister.tables.prediction import Index, class_probabilities, deviations, intervals, numbers

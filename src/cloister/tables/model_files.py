@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import unquote
 
-from cloister.board.storage import write_private
+from cloister.store.files import write_private
 
 __all__ = ["INDEX", "file_name", "file_names", "names_of_files", "on_disk", "task_of", "write_index"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from cloister.arrays import Array, Integers, Words
-from cloister.board.storage import file_digest, storage_errors
-from cloister.engines.shards import ShardError
+from cloister.engines.sharded_tasks import ShardError
+from cloister.store.files import file_digest, storage_errors
 from cloister.tables.codebook import Codebook
 from cloister.tables.parquet_folder import (
     ParquetFolder,

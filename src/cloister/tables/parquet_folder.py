@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cloister.arrays import Array
-from cloister.engines.shards import ShardError
+from cloister.engines.sharded_tasks import ShardError
 from cloister.errors import InputError, MissingExtraError
 from cloister.roster import group_labels, task_ids
 from cloister.tables.binary_files import arrow_columns, text_cells

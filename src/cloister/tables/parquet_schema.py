@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cloister.engines.shards import ShardError
+from cloister.engines.sharded_tasks import ShardError
 from cloister.errors import InputError
 
 __all__ = ["FolderSchema"]

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from cloister.arrays import Floats, States
-from cloister.board.billboard import BoardView
 from cloister.errors import InputError
 from cloister.findings import Population
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
+from cloister.store.billboard import BoardView
 from cloister.tables.codebook import Categorical, Codebook
 from cloister.tables.location import location_found
 from cloister.tables.summary import Coefficient, Summary

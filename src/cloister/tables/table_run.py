@@ -14,8 +14,6 @@ import tomli_w
 from numpy.typing import ArrayLike
 
 from cloister.arrays import Array, States
-from cloister.board.billboard import Billboard
-from cloister.board.storage import write_file
 from cloister.document import check_format, type_id
 from cloister.engines.run import Run
 from cloister.engines.run import replay as replay_tasks
@@ -23,6 +21,8 @@ from cloister.errors import InputError, check_one_owner
 from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.roster import task_name
+from cloister.store.billboard import Billboard
+from cloister.store.files import write_file
 from cloister.tables.choice import Choice
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import encode_rows, has_column, one_task, split_groups

@@ -25,15 +25,15 @@ from pathlib import Path
 import numpy as np
 
 from cloister.arrays import Floats, Words
-from cloister.board.billboard import Billboard
-from cloister.board.storage import private_folder, remove_drafts, sync_folder, write_private
 from cloister.document import foreign_types
 from cloister.engines.curator import Bill, charge
 from cloister.engines.run import Run, replay, run
-from cloister.engines.secret import Secret, digest_of
 from cloister.errors import InputError, PlanError
 from cloister.ledger import Ledger
 from cloister.plan import Plan
+from cloister.store.billboard import Billboard
+from cloister.store.files import private_folder, remove_drafts, sync_folder, write_private
+from cloister.store.secret import Secret, digest_of
 from cloister.tables.choice import Choice
 from cloister.tables.codebook import Codebook
 from cloister.tables.folder import check_free, put_in_place, read_run, tidy, unfinished_folder, write_run

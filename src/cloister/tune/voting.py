@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from cloister.algorithm import Algorithm, Budget
 from cloister.arrays import Floats, States
-from cloister.board.billboard import BoardView, Release
 from cloister.channel import Absolute, Channel, Relation, Round
 from cloister.engines.curator import Bill, charge, check_price
 from cloister.engines.local import Local
@@ -29,6 +28,7 @@ from cloister.privacy.events import Cost
 from cloister.privacy.guarantee import Guarantee, NoiseMade
 from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.randomness import Origin, source_of
+from cloister.store.billboard import BoardView, Release
 from cloister.tables.choice import Choice, cost_together, guarantee_together
 from cloister.tables.codebook import Codebook
 from cloister.tables.table_run import EstimatorSettings, TableRun

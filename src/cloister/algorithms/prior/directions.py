@@ -18,7 +18,7 @@ from cloister.learners.linear.average import Candidate
 from cloister.lifts import unsvec
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView, Release
 
 
 def unit_length(weights: Floats) -> Floats:

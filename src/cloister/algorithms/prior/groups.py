@@ -30,7 +30,7 @@ from cloister.learners.linear.question import Candidates
 
 if TYPE_CHECKING:
     from cloister.algorithms.prior.mean import MovingMean
-    from cloister.board.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView, Release
 
 #: The most noise that a group's offset may be expected to have in the end, in clips, for it to be asked for.
 LOUDEST = 0.4

@@ -43,7 +43,7 @@ from cloister.learners.linear.average import Candidate, every_class, loose_inter
 from cloister.lifts import unsvec
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView, Release
 
 #: What a is thought to be before anything is heard, its deviation, and the least it may be: a mean
 #: moves by ten times what is heard at most.

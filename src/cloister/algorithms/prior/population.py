@@ -29,7 +29,7 @@ from cloister.arrays import Floats
 from cloister.learners.learner import BayesianLearner
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView
+    from cloister.store.billboard import BoardView
 
 #: Mean and deviation of the mean eigenvalue of A before anything is heard.
 USUAL, USUAL_SD = 0.3, 0.3

@@ -26,7 +26,7 @@ from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate, every_class
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView, Release
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from cloister.learners.linear.question import Candidates, Question
 from cloister.tasks import Block
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView, Release
 
 #: Share of the squared budget that buys the scale of the prior.
 SCALE_SHARE = 0.06

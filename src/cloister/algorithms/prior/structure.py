@@ -17,7 +17,7 @@ from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView, Release
 
 
 class Structure(ABC):

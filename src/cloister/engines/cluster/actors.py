@@ -185,8 +185,8 @@ class Actors:
 
     def _has_room(self) -> bool:
         there, count = self.ray.cluster_resources(), len(self.holders)
-        asked = {"CPU": self.resources["num_cpus"], "GPU": self.resources["num_gpus"]}
-        return all(there.get(name, 0.0) >= count * each for name, each in asked.items())
+        needed = {"CPU": self.resources["num_cpus"], "GPU": self.resources["num_gpus"]}
+        return all(there.get(name, 0.0) >= count * each for name, each in needed.items())
 
 
 def value_of(ray: Any, promise: Any) -> Answer:

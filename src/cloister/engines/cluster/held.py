@@ -11,7 +11,7 @@ import numpy as np
 
 from cloister.arrays import Integers
 from cloister.engines.devices import deal
-from cloister.engines.shards import Part, Shards
+from cloister.engines.sharded_tasks import Part, Shards
 from cloister.roster import Roster
 from cloister.tasks import Tasks
 

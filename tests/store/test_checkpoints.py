@@ -12,13 +12,13 @@ import pytest
 from journal_helpers import TASKS, M, Stopped, make_tasks, stop_after
 
 from cloister import Plan, run
-from cloister.board.billboard import Billboard
-from cloister.board.torn import synced_every
 from cloister.engines import Local, MultiDevice
-from cloister.engines.checkpoints import KeptStates
 from cloister.engines.local import LocalWorkers
 from cloister.errors import InputError
 from cloister.mechanisms import BLT
+from cloister.store.billboard import Billboard
+from cloister.store.checkpoints import CheckpointFile
+from cloister.store.records import synced_every
 
 ROUNDS = 9
 PLAN = replace(journal_helpers.PLAN, algorithm=replace(journal_helpers.PLAN.algorithm, rounds=ROUNDS))
@@ -40,7 +40,7 @@ def begin(folder, rounds=5, plan=PLAN, tasks=TASKS, seed=3, **options):
 
 @pytest.fixture(autouse=True)
 def _as_often_as_asked_for(monkeypatch):
-    monkeypatch.setattr("cloister.engines.checkpoints.SHARE", 0)
+    monkeypatch.setattr("cloister.engines.checkpointed.SHARE", 0)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_another_layout_takes_the_states(second, heard, tmp_path):
 
 def test_noise_that_remembers_is_not_collected_from_later_states(heard, monkeypatch, tmp_path):
     """Synced after every third round; states are kept with the board, and never after it."""
-    monkeypatch.setattr("cloister.board.torn.SYNCS", 3)
+    monkeypatch.setattr("cloister.store.records.SYNCS", 3)
     plan = Plan(PLAN.algorithm, BLT(0.5), n_tasks=M, delta=1e-2)
     assert synced_every(ROUNDS) == 3
     whole = run(plan, TASKS, random_state=3)
@@ -169,7 +169,7 @@ def test_a_run_goes_on_where_a_checkpoint_cannot_be_written(monkeypatch, tmp_pat
         begin(tmp_path / "full")
     assert not (tmp_path / "full" / "states").exists()
     with monkeypatch.context() as patch:
-        patch.setattr("cloister.engines.checkpoints.write_file", raise_full)
+        patch.setattr("cloister.store.checkpoints.write_file", raise_full)
         check_same(run(PLAN, TASKS, random_state=3, journal=tmp_path / "full", checkpoint=0))
 
 
@@ -190,9 +190,9 @@ def test_short_runs_keep_none_and_nobody_has_to(tmp_path):
 def test_checkpoints_take_a_small_part_of_the_time(monkeypatch, tmp_path):
     """With a clock that says a write takes 3 seconds and a round 10, every sixth round keeps states."""
     now = [0.0]
-    monkeypatch.setattr("cloister.engines.checkpoints.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("cloister.engines.checkpoints.SHARE", 20)
-    kept, write = [], KeptStates.write
+    monkeypatch.setattr("cloister.engines.checkpointed.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("cloister.engines.checkpointed.SHARE", 20)
+    kept, write = [], CheckpointFile.write
 
     def slow(self, saved, board):
         now[0] += 3
@@ -202,7 +202,7 @@ def test_checkpoints_take_a_small_part_of_the_time(monkeypatch, tmp_path):
     def progress(posted):
         now[0] += 10
 
-    monkeypatch.setattr(KeptStates, "write", slow)
+    monkeypatch.setattr(CheckpointFile, "write", slow)
     plan = replace(PLAN, algorithm=replace(PLAN.algorithm, rounds=20))
     run(plan, TASKS, random_state=3, journal=tmp_path, progress=progress, checkpoint=5.0)
     assert kept == [1, 7, 13, 19]

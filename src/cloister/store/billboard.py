@@ -16,24 +16,27 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, overload
 
 from cloister.arrays import Array
-from cloister.board.record_store import ByteSource, FileBytes, MemoryBytes, RecordStore, bytes_of
-from cloister.board.records import (
+from cloister.doubts import Doubt
+from cloister.errors import BillboardError, InputError
+from cloister.store.files import ByteSource, FileBytes, MemoryBytes, bytes_of, write_file
+from cloister.store.records import (
+    END,
     HASH,
     LONGEST_HEADER,
     UNREADABLE,
     Record,
+    RecordStore,
     Release,
     chained,
     contents,
     encode,
     frozen,
+    is_blank,
+    is_torn,
     known_record,
     read_header,
+    synced_every,
 )
-from cloister.board.storage import write_file
-from cloister.board.torn import END, is_blank, is_torn, synced_every
-from cloister.doubts import Doubt
-from cloister.errors import BillboardError, InputError
 
 __all__ = ["Billboard", "BoardView", "Release"]
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from cloister.board.signatures import Operator, SignedHead, SignedRoster, public_key
 from cloister.errors import InputError, SignatureError
 from cloister.roster import Roster
+from cloister.store.signatures import Operator, SignedHead, SignedRoster, public_key
 
 OPERATOR = Operator("exam-2026", bytes(range(32)))
 ROSTER = OPERATOR.sign_roster("p" * 64, Roster(["Elm", "Oak"], ["north", "south"]), "c" * 64)

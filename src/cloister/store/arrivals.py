@@ -1,4 +1,4 @@
-"""Who has joined a stream of tasks, and the sum of what was said since its last release.
+"""Who has joined a stream of tasks, and the sum of the messages since its last release.
 
 In a journal both are on disk before they count. A task has joined when its name is in ``roster`` (a public
 file: names as JSON, one a line, in the order of arrival) and the sum with its message is in ``waiting`` (a
@@ -18,12 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from cloister.arrays import Array
-from cloister.board.storage import BINARY, read_at, storage_errors, sync_folder, write_all, write_file
-from cloister.engines.kept_sums import KeptSums
 from cloister.errors import BillboardError
 from cloister.roster import GrowingRoster, Name
-
-__all__ = ["Arrivals", "FolderArrivals"]
+from cloister.store.files import BINARY, read_at, storage_errors, sync_folder, write_all, write_file
+from cloister.store.noise_memory import SecretRows
 
 #: Bytes of a digest; and more tasks than ever join.
 _DIGEST, _ANY = 32, 1 << 62
@@ -37,7 +35,7 @@ class Arrivals:
     Attributes
     ----------
     total : array
-        The sum of what the tasks of the coming round have said. Private.
+        The sum of the messages of the coming round. Private.
     roster : GrowingRoster
         Everybody who has joined.
     ending : bool
@@ -49,7 +47,7 @@ class Arrivals:
     ending: bool = False
 
     def add(self, name: Name, message: Array) -> None:
-        """Let a task join; when this returns, it has spoken."""
+        """Let a task join; when this returns, its message counts."""
         self.roster.add(name)
         self.total = self.total + message
 
@@ -79,7 +77,7 @@ class FolderArrivals(Arrivals):
 
     def __init__(self, total: Array, folder: Path, key: bytes) -> None:
         super().__init__(total, ending=(folder / "ending").exists())
-        self.path, self.waiting = folder / "roster", KeptSums(folder / "waiting", key)
+        self.path, self.waiting = folder / "roster", SecretRows(folder / "waiting", key)
         self.names = hashlib.blake2b(key=key, digest_size=_DIGEST, person=b"cloister roster")
         with storage_errors(self.path, "then try again"):
             flags = os.O_RDWR | os.O_CREAT | BINARY | getattr(os, "O_NOFOLLOW", 0)

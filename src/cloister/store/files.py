@@ -1,4 +1,7 @@
-"""Files that are on disk when a call returns, and one sentence for what the operating system refuses."""
+"""Files that are on disk when a call returns, and one sentence for what the operating system refuses.
+
+A large file is read piece by piece (`ByteSource`).
+"""
 
 from __future__ import annotations
 
@@ -8,29 +11,14 @@ import os
 import re
 import secrets
 import sys
+import weakref
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from cloister.errors import StorageError
-
-__all__ = [
-    "append",
-    "file_digest",
-    "make_folder",
-    "private_folder",
-    "read_at",
-    "remove_drafts",
-    "storage_errors",
-    "sync_folder",
-    "sync_tree",
-    "try_lock",
-    "write_all",
-    "write_at",
-    "write_file",
-    "write_private",
-]
 
 _FULL = {
     errno.ENOSPC: "there is no space left",
@@ -43,6 +31,8 @@ _CLOSED = {
     errno.EPERM: "permission is denied",
 }
 _AT_ONCE = 1 << 30
+#: Bytes of a file that are kept in memory; one that is no larger is kept whole.
+CACHE_BYTES = 1 << 25
 BINARY = getattr(os, "O_BINARY", 0)  # Windows would change line ends
 
 
@@ -121,6 +111,52 @@ def write_at(file: int, at: int, data: bytes) -> None:
         else:
             done = os.pwrite(file, rest, at)
         rest, at = rest[done:], at + done
+
+
+class ByteSource(Protocol):
+    """Bytes that are read piece by piece."""
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+
+    def read(self, at: int, size: int) -> bytes:
+        """Return so many bytes from there, or fewer where they end."""
+
+
+class MemoryBytes:
+    """Bytes in memory."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.size = data, len(data)
+
+    def read(self, at: int, size: int) -> bytes:
+        return self.data[at : at + size]
+
+
+class FileBytes:
+    """A file that stays open for reading as long as something refers to it, whatever becomes of its name."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = path
+        self._file = os.open(path, os.O_RDONLY | BINARY)
+        weakref.finalize(self, os.close, self._file)
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self._file).st_size
+
+    def read(self, at: int, size: int) -> bytes:
+        found = read_at(self._file, at, size)
+        more = size - len(found)
+        return found + self.read(at + len(found), more) if found and more else found
+
+
+def bytes_of(path: str | os.PathLike[str]) -> ByteSource:
+    """Return a file's bytes: in memory if they fit in the cache, else piece by piece from the file."""
+    if os.stat(path).st_size <= CACHE_BYTES:
+        return MemoryBytes(Path(path).read_bytes())
+    return FileBytes(path)
 
 
 def file_digest(path: Path) -> str:

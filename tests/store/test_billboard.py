@@ -9,10 +9,10 @@ import pickle
 import numpy as np
 import pytest
 
-import cloister.board.billboard as module
+import cloister.store.billboard as module
 from cloister import Billboard
-from cloister.board import Release
 from cloister.errors import BillboardError, InputError
+from cloister.store import Release
 
 
 def small_board(rounds=2):

@@ -11,7 +11,7 @@ import pytest
 
 from cloister import Ledger, Plan, Tasks, replay, run
 from cloister.algorithms import MeanRegularized
-from cloister.engines import Local, MultiDevice, RoundsOnly, cluster_plans, run_clusters
+from cloister.engines import Local, MultiDevice, cluster_plans, run_clusters
 from cloister.errors import BudgetError, InputError, PlanError
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian, NoNoise
@@ -143,7 +143,7 @@ def test_what_is_refused_is_not_charged():
         run_clusters(PLAN, TASKS, PLACES, ledger=ledger, random_state=0.5)
     with pytest.raises(InputError, match=r"as a dict does\. Got a list"):
         run_clusters(PLAN, TASKS, list(PLACES.values()), ledger=ledger)
-    refusing = MultiDevice((RoundsOnly(Refusing()),))
+    refusing = MultiDevice((Refusing(),))
     with pytest.raises(PlanError, match="Not here"):
         run_clusters(PLAN, TASKS, PLACES, ledger=ledger, engine=refusing)
     with pytest.raises(PlanError, match=r"^This plan has no noise level yet"):

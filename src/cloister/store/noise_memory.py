@@ -14,16 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cloister.arrays import Array
-from cloister.board.storage import BINARY, read_at, storage_errors, write_at
 from cloister.errors import BillboardError
-
-__all__ = ["KeptSums"]
+from cloister.store.files import BINARY, read_at, storage_errors, write_at
 
 _DIGEST = 32
 _AGAIN = "then run the same again: what is posted is whole, and nothing is spent twice"
 
 
-class KeptSums:
+class SecretRows:
     """Rows of secret numbers, all of one length, in a file for this user alone.
 
     Parameters

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cloister as cl
-from cloister.board.storage import make_folder, sync_tree, write_file
+from cloister.store.files import make_folder, sync_tree, write_file
 
 
 @pytest.fixture

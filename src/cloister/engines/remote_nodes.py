@@ -1,4 +1,4 @@
-"""`Asked`: an engine whose tasks are other parties' nodes; it asks each for one bounded message a round."""
+"""`RemoteNodes`: an engine whose tasks are other parties' nodes: each is asked for one message a round."""
 
 from __future__ import annotations
 
@@ -14,21 +14,19 @@ from typing import Protocol
 import numpy as np
 
 from cloister.arrays import Integers, States, Words
-from cloister.board.billboard import Billboard
-from cloister.board.signatures import Operator, SignedHead, SignedRoster
-from cloister.board.torn import synced_every
 from cloister.channel import Channel
 from cloister.doubts import Doubt
-from cloister.engines.cluster.engine import check_whole
-from cloister.engines.node.wire import Ask, Reply, Request, Say, SignedRecord
-from cloister.engines.workers import AnyTasks, Coins, GridRows, SavedState, Workers
+from cloister.engines.node.wire import Reply, ReplyKind, Request, RequestKind, SignedRecord
+from cloister.engines.workers import AnyTasks, Coins, GridRows, Workers, check_whole
 from cloister.errors import BillboardError, InputError, PlanError, SignatureError
 from cloister.plan import Plan
 from cloister.privacy.candidates import Sampler, on_processor
 from cloister.privacy.randomness import SeededRandomness
 from cloister.roster import Roster
-
-__all__ = ["Asked", "AskedWorkers", "Link"]
+from cloister.store.billboard import Billboard
+from cloister.store.checkpoints import SavedState
+from cloister.store.records import synced_every
+from cloister.store.signatures import Operator, SignedHead, SignedRoster
 
 #: Records of at most so many bytes are sent at once, but one always is.
 MOST_BYTES = 1 << 23
@@ -36,8 +34,8 @@ MOST_BYTES = 1 << 23
 REPLY_HEAD = 1 << 12
 
 
-class Link(Protocol):
-    """The way to the nodes: a transport, which knows who sent what and understands nothing of it."""
+class Transport(Protocol):
+    """Carries bytes to the nodes and back: it knows who sent what, and understands nothing of it."""
 
     def ask(self, requests: Mapping[str, bytes], deadline: float) -> Iterable[tuple[str, bytes]]:
         """Send each named node its request; yield (name, reply) as replies come.
@@ -55,13 +53,13 @@ class Link(Protocol):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Nodes of other parties, who keep rows, seeds, states and models, and answer over a link.
+class RemoteNodes:
+    """Nodes of other parties, who keep rows, seeds, states and models, and answer over a transport.
 
     Parameters
     ----------
-    link : Link
-        The way to the nodes.
+    transport : Transport
+        Carries requests to the nodes, and their replies back.
     operator : Operator
         Signs the roster and every record of the board; gives the run its name.
     deadline : float
@@ -70,21 +68,22 @@ class Asked:
         SHA-256 of the codebook by which nodes make rows of tables; empty where plans take rows as they are.
     log : callable, optional
         Takes a sentence about every message that does not count. Private: for the operator alone. By default
-        a warning of the logger ``cloister.asked``.
+        a warning of the logger ``cloister.nodes``.
 
     Privacy
     -------
     Every message is checked exactly (whole numbers, their number, their norm on the grid), and lifted and
     summed here. One that is malformed, of another round or board, from a node that was not asked, given twice
     and differently, or not there in time counts as zero; noise and price stay as they are. Where tasks are
-    sampled independently, all are asked in all rounds: nodes draw their own coins, and say zeros without one.
+    sampled independently, all are asked in all rounds: nodes draw their own coins, and send zeros if they
+    have none.
 
     Examples
     --------
-    ``run(plan, Roster(["Elm", "Oak"]), engine=Asked(link, Operator.load("operator.key", "exam-2026")))``
+    ``run(plan, Roster(["Elm", "Oak"]), engine=RemoteNodes(transport, Operator.load("exam.key", "exam")))``
     """
 
-    link: Link
+    transport: Transport
     operator: Operator
     deadline: float = 60.0
     codebook: str = ""
@@ -109,13 +108,13 @@ class Asked:
     def workers(self, plan: Plan, tasks: AnyTasks, seeds: Words) -> Iterator[Workers]:
         if not isinstance(tasks, Roster):
             raise InputError(
-                "Asked is for tasks whose rows are at their nodes. Pass the Roster of their names."
+                "RemoteNodes is for tasks whose rows are at their nodes. Pass the Roster of their names."
             )
         check_whole(plan)
         _check_plan(plan)
         signed = self.operator.sign_roster(plan.fingerprint, tasks, self.codebook)
-        log = self.log or logging.getLogger("cloister.asked").warning
-        yield AskedWorkers(plan, signed, self.link, self.operator, self.deadline, log)
+        log = self.log or logging.getLogger("cloister.nodes").warning
+        yield RemoteNodeWorkers(plan, signed, self.transport, self.operator, self.deadline, log)
 
     def deliver(self, plan: Plan, board: Billboard, roster: Roster) -> None:
         """Send the board of a finished run to its nodes again, for those that were away at its end.
@@ -132,12 +131,12 @@ class Asked:
 
 
 @dataclass(eq=False)
-class AskedWorkers:
-    """All nodes of a run, on the curator's side: it has their names, the board, and what they say."""
+class RemoteNodeWorkers:
+    """All nodes of a run, on the curator's side: it has their names, the board, and their messages."""
 
     plan: Plan
     roster: SignedRoster
-    link: Link
+    transport: Transport
     operator: Operator
     deadline: float
     log: Callable[[str], None]
@@ -158,28 +157,32 @@ class AskedWorkers:
         """Nodes listen when they are next asked: what they missed is sent with the question."""
         self.coins[board.rounds :] = [coins]
 
-    def collect(self, board: Billboard, coins: Coins) -> GridRows:
+    def collect(self, board: Billboard, channel: Channel, coins: Coins) -> GridRows:
         self.listen(board, coins)
-        asked = [name for name, place in self.places.items() if not len(coins) or coins[place]]
-        channel, t = self.plan.algorithm.channel(board), board.rounds
+        sampled = [name for name, place in self.places.items() if not len(coins) or coins[place]]
+        t = board.rounds
         rows: dict[str, Integers] = {}
         twice: set[str] = set()
-        for name, reply in self._replies(Ask.ROUND, asked, board):
+        for name, reply in self._replies(RequestKind.ROUND, sampled, board):
             row = self._row(name, reply, board, channel)
             if row is not None and not np.array_equal(rows.setdefault(name, row), row):
                 twice.add(name)
                 self.log(f"Round {t}: node {name!r} gave two answers to one question; neither counts.")
-        said = [name for name in asked if name in rows and name not in twice]
-        for name in sorted(set(asked) - set(said)):
+        counted = [name for name in sampled if name in rows and name not in twice]
+        for name in sorted(set(sampled) - set(counted)):
             self.zeros += 1
             self.log(f"Round {t}: node {name!r} counts as zero.")
-        values = np.array([rows[name] for name in said], dtype=np.int64).reshape(len(said), channel.dim)
-        return GridRows(values, [self.places[name] for name in said])
+        values = np.array([rows[name] for name in counted], dtype=np.int64).reshape(len(counted), channel.dim)
+        return GridRows(values, [self.places[name] for name in counted])
 
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
         """Let nodes make their models from the finished board, at home; nothing returns."""
         names = list(self.places)
-        done = {name for name, reply in self._replies(Ask.FINISH, names, board) if reply.say is Say.DONE}
+        done = {
+            name
+            for name, reply in self._replies(RequestKind.FINISH, names, board)
+            if reply.kind is ReplyKind.DONE
+        }
         for name in sorted(set(names) - done):
             self.log(f"Node {name!r} has not said that it has the finished board: deliver it again.")
         return {}
@@ -194,25 +197,25 @@ class AskedWorkers:
     def restore_state(self, saved: SavedState) -> None:
         self.zeros = saved.rejected
 
-    def _replies(self, ask: Ask, names: list[str], board: Billboard) -> Iterator[tuple[str, Reply]]:
+    def _replies(self, kind: RequestKind, names: list[str], board: Billboard) -> Iterator[tuple[str, Reply]]:
         """Ask nodes; yield replies to this question that came in time, from nodes that were asked.
 
         Who misses records is asked again, with them, when the others have replied, in the time that is left.
         """
         until, waiting = time.monotonic() + self.deadline, set(names)
         while waiting and (left := until - time.monotonic()) > 0:
-            requests = {name: self._request(ask, name, board) for name in sorted(waiting)}
+            requests = {name: self._request(kind, name, board) for name in sorted(waiting)}
             open_, behind = set(waiting), set[str]()
-            for name, data in self.link.ask(requests, left):
+            for name, data in self.transport.ask(requests, left):
                 reply = self._read(name, data, waiting, board, late=time.monotonic() > until)
                 if reply is None:
                     continue
-                if reply.say is Say.AHEAD:
+                if reply.kind is ReplyKind.AHEAD:
                     self._refuse_old_copy(name, reply, board)
-                elif reply.say is Say.BEHIND and self.held.get(name) != reply.records:
+                elif reply.kind is ReplyKind.BEHIND and self.held.get(name) != reply.records:
                     self.held[name] = min(reply.records, len(board.records))
                     behind.add(name)
-                elif reply.say is not Say.REFUSED:
+                elif reply.kind is not ReplyKind.REFUSED:
                     self.held[name] = len(board.records)
                     yield name, reply
                 open_.discard(name)
@@ -220,26 +223,26 @@ class AskedWorkers:
                     break
             waiting = behind
 
-    def _read(self, name: str, data: bytes, asked: set[str], board: Billboard, late: bool) -> Reply | None:
+    def _read(self, name: str, data: bytes, expected: set[str], board: Billboard, late: bool) -> Reply | None:
         """Return a reply to this question; of anything else, tell the operator."""
-        told = f"Round {board.rounds}: "
-        if name not in asked:
+        where = f"Round {board.rounds}: "
+        if name not in expected:
             known = "was not asked" if name in self.places else "is not on the roster"
-            self.log(f"{told}a reply came from {name!r}, which {known}; it is passed over.")
+            self.log(f"{where}a reply came from {name!r}, which {known}; it is passed over.")
             return None
         if late:
-            self.log(f"{told}the reply of node {name!r} came after the deadline.")
+            self.log(f"{where}the reply of node {name!r} came after the deadline.")
             return None
         try:
             reply = Reply.from_bytes(data[: self.longest + 1])
         except InputError:
-            self.log(f"{told}node {name!r} sent {len(data)} bytes that are no reply.")
+            self.log(f"{where}node {name!r} sent {len(data)} bytes that are no reply.")
             return None
-        if reply.say is Say.REFUSED:
-            self.log(f"{told}node {name!r} refused; its own log says why.")
+        if reply.kind is ReplyKind.REFUSED:
+            self.log(f"{where}node {name!r} refused; its own log says why.")
             return reply
         if (reply.run, reply.round) != (self.roster.run, board.rounds):
-            self.log(f"{told}node {name!r} sent a reply to another question.")
+            self.log(f"{where}node {name!r} sent a reply to another question.")
             return None
         return reply
 
@@ -264,18 +267,18 @@ class AskedWorkers:
 
     def _row(self, name: str, reply: Reply, board: Billboard, channel: Channel) -> Integers | None:
         """Return the message of a reply if it is one that the channel allows, made for this board."""
-        told = f"Round {board.rounds}: the message of node {name!r}"
+        where = f"Round {board.rounds}: the message of node {name!r}"
         if reply.row is None or reply.head != board.head.hex():
-            self.log(f"{told} is for another board.")
+            self.log(f"{where} is for another board.")
             return None
         try:
             channel.check_rows(reply.row[None])
         except InputError as error:
-            self.log(f"{told} is not allowed. {error}")
+            self.log(f"{where} is not allowed. {error}")
             return None
         return reply.row
 
-    def _request(self, ask: Ask, name: str, board: Billboard) -> bytes:
+    def _request(self, kind: RequestKind, name: str, board: Billboard) -> bytes:
         """Return a question, with the records that a node may not have: as many as fit, one at least."""
         first = self.held.get(name, 0)
         records: list[SignedRecord] = []
@@ -291,7 +294,7 @@ class AskedWorkers:
             place = self.places[name]
             coins = "".join("1" if row[place] else "0" for row in self.coins)
         roster = self.roster if first == 0 else None
-        return Request(ask, self.roster.run, board.rounds, first, tuple(records), roster, coins).to_bytes()
+        return Request(kind, self.roster.run, board.rounds, first, tuple(records), roster, coins).to_bytes()
 
     def _signature(self, board: Billboard, number: int) -> bytes:
         for at in range(len(self.signatures), number + 1):

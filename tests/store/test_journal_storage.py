@@ -41,7 +41,7 @@ def test_a_process_that_was_forked_off_writes_nothing(tmp_path):
 
 def test_a_second_writer_is_told(begun):
     code = (
-        "import sys, cloister.engines.journal as j; from pathlib import Path\n"
+        "import sys, cloister.store.journal as j; from pathlib import Path\n"
         "with j._locked(Path(sys.argv[1]) / 'board'):\n"
         "    print('locked', flush=True); sys.stdin.read()"
     )
@@ -62,7 +62,7 @@ def test_a_journal_that_was_moved_away_is_not_written(begun, monkeypatch):
         begun.mkdir()
         return True
 
-    monkeypatch.setattr("cloister.engines.journal.try_lock", moved)
+    monkeypatch.setattr("cloister.store.journal.try_lock", moved)
     before = (begun / "board").read_bytes()
     with pytest.raises(StorageError, match="Another process"):
         run(PLAN, TASKS, journal=begun)

@@ -1,4 +1,4 @@
-"""The door's connections: so many from one address, and each must ask for something soon."""
+"""Limits on the proxy's connections: so many from one address, and each must send a request soon."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ secret      the version that began the run, the key, a digest of the data under 
 sums        what correlated noise remembers of old sums; private; deleted with the secret
 states      of a long run: the tasks' states as they were a while ago; private; deleted with the secret
 states-7    of a long run over shards: the same of one shard, written and read by who computes on it
-roster      of a stream of tasks: who has joined (`cloister.engines.arrivals`); public
+roster      of a stream of tasks: who has joined (`cloister.store.arrivals`); public
 waiting     of a stream: the sum of the round that is not posted yet; private; deleted with the secret
 =========== ============================================================================================
 """
@@ -28,33 +28,64 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from cloister.board import record_store
-from cloister.board.billboard import MAGIC, Billboard, Scan, scan
-from cloister.board.record_store import bytes_of
-from cloister.board.storage import (
+from cloister.doubts import Doubt
+from cloister.errors import BillboardError, InputError, PlanError, StorageError
+from cloister.plan_forms import fingerprint_of_file
+from cloister.privacy.mechanisms import NoiseState
+from cloister.privacy.randomness import Randomness, source_of
+from cloister.store import files
+from cloister.store.billboard import MAGIC, Billboard, Scan, scan
+from cloister.store.checkpoints import CheckpointFile
+from cloister.store.files import (
     BINARY,
     append,
+    bytes_of,
     private_folder,
     remove_drafts,
     storage_errors,
     sync_folder,
     try_lock,
     write_all,
+    write_file,
 )
-from cloister.board.torn import END, synced_every
-from cloister.doubts import Doubt
-from cloister.engines.checkpoints import KeptStates
-from cloister.engines.kept_sums import KeptSums
-from cloister.engines.secret import GIVE_UP, Secret, check_same
-from cloister.engines.workers import AnyTasks
-from cloister.errors import BillboardError, InputError, StorageError
-from cloister.plan import Plan
-from cloister.privacy.mechanisms import NoiseState
-from cloister.privacy.randomness import Randomness, source_of
-
-__all__ = ["FolderJournal", "Journal", "MemoryJournal", "journal_folder", "open_journal"]
+from cloister.store.noise_memory import SecretRows
+from cloister.store.records import END, synced_every
+from cloister.store.secret import GIVE_UP, RunTasks, Secret, digest_of
 
 _AGAIN = "then run the same again: what is posted is whole, and nothing is spent twice"
+
+
+class RunPlan(Protocol):
+    """What a journal needs of a plan."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells it from other plans, in whichever form its file is."""
+
+    def create_board(self, source: Randomness | None = None, engine: tuple[Doubt, ...] = ()) -> Billboard:
+        """Open the plan's billboard."""
+
+    def check(self, board: Billboard) -> None:
+        """Refuse a board of another plan, or one that the plan does not make."""
+
+    def to_toml(self) -> str:
+        """Return it as the text of a plan file."""
+
+
+def check_same(folder: Path, secret: Secret, plan: RunPlan, tasks: RunTasks, seed: int | None) -> None:
+    """Refuse to go on with anything else than what was begun."""
+    if fingerprint_of_file(folder / "plan.toml") != plan.fingerprint:
+        raise PlanError(
+            f"The unfinished run in {folder} is of another plan. Run it with the same settings, {GIVE_UP}."
+        )
+    if seed != secret.seed:
+        begun = "without a seed" if secret.seed is None else f"with random_state={secret.seed}"
+        raise InputError(f"The unfinished run in {folder} was begun {begun}. Go on so, {GIVE_UP}.")
+    if digest_of(tasks, secret.source.key) != secret.data:
+        raise InputError(
+            f"The data, or how it is encoded, has changed since the run in {folder} was begun, and nothing "
+            f"is paid for releases of other data. Bring it back as it was, {GIVE_UP}."
+        )
 
 
 class Journal(Protocol):
@@ -93,7 +124,7 @@ class Journal(Protocol):
         """After how many rounds each time the board is on disk for good."""
 
     @property
-    def states(self) -> KeptStates | None:
+    def checkpoint(self) -> CheckpointFile | None:
         """Where tasks' states may be kept; nowhere if there is no folder, or if tasks are elsewhere."""
 
     def keep(self, board: Billboard, state: NoiseState) -> Billboard:
@@ -122,7 +153,7 @@ class MemoryJournal:
     folder: Path | None = None
     kept: int = 0
     every: int = 1
-    states: KeptStates | None = None
+    checkpoint: CheckpointFile | None = None
     fresh: bool = True
     ended: bool = False
 
@@ -148,9 +179,9 @@ class FolderJournal:
     size: int
     fresh: bool
     ended: bool
-    sums: KeptSums
+    sums: SecretRows
     every: int
-    states: KeptStates | None = None
+    checkpoint: CheckpointFile | None = None
     seen: bool = False
     process: int = field(default_factory=os.getpid)
 
@@ -192,7 +223,7 @@ class FolderJournal:
             if due or self.seen:
                 os.fsync(self.file)
         self.size += len(data)
-        if self.size > record_store.CACHE_BYTES:
+        if self.size > files.CACHE_BYTES:
             board.mark_stored(self.folder / "board", self.size)
         self.posted = board
         return board
@@ -228,8 +259,8 @@ def journal_folder(journal: object) -> Path:
 @contextmanager
 def open_journal(
     folder: str | os.PathLike[str] | None,
-    plan: Plan,
-    tasks: AnyTasks,
+    plan: RunPlan,
+    tasks: RunTasks,
     seed: int | None,
     charged: bool,
     doubts: tuple[Doubt, ...] = (),
@@ -271,11 +302,11 @@ def open_journal(
         plan.check(posted)
         _check_doubts(home, doubts, posted)
         size = os.fstat(file).st_size
-        sums, ended = KeptSums(home / "sums", secret.source.key), found.problem is None
+        sums, ended = SecretRows(home / "sums", secret.source.key), found.problem is None
         try:
             every = 1 if apart else synced_every(posted.capacity)
-            states = None if apart else KeptStates(home / "states", secret.source.key, secret.data)
-            yield FolderJournal(home, secret, posted, file, size, fresh, ended, sums, every, states, seen)
+            kept = None if apart else CheckpointFile(home / "states", secret.source.key, secret.data)
+            yield FolderJournal(home, secret, posted, file, size, fresh, ended, sums, every, kept, seen)
         finally:
             sums.close()
 
@@ -324,9 +355,9 @@ def _require_new(folder: Path, found: Scan, file: int) -> None:
     )
 
 
-def _begin(folder: Path, plan: Plan, secret: Secret) -> Secret:
+def _begin(folder: Path, plan: RunPlan, secret: Secret) -> Secret:
     try:
-        plan.save(folder / "plan.toml")
+        write_file(folder / "plan.toml", plan.to_toml().encode())
         secret.write(folder / "secret")
     except BaseException:
         _remove(folder)

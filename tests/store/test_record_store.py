@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from cloister import Billboard
-from cloister.board import Release
-from cloister.board import billboard as module
-from cloister.board.records import Record, chained, encode
 from cloister.errors import BillboardError
+from cloister.store import Release
+from cloister.store import billboard as module
+from cloister.store.records import Record, chained, encode
 
 ROUNDS = 40
 
@@ -39,7 +39,7 @@ def looks(board):
 @pytest.fixture
 def tight(monkeypatch):
     """Room for two records in memory at most."""
-    monkeypatch.setattr("cloister.board.record_store.CACHE_BYTES", 0)
+    monkeypatch.setattr("cloister.store.files.CACHE_BYTES", 0)
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cloister.board.storage import write_private
 from cloister.errors import InputError, SignatureError
 from cloister.roster import Roster
+from cloister.store.files import write_private
 
 __all__ = ["Operator", "SignedHead", "SignedRoster", "check_run_name", "public_key"]
 

@@ -1,4 +1,4 @@
-"""What a run must know to go on, and nobody else may: its key, and which plan and data it belongs to."""
+"""What a run must know to go on, and nobody else may: its key, and which data it belongs to."""
 
 from __future__ import annotations
 
@@ -7,24 +7,39 @@ import json
 import secrets
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from cloister.board.storage import write_file
-from cloister.engines.shards import Shards
-from cloister.engines.workers import AnyTasks
-from cloister.errors import BillboardError, InputError, PlanError
-from cloister.plan import Plan
-from cloister.plan_forms import fingerprint_of_file
+from cloister.errors import BillboardError
 from cloister.privacy.randomness import KEY_BYTES, Randomness, SeededRandomness, SystemRandomness, source_of
 from cloister.roster import Roster
+from cloister.store.files import write_file
+from cloister.tasks import Tasks
 
-__all__ = ["Secret", "check_same", "digest_of"]
-
-#: Journals begun by another version are refused; after the slash, how often it changed how noise is drawn.
-VERSION = "0.2.0/2"
+#: How coins, seeds and noise follow from a key: one more when any of them would come out otherwise, since a
+#: run that goes on must draw what it would have drawn. No version of the library, though until format 2 it
+#: was written as one: files on disk say so, and stay as they are.
+FORMAT = 2
+_WRITTEN_AS = f"0.2.0/{FORMAT}"
 _WARNING = "SECRET: who has this can take the noise off the board. Share it with nobody."
 GIVE_UP = "or remove that folder to give the unfinished run up: what it has spent stays spent"
+
+
+class ShardedRows(Protocol):
+    """Rows that are read elsewhere, with a hash that stands for them."""
+
+    @property
+    def roster(self) -> Roster:
+        """The public list of the tasks."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that stands for all rows and how they are encoded. Private."""
+
+
+#: What a run is over: rows that are here, rows that are read elsewhere, or names alone.
+RunTasks: TypeAlias = Tasks | ShardedRows | Roster
 
 
 @dataclass(frozen=True)
@@ -39,15 +54,16 @@ class Secret:
     version: str
 
     @classmethod
-    def new(cls, tasks: AnyTasks, seed: int | None, charged: bool) -> Secret:
+    def new(cls, tasks: RunTasks, seed: int | None, charged: bool) -> Secret:
         """Draw a key, or take the one of a seed; tie it to the data."""
         source = source_of(seed)
         return cls(
-            source.key.hex(), digest_of(tasks, source.key), secrets.token_hex(16), seed, charged, VERSION
+            source.key.hex(), digest_of(tasks, source.key), secrets.token_hex(16), seed, charged, _WRITTEN_AS
         )
 
     @classmethod
     def read(cls, path: Path) -> Secret | None:
+        """Read the secret of an unfinished run; None if there is none. One of another format is refused."""
         if not path.exists():
             return None
         try:
@@ -63,11 +79,11 @@ class Secret:
         raise BillboardError(f"{path} was edited: this run cannot go on. Restore it, {GIVE_UP}.")
 
     def _of_this_version(self, folder: Path) -> Secret:
-        if self.version == VERSION:
+        if self.version == _WRITTEN_AS:
             return self
         raise BillboardError(
             f"The unfinished run in {folder} was begun by cloister {self.version}, and that version alone "
-            f"can finish it (this is {VERSION}): give the same call again there, {GIVE_UP}."
+            f"can finish it (this one continues {_WRITTEN_AS}): give the same call again there, {GIVE_UP}."
         )
 
     def write(self, path: Path) -> None:
@@ -81,12 +97,12 @@ class Secret:
         return SystemRandomness(bytes.fromhex(self.key))
 
 
-def digest_of(tasks: AnyTasks, key: bytes) -> str:
+def digest_of(tasks: RunTasks, key: bytes) -> str:
     """Return a digest of all data, under a key: who does not have the key cannot try data out on it."""
     digest = hashlib.blake2b(key=key, digest_size=32, person=b"cloister data")
     if isinstance(tasks, Roster):  # rows are elsewhere: who holds them answers for them
         return hashlib.blake2b(tasks.fingerprint.encode(), key=key, digest_size=32).hexdigest()
-    if isinstance(tasks, Shards):
+    if not isinstance(tasks, Tasks):
         whole = f"{tasks.roster.fingerprint} {tasks.fingerprint}".encode()
         return hashlib.blake2b(whole, key=key, digest_size=32, person=b"cloister shards").hexdigest()
     labels = () if tasks.groups is None else (tasks.groups,)
@@ -95,19 +111,3 @@ def digest_of(tasks: AnyTasks, key: bytes) -> str:
         digest.update(f"{plain.dtype.str} {plain.shape};".encode())
         digest.update(repr(array.tolist()).encode() if plain.dtype.hasobject else plain.tobytes())
     return digest.hexdigest()
-
-
-def check_same(folder: Path, secret: Secret, plan: Plan, tasks: AnyTasks, seed: int | None) -> None:
-    """Refuse to go on with anything else than what was begun."""
-    if fingerprint_of_file(folder / "plan.toml") != plan.fingerprint:
-        raise PlanError(
-            f"The unfinished run in {folder} is of another plan. Run it with the same settings, {GIVE_UP}."
-        )
-    if seed != secret.seed:
-        begun = "without a seed" if secret.seed is None else f"with random_state={secret.seed}"
-        raise InputError(f"The unfinished run in {folder} was begun {begun}. Go on so, {GIVE_UP}.")
-    if digest_of(tasks, secret.source.key) != secret.data:
-        raise InputError(
-            f"The data, or how it is encoded, has changed since the run in {folder} was begun, and nothing "
-            f"is paid for releases of other data. Bring it back as it was, {GIVE_UP}."
-        )

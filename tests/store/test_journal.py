@@ -15,17 +15,16 @@ import numpy as np
 import pytest
 from journal_helpers import PLAN, TASKS, M, Stopped, make_tasks, names, stop_after
 
-import cloister.engines.journal
+import cloister.store.journal
 from cloister import Billboard, Ledger, Plan, run
 from cloister.algorithms import Independent
-from cloister.board.records import HEADER
-from cloister.board.torn import END
 from cloister.engines.local import Local
-from cloister.engines.secret import Secret, digest_of
 from cloister.errors import BillboardError, BudgetError, InputError, PlanError, StorageError
 from cloister.learners import Regression
 from cloister.mechanisms import BLT, Gaussian, Toeplitz, Tree
 from cloister.privacy.randomness import SeededRandomness
+from cloister.store.records import END, HEADER
+from cloister.store.secret import Secret, digest_of
 
 # --- going on --------------------------------------------------------------------------------------------
 
@@ -235,8 +234,8 @@ class Counting(Local):
     def workers(self, plan, tasks, seeds):
         with super().workers(plan, tasks, seeds) as found:
             collect, listen = found.collect, found.listen
-            found.collect = lambda board, coins: (
-                self.asked.append(("collect", board.rounds)) or collect(board, coins)
+            found.collect = lambda board, channel, coins: (
+                self.asked.append(("collect", board.rounds)) or collect(board, channel, coins)
             )
             found.listen = lambda board, coins: (
                 self.asked.append(("listen", board.rounds)) or listen(board, coins)
@@ -311,8 +310,8 @@ def test_what_noise_remembers_is_overwritten_and_survives_any_tear(mechanism, tm
 
 def test_a_journal_is_opened_once(begun, monkeypatch):
     opened, scans = [], []
-    scan = cloister.engines.journal.scan
-    monkeypatch.setattr(cloister.engines.journal, "scan", lambda *given: scans.append(1) or scan(*given))
+    scan = cloister.store.journal.scan
+    monkeypatch.setattr(cloister.store.journal, "scan", lambda *given: scans.append(1) or scan(*given))
     run(PLAN, TASKS, journal=begun, resumed=lambda board: opened.append(board.rounds))
     assert (opened, scans) == ([2], [1])
     run(PLAN, TASKS, journal=begun.with_name("new"), resumed=opened.append)
@@ -348,7 +347,7 @@ class OneUnitOff(Local):
     def workers(self, plan, tasks, seeds):
         with super().workers(plan, tasks, seeds) as found:
             collect = found.collect
-            found.collect = lambda board, coins: collect(board, coins) + np.eye(1, 3, dtype=np.int64)[0]
+            found.collect = lambda *given: collect(*given) + np.eye(1, 3, dtype=np.int64)[0]
             yield found
 
 

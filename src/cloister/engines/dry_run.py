@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from cloister.arrays import States
-from cloister.board.billboard import Billboard, Release
 from cloister.engines.local import named
 from cloister.engines.workers import check_messages
 from cloister.errors import AlgorithmError
 from cloister.plan import Plan
 from cloister.privacy.sampling import InOrder
 from cloister.rows import Rows, Target
+from cloister.store.billboard import Billboard, Release
 from cloister.tasks import Block, Tasks
 
 __all__ = ["try_plan"]
