@@ -132,10 +132,6 @@ class Algorithm(ABC):
         """Its name for those who do not read code."""
         return name_in_words(type(self))
 
-    def outline(self, n_tasks: int, budget: Budget) -> tuple[tuple[str, tuple[Round, ...]], ...]:
-        """Return its rounds stage by stage, each with what it is about: for those who read a plan."""
-        return ((self.spoken_name, self.schedule(n_tasks, budget)),)
-
     @property
     def rows(self) -> Rows | None:
         """The rows it takes; None if it does not say."""
@@ -221,9 +217,6 @@ class Wrapper(Algorithm):
 
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
         return self.inner.schedule(n_tasks, budget)
-
-    def outline(self, n_tasks: int, budget: Budget) -> tuple[tuple[str, tuple[Round, ...]], ...]:
-        return self.inner.outline(n_tasks, budget)
 
     def start(self) -> Public:
         return self.inner.start()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import groupby
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,11 @@ class PlannedStage:
     rounds: int
     numbers: int
     share: float
+
+    @classmethod
+    def of(cls, about: str, rounds: Sequence[Round]) -> PlannedStage:
+        numbers = max(channel.dim for round in rounds for channel in round.channels)
+        return cls(about, len(rounds), numbers, math.fsum(round.share for round in rounds))
 
     def __str__(self) -> str:
         rounds, numbers = ("1 round" if self.rounds == 1 else f"{self.rounds} rounds"), f"{self.numbers:,}"
@@ -207,18 +213,8 @@ class Plan:
         how far tasks differ: 1 round of 16 numbers, 1.8 % of the budget
         how far tasks rely on what they share: 1 round of 2 numbers, 1.8 % of the budget
         """
-        if not self.has_rounds:
-            return ()
-        outline = self.algorithm.outline(self.n_tasks, Budget(self.mechanism.budget, self.mechanism.pure))
-        return tuple(
-            PlannedStage(
-                about,
-                len(rounds),
-                max(channel.dim for round in rounds for channel in round.channels),
-                math.fsum(round.share for round in rounds),
-            )
-            for about, rounds in outline
-        )
+        named = groupby(self.rounds, key=lambda round: round.about or self.algorithm.spoken_name)
+        return tuple(PlannedStage.of(about, list(rounds)) for about, rounds in named)
 
     @cached_property
     def widest(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -63,17 +63,10 @@ class Staged(Algorithm):
         """Return the units that a board has found; None for the codebook's."""
         return None if self.locate is None else self.locate.units(self.rows, board)
 
-    def timetable(self, n_tasks: int, budget: Budget) -> list[tuple[Stage, tuple[Round, ...]]]:
-        """Return every stage with its rounds, each with its share of the squared budget."""
-        searches = [stage for stage in self._stages if stage.finds_units]
-        return _split(searches, [stage for stage in self._stages if not stage.finds_units], n_tasks, budget)
-
-    def outline(self, n_tasks: int, budget: Budget) -> tuple[tuple[str, tuple[Round, ...]], ...]:
-        timetable = self.timetable(n_tasks, budget)
-        return tuple((stage.about, rounds) for stage, rounds in timetable if rounds)
-
     def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
-        return tuple(round for _, rounds in self.timetable(n_tasks, budget) for round in rounds)
+        searches = [stage for stage in self._stages if stage.finds_units]
+        others = [stage for stage in self._stages if not stage.finds_units]
+        return tuple(_divided(searches, others, n_tasks, budget))
 
     def start(self) -> Public:
         return {name: array for stage in self._stages for name, array in stage.start().items()}
@@ -272,7 +265,7 @@ class RoundsOf(Stage):
 
     def rounds(self, n_tasks: int, budget: Budget, share: float) -> tuple[Round, ...]:
         return tuple(
-            Round(share * one.share, one.channels) for one in self.algorithm.schedule(n_tasks, budget)
+            replace(one, share=share * one.share) for one in self.algorithm.schedule(n_tasks, budget)
         )
 
     def start(self) -> Public:
@@ -288,27 +281,28 @@ class RoundsOf(Stage):
         return self.algorithm.update(release, self.part(board))
 
 
-def _split(
+def _divided(
     searches: Sequence[Stage], others: Sequence[Stage], n_tasks: int, budget: Budget
-) -> list[tuple[Stage, tuple[Round, ...]]]:
+) -> Iterator[Round]:
     """Give each search its share of what earlier ones leave, and the others theirs of what then is left."""
     if searches:
         search, *later = searches
         share = search.share(n_tasks, budget) or 0.0
+        yield from _of_stage(search, n_tasks, budget, share)
         rest = replace(budget, mu=math.sqrt(1 - share) * budget.mu)
-        after = _split(later, others, n_tasks, rest)
-        less = [
-            (stage, tuple(Round((1 - share) * one.share, one.channels) for one in rounds))
-            for stage, rounds in after
-        ]
-        return [(search, search.rounds(n_tasks, budget, share)), *less]
+        for one in _divided(later, others, n_tasks, rest):
+            yield replace(one, share=(1 - share) * one.share)
+        return
     shares = [stage.share(n_tasks, budget) for stage in others]
     left = 1 - math.fsum(share for share in shares if share is not None)
     rest = replace(budget, mu=math.sqrt(left) * budget.mu)
-    return [
-        (stage, stage.rounds(n_tasks, rest, left if share is None else share))
-        for stage, share in zip(others, shares, strict=True)
-    ]
+    for stage, own in zip(others, shares, strict=True):
+        yield from _of_stage(stage, n_tasks, rest, left if own is None else own)
+
+
+def _of_stage(stage: Stage, n_tasks: int, budget: Budget, share: float) -> Iterator[Round]:
+    for one in stage.rounds(n_tasks, budget, share):
+        yield replace(one, about=one.about or stage.about)
 
 
 class StagedFindings(Findings):
