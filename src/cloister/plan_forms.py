@@ -89,6 +89,6 @@ def flattened(document: Any) -> Any:
         search["targets"] = search["targets"] or kind == TARGETS
         inside = inside.get("algorithm")
     inside = flattened(inside)
-    if isinstance(inside, dict) and inside.get("type") in SEARCHING:
+    if isinstance(inside, dict) and inside.get("type") in SEARCHING and "locate" not in inside:
         return inside | {"locate": search}
     return {"type": RESCALED, "algorithm": inside, "locate": search}
