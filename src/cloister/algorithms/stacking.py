@@ -43,7 +43,7 @@ _ENDS = np.array([0.0, 0.125, 0.375, 0.625, 0.875, 1.0])
 WORTH, FOLLOWED = 4.0, 8.0
 #: Rows from which on blends that are nearly alike can be told apart.
 MANY = 16.0
-#: How many standard errors what was heard is thought to be off, either way: caution takes what it likes best.
+#: How many standard errors the estimate is thought to be off, either way: caution takes what it likes best.
 DOUBTS = 1.5
 #: An error of the answer that is small enough, and one that makes it useless.
 CLEAR, USELESS = 0.03, 0.5
@@ -64,7 +64,7 @@ class Caution:
         shared model, has a curvature of 1 / `steep` or more, relative to the sum of the losses of the own
         and of the shared model. (Of more than `MANY` rows less is enough.)
     in_doubt, unheard : float
-        The part of the shared model to expect if what was heard allows it, and if nothing was heard.
+        The part of the shared model to expect if the estimate allows it, and if there is none.
     """
 
     steep: float
@@ -113,18 +113,18 @@ def best_parts(own: Floats, half: Floats, shared: Floats, rows: Floats, caution:
         part = np.clip(0.5 + (own - shared) / (2 * curvature), 0.0, 1.0)
         steep = caution.steep * np.maximum(1.0, rows / MANY)
         weight = np.clip(steep * curvature / total, 0.0, 1.0)
-        said = np.stack([weight * part, weight * (1 - part)], axis=1)
-    return np.where(np.isfinite(said), said, 0.0)
+        parts = np.stack([weight * part, weight * (1 - part)], axis=1)
+    return np.where(np.isfinite(parts), parts, 0.0)
 
 
-def heard_part(value: Floats, noise: float, n_tasks: float) -> Floats:
+def estimated_part(value: Floats, noise: float, n_tasks: float) -> Floats:
     """Return the part that so many tasks rely on, and its error; infinite if noise hides it.
 
     Examples
     --------
-    >>> heard_part(np.array([30.0, 10.0]), noise=2.0, n_tasks=50).round(3).tolist()
+    >>> estimated_part(np.array([30.0, 10.0]), noise=2.0, n_tasks=50).round(3).tolist()
     [0.75, 0.04]
-    >>> heard_part(np.array([30.0, 10.0]), noise=30.0, n_tasks=50).tolist()
+    >>> estimated_part(np.array([30.0, 10.0]), noise=30.0, n_tasks=50).tolist()
     [0.0, inf]
     """
     if noise > USELESS * n_tasks:
@@ -134,11 +134,11 @@ def heard_part(value: Floats, noise: float, n_tasks: float) -> Floats:
     return np.array([part, noise * math.hypot(part, 1 - part) / total])
 
 
-def log_prior(heard: Floats, rows: Floats, caution: Caution) -> Floats:
+def log_prior(estimate: Floats, rows: Floats, caution: Caution) -> Floats:
     """Return the log weights of blends before tasks of so many rows look at them, (`PARTS`, tasks).
 
     A beta distribution around a part of the shared model: the one nearest to what is expected in doubt that
-    what was heard allows. Answers of few rows are drawn to a half from either side by chance, and relying
+    the estimate allows. Answers of few rows are drawn to a half from either side by chance, and relying
     too much costs more than too little: odds are squared, and then lowered by three tenths. The more rows a
     task has, the less it needs the prior.
 
@@ -149,7 +149,7 @@ def log_prior(heard: Floats, rows: Floats, caution: Caution) -> Floats:
     >>> np.exp(log_prior(np.array([0.9, 0.05]), np.full(1, 5.0), NUMBERS)).round(2).T.tolist()
     [[0.0, 0.0, 0.02, 0.13, 0.84]]
     """
-    part, error = map(float, heard)
+    part, error = map(float, estimate)
     expected = caution.unheard
     if math.isfinite(error):
         low, high = (_sharpened(part + away) for away in (-DOUBTS * error, DOUBTS * error))
@@ -219,7 +219,7 @@ class ChooseAtHome(Around):
     An insurance with a premium. It computes about five times as much. With eight rows a task that merely
     chooses loses up to a third to learning alone where the shared model is a bad one, since it is taken in by
     chance; asked, and with blends, hundredths at worst, and it gains more where the shared model is good
-    (`python -m benchmarks feature-bounds`). If two numbers could not be heard, next to nothing is spent on
+    (`python -m benchmarks feature-bounds`). If two numbers could not stand out, next to nothing is spent on
     them, and tasks rely on themselves unless their own rows speak clearly.
 
     Examples
@@ -454,12 +454,12 @@ class AskParts(Stage):
         _, took_part = split_states(states, len(block))
         errors = self.choice._blend_errors(block, board, took_part)
         own, half, shared = errors[: len(PARTS)][np.isin(PARTS, (0.0, 0.5, 1.0))]  # not of variants
-        said = best_parts(own, half, shared, block.weight.sum(axis=1), self.choice._caution)
-        said = np.where(_comparable(block)[:, None], said, 0.0)
-        return said, states | {"held_out": errors.T} if states else {}
+        parts = best_parts(own, half, shared, block.weight.sum(axis=1), self.choice._caution)
+        parts = np.where(_comparable(block)[:, None], parts, 0.0)
+        return parts, states | {"held_out": errors.T} if states else {}
 
     def update(self, release: Release, board: BoardView) -> Public:
-        return {"blend": heard_part(release.value, release.noise, release.denominator)}
+        return {"blend": estimated_part(release.value, release.noise, release.denominator)}
 
 
 def split_states(states: States, count: int) -> tuple[States, NDArray[np.bool_]]:

@@ -13,7 +13,7 @@ from cloister.errors import PlanError
 from cloister.learners.descent import Solver
 from cloister.learners.home import Home
 from cloister.learners.linear.losses import Loss
-from cloister.learners.linear.question import Candidates, Question, Said
+from cloister.learners.linear.question import Answers, Candidates, Question
 from cloister.rows import Rows
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class BayesianLearner(ABC):
         return {}
 
     @abstractmethod
-    def finish(self, home: Home, candidates: Candidates, said: Said) -> States:
+    def finish(self, home: Home, candidates: Candidates, answers: Answers) -> States:
         """Return models, averaged over candidates and the task's own prior by its own evidence."""
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cloister.store.billboard import BoardView, Release
 
 #: The most noise that a group's offset may be expected to have in the end, in clips, for it to be asked for.
-LOUDEST = 0.4
+MOST_NOISE = 0.4
 #: How many deviations of pure noise are taken off the spread between groups.
 DEVIATIONS = 2.0
 
@@ -56,8 +56,8 @@ class GroupMeans(Structure):
 
     Notes
     -----
-    Half of what is said of the mean goes to the groups' slots, from the second round on, if the group that a
-    task is in, of :math:`n = \sum_g m_g^2 / m` tasks on average, can be expected to end with noise of at most
+    Half of the message about the mean goes to the groups' slots, from the second round on, if the group that
+    a task is in, of :math:`n = \sum_g m_g^2 / m` tasks on average, can be expected to end with noise of at most
     0.4 clips in each number; from half of the rounds on, only if groups were found to differ. Otherwise, and
     with one group, everything is as without groups. All of this follows from public numbers and the board.
 
@@ -73,7 +73,7 @@ class GroupMeans(Structure):
     structure: MovingMean
     groups: Groups = field()
 
-    #: Share of the common slot in what is said of the mean.
+    #: Share of the common slot in the message about the mean.
     share: ClassVar[float] = 0.5
 
     def __post_init__(self) -> None:
@@ -107,18 +107,18 @@ class GroupMeans(Structure):
     def channel(self, learner: BayesianLearner, board: BoardView) -> Channel:
         """Speak to groups as well where they can be expected to hear something."""
         plain = self.structure.channel(learner, board)
-        if len(self.groups) == 1 or not self._audible(learner, plain, board):
+        if len(self.groups) == 1 or not self._worth_asking(learner, plain, board):
             return plain
         return replace(plain, lift=Grouped(plain.lift, len(self.groups), self.share))
 
-    def _audible(self, learner: BayesianLearner, plain: Channel, board: BoardView) -> bool:
+    def _worth_asking(self, learner: BayesianLearner, plain: Channel, board: BoardView) -> bool:
         left = board.capacity - board.rounds
         if 2 * left < board.capacity and not self.offsets(learner, board).any():
             return False
         loudness = float(board["loudness"]) * plain.sensitivity(Relation.REPLACE)
         typical = float(self.groups.counts @ self.groups.counts) / self.groups.tasks
         expected = loudness / math.sqrt(_mean_share(plain) * (1 - self.share) * max(1, left))
-        return expected <= LOUDEST * typical
+        return expected <= MOST_NOISE * typical
 
     def start(self, learner: BayesianLearner) -> Public:
         count = len(self.groups)
@@ -190,8 +190,8 @@ class GroupMeans(Structure):
     def offsets(self, learner: BayesianLearner, board: BoardView) -> Floats:
         r"""Return how far each group's mean lies from the common one: as much of it as stands out.
 
-        Of a coordinate j, :math:`D_{gj}` was heard with variance :math:`W_{gj}`, the noise's and that of a
-        mean of :math:`m_g` tasks. The spread between groups is :math:`\tau_j^2`, the mean of
+        Of a coordinate j, :math:`D_{gj}` was estimated with variance :math:`W_{gj}`, the noise's and that of
+        a mean of :math:`m_g` tasks. The spread between groups is :math:`\tau_j^2`, the mean of
         :math:`D_{gj}^2 - W_{gj}` weighted by :math:`W_{gj}^{-2}`, less two deviations
         :math:`(2 / \sum_g W_{gj}^{-2})^{1/2}` of what pure noise gives, and not below 0: where noise could
         have made it, groups do not differ. :math:`D_{gj}` is shrunk by
@@ -226,7 +226,7 @@ class GroupMeans(Structure):
 
 
 def _mean_share(channel: Channel) -> float:
-    """Return the share of the mean in what is said: the square of its weight."""
+    """Return the share of the mean in a message: the square of its weight."""
     return float(channel.lift.weights(channel.dim)[0][0]) ** 2
 
 

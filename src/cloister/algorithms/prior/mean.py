@@ -45,20 +45,20 @@ from cloister.lifts import unsvec
 if TYPE_CHECKING:
     from cloister.store.billboard import BoardView, Release
 
-#: What a is thought to be before anything is heard, its deviation, and the least it may be: a mean
-#: moves by ten times what is heard at most.
+#: What a is thought to be before any release, its deviation, and the least it may be: a mean
+#: moves by ten times what is released at most.
 USUAL, USUAL_SD, LEAST = 0.4, 0.15, 0.1
 #: How far, in clips, each number of the mean is thought to be from where tasks looked before anything is
-#: heard. Loud noise then moves it by less: without that, it took noise for a mean at epsilon 0.05.
+#: released. Loud noise then moves it by less: without that, it took noise for a mean at epsilon 0.05.
 FAR = 1.0
-#: What is heard from a point so far off, in clips, is thought wrong by this times the square of it:
+#: What is released from a point so far off, in clips, is thought wrong by this times the square of it:
 #: clipping bends the line.
 CURVED = 0.35
 #: Noise below this part of a clip is not told from rounding, so that no round counts without limit.
 FINEST = 1e-3
 
 
-def settled_mean(
+def estimate_root(
     clip: float, points: Floats, noise: Floats, offsets: Floats, variances: Floats
 ) -> tuple[Floats, float]:
     """Return where offsets would be zero on average, and the variance of the noise in each number of it.
@@ -77,7 +77,7 @@ def settled_mean(
     Tasks whose weights are 0.3 on average move by four tenths of what a point is off:
 
     >>> points, sure = np.array([[0.0], [0.2]]), np.full(2, 1e-4)
-    >>> mean, variance = settled_mean(0.5, points, 0 * sure, 0.4 * (0.3 - points), sure)
+    >>> mean, variance = estimate_root(0.5, points, 0 * sure, 0.4 * (0.3 - points), sure)
     >>> mean.round(2).tolist()
     [0.3]
     """
@@ -86,15 +86,15 @@ def settled_mean(
         away = np.square(points - mean).sum(axis=1) / clip
         weight = 1 / (variances + np.square(CURVED * away) / size + np.square(FINEST * clip))
         share = weight / weight.sum()
-        center, heard = share @ points, share @ offsets
-        x, g = points - center, offsets - heard
+        center, middle = share @ points, share @ offsets
+        x, g = points - center, offsets - middle
         slope = USUAL / USUAL_SD**2 - float(weight @ (x * g).sum(axis=1))
         slope /= 1 / USUAL_SD**2 + float(weight @ np.square(x).sum(axis=1))
         slope = min(max(slope, LEAST), 1.0)
         unsure = float(np.square(share) @ variances)
         gain = slope / (slope**2 + unsure / (FAR * clip) ** 2)
-        mean = center + gain * heard
-    one_way = min(1.0, max(0.0, float(heard @ heard) - size * unsure) / clip**2)
+        mean = center + gain * middle
+    one_way = min(1.0, max(0.0, float(middle @ middle) - size * unsure) / clip**2)
     return mean, gain**2 * unsure + one_way * float(share @ noise)
 
 
@@ -155,7 +155,7 @@ def short_rounds(size: int, n_tasks: int, mu: float) -> int:
     )
 
 
-def standing_still(dim: int, start_from: EarlierPrior | None) -> Public:
+def initial_mean(dim: int, start_from: EarlierPrior | None) -> Public:
     zero, mean = np.zeros(()), np.zeros(dim) if start_from is None else np.array(start_from.mean)
     return {
         "mean": mean,
@@ -169,7 +169,7 @@ def standing_still(dim: int, start_from: EarlierPrior | None) -> Public:
     }
 
 
-def descend(
+def update_mean(
     learner: BayesianLearner,
     g: Floats,
     s: float,
@@ -195,11 +195,11 @@ def descend(
     unlikely = (dim + deviations * math.sqrt(2 * dim)) * (s**2 + sampling)
     moves = since > 0 or (float(g @ g) > unlikely and dim * s**2 < 4)
     mean, offset, variance = board["mean"], clip * g, (clip * s) ** 2
-    heard = {"offset": offset, "offset_variance": np.array(variance)}
+    public = {"offset": offset, "offset_variance": np.array(variance)}
     if moves:
         here = mean, float(board["variance"]) if since else 0.0, offset, variance
-        mean, variance = settled_mean(clip, *map(np.array, zip(*_rounds(board), here, strict=True)))
-    return heard | {
+        mean, variance = estimate_root(clip, *map(np.array, zip(*_rounds(board), here, strict=True)))
+    return public | {
         "mean": mean,
         "since": np.array(since + moves),
         "variance": np.array(variance),
@@ -216,12 +216,12 @@ def _rounds(board: BoardView) -> Iterator[tuple[Floats, float, Floats, float]]:
     """
     boards = [*(board.before(number) for number in range(board.rounds)), board]
     for before, after in pairwise(boards):
-        since, heard = int(before["since"]), float(after["offset_variance"])
+        since, noise = int(before["since"]), float(after["offset_variance"])
         if int(after["since"]) > since:
-            yield before["mean"], float(before["variance"]) if since else 0.0, after["offset"], heard
+            yield before["mean"], float(before["variance"]) if since else 0.0, after["offset"], noise
 
 
-def found_mean(
+def shrunk_mean(
     learner: BayesianLearner, board: BoardView, start_from: EarlierPrior | None, sampling: float = 0.0
 ) -> tuple[Floats, float]:
     """Return the prior's mean and the variance of its noise: shrunk, or weighed against an earlier one.
@@ -288,7 +288,7 @@ def _widened(factor: Floats, noise: float) -> Floats:
 def shared_weight(learner: BayesianLearner, mean: Floats, board: BoardView) -> float:
     """Return the weight of all shared priors together: .9, and down to .5 the more of the mean is noise."""
     slopes = mean[1:] if learner.intercept and learner.size > 1 else mean
-    square = float(slopes @ slopes)  # zero where nothing was heard of it: all of it is noise
+    square = float(slopes @ slopes)  # zero where it did not stand out: all of it is noise
     noise = min(1.0, len(slopes) * float(board["variance"]) / square) if square > 0 else 1.0
     return 0.9 - 0.4 * noise
 
@@ -324,19 +324,19 @@ class Mean(MovingMean):
         return (Channel(learner.size, learner.clip, Plain()),)
 
     def start(self, learner: BayesianLearner) -> Public:
-        return standing_still(learner.size, self.start_from)
+        return initial_mean(learner.size, self.start_from)
 
     def update(
         self, learner: BayesianLearner, release: Release, board: BoardView, part: float = 1.0
     ) -> Public:
         m = release.denominator * math.sqrt(part)
-        return descend(learner, release.value / m, release.noise / m, part, board)
+        return update_mean(learner, release.value / m, release.noise / m, part, board)
 
     def mean(self, learner: BayesianLearner, board: BoardView) -> Floats:
-        return found_mean(learner, board, self.start_from)[0]
+        return shrunk_mean(learner, board, self.start_from)[0]
 
     def prior(self, learner: BayesianLearner, board: BoardView) -> EarlierPrior:
-        mean, variance = found_mean(learner, board, self.start_from)
+        mean, variance = shrunk_mean(learner, board, self.start_from)
         return EarlierPrior(tuple(mean.tolist()), variance)
 
     def candidates(self, learner: BayesianLearner, located: bool, board: BoardView) -> list[Candidate]:
@@ -369,7 +369,7 @@ class Joint(MovingMean):
 
     def start(self, learner: BayesianLearner) -> Public:
         dim = learner.size
-        return standing_still(dim, self.start_from) | {
+        return initial_mean(dim, self.start_from) | {
             "moment": np.zeros((dim, dim)),
             "moment_weight": np.zeros(()),
             "moment_noise": np.zeros(()),
@@ -389,7 +389,7 @@ class Joint(MovingMean):
         covariance = outer - np.outer(shrunk, shrunk)
         weight = precision * (1 - a)
         sampling = min(1.0, max(0.0, float(np.trace(outer)))) / (dim * m)
-        moved = descend(learner, g, s, precision * a * part, board, sampling)
+        moved = update_mean(learner, g, s, precision * a * part, board, sampling)
         return moved | {
             "moment": board["moment"] + weight * covariance,
             "moment_weight": board["moment_weight"] + weight,
@@ -401,7 +401,7 @@ class Joint(MovingMean):
 
     def _mean(self, learner: BayesianLearner, board: BoardView) -> tuple[Floats, float]:
         sampling = learner.clip**2 * self._spread(board) / (learner.size * board.releases[-1].denominator)
-        return found_mean(learner, board, self.start_from, sampling)
+        return shrunk_mean(learner, board, self.start_from, sampling)
 
     def _spread(self, board: BoardView) -> float:
         """Return the mean squared length of tasks' offsets from their mean, in clips."""

@@ -1,7 +1,7 @@
-r"""The mean of the tasks' weights as a board of `SharedPrior` has heard it, and how surely.
+r"""The mean of the tasks' weights as a board of `SharedPrior` has it, and how surely.
 
 In round t all tasks look from a public point :math:`x_t` and say how far their weights lie from it, by ridge
-regression and clipped. Near the point :math:`\nu` where that is zero on average, what is heard is
+regression and clipped. Near the point :math:`\nu` where that is zero on average, the mean of messages is
 
 .. math:: g_t = A\,(\nu - x_t) + e_t, \qquad e_t \sim N(0, s_t^2 I),
 
@@ -31,14 +31,14 @@ from cloister.learners.learner import BayesianLearner
 if TYPE_CHECKING:
     from cloister.store.billboard import BoardView
 
-#: Mean and deviation of the mean eigenvalue of A before anything is heard.
+#: Mean and deviation of the mean eigenvalue of A before any release.
 USUAL, USUAL_SD = 0.3, 0.3
 #: Deviations of the entries of A around that multiple of the identity, as parts of it: on the diagonal, and
 #: off it over the root of the number of weights.
 ON, OFF = 0.7, 0.6
 #: Least eigenvalue of A.
 LEAST = 0.05
-#: What is heard from a point so far off, in clips, is thought wrong by this times the square of it, all
+#: What is released from a point so far off, in clips, is thought wrong by this times the square of it, all
 #: numbers together.
 CURVED = 0.35
 #: Noise below this part of a clip is not told from rounding, nor from A not being the same everywhere.
@@ -61,7 +61,7 @@ class _Rounds:
 def population_mean(
     learner: BayesianLearner, structure: Structure, board: BoardView, rounds: Sequence[int]
 ) -> tuple[Floats, Floats | None, Floats | None] | None:
-    """Return mean, covariance and scatter of a `Population` from a finished board; None if it was not heard.
+    """Return mean, covariance and scatter of a `Population`; None if the mean did not stand out.
 
     Parameters
     ----------

@@ -10,11 +10,11 @@ import numpy as np
 
 from cloister.algorithms.prior.mean import (
     Mean,
-    descend,
     in_own_units,
+    initial_mean,
     shared_weight,
     short_rounds,
-    standing_still,
+    update_mean,
 )
 from cloister.algorithms.prior.structure import Structure
 from cloister.arrays import Array, Floats, Public
@@ -66,7 +66,7 @@ class FeatureRelevance(Structure):
         return (Channel(learner.size, learner.clip, lift),)
 
     def start(self, learner: BayesianLearner) -> Public:
-        return standing_still(learner.size, None) | {"chance": np.zeros(learner.dim), "spoken": np.zeros(())}
+        return initial_mean(learner.size, None) | {"chance": np.zeros(learner.dim), "spoken": np.zeros(())}
 
     def message(self, learner: BayesianLearner, home: Home, board: BoardView) -> Array:
         return learner.offset(home, board["mean"])
@@ -77,7 +77,7 @@ class FeatureRelevance(Structure):
         squares = release.value[learner.size :] / (math.sqrt(1 - self.share) * m)
         means = _by_feature(learner, g) - learner.size // learner.dim * s**2
         sampling = min(1.0, max(0.0, float(squares.sum()))) / (learner.size * m)
-        return descend(learner, g, s, 1.0, board, sampling) | {
+        return update_mean(learner, g, s, 1.0, board, sampling) | {
             "chance": board["chance"] + (squares - np.maximum(means, 0.0)) / m,
             "spoken": board["spoken"] + 1,
         }
@@ -86,8 +86,8 @@ class FeatureRelevance(Structure):
         mean = board["mean"]
         if not mean.any():
             return np.zeros(learner.size)
-        heard = board["sum"] / float(board["precision"])  # what the mean moved by at first, in clips
-        steps = float(mean @ mean) / float(heard @ heard)
+        first = board["sum"] / float(board["precision"])  # what the mean moved by at first, in clips
+        steps = float(mean @ mean) / float(first @ first)
         chance = steps * np.maximum(board["chance"], 0.0) / float(board["spoken"])
         noise = learner.size // learner.dim * float(board["variance"])
         left = 1 - (noise / 2 + chance) / np.maximum(_by_feature(learner, mean), 1e-300)
@@ -99,8 +99,8 @@ class FeatureRelevance(Structure):
     def candidates(self, learner: BayesianLearner, located: bool, board: BoardView) -> list[Candidate]:
         """Return a prior around zero in public units, and two around the mean: own units, relevant features.
 
-        Public units may suit a task better than its own, as those of pixels do. Where no mean is heard nobody
-        can tell, and tasks keep to themselves.
+        Public units may suit a task better than its own, as those of pixels do. Where no mean stands out
+        nobody can tell, and tasks keep to themselves.
         """
         mean, zero = self.mean(learner, board), np.zeros(learner.size)
         factor = math.sqrt(learner.prior_scales[0]) * np.eye(learner.size)

@@ -17,9 +17,9 @@ from cloister.learners.linear.losses import LeastSquares
 from cloister.learners.linear.own_ridge import OWN_LAMBDAS, OwnRidge
 from cloister.learners.linear.predictive import degrees_of_freedom
 from cloister.learners.linear.question import (
+    Answers,
     Candidates,
     Question,
-    Said,
     centred,
     tempered,
     trust_question,
@@ -128,7 +128,7 @@ class Regression(BayesianLearner):
         own = _alone(OwnRidge.of(home.rows, self.intercept), {})
         return _mean([own.in_public()])
 
-    def _own_level(self, home: Home, candidates: Candidates, said: Said) -> Floats:
+    def _own_level(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
         """Say the log of the own noise variance, as a point between two ends, weighted by trust in it."""
         own = _alone(OwnRidge.kept(home.states), {})
         noise = own.rows.unit**2 * own.shares.variance(own.rows.count, own.fit).sum(axis=1)
@@ -148,40 +148,40 @@ class Regression(BayesianLearner):
         error = noise * math.hypot(level, 1 - level) / total * (high - low)
         return np.array([low + level * (high - low), math.hypot(0.7, error)]) if error < 1 else unknown
 
-    def _lambdas(self, home: Home, candidates: Candidates, said: Said) -> Floats:
+    def _lambdas(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
         """Say how well each lambda of the shared priors explains the own data: centred log evidence."""
         if not candidates:
             return np.zeros((len(home), len(LAMBDAS) - ASKED_FROM))
         evidence = self.weigh(home, candidates)["evidence"]
-        return centred(_log_sum_over(1, evidence + _level(said)[:, None])[:, ASKED_FROM:])
+        return centred(_log_sum_over(1, evidence + _level(answers)[:, None])[:, ASKED_FROM:])
 
-    def _trusts(self, home: Home, candidates: Candidates, said: Said) -> Floats:
+    def _trusts(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
         """Say how likely the shared priors are, and the own one, by the own evidence: two parts of one."""
         if not candidates:
             return np.zeros((len(home), 2))
         states = home.states
         stats, alone = summary_of(states), 1 - sum(candidate.weight for candidate in candidates)
         evidence, shared = self.weigh(home, candidates)["evidence"], _shared(candidates)
-        together = _log_prior(replace(shared[0], weight=1.0), said)  # alike for all of them
+        together = _log_prior(replace(shared[0], weight=1.0), answers)  # alike for all of them
         worths, lambdas = [_worth(evidence.swapaxes(0, 1) + together)], _lambdas_of(states)
         others = [candidate for candidate in candidates if candidate not in shared]
-        worths += [_worth(_evidence(stats, c, lambdas) + _log_prior(c, said)) for c in others]
-        own = _alone(OwnRidge.kept(states), said).worth + math.log(alone)
+        worths += [_worth(_evidence(stats, c, lambdas) + _log_prior(c, answers)) for c in others]
+        own = _alone(OwnRidge.kept(states), answers).worth + math.log(alone)
         _, chances = weighed(np.stack([log_sum(np.stack(worths, axis=1)), own], axis=1))
         return np.where(states["count"][:, None] > 0, chances, 0.0)
 
-    def finish(self, home: Home, candidates: Candidates, said: Said) -> States:
+    def finish(self, home: Home, candidates: Candidates, answers: Answers) -> States:
         """Average over candidates, lambdas and noise scales by the task's own marginal likelihood."""
-        states, candidates = home.states, trusted(candidates, said)
+        states, candidates = home.states, trusted(candidates, answers)
         stats, alone = summary_of(states), 1 - sum(candidate.weight for candidate in candidates)
         worths, fits, lambdas = [], [], _lambdas_of(states)
         for candidate in candidates:
             fit = ridge_fit(stats, candidate.mean, candidate.factor, lambdas, NOISE_SCALES)
-            worth, shares = _shares(fit.log_evidence + _log_prior(candidate, said), NOISE_SCALES)
+            worth, shares = _shares(fit.log_evidence + _log_prior(candidate, answers), NOISE_SCALES)
             worths.append(worth)
             fits.append((fit, shares))
         if alone > 1e-9:
-            own = _alone(OwnRidge.of(home.rows, self.intercept), said)
+            own = _alone(OwnRidge.of(home.rows, self.intercept), answers)
             worths.append(own.worth + math.log(alone))
             fits.append(own.in_public())
         _, chances = weighed(np.stack(worths, axis=1))
@@ -273,15 +273,15 @@ def _narrowness(states: States) -> Floats:
     return np.asarray(narrow ** (1 - 1 / rows))
 
 
-def _log_prior(candidate: Candidate, said: Said) -> Floats:
+def _log_prior(candidate: Candidate, answers: Answers) -> Floats:
     """Return the log weights of noise scales and lambdas under a candidate, (scales, 1, lambdas)."""
     over_lambda = np.full((1, 1, len(LAMBDAS)), -math.log(len(LAMBDAS)))
     if candidate.shared:
         over_lambda = normal_on_grid(np.log(LAMBDAS), np.log(2 * NOISE_SCALES)[:, None, None], 1.5)
-        if "scale" in said:  # what explains all tasks together
-            over_lambda = over_lambda + np.pad(said["scale"], (ASKED_FROM, 0), mode="edge")
+        if "scale" in answers:  # what explains all tasks together
+            over_lambda = over_lambda + np.pad(answers["scale"], (ASKED_FROM, 0), mode="edge")
             over_lambda -= np.log(np.exp(over_lambda).sum(axis=-1, keepdims=True))
-    return np.asarray(over_lambda + (_level(said)[:, None, None] + math.log(candidate.weight)))
+    return np.asarray(over_lambda + (_level(answers)[:, None, None] + math.log(candidate.weight)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -304,18 +304,18 @@ class _Alone:
         return np.asarray((self.shares.over_lambda * used).sum(axis=1))
 
 
-def _alone(rows: OwnRidge, said: Said) -> _Alone:
+def _alone(rows: OwnRidge, answers: Answers) -> _Alone:
     """Fit each task in its own units: ridge regression over a grid of penalties, and no slopes at all.
 
     Penalties are weighed by evidence times the likelihood of leaving one row out: either alone is fooled
     more often by few rows. The intercept has a prior worth one row, around the own mean; the noise scale
-    follows what tasks said of it, or is free in own units.
+    follows what tasks answered about it, or is free in own units.
     """
-    heard = _heard(said)
-    if heard is None:
+    known = _known_level(answers)
+    if known is None:
         scales, level = OWN_SCALES, _own_level(rows)
     else:
-        scales, level = NOISE_SCALES[:, None] / rows.unit**2, heard[:, None]
+        scales, level = NOISE_SCALES[:, None] / rows.unit**2, known[:, None]
     fit = rows.fit(scales)
     joint = fit.log_evidence + (OWN_LAMBDA_WEIGHTS + level[:, :, None])
     joint[..., :-1] = np.where((rows.count < LEAST_ROWS)[:, None], -np.inf, joint[..., :-1])
@@ -329,8 +329,8 @@ def _alone(rows: OwnRidge, said: Said) -> _Alone:
 def _usual_lambdas(value: Floats, noise: float) -> Floats:
     """Return log weights of lambdas by the evidence of all tasks, as much of it as is not noise."""
     square, freedom = max(float(value @ value), 1e-300), len(value) - 1
-    heard = square > (freedom + 2 * math.sqrt(2 * freedom)) * noise**2
-    return tempered((1 - freedom * noise**2 / square if heard else 0.0) * value, noise)
+    significant = square > (freedom + 2 * math.sqrt(2 * freedom)) * noise**2
+    return tempered((1 - freedom * noise**2 / square if significant else 0.0) * value, noise)
 
 
 def _own_level(rows: OwnRidge) -> Floats:
@@ -343,17 +343,17 @@ def _own_level(rows: OwnRidge) -> Floats:
     return np.asarray(weights - np.log(np.exp(weights).sum(axis=0)))
 
 
-def _heard(said: Said) -> Floats | None:
-    """Return the log weights of the noise scales around what tasks said, if it was heard."""
-    if "level" in said and np.isfinite(said["level"][1]):
-        return normal_on_grid(np.log(NOISE_SCALES), *map(float, said["level"]))
+def _known_level(answers: Answers) -> Floats | None:
+    """Return the log weights of the noise scales around what tasks answered, if that is known."""
+    if "level" in answers and np.isfinite(answers["level"][1]):
+        return normal_on_grid(np.log(NOISE_SCALES), *map(float, answers["level"]))
     return None
 
 
-def _level(said: Said) -> Floats:
-    """Return the log weights of the noise scales: around what tasks said, or all alike."""
-    heard = _heard(said)
-    return np.full(len(NOISE_SCALES), -math.log(len(NOISE_SCALES))) if heard is None else heard
+def _level(answers: Answers) -> Floats:
+    """Return the log weights of the noise scales: around what tasks answers, or all alike."""
+    known = _known_level(answers)
+    return np.full(len(NOISE_SCALES), -math.log(len(NOISE_SCALES))) if known is None else known
 
 
 def _mean(fits: list[_Weighed]) -> Floats:
