@@ -29,13 +29,11 @@ from harness.cells import track
 
 NAME = "prior-scale"
 PATHS = (
-    "src/cloister/algorithms/prior.py",
-    "src/cloister/algorithms/structures",
+    "src/cloister/algorithms/prior",
+    "src/cloister/algorithms/locate.py",
+    "src/cloister/algorithms/staged.py",
+    "src/cloister/learners/home.py",
     "src/cloister/learners/linear",
-    "src/cloister/algorithms/bin_search.py",
-    "src/cloister/algorithms/located.py",
-    "src/cloister/algorithms/located_features.py",
-    "src/cloister/algorithms/search_first.py",
 )
 
 ROWS = DIM = 30

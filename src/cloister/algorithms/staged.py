@@ -295,6 +295,11 @@ def _divided(
         return
     shares = [stage.share(n_tasks, budget) for stage in others]
     left = 1 - math.fsum(share for share in shares if share is not None)
+    if left < 0 or shares.count(None) > 1:
+        raise PlanError(
+            f"Stages must share one budget: one of them may take what the others leave, {left:g} of it here. "
+            f"Got shares {shares}."
+        )
     rest = replace(budget, mu=math.sqrt(left) * budget.mu)
     for stage, own in zip(others, shares, strict=True):
         yield from _of_stage(stage, n_tasks, rest, left if own is None else own)
