@@ -58,8 +58,9 @@ class GroupMeans(Structure):
     -----
     Half of the message about the mean goes to the groups' slots, from the second round on, if the group that
     a task is in, of :math:`n = \sum_g m_g^2 / m` tasks on average, can be expected to end with noise of at
-    most 0.4 clips in each number; from half of the rounds on, only if groups were found to differ. Otherwise,
-    and with one group, everything is as without groups. All of this follows from public numbers and the board.
+    most 0.4 clips in each number; from half of the rounds on, only if groups were found to differ.
+    Otherwise, and with one group, everything is as without groups. All of this follows from public numbers
+    and the board.
 
     Examples
     --------
