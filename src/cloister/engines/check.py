@@ -26,8 +26,6 @@ from cloister.privacy.sampling import Poisson
 from cloister.store.billboard import Billboard
 from cloister.tasks import Block, Tasks
 
-__all__ = ["check_algorithm"]
-
 #: What tasks compute in private, step by step.
 Walk: TypeAlias = list[tuple[str, States]]
 #: What an adversary may put in place of data.

@@ -14,8 +14,6 @@ from cloister.rows import Rows, Target
 from cloister.store.billboard import Billboard, Release
 from cloister.tasks import Block, Tasks
 
-__all__ = ["try_plan"]
-
 #: Rounds that are gone through on made-up rows, and numbers on the board meanwhile, at most.
 MOST_ROUNDS, MOST_NUMBERS = 32, 1 << 20
 

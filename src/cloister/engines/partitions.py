@@ -31,8 +31,6 @@ from cloister.privacy.randomness import source_of
 from cloister.roster import Roster, is_missing, task_name
 from cloister.tasks import Tasks
 
-__all__ = ["ClusterRuns", "cluster_plans", "run_clusters"]
-
 Clusters = Mapping[Hashable, Hashable]
 PUBLIC = "each task takes part in the run of its own cluster alone; which one that is counts as public"
 

@@ -8,8 +8,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Fetched", "fetched", "sent"]
-
 
 class Fetched:
     """A tensor on its way: it becomes an array when it is needed, and the processor goes on meanwhile."""

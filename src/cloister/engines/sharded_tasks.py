@@ -19,8 +19,6 @@ from cloister.errors import InputError
 from cloister.roster import Roster
 from cloister.tasks import Tasks
 
-__all__ = ["Part", "ShardError", "Shards", "names_digest"]
-
 
 class ShardError(InputError):
     """Files that cannot be read, or are not as they were made; says nothing of what is in a row."""

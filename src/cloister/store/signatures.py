@@ -20,8 +20,6 @@ from cloister.errors import InputError, SignatureError
 from cloister.roster import Roster
 from cloister.store.files import write_private
 
-__all__ = ["Operator", "SignedHead", "SignedRoster", "check_run_name", "public_key"]
-
 KEY, SIGNATURE = 32, 64
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 

@@ -10,8 +10,6 @@ from typing import Any
 from cloister.engines.cluster.actor import Answer, Failure, ShardActor
 from cloister.errors import ClusterError
 
-__all__ = ["Actors", "Holder", "value_of"]
-
 #: Seconds until an actor that takes another's place must have started; else the others share its shards.
 PATIENCE = 60.0
 #: So many actors may be lost one after the other, without an answer in between.

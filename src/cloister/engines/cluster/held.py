@@ -15,8 +15,6 @@ from cloister.engines.sharded_tasks import Part, Shards
 from cloister.roster import Roster
 from cloister.tasks import Tasks
 
-__all__ = ["HeldShards"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HeldShards(Shards):
