@@ -33,7 +33,7 @@ PATHS = (
     "src/cloister/engines/buckets.py",
     "src/cloister/engines/card_noise.py",
     "src/cloister/engines/threads.py",
-    "src/cloister/engines/transfer.py",
+    "src/cloister/engines/pinned_memory.py",
     "src/cloister/learners/network",
 )
 LR = 0.05

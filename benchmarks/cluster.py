@@ -30,7 +30,7 @@ from cloister.mechanisms import Gaussian
 NAME = "cluster"
 PATHS = (
     "src/cloister/engines/cluster",
-    "src/cloister/engines/shards.py",
+    "src/cloister/engines/sharded_tasks.py",
 )
 TARGETS: Targets = {
     "boards that differ": ("<=", 0),

@@ -71,12 +71,12 @@ class Killing(Cluster):
         with super().workers(plan, tasks, seeds) as workers:
             collect = workers.collect
 
-            def killing(board: Any, coins: Any) -> Any:
+            def killing(board: Any, *given: Any) -> Any:
                 for t, which in self.kills:
                     if t == board.rounds:
                         holders = workers.actors.holders  # type: ignore[attr-defined]
                         ray.kill(holders[which % len(holders)].handle)
-                return collect(board, coins)
+                return collect(board, *given)
 
             workers.collect = killing  # type: ignore[method-assign]
             yield workers

@@ -22,7 +22,6 @@ from benchmarks import Figures, Table, Targets
 from cloister import Plan, Tasks
 from cloister import run as run_plan
 from cloister.algorithms import LowRank, MeanRegularized, Personalized, SharedPrior
-from cloister.board.billboard import Billboard
 from cloister.deploy.curator import curate
 from cloister.deploy.kit import create
 from cloister.deploy.processes import Processes, free_port, settings
@@ -32,11 +31,12 @@ from cloister.engines import Local
 from cloister.engines.flower.deployment import Deployment, Settings
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Gaussian
+from cloister.store.billboard import Billboard
 
 NAME = "flower"
 PATHS = (
     "src/cloister/deploy",
-    "src/cloister/engines/asked.py",
+    "src/cloister/engines/remote_nodes.py",
     "src/cloister/engines/flower",
     "src/cloister/engines/node",
 )

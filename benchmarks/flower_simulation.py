@@ -30,7 +30,7 @@ from cloister.engines.flower.deployment import Settings
 NAME = "flower-simulation"
 PATHS = (
     "src/cloister/deploy",
-    "src/cloister/engines/asked.py",
+    "src/cloister/engines/remote_nodes.py",
     "src/cloister/engines/cluster",
     "src/cloister/engines/flower",
     "src/cloister/engines/local.py",

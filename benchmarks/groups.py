@@ -21,7 +21,7 @@ from benchmarks import Figures, Table, Targets
 from cloister import Plan, Tasks, datasets
 from cloister import run as run_plan
 from cloister.algorithm import Algorithm
-from cloister.algorithms import Groups, Independent, Located, SharedPrior
+from cloister.algorithms import Groups, Independent, Locate, SharedPrior
 from cloister.learners import Classification, Regression
 from cloister.mechanisms import NoNoise
 from harness.cells import Cells
@@ -119,8 +119,7 @@ def measure(job: tuple[int, bool, int]) -> list[tuple[float, float, float]]:
 
 def shared(learner: Learner) -> Algorithm:
     """Return what the estimators run: a shared prior, of located targets where these are numbers."""
-    algorithm = SharedPrior(learner)
-    return Located(algorithm) if isinstance(learner, Regression) else algorithm
+    return SharedPrior(learner, locate=Locate() if isinstance(learner, Regression) else None)
 
 
 def run(quick: bool, cells: Cells) -> tuple[Figures, Targets, Table]:

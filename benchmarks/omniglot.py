@@ -49,7 +49,7 @@ from cloister.datasets import (
     load_omniglot,
     pack,
 )
-from cloister.engines import Batched, RoundsOnly, Run
+from cloister.engines import Batched, Run
 from cloister.learners import Descent, Module, glyph_net
 from cloister.mechanisms import Gaussian, NoNoise, Toeplitz, Tree
 from cloister.sampling import Everyone, OnePass, Poisson
@@ -209,7 +209,7 @@ def accuracy(learner: Module, models: np.ndarray, fresh: Episodes, device: str) 
 def meta_train(plan: Plan, train: Episodes, engine: Batched, seed: int) -> tuple[Run, float]:
     """Run a plan; return the run, and how long the rounds took, all preparation included."""
     start = time.perf_counter()
-    done = run_plan(plan, train.tasks, random_state=seed, engine=RoundsOnly(engine))
+    done = run_plan(plan, train.tasks, random_state=seed, engine=engine, finish=False)
     return done, time.perf_counter() - start
 
 

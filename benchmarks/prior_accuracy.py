@@ -28,16 +28,14 @@ from benchmarks.harm import alone_classes, alone_numbers
 from cloister import Plan, Tasks, datasets
 from cloister import run as run_plan
 from cloister.algorithms import (
-    Algorithm,
     Independent,
     Joint,
-    Located,
-    LocatedFeatures,
+    Locate,
     SharedPrior,
     Subspace,
     Support,
 )
-from cloister.algorithms.structures import Structure
+from cloister.algorithms.prior.structure import Structure
 from cloister.datasets.real import Dataset
 from cloister.engines.local import Local
 from cloister.learners import Classification, Regression
@@ -155,12 +153,10 @@ def plan_for(
     """
     if epsilon == 0:
         return Plan(Independent(learner), n_tasks=n_tasks)
-    algorithm: Algorithm = SharedPrior(learner, STRUCTURES[structure]())
+    search = None
     if isinstance(learner, Regression) and learner.intercept:  # as the estimator does
-        constant = None if book is None else 1 / book.row_scale
-        if book is not None and book.bounded_columns:
-            algorithm = LocatedFeatures(algorithm, book.bounded_columns, intercept=constant)
-        algorithm = Located(algorithm, intercept=constant)
+        search = Locate() if book is None else Locate(book.bounded_columns, intercept=1 / book.row_scale)
+    algorithm = SharedPrior(learner, STRUCTURES[structure](), search)
     if math.isinf(epsilon):
         return Plan(algorithm, NoNoise(), n_tasks=n_tasks)
     return Plan(algorithm, n_tasks=n_tasks).calibrate(epsilon)

@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks import Figures, Table, Targets
 from cloister import Plan, Tasks
 from cloister import run as run_plan
-from cloister.algorithms import Located, SharedPrior
+from cloister.algorithms import Locate, SharedPrior
 from cloister.learners import Regression
 from cloister.learners.linear.summary import summary
 from cloister.tasks import Block
@@ -29,13 +29,11 @@ from harness.cells import track
 
 NAME = "prior-scale"
 PATHS = (
-    "src/cloister/algorithms/prior.py",
-    "src/cloister/algorithms/structures",
+    "src/cloister/algorithms/prior",
+    "src/cloister/algorithms/locate.py",
+    "src/cloister/algorithms/staged.py",
+    "src/cloister/learners/home.py",
     "src/cloister/learners/linear",
-    "src/cloister/algorithms/bin_search.py",
-    "src/cloister/algorithms/located.py",
-    "src/cloister/algorithms/located_features.py",
-    "src/cloister/algorithms/search_first.py",
 )
 
 ROWS = DIM = 30
@@ -60,7 +58,7 @@ def fit(n_tasks: int) -> dict[str, float]:
     """Fit so many tasks; return wall and processor seconds, and the peak memory of this process in GB."""
     tasks = make(n_tasks)
     start, used = time.perf_counter(), time.process_time()
-    plan = Plan(Located(SharedPrior(Regression(DIM))), n_tasks=n_tasks).calibrate(epsilon=1.0)
+    plan = Plan(SharedPrior(Regression(DIM), locate=Locate()), n_tasks=n_tasks).calibrate(epsilon=1.0)
     run_plan(plan, tasks, random_state=0)
     wall, used = time.perf_counter() - start, time.process_time() - used
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "darwin" else 1)

@@ -39,8 +39,7 @@ from cloister.sampling import OnePass
 NAME = "stream"
 PATHS = (
     "src/cloister/algorithms/meta.py",
-    "src/cloister/board",
-    "src/cloister/engines/journal.py",
+    "src/cloister/store",
     "src/cloister/privacy/correlated.py",
 )
 

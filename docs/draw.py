@@ -20,13 +20,13 @@ import numpy as np
 
 from cloister import Plan, Tasks, run
 from cloister.algorithms import MeanRegularized
-from cloister.board.billboard import Billboard
 from cloister.channel import Channel
 from cloister.engines import Local
 from cloister.engines.curator import Curator
 from cloister.learners import LeastSquares
 from cloister.ledger import Ledger
 from cloister.privacy.noise import discrete_gaussian
+from cloister.store.billboard import Billboard
 
 DOCS = Path(__file__).parent
 STYLE = """<style>

@@ -9,7 +9,7 @@ there, so it survives reformatting, nearby edits and moved functions. ::
     at = "engines.curator:Curator.charge"
     use = "journal.run"
     to = "None"
-    tests = ["tests/engines/test_journal.py::test_a_run_is_charged_once_however_often_it_goes_on"]
+    tests = ["tests/store/test_journal.py::test_a_run_is_charged_once_however_often_it_goes_on"]
 
 ======== ==================================================================================================
 name     what to call it

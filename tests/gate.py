@@ -47,6 +47,20 @@ FAMILIES = (
 )
 #: They tell nothing, or not privately: no epsilon.
 FREE = ("SingleTask", "Pooled")
+#: Settings of estimators that take another way through their algorithms.
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mean": ("SharedPriorRegressor", {"structure": "mean"}),
+    "lowrank": ("SharedPriorRegressor", {"structure": "lowrank"}),
+    "sparse": ("SharedPriorRegressor", {"structure": "sparse"}),
+    "mean, three classes": ("SharedPriorClassifier", {"structure": "mean"}),
+    "relevance, three classes": ("SharedPriorClassifier", {"structure": "relevance"}),
+    "unguarded": ("LowRankRegressor", {"guard": False, "rounds": 5}),
+    "several penalties": ("LowRankRegressor", {"lam": (0.1, 1.0), "rounds": 5}),
+    "several penalties, unguarded": ("GroupSparseRegressor", {"lam": (0.1, 1.0), "guard": False}),
+    "half of the tasks": ("MeanRegularizedRegressor", {"sampling": cl.sampling.Poisson(0.5)}),
+    "correlated noise": ("MeanRegularizedRegressor", {"mechanism": cl.mechanisms.Toeplitz()}),
+    "several penalties, three classes": ("MeanRegularizedClassifier", {"lam": (0.01, 0.05)}),
+}
 Case = Callable[[], dict[str, str]]
 
 
@@ -94,15 +108,34 @@ def made(classes: int, count: int = 60, dim: int = 4) -> tuple[Any, Any, Any, An
     return X, np.searchsorted(cuts, score), task, book
 
 
-def fitted(kind: str, name: str, epsilon: float) -> dict[str, str]:
+def fitted(kind: str, name: str, epsilon: float, **settings: Any) -> dict[str, str]:
     X, y, task, book = table(name)
-    settings = {} if kind.startswith(FREE) else {"random_state": 3}
-    settings |= {"epsilon": epsilon} if epsilon else {}
+    settings |= {"epsilon": epsilon, "random_state": 3} if epsilon else {}
     estimator = getattr(estimators, kind)(bounds=book, **settings).fit(X, y, tasks=task)
-    predict = estimator.predict_proba if kind.endswith("Classifier") else estimator.predict
+    return of_estimator(estimator, X, task)
+
+
+def of_estimator(estimator: Any, X: Any, task: Any) -> dict[str, str]:
+    predict = getattr(estimator, "predict_proba", estimator.predict)
     found = {"models": digest([predict(X, tasks=task)])}
     board = getattr(estimator, "billboard_", None)
     return found if board is None else of_run(board, {}) | found
+
+
+def in_groups() -> dict[str, str]:
+    X, y, task, book = table("chem97")
+    label = np.where(np.asarray(task) % 3 == 0, "north", "south")
+    estimator = estimators.SharedPriorRegressor(bounds=book, epsilon=4.0, random_state=3)
+    estimator.fit(X, y, tasks=task, groups=label)
+    return of_estimator(estimator, X, task) | {"summary": digest([str(estimator.summary()).encode()])}
+
+
+def next_year() -> dict[str, str]:
+    X, y, task, book = table("made")
+    earlier = estimators.SharedPriorRegressor(bounds=book, epsilon=2.0, random_state=3).fit(X, y, tasks=task)
+    later = estimators.SharedPriorRegressor(bounds=book, epsilon=0.5, random_state=4, start_from=earlier)
+    later.fit(X, y + 1.0, tasks=task)
+    return of_estimator(later, X, task) | {"summary": digest([str(later.summary()).encode()])}
 
 
 def plan_and_tasks(kind: str) -> tuple[Any, Any]:
@@ -161,7 +194,7 @@ def stream() -> dict[str, str]:
     algorithm = cl.algorithms.FTMRL(
         cl.learners.Convex(cl.learners.LeastSquares(3)), cl.learners.ExactSolver(), rounds=12
     )
-    plan = cl.Plan(algorithm, cl.mechanisms.Toeplitz(), cl.sampling.OnePass(), n_tasks=12).calibrate(3.0)
+    plan = cl.Plan(algorithm, cl.mechanisms.Toeplitz(), cl.sampling.InOrder(), n_tasks=12).calibrate(3.0)
     joined = cl.engines.TaskStream(plan, random_state=3)
     models = {}
     for i in range(12):
@@ -194,12 +227,15 @@ def cases() -> dict[str, Case]:
         found[f"{family}Classifier, {name}, eps {epsilon:g}"] = partial(
             fitted, f"{family}Classifier", name, epsilon
         )
+    for name, (kind, settings) in SETTINGS.items():
+        data = "made" if kind.endswith("Regressor") else "three classes"
+        found[f"{kind}, {name}"] = partial(fitted, kind, data, 2.0, **settings)
+    found |= {"SharedPriorRegressor, in groups": in_groups, "SharedPriorRegressor, next year": next_year}
     for kind in ("SharedPriorRegressor", "MeanRegularizedRegressor", "LowRankRegressor"):
         found[f"{kind}, Local"] = partial(on_engine, kind, cl.engines.Local)
         found[f"{kind}, Local, one task at a time"] = partial(
             on_engine, kind, partial(cl.engines.Local, block=1)
         )
-        found[f"{kind}, Batched"] = partial(on_engine, kind, partial(cl.engines.Batched, "cpu"))
         found[f"{kind}, Cluster"] = partial(on_engine, kind, partial(cl.engines.Cluster, 2))
         found[f"{kind}, nodes"] = partial(on_nodes, kind)
     found["network, Local"] = partial(network, cl.engines.Local)

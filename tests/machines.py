@@ -22,7 +22,6 @@ TESTS = (
     "tests/test_curves.py",
     "tests/test_own_algorithm.py",
     "tests/algorithms",
-    "tests/board",
     "tests/engines/test_batched.py",
     "tests/engines/test_local.py",
     "tests/engines/test_sizes.py",
@@ -30,6 +29,7 @@ TESTS = (
     "tests/engines/test_workers.py",
     "tests/learners",
     "tests/privacy/test_noise.py",
+    "tests/store",
 )
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 

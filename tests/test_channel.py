@@ -29,6 +29,7 @@ from cloister.channel import (
 )
 from cloister.errors import InputError, PlanError
 from cloister.learners import Classification, Regression
+from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate
 from cloister.lifts import svec, unsvec
 from cloister.tasks import Block
@@ -412,7 +413,7 @@ def test_the_level_message_of_regression_is_non_negative_and_short():
     learner, block = Regression(3), wild_block()
     (question,) = learner.first
     with np.errstate(all="ignore"):
-        message = question.answer(learner.prepare(block), block, (), {})
+        message = question.answer(Home(learner.prepare(block), block), (), {})
     assert (message >= 0).all()
     assert (message.sum(axis=1) <= 1 + 1e-12).all()
     assert message.sum(axis=1)[0] == pytest.approx(1.0)  # 30 rows: full trust
@@ -430,7 +431,7 @@ def test_the_trust_message_is_two_parts_of_one(classes):
     question = learner.last[1]
     around = Candidate(0.6, np.array([0.1, 0.2, -0.1]), np.eye(3), True)
     with np.errstate(all="ignore"):
-        message = question.answer(learner.prepare(block), block, [around], {})
+        message = question.answer(Home(learner.prepare(block), block), [around], {})
     assert (message >= 0).all()
     assert (message.sum(axis=1) <= 1 + 1e-12).all()
     assert message[0].sum() == pytest.approx(1.0)
@@ -444,7 +445,7 @@ def test_the_scale_message_is_centred_and_clipped(classes):
     block, question = wild_block(classes), learner.last[0]
     with np.errstate(all="ignore"):
         around_zero = Candidate(1.0, np.zeros(learner.size), np.eye(learner.size), True)
-        message = question.answer(learner.prepare(block), block, [around_zero], {})
+        message = question.answer(Home(learner.prepare(block), block), [around_zero], {})
     assert np.isfinite(message).all()
     said = np.delete(message, 7, axis=0)  # a weight of 1e25 leaves nothing but rounding
     np.testing.assert_allclose(said.sum(axis=1), 0, atol=1e-9 * np.abs(said).max())

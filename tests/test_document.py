@@ -17,6 +17,7 @@ import cloister as cl
 from cloister.document import ESTIMATORS, TYPES, foreign_types, from_document, to_document, type_id
 from cloister.earlier import EarlierPrior
 from cloister.groups import Groups
+from cloister.plan_forms import FEATURES, TARGETS
 
 torch = pytest.importorskip("torch", reason="needs the extra torch")
 
@@ -29,11 +30,12 @@ entry-sparse/1 epochs/1 everyone/1 ewc/1 exact-solver/1 feature-relevance/1 fed-
 fine-tuning/1 fixed-size/1 ftmrl/1 gaussian/1
 geometric-budget/1 group-sparse/1 groups/1 in-order/1 increment/1 independent/1 joint/1 l2-laplace/1
 least-squares/1
-local-noise/1 local-only/1 located/2 located-features/2 logistic/1 low-rank/1 mean/1 mean-regularized/1
+local-noise/1 local-only/1 locate/1 logistic/1 low-rank/1 mean/1 mean-regularized/1
 meta-sgd/1
 model-averaging/1 module/2 nested/1 nesterov/1
 no-noise/1 offset/1 one-pass/1 personalized/1 plan/1 poisson/1 position/1
-power-budget/1 quadratic/1 regression/1 server-adam/1 server-adam-w/1 server-average/1 server-momentum/1
+power-budget/1 quadratic/1 regression/1 rescaled/1
+server-adam/1 server-adam-w/1 server-average/1 server-momentum/1
 shared-prior/3 softmax/1 squared-norm/1 subspace/1 support/1 symmetrized-kl/1 task-sparse/1
 toeplitz/1 tree/1 warm-up/1 wishart/1
 """.split()  # noqa: SIM905
@@ -50,12 +52,14 @@ single-task-classifier/1 single-task-regressor/1
 WORKING_VALUES = {
     "cloister.algorithms": {
         "Relationship",  # a baseline that cannot be run under a plan
-        *("Caution", "FirstRounds", "InnerBoard", "Search"),
+        *("Caution", "PartOfBoard", "Search"),
+        *("Ask", "AskParts", "ColumnSearch", "ComparedRounds", "RoundsOf", "TargetSearch", "Walk"),  # stages
     },
     "cloister.learners": {
         *(
             "Candidate",
             "Free",
+            "Home",
             "LaplaceFit",
             "Layout",
             "Loop",
@@ -75,7 +79,7 @@ WORKING_VALUES = {
             "SoftmaxRows",
             "Spectrum",
         ),
-        *("Statistics", "Trainer", "Trial"),
+        *("Statistics", "Trainer", "Trial", "Units"),
     },
 }
 HOMES = [
@@ -130,6 +134,7 @@ def test_the_table_is_complete_and_each_id_stands_for_one_thing():
 
 def test_ids_are_for_ever():
     assert set(TYPES) >= {f"cloister/{name}" for name in FROZEN}
+    assert not {TARGETS, FEATURES} & set(TYPES)  # of the older form of plans, which is read too
     assert set(TYPES) == {f"cloister/{name}" for name in FROZEN}, "a new id: add it to FROZEN"
     assert set(ESTIMATORS) == {f"cloister/{name}" for name in FROZEN_ESTIMATORS}
 
@@ -153,7 +158,7 @@ TUNED = cl.algorithms.FineTuning(SOLVER, cl.learners.Quadratic(0.25))
 LOSS = cl.learners.Softmax(2, 3)
 VALUES = [  # with as few defaults as possible: a field that is lost on the way would not be seen
     cl.algorithms.SharedPrior(
-        cl.learners.Regression(2), cl.algorithms.Nested(cl.algorithms.Mean(), Groups(("a", "b"), (2, 1)))
+        cl.learners.Regression(2), cl.algorithms.GroupMeans(cl.algorithms.Mean(), Groups(("a", "b"), (2, 1)))
     ),
     cl.algorithms.AdaptiveFedAvg(
         NET, SOLVER, clip=0.5, rounds=3, server=cl.algorithms.ServerAdam(0.5, 0.25, 0.5, 0.125), quantile=0.25
@@ -218,8 +223,12 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
         finetune=cl.algorithms.FineTuning(SOLVER, cl.learners.EWC(0.5)),
     ),
     cl.algorithms.Independent(cl.learners.Regression(2, intercept=False)),
-    cl.algorithms.Located(cl.algorithms.SharedPrior(cl.learners.Regression(3)), intercept=0.5),
-    cl.algorithms.LocatedFeatures(cl.algorithms.SharedPrior(cl.learners.Regression(3)), (1, 2), 0.5),
+    cl.algorithms.SharedPrior(
+        cl.learners.Regression(3), locate=cl.algorithms.Locate((1, 2), 0.5, reach=2.0, targets=False)
+    ),
+    cl.algorithms.Rescaled(
+        cl.algorithms.MeanRegularized(cl.learners.LeastSquares(3)), cl.algorithms.Locate((1, 2), 0.5)
+    ),
     cl.algorithms.LocalNoise(cl.algorithms.MeanRegularized(cl.learners.LeastSquares(2), rounds=3), 0.5, 0.25),
     cl.algorithms.LocalOnly(NET, SOLVER),
     cl.algorithms.LocalOnly(

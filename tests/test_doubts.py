@@ -16,7 +16,6 @@ from cloister.cli import app
 from cloister.doubts import FLOATING_POINT, SEEDED, SHARED_DEVICE, Doubt, Grade
 from cloister.engines import Local, run_clusters
 from cloister.engines.devices import MultiDevice
-from cloister.engines.rounds_only import RoundsOnly
 from cloister.errors import BillboardError, InputError, LedgerError
 from cloister.estimators import LowRankRegressor, SingleTaskRegressor
 from cloister.learners import LeastSquares, Regression
@@ -120,7 +119,7 @@ def test_noise_in_floating_point_holds_and_is_not_proven_to_the_last_bit(mechani
         assert (guarantee.holds, guarantee.proven_to_the_last_bit) == (True, exact)
 
 
-@pytest.mark.parametrize("wrap", [lambda e: e, RoundsOnly, lambda e: MultiDevice((Local(), e))])
+@pytest.mark.parametrize("wrap", [lambda e: e, lambda e: MultiDevice((Local(), e))])
 def test_an_engines_doubts_reach_board_guarantee_and_ledger(wrap, tmp_path):
     ledger, mine = Ledger(3.0, 1e-3), plan(caveats=())
     done = run(mine, TASKS, ledger=ledger, engine=wrap(Doubtful()))

@@ -11,14 +11,14 @@ from sklearn.base import clone
 
 from cloister import Plan, SharedPriorClassifier, SharedPriorRegressor, Tasks, run
 from cloister.algorithm import Budget
-from cloister.algorithms import Joint, Located, Mean, MeanRegularized, SharedPrior, Subspace
-from cloister.board.billboard import Billboard
+from cloister.algorithms import Joint, Locate, Mean, MeanRegularized, SharedPrior, Subspace
 from cloister.earlier import EarlierPrior
 from cloister.engines.check import check_algorithm
 from cloister.engines.run import replay
 from cloister.errors import BillboardError, InputError, PlanError
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import NoNoise
+from cloister.store.billboard import Billboard
 
 DIM = 3
 
@@ -275,7 +275,7 @@ def test_classes_start_from_an_earlier_board_too():
 
 def test_targets_are_not_searched_for_again():
     def located(structure, epsilon):
-        return Plan(Located(SharedPrior(Regression(1), structure)), n_tasks=200).calibrate(epsilon)
+        return Plan(SharedPrior(Regression(1), structure, Locate()), n_tasks=200).calibrate(epsilon)
 
     def tasks(seed):
         rng = np.random.default_rng(seed)
@@ -288,7 +288,8 @@ def test_targets_are_not_searched_for_again():
     assert earlier.found == 2
     assert (earlier.center, earlier.unit) == (board["located_center"], board["located_unit"])
     later = located(Joint(start_from=earlier), 0.1)
-    assert later.rounds == later.algorithm.inner.schedule(200, Budget(later.mechanism.budget))
+    inside = replace(later.algorithm, locate=None)
+    assert later.rounds == inside.schedule(200, Budget(later.mechanism.budget))
     finished = run(later, tasks(1), random_state=1)
     later.check(finished.board)
     assert float(finished.board["located_center"]) == earlier.center

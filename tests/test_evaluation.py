@@ -16,7 +16,6 @@ from torch import nn
 from cloister import Ledger, Plan, Tasks, run
 from cloister.algorithms import Algorithm, FedAvg, MeanRegularized, Personalized
 from cloister.channel import Relation
-from cloister.engines import Local, RoundsOnly
 from cloister.errors import BudgetError, InputError, PlanError
 from cloister.evaluation import SCORES, PrivateScore, accuracy, evaluate, release_sum, scores_of
 from cloister.learners import Descent, LeastSquares, Logistic, Module
@@ -147,7 +146,7 @@ def test_what_cannot_be_scored_is_refused(done, halves):
         evaluate(done, test, ledger=Ledger(1.0, 1e-3))
     with pytest.raises(InputError, match="Unpredicting does not say how its models predict"):
         evaluate(run(replace(done.plan, algorithm=Unpredicting(Logistic(3), rounds=3)), train), test)
-    public_only = run(done.plan, train, engine=RoundsOnly(Local()))
+    public_only = run(done.plan, train, finish=False)
     with pytest.raises(InputError, match="This run holds no models"):
         evaluate(public_only, test)
     for epsilon in (0.0, -1.0, math.inf, math.nan):

@@ -6,8 +6,7 @@ import math
 import pytest
 
 from cloister import Plan
-from cloister.algorithms import Independent, Joint, Located, LowRank, SharedPrior
-from cloister.algorithms.nested import Nested
+from cloister.algorithms import GroupMeans, Independent, Joint, Locate, LowRank, Rescaled, SharedPrior
 from cloister.forecast import BAND, DEPENDABLE, Forecast, forecast
 from cloister.groups import Groups
 from cloister.learners import Classification, LeastSquares, Regression
@@ -131,7 +130,7 @@ def test_a_row_with_a_class_counts_as_a_quarter_of_one_with_a_number():
 
 def test_groups_are_heard_less_than_all():
     groups = Groups.of(["north"] * 30 + ["south"] * 10)
-    plan = Plan(SharedPrior(Regression(4), Nested(Joint(), groups)), n_tasks=40).calibrate(1.0)
+    plan = Plan(SharedPrior(Regression(4), GroupMeans(Joint(), groups)), n_tasks=40).calibrate(1.0)
     found = plan.forecast()
     typical = (30**2 + 10**2) / 40  # tasks in the group of a task
     assert found.group_rho == pytest.approx(found.rho * typical / 40 / math.sqrt(2))
@@ -144,6 +143,6 @@ def test_a_search_for_the_target_takes_nothing_from_the_forecast():
     for noise in (Gaussian(), L2Laplace()):
         rhos = [
             Plan(algorithm, noise, n_tasks=200).calibrate(1.0).forecast().rho
-            for algorithm in (LowRank(LeastSquares(3)), Located(LowRank(LeastSquares(3))))
+            for algorithm in (LowRank(LeastSquares(3)), Rescaled(LowRank(LeastSquares(3)), Locate()))
         ]
         assert rhos[1] == pytest.approx(rhos[0], rel=1e-2)

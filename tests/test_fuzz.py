@@ -11,19 +11,19 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
-from cloister.store import Release
-from cloister.store.billboard import END, MAGIC
-from cloister.store.records import chained
-from cloister.store.secret import VERSION, Secret
 
 import cloister
-from cloister import Billboard, CloisterError, Plan
+from cloister import Billboard, CloisterError, Plan, Tasks
 from cloister.algorithms import Mean, MeanRegularized, SharedPrior
 from cloister.app.folder import read_plan
 from cloister.errors import BillboardError
 from cloister.learners import Classification, LeastSquares, Regression
 from cloister.mechanisms import L2Laplace
 from cloister.sampling import Poisson
+from cloister.store import Release
+from cloister.store.billboard import END, MAGIC
+from cloister.store.records import chained
+from cloister.store.secret import Secret
 
 FORBIDDEN = {
     "exec",
@@ -211,7 +211,8 @@ def test_mutated_plans(cases, tmp_path):
 
 def test_mutated_secrets(tmp_path):
     rng, path = random.Random(4), tmp_path / "secret"
-    Secret("00" * 32, "11" * 32, "run", None, False, VERSION).write(path)
+    tasks = Tasks.from_list([[[1.0]]], [[2.0]])
+    Secret.new(tasks, None, False).write(path)
     data = path.read_bytes()
     with guarded():
         for _ in range(2000):

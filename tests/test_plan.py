@@ -16,13 +16,24 @@ from scipy.stats import binom
 
 import cloister
 from cloister import Billboard, Plan, Tasks, run
-from cloister.algorithms import Independent, Joint, Mean, MeanRegularized, SharedPrior, Subspace, Support
-from cloister.board import Release
+from cloister.algorithms import (
+    ChooseAtHome,
+    Independent,
+    Joint,
+    Locate,
+    LowRank,
+    Mean,
+    MeanRegularized,
+    SharedPrior,
+    Subspace,
+    Support,
+)
 from cloister.document import TYPES
 from cloister.errors import BillboardError, PlanError
 from cloister.learners import Classification, LeastSquares, Logistic, Regression, Softmax
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import Everyone, FixedSize, OnePass, Poisson
+from cloister.store import Release
 
 ALGORITHMS = [
     Independent(Regression(3)),
@@ -348,3 +359,22 @@ def test_a_doctored_digest_is_refused(finished):
             finished.plan.check(rewritten(finished.board, t, digest=digest))
         with pytest.raises(BillboardError, match=f"{what} was not computed"):
             finished.plan.check(rewritten(finished.board, t, digest=digest | {"extra": np.zeros(1)}))
+
+
+def test_stages_are_what_a_plan_asks_for():
+    """Their rounds and shares are all that there are, in order; rounds of one kind are one stage."""
+    search = Locate((1, 2))
+    for algorithm, count in (
+        (SharedPrior(Regression(3), locate=search), 6),
+        (SharedPrior(Regression(3)), 4),
+        (ChooseAtHome(LowRank(LeastSquares(3)), Regression(3), asks=0.1, locate=search), 4),
+        (LowRank(LeastSquares(3)), 1),
+    ):
+        plan = Plan(algorithm, n_tasks=300).calibrate(1.0)
+        stages = plan.stages
+        assert len(stages) == count
+        assert sum(stage.rounds for stage in stages) == len(plan.rounds)
+        assert sum(stage.share for stage in stages) == pytest.approx(1.0)
+        assert all(str(stage) in str(plan) for stage in stages) == (count > 1)
+    assert stages[0].about == "low-rank"
+    assert Plan(Independent(Regression(3)), n_tasks=300).stages == ()

@@ -31,7 +31,7 @@ from cloister.channel import Relation
 from cloister.curves import over_rounds
 from cloister.engines.local import Local
 from cloister.engines.run import Run, run
-from cloister.engines.workers import Engine, SavedState
+from cloister.engines.workers import Engine
 from cloister.errors import InputError
 from cloister.evaluation import evaluate
 from cloister.learners.descent import Descent
@@ -42,6 +42,7 @@ from cloister.plan import Plan
 from cloister.privacy import accounting
 from cloister.privacy.mechanisms import Gaussian, NoNoise
 from cloister.privacy.sampling import Everyone, Poisson, Sampling
+from cloister.store.checkpoints import SavedState
 from cloister.tasks import Tasks
 
 __all__ = [

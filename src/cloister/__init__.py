@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Where each exported name lives; a module is imported when one of its names is first used.
 _HOMES = {
-    "Billboard": "board.billboard",
+    "Billboard": "store.billboard",
     "CloisterError": "errors",
     "Codebook": "tables.codebook",
     "Guarantee": "privacy.guarantee",

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from cloister.errors import InputError, PlanError
+from cloister.findings import Findings
 
 if TYPE_CHECKING:
     from cloister.arrays import Array, Public, States
-    from cloister.board.billboard import BoardView, Release
     from cloister.channel import Channel, Round
     from cloister.earlier import EarlierPrior
     from cloister.groups import Groups
     from cloister.metrics import Metric
-    from cloister.population import Population
-    from cloister.rows import Location, Rows
+    from cloister.rows import Rows
+    from cloister.store.billboard import BoardView, Release
     from cloister.tasks import Block
 
 __all__ = ["Algorithm", "Budget", "Network", "Wrapper"]
@@ -108,6 +108,13 @@ class Algorithm(ABC):
     def init(self, block: Block, board: BoardView) -> States:
         """Return the tasks' private state."""
 
+    def begins(self, capacity: int) -> int:
+        """Return the round before which engines call `init`, out of so many.
+
+        In earlier rounds tasks have no state: `send` gets and returns an empty one.
+        """
+        return 0
+
     @abstractmethod
     def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
         """Take in the board, do this round's local work, return raw messages and new states."""
@@ -121,14 +128,9 @@ class Algorithm(ABC):
         """Return the tasks' models: private, local, free."""
 
     @property
-    def full_name(self) -> str:
-        """Its class, and around which other: for those who read code."""
-        return type(self).__name__
-
-    @property
     def spoken_name(self) -> str:
         """Its name for those who do not read code."""
-        return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(self).__name__).lower()
+        return name_in_words(type(self))
 
     @property
     def rows(self) -> Rows | None:
@@ -150,23 +152,9 @@ class Algorithm(ABC):
         """What an earlier board says that its rounds start from, if they do."""
         return None
 
-    def prior_on(self, board: BoardView) -> EarlierPrior:
-        """Return what a finished board of this algorithm says, for a later plan to start from."""
-        raise PlanError(
-            f"A plan can start from a board of SharedPrior with structure Joint() or Mean(). Got a board of "
-            f"{type(self).__name__}."
-        )
-
-    def location(self, board: BoardView) -> Location | None:
-        """Return where a board says that targets are; None if it does not look for them."""
-        return None
-
-    def population(self, board: BoardView) -> Population | None:
-        """Return what a finished board says of the population its tasks come from; None if it says nothing.
-
-        Free: it follows from the board alone.
-        """
-        return None
+    def findings(self, board: BoardView) -> Findings:
+        """Return what a board says beside its arrays: free, as it follows from the board alone."""
+        return Findings()
 
     def predict(self, models: States, X: Array) -> Array:
         """Return what each task's model says of its own rows X (k, n, ...).
@@ -182,13 +170,6 @@ class Algorithm(ABC):
         """Return each task's mean loss, (k,), of its own model on its own rows; None if it does not say."""
         return None
 
-    def summarized(self, states: States) -> bool:
-        """Say whether states hold all that `send` needs of these tasks' rows, which it then does not look at.
-
-        A wrapper that changes rows need not do so then.
-        """
-        return False
-
     @property
     def groups(self) -> Groups | None:
         """The public groups that it tells apart; None if tasks need no label."""
@@ -196,7 +177,7 @@ class Algorithm(ABC):
 
     def with_groups(self, groups: Groups) -> Algorithm:
         """Return the same algorithm for other groups."""
-        raise PlanError(f"{type(self).__name__} knows no groups. Use SharedPrior with Mean or Joint.")
+        raise PlanError(f"{type(self).__name__} knows no groups. Use an algorithm that does.")
 
     @property
     def network(self) -> Network | None:
@@ -213,6 +194,11 @@ class Algorithm(ABC):
         return None
 
 
+def name_in_words(kind: type) -> str:
+    """Return a class's name for those who do not read code: shared-prior."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()
+
+
 class Wrapper(Algorithm):
     """An algorithm around another: all that it does not define itself is the inner one's."""
 
@@ -226,10 +212,6 @@ class Wrapper(Algorithm):
         """Return the same wrapper around another algorithm."""
 
     @property
-    def full_name(self) -> str:
-        return f"{super().full_name}({self.inner.full_name})"
-
-    @property
     def spoken_name(self) -> str:
         return f"{super().spoken_name} ({self.inner.spoken_name})"
 
@@ -241,6 +223,9 @@ class Wrapper(Algorithm):
 
     def channel(self, board: BoardView) -> Channel:
         return self.inner.channel(board)
+
+    def begins(self, capacity: int) -> int:
+        return self.inner.begins(capacity)
 
     def init(self, block: Block, board: BoardView) -> States:
         return self.inner.init(block, board)
@@ -265,14 +250,8 @@ class Wrapper(Algorithm):
     def start_from(self) -> EarlierPrior | None:
         return self.inner.start_from
 
-    def prior_on(self, board: BoardView) -> EarlierPrior:
-        return self.inner.prior_on(board)
-
-    def location(self, board: BoardView) -> Location | None:
-        return self.inner.location(board)
-
-    def population(self, board: BoardView) -> Population | None:
-        return self.inner.population(board)
+    def findings(self, board: BoardView) -> Findings:
+        return self.inner.findings(board)
 
     def predict(self, models: States, X: Array) -> Array:
         return self.inner.predict(models, X)

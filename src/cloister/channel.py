@@ -213,10 +213,14 @@ class Channel:
 
 @dataclass(frozen=True)
 class Round:
-    """One round of a schedule: its share of the squared budget, and the channels it may use."""
+    """One round of a schedule: its share of the squared budget, and the channels it may use.
+
+    What it is `about`, in a few words, is for those who read a plan.
+    """
 
     share: float
     channels: tuple[Channel, ...]
+    about: str = field(default="", compare=False)
 
 
 def _outside(whole: Any) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import groupby
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,13 @@ import numpy as np
 import tomli_w
 
 from cloister.algorithm import Algorithm, Budget
-from cloister.board.billboard import Billboard
-from cloister.board.storage import write_file
 from cloister.channel import Channel, Relation, Round
 from cloister.document import from_document, to_document, type_id
 from cloister.doubts import Doubt, Grade
 from cloister.earlier import EarlierPrior
 from cloister.errors import BillboardError, CloisterError, PlanError
 from cloister.forecast import Forecast, forecast, rows_of_classes
+from cloister.plan_forms import fingerprint, flattened
 from cloister.privacy import accounting
 from cloister.privacy.events import Cost
 from cloister.privacy.guarantee import DOMAIN, PUBLIC_GROUPS, Guarantee, NoiseMade, guarantee_for
@@ -34,11 +33,45 @@ from cloister.privacy.sampling import Everyone, Sampling
 from cloister.privacy.schedule import Schedule
 from cloister.privacy.tradeoff import FALSE_ALARMS
 from cloister.rows import Target
+from cloister.store.billboard import Billboard
+from cloister.store.files import write_file
 
 __all__ = ["Plan"]
 
 #: No plan file may ask for more rounds, parameters or steps.
 LARGEST = 1_000_000
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """Some rounds of a plan that are about one thing.
+
+    Attributes
+    ----------
+    about : str
+        What tasks are asked for in them, in a few words.
+    rounds : int
+        How many there are.
+    numbers : int
+        How many numbers a task says in one of them, at most.
+    share : float
+        Their part of the budget: of its square, as noise adds up so; of epsilon itself where delta is 0.
+    """
+
+    about: str
+    rounds: int
+    numbers: int
+    share: float
+
+    @classmethod
+    def of(cls, about: str, rounds: Sequence[Round]) -> PlannedStage:
+        numbers = max(channel.dim for round in rounds for channel in round.channels)
+        return cls(about, len(rounds), numbers, math.fsum(round.share for round in rounds))
+
+    def __str__(self) -> str:
+        rounds, numbers = ("1 round" if self.rounds == 1 else f"{self.rounds} rounds"), f"{self.numbers:,}"
+        many = "s" * (self.numbers > 1)
+        return f"{self.about}: {rounds} of {numbers} number{many}, {100 * self.share:.1f} % of the budget"
 
 
 @dataclass(frozen=True)
@@ -164,6 +197,26 @@ class Plan:
         return self.algorithm.schedule(self.n_tasks, Budget(self.mechanism.budget, self.mechanism.pure))
 
     @cached_property
+    def stages(self) -> tuple[PlannedStage, ...]:
+        """What tasks are asked for, in order: the rounds in groups, and what each group has of the budget.
+
+        Examples
+        --------
+        >>> from cloister.algorithms import Locate, SharedPrior
+        >>> from cloister.learners import Regression
+        >>> plan = Plan(SharedPrior(Regression(3), locate=Locate()), n_tasks=200).calibrate(epsilon=1.0)
+        >>> for stage in plan.stages:
+        ...     print(stage)
+        where targets are: 3 rounds of 32 numbers, 10.0 % of the budget
+        how large the noise in rows is: 1 round of 2 numbers, 1.8 % of the budget
+        where weights lie, and how they vary: 9 rounds of 3 numbers, 84.6 % of the budget
+        how far tasks differ: 1 round of 16 numbers, 1.8 % of the budget
+        how far tasks rely on what they share: 1 round of 2 numbers, 1.8 % of the budget
+        """
+        named = groupby(self.rounds, key=lambda round: round.about or self.algorithm.spoken_name)
+        return tuple(PlannedStage.of(about, list(rounds)) for about, rounds in named)
+
+    @cached_property
     def widest(self) -> int:
         """The most numbers that a task says in a round: about what its state and its model take."""
         return max((channel.dim for round in set(self.rounds) for channel in round.channels), default=1)
@@ -257,9 +310,15 @@ class Plan:
                 f"A plan starts from a finished board. This one has {board.rounds} of {board.capacity} "
                 "releases. Finish its run first."
             )
+        found = self.algorithm.findings(board).prior
+        if found is None:
+            raise PlanError(
+                "A plan starts from a board that says where weights lie, such as one of SharedPrior with "
+                f"structure Joint() or Mean(). Got a board of {type(self.algorithm).__name__}."
+            )
         guarantee = self.guarantee_on(board)
         doubts = guarantee.reasons if guarantee.holds or guarantee.reasons else ("that run has no noise",)
-        return replace(self.algorithm.prior_on(board), source=board.head.hex(), doubts=doubts)
+        return replace(found, source=board.head.hex(), doubts=doubts)
 
     def forecast(self, rows: float | None = None) -> Forecast:
         """Say from public numbers alone what joining can be expected to bring.
@@ -302,8 +361,8 @@ class Plan:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash that stands for the whole plan."""
-        return hashlib.sha256(self.to_toml().encode()).hexdigest()
+        """A hash that stands for the whole plan, in whichever form its file is."""
+        return fingerprint(self.to_dict())
 
     def create_board(self, source: Randomness | None = None, engine: tuple[Doubt, ...] = ()) -> Billboard:
         """Open this plan's billboard; a plan that nobody can price has none.
@@ -381,7 +440,7 @@ class Plan:
                 f"This is not a plan file: it does not begin with type = {type_id(cls)!r}. Name the "
                 "plan.toml of a run."
             )
-        plan: Plan = from_document(dict(document), types)
+        plan: Plan = from_document(flattened(document), types)
         return plan
 
     def to_toml(self) -> str:
@@ -427,7 +486,8 @@ class Plan:
             f"{type(self.algorithm).__name__} over {self.n_tasks} tasks, {len(self.rounds)} release(s), "
             f"{self.sampling.describe()}."
         )
-        told = f"{head}\n\n{self.guarantee}\n\n{self.forecast()}"
+        listed = "\n".join(f"  {stage}" for stage in self.stages if len(self.stages) > 1)
+        told = "\n\n".join(filter(None, [head, listed, str(self.guarantee), str(self.forecast())]))
         if self.algorithm.network is None or not self.relative_noise:
             return told
         return (

@@ -1,4 +1,4 @@
-"""What data an algorithm can take, known before any data is touched; and where targets were found."""
+"""What data an algorithm can take, known before any data is touched."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cloister.arrays import Array
 from cloister.errors import InputError, PrivateDataError
 from cloister.tasks import Tasks
 
-__all__ = ["ColumnLocation", "Location", "Rows", "Target"]
+__all__ = ["Rows", "Target"]
 
 #: How many tasks, and rows of each, stand in for data that nobody has seen yet.
 SYNTHETIC_TASKS, SYNTHETIC_ROWS = 2, 3
@@ -87,43 +87,3 @@ class Rows:
         features = made.astype(X.dtype) if X.dtype.kind == "f" else np.zeros(shape, X.dtype)
         names = np.repeat(np.arange(SYNTHETIC_TASKS), SYNTHETIC_ROWS)
         return Tasks.from_arrays(features, np.zeros((count, *y.shape[1:]), y.dtype), names)
-
-
-@dataclass(frozen=True)
-class ColumnLocation:
-    """Where a board says that a column of features is, in encoded units: [-1, 1] are its bounds. Public.
-
-    Attributes
-    ----------
-    column : int
-        Its position in encoded rows, in which the intercept is column 0.
-    center, unit : float
-        Most of it is within a unit of the center.
-    """
-
-    column: int
-    center: float
-    unit: float
-
-
-@dataclass(frozen=True)
-class Location:
-    """Where a board says that targets are, in encoded units: [-1, 1] are their bounds. Public.
-
-    Attributes
-    ----------
-    center, unit : float
-        Most targets are within a unit of the center.
-    heard : bool
-        Whether the search found them; if not, these are the middle and half of the bounds.
-    rounds : int
-        Rounds that were asked for it: none if an earlier board said it.
-    columns : tuple of ColumnLocation
-        The columns of features that were found in a part of their bounds.
-    """
-
-    center: float
-    unit: float
-    heard: bool
-    rounds: int
-    columns: tuple[ColumnLocation, ...] = ()

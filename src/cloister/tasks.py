@@ -254,17 +254,6 @@ class Tasks:
         """Rows of each task. Private: a count is data."""
         return np.diff(self.offsets)
 
-    @property
-    def invalid(self) -> NDArray[np.bool_]:
-        """Which tasks have a row that no algorithm takes: a number that is not finite, a weight below 0.
-
-        Private. `from_arrays` refuses such rows; tasks that were made in another way may hold them.
-        """
-        rows = np.isfinite(self.X.reshape(len(self.y), -1)).all(axis=1) & np.isfinite(self.weight)
-        rows &= np.isfinite(self.y.reshape(len(self.y), -1)).all(axis=1) & (self.weight >= 0)
-        owner = np.repeat(np.arange(len(self)), self.sizes)
-        return np.bincount(owner[~rows], minlength=len(self)) > 0
-
     def blanked(self, which: NDArray[np.bool_]) -> Tasks:
         """Return the same tasks, with zeros in all rows of some: these send zeros and break nothing."""
         rows = np.repeat(which, self.sizes)

@@ -20,11 +20,21 @@ from cloister.algorithms import (
     MeanRegularized,
     MetaSGD,
 )
-from cloister.algorithms.blend import CLASSES, NUMBERS, PARTS, QUESTION, UNHEARD, best_parts, log_prior
-from cloister.algorithms.choose_at_home import _normal, _replay
+from cloister.algorithms.stacking import (
+    CLASSES,
+    NUMBERS,
+    PARTS,
+    QUESTION,
+    UNHEARD,
+    _normal,
+    _replay,
+    best_parts,
+    log_prior,
+)
 from cloister.channel import Relation
 from cloister.errors import PlanError
 from cloister.learners import Classification, Convex, ExactSolver, LeastSquares, Logistic, Regression
+from cloister.learners.home import Home
 from cloister.mechanisms import NoNoise
 from cloister.sampling import Everyone, Poisson
 
@@ -130,10 +140,10 @@ def test_a_model_is_the_posterior_mean_of_blends(sampling):
         at = slice(*tasks.offsets[i : i + 2])
         (block,) = Tasks.from_list([tasks.X[at]], [tasks.y[at]]).blocks()
         took_part = np.array([[done.private.coins[t, i] for t in range(3)] + [False]])
-        inner = plan.algorithm._inner(done.board)
+        inner = plan.algorithm.inside(done.board)
 
         def both(block, inner=inner, took_part=took_part):
-            own = LEARNER.finish(LEARNER.prepare(block), block, (), {})
+            own = LEARNER.finish(Home(LEARNER.prepare(block), block), (), {})
             return _replay(MEAN, inner, took_part, block)["coef"], own["coef"]
 
         error = np.zeros(5)

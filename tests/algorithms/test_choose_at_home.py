@@ -17,7 +17,7 @@ from cloister.algorithms import (
     MeanRegularized,
     SharedPrior,
 )
-from cloister.algorithms.choose_at_home import _average
+from cloister.algorithms.stacking import _average
 from cloister.errors import PlanError
 from cloister.learners import Classification, LeastSquares, Logistic, Regression, Softmax
 from cloister.mechanisms import NoNoise

@@ -15,24 +15,25 @@ from cloister.algorithms import (
     ChooseAtHome,
     Decomposed,
     EntrySparse,
-    Located,
+    Locate,
     LowRank,
     MetaSGD,
+    Rescaled,
     SharedPrior,
 )
-from cloister.algorithms.bin_search import (
+from cloister.algorithms.locate import (
     BINS,
     MOST,
     ROUNDS,
     Search,
-    heard,
+    _medians,
     look_closer,
     measure_spread,
     octaves,
     one_hot,
     search_share,
+    significant_window,
 )
-from cloister.algorithms.located import _medians
 from cloister.engines.check import check_algorithm
 from cloister.engines.run import adapt, replay
 from cloister.errors import PlanError
@@ -40,7 +41,8 @@ from cloister.learners import Classification, Convex, ExactSolver, LeastSquares,
 from cloister.mechanisms import NoNoise
 from cloister.tasks import Block
 
-ALGORITHM = Located(SharedPrior(Regression(2)))
+ALGORITHM = SharedPrior(Regression(2), locate=Locate())
+(SEARCH,) = ALGORITHM.searches
 META = MetaSGD(Convex(LeastSquares(2)), ExactSolver(20), lam=0.1, clip=0.05, rounds=3)
 
 
@@ -105,7 +107,7 @@ def test_a_task_is_in_one_bin_or_in_none(y, weight, center, ends):
     """So the exact sensitivity of the sum is 1 (zero-out) and sqrt(2) (replace), whatever the data."""
     block = Block(np.zeros(1), np.ones((1, 4, 1)), np.array([y]), np.array([weight]), np.zeros(1, np.uint64))
     with np.errstate(all="ignore"):
-        squares = ALGORITHM._squares(block, np.array([center]))
+        squares = SEARCH.squares(block, np.array([center]))
         for places in (_medians(block)[:, None], octaves(squares, *np.array(ends))):
             message = one_hot(np.clip(places, 0, BINS - 1), (block.weight > 0).any(axis=1))
             assert sorted(message.ravel().tolist()) in ([0.0] * BINS, [0.0] * (BINS - 1) + [1.0])
@@ -125,7 +127,7 @@ def test_replacing_a_task_moves_it_from_one_bin_to_another():
 def test_noise_alone_is_seldom_heard():
     """2 % of rounds; 5 % would happen by chance once in a million times."""
     rng = np.random.default_rng(0)
-    found = sum(heard(rng.normal(size=BINS), 1.0) is not None for _ in range(2000))
+    found = sum(significant_window(rng.normal(size=BINS), 1.0) is not None for _ in range(2000))
     assert found < 0.04 * 2000
 
 
@@ -201,8 +203,8 @@ def test_targets_that_are_no_data_harm_nobody_and_leave_a_model(wild):
 def test_a_task_without_rows_says_nothing():
     block = Block(np.zeros(2), np.ones((2, 0, 2)), np.ones((2, 0)), np.ones((2, 0)), np.zeros(2, np.uint64))
     speaks = np.zeros(2, dtype=bool)
-    assert not one_hot(ALGORITHM._places(block), speaks).any()
-    assert not one_hot(octaves(ALGORITHM._squares(block, np.zeros(1)), -1.0, 1.0), speaks).any()
+    assert not one_hot(SEARCH.places(block), speaks).any()
+    assert not one_hot(octaves(SEARCH.squares(block, np.zeros(1)), -1.0, 1.0), speaks).any()
 
 
 def test_replay_and_newcomers_are_in_the_codebooks_units():
@@ -218,15 +220,16 @@ def test_replay_and_newcomers_are_in_the_codebooks_units():
 
 def test_contract():
     """Few tasks, in bins of which some are as loud as others; and a search that needs little budget."""
-    guarded = ChooseAtHome(LowRank(LeastSquares(2), rounds=2, warmup=3), Regression(2), folds=2)
-    for algorithm in (ALGORITHM, Located(guarded), Located(META)):
+    low_rank = LowRank(LeastSquares(2), rounds=2, warmup=3)
+    guarded = ChooseAtHome(low_rank, Regression(2), folds=2, locate=Locate())
+    for algorithm in (ALGORITHM, guarded, Rescaled(META, Locate())):
         check_algorithm(algorithm, make(0.5, 0.1, m=20))
 
 
 def test_parts_of_weights_are_in_the_codebooks_units_too():
     """The shared part has the center, the own part is beside it."""
     shared = LowRank(LeastSquares(2), lam=0.01, rounds=3, warmup=20, lr=0.5)
-    plan = Plan(Located(Decomposed(shared, EntrySparse(0.01))), NoNoise(), n_tasks=50)
+    plan = Plan(Rescaled(Decomposed(shared, EntrySparse(0.01)), Locate()), NoNoise(), n_tasks=50)
     models = run(plan, make(-0.7, 0.01, m=50)).private.models
     np.testing.assert_allclose(models["shared"] + models["own"], models["coef"], rtol=1e-12)
     assert np.abs(models["own"]).max() < 0.03
@@ -235,7 +238,7 @@ def test_parts_of_weights_are_in_the_codebooks_units_too():
 
 def test_what_keeps_nothing_between_rounds_adapts_without_any():
     """A new task goes straight from the board to its model; listening to all rounds gives the same."""
-    plan = Plan(Located(META), n_tasks=200).calibrate(4.0)
+    plan = Plan(Rescaled(META, Locate()), n_tasks=200).calibrate(4.0)
     done = run(plan, make(0.6, 0.01), random_state=0)
     new = make(0.6, 0.01, m=3, seed=5)
     assert plan.algorithm.init(next(new.blocks()), done.board.before(0)) == {}
@@ -244,7 +247,7 @@ def test_what_keeps_nothing_between_rounds_adapts_without_any():
 
 def test_classes_are_refused():
     with pytest.raises(PlanError, match="numbers"):
-        Located(SharedPrior(Classification(2)))
+        SharedPrior(Classification(2), locate=Locate())
 
 
 def test_windows_that_stand_out_alike_are_told_apart_by_no_noise():
@@ -252,4 +255,5 @@ def test_windows_that_stand_out_alike_are_told_apart_by_no_noise():
     counts = np.zeros(32)
     counts[[3, 20]], counts[11:15] = 2.0, 1.0
     for noise in (1e-13, -1e-13):
-        assert heard(counts + noise * np.arange(32), 1e-12) == heard(counts, 0.0) == (3, 4)
+        moved = counts + noise * np.arange(32)
+        assert significant_window(moved, 1e-12) == significant_window(counts, 0.0) == (3, 4)

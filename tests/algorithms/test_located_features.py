@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister import Plan, Tasks, run
-from cloister.algorithms import ChooseAtHome, Joint, Located, LocatedFeatures, LowRank, MetaSGD, SharedPrior
-from cloister.algorithms.bin_search import (
+from cloister.algorithms import ChooseAtHome, Joint, Locate, LowRank, MetaSGD, Rescaled, SharedPrior
+from cloister.algorithms.locate import (
     BINS,
     MOST,
     ROUNDS,
     bins,
-    heard,
     octaves,
     one_hot,
     search_share,
+    significant_window,
     threshold,
 )
 from cloister.audit import audit
@@ -31,7 +31,9 @@ from cloister.mechanisms import NoNoise
 from cloister.tasks import Block
 
 INSIDE = SharedPrior(Regression(3))
-ALGORITHM = LocatedFeatures(INSIDE, (1, 2))
+FEATURES, BOTH = Locate((1, 2), targets=False), Locate((1, 2))
+ALGORITHM = SharedPrior(Regression(3), locate=FEATURES)
+(SEARCH,) = ALGORITHM.searches
 
 
 def make(center, spread, m=300, n=8, seed=0):
@@ -81,8 +83,8 @@ def test_a_task_is_in_one_bin_of_each_column_or_in_none(x, weight):
     X, nothing = np.array(x).reshape(1, 4, 3), np.zeros((1, 4))
     block = Block(np.zeros(1), X, nothing, np.array([weight]), np.zeros(1, np.uint64))
     with np.errstate(all="ignore"):
-        places = bins(ALGORITHM._places(block), -1.0, 1.0)
-        for at in (places, octaves(ALGORITHM._squares(block, np.zeros(2)), -1.0, 1.0)):
+        places = bins(SEARCH.places(block), -1.0, 1.0)
+        for at in (places, octaves(SEARCH.squares(block, np.zeros(2)), -1.0, 1.0)):
             message = one_hot(at, (block.weight > 0).any(axis=1)).reshape(2, BINS)
             assert set(np.unique(message)) <= {0.0, 1 / math.sqrt(2)}
             assert ((message > 0).sum(axis=1) <= 1).all()
@@ -122,7 +124,7 @@ def test_what_is_heard_of_one_number_may_be_noise_among_many():
     """Noise alone moves some column of fifty in 2 % of searches; 5 % would happen once in a million times."""
     rng = np.random.default_rng(0)
     found = sum(
-        any(heard(one, 1.0, threshold(50)) is not None for one in rng.normal(size=(50, BINS)))
+        any(significant_window(one, 1.0, threshold(50)) is not None for one in rng.normal(size=(50, BINS)))
         for _ in range(300)
     )
     assert found < 0.08 * 300
@@ -134,7 +136,7 @@ def test_nothing_found_leaves_rows_as_they_are():
     board = run(Plan(ALGORITHM, n_tasks=20).calibrate(0.1), tasks, random_state=0).board
     block = next(tasks.blocks())
     assert not board["features_found"].any()
-    assert ALGORITHM._relative(block, board) is block
+    assert ALGORITHM.units(board).rows(block)[0] is block
     assert run(searched, tasks).private.models["coef"].shape == run(plain, tasks).private.models["coef"].shape
 
 
@@ -163,7 +165,7 @@ def test_long_rows_are_made_short_at_home():
     wild = Tasks(tasks.ids, X, tasks.y, tasks.weight, tasks.offsets)
     board = run(Plan(ALGORITHM, n_tasks=200).calibrate(4.0), wild, random_state=0).board
     block = next(wild.blocks())
-    relative = ALGORITHM._relative(block, board)
+    relative, _ = ALGORITHM.units(board).rows(block)
     lengths = block.X[:, :8, 0] / relative.X[:, :8, 0]
     assert np.linalg.norm(relative.X, axis=2).max() <= 1 + 1e-12
     assert (lengths[0] > 5).all()
@@ -172,38 +174,39 @@ def test_long_rows_are_made_short_at_home():
 
 
 def test_a_later_run_starts_from_what_an_earlier_one_found():
-    algorithm = Located(ALGORITHM)
+    algorithm = SharedPrior(Regression(3), locate=BOTH)
     plan = Plan(algorithm, n_tasks=300).calibrate(4.0)
     done = run(plan, make(0.4, 0.02), random_state=0)
     earlier = plan.prior_on(done.board)
     assert earlier.features[0] == (done.board["features_center"][0], done.board["features_unit"][0])
-    later = Located(LocatedFeatures(SharedPrior(Regression(3), Joint(earlier)), (1, 2)))
+    later = SharedPrior(Regression(3), Joint(earlier), BOTH)
     again = run(Plan(later, n_tasks=300).calibrate(0.2), make(0.4, 0.02, seed=1), random_state=0)
     assert again.board["features_unit"][0] == earlier.features[0][1]
     assert len(again.board.releases) < len(done.board.releases)
     with pytest.raises(PlanError, match="looked for 2 columns"):
-        LocatedFeatures(SharedPrior(Regression(3), Joint(earlier)), (1,))
+        SharedPrior(Regression(3), Joint(earlier), Locate((1,)))
 
 
 def test_contract():
-    guarded = ChooseAtHome(LowRank(LeastSquares(3), rounds=2, warmup=3), Regression(3), folds=2)
+    low_rank = LowRank(LeastSquares(3), rounds=2, warmup=3)
+    guarded = ChooseAtHome(low_rank, Regression(3), folds=2, locate=BOTH)
     meta = MetaSGD(Convex(LeastSquares(3)), ExactSolver(20), lam=0.1, clip=0.05, rounds=3)
-    for inside in (INSIDE, guarded, meta):
-        check_algorithm(Located(LocatedFeatures(inside, (1, 2))), make(0.5, 0.1, m=20))
+    for algorithm in (SharedPrior(Regression(3), locate=BOTH), guarded, Rescaled(meta, BOTH)):
+        check_algorithm(algorithm, make(0.5, 0.1, m=20))
 
 
-@pytest.mark.parametrize("columns", [(), (0,), (3,), (1, 1)])
+@pytest.mark.parametrize("columns", [(0,), (3,), (1, 1)])
 def test_columns_that_cannot_be_searched_are_refused(columns):
     with pytest.raises(PlanError, match="columns must be some of 1 to 2"):
-        LocatedFeatures(INSIDE, columns)
+        SharedPrior(Regression(3), locate=Locate(columns))
 
 
 def test_classes_are_refused():
     with pytest.raises(PlanError, match="numbers"):
-        LocatedFeatures(SharedPrior(Classification(2)), (1,))
+        SharedPrior(Classification(2), locate=FEATURES)
 
 
 def test_rounds_of_both_searches_come_first():
-    plan = Plan(Located(ALGORITHM), n_tasks=300).calibrate(1.0)
+    plan = Plan(SharedPrior(Regression(3), locate=BOTH), n_tasks=300).calibrate(1.0)
     dims = [one.channels[0].dim for one in plan.rounds[: 2 * ROUNDS]]
     assert dims == [BINS] * ROUNDS + [2 * BINS] * ROUNDS

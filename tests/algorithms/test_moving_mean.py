@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cloister.algorithms.structures.moving_mean import (
+from cloister.algorithms.prior.mean import (
     _widened,
-    descend,
+    estimate_root,
+    initial_mean,
     shared_candidates,
-    standing_still,
+    update_mean,
 )
-from cloister.algorithms.structures.settled_mean import settled_mean
 from cloister.earlier import EarlierPrior
 from cloister.learners import Classification, Regression
 
@@ -36,10 +36,10 @@ def ended(told, start=None):
     rng, learner = np.random.default_rng(0), Regression(DIM)
     means, variances = [], []
     for _ in range(DRAWS):
-        board = Told(standing_still(DIM, start))
+        board = Told(initial_mean(DIM, start))
         for _ in range(ROUNDS):
             g = told(board["mean"]) + NOISE * rng.normal(size=DIM)
-            board = Told(*board.arrays, descend(learner, g, NOISE, 1.0, board))
+            board = Told(*board.arrays, update_mean(learner, g, NOISE, 1.0, board))
         means.append(board["mean"])
         variances.append(float(board["variance"]))
     return np.array(means), np.array(variances)
@@ -69,7 +69,7 @@ def test_loud_noise_moves_a_mean_by_less():
     """By what was heard over the usual answer to a move, or hardly at all: with the variance that leaves."""
     start, heard = np.zeros((1, 3)), np.array([[0.5, 0.0, 0.0]])
     (quiet, loud), variances = zip(
-        *(settled_mean(0.5, start, np.zeros(1), heard, np.array([v])) for v in (1e-6, 1.0)), strict=True
+        *(estimate_root(0.5, start, np.zeros(1), heard, np.array([v])) for v in (1e-6, 1.0)), strict=True
     )
     assert quiet[0] == pytest.approx(0.5 / 0.4, rel=1e-3)
     assert 0.01 < loud[0] < 0.1
@@ -94,7 +94,9 @@ def test_noise_in_the_mean_is_added_to_every_prior_around_it(learner, added):
     """In every direction alike, also where a covariance says that tasks hardly differ; own units apart."""
     mean, factor = np.array([0.5, 1.0, -1.0]), np.diag([1.0, 2.0, 0.01])
     exact, noisy = (
-        shared_candidates(learner, mean, [factor], standing_still(3, None) | {"variance": np.array(variance)})
+        shared_candidates(
+            learner, mean, [factor], False, initial_mean(3, None) | {"variance": np.array(variance)}
+        )
         for variance in (0.0, 0.02)
     )
     assert len(exact) == len(noisy) == 3

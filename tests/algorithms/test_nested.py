@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from cloister import Plan, Tasks, check_algorithm, replay, run
-from cloister.algorithms import Groups, Joint, Mean, Nested, SharedPrior, Subspace
+from cloister.algorithms import GroupMeans, Groups, Joint, Mean, SharedPrior, Subspace
 from cloister.audit import audit
-from cloister.board.billboard import Billboard, Release
 from cloister.channel import Grouped
 from cloister.errors import PlanError
 from cloister.learners import Classification, Regression
+from cloister.learners.home import Home
 from cloister.mechanisms import Gaussian, NoNoise
+from cloister.store.billboard import Billboard, Release
 
 DIM = 3
 
@@ -54,7 +55,7 @@ def test_one_group_is_none(inside):
     one = Groups(("all",), (len(TASKS),))
     bare, nested = (
         run(plan_for(structure, epsilon=1.0), replace(TASKS, groups=["all"] * len(TASKS)), random_state=3)
-        for structure in (inside, Nested(inside, one))
+        for structure in (inside, GroupMeans(inside, one))
     )
     for mine, theirs in zip(bare.board.releases, nested.board.releases, strict=True):
         np.testing.assert_array_equal(mine.value, theirs.value)
@@ -67,7 +68,7 @@ def test_groups_that_could_not_be_heard_are_not_asked():
     """At epsilon .1 nobody speaks to groups: the board is the one without, and so are all models."""
     bare, nested = (
         run(plan_for(structure, epsilon=0.1), TASKS, random_state=3)
-        for structure in (Joint(), Nested(Joint(), GROUPS))
+        for structure in (Joint(), GroupMeans(Joint(), GROUPS))
     )
     assert {release.channel for release in nested.board.releases} <= {0, 1}
     np.testing.assert_array_equal(bare.private.models["coef"], nested.private.models["coef"])
@@ -76,7 +77,7 @@ def test_groups_that_could_not_be_heard_are_not_asked():
 
 def test_the_price_is_that_without_groups():
     for epsilon in (0.5, 8.0):
-        bare, nested = (plan_for(s, epsilon=epsilon) for s in (Joint(), Nested(Joint(), GROUPS)))
+        bare, nested = (plan_for(s, epsilon=epsilon) for s in (Joint(), GroupMeans(Joint(), GROUPS)))
         assert nested.mechanism == bare.mechanism
         assert nested.cost == bare.cost
         assert [c.sensitivity("replace") for c in nested.rounds[3].channels] == [
@@ -90,7 +91,7 @@ def test_the_price_is_that_without_groups():
 @pytest.mark.parametrize("inside", [Joint(), Mean()])
 def test_offsets_are_found_where_they_are(inside):
     """Without noise: those of the intercept within a fifth; in other coordinates groups do not differ."""
-    done = run(plan_for(Nested(inside, GROUPS)), TASKS)
+    done = run(plan_for(GroupMeans(inside, GROUPS)), TASKS)
     found = done.plan.algorithm.structure.offsets(Regression(DIM), done.board)
     centred = OFFSETS[:, 0] - OFFSETS[:, 0].mean()
     np.testing.assert_allclose(found[:, 0], centred, atol=0.2 * np.abs(centred).max())
@@ -112,7 +113,7 @@ def test_the_noise_that_offsets_are_shrunk_by_is_theirs(inside):
     And the common mean's is 1 / (b + (1-b) / G) times that without groups, not G times.
     """
     groups = Groups(("a", "b", "c"), (10, 30, 60))
-    structure = Nested(inside, groups)
+    structure = GroupMeans(inside, groups)
     learner, rng = Classification(2), np.random.default_rng(0)
     number = len(inside.channels(learner))
     channel = structure.channels(learner)[number]
@@ -135,7 +136,7 @@ def test_the_noise_that_offsets_are_shrunk_by_is_theirs(inside):
 
 def test_nothing_is_made_of_noise():
     """Pure noise over eight rounds: in nine of ten boards no group has an offset in any coordinate."""
-    algorithm = SharedPrior(Classification(2), Nested(Mean(), Groups.of(np.arange(60) % 6)))
+    algorithm = SharedPrior(Classification(2), GroupMeans(Mean(), Groups.of(np.arange(60) % 6)))
     structure, learner, rng = algorithm.structure, algorithm.learner, np.random.default_rng(1)
     channel = structure.channels(learner)[1]
     heard = 0
@@ -156,26 +157,26 @@ def error(done):
 def test_groups_that_differ_help(epsilon):
     bare, nested = (
         np.mean([error(run(plan_for(s, epsilon=epsilon), TASKS, random_state=r)) for r in range(6)])
-        for s in (Joint(), Nested(Joint(), GROUPS))
+        for s in (Joint(), GroupMeans(Joint(), GROUPS))
     )
     assert nested < 0.9 * bare
 
 
 def test_a_group_is_a_candidate_only_where_something_is_heard():
-    done = run(plan_for(Nested(Joint(), GROUPS)), TASKS)
+    done = run(plan_for(GroupMeans(Joint(), GROUPS)), TASKS)
     algorithm, board = done.plan.algorithm, done.board
     structure, learner = algorithm.structure, algorithm.learner
-    common, offset = structure.candidates(learner, board), structure.offsets(learner, board)[0]
-    own = structure.group_candidates(learner, board, offset)
+    common, offset = structure.candidates(learner, False, board), structure.offsets(learner, board)[0]
+    own = structure.group_candidates(learner, False, offset, board)
     assert sum(c.weight for c in own) == pytest.approx(sum(c.weight for c in common))
     shared = [c for c in common if c.shared]
     assert len(own) == len(common) + len(shared)
     np.testing.assert_allclose(own[-1].mean, common[-1].mean + offset)
     stranger = replace(TASKS.only(5), groups=None)
     alone = replay(done.plan, board, stranger)["coef"][0]
-    expected = learner.finish(
-        learner.prepare(next(stranger.blocks())), next(stranger.blocks()), common, algorithm._said(board)
-    )["coef"][0]
+    block = next(stranger.blocks())
+    home = Home(learner.prepare(block), block)
+    expected = learner.finish(home, common, algorithm.answers(board))["coef"][0]
     np.testing.assert_allclose(alone, expected, rtol=1e-12)
     assert not np.allclose(alone, done.model(5)["coef"], rtol=1e-6)
     np.testing.assert_allclose(
@@ -184,7 +185,7 @@ def test_a_group_is_a_candidate_only_where_something_is_heard():
 
 
 def test_a_newcomer_is_served_by_its_group():
-    done = run(plan_for(Nested(Joint(), GROUPS)), TASKS)
+    done = run(plan_for(GroupMeans(Joint(), GROUPS)), TASKS)
     models = done.plan.algorithm.newcomer(done.board)
     assert models["coef"].shape == (5, DIM)
     offsets = done.plan.algorithm.structure.offsets(Regression(DIM), done.board)
@@ -205,25 +206,25 @@ def test_the_contract_holds(learner, inside):
     if isinstance(learner, Classification):
         classes = np.digitize(tasks.y, [0.0, 0.3][: learner.classes - 1])
         tasks = replace(tasks, y=classes)
-    check_algorithm(SharedPrior(learner, Nested(inside, Groups.of(tasks.groups))), tasks, epsilon=60.0)
+    check_algorithm(SharedPrior(learner, GroupMeans(inside, Groups.of(tasks.groups))), tasks, epsilon=60.0)
 
 
 @pytest.mark.usefixtures("brief_search")
 @pytest.mark.parametrize("inside", [Mean(), pytest.param(Joint(), marks=pytest.mark.slow)])
 def test_the_auditor_acquits_a_plan_with_groups(inside):
-    plan = plan_for(Nested(inside, GROUPS), epsilon=1.0)
+    plan = plan_for(GroupMeans(inside, GROUPS), epsilon=1.0)
     found = audit(plan, draws=5_000, random_state=0)
     assert found.verdict == "No contradiction found."
     assert found.isolation.holds
 
 
 def test_plans_with_groups_are_plans():
-    plan = plan_for(Nested(Joint(), GROUPS), epsilon=1.0)
+    plan = plan_for(GroupMeans(Joint(), GROUPS), epsilon=1.0)
     assert Plan.from_toml(plan.to_toml()) == plan
     renamed = Groups(("w", "x", "y", "z"), GROUPS.sizes)
-    assert plan_for(Nested(Joint(), renamed), epsilon=1.0).fingerprint != plan.fingerprint
+    assert plan_for(GroupMeans(Joint(), renamed), epsilon=1.0).fingerprint != plan.fingerprint
     assert replace(plan, mechanism=Gaussian(1.0)).algorithm.with_groups(renamed).groups == renamed
     with pytest.raises(PlanError, match=r"Got Subspace\(\), which says none"):
-        Nested(Subspace(), GROUPS)
+        GroupMeans(Subspace(), GROUPS)
     with pytest.raises(PlanError, match="share a mean, and what matters"):
-        SharedPrior(Classification(3, 4), Nested(Joint(), GROUPS))
+        SharedPrior(Classification(3, 4), GroupMeans(Joint(), GROUPS))

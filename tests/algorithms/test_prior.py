@@ -12,7 +12,7 @@ from scipy import stats
 from cloister import Plan, Tasks, run
 from cloister.algorithm import Budget
 from cloister.algorithms import FeatureRelevance, Independent, Joint, Mean, SharedPrior, Subspace, Support
-from cloister.algorithms.structures.noisy_covariance import (
+from cloister.algorithms.prior.noisy_covariance import (
     compose,
     covariance_factors,
     leak,
@@ -20,8 +20,8 @@ from cloister.algorithms.structures.noisy_covariance import (
     significant,
     spikes,
 )
-from cloister.board.billboard import Billboard, Release
 from cloister.learners import Classification, Regression
+from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate
 from cloister.learners.linear.classification import VARIANCES
 from cloister.learners.linear.own_ridge import OWN_LAMBDAS
@@ -34,6 +34,7 @@ from cloister.learners.linear.regression import (
 )
 from cloister.lifts import unsvec
 from cloister.mechanisms import Gaussian, NoNoise
+from cloister.store.billboard import Billboard, Release
 
 STRUCTURES = [Joint(), Mean(), FeatureRelevance(), Subspace(), Support()]
 
@@ -129,7 +130,7 @@ def test_a_task_at_home_equals_the_dense_formulas(said):
         Candidate(0.2, np.array([0.2, -0.4, 0.9]), rng.normal(size=(3, 3)), True),
     ]
     (block,) = Tasks.from_list([X, X[:2]], [y, y[:2]]).blocks([np.arange(2)])
-    model = learner.finish(learner.prepare(block), block, candidates, said)
+    model = learner.finish(Home(learner.prepare(block), block), candidates, said)
     scale = np.pad(said.get("scale", np.zeros(len(LAMBDAS) - ASKED_FROM)), (ASKED_FROM, 0), mode="edge")
     level = np.full(len(NOISE_SCALES), -math.log(len(NOISE_SCALES)))
     if "level" in said and np.isfinite(said["level"][1]):
@@ -158,7 +159,7 @@ def test_alone_a_task_does_not_know_how_wide_its_codebook_is(learner, n):
 
         target = y / width + away if isinstance(learner, Regression) else (y > 0).astype(float)
         (block,) = Tasks.from_list(list(rows(X)), list(target)).blocks([np.arange(5)])
-        models = learner.finish(learner.prepare(block), block, (), {})
+        models = learner.finish(Home(learner.prepare(block), block), (), {})
         scores = (rows(fresh) @ models["coef"][..., None])[..., 0]
         found.append((scores - away) * width if isinstance(learner, Regression) else scores)
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-6)
@@ -172,10 +173,10 @@ def test_own_priors_are_weighed_for_the_same_targets():
     learner = Regression(3)
     shared = [Candidate(0.5, np.array([0.2, -0.4, 0.9]), 0.3 * np.eye(3), True)]
     (block,) = Tasks.from_list([X], [y]).blocks()
-    states = learner.prepare(block)
-    (alone,) = learner.finish(states, block, (), {})["coef"]
-    (around,) = learner.finish(states, block, [replace(shared[0], weight=1.0)], {})["coef"]
-    (both,) = learner.finish(states, block, shared, {})["coef"]
+    home = Home(learner.prepare(block), block)
+    (alone,) = learner.finish(home, (), {})["coef"]
+    (around,) = learner.finish(home, [replace(shared[0], weight=1.0)], {})["coef"]
+    (both,) = learner.finish(home, shared, {})["coef"]
     share = np.median((both - alone) / (around - alone))
     # by brute force, all in the units of y: the own prior's intercept is worth one row
     Z = X[:, 1:] - X[:, 1:].mean(axis=0)
@@ -203,10 +204,10 @@ def test_the_board_tells_where_few_rows_cannot():
     X = rows(rng, 2, 2)
     (block,) = Tasks.from_list([X], [X @ [0.3, 0.5]]).blocks()
     shared = [Candidate(0.9, np.array([-0.5, -0.5]), 0.05 * np.eye(2), True)]
-    states = learner.prepare(block)
-    (alone,) = learner.finish(states, block, (), {})["coef"]
+    home = Home(learner.prepare(block), block)
+    (alone,) = learner.finish(home, (), {})["coef"]
     away = [
-        np.linalg.norm(learner.finish(states, block, shared, {"trust": np.array(said)})["coef"][0] - alone)
+        np.linalg.norm(learner.finish(home, shared, {"trust": np.array(said)})["coef"][0] - alone)
         for said in ((0.05, 0.01), (0.0, np.inf), (0.95, 0.01))
     ]
     assert away[0] < 0.5 * away[1]
@@ -218,7 +219,7 @@ def test_offsets_are_ridge_solutions_from_the_public_point():
     X, y, point = rows(rng, 9, 4), rng.uniform(-1, 1, 9), rng.normal(size=4)
     (block,) = Tasks.from_list([X], [y]).blocks()
     learner = Regression(4)
-    found = learner.offset(learner.prepare(block), block, point)[0]
+    found = learner.offset(Home(learner.prepare(block), block), point)[0]
     direct = np.linalg.solve(X.T @ X + 0.05 * np.eye(4), X.T @ (y - X @ point))
     np.testing.assert_allclose(found, direct, rtol=1e-9)
 
@@ -232,7 +233,7 @@ def test_classification_at_home_matches_integration():
     (block,) = Tasks.from_list(list(X), list(y)).blocks()
     candidate = Candidate(1.0, np.array([0.4]), np.array([[0.5]]), True)
     scale = np.array([0.3, 0.8])
-    model = learner.finish(learner.prepare(block), block, [candidate], {"scale": scale})
+    model = learner.finish(Home(learner.prepare(block), block), [candidate], {"scale": scale})
     w = np.linspace(-4, 6, 20001)
     log_likelihood = y.sum() * w - 150 * np.logaddexp(0, w)
     chance = stats.norm.pdf(np.log(VARIANCES), *scale)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from cloister import Plan
-from cloister.algorithms import Located, LocatedFeatures, MeanRegularized, SharedPrior
+from cloister.algorithms import Locate, MeanRegularized, SharedPrior
 from cloister.app.findings import Findings
 from cloister.learners import LeastSquares, Regression
 from cloister.tables.codebook import Codebook, Numeric
 
-PLAN = Plan(Located(SharedPrior(Regression(2))), n_tasks=200)
+PLAN = Plan(SharedPrior(Regression(2), locate=Locate()), n_tasks=200)
 FEATURES = (Numeric("age", 0, 100),)
 
 
@@ -52,7 +52,7 @@ def test_where_nothing_was_asked_nothing_is_said():
 
 
 def test_features_that_were_found_are_named_in_the_users_units():
-    plan = Plan(Located(LocatedFeatures(SharedPrior(Regression(2)), (1,))), n_tasks=200)
+    plan = Plan(SharedPrior(Regression(2), locate=Locate((1,))), n_tasks=200)
     found = {"features_center": [-0.8], "features_unit": [0.06], "features_found": [2]}
     board = posted(0.0, 1.0, 0) | {name: np.array(value) for name, value in found.items()}
     text = Findings(plan, board, Codebook(FEATURES, Numeric("y", 0, 50))).location

@@ -10,13 +10,11 @@ import pytest
 pa = pytest.importorskip("pyarrow", reason="needs the extra table")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from cloister.engines.sharded_tasks import ShardError  # noqa: E402
-from cloister.store.model_store import ModelFile, read_models  # noqa: E402
-from cloister.store.secret import digest_of  # noqa: E402
-
 from cloister.app.parquet import ParquetFolder  # noqa: E402
 from cloister.app.shards import ParquetShards, TableFolder  # noqa: E402
+from cloister.engines.sharded_tasks import ShardError  # noqa: E402
 from cloister.errors import InputError, PrivateDataError  # noqa: E402
+from cloister.store.secret import digest_of  # noqa: E402
 from cloister.tables.codebook import Codebook  # noqa: E402
 from cloister.tasks import Tasks  # noqa: E402
 
@@ -271,34 +269,3 @@ def test_a_copy_of_rows_does_not_stay_behind_a_refused_command(source, tmp_path)
     with pytest.raises(InputError, match="left as it is"), table.at_hand():
         pass
     assert (shards / "thesis.txt").exists()
-
-
-def test_models_of_fewer_shards_than_before(tmp_path):
-    """Killed with three shards and gone on with two: a task has one model."""
-    for number in range(3):
-        ModelFile(tmp_path, number).write(np.array([f"t{number}"]), {"coef": np.zeros((1, 2))})
-    (tmp_path / "shard-00001.77.draft").touch()
-    ModelFile.tidy(tmp_path, 2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["shard-00000.parquet", "shard-00001.parquet"]
-
-
-def test_models_of_a_shard_in_a_file(tmp_path):
-    rng = np.random.default_rng(0)
-    ids = np.array([f"t{i:04d}" for i in rng.permutation(3000)])
-    models = {
-        "coef": rng.normal(size=(3000, 4)),
-        "covariance": rng.normal(size=(3000, 4, 4)),
-        "noise": rng.random(3000),
-    }
-    file = ModelFile(tmp_path / "models", 7)
-    file.write(ids, models)
-    assert file.path.stat().st_mode & 0o077 == 0
-    found, arrays = read_models(file.path, np.array(["t0005", "t2999", "nobody"]))
-    assert found.tolist() == ["t0005", "t2999"]
-    for name, array in models.items():
-        due = array[[np.flatnonzero(ids == task)[0] for task in found]]
-        np.testing.assert_array_equal(arrays[name], due)
-    assert len(read_models(file.path)[0]) == 3000
-    file.path.write_bytes(b"PAR1")
-    with pytest.raises(InputError, match="not a file of models"):
-        read_models(file.path)

@@ -10,7 +10,7 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 from cloister import Plan, Tasks, datasets, load, run
-from cloister.algorithms import Located, LocatedFeatures, SharedPrior
+from cloister.algorithms import SharedPrior
 from cloister.app.findings import Findings
 from cloister.app.summary import Coefficient
 from cloister.errors import InputError
@@ -53,12 +53,9 @@ def model():
 
 def independent(model: SharedPriorRegressor) -> tuple[np.ndarray, np.ndarray]:
     """Compute estimates and standard errors anew: plain loops, dense matrices, user's units by lstsq."""
-    located = model.plan_.algorithm
-    assert isinstance(located, Located)
-    searched, board = located.algorithm, located._inner(model.billboard_)
-    assert isinstance(searched, LocatedFeatures)
-    shared, board = searched.algorithm, searched._inner(board)
+    shared = model.plan_.algorithm
     assert isinstance(shared, SharedPrior)
+    board = shared.main_part(model.billboard_)
     d, clip = 3, 0.5
     points, heard, noise, moments = [], [], [], []
     for r in range(1, board.capacity - 2):  # a question before, two after

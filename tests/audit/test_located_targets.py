@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from cloister import Plan
-from cloister.algorithms import Located, LocatedFeatures, SharedPrior
-from cloister.algorithms.bin_search import BINS, PLACES, ROUNDS
+from cloister.algorithms import Locate, SharedPrior
+from cloister.algorithms.locate import BINS, PLACES, ROUNDS
 from cloister.audit import audit
 from cloister.audit.noise_law import check_noise
 from cloister.channel import GRID, Absolute, Channel, Round
@@ -17,7 +17,7 @@ from cloister.learners import Regression
 from cloister.mechanisms import Gaussian
 from cloister.privacy.randomness import SeededRandomness
 
-INSIDE = SharedPrior(Regression(2))
+LEARNER, LOCATE = Regression(2), Locate()
 
 
 def attacked(algorithm, relation="replace", seed=0):
@@ -29,7 +29,7 @@ def attacked(algorithm, relation="replace", seed=0):
 @pytest.mark.parametrize("relation", ["replace", "zero_out"])
 def test_the_search_is_acquitted(relation, seed):
     """A false alarm has probability 1e-4 each; the search's own channel is among those attacked."""
-    found = attacked(Located(INSIDE), relation, seed)
+    found = attacked(SharedPrior(LEARNER, locate=LOCATE), relation, seed)
     assert found.verdict == "No contradiction found."
     assert found.isolation.holds
     assert found.sensitivity.ratio == pytest.approx(1.0, abs=1e-6)
@@ -39,7 +39,7 @@ def test_the_search_is_acquitted(relation, seed):
 
 
 @dataclass(frozen=True)
-class Rescaled(Channel):
+class Widened(Channel):
     """Messages that are scaled after their clip, by a public unit below 1."""
 
     unit: float = 0.8
@@ -52,21 +52,21 @@ class Rescaled(Channel):
 
 
 @dataclass(frozen=True)
-class ScalesAfterTheClip(Located):
+class ScalesAfterTheClip(SharedPrior):
     """All that follows the search is told in the unit that was found, and clipped in the codebook's."""
 
     def schedule(self, n_tasks, budget):
         search, rest = np.split(np.array(super().schedule(n_tasks, budget), dtype=object), [ROUNDS])
-        scaled = [Round(one.share, tuple(map(_rescaled, one.channels))) for one in rest]
+        scaled = [Round(one.share, tuple(map(_widened, one.channels))) for one in rest]
         return (*search, *scaled)
 
     def channel(self, board):
         channel = super().channel(board)
-        return channel if board.rounds < ROUNDS else _rescaled(channel)
+        return channel if board.rounds < ROUNDS else _widened(channel)
 
 
-def _rescaled(channel):
-    return Rescaled(channel.dim, channel.clip, channel.lift)
+def _widened(channel):
+    return Widened(channel.dim, channel.clip, channel.lift)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ _HISTOGRAM = Histogram(BINS, 1.0, Absolute())
 
 
 @dataclass(frozen=True)
-class TwoBins(Located):
+class TwoBins(SharedPrior):
     """A task is in the bin of its median and in the next one, for a smoother histogram."""
 
     def schedule(self, n_tasks, budget):
@@ -102,7 +102,7 @@ class TwoBins(Located):
 
 
 @dataclass(frozen=True)
-class CentresAtHome(Located):
+class CentresAtHome(SharedPrior):
     """Targets less the mean of everybody's, which nobody has perturbed."""
 
     def finish(self, states, block, board):
@@ -113,7 +113,7 @@ class CentresAtHome(Located):
 
 
 @dataclass(frozen=True)
-class PostsTheSum(Located):
+class PostsTheSum(SharedPrior):
     """A center from the counts as they were before noise."""
 
     def send(self, states, block, board):
@@ -143,7 +143,7 @@ class PostsTheSum(Located):
     ],
 )
 def test_versions_that_leak_are_convicted(kind, relation, reason):
-    found = attacked(kind(INSIDE), relation)
+    found = attacked(kind(LEARNER, locate=LOCATE), relation)
     assert found.convicted
     assert reason in found.verdict
 
@@ -166,7 +166,10 @@ class LouderSearch(Gaussian):
 @pytest.mark.parametrize("factor", [2 / 3, 1.0, 3 / 2])
 @pytest.mark.parametrize(
     ("algorithm", "dim"),
-    [(Located(INSIDE), BINS), (Located(LocatedFeatures(SharedPrior(Regression(4)), (1, 2, 3))), 3 * BINS)],
+    [
+        (SharedPrior(LEARNER, locate=LOCATE), BINS),
+        (SharedPrior(Regression(4), locate=Locate((1, 2, 3))), 3 * BINS),
+    ],
     ids=["targets", "features"],
 )
 def test_the_noise_of_a_search_has_its_law(algorithm, dim, factor):

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from cloister.store import Release
 from typer.testing import CliRunner
 
 from cloister import Billboard
 from cloister.app.folder import write_manifest
 from cloister.cli import app
+from cloister.store import Release
 
 BOOK = """
 task = "school"

@@ -178,7 +178,7 @@ def test_settings_of_one_method_among_several(work: Path) -> None:
     options = ["--method", "meta", "--method", "low-rank", "--set", "rounds=3", "--set", "low-rank.lam=2"]
     ok(*fit(*options))
     first, second = Plan.load("run/choice/0/plan.toml"), Plan.load("run/choice/1/plan.toml")
-    assert (first.algorithm.inner.inner.inner.lam, second.algorithm.inner.inner.inner.lam) == (0.02, 2)
+    assert (first.algorithm.algorithm.lam, second.algorithm.algorithm.lam) == (0.02, 2)
     assert len(first.rounds) == len(second.rounds) == 3 + 3 + 3 + 1  # after a search, before a question
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from cli_helpers import BOOK, cloister, contents, ok, pupils, rebuild, refused, seal
-from cloister.store import Release
-from cloister.store.files import try_lock
-from cloister.store.secret import Secret
 
 from cloister import Billboard, Ledger
 from cloister.app.predict import write_csv
+from cloister.store import Release
+from cloister.store.files import try_lock
+from cloister.store.secret import Secret
 
 FIT = ["fit", "exam.csv", "--codebook", "book.toml", "-o", "run"]
 DRAFT = Path(".run.unfinished")

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_helpers import BOOK, cloister, ok, pupils, refused
-from cloister.store.signatures import Operator
 
 from cloister import Codebook, Ledger, Plan, SharedPriorRegressor, run
 from cloister.app.predict import write_csv
@@ -22,6 +21,7 @@ from cloister.engines.node import Node
 from cloister.engines.node.exchange import FolderTransport
 from cloister.errors import PrivateDataError
 from cloister.roster import Roster
+from cloister.store.signatures import Operator
 
 SCHOOLS = ["000", "001", "002"]
 QUERY = "select age, sex, score from pupils where school = '001'"

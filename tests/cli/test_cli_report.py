@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_helpers import BOOK, ok, pupils, refused
-from cloister.store import Release
 
 import cloister
 from cloister import Plan, SharedPriorRegressor, Tasks, run
@@ -28,6 +27,7 @@ from cloister.learners import LeastSquares
 from cloister.ledger import Ledger
 from cloister.report.run import _unclear
 from cloister.report.run_figures import rounds_picture, signal_to_noise
+from cloister.store import Release
 from cloister.tables.codebook import Codebook
 
 #: What stands in one task's rows, in names, in a column that nobody asked for, and in the name of the file.

@@ -14,7 +14,7 @@ import pytest
 from cli_helpers import cloister, contents, ok, rebuild, refused, seal
 
 from cloister import Billboard, Guarantee
-from cloister.board import Release
+from cloister.store import Release
 
 
 def fails(check: str) -> dict[str, object]:

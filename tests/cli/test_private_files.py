@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_helpers import BOOK, ok, pupils, refused
-from cloister.store.files import private_folder
-from cloister.store.journal import FolderJournal
 
 from cloister import SharedPriorRegressor
 from cloister.app.predict import write_csv
 from cloister.errors import StorageError
+from cloister.store.files import private_folder
+from cloister.store.journal import FolderJournal
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes and owners are those of POSIX")
 

@@ -9,14 +9,14 @@ import pytest
 
 from cloister import Plan, replay, run
 from cloister.algorithms import MeanRegularized
-from cloister.board.billboard import Billboard
 from cloister.deploy.kit import create
 from cloister.deploy.processes import free_port
 from cloister.deploy.trial import join
 from cloister.engines import Local
 from cloister.engines.flower.deployment import Deployment, Settings
-from cloister.engines.node import Home
+from cloister.engines.node import NodeFolder
 from cloister.learners import LeastSquares
+from cloister.store.billboard import Billboard
 from cloister.tasks import Tasks
 
 pytest.importorskip("flwr", reason="needs the extra flower")
@@ -57,7 +57,7 @@ def check_finished(made: Deployment, plan: Plan, tasks: Tasks, head: str) -> Non
     assert made.ledger.spent == price
     assert len(made.ledger.history) == 1
     for place, name in enumerate(alone.private.ids):
-        home = Home(made.folder / "nodes" / name)
+        home = NodeFolder(made.folder / "nodes" / name)
         assert home.ledger.spent == price
         again = replay(plan, board, tasks.only(name), seeds=np.array([place], np.uint64))
         with np.load(home.folder / "runs" / "trial" / "model.npz") as own:

@@ -18,10 +18,10 @@ from flower_trial import small_plan
 from cloister import run
 from cloister.channel import GRID
 from cloister.deploy.certificates import make_authority
-from cloister.engines import Asked
-from cloister.engines.flower import Deployment, FlowerLink, Resident
+from cloister.engines import RemoteNodes
+from cloister.engines.flower import Deployment, FlowerTransport, NodeAgent
 from cloister.engines.flower.identity import Identity
-from cloister.engines.node import Ask, Reply, Request
+from cloister.engines.node import Reply, Request, RequestKind
 
 #: A plan of another price than the one that owners approve; and another one that they approve as well.
 DEAR, BRIEF = {"n_tasks": 4, "rounds": 1, "epsilon": 4.0}, {"n_tasks": 4, "rounds": 1}
@@ -66,10 +66,10 @@ def unsigned(data: bytes) -> bytes:
 def curate(folder: Path, grid) -> None:
     """Ask for a plan that nobody approved, show a board without signatures, and two boards; then be good."""
     made = Deployment(folder)
-    link, names = FlowerLink(grid, made.operator, made.keys, made.log), list(made.keys)
+    link, names = FlowerTransport(grid, made.operator, made.keys, made.log), list(made.keys)
 
     def asks(plan, name, seed, link):
-        engine = Asked(link, replace(made.operator, run=name), 60.0, log=made.log)
+        engine = RemoteNodes(link, replace(made.operator, run=name), 60.0, log=made.log)
         run(plan, made.roster, random_state=seed, engine=engine)
 
     if not made.journal.exists():
@@ -83,9 +83,9 @@ def curate(folder: Path, grid) -> None:
 def lie(request: bytes, honest: bytes) -> bytes:
     """Answer the second round with garbage, and the third with a message one step of the grid too long."""
     asked = Request.from_bytes(request)
-    if asked.run == "trial" and asked.ask is Ask.ROUND and asked.round == 1:
+    if asked.run == "trial" and asked.kind is RequestKind.ROUND and asked.round == 1:
         return b"garbage" * 20
-    if asked.run == "trial" and asked.ask is Ask.ROUND and asked.round == 2:
+    if asked.run == "trial" and asked.kind is RequestKind.ROUND and asked.round == 2:
         reply = Reply.from_bytes(honest)
         row = np.zeros_like(reply.row)
         row[0] = GRID + 1
@@ -93,16 +93,16 @@ def lie(request: bytes, honest: bytes) -> bytes:
     return honest
 
 
-def liar(folder: str) -> Resident:
-    found = Resident(folder)
+def liar(folder: str) -> NodeAgent:
+    found = NodeAgent(folder)
     honest = found.answering.node.answer
     found.answering.node.answer = lambda request: lie(request, honest(request))
     return found
 
 
-def old(folder: str) -> Resident:
+def old(folder: str) -> NodeAgent:
     """A node that once sends the answer that it gave before; asked again, it answers."""
-    found = Resident(folder)
+    found = NodeAgent(folder)
     honest, given, again = found.answering.answer, [], []
 
     def answer(sealed: bytes) -> bytes:

@@ -15,13 +15,12 @@ from flwr.supercore.task_identity import TaskIdentity
 from google.protobuf.message import DecodeError
 from uvicorn.server import ServerState
 
-from cloister.board.signatures import Operator
 from cloister.deploy.certificates import make_authority, make_certificate
 from cloister.deploy.curator import curate
 from cloister.deploy.processes import executor_command, forget_traffic, link_command
 from cloister.engines.flower.apps import Answering
+from cloister.engines.flower.connection_limits import connections
 from cloister.engines.flower.deployment import Deployment
-from cloister.engines.flower.door import connections
 from cloister.engines.flower.envelope import (
     new_reader,
     open_answer,
@@ -29,13 +28,14 @@ from cloister.engines.flower.envelope import (
     seal_answer,
     seal_question,
 )
-from cloister.engines.flower.identity import Identity, Way
-from cloister.engines.flower.link import FlowerLink, body, message_body
+from cloister.engines.flower.identity import CuratorAddress, Identity
+from cloister.engines.flower.link import FlowerTransport, body, message_body
 from cloister.engines.flower.proxy import CALLS, proxy
 from cloister.engines.flower.refusals import Refusals
-from cloister.engines.flower.resident import Resident
+from cloister.engines.flower.resident import NodeAgent
 from cloister.engines.node import REFUSAL
 from cloister.errors import InputError, SignatureError
+from cloister.store.signatures import Operator
 
 OPERATOR, READER = Operator.new("trial"), new_reader()
 
@@ -121,17 +121,17 @@ def test_answers_in_anothers_name_are_told_and_passed_over(two):
     said = []
     answering = {1: lambda sealed: seal_answer(elm.key, sealed, b"row"), 2: lambda sealed: b"garbage"}
     nodes, keys = [Info(1, elm), Info(2, oak)], {"elm": elm.public, "oak": oak.public}
-    link = FlowerLink(Grid(nodes, answering, forged=[b"\0" * 200]), OPERATOR, keys, said.append)
+    link = FlowerTransport(Grid(nodes, answering, forged=[b"\0" * 200]), OPERATOR, keys, said.append)
     assert list(link.ask({"elm": b"?", "oak": b"?"}, deadline=2.5)) == [("elm", b"row")]
     assert said
     assert all("does not count" in sentence for sentence in said)
-    assert list(link.heard) == ["elm"]
+    assert list(link.last_seen) == ["elm"]
 
 
 def test_a_node_that_is_not_registered_is_not_asked(two):
     elm, oak = two
     grid = Grid([Info(1, oak)], {1: lambda sealed: seal_answer(elm.key, sealed, b"row")})
-    assert list(FlowerLink(grid, OPERATOR, {"elm": elm.public}).ask({"elm": b"?"}, deadline=0.2)) == []
+    assert list(FlowerTransport(grid, OPERATOR, {"elm": elm.public}).ask({"elm": b"?"}, deadline=0.2)) == []
 
 
 def test_the_proxy_passes_on_what_registered_nodes_need(two, tmp_path):
@@ -317,11 +317,11 @@ def test_a_question_that_the_operator_has_not_signed_is_refused_at_home(tmp_path
 
 def test_a_way_says_what_must_stand_there(tmp_path):
     with pytest.raises(InputError, match="address"):
-        Way.load(tmp_path)
+        CuratorAddress.load(tmp_path)
     make_authority(tmp_path, "ca")
     make_certificate(tmp_path, "server", "ca", ["curator.example.org", "127.0.0.1"])
-    Way("curator.example.org:9443", "ca.crt").save(tmp_path)
-    assert Way.load(tmp_path).certificate == str(tmp_path / "ca.crt")
+    CuratorAddress("curator.example.org:9443", "ca.crt").save(tmp_path)
+    assert CuratorAddress.load(tmp_path).certificate == str(tmp_path / "ca.crt")
 
 
 class Nobody:
@@ -358,7 +358,7 @@ def test_a_curator_that_dies_on_its_last_step_has_finished(tmp_path, monkeypatch
 
 def test_a_node_follows_no_redirect_and_outlives_garbage(tmp_path, monkeypatch):
     made = deployed(tmp_path / "office", small_plan(2, rounds=1), small_tasks(2))
-    node = Resident(made.folder / "nodes" / "school-0")
+    node = NodeAgent(made.folder / "nodes" / "school-0")
     asked, steps = [], []
 
     def elsewhere(self, request):
@@ -379,8 +379,8 @@ def test_a_node_follows_no_redirect_and_outlives_garbage(tmp_path, monkeypatch):
         steps.append(link)
         raise DecodeError("spoiled") if len(steps) == 1 else KeyboardInterrupt
 
-    monkeypatch.setattr(Resident, "_connected", connected)
-    monkeypatch.setattr(Resident, "step", step)
+    monkeypatch.setattr(NodeAgent, "_connected", connected)
+    monkeypatch.setattr(NodeAgent, "step", step)
     with pytest.raises(KeyboardInterrupt):
         node.serve()
     assert len(steps) == 2

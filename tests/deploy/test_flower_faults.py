@@ -30,8 +30,8 @@ from cloister.deploy.processes import (
     settings,
 )
 from cloister.deploy.trial import start_all
-from cloister.engines.flower.identity import Way
-from cloister.engines.flower.resident import Resident
+from cloister.engines.flower.identity import CuratorAddress
+from cloister.engines.flower.resident import NodeAgent
 
 pytestmark = pytest.mark.slow
 
@@ -150,10 +150,10 @@ def test_a_node_does_not_speak_to_a_curator_of_another_authority(tmp_path):
     made = deployed(tmp_path / "office", plan, tasks)
     make_authority(tmp_path, "other")
     folder = made.folder / "nodes" / "school-0"
-    Way(made.settings.address, str(tmp_path / "other.crt")).save(folder)
+    CuratorAddress(made.settings.address, str(tmp_path / "other.crt")).save(folder)
     with Processes.at(made.state / "logs") as processes:
         start_all(made, processes)
-        resident = Resident(folder)
+        resident = NodeAgent(folder)
         with pytest.raises(httpx.ConnectError, match=r"(?i)certificate"), resident._connected():
             pass
         until = time.monotonic() + 30

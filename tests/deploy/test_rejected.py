@@ -16,8 +16,8 @@ from cloister.cli import app
 from cloister.deploy.curator import curate
 from cloister.deploy.processes import Processes
 from cloister.deploy.trial import start_all
-from cloister.engines import Asked
-from cloister.engines.node import Home, InProcess, Node, Request
+from cloister.engines import RemoteNodes
+from cloister.engines.node import InProcess, Node, NodeFolder, Request
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +62,7 @@ def test_what_is_refused_is_told_and_does_no_harm(tmp_path: Path) -> None:
     plan, tasks = small_plan(4, rounds=5), small_tasks(4)
     made = deployed(tmp_path / "office", plan, tasks)
     for name in tasks.ids:
-        home = Home(made.folder / "nodes" / name)
+        home = NodeFolder(made.folder / "nodes" / name)
         (home.folder / "ledger").unlink()
         Ledger.create(home.folder / "ledger", str(name), epsilon=50.0, delta=1e-1)
         home.approve(small_plan(**hostile.BRIEF), tasks.only(name), trial=True)
@@ -97,12 +97,12 @@ def test_what_is_refused_is_told_and_does_no_harm(tmp_path: Path) -> None:
     assert "not signed" in at_home
 
     nodes = {name: Node(alike / name) for name in tasks.ids.tolist()}
-    engine = Asked(Without(nodes, "school-2", (1, 2)), made.operator, log=lambda line: None)
+    engine = RemoteNodes(Without(nodes, "school-2", (1, 2)), made.operator, log=lambda line: None)
     alone = run(plan, made.roster, random_state=SEED, engine=engine)
     assert now.head == alone.board.head.hex()
     assert made.ledger.spent == pytest.approx(plan.guarantee.epsilon)
     for name in tasks.ids:
-        runs = [charge.run.split()[0] for charge in Home(made.folder / "nodes" / name).ledger.history]
+        runs = [charge.run.split()[0] for charge in NodeFolder(made.folder / "nodes" / name).ledger.history]
         assert runs == ["forked", "trial"]  # what was refused cost nothing
 
     (tmp_path / "operator.pub").write_text(made.operator.public.hex())

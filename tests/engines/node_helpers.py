@@ -9,11 +9,11 @@ import numpy as np
 
 from cloister import Plan, Tasks, run
 from cloister.algorithms import MeanRegularized
-from cloister.board.signatures import Operator
-from cloister.engines import Asked, Local
-from cloister.engines.node import Home, InProcess, Node, Settings
+from cloister.engines import Local, RemoteNodes
+from cloister.engines.node import InProcess, Node, NodeFolder, Settings
 from cloister.learners import LeastSquares
 from cloister.privacy.randomness import SeededRandomness
+from cloister.store.signatures import Operator
 
 M, SEED, RUN = 4, 3, "exam-2026"
 OPERATOR = Operator(RUN, bytes(range(32)))
@@ -39,7 +39,7 @@ def make_nodes(folder, plan=PLAN, tasks=TASKS, types=(), trial=True, codebook=""
     for name, seed in zip(tasks.ids.tolist(), seeds.tolist(), strict=True):
         group = None if tasks.groups is None else tasks.only(name).groups.tolist()[0]
         settings = Settings(name, OPERATOR.public.hex(), group, seed=seed)
-        home = Home.create(folder / name, settings, **BUDGET)
+        home = NodeFolder.create(folder / name, settings, **BUDGET)
         home.approve(plan, tasks.only(name), codebook, trial)
     return open_nodes(folder, tasks, types)
 
@@ -84,7 +84,7 @@ class Recorded:
 def asked(link, plan=PLAN, roster=TASKS.roster, told=None, operator=OPERATOR, **more):
     """Run over a link; `told` gets the operator's private lines."""
     lines = [] if told is None else told
-    engine = Asked(link, operator, deadline=20.0, log=lines.append)
+    engine = RemoteNodes(link, operator, deadline=20.0, log=lines.append)
     return run(plan, roster, random_state=SEED, engine=engine, **more)
 
 

@@ -47,12 +47,12 @@ class Killing(Cluster):
         with super().workers(plan, tasks, seeds) as workers:
             collect = workers.collect
 
-            def killing(board, coins):
+            def killing(board, *given):
                 for t, which in self.kills:
                     if t == board.rounds:
                         holders = workers.actors.holders  # fewer, where none took a lost one's place in time
                         ray.kill(holders[which % len(holders)].handle)
-                return collect(board, coins)
+                return collect(board, *given)
 
             workers.collect = killing
             yield workers

@@ -12,13 +12,13 @@ from torch import nn
 
 from cloister import Billboard, Plan, Tasks, replay, run
 from cloister.algorithms import Ditto, FedAvg, FineTuning, Independent, LocalOnly, Personalized, Position
-from cloister.board.billboard import BoardView
 from cloister.engines import Batched
 from cloister.engines.batched import _DeviceBoard
 from cloister.errors import PlanError
 from cloister.learners import EWC, Descent, Module, Regression, SymmetrizedKL
 from cloister.mechanisms import Gaussian, L2Laplace, NoNoise, Toeplitz
 from cloister.sampling import Everyone, FixedSize, Poisson
+from cloister.store.billboard import BoardView
 from cloister.tasks import public_seeds
 
 CPU = Batched("cpu", block=4)
@@ -161,7 +161,7 @@ class Stopped(Exception):
 
 @pytest.mark.parametrize("checkpoint", [0.0, math.inf])
 def test_a_stopped_run_goes_on_to_the_same_board(checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr("cloister.engines.checkpoints.SHARE", 0)
+    monkeypatch.setattr("cloister.engines.checkpointed.SHARE", 0)
     plan = Plan(PERSONAL, Gaussian(1.0), Poisson(0.6), n_tasks=M)
     whole = models_of(plan)
 
@@ -234,7 +234,7 @@ def test_sums_are_those_of_the_channel(mechanism, monkeypatch):
     board = Billboard.create(algorithm.start(), plan.fingerprint, 1)
     with CPU.workers(plan, TASKS, public_seeds(TASKS.ids)) as workers:
         workers.start(board)
-        total = np.asarray(workers.collect(board, np.ones(M, dtype=bool)))
+        total = np.asarray(workers.collect(board, algorithm.channel(board), np.ones(M, dtype=bool)))
         assert workers.rejected() == len(said) > 1
     assert total.dtype == (np.int64 if mechanism.exact else np.float64)
     rows = np.concatenate([np.asarray(part) for part in said])

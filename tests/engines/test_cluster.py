@@ -22,13 +22,12 @@ from cloister.engines.cluster.actor import Failure
 from cloister.engines.cluster.actors import Actors
 from cloister.engines.cluster.engine import check_whole
 from cloister.engines.cluster.held import HeldShards
-from cloister.engines.cluster.model_files import read_models
 from cloister.engines.cluster.session import _check_room as check_room
 from cloister.engines.cluster.session import _own_files as own_files
 from cloister.engines.cluster.session import _own_token as own_token
 from cloister.engines.cluster.session import _start as start_ray
 from cloister.engines.cluster.workers import ClusterWorkers
-from cloister.engines.shards import ShardError
+from cloister.engines.sharded_tasks import ShardError
 from cloister.errors import (
     AlgorithmError,
     ClusterError,
@@ -41,6 +40,7 @@ from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Gaussian
 from cloister.roster import Roster
 from cloister.sampling import Poisson
+from cloister.store.model_store import read_models
 
 sys.path.append(str(Path(__file__).parents[1] / "cli"))  # cli_helpers
 
@@ -119,7 +119,7 @@ def test_a_session_of_our_own_is_for_us_alone(session):
 
 def test_states_that_were_kept_at_the_end_are_those_of_the_models(pretended, tmp_path, monkeypatch):
     """Killed between the last checkpoint and the models: no round is left to listen to."""
-    monkeypatch.setattr("cloister.engines.checkpoints.SHARE", 0)
+    monkeypatch.setattr("cloister.engines.checkpointed.SHARE", 0)
     given = {
         "random_state": 3,
         "journal": tmp_path / "run",
@@ -162,7 +162,7 @@ def test_shards_keep_their_own_states(pretended, tmp_path, monkeypatch, memory):
 
     The driver has none of the states, and nothing is left of them at the end.
     """
-    monkeypatch.setattr("cloister.engines.checkpoints.SHARE", 0)
+    monkeypatch.setattr("cloister.engines.checkpointed.SHARE", 0)
     monkeypatch.setattr(ClusterWorkers, "save_state", lambda workers, folder=None: 1 / 0)
     journal, models = tmp_path / "run", tmp_path / "models"
     given = {"random_state": 3, "journal": journal, "checkpoint": 0.0}
@@ -199,7 +199,7 @@ def test_shards_keep_their_own_states(pretended, tmp_path, monkeypatch, memory):
 
 def test_states_of_other_shards_are_passed_over(pretended, tmp_path, monkeypatch):
     """Dealt out into another number of shards, a run that goes on does its work again."""
-    monkeypatch.setattr("cloister.engines.checkpoints.SHARE", 0)
+    monkeypatch.setattr("cloister.engines.checkpointed.SHARE", 0)
     given = {"random_state": 3, "journal": tmp_path / "run", "checkpoint": 0.0, "engine": Cluster(1)}
 
     def stop(posted):
@@ -351,7 +351,7 @@ class Doomed(Local):
     def workers(self, plan, tasks, seeds):
         with super().workers(plan, tasks, seeds) as workers:
             collect = workers.collect
-            workers.collect = lambda board, coins: os._exit(1) if board.rounds else collect(board, coins)
+            workers.collect = lambda board, *given: os._exit(1) if board.rounds else collect(board, *given)
             yield workers
 
 

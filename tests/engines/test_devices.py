@@ -12,7 +12,7 @@ from torch import nn
 from cloister import Plan, Tasks, replay, run
 from cloister.algorithms import FedAvg, FineTuning, MeanRegularized, Personalized
 from cloister.engines import Batched, Local, MultiDevice
-from cloister.engines.devices import _Sum, deal
+from cloister.engines.devices import LazySum, deal
 from cloister.errors import PlanError
 from cloister.learners import EWC, Descent, LeastSquares, Module
 from cloister.mechanisms import Gaussian, L2Laplace, NoNoise
@@ -110,7 +110,7 @@ def test_a_sum_is_not_looked_at_before_it_is_needed():
             looked.append(True)
             return np.arange(3)
 
-    total = _Sum([Slow(), Slow()])
+    total = LazySum([Slow(), Slow()])
     assert not looked
     np.testing.assert_array_equal(np.asarray(total) + 1, [1, 3, 5])
     assert len(looked) == 2

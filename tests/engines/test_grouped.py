@@ -14,8 +14,7 @@ from cloister import Ledger, Plan, Tasks, check_algorithm, replay, run
 from cloister.algorithm import Algorithm
 from cloister.algorithms import FedAvg
 from cloister.channel import Channel, Grouped, MeanAndOuter, Round
-from cloister.engines import Batched, Local, MultiDevice, RoundsOnly
-from cloister.engines.invalid import ZeroInvalid
+from cloister.engines import Batched, Local, MultiDevice
 from cloister.engines.workers import GridRows, group_positions
 from cloister.errors import InputError, PlanError
 from cloister.groups import Groups
@@ -92,8 +91,6 @@ ENGINES = [
     Local(),
     Local(threads=2),
     MultiDevice((Local(), Local(), Local())),
-    RoundsOnly(Local()),
-    ZeroInvalid(Local()),
 ]
 
 
@@ -190,9 +187,8 @@ class Apart:
     def start(self, board):
         pass
 
-    def collect(self, board, coins):
-        rows = self.plan.algorithm.channel(board).rows(means()[self.order])
-        return GridRows(rows, self.order)
+    def collect(self, board, channel, coins):
+        return GridRows(channel.rows(means()[self.order]), self.order)
 
     def listen(self, board, coins):
         pass
@@ -257,7 +253,8 @@ def test_the_batched_engine_places_messages_by_label(monkeypatch):
     for engine in (Local(), Batched("cpu", block=5)):
         with engine.workers(plan, data, seeds) as workers:
             workers.start(board)
-            sums.append(np.asarray(workers.collect(board, np.ones(M, dtype=bool))))
+            channel = algorithm.channel(board)
+            sums.append(np.asarray(workers.collect(board, channel, np.ones(M, dtype=bool))))
     np.testing.assert_allclose(sums[1], sums[0], atol=60)  # in 2^18ths of a clip
     dim = algorithm.learner.size
     np.testing.assert_array_equal(sums[1][dim:].reshape(G, dim).sum(axis=0), sums[1][:dim])

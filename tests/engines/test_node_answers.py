@@ -21,10 +21,10 @@ from cloister import Tasks, run
 from cloister.audit.releases import in_release_units
 from cloister.audit.sensitivity import furthest_on
 from cloister.channel import GRID, Channel
-from cloister.engines import Asked
-from cloister.engines.asked import AskedWorkers
-from cloister.engines.node import REFUSAL, InProcess, Reply, Say
+from cloister.engines import RemoteNodes
+from cloister.engines.node import REFUSAL, InProcess, Reply, ReplyKind
 from cloister.engines.node.wire import SHORT
+from cloister.engines.remote_nodes import RemoteNodeWorkers
 from cloister.errors import InputError, PlanError
 from cloister.mechanisms import Toeplitz
 from cloister.sampling import Epochs, Poisson
@@ -44,7 +44,7 @@ def too_long(reply):
 
 def with_row(reply, row):
     found = Reply.from_bytes(reply)
-    return Reply(found.say, found.run, found.round, found.head, found.records, row).to_bytes()
+    return Reply(found.kind, found.run, found.round, found.head, found.records, row).to_bytes()
 
 
 def other(reply):
@@ -101,7 +101,7 @@ def test_the_same_answer_again_counts_once(nodes, alone):
 
 def test_what_comes_late_counts_as_zero(nodes, silent, monkeypatch):
     now, told = [0.0], []
-    monkeypatch.setattr("cloister.engines.asked.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("cloister.engines.remote_nodes.time.monotonic", lambda: now[0])
 
     def change(t, name, reply):
         now[0] += 21.0 if (t, name) == (1, "t3") else 0.0
@@ -114,7 +114,7 @@ def test_what_comes_late_counts_as_zero(nodes, silent, monkeypatch):
 
 
 def test_plans_that_cannot_be_asked_for_are_refused_before_the_charge():
-    engine = Asked(InProcess({}), OPERATOR)
+    engine = RemoteNodes(InProcess({}), OPERATOR)
     long = replace(
         PLAN, algorithm=replace(PLAN.algorithm, rounds=1001), mechanism=Toeplitz(0.8), sampling=Epochs(1)
     )
@@ -129,7 +129,7 @@ def test_plans_that_cannot_be_asked_for_are_refused_before_the_charge():
     with pytest.raises(InputError, match="Pass the Roster of their names"):
         run(PLAN, TASKS, engine=engine)
     with pytest.raises(PlanError, match="deadline must be seconds"):
-        Asked(InProcess({}), OPERATOR, deadline=0)
+        RemoteNodes(InProcess({}), OPERATOR, deadline=0)
 
 
 # --- what leaves ------------------------------------------------------------------------------------------
@@ -158,24 +158,24 @@ def test_nothing_of_the_rows_leaves_but_through_the_message(template, tmp_path):
 
 
 def test_replies_without_a_message_have_one_size():
-    for say in Say:
-        if say is not Say.MESSAGE:
-            assert len(Reply(say, "r" * 64, 10**9, "f" * 64, 10**9).to_bytes()) == SHORT == len(REFUSAL)
+    for kind in ReplyKind:
+        if kind is not ReplyKind.MESSAGE:
+            assert len(Reply(kind, "r" * 64, 10**9, "f" * 64, 10**9).to_bytes()) == SHORT == len(REFUSAL)
 
 
 # --- the audit --------------------------------------------------------------------------------------------
 
 
-def over_the_wire(channel, messages, answers=lambda row: [row], check=AskedWorkers._row):
+def over_the_wire(channel, messages, answers=lambda row: [row], check=RemoteNodeWorkers._row):
     """Return what a curator sums of messages that nodes send, each in as many answers as it likes."""
     rows = []
     board = PLAN.create_board()
-    workers = AskedWorkers(
+    workers = RemoteNodeWorkers(
         PLAN, OPERATOR.sign_roster("p", TASKS.roster), None, OPERATOR, 1.0, lambda line: None
     )
     for row in channel.rows(messages):
         for said in answers(row):
-            text = Reply(Say.MESSAGE, RUN, 0, board.head.hex(), 1, said).to_bytes()
+            text = Reply(ReplyKind.MESSAGE, RUN, 0, board.head.hex(), 1, said).to_bytes()
             found = check(workers, "t0", Reply.from_bytes(text), board, channel)
             rows += [] if found is None else [found]
     values = np.array(rows, dtype=np.int64).reshape(len(rows), channel.dim)

@@ -27,15 +27,15 @@ from node_helpers import (
 )
 
 from cloister import Plan, Tasks, replay, run
-from cloister.board.signatures import Operator, SignedHead
-from cloister.engines import Asked
+from cloister.engines import RemoteNodes
 from cloister.engines.local import LocalWorkers
-from cloister.engines.node import REFUSAL, InProcess, Node, Reply, Request, Say
+from cloister.engines.node import REFUSAL, InProcess, Node, Reply, ReplyKind, Request
 from cloister.engines.node.wire import SignedRecord
 from cloister.errors import BillboardError, InputError, SignatureError
 from cloister.privacy.randomness import SeededRandomness
 from cloister.roster import Roster
 from cloister.sampling import OnePass, Poisson
+from cloister.store.signatures import Operator, SignedHead
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 
@@ -145,7 +145,7 @@ def test_no_change_to_a_question_or_an_answer_is_taken_for_something_else(nodes,
     rng, channel = np.random.default_rng(0), PLAN.rounds[0].channels[0]
     for _ in range(120):
         said = Reply.from_bytes(nodes["t0"].answer(mutated(requests[0].to_bytes(), rng)))
-        assert said.say is not Say.MESSAGE or said.to_bytes() == replies[0]
+        assert said.kind is not ReplyKind.MESSAGE or said.to_bytes() == replies[0]
     for _ in range(300):
         try:
             reply = Reply.from_bytes(mutated(replies[0], rng))
@@ -162,7 +162,7 @@ def test_records_must_extend_the_board(nodes, questions):
     node = nodes["t0"]
     assert node.answer(requests[0].to_bytes()) == replies[0]
     ahead = Reply.from_bytes(node.answer(requests[2].to_bytes()))
-    assert (ahead.say, ahead.records) == (Say.BEHIND, 1)
+    assert (ahead.kind, ahead.records) == (ReplyKind.BEHIND, 1)
     assert node.answer(unsigned(requests[1]).to_bytes()) == REFUSAL
     assert node.answer(requests[1].to_bytes()) == replies[1]
     forged = run(PLAN, TASKS, random_state=7).board.record_bytes(1)
@@ -240,7 +240,7 @@ def test_two_boards_shown_to_two_halves_are_found_by_their_heads(nodes):
             PLAN,
             TASKS.roster,
             random_state=seed,
-            engine=Asked(InProcess(half), OPERATOR, log=lambda line: None),
+            engine=RemoteNodes(InProcess(half), OPERATOR, log=lambda line: None),
         )
     heads = {name: node.signed_head(RUN, 3) for name, node in nodes.items()}
     assert not heads["t0"].forks(heads["t1"], OPERATOR.public)
@@ -267,7 +267,9 @@ def test_noise_from_a_seed_is_for_trials_alone(tmp_path):
         nodes["t0"]
     )
     done = run(
-        PLAN, TASKS.roster, engine=Asked(InProcess(nodes), replace(OPERATOR, run="sound"), log=told.append)
+        PLAN,
+        TASKS.roster,
+        engine=RemoteNodes(InProcess(nodes), replace(OPERATOR, run="sound"), log=told.append),
     )
     assert done.guarantee.holds
     assert nodes["t0"].model("sound").keys() == {"coef"}

@@ -25,16 +25,16 @@ from node_helpers import (
 )
 
 from cloister import Plan, replay
-from cloister.algorithms import LowRank, Mean, MeanRegularized, Nested, SharedPrior
-from cloister.board.signatures import Operator
+from cloister.algorithms import GroupMeans, LowRank, Mean, MeanRegularized, SharedPrior
 from cloister.doubts import SHARED_DEVICE
-from cloister.engines import Asked
-from cloister.engines.node import Home, InProcess, Node, Reply, Say, Settings
+from cloister.engines import RemoteNodes
+from cloister.engines.node import InProcess, Node, NodeFolder, Reply, ReplyKind, Settings
 from cloister.errors import InputError
 from cloister.groups import Groups
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Toeplitz
 from cloister.sampling import Epochs, Everyone, FixedSize, Poisson
+from cloister.store.signatures import Operator
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 
@@ -48,7 +48,7 @@ GROUPED = TASKS.with_groups({"t0": "north", "t1": "south", "t2": "north", "t3": 
 @pytest.mark.parametrize(
     "algorithm",
     [
-        SharedPrior(Regression(3), Nested(Mean(), Groups.of(GROUPED.groups))),
+        SharedPrior(Regression(3), GroupMeans(Mean(), Groups.of(GROUPED.groups))),
         MeanRegularized(LeastSquares(3), rounds=4, steps=2, batch=2),
         LowRank(LeastSquares(3), rounds=3),
     ],
@@ -162,7 +162,7 @@ def test_a_node_that_was_away_at_the_end_gets_the_board_later(sampling, tmp_path
     assert told == ["Node 't2' has not said that it has the finished board: deliver it again."]
     with pytest.raises(InputError, match="no model of run"):
         nodes["t2"].model(RUN)
-    Asked(InProcess(nodes), OPERATOR).deliver(plan, done.board, TASKS.roster)
+    RemoteNodes(InProcess(nodes), OPERATOR).deliver(plan, done.board, TASKS.roster)
     assert_same_models(nodes, one)
     (tmp_path / "t2" / "runs" / RUN / "model.npz").unlink()  # killed while it was made
     Node(tmp_path / "t2").finish(RUN)
@@ -183,25 +183,25 @@ def test_a_node_that_was_put_back_from_a_copy_is_sent_what_it_lacks(nodes, alone
 
     link = Recorded(nodes, change)
     assert asked(link).board.head == alone.board.head
-    assert [Reply.from_bytes(reply).say for t, name, reply in link.replies if name == "t1"].count(
-        Say.BEHIND
+    assert [Reply.from_bytes(reply).kind for t, name, reply in link.replies if name == "t1"].count(
+        ReplyKind.BEHIND
     ) == 1
     assert_same_models(nodes, alone)
 
 
 def test_a_node_is_made_once_and_says_what_is_missing(tmp_path):
     settings = Settings("Elm ", OPERATOR.public.hex())
-    home = Home.create(tmp_path / "elm", settings, **BUDGET)
+    home = NodeFolder.create(tmp_path / "elm", settings, **BUDGET)
     assert home.settings == settings
     assert home.settings.task == "Elm"
     with pytest.raises(InputError, match="is a node already"):
-        Home.create(tmp_path / "elm", settings, **BUDGET)
+        NodeFolder.create(tmp_path / "elm", settings, **BUDGET)
     home.ledger.charge("plan", PLAN.cost)
     (home.folder / "node.toml").unlink()
     with pytest.raises(InputError, match="holds what a node has spent"):
-        Home.create(tmp_path / "elm", settings, **BUDGET)
+        NodeFolder.create(tmp_path / "elm", settings, **BUDGET)
     with pytest.raises(InputError, match=r"has no node\.toml\. Type cloister node init"):
-        _ = Home(tmp_path).settings
+        _ = NodeFolder(tmp_path).settings
     with pytest.raises(InputError, match="There is no run 'exam' here"):
         Node(tmp_path / "elm").signed_head("exam")
     with pytest.raises(InputError, match="public key must be 64 hexadecimal digits"):

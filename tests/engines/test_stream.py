@@ -14,15 +14,14 @@ import pytest
 from cloister import Billboard, Plan, Tasks, replay, run
 from cloister.algorithm import Algorithm
 from cloister.algorithms import FTMRL, MeanRegularized
-from cloister.board.billboard import MAGIC
-from cloister.board.records import HEADER, Record
-from cloister.board.torn import END, synced_every
 from cloister.channel import Channel, equal_rounds
 from cloister.engines.local import Local
 from cloister.errors import BillboardError
 from cloister.learners import Convex, Descent, ExactSolver, LeastSquares
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.sampling import OnePass, Poisson
+from cloister.store.billboard import MAGIC
+from cloister.store.records import END, HEADER, Record, synced_every
 
 
 class Stopped(Exception):
@@ -50,8 +49,8 @@ def stop_after(rounds):
 
 def test_a_long_stream_holds_a_few_records_and_syncs_now_and_then(tmp_path, monkeypatch):
     """800 rounds over 800 tasks, 50 numbers each; and a task that replays has its model."""
-    monkeypatch.setattr("cloister.board.record_store.CACHE_BYTES", 1 << 15)
-    monkeypatch.setattr("cloister.board.torn.SYNCS", 200)
+    monkeypatch.setattr("cloister.store.files.CACHE_BYTES", 1 << 15)
+    monkeypatch.setattr("cloister.store.records.SYNCS", 200)
     plan, tasks = make_plan(800, 50, 800), make_tasks(800, 50)
     syncs, alive, sync = [], [], os.fsync
     others = sum(type(thing) is Record for thing in gc.get_objects())  # that other tests hold
@@ -79,9 +78,9 @@ def test_a_long_stream_holds_a_few_records_and_syncs_now_and_then(tmp_path, monk
 def test_a_long_stream_is_the_same_without_a_journal(tmp_path, monkeypatch):
     plan, tasks = make_plan(60, 4, 30), make_tasks(60, 4)
     plain = run(plan, tasks, random_state=1)
-    monkeypatch.setattr("cloister.board.record_store.CACHE_BYTES", 0)
-    monkeypatch.setattr("cloister.board.torn.SYNCS", 4)
-    monkeypatch.setattr("cloister.engines.models.LARGE", 0)
+    monkeypatch.setattr("cloister.store.files.CACHE_BYTES", 0)
+    monkeypatch.setattr("cloister.store.records.SYNCS", 4)
+    monkeypatch.setattr("cloister.store.model_store.LARGE", 0)
     kept = run(plan, tasks, random_state=1, journal=tmp_path)
     assert kept.board.records.stored == 31
     assert [r.hash for r in kept.board.records] == [r.hash for r in plain.board.records]
@@ -94,7 +93,7 @@ def test_a_long_stream_is_the_same_without_a_journal(tmp_path, monkeypatch):
 @pytest.mark.parametrize("remote", [False, True])
 def test_nobody_else_has_a_release_before_it_is_synced(remote, tmp_path, monkeypatch):
     """In a run that is synced now and then: neither who watches it, nor workers that are elsewhere."""
-    monkeypatch.setattr("cloister.board.torn.SYNCS", 5)
+    monkeypatch.setattr("cloister.store.records.SYNCS", 5)
     synced, sync, seen = [0], os.fsync, []
 
     def recorded(file):
@@ -115,10 +114,10 @@ def test_nobody_else_has_a_release_before_it_is_synced(remote, tmp_path, monkeyp
             with super().workers(plan, tasks, seeds) as workers:
                 collect = workers.collect
 
-                def looking(board, coins):
+                def looking(board, *given):
                     if board.rounds:
                         look(board.rounds)
-                    return collect(board, coins)
+                    return collect(board, *given)
 
                 workers.collect = looking
                 yield workers
@@ -139,7 +138,7 @@ def test_short_runs_are_synced_after_every_release():
 @pytest.fixture
 def cut(tmp_path, monkeypatch):
     """A journal that was stopped after 13 of 22 records, of which 10 are synced; and how it would end."""
-    monkeypatch.setattr("cloister.board.torn.SYNCS", 5)
+    monkeypatch.setattr("cloister.store.records.SYNCS", 5)
     plan, tasks = make_plan(22, 3, 22), make_tasks(22, 3)
     assert synced_every(22) == 5
     with pytest.raises(Stopped):

@@ -10,15 +10,19 @@ import pytest
 
 from cloister import Billboard, Ledger, Plan, Tasks, replay, run
 from cloister.algorithms import MeanRegularized
-from cloister.engines import Local, MultiDevice, RoundsOnly
+from cloister.engines import Local, MultiDevice
+from cloister.engines.curator import Curator
 from cloister.engines.workers import GridRows, Workers
-from cloister.errors import BillboardError, InputError
+from cloister.errors import AlgorithmError, BillboardError, InputError
+from cloister.groups import NO_GROUP
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian, Toeplitz
 from cloister.privacy.candidates import on_processor
 from cloister.privacy.randomness import SeededRandomness, SystemRandomness
 from cloister.roster import Roster
 from cloister.sampling import Epochs, FixedSize, Poisson
+from cloister.store.journal import open_journal
+from cloister.tasks import public_seeds
 
 M = 9
 PLAN = Plan(
@@ -34,6 +38,7 @@ def make_tasks(seed=0):
 
 
 TASKS = make_tasks()
+SEEDS = public_seeds(TASKS.ids)
 
 
 # --- streams ----------------------------------------------------------------------------------------------
@@ -161,7 +166,7 @@ class Remote:
         for node in self.nodes:
             node.start(board)
 
-    def collect(self, board, coins):
+    def collect(self, board, channel, coins):
         self.engine.seen.append(("collect", board.rounds, len(coins)))
         said = self.rows(board, coins)
         at = [number for number, row in enumerate(said) if row is not None]
@@ -274,7 +279,48 @@ def test_the_curator_checks_every_row(spoil, words):
         run(plan, TASKS.roster, engine=apart(plan, spoil=spoil))
 
 
-@pytest.mark.parametrize("engine", [Local(), MultiDevice((Local(), Local())), RoundsOnly(Local())])
+@dataclass(frozen=True)
+class Noting(MeanRegularized):
+    """Notes when its channel is looked at, and when tasks are."""
+
+    seen: list = field(default_factory=list, compare=False)
+    undeclared: int = 99
+
+    def channel(self, board):
+        self.seen.append(("channel", board.rounds))
+        declared = super().channel(board)
+        return replace(declared, clip=2 * declared.clip) if board.rounds >= self.undeclared else declared
+
+    def send(self, states, block, board):
+        self.seen.append(("send", board.rounds))
+        return super().send(states, block, board)
+
+
+@pytest.mark.parametrize("engine", [Local(threads=1), MultiDevice((Local(threads=1), Local(threads=1)))])
+def test_a_channel_is_computed_once_a_round_before_anybody_works(engine):
+    algorithm = Noting(LeastSquares(3), rounds=3)
+    plan = Plan(algorithm, Gaussian(0.8), n_tasks=M)
+    with engine.workers(plan, TASKS, SEEDS) as workers, open_journal(None, plan, TASKS, 1, False) as journal:
+        workers.start(journal.posted)
+        algorithm.seen.clear()
+        Curator(plan, journal, np.full(M, NO_GROUP)).rounds(workers, None)
+    count = 2 if isinstance(engine, MultiDevice) else 1
+    assert algorithm.seen == [each for t in range(3) for each in [("channel", t), *[("send", t)] * count]]
+
+
+def test_no_task_works_on_a_channel_that_nobody_paid_for():
+    algorithm = Noting(LeastSquares(3), rounds=3, undeclared=1)
+    plan = Plan(algorithm, Gaussian(0.8), n_tasks=M)
+    with Local().workers(plan, TASKS, SEEDS) as workers, open_journal(None, plan, TASKS, 1, False) as journal:
+        workers.start(journal.posted)
+        with pytest.raises(AlgorithmError, match="Round 1 uses a channel that its schedule did not declare"):
+            Curator(plan, journal, np.full(M, NO_GROUP)).rounds(workers, None)
+    assert ("send", 0) in algorithm.seen
+    assert ("send", 1) not in algorithm.seen
+    assert journal.posted.rounds == 1
+
+
+@pytest.mark.parametrize("engine", [Local(), MultiDevice((Local(), Local()))])
 def test_engines_on_this_machine_need_rows(engine):
     ledger = Ledger(20.0, PLAN.delta)
     with pytest.raises(InputError, match="computes on the rows of tasks, and a roster has none"):
@@ -285,7 +331,7 @@ def test_engines_on_this_machine_need_rows(engine):
 # --- saved states -----------------------------------------------------------------------------------------
 
 
-ENGINES = [Local(), Local(threads=1), MultiDevice((Local(), Local())), RoundsOnly(Local())]
+ENGINES = [Local(), Local(threads=1), MultiDevice((Local(), Local()))]
 
 
 @pytest.mark.parametrize("second", ENGINES, ids=repr)
@@ -296,7 +342,11 @@ def test_workers_go_on_from_saved_states(first, second):
     private = done.private
 
     def sums(workers, rounds):
-        return [np.asarray(workers.collect(done.board.before(t), private.coins[t])) for t in rounds]
+        boards = [done.board.before(t) for t in rounds]
+        return [
+            np.asarray(workers.collect(board, PLAN.algorithm.channel(board), private.coins[board.rounds]))
+            for board in boards
+        ]
 
     with first.workers(PLAN, TASKS, private.seeds) as workers:
         workers.start(done.board.before(0))

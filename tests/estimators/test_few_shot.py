@@ -12,7 +12,7 @@ from torch import nn
 from cloister import Ledger, Plan, Tasks, adapt, run
 from cloister.algorithms import MetaSGD
 from cloister.datasets import pack
-from cloister.engines import Batched, Local, RoundsOnly
+from cloister.engines import Batched, Local
 from cloister.errors import InputError, PlanError
 from cloister.estimators import FewShotClassifier
 from cloister.estimators.few_shot import ADAPTING, FewShotModel
@@ -57,14 +57,14 @@ def test_a_network_of_packed_images_runs_as_one_program_and_trains_the_same():
 
 
 @pytest.mark.parametrize("engine", [Local(), Batched("cpu")])
-def test_rounds_only_posts_the_same_board_and_nobody_ends_with_a_model(engine):
+def test_without_finish_the_board_is_the_same_and_nobody_ends_with_a_model(engine):
     tasks = glyphs(5, seed=1)
     plan = Plan(
         MetaSGD(Module(glyph_net(2, 4, (1, SIDE, SIDE), False)), Descent(0.1, steps=2), rounds=2),
         NoNoise(),
         n_tasks=5,
     )
-    whole, public = (run(plan, tasks, random_state=0, engine=e) for e in (engine, RoundsOnly(engine)))
+    whole, public = (run(plan, tasks, random_state=0, engine=engine, finish=f) for f in (True, False))
     np.testing.assert_array_equal(whole.board["mean"], public.board["mean"])
     assert public.private.models == {}
     assert adapt(plan, public.board, tasks, engine=engine)["coef"].shape == whole.private.models["coef"].shape

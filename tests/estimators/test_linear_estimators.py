@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -22,10 +23,10 @@ from cloister.algorithms import (
     Decomposed,
     EntrySparse,
     GroupSparse,
-    Located,
-    LocatedFeatures,
+    Locate,
     LowRank,
     MeanRegularized,
+    Rescaled,
 )
 from cloister.app.task_model import TaskModel
 from cloister.errors import BudgetError, InputError, PlanError
@@ -92,7 +93,7 @@ def test_regressors_fit_predict_and_promise(table, face, guard):
     model = face("school", epsilon=2.0, guard=guard, bounds=BOUNDS, random_state=0).fit(X, y)
     assert model.score(X, y) > (0.6 if guard else 0.4)
     assert model.guarantee_.epsilon <= 2.0
-    assert isinstance(model.plan_.algorithm.algorithm.algorithm, ChooseAtHome) == guard
+    assert isinstance(model.plan_.algorithm, ChooseAtHome) == guard
     assert ("blend" in model.billboard_) == guard  # a part of the same budget asks how far tasks rely on it
     with pytest.raises(InputError, match="have no posterior, hence no standard deviation"):
         model.predict(X, return_std=True)
@@ -125,24 +126,20 @@ def test_the_algorithm_has_the_parameters_of_its_face():
     book, classes = (Codebook.from_mapping(b, ["age", "sex"]) for b in (BOUNDS, TWO))
     low = LowRankRegressor(lam=0.3, clip=2.0, rounds=7, strong=0.1, warmup=3, averaged=True, guard=False)
     expected = LowRank(LeastSquares(3), 0.3, 2.0, 7, strong=0.1, warmup=3, averaged=True)
-    searched = LocatedFeatures(
-        expected, book.bounded_columns, intercept=1 / book.row_scale, reach=math.sqrt(3)
-    )
-    assert low.algorithm(book) == Located(searched, intercept=1 / book.row_scale)
+    search = Locate(book.bounded_columns, intercept=1 / book.row_scale, reach=math.sqrt(3))
+    assert low.algorithm(book) == Rescaled(expected, search)
     sparse = GroupSparse(Logistic(3), 0.1, 3.0, 20, 4.0)
     assert GroupSparseClassifier().algorithm(classes) == ChooseAtHome(sparse, Classification(3), asks=0.1)
     mean = MeanRegularizedClassifier(lam=0.1, steps=2, finetune=0, guard=False)
     assert mean.algorithm(classes) == MeanRegularized(Logistic(3), 0.1, 3.0, 10, 2, 4.0)
     parts = DecomposedRegressor(shared="sparse", lam_own=0.5, guard=False)
     two = Decomposed(GroupSparse(LeastSquares(3), lr=0.5), EntrySparse(0.5))
-    assert parts.algorithm(book).algorithm.algorithm == two
+    assert parts.algorithm(book).algorithm == two
     guarded = MeanRegularizedRegressor()
-    assert guarded.algorithm(book).algorithm.algorithm.learner == Regression(book.width)
+    assert guarded.algorithm(book).learner == Regression(book.width)
     names = [str(i) for i in range(15)]
     many = Codebook.from_mapping(dict.fromkeys([*names, "target"], (0, 1)), names)
-    assert (
-        LowRankRegressor(guard=False).algorithm(many).algorithm.algorithm.clip == 2.0
-    )  # half of the root of 16
+    assert LowRankRegressor(guard=False).algorithm(many).algorithm.clip == 2.0  # half of the root of 16
 
 
 @pytest.mark.parametrize(
@@ -186,14 +183,15 @@ def test_tasks_choose_among_several_penalties(table, face):
     book = Codebook.from_mapping(BOUNDS, ["age", "sex"])
     lams = (0.05, 0.01, 0.5)
     plain = [face(lam=lam, guard=False).algorithm(book) for lam in lams]
-    first, *others = [located.algorithm.algorithm for located in plain]
+    first, *others = [searching.algorithm for searching in plain]
     chooser = face("school", lam=lams, guard=False, epsilon=2.0, bounds=BOUNDS, random_state=0)
     learner = Regression(book.width)
-    choice = ChooseAtHome(first, learner, variants=tuple(others), alone=False)
-    assert chooser.algorithm(book).algorithm.algorithm == choice
+    search = plain[0].locate
+    choice = ChooseAtHome(first, learner, variants=tuple(others), alone=False, locate=search)
+    assert chooser.algorithm(book) == choice
     guarded = face(lam=list(lams))
-    weighed = guarded.algorithm(book).algorithm.algorithm
-    assert weighed == ChooseAtHome(first, learner, variants=tuple(others), asks=0.1)
+    weighed = guarded.algorithm(book)
+    assert weighed == ChooseAtHome(first, learner, variants=tuple(others), asks=0.1, locate=search)
     for one in ([0.05], np.array([0.05])):
         assert face(lam=one, guard=False).algorithm(book) == plain[0]
     model = clone(chooser).fit(X, y)
@@ -223,7 +221,8 @@ def test_a_stranger_is_served_from_the_board(table):
     np.testing.assert_allclose(model.predict_proba(stranger), 0.5)
     model = MeanRegularizedRegressor("school", epsilon=4.0, bounds=BOUNDS, random_state=0).fit(X, y)
     board = model.billboard_
-    mean = model.plan_.algorithm.algorithm._way(board) @ board["mean"]
+    units = replace(model.plan_.algorithm.units(board), target=None)
+    mean = units.models({"coef": board["mean"][None]})["coef"][0]
     coef, intercept = model.codebook_.to_user_units(board["located_unit"] * mean)
     intercept = intercept + 25 * board["located_center"]
     by_hand = intercept + np.column_stack([stranger["age"], stranger["sex"] == "M"]) @ coef

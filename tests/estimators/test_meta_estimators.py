@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -68,7 +70,8 @@ def test_a_task_without_rows_gets_the_start_itself(fitted):
     stranger = model.predict(X[:5].assign(school="zz"))
     assert np.abs(stranger - y[:5]).max() < 15  # of a range of 50
     board = model.billboard_
-    average = model.plan_.algorithm.algorithm._way(board) @ board["average"]
+    units = replace(model.plan_.algorithm.units(board), target=None)
+    average = units.models({"coef": board["average"][None]})["coef"][0]
     coef, intercept = model.codebook_.to_user_units(board["located_unit"] * average)
     intercept = intercept + 25 * board["located_center"]
     by_hand = intercept + np.column_stack([X["age"][:5], X["sex"][:5] == "M"]) @ coef

@@ -219,7 +219,7 @@ def test_structures_by_name(table, structure):
     X, y, _ = table
     model = SharedPriorRegressor("school", structure=structure, bounds=BOUNDS, random_state=0).fit(X, y)
     known = {"joint": "Joint", "mean": "Mean", "lowrank": "Subspace", "sparse": "Support"}
-    assert type(model.plan_.algorithm.inner.inner.structure).__name__ == known[structure]
+    assert type(model.plan_.algorithm.structure).__name__ == known[structure]
     assert model.score(X, y) > 0.5
 
 

@@ -6,7 +6,6 @@ import pickle
 
 import numpy as np
 import pytest
-from cloister.store.journal import FolderJournal
 from schools import BOUNDS, M, N
 
 from cloister import (
@@ -22,6 +21,7 @@ from cloister import (
 from cloister.app.result import TableRun
 from cloister.app.task_model import TaskModel
 from cloister.errors import InputError, PlanError
+from cloister.store.journal import FolderJournal
 
 
 def test_public_part_and_own_model_through_files(table, fitted, classified, tmp_path):

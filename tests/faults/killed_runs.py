@@ -7,13 +7,11 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 import cloister.store.checkpoints
 import cloister.store.files
 import cloister.store.records
-import numpy as np
-from cloister.store.files import write_file
-from cloister.store.signatures import Operator
-
 from cloister import Billboard, Ledger, Plan, Tasks, run
 from cloister.algorithms import FTMRL, MeanRegularized
 from cloister.app.predict import write_csv
@@ -26,6 +24,8 @@ from cloister.errors import InputError
 from cloister.learners import Convex, ExactSolver, LeastSquares
 from cloister.mechanisms import BLT, Gaussian, Toeplitz
 from cloister.sampling import Epochs, InOrder, Poisson
+from cloister.store.files import write_file
+from cloister.store.signatures import Operator
 
 SEED = 7
 BOOK = 'task = "t"\n[target]\nname = "y"\nbounds = [-1, 1]\n[features.x]\nbounds = [0, 1]\n'

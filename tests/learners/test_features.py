@@ -220,7 +220,7 @@ def test_apart_nobody_learns_from_the_last_bits_how_many_rows_others_have(monkey
         with engine.workers(plan, tasks, np.array([1, 2], dtype=np.uint64)) as workers:
             board = plan.create_board()
             workers.start(board)
-            sent.append(np.asarray(workers.collect(board, np.array([True, False]))))
+            sent.append(np.asarray(workers.collect(board, algorithm.channel(board), np.array([True, False]))))
     np.testing.assert_array_equal(*sent)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cloister.learners import Classification, Regression
+from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate, every_class
 from cloister.learners.linear.classification import VARIANCES
 from cloister.learners.linear.own_ridge import OWN_LAMBDAS, OwnRidge
@@ -32,7 +33,7 @@ def elsewhere(X):
 
 
 def alone(learner, one):
-    return learner.finish(learner.prepare(one), one, (), {})
+    return learner.finish(Home(learner.prepare(one), one), (), {})
 
 
 def fitted(X, models):
@@ -142,7 +143,7 @@ def test_the_own_prior_weighs_what_candidates_leave():
     learner, one = Regression(DIM), block(X, Y)
     zero, eye = np.zeros(DIM), 0.05 * np.eye(DIM)
     models = [
-        learner.finish(learner.prepare(one), one, (Candidate(weight, zero, eye, True),), {})["coef"]
+        learner.finish(Home(learner.prepare(one), one), (Candidate(weight, zero, eye, True),), {})["coef"]
         for weight in (1.0, 1 - 1e-8, 0.5)
     ]
     np.testing.assert_allclose(models[1], models[0], atol=1e-5)

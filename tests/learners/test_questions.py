@@ -17,6 +17,7 @@ from cloister.audit.noise_law import examine
 from cloister.audit.releases import Curator, in_release_units
 from cloister.channel import GRID, Absolute, Relation
 from cloister.learners import Classification, Regression
+from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate
 from cloister.learners.linear.question import LEAST_OWN, MOST_OWN, TRUST_SD, trust_question, trusted
 from cloister.learners.linear.regression import LAMBDAS, _lambdas_of
@@ -59,7 +60,7 @@ def test_a_task_can_move_the_trust_by_its_whole_sensitivity(learner):
     (block,) = Tasks.from_list([X, X], y).blocks()
     around = Candidate(0.5, mean, 1e-3 * np.eye(learner.size), True)
     question = learner.last[1]
-    said = question.answer(learner.prepare(block), block, [around], {})
+    said = question.answer(Home(learner.prepare(block), block), [around], {})
     one, two = question.channel.rows(said).astype(float) / GRID
     assert math.dist(one, two) > 0.999 * question.channel.sensitivity(Relation.REPLACE)
 
@@ -149,13 +150,14 @@ def test_both_last_questions_share_the_evidence_of_the_shared_priors(monkeypatch
     factor = np.linalg.cholesky(0.05 * (np.eye(4) + 0.5))
     kinds = [Candidate(0.3, np.ones(4), np.eye(4), True), Candidate(0.4, np.zeros(4), factor, True)]
     states = learner.prepare(block)
+    home = Home(states, block)
     said = {"scale": -0.1 * np.arange(16.0)}
-    fresh = [question.answer(states, block, kinds, said) for question in learner.last]
-    kept = states | learner.weigh(states, block, kinds)
+    fresh = [question.answer(home, kinds, said) for question in learner.last]
+    kept = states | learner.weigh(Home(states, block), kinds)
     assert kept.keys() == states.keys()
     monkeypatch.setattr(np.linalg, "eigh", None)
     for question, expected in zip(learner.last, fresh, strict=True):
-        np.testing.assert_allclose(question.answer(kept, block, kinds, said), expected, rtol=1e-12)
+        np.testing.assert_allclose(question.answer(Home(kept, block), kinds, said), expected, rtol=1e-12)
 
 
 def test_evidence_is_the_same_to_the_bit_whoever_it_is_computed_with():
@@ -165,11 +167,11 @@ def test_evidence_is_the_same_to_the_bit_whoever_it_is_computed_with():
     block, learner = next(tasks.blocks()), Regression(dim)
     states = learner.prepare(block)
     candidates = (Candidate(0.9, rng.normal(size=dim), rng.normal(size=(dim, dim)), True),)
-    whole = learner.weigh(states, block, candidates)["evidence"]
+    whole = learner.weigh(Home(states, block), candidates)["evidence"]
     for count in (1, 2, 7, 19):
         at = np.sort(rng.permutation(20)[:count])
         some = {name: array[at] for name, array in states.items()}
-        assert np.array_equal(learner.weigh(some, block.take(at), candidates)["evidence"], whole[at])
+        assert np.array_equal(learner.weigh(Home(some, block.take(at)), candidates)["evidence"], whole[at])
 
 
 @pytest.mark.parametrize(("rows", "times"), [(10_000, 99.95), (10, 10**1.8), (2, 10.0)])

@@ -10,6 +10,7 @@ import pytest
 from cloister import Tasks, check_algorithm
 from cloister.algorithms import Joint, SharedPrior, Subspace
 from cloister.learners import Regression
+from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate, loose_intercept
 from cloister.learners.linear.ridge import ridge_fit
 from cloister.learners.linear.summary import Rows, Statistics, statistics, summary, summary_of
@@ -118,7 +119,8 @@ def test_models_do_not_depend_on_the_form():
     learner = Regression(D)
     candidates = [Candidate(0.5, CENTER, factor, True) for factor in FACTORS.values()]
     short, padded = (
-        learner.finish(learner.prepare(block), block, candidates, np.array([-3.0, 0.7])) for block in blocks
+        learner.finish(Home(learner.prepare(block), block), candidates, np.array([-3.0, 0.7]))
+        for block in blocks
     )
     for name, array in short.items():
         np.testing.assert_allclose(array, padded[name], rtol=1e-8, atol=1e-10)

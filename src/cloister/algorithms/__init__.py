@@ -7,7 +7,6 @@ from cloister.algorithms.adaptive import AdaptiveFedAvg
 from cloister.algorithms.allocation import GeometricBudget, PowerBudget
 from cloister.algorithms.averaging import ModelAveraging
 from cloister.algorithms.baselines import l1_logistic, lasso, pooled_ridge, ridge
-from cloister.algorithms.choose_at_home import ChooseAtHome
 from cloister.algorithms.clustered import ClusteredMetaSGD
 from cloister.algorithms.covariance import GroupSparse, LowRank, ModelProtected
 from cloister.algorithms.decomposed import Decomposed, EntrySparse, SquaredNorm, TaskSparse
@@ -25,15 +24,18 @@ from cloister.algorithms.fedrep import FedRep
 from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning
 from cloister.algorithms.independent import Independent
 from cloister.algorithms.local_noise import LocalNoise
-from cloister.algorithms.located import Located
-from cloister.algorithms.located_features import LocatedFeatures
+from cloister.algorithms.locate import Locate
 from cloister.algorithms.mean import MeanRegularized
 from cloister.algorithms.meta import FTMRL, MetaSGD
-from cloister.algorithms.nested import Nested
-from cloister.algorithms.prior import SharedPrior
+from cloister.algorithms.prior.directions import Subspace, Support
+from cloister.algorithms.prior.groups import GroupMeans
+from cloister.algorithms.prior.mean import Joint, Mean
+from cloister.algorithms.prior.relevance import FeatureRelevance
+from cloister.algorithms.prior.shared_prior import SharedPrior
 from cloister.algorithms.relationship import Relationship, dp_mtrl, mtrl
 from cloister.algorithms.server import ServerAdam, ServerAdamW, ServerAverage, ServerMomentum
-from cloister.algorithms.structures import FeatureRelevance, Joint, Mean, Subspace, Support
+from cloister.algorithms.stacking import ChooseAtHome
+from cloister.algorithms.staged import Rescaled
 from cloister.earlier import EarlierPrior
 from cloister.groups import Groups
 
@@ -55,6 +57,7 @@ __all__ = [
     "FedRep",
     "FineTuning",
     "GeometricBudget",
+    "GroupMeans",
     "GroupSparse",
     "Groups",
     "Increment",
@@ -62,20 +65,19 @@ __all__ = [
     "Joint",
     "LocalNoise",
     "LocalOnly",
-    "Located",
-    "LocatedFeatures",
+    "Locate",
     "LowRank",
     "Mean",
     "MeanRegularized",
     "MetaSGD",
     "ModelAveraging",
     "ModelProtected",
-    "Nested",
     "Offset",
     "Personalized",
     "Position",
     "PowerBudget",
     "Relationship",
+    "Rescaled",
     "ServerAdam",
     "ServerAdamW",
     "ServerAverage",

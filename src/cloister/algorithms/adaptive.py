@@ -24,7 +24,7 @@ from cloister.channel import Channel, Plain
 from cloister.errors import PlanError
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView, Release
     from cloister.tasks import Block
 
 __all__ = ["AdaptiveFedAvg"]

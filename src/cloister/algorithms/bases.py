@@ -10,12 +10,12 @@ from cloister.errors import PlanError
 
 if TYPE_CHECKING:
     from cloister.arrays import Array, Public, States
-    from cloister.board.billboard import BoardView, Release
     from cloister.channel import Channel, Round
     from cloister.learners.descent import Solver
     from cloister.learners.learner import BayesianLearner, ClientLearner
     from cloister.learners.linear.losses import Loss
     from cloister.rows import Rows
+    from cloister.store.billboard import BoardView, Release
     from cloister.tasks import Block
 
 __all__ = ["BayesianAlgorithm", "ClientAlgorithm", "LossAlgorithm", "WithoutRounds"]

@@ -30,7 +30,7 @@ from cloister.errors import PlanError
 from cloister.tasks import local_key, local_uniforms
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView, Release
     from cloister.tasks import Block
 
 __all__ = ["ClusteredMetaSGD"]

@@ -38,7 +38,7 @@ from cloister.learners.linear.losses import Loss
 from cloister.lifts import unsvec
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView, Release
     from cloister.tasks import Block
 
 __all__ = ["GroupSparse", "LowRank", "ModelProtected"]

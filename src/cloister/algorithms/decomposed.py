@@ -15,7 +15,7 @@ from cloister.arrays import Array, Floats, States
 from cloister.errors import PlanError
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView
+    from cloister.store.billboard import BoardView
     from cloister.tasks import Block
 
 __all__ = ["Decomposed", "EntrySparse", "OwnPenalty", "SquaredNorm", "TaskSparse"]

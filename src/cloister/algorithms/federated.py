@@ -43,7 +43,7 @@ from cloister.learners.learner import ClientLearner, require_learner
 from cloister.learners.quadratic import Quadratic
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView, Release
     from cloister.tasks import Block
 
 __all__ = [

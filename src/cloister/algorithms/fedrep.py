@@ -19,7 +19,7 @@ from cloister.learners.descent import StepSolver
 from cloister.learners.learner import Part
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView
+    from cloister.store.billboard import BoardView
     from cloister.tasks import Block
 
 __all__ = ["FedRep"]

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from cloister.algorithms.bases import BayesianAlgorithm, WithoutRounds
 from cloister.arrays import Public, States
+from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView
+    from cloister.store.billboard import BoardView
     from cloister.tasks import Block
 
 __all__ = ["Independent"]
@@ -34,4 +35,4 @@ class Independent(WithoutRounds, BayesianAlgorithm):
         return self.learner.prepare(block)
 
     def finish(self, states: States, block: Block, board: BoardView) -> States:
-        return self.learner.finish(states, block, (), {})
+        return self.learner.finish(Home(states, block), (), {})

@@ -20,7 +20,7 @@ from cloister.channel import Channel, Plain
 from cloister.errors import PlanError
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView
+    from cloister.store.billboard import BoardView
     from cloister.tasks import Block
 
 __all__ = ["LocalNoise"]

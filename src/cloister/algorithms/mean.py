@@ -15,7 +15,7 @@ from cloister.errors import PlanError
 from cloister.learners.linear.losses import Loss
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView, Release
     from cloister.tasks import Block
 
 __all__ = ["MeanRegularized"]

@@ -41,7 +41,7 @@ from cloister.learners.descent import Solver, require_rates
 from cloister.learners.learner import ClientLearner, require_learner
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView, Release
     from cloister.tasks import Block
 
 __all__ = ["FTMRL", "Meta", "MetaSGD"]

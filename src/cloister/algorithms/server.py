@@ -13,7 +13,7 @@ from cloister.arrays import Floats, Public
 from cloister.errors import PlanError
 
 if TYPE_CHECKING:
-    from cloister.board.billboard import BoardView
+    from cloister.store.billboard import BoardView
 
 __all__ = ["Server", "ServerAdam", "ServerAdamW", "ServerAverage", "ServerMomentum"]
 

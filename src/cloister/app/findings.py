@@ -13,10 +13,9 @@ from cloister.app.summary import Coefficient, Summary
 from cloister.app.task_model import Prior
 from cloister.arrays import Floats, States
 from cloister.errors import InputError
+from cloister.findings import Location, Population
 from cloister.plan import Plan
-from cloister.population import Population
 from cloister.privacy.guarantee import Guarantee
-from cloister.rows import Location
 from cloister.store.billboard import BoardView
 from cloister.tables.codebook import Categorical, Codebook, Numeric
 from cloister.tables.units import coefficient_names, in_user_units
@@ -28,7 +27,7 @@ NO_MODEL = (
 )
 MEAN_OF_MODELS = "The board has a mean of models, and no error of it."
 RELIED_ON = (
-    "RemoteNodes privately, tasks said that {part:.0%} of a good model is the shared one, within {error:.0%} or "
+    "Asked privately, tasks said that {part:.0%} of a good model is the shared one, within {error:.0%} or "
     "so, and the rest their own; each weighs both by its own rows."
 )
 NOT_RELIED_ON = (
@@ -71,12 +70,12 @@ class Findings:
     Examples
     --------
     >>> from cloister import Tasks, run
-    >>> from cloister.algorithms import Located, SharedPrior
+    >>> from cloister.algorithms import Locate, SharedPrior
     >>> from cloister.learners import Regression
     >>> book = Codebook((Numeric("age", 0, 100),), Numeric("kelvin", 0, 1000))
     >>> y = book.encode_target(296 + np.random.default_rng(0).normal(size=1600)).reshape(200, 8)
     >>> tasks = Tasks.from_list([np.ones((8, 2)) / 2**0.5] * 200, list(y))
-    >>> plan = Plan(Located(SharedPrior(Regression(2))), n_tasks=200).calibrate(epsilon=2.0)
+    >>> plan = Plan(SharedPrior(Regression(2), locate=Locate()), n_tasks=200).calibrate(epsilon=2.0)
     >>> Findings(plan, run(plan, tasks, random_state=0).board, book).location  # doctest: +ELLIPSIS
     'Targets were found around 29..., most within about ... (a noisy answer, asked privately in 3 rounds: ...'
     """
@@ -92,7 +91,7 @@ class Findings:
 
     @cached_property
     def population(self) -> Population | None:
-        return self.plan.algorithm.population(self.board)
+        return self.plan.algorithm.findings(self.board).population
 
     @cached_property
     def location(self) -> str | None:
@@ -104,7 +103,7 @@ class Findings:
         """
         if self.codebook is None:
             return None
-        found = self.plan.algorithm.location(self.board)
+        found = self.plan.algorithm.findings(self.board).location
         return None if found is None else _location_in_words(found, self.codebook)
 
     @cached_property
@@ -167,17 +166,17 @@ def _relied_on(board: BoardView) -> list[str]:
 def _of_population(
     blank: Summary, findings: Findings, codebook: Codebook, found: Population, new: States
 ) -> Summary:
-    notes, size = _what_was_found(findings, codebook, found), len(found.heard)
+    notes, size = _what_was_found(findings, codebook, found), len(found.significant)
     estimates, errors = np.full(size, np.nan), np.full(size, np.nan)
     model = in_user_units(codebook, new["coef"][0])[0]
     if found.mean is not None:
         why_not = _no_errors(findings.plan, codebook, found)
         values, covariance = in_user_units(codebook, found.mean, found.covariance)
         values = model if codebook.classes is not None else values  # what few rows bias is not sharpened
-        estimates = np.where(found.heard, values, np.nan)
+        estimates = np.where(found.significant, values, np.nan)
         if why_not is None:
-            errors = np.where(found.heard, np.sqrt(np.diag(covariance)), np.nan)
-        notes += [SOME_UNHEARD] * (not found.heard.all()) + ([] if why_not is None else [why_not])
+            errors = np.where(found.significant, np.sqrt(np.diag(covariance)), np.nan)
+        notes += [SOME_UNHEARD] * (not found.significant.all()) + ([] if why_not is None else [why_not])
     spread, correlations = np.full(size, np.nan), None
     if found.spread is not None:
         between = in_user_units(codebook, new["coef"][0], found.spread)[1]
@@ -238,7 +237,7 @@ def _location_in_words(found: Location, codebook: Codebook) -> str | None:
         return None
     bounds = f"{codebook.target.low:g} to {codebook.target.high:g}"
     columns = _columns_found(found, codebook)
-    if not found.heard:
+    if not found.found:
         return (
             "Where targets are was not heard above the noise: what tasks share is in the units of the "
             f"bounds, {bounds}, and each task's own model in its own.{columns}"

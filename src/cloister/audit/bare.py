@@ -13,10 +13,10 @@ from cloister.algorithm import Algorithm, Budget
 from cloister.arrays import Public, States
 from cloister.audit.auditor import audit
 from cloister.audit.verdict import Audit
-from cloister.board.billboard import BoardView, Release
 from cloister.channel import Channel, Relation, Round
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Mechanism
+from cloister.store.billboard import BoardView, Release
 from cloister.tasks import Block
 
 __all__ = ["OneRelease", "audit_mechanism"]

@@ -87,7 +87,7 @@ def facts(plan: Plan, source: str | Path | None = None, when: datetime | None = 
     rounds, stamp = len(plan.rounds), Stamp.of(plan, when)
     noise = f"{type(plan.mechanism).__name__} noise of level {plan.mechanism.budget:.4g}"
     return {
-        "Algorithm": plan.algorithm.full_name,
+        "Algorithm": type(plan.algorithm).__name__,
         "Plan": f"{plan.n_tasks} tasks, {rounds} noisy sum{'s' if rounds != 1 else ''}; "
         f"{plan.sampling.describe()}; {noise}",
         "File": "a plan in memory" if source is None else str(source),

@@ -185,9 +185,9 @@ def run(
 
         if once:
             raise InputError("--once goes with --exchange. Leave it out, and stop the node with Ctrl-C.")
-        resident = NodeAgent(folder, types or ())
-        note(f"Task {resident.answering.name!r} answers to {resident.way.address}. Stop with Ctrl-C.")
-        return resident.serve()
+        agent = NodeAgent(folder, types or ())
+        note(f"Task {agent.answering.name!r} answers to {agent.curator.address}. Stop with Ctrl-C.")
+        return agent.serve()
     note(f"Task {node.home.settings.task!r} answers in {exchange}. Stop with Ctrl-C.")
     while not once:
         if not answer_question(node, exchange):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cloister.board.storage import write_file, write_private
+from cloister.store.files import write_file, write_private
 
 __all__ = ["make_authority", "make_certificate"]
 

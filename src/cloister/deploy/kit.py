@@ -9,8 +9,6 @@ from pathlib import Path
 
 import tomli_w
 
-from cloister.board.signatures import Operator
-from cloister.board.storage import make_folder, private_folder, write_file, write_private
 from cloister.channel import Relation
 from cloister.deploy.certificates import make_authority, make_certificate
 from cloister.deploy.pages import pages
@@ -18,6 +16,8 @@ from cloister.engines.flower.deployment import Deployment, Settings
 from cloister.errors import InputError
 from cloister.ledger import Ledger
 from cloister.plan import Plan
+from cloister.store.files import make_folder, private_folder, write_file, write_private
+from cloister.store.signatures import Operator
 
 __all__ = ["add_node", "create"]
 

@@ -33,7 +33,7 @@ _FILES = {
 _NODES = 10
 _UNITS = {
     "link": "Flower's link, on this machine alone",
-    "proxy": "the one door to Flower's link",
+    "proxy": "the only way to Flower's link",
     "executor": "starts the curator when the link asks for it",
     "curator": "runs the plan, and starts it again until the board is complete",
 }

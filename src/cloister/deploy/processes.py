@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cloister.board.storage import private_folder
 from cloister.engines.flower.deployment import Deployment
 from cloister.errors import InputError
+from cloister.store.files import private_folder
 
 __all__ = [
     "Processes",

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cloister.board.billboard import Billboard, scan
-from cloister.board.record_store import bytes_of
 from cloister.engines.flower.control import Control
 from cloister.engines.flower.deployment import Deployment
+from cloister.store.billboard import Billboard, scan
+from cloister.store.files import bytes_of
 
 __all__ = ["NodeStatus", "Status", "status"]
 

@@ -24,9 +24,9 @@ from cloister.deploy.processes import (
 )
 from cloister.deploy.status import Status, status
 from cloister.engines.flower.deployment import Deployment, Settings
-from cloister.engines.flower.identity import Identity, Way
+from cloister.engines.flower.identity import CuratorAddress, Identity
 from cloister.engines.flower.simulation import simulate
-from cloister.engines.node import Home
+from cloister.engines.node import NodeFolder
 from cloister.engines.node import Settings as NodeSettings
 from cloister.errors import InputError
 from cloister.estimators.prior import SharedPriorRegressor
@@ -87,10 +87,10 @@ def join(
     name, told = rows.ids[0].item(), plan.guarantee
     folder = deployment.folder / "nodes" / str(name)
     owner = NodeSettings(task=name, operator=deployment.operator.public.hex(), seed=seed)
-    home = Home.create(folder, owner, epsilon=1.001 * told.epsilon, delta=told.delta)
+    home = NodeFolder.create(folder, owner, epsilon=1.001 * told.epsilon, delta=told.delta)
     home.approve(plan, rows, trial=trial)
     authority = deployment.folder / "certificates" / "trial-ca.crt"
-    Way(deployment.settings.address, str(authority)).save(folder)
+    CuratorAddress(deployment.settings.address, str(authority)).save(folder)
     add_node(deployment, name, Identity.create(folder).public)
     return folder
 

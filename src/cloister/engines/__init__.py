@@ -5,27 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cloister._lazy import imported
-from cloister.engines.asked import Asked
 from cloister.engines.cluster import Cluster
-from cloister.engines.clusters import ClusterRuns, cluster_plans, run_clusters
 from cloister.engines.devices import MultiDevice
 from cloister.engines.local import Local
-from cloister.engines.rounds_only import RoundsOnly
+from cloister.engines.partitions import ClusterRuns, cluster_plans, run_clusters
+from cloister.engines.remote_nodes import RemoteNodes
 from cloister.engines.run import Run
-from cloister.engines.shards import Shards
+from cloister.engines.sharded_tasks import Shards
 from cloister.engines.task_stream import TaskStream
 
 if TYPE_CHECKING:
     from cloister.engines.batched import Batched
 
 __all__ = [
-    "Asked",
     "Batched",
     "Cluster",
     "ClusterRuns",
     "Local",
     "MultiDevice",
-    "RoundsOnly",
+    "RemoteNodes",
     "Run",
     "Shards",
     "TaskStream",

@@ -22,18 +22,17 @@ import torch
 from torch import Tensor
 
 from cloister.arrays import Array, Integers, States, Words, as_array
-from cloister.board.billboard import Billboard, BoardView, Release
 from cloister.channel import Channel, finite_rows
 from cloister.doubts import SHARED_DEVICE, Doubt
 from cloister.engines.buckets import Bucket, buckets_of, free_memory, home_of
-from cloister.engines.models import Models
+from cloister.engines.pinned_memory import Fetched, sent
 from cloister.engines.threads import InOrder, side_by_side
-from cloister.engines.transfer import Fetched, sent
 from cloister.engines.workers import (
     AnyTasks,
     Coins,
-    SavedState,
     Workers,
+    begins_later,
+    begins_now,
     check_messages,
     checked_rows,
     group_positions,
@@ -44,9 +43,11 @@ from cloister.learners.network.module import Module, kind_of
 from cloister.learners.network.training import Precision, Trainer, matmul_precision
 from cloister.plan import Plan
 from cloister.privacy.candidates import Sampler, agrees, on_processor
+from cloister.privacy.noise_states import TaskSum
+from cloister.store.billboard import Billboard, BoardView, Release
+from cloister.store.checkpoints import SavedState
+from cloister.store.model_store import ModelStore
 from cloister.tasks import Tasks
-
-__all__ = ["Batched"]
 
 T = TypeVar("T")
 
@@ -231,6 +232,12 @@ class _BatchedWorkers:
         self.bad = torch.zeros((), dtype=torch.int64, device=self.trainer.device)
 
     def start(self, board: Billboard) -> None:
+        for bucket in self.buckets:
+            bucket.states = {}
+        if not begins_later(self.plan, board):
+            self._begin(board)
+
+    def _begin(self, board: Billboard) -> None:
         here = _DeviceBoard(board, self.trainer.device)
 
         def begun(algorithm: Any, bucket: Bucket, at: slice | Tensor, real: int) -> dict[str, Tensor]:
@@ -242,8 +249,8 @@ class _BatchedWorkers:
                 name: home_of(torch.cat([p[name] for p in parts]), bucket.X) for name in parts[0]
             }
 
-    def collect(self, board: Billboard, coins: Coins) -> Any:
-        channel, exact = self.plan.algorithm.channel(board), self.plan.mechanism.exact
+    def collect(self, board: Billboard, channel: Channel, coins: Coins) -> TaskSum:
+        exact = self.plan.mechanism.exact
 
         def added(messages: Tensor, real: int, groups: Integers) -> tuple[Any, Any]:
             step, total, bad = _at_once(messages), None, 0
@@ -256,13 +263,13 @@ class _BatchedWorkers:
             return total, bad
 
         total: Any = None
-        for part, bad in self._send(board, coins, added):
+        for part, bad in self._send(board, channel.dim, coins, added):
             total = part if total is None else total + part
             self.bad += bad
         if total is None:
             total = channel.total(torch.zeros(0, channel.dim, device=self.trainer.device), exact)
         if not isinstance(total, Tensor):
-            return total
+            return np.asarray(total)
         found = Fetched(total)
         if total.is_cuda:
             np.ones(2 * found.size)  # pages for this round's record, made and kept while the card computes
@@ -293,12 +300,16 @@ class _BatchedWorkers:
         return int(self.bad)
 
     def listen(self, board: Billboard, coins: Coins) -> None:
-        for bad in self._send(board, coins, lambda messages, real, _: (~finite_rows(messages[:real])).sum()):
+        dim = self.plan.algorithm.channel(board).dim
+        count = lambda messages, real, _: (~finite_rows(messages[:real])).sum()  # noqa: E731
+        for bad in self._send(board, dim, coins, count):
             self.bad += bad
 
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
+        if begins_now(self.plan, board):
+            self._begin(board)
         here = _DeviceBoard(board, self.trainer.device)
-        models = Models(len(self._everyone), folder)
+        models = ModelStore(len(self._everyone), folder)
 
         def ended(algorithm: Any, bucket: Bucket, at: slice | Tensor, real: int) -> tuple[Any, States]:
             found = algorithm.finish(bucket.states_of(at), bucket.block(at, real), here).items()
@@ -310,7 +321,7 @@ class _BatchedWorkers:
         return models.arrays()
 
     def save_state(self, folder: Path | None = None) -> SavedState:
-        states = Models(len(self._everyone), folder)
+        states = ModelStore(len(self._everyone), folder)
         for bucket in self.buckets:
             states.put(bucket.index, {name: array.cpu().numpy() for name, array in bucket.states.items()})
         return SavedState(states.arrays(), self.rejected())
@@ -327,11 +338,12 @@ class _BatchedWorkers:
         return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
     def _send(
-        self, board: Billboard, coins: Coins, take: Callable[[Tensor, int, Integers], T]
+        self, board: Billboard, dim: int, coins: Coins, take: Callable[[Tensor, int, Integers], T]
     ) -> Iterator[T]:
         """Let the sampled tasks do a round's work, block by block; keep new states, yield what is taken."""
+        if begins_now(self.plan, board):
+            self._begin(board)
         here = _DeviceBoard(board, self.trainer.device)
-        dim = self.plan.algorithm.channel(board).dim
 
         def sent(algorithm: Any, bucket: Bucket, at: slice | Tensor, real: int) -> T:
             block = bucket.block(at, real)

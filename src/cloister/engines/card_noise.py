@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from cloister.arrays import Integers
-from cloister.engines.transfer import fetched
+from cloister.engines.pinned_memory import fetched
 from cloister.privacy import candidates as rule
 from cloister.privacy.candidates import BLOCK_WORDS, Call, Candidates, mask_of, tables
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from cloister.algorithm import Algorithm
 from cloister.arrays import States
-from cloister.board.billboard import Billboard
 from cloister.channel import Channel, Relation
 from cloister.document import foreign_types
 from cloister.engines.local import named
@@ -24,9 +23,8 @@ from cloister.errors import AlgorithmError, BillboardError, InputError
 from cloister.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, NoNoise
 from cloister.privacy.sampling import Poisson
+from cloister.store.billboard import Billboard
 from cloister.tasks import Block, Tasks
-
-__all__ = ["check_algorithm"]
 
 #: What tasks compute in private, step by step.
 Walk: TypeAlias = list[tuple[str, States]]
@@ -78,9 +76,14 @@ def check_algorithm(algorithm: Algorithm, tasks: Tasks, *, epsilon: float = 5.0,
 
 def _walk(plan: Plan, board: Billboard, block: Block) -> Iterator[tuple[str, States]]:
     """Yield everything a block's tasks compute in private, step by step, against a given board."""
-    states = named(plan.algorithm.init, board.before(0), block)
-    yield "init", states
-    for t in range(len(plan.rounds)):
+    first = plan.algorithm.begins(board.capacity)
+    states: States = {}
+    for t in range(len(plan.rounds) + 1):
+        if t == first:
+            states = named(plan.algorithm.init, board.before(t), block)
+            yield "init", states
+        if t == len(plan.rounds):
+            break
         messages, states = named(plan.algorithm.send, board.before(t), block, states)
         yield f"send in round {t}", states | {"message": np.asarray(messages)}
     models = named(plan.algorithm.finish, board, block, states)

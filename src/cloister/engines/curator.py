@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from cloister.arrays import Floats, Integers
-from cloister.board.billboard import Billboard, Release
 from cloister.channel import GRID, Channel, Relation, Round
 from cloister.doubts import Doubt
-from cloister.engines.journal import Journal
-from cloister.engines.workers import Coins, GridRows, Workers
+from cloister.engines.workers import Coins, Collected, GridRows, Workers
 from cloister.errors import AlgorithmError, InputError
 from cloister.ledger import Charge, Ledger
 from cloister.plan import Plan
@@ -26,12 +23,13 @@ from cloister.privacy.all_runs import AllRuns
 from cloister.privacy.candidates import Sampler, on_processor
 from cloister.privacy.events import Cost
 from cloister.privacy.mechanisms import Mechanism, NoiseState
+from cloister.privacy.noise_states import TaskSum
 from cloister.privacy.participation import Participation
 from cloister.privacy.randomness import Randomness
 from cloister.privacy.sampling import Everyone
 from cloister.privacy.schedule import Schedule
-
-__all__ = ["Bill", "Curator", "OneRelease", "Posted", "Progress", "bill_of", "charge", "check_price"]
+from cloister.store.billboard import Billboard, Release
+from cloister.store.journal import Journal
 
 
 @dataclass(frozen=True)
@@ -162,26 +160,35 @@ class Curator:
                 if remembers and t + 1 == kept:
                     self.journal.restore(state)
             else:
-                coins = self.coins[t]
-                total = self.collect(workers, board, coins)
+                channel = self.channel(board)
+                total = self.collect(workers, board, channel, self.coins[t])
                 _ = board.head  # hashed while a device may still be computing the sum
                 if t < posted.rounds:
                     state.recall(total, posted.releases[t].value)
                 else:
-                    board = self.post(board, total, state)
+                    board = self.post(board, channel, total, state)
             if t < posted.rounds:
                 board = posted.before(t + 1)
             if progress is not None:
                 progress(Posted(t + 1, len(plan.rounds), board.releases[t]))
         return board
 
-    def collect(self, workers: Workers, board: Billboard, coins: Coins) -> Any:
-        """Return the sum of what the sampled tasks say in the coming round."""
-        return _summed(self.plan, board, workers.collect(board, coins), coins, self.groups)
+    def channel(self, board: Billboard) -> Channel:
+        """Return the channel of the coming round; refuse one that the plan is not priced for."""
+        found = self.plan.algorithm.channel(board)
+        if found not in self.plan.rounds[board.rounds].channels:
+            raise AlgorithmError(
+                f"Round {board.rounds} uses a channel that its schedule did not declare: {found}."
+            )
+        return found
 
-    def post(self, board: Billboard, total: Any, state: NoiseState) -> Billboard:
+    def collect(self, workers: Workers, board: Billboard, channel: Channel, coins: Coins) -> TaskSum:
+        """Return the sum of the messages of the sampled tasks in the coming round."""
+        return _summed(self.plan, channel, workers.collect(board, channel, coins), coins, self.groups)
+
+    def post(self, board: Billboard, channel: Channel, total: TaskSum, state: NoiseState) -> Billboard:
         """Add noise to a round's sum and post it; return the board when it can be used."""
-        return self.journal.keep(_post(self.plan, board, total, state), state)
+        return self.journal.keep(_post(self.plan, board, channel, total, state), state)
 
     def noise_state(self) -> NoiseState:
         """Return the noise after all that is posted, where every release is synced before its use."""
@@ -198,14 +205,14 @@ class Curator:
         return self.plan.mechanism.begin(self.plan.schedule, source)
 
 
-def _summed(plan: Plan, board: Billboard, collected: Any, coins: Coins, groups: Integers) -> Any:
+def _summed(plan: Plan, channel: Channel, collected: Collected, coins: Coins, groups: Integers) -> TaskSum:
     """Return the sum of what was collected; of rows that come from elsewhere, after checking each.
 
     Where tasks are in groups, a row counts for the group that the roster says, whatever its sender thinks.
     """
     if not isinstance(collected, GridRows):
         return collected
-    channel, at = plan.algorithm.channel(board), np.asarray(collected.tasks, dtype=np.int64)
+    at = np.asarray(collected.tasks, dtype=np.int64)
     sampled = coins if len(coins) else np.full(plan.n_tasks, True)
     known = (at >= 0) & (at < plan.n_tasks)
     if len(at) != len(collected.values) or not known.all() or not sampled[at].all():
@@ -224,7 +231,7 @@ class OneRelease:
     Attributes
     ----------
     channel : Channel
-        What a task says.
+        What a task sends.
     mechanism : Mechanism
         The noise; all of its budget is for this release.
     n_tasks : int
@@ -252,21 +259,18 @@ class OneRelease:
         return _perturbed(state, self.channel.total(messages, self.mechanism.exact), self.channel)
 
 
-def _perturbed(state: NoiseState, total: Any, channel: Channel) -> Floats:
+def _perturbed(state: NoiseState, total: TaskSum, channel: Channel) -> Floats:
     """Add noise: the only step from private to public."""
     return state.release(total, channel)
 
 
-def _post(plan: Plan, board: Billboard, total: Any, state: NoiseState) -> Billboard:
-    t, channel = board.rounds, plan.algorithm.channel(board)
-    declared = plan.rounds[t].channels
-    if channel not in declared:
-        raise AlgorithmError(f"Round {t} uses a channel that its schedule did not declare: {channel}.")
+def _post(plan: Plan, board: Billboard, channel: Channel, total: TaskSum, state: NoiseState) -> Billboard:
+    t = board.rounds
     release = Release(
         value=_perturbed(state, total, channel),
         noise=plan.noise(t, channel),
         denominator=plan.sampling.denominator(plan.n_tasks, len(plan.rounds)),
         share=plan.rounds[t].share,
-        channel=declared.index(channel),
+        channel=plan.rounds[t].channels.index(channel),
     )
     return board.post(release, plan.algorithm.update(release, board))

@@ -12,15 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import States, Words
-from cloister.board.billboard import Billboard
+from cloister.channel import Channel
 from cloister.doubts import Doubt, merged
-from cloister.engines.models import Models
-from cloister.engines.workers import AnyTasks, Coins, Engine, SavedState, Workers, rows_of
+from cloister.engines.workers import AnyTasks, Coins, Collected, Engine, Workers, rows_of, summed
 from cloister.errors import PlanError
 from cloister.plan import Plan
 from cloister.privacy.candidates import Sampler
-
-__all__ = ["MultiDevice"]
+from cloister.privacy.noise_states import TaskSum
+from cloister.store.billboard import Billboard
+from cloister.store.checkpoints import SavedState
+from cloister.store.model_store import ModelStore
 
 Shares = Sequence[NDArray[np.int64]]
 
@@ -97,9 +98,8 @@ class SeveralWorkers:
         for workers in self.parts:
             workers.start(board)
 
-    def collect(self, board: Billboard, coins: Coins) -> Any:
-        sums = [workers.collect(board, coins[at]) for workers, at in self._each()]
-        return sum(sums) if all(isinstance(part, np.ndarray) for part in sums) else _Sum(sums)
+    def collect(self, board: Billboard, channel: Channel, coins: Coins) -> TaskSum:
+        return LazySum.of(workers.collect(board, channel, coins[at]) for workers, at in self._each())
 
     def listen(self, board: Billboard, coins: Coins) -> None:
         for workers, at in self._each():
@@ -125,18 +125,25 @@ class SeveralWorkers:
         return zip(self.parts, self.shares, strict=True)
 
     def _gathered(self, parts: Iterable[States], folder: Path | None = None) -> States:
-        storage = Models(sum(map(len, self.shares)), folder)
+        storage = ModelStore(sum(map(len, self.shares)), folder)
         for at, part in zip(self.shares, parts, strict=True):
             storage.put(at, part)
         return storage.arrays()
 
 
-class _Sum:
-    """A sum of arrays that may still be being computed; added up when it is looked at."""
+class LazySum:
+    """A sum of sums that may still be being computed; added up when it is looked at."""
 
-    def __init__(self, parts: list[Any]) -> None:
+    def __init__(self, parts: list[TaskSum]) -> None:
         self.parts = parts
         self.size = parts[0].size
+
+    @classmethod
+    def of(cls, collected: Iterable[Collected]) -> TaskSum:
+        """Return the sum of what engines in this process have collected: at once, if all of it is there."""
+        parts = [summed(part) for part in collected]
+        arrays = [part for part in parts if isinstance(part, np.ndarray)]
+        return np.asarray(sum(arrays)) if len(arrays) == len(parts) else cls(parts)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         total = np.asarray(self.parts[0])

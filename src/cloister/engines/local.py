@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import Array, Integers, States, Words
-from cloister.board.billboard import Billboard
 from cloister.channel import Channel, finite_rows
 from cloister.doubts import SHARED_DEVICE, Doubt
-from cloister.engines.models import Models
 from cloister.engines.workers import (
     AnyTasks,
     Coins,
-    SavedState,
+    begins_later,
+    begins_now,
     check_messages,
     checked_rows,
     group_positions,
@@ -31,12 +30,13 @@ from cloister.engines.workers import (
 from cloister.errors import AlgorithmError, PlanError
 from cloister.plan import Plan
 from cloister.privacy.candidates import Sampler, on_processor
+from cloister.store.billboard import Billboard
+from cloister.store.checkpoints import SavedState
+from cloister.store.model_store import ModelStore
 from cloister.tasks import QUICK_ELEMENTS, Block, Tasks
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
-
-__all__ = ["Local", "LocalWorkers", "named", "on_features"]
 
 T = TypeVar("T")
 Each = Callable[..., list[Any]]
@@ -106,20 +106,26 @@ class LocalWorkers:
         self.own = [False] * len(self.layout)  # whether a block's states are copies that may be changed
 
     def start(self, board: Billboard) -> None:
-        self.states = self.each(partial(named, self.plan.algorithm.init, board), self.blocks)
+        self.states = [{} for _ in self.blocks]
+        if not begins_later(self.plan, board):
+            self._begin(board)
 
-    def collect(self, board: Billboard, coins: Coins) -> Any:
-        channel = self.plan.algorithm.channel(board)
-        sent = self._send(partial(_collect, self.plan, channel.dim, board), coins)
+    def _begin(self, board: Billboard) -> None:
+        self.states = self.each(partial(named, self.plan.algorithm.init, board), self.blocks)
+        self.own = [False] * len(self.layout)
+
+    def collect(self, board: Billboard, channel: Channel, coins: Coins) -> Array:
+        sent = self._send(board, partial(_collect, self.plan, channel.dim, board), coins)
         parts = zip(*_together(sent, channel.dim), strict=True)
         sums = self.each(partial(_summed, channel, self.plan.mechanism.exact), *parts)
         self.bad += sum(bad for _, bad in sums)
-        return sum(total for total, _ in sums)
+        return np.asarray(sum(total for total, _ in sums))
 
-    def collect_rows(self, board: Billboard) -> Integers:
+    def collect_rows(self, board: Billboard, channel: Channel) -> Integers:
         """Let every task do a round's work; return their messages as they leave for another machine."""
-        channel = self.plan.algorithm.channel(board)
-        sent = self._send(partial(_collect, self.plan, channel.dim, board), np.full(len(self.home), True))
+        sent = self._send(
+            board, partial(_collect, self.plan, channel.dim, board), np.full(len(self.home), True)
+        )
         rows = np.zeros((len(self.home), channel.dim), dtype=np.int64)
         for index, (messages, _) in zip(self.layout, sent, strict=True):
             self.bad += int((~finite_rows(messages)).sum())
@@ -130,11 +136,15 @@ class LocalWorkers:
         return self.bad
 
     def listen(self, board: Billboard, coins: Coins) -> None:
-        results = self._send(partial(_listen, self.plan, board), coins)
+        results = self._send(board, partial(_listen, self.plan, board), coins)
         self.bad += sum(int((~finite_rows(messages)).sum()) for messages in results)
 
-    def _send(self, function: Callable[..., tuple[States, bool, T]], coins: Coins) -> list[T]:
+    def _send(
+        self, board: Billboard, function: Callable[..., tuple[States, bool, T]], coins: Coins
+    ) -> list[T]:
         """Let the blocks with sampled tasks do a round's work; the others cost nothing."""
+        if begins_now(self.plan, board):
+            self._begin(board)
         active = np.flatnonzero(np.bincount(self.home[np.flatnonzero(coins)])).tolist()
         parts = [(self.states[b], self.own[b], self.blocks[b], coins[self.layout[b]]) for b in active]
         results = self.each(function, *zip(*parts, strict=True)) if parts else []
@@ -143,7 +153,9 @@ class LocalWorkers:
         return [sent for _, _, sent in results]
 
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
-        models = Models(len(self.home), folder)
+        if begins_now(self.plan, board):
+            self._begin(board)
+        models = ModelStore(len(self.home), folder)
         function = partial(named, self.plan.algorithm.finish, board)
         for start in range(0, len(self.blocks), AT_ONCE):
             some = slice(start, start + AT_ONCE)
@@ -153,7 +165,7 @@ class LocalWorkers:
         return models.arrays()
 
     def save_state(self, folder: Path | None = None) -> SavedState:
-        states = Models(len(self.home), folder)
+        states = ModelStore(len(self.home), folder)
         for index, part in zip(self.layout, self.states, strict=True):
             states.put(index, part)
         return SavedState(states.arrays(), self.bad)

@@ -17,22 +17,15 @@ from numpy.typing import NDArray
 
 from cloister.algorithm import Network
 from cloister.arrays import Array, States, Words
-from cloister.board.billboard import Billboard
-from cloister.board.storage import make_folder, write_file
-from cloister.engines.checkpoints import (
-    CheckpointedShards,
-    CheckpointedWorkers,
-    ShardWorkers,
-    check_seconds,
-)
+from cloister.engines.checkpointed import check_seconds, checkpointed
 from cloister.engines.curator import Curator, Progress, check_ledger, check_price
-from cloister.engines.journal import open_journal
+from cloister.engines.dry_run import try_plan
 from cloister.engines.local import Local
-from cloister.engines.shards import Shards
-from cloister.engines.trial import try_plan
+from cloister.engines.sharded_tasks import Shards
 from cloister.engines.workers import (
     AnyTasks,
     Engine,
+    catch_up,
     check_callable,
     check_engine,
     check_groups,
@@ -48,9 +41,10 @@ from cloister.privacy.participation import Participation
 from cloister.privacy.rounding import rounded_up
 from cloister.privacy.sampling import InOrder
 from cloister.roster import Roster, task_name
+from cloister.store.billboard import Billboard
+from cloister.store.files import make_folder, write_file
+from cloister.store.journal import open_journal
 from cloister.tasks import Tasks, public_seeds
-
-__all__ = ["Run", "adapt", "replay", "run"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -111,16 +105,16 @@ class Run:
         return replace(self.plan.guarantee_on(self.board), all_runs=self.all_runs)
 
     def __str__(self) -> str:
-        told = self.guarantee
-        price = f"({rounded_up(told.epsilon)}, {rounded_up(told.delta)})-joint differential privacy"
+        promise = self.guarantee
+        price = f"({rounded_up(promise.epsilon)}, {rounded_up(promise.delta)})-joint differential privacy"
         doubts = [
-            *(() if told.holds else ("DOES NOT HOLD",)),
-            *(() if told.proven_to_the_last_bit else ("NOT PROVEN TO THE LAST BIT",)),
+            *(() if promise.holds else ("DOES NOT HOLD",)),
+            *(() if promise.proven_to_the_last_bit else ("NOT PROVEN TO THE LAST BIT",)),
         ]
         claim = (
             "NOT PRIVATE"
-            if math.isinf(told.epsilon)
-            else ", ".join([f"{price} for each {told.unit}", *doubts])
+            if math.isinf(promise.epsilon)
+            else ", ".join([f"{price} for each {promise.unit}", *doubts])
         )
         return f"{self.board.rounds} rounds with {self.plan.n_tasks} tasks: {claim}; see its guarantee"
 
@@ -248,6 +242,7 @@ def run(
     save: Callable[[Run], None] | None = None,
     resumed: Callable[[Billboard], None] | None = None,
     checkpoint: float = 60.0,
+    finish: bool = True,
 ) -> Run:
     """Run a plan over tasks: on this machine, or wherever the engine's workers are.
 
@@ -267,7 +262,7 @@ def run(
         Where and how tasks are computed on: NumPy on the processor by default.
     progress : callable, optional
         Called after each round with a `Posted`: rounds done and in all, the release, its noise and its norm.
-        All of it is public. In a run that goes on, rounds that were posted before are told again.
+        All of it is public. In a run that goes on, rounds that were posted before are reported again.
     journal : path, optional
         Folder where every release is on disk before it is used (of more than 1,000 rounds without
         `progress`, on an engine in this process, a thousandth of them at a time). If this call is killed, the
@@ -282,6 +277,10 @@ def run(
         Seconds between two times that the journal keeps the tasks' states, for their owner alone, so that a
         run that goes on does not do the local work of posted rounds again. Such a file is as large as all
         states; writing it takes a twentieth of the time at most. ``math.inf`` for none.
+    finish : bool
+        Whether every task makes its model when the rounds are over. Without, nobody does: for meta-learning
+        over many tasks, where the public model is what is wanted, and all tasks' last local training would
+        take longer than the rounds. `adapt` gives a task its model whenever it asks.
 
     Privacy
     -------
@@ -316,15 +315,10 @@ def run(
             except (InputError, PlanError):  # it may not take place, and nothing was recorded
                 kept.discard()
                 raise
-            if kept.states is not None and isinstance(tasks, Tasks):  # else states stay where rows are
-                on_disk = kept.posted.before(kept.kept)
-                workers = CheckpointedWorkers(workers, kept.states, on_disk, kept.every, seconds)
-            elif kept.states is not None and isinstance(workers, ShardWorkers):
-                on_disk = kept.posted.before(kept.kept)
-                workers = CheckpointedShards(workers, kept.states, on_disk, kept.every, seconds)
+            workers = checkpointed(workers, tasks, kept, seconds)
             workers.start(kept.posted.before(0))
             board = curator.rounds(workers, progress)
-            models = workers.finish(board, kept.folder)
+            models = workers.finish(board, kept.folder) if finish else {}
             private = PrivateRun(np.array(roster.names), models, curator.coins, seeds, workers.rejected())
         finished = Run(plan, board, private, roster, curator.all_runs)
         kept.finish()
@@ -392,8 +386,7 @@ def replay(
     own = public_seeds(np.array(tasks.roster.names)) if seeds is None else seeds
     with engine.workers(plan, tasks, own) as workers:
         workers.start(board.before(0))
-        for t in range(board.rounds):
-            workers.listen(board.before(t), took_part[t])
+        catch_up(workers, board, 0, (took_part[t] for t in range(board.rounds)))
         return workers.finish(board)
 
 
@@ -441,6 +434,6 @@ def adapt(
     [[4.0]]
     """
     one = next(tasks.select([0]).blocks())
-    keeps = plan.algorithm.init(one, board.before(0))
+    keeps = plan.algorithm.init(one, board.before(plan.algorithm.begins(board.capacity)))
     coins = None if keeps else Participation.never(len(tasks), len(plan.rounds))
     return replay(plan, board, tasks, coins=coins, seeds=seeds, engine=engine)

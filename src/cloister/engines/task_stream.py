@@ -1,6 +1,6 @@
 """Streams of tasks: a plan of a public capacity, and tasks that come one after the other, nobody knows which.
 
-A task that joins has its model at once, from the board so far and its own rows, and says one bounded message
+A task that joins has its model at once, from the board so far and its own rows, and sends one bounded message
 for those who come later. It is a run in which the roster is not known beforehand: curator, journal and
 workers are those of `run`, and the board is the one that `run` would have posted over the same tasks.
 """
@@ -18,14 +18,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cloister.arrays import Array, States
-from cloister.board.billboard import Billboard
-from cloister.engines.arrivals import Arrivals, FolderArrivals
 from cloister.engines.curator import Curator, check_ledger, check_price
-from cloister.engines.journal import open_journal
+from cloister.engines.dry_run import try_plan
 from cloister.engines.local import Local
 from cloister.engines.run import seed_of
-from cloister.engines.trial import try_plan
-from cloister.engines.workers import Engine
+from cloister.engines.workers import Engine, catch_up
 from cloister.errors import BillboardError, InputError, PlanError, StorageError
 from cloister.groups import NO_GROUP
 from cloister.ledger import Ledger
@@ -33,9 +30,10 @@ from cloister.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.sampling import InOrder
 from cloister.roster import Roster
+from cloister.store.arrivals import Arrivals, FolderArrivals
+from cloister.store.billboard import Billboard
+from cloister.store.journal import open_journal
 from cloister.tasks import Tasks
-
-__all__ = ["TaskStream"]
 
 _HERE = np.ones(1, dtype=np.bool_)
 
@@ -164,7 +162,7 @@ class TaskStream:
     def join(self, name: object, X: ArrayLike, y: ArrayLike) -> States:
         """Let a task join: return its model at its arrival, and take its message.
 
-        A task that is refused (a name that has joined, rows that do not fit, a stream that is full) has said
+        A task that is refused (a name that has joined, rows that do not fit, a stream that is full) has sent
         nothing, and nothing is charged for it. What is interrupted after its message was taken has joined: it
         is refused when it comes again, and has its model by `model`.
 
@@ -207,7 +205,7 @@ class TaskStream:
             self.plan, one, self._curator.journal.source.task_seeds(one.ids)
         ) as workers:
             workers.start(board.before(0))
-            workers.listen(board.before(turn), _HERE)
+            catch_up(workers, board, turn, [_HERE])
             return _first(workers.finish(board))
 
     def finish(self) -> Billboard:
@@ -295,7 +293,8 @@ class TaskStream:
         board, seeds = self.board, self._curator.journal.source.task_seeds(one.ids)
         with self._engine.workers(self.plan, one, seeds) as workers:
             workers.start(board.before(0))
-            message = np.asarray(self._curator.collect(workers, board, _HERE))
+            channel = self._curator.channel(board)
+            message = np.asarray(self._curator.collect(workers, board, channel, _HERE))
             return _first(workers.finish(board)), message
 
     @contextmanager
@@ -322,7 +321,8 @@ class TaskStream:
 
     def _post(self) -> None:
         """Release the sum of those who wait."""
-        self._curator.post(self.board, self._arrivals.total, self._noise)
+        board = self.board
+        self._curator.post(board, self._curator.channel(board), self._arrivals.total, self._noise)
         self._arrivals.clear()
 
 

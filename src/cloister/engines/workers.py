@@ -2,71 +2,38 @@
 
 An engine answers one question: where do tasks live, and who computes on them? It gives the curator `Workers`.
 The curator's side (`cloister.engines.curator`) is the same for all engines and sees nothing but what
-`Workers.collect` returns. GridRows, states and models stay with the workers.
+`Workers.collect` returns: a `TaskSum` or `GridRows`. Rows, states and models stay with the workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import Integers, States, Words
-from cloister.board.billboard import Billboard
+from cloister.channel import GRID, Channel
 from cloister.doubts import Doubt
-from cloister.engines.shards import Shards
-from cloister.errors import AlgorithmError, InputError
+from cloister.engines.sharded_tasks import Shards
+from cloister.errors import AlgorithmError, InputError, PlanError
 from cloister.groups import NO_GROUP
 from cloister.plan import Plan
 from cloister.privacy.candidates import Sampler
+from cloister.privacy.noise_states import TaskSum
 from cloister.roster import Roster
+from cloister.store.billboard import Billboard
+from cloister.store.checkpoints import SavedState
 from cloister.tasks import Tasks
-
-__all__ = [
-    "AnyTasks",
-    "Coins",
-    "Engine",
-    "GridRows",
-    "SavedState",
-    "Workers",
-    "check_callable",
-    "check_engine",
-    "check_groups",
-    "check_messages",
-    "check_tasks",
-    "checked_rows",
-    "group_positions",
-    "rows_of",
-]
 
 #: All tasks of a run: with their rows, in shards whose rows are read elsewhere, or of others, by name.
 AnyTasks: TypeAlias = Tasks | Shards | Roster
 #: Which tasks take part in a round.
 Coins: TypeAlias = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class SavedState:
-    """What workers know between two rounds, in the order of the tasks. Private: it stays with them.
-
-    Attributes
-    ----------
-    states : dict of arrays
-        Each task's state, as the algorithm made it.
-    rejected : int
-        How many messages were not finite so far.
-    """
-
-    states: States
-    rejected: int
-
-    def __repr__(self) -> str:
-        return "SavedState(private)"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,17 +57,22 @@ class GridRows:
         return f"GridRows({len(self.tasks)} messages, private)"
 
 
+#: What a round's collecting gives the curator.
+Collected: TypeAlias = TaskSum | GridRows
+
+
 class Workers(Protocol):
     """All tasks of a run, each with its own data and state."""
 
     def start(self, board: Billboard) -> None:
-        """Let every task make its first state."""
+        """Let every task make its first state, now or before the round in which its algorithm begins."""
 
-    def collect(self, board: Billboard, coins: Coins) -> Any:
-        """Let the sampled tasks do a round's work; return the sum of what they say, or their `GridRows`.
+    def collect(self, board: Billboard, channel: Channel, coins: Coins) -> Collected:
+        """Let the sampled tasks do a round's work; return the sum of their messages, or each as `GridRows`.
 
-        The sum is what the plan's mechanism takes; it may be an array that is still being computed. Where
-        `coins` is empty, each task draws and keeps its own.
+        The sum is what the plan's mechanism takes. The channel is the round's, as the curator has computed it
+        from the board and found it declared; a node of another institution computes its own all the same.
+        Where `coins` is empty, each task draws and keeps its own.
         """
 
     def listen(self, board: Billboard, coins: Coins) -> None:
@@ -149,6 +121,31 @@ class Engine(Protocol):
         """
 
 
+def summed(collected: Collected) -> TaskSum:
+    """Return what engines of one operator collect, which is a sum."""
+    assert not isinstance(collected, GridRows)
+    return collected
+
+
+def catch_up(workers: Workers, board: Billboard, first: int, coins: Iterable[Coins]) -> None:
+    """Let workers do the work of rounds whose releases are posted, from round number `first` on.
+
+    Each of `coins` says who takes part in a round; workers are started, or restored, before.
+    """
+    for t, own in enumerate(coins, start=first):
+        workers.listen(board.before(t), own)
+
+
+def begins_later(plan: Plan, board: Billboard) -> bool:
+    """Say whether rounds come first in which tasks have no state."""
+    return board.rounds < plan.algorithm.begins(board.capacity)
+
+
+def begins_now(plan: Plan, board: Billboard) -> bool:
+    """Say whether such rounds are over, and states are made before anything else."""
+    return 0 < board.rounds == plan.algorithm.begins(board.capacity)
+
+
 def check_engine(engine: object) -> None:
     """Refuse what is no engine, such as the name of a device."""
     if isinstance(engine, type) or not isinstance(engine, Engine):
@@ -159,7 +156,7 @@ def check_engine(engine: object) -> None:
 
 
 def check_tasks(tasks: object, name: str = "tasks") -> None:
-    """Refuse rows that nobody has said the tasks of."""
+    """Refuse rows without the names of their tasks."""
     if not isinstance(tasks, AnyTasks):
         raise InputError(
             f"{name} must be Tasks. Got a {type(tasks).__name__}. Write "
@@ -235,3 +232,16 @@ def check_messages(shape: tuple[int, ...], count: int, dim: int) -> None:
         raise AlgorithmError(
             f"send must return one message a task, of shape {(count, dim)}. Got shape {tuple(shape)}."
         )
+
+
+def check_whole(plan: Plan) -> None:
+    """Refuse so many tasks that a sum of whole numbers would not fit into 64 bits."""
+    if not plan.mechanism.exact:
+        return
+    for channel in {channel for round in set(plan.rounds) for channel in round.channels}:
+        degree = int(channel.lift.weights(channel.dim)[1].max())
+        if plan.n_tasks * GRID**degree >= 1 << 63:
+            most = (1 << 63) // GRID**degree
+            raise PlanError(
+                f"Sums on this channel are exact for fewer than {most} tasks. Got {plan.n_tasks}."
+            )

@@ -21,8 +21,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.algorithm import Algorithm
-from cloister.algorithms.located import Located
-from cloister.algorithms.located_features import EVEN_IN_HALF, LocatedFeatures
+from cloister.algorithms.locate import EVEN_IN_HALF, Locate
 from cloister.app import predict as predictions
 from cloister.app.fit import fit_plan
 from cloister.app.folder import save_run
@@ -468,17 +467,14 @@ class MultiTaskEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc
         return notebook.public_attributes(super()._get_fitted_attr_html(doc_link))
 
 
-def with_search(algorithm: Algorithm, codebook: Codebook, reach: float = EVEN_IN_HALF) -> Algorithm:
-    """Return an algorithm that looks for targets and features first, if targets are numbers.
+def search_for(codebook: Codebook, reach: float = EVEN_IN_HALF) -> Locate | None:
+    """Return the search for targets and features that comes first, if targets are numbers.
 
     `reach` is how many typical distances from its center the unit of a column is that was found.
     """
     if codebook.classes is not None:
-        return algorithm
-    columns, constant = codebook.bounded_columns, 1 / codebook.row_scale
-    if columns:
-        algorithm = LocatedFeatures(algorithm, columns, constant, reach)
-    return Located(algorithm, intercept=constant)
+        return None
+    return Locate(codebook.bounded_columns, 1 / codebook.row_scale, reach)
 
 
 def _against_first(weights: Floats, order: Index, several: bool) -> Floats:

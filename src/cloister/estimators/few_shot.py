@@ -18,7 +18,6 @@ from cloister.algorithms.server import ServerMomentum
 from cloister.app.result import EstimatorSettings
 from cloister.arrays import Array
 from cloister.engines.batched import Batched
-from cloister.engines.rounds_only import RoundsOnly
 from cloister.engines.run import Run, adapt, run
 from cloister.errors import InputError, PrivateDataError
 from cloister.estimators import notebook
@@ -133,9 +132,10 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
         _check_targets(tasks, self.ways)
         tasks = replace(tasks, X=_pixels(tasks.X))
         net = self.net if self.net is not None else _net_for(tasks.X, self.ways)
-        plan, engine = self.plan(len(tasks), net), RoundsOnly(self._engine)
+        plan, engine = self.plan(len(tasks), net), self._engine
         _check_width(plan.algorithm.learner, tasks, self.ways)  # type: ignore[attr-defined]
-        finished = run(plan, tasks, random_state=self.random_state, ledger=self.ledger, engine=engine)
+        seed = self.random_state
+        finished = run(plan, tasks, random_state=seed, ledger=self.ledger, engine=engine, finish=False)
         return self.use_run(finished)
 
     def use_run(self, run: Run) -> FewShotClassifier:

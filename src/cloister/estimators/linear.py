@@ -12,14 +12,15 @@ import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 
 from cloister.algorithm import Algorithm
-from cloister.algorithms.choose_at_home import ChooseAtHome
 from cloister.algorithms.covariance import GroupSparse, LowRank
 from cloister.algorithms.decomposed import Decomposed, EntrySparse, OwnPenalty, SquaredNorm, TaskSparse
-from cloister.algorithms.located_features import EVEN_IN_ALL
+from cloister.algorithms.locate import EVEN_IN_ALL
 from cloister.algorithms.mean import MeanRegularized
+from cloister.algorithms.stacking import ChooseAtHome
+from cloister.algorithms.staged import Rescaled
 from cloister.app.fit import own_learner
 from cloister.errors import InputError
-from cloister.estimators.base import MultiTaskEstimator, with_search
+from cloister.estimators.base import MultiTaskEstimator, search_for
 from cloister.estimators.parameters import check_word, number_or_auto
 from cloister.learners.linear.losses import LeastSquares, Logistic, Loss, Softmax
 from cloister.ledger import Ledger
@@ -61,13 +62,12 @@ def weighed_at_home(
     Targets are searched for first, and tasks asked how far they rely on it, if the noise suits any round.
     """
     any_round, learner = mechanism is None or mechanism.any_channel, own_learner(codebook)
-    if guard:
-        asks = ASKS if any_round else None
-        shared = ChooseAtHome(shared, learner, variants=tuple(others), asks=asks)
-    elif others:
-        shared = ChooseAtHome(shared, learner, variants=tuple(others), alone=False)
     # Few steps come furthest on columns that fill their bounds.
-    return with_search(shared, codebook, EVEN_IN_ALL) if any_round else shared
+    search = search_for(codebook, EVEN_IN_ALL) if any_round else None
+    if not guard and not others:
+        return shared if search is None else Rescaled(shared, search)
+    asks = ASKS if guard and any_round else None
+    return ChooseAtHome(shared, learner, variants=tuple(others), alone=guard, asks=asks, locate=search)
 
 
 def penalties(lam: object) -> list[float]:
@@ -185,7 +185,7 @@ class LowRankRegressor(RegressorMixin, _Covariance):  # type: ignore[misc]
 
     Privacy
     -------
-    That of `LowRank`, after a private search for where the targets are (see `Located`), which has at most a
+    That of `LowRank`, after a private search for where the targets are (see `Locate`), which has at most a
     tenth of the squared budget, and before the guard's question, which has as much. The board holds no model:
     a task that was not in `fit` is served with the place where targets were found or, if nothing was heard,
     with the middle of their bounds.

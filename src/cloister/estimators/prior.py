@@ -11,11 +11,14 @@ from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin, RegressorMixin
 
 from cloister.algorithm import Algorithm
-from cloister.algorithms.prior import SharedPrior
-from cloister.algorithms.structures import FeatureRelevance, Joint, Mean, Structure, Subspace, Support
+from cloister.algorithms.prior.directions import Subspace, Support
+from cloister.algorithms.prior.mean import Joint, Mean
+from cloister.algorithms.prior.relevance import FeatureRelevance
+from cloister.algorithms.prior.shared_prior import SharedPrior
+from cloister.algorithms.prior.structure import Structure
 from cloister.app.fit import earlier_prior, own_learner
 from cloister.errors import InputError
-from cloister.estimators.base import MultiTaskEstimator, with_search
+from cloister.estimators.base import MultiTaskEstimator, search_for
 from cloister.estimators.parameters import check_word
 from cloister.groups import Groups
 from cloister.ledger import Ledger
@@ -52,7 +55,7 @@ class _SharedPrior(MultiTaskEstimator):
     groups: str | int | None = None
 
     def algorithm(self, codebook: Codebook) -> Algorithm:
-        return with_search(SharedPrior(own_learner(codebook), self._structure(codebook)), codebook)
+        return SharedPrior(own_learner(codebook), self._structure(codebook), search_for(codebook))
 
     def _structure(self, codebook: Codebook) -> Structure:
         several = codebook.classes is not None and codebook.classes > 2

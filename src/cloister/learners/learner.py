@@ -11,8 +11,9 @@ import numpy as np
 from cloister.arrays import Array, Floats, States, namespace
 from cloister.errors import PlanError
 from cloister.learners.descent import Solver
+from cloister.learners.home import Home
 from cloister.learners.linear.losses import Loss
-from cloister.learners.linear.question import Candidates, Question, Said
+from cloister.learners.linear.question import Answers, Candidates, Question
 from cloister.rows import Rows
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ class BayesianLearner(ABC):
     #: Number of columns, and whether column 0 is an intercept.
     dim: int
     intercept: bool
-    #: Whether `prepare` sums up all that `offset` and the questions need of rows.
-    summarizes = False
 
     @property
     @abstractmethod
@@ -93,14 +92,14 @@ class BayesianLearner(ABC):
         """Return private state."""
 
     @abstractmethod
-    def offset(self, states: States, block: Block, point: Floats) -> Floats:
+    def offset(self, home: Home, point: Floats) -> Floats:
         """Return how far from a public point each task's weights lie."""
 
     @abstractmethod
-    def own_weights(self, states: States, block: Block) -> Floats:
+    def own_weights(self, home: Home) -> Floats:
         """Return single-task weights."""
 
-    def weigh(self, states: States, block: Block, candidates: Candidates) -> States:
+    def weigh(self, home: Home, candidates: Candidates) -> States:
         """Return what of the candidates' evidence the last questions share: states that are kept for them.
 
         Their names are those that `prepare` has made room for.
@@ -108,7 +107,7 @@ class BayesianLearner(ABC):
         return {}
 
     @abstractmethod
-    def finish(self, states: States, block: Block, candidates: Candidates, said: Said) -> States:
+    def finish(self, home: Home, candidates: Candidates, answers: Answers) -> States:
         """Return models, averaged over candidates and the task's own prior by its own evidence."""
 
 

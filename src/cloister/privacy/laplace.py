@@ -16,16 +16,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloister.arrays import Floats
 from cloister.channel import Channel, Relation, Round
 from cloister.doubts import FLOATING_POINT, Doubt
 from cloister.privacy.events import PureEvent
 from cloister.privacy.mechanisms import FLOATING, PerRound, check_level, growth, level
+from cloister.privacy.noise_states import TaskSum
 from cloister.privacy.randomness import Randomness, normals
 
 if TYPE_CHECKING:
@@ -96,10 +96,11 @@ class L2Laplace(PerRound):
         return (FLOATING_POINT,)
 
     def perturb(
-        self, total: NDArray[Any], channel: Channel, noise: float, source: Randomness, round: int
+        self, total: TaskSum, channel: Channel, noise: float, source: Randomness, round: int
     ) -> Floats:
         from scipy.special import gammaincinv
 
+        total = np.asarray(total)
         uniforms = source.stream("noise", round).bound_to(total, noise).uniforms(total.size + 1)
         length = noise / math.sqrt(total.size + 1) * float(gammaincinv(total.size, uniforms[0]))
         direction = normals(uniforms[1:])

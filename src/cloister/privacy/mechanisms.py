@@ -26,7 +26,7 @@ from cloister.doubts import FLOATING_POINT, Doubt
 from cloister.errors import PlanError
 from cloister.privacy.events import Cost, Event, GaussianEvent
 from cloister.privacy.noise import discrete_gaussian, integer_deviation
-from cloister.privacy.noise_states import ReadRow
+from cloister.privacy.noise_states import ReadRow, TaskSum
 from cloister.privacy.randomness import Randomness, Stream, normals
 from cloister.privacy.schedule import Schedule
 
@@ -45,10 +45,10 @@ class NoiseState(Protocol):
     def rows(self) -> int:
         """How many rows of numbers it remembers of old sums, in secret; 0 where noise is fresh."""
 
-    def release(self, total: NDArray[Any], channel: Channel) -> Floats:
+    def release(self, total: TaskSum, channel: Channel) -> Floats:
         """Return the next round's release: its sum with noise, in units of the clip."""
 
-    def recall(self, total: NDArray[Any], posted: Floats) -> None:
+    def recall(self, total: TaskSum, posted: Floats) -> None:
         """Take in a round whose sum is known and whose release is posted: nothing is released."""
 
     def listen(self, posted: Floats) -> None:
@@ -161,7 +161,7 @@ class PerRound(Mechanism):
 
     @abstractmethod
     def perturb(
-        self, total: NDArray[Any], channel: Channel, noise: float, source: Randomness, round: int
+        self, total: TaskSum, channel: Channel, noise: float, source: Randomness, round: int
     ) -> Floats:
         """Return the release: the sum with noise added, in units of the clip."""
 
@@ -203,13 +203,13 @@ class _Fresh:
     turn: int = 0
     rows: int = 0
 
-    def release(self, total: NDArray[Any], channel: Channel) -> Floats:
+    def release(self, total: TaskSum, channel: Channel) -> Floats:
         noise = self.mechanism.deviation(self.schedule, self.turn, channel)
         value = self.mechanism.perturb(total, channel, noise, self.source, self.turn)
         self.turn += 1
         return value
 
-    def recall(self, total: NDArray[Any], posted: Floats) -> None:
+    def recall(self, total: TaskSum, posted: Floats) -> None:
         self.turn += 1
 
     def listen(self, posted: Floats) -> None:
@@ -304,7 +304,7 @@ class Gaussian(PerRound):
                 integer_deviation(noise / float(channel.steps.min()))
 
     def perturb(
-        self, total: NDArray[Any], channel: Channel, noise: float, source: Randomness, round: int
+        self, total: TaskSum, channel: Channel, noise: float, source: Randomness, round: int
     ) -> Floats:
         stream = source.stream("noise", round)
         if not self.exact:
@@ -342,7 +342,7 @@ class NoNoise(PerRound):
         return ()
 
     def perturb(
-        self, total: NDArray[Any], channel: Channel, noise: float, source: Randomness, round: int
+        self, total: TaskSum, channel: Channel, noise: float, source: Randomness, round: int
     ) -> Floats:
         return np.asarray(total)
 

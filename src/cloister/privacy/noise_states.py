@@ -11,7 +11,7 @@ no noise is drawn a second time. Rows are overwritten: a long run needs no more 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,22 @@ from cloister.privacy.buffers import SCALE_BITS, Buffers
 from cloister.privacy.randomness import Randomness, Stream
 from cloister.privacy.strategies import BinaryTree
 
-__all__ = ["BufferState", "Measure", "ReadRow", "RingState", "TreeState"]
+__all__ = ["BufferState", "Measure", "ReadRow", "RingState", "TaskSum", "TreeState"]
+
+
+class TaskSum(Protocol):
+    """The sum of a round's lifted messages: an array, or one that is still being computed. Private.
+
+    Whole numbers where noise is exact, else floats. `numpy.asarray` waits for it, so who adds noise looks at
+    the numbers last.
+    """
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has; known before they are."""
+
+    def __array__(self) -> NDArray[Any]:
+        """Return the numbers, once they are there."""
 
 
 class ReadRow(Protocol):
@@ -64,7 +79,7 @@ class RingState:
     def rows(self) -> int:
         return len(self.weights)
 
-    def release(self, total: Array, channel: Channel) -> Floats:
+    def release(self, total: TaskSum, channel: Channel) -> Floats:
         self._add(np.asarray(total))
         ages = (self.turn - np.arange(len(self.secret))) % len(self.secret)
         encoded = np.einsum("i,ij->j", self.weights[ages], self.secret)  # twice as fast as a matrix product
@@ -74,7 +89,7 @@ class RingState:
         self._post(released)
         return released
 
-    def recall(self, total: Array, posted: Floats) -> None:
+    def recall(self, total: TaskSum, posted: Floats) -> None:
         self._add(np.asarray(total))
         self._post(posted)
 
@@ -130,7 +145,7 @@ class BufferState:
     def rows(self) -> int:
         return len(self.buffers.decays)
 
-    def release(self, total: Array, channel: Channel) -> Floats:
+    def release(self, total: TaskSum, channel: Channel) -> Floats:
         scaled = self._scaled(np.asarray(total))
         if self.bits is None:
             encoded = scaled + self.buffers.omega @ self.secret
@@ -142,7 +157,7 @@ class BufferState:
         self._post(released)
         return released
 
-    def recall(self, total: Array, posted: Floats) -> None:
+    def recall(self, total: TaskSum, posted: Floats) -> None:
         self._decay(self._scaled(np.asarray(total)))
         self._post(posted)
 
@@ -203,7 +218,7 @@ class TreeState:
     def rows(self) -> int:
         return len(self.tree.variances)
 
-    def release(self, total: Array, channel: Channel) -> Floats:
+    def release(self, total: TaskSum, channel: Channel) -> Floats:
         """Return the next round's release: the running total's estimate less the one before."""
         total = np.asarray(total)
         running = self._running(total.size)
@@ -220,7 +235,7 @@ class TreeState:
         self._turn(total, released)
         return released
 
-    def recall(self, total: Array, posted: Floats) -> None:
+    def recall(self, total: TaskSum, posted: Floats) -> None:
         total = np.asarray(total)
         self._running(total.size)
         self._turn(total, posted)

@@ -25,10 +25,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloister.arrays import Floats
 from cloister.channel import Channel, Outer, Relation, Round
@@ -37,6 +36,7 @@ from cloister.errors import PlanError
 from cloister.lifts import svec
 from cloister.privacy.events import GammaEvent
 from cloister.privacy.mechanisms import FLOATING, PerRound, check_level, level
+from cloister.privacy.noise_states import TaskSum
 from cloister.privacy.randomness import Randomness, normals
 
 if TYPE_CHECKING:
@@ -128,10 +128,10 @@ class Wishart(PerRound):
         return (FLOATING_POINT,)
 
     def perturb(
-        self, total: NDArray[Any], channel: Channel, noise: float, source: Randomness, round: int
+        self, total: TaskSum, channel: Channel, noise: float, source: Randomness, round: int
     ) -> Floats:
         """Return the sum with noise added and the noise's mean taken off."""
-        freedom = self._freedom(channel.dim)
+        total, freedom = np.asarray(total), self._freedom(channel.dim)
         stream = source.stream("noise", round).bound_to(total, noise)
         drawn = wishart(stream.uniforms(total.size), channel.dim, freedom)
         centered = svec(drawn - freedom * np.eye(channel.dim))

@@ -18,12 +18,10 @@ from typing import Any, Concatenate, ParamSpec
 import numpy as np
 
 from cloister.arrays import Array, States, Words
-from cloister.board.billboard import Billboard
-from cloister.engines.checkpoints import KeptStates
-from cloister.engines.cluster.model_files import ModelFile
+from cloister.channel import Channel
 from cloister.engines.cluster.shard import HeldShard, Missed
-from cloister.engines.shards import Part, ShardError, names_digest
-from cloister.engines.workers import Engine, SavedState
+from cloister.engines.sharded_tasks import Part, ShardError, names_digest
+from cloister.engines.workers import Engine
 from cloister.errors import (
     AlgorithmError,
     BillboardError,
@@ -35,8 +33,9 @@ from cloister.errors import (
     StorageError,
 )
 from cloister.plan import Plan
-
-__all__ = ["Answer", "Failure", "ShardActor", "silently"]
+from cloister.store.billboard import Billboard
+from cloister.store.checkpoints import CheckpointFile, SavedState
+from cloister.store.model_store import ModelFile
 
 P = ParamSpec("P")
 #: Errors whose sentences are never about a row: while nothing is computed on rows yet, and always.
@@ -115,7 +114,7 @@ def answered(
 
 
 class ShardActor:
-    """Some shards, and the board as far as they have heard it.
+    """Some shards, and the board as far as this actor was sent it.
 
     Parameters
     ----------
@@ -143,7 +142,7 @@ class ShardActor:
         seeds: Words,
         saved: SavedState | None,
         records: Sequence[bytes],
-        kept: KeptStates | None,
+        file: CheckpointFile | None,
     ) -> None:
         """Read a shard's rows; refuse other tasks than those that the roster lists for it.
 
@@ -161,8 +160,8 @@ class ShardActor:
         shard = HeldShard(self.engine, self.plan, tasks, seeds)
         if saved is not None:
             shard.restore(saved)
-        if kept is not None:
-            self._recall(shard, records, kept)
+        if file is not None:
+            self._load(shard, records, file)
         self.shards[number] = shard
         self._make_room(shard)
 
@@ -170,16 +169,17 @@ class ShardActor:
     def collect(
         self,
         numbers: Sequence[int],
+        channel: Channel,
         records: Sequence[bytes],
         missed: Mapping[int, Missed],
         coins: Mapping[int, bytes | None],
     ) -> Array:
-        """Return the sum of what the sampled tasks of some shards say in the coming round."""
-        board = self._heard(records)
-        total: Any = 0
+        """Return the sum of the messages of the sampled tasks of some shards in the coming round."""
+        board = self._up_to(records)
+        total: Array | int = 0  # of one shard after the other: sums of networks are long
         for number in numbers:
             shard = self._shard(number)
-            total = total + shard.collect(board, missed[number], coins[number])
+            total = total + shard.collect(board, channel, missed[number], coins[number])
             self._make_room(shard)
         return np.asarray(total)
 
@@ -188,7 +188,7 @@ class ShardActor:
         self, number: int, records: Sequence[bytes], missed: Missed, file: ModelFile | None
     ) -> States | None:
         """Make the models of a shard's tasks; write them to a file, or return them."""
-        board, shard = self._heard(records), self._shard(number)
+        board, shard = self._up_to(records), self._shard(number)
         models = shard.finish(board, missed)
         if file is None:
             return models
@@ -198,7 +198,7 @@ class ShardActor:
     @answered
     def rejected(self, numbers: Sequence[int], records: Sequence[bytes], missed: Mapping[int, Missed]) -> int:
         """Return how many messages of these shards were not finite."""
-        board = self._heard(records)
+        board = self._up_to(records)
         for number in numbers:
             self._shard(number).catch_up(board, missed[number])
         return sum(self.shards[number].rejected for number in numbers)
@@ -206,28 +206,30 @@ class ShardActor:
     @answered
     def save_state(self, number: int, records: Sequence[bytes], missed: Missed) -> SavedState:
         """Return what a shard's tasks know between two rounds."""
-        board, shard = self._heard(records), self._shard(number)
+        board, shard = self._up_to(records), self._shard(number)
         shard.catch_up(board, missed)
         return shard.save()
 
     @answered
-    def keep_state(self, number: int, records: Sequence[bytes], missed: Missed, kept: KeptStates) -> None:
+    def save_checkpoint(
+        self, number: int, records: Sequence[bytes], missed: Missed, file: CheckpointFile
+    ) -> None:
         """Write what a shard's tasks know between two rounds, to where it is found again."""
-        board, shard = self._heard(records), self._shard(number)
+        board, shard = self._up_to(records), self._shard(number)
         shard.catch_up(board, missed)
-        assert shard.heard <= board.rounds
-        kept.write(shard.save(), board.before(shard.heard))
+        assert shard.done <= board.rounds
+        file.write(shard.save(), board.before(shard.done))
         self._make_room(shard)
 
     @answered
-    def recall_state(self, number: int, records: Sequence[bytes], kept: KeptStates) -> None:
+    def load_checkpoint(self, number: int, records: Sequence[bytes], file: CheckpointFile) -> None:
         """Let a shard's tasks go on from what was kept, if that is of this board."""
         shard = self._shard(number)
-        self._recall(shard, records, kept)
+        self._load(shard, records, file)
         self._make_room(shard)
 
-    def _recall(self, shard: HeldShard, records: Sequence[bytes], kept: KeptStates) -> None:
-        found = kept.read(self._heard(records))
+    def _load(self, shard: HeldShard, records: Sequence[bytes], file: CheckpointFile) -> None:
+        found = file.read(self._up_to(records))
         if found is not None:
             rounds, saved = found
             shard.restore(saved, rounds)
@@ -241,7 +243,7 @@ class ShardActor:
     def ready(self) -> None:
         """Say that this actor has started."""
 
-    def _heard(self, records: Sequence[bytes]) -> Billboard:
+    def _up_to(self, records: Sequence[bytes]) -> Billboard:
         """Take in the records that are new here; each is verified, against all before it."""
         for record in records:
             if self.board is None:

@@ -10,8 +10,6 @@ from typing import Any
 from cloister.engines.cluster.actor import Answer, Failure, ShardActor
 from cloister.errors import ClusterError
 
-__all__ = ["Actors", "Holder", "value_of"]
-
 #: Seconds until an actor that takes another's place must have started; else the others share its shards.
 PATIENCE = 60.0
 #: So many actors may be lost one after the other, without an answer in between.
@@ -185,8 +183,8 @@ class Actors:
 
     def _has_room(self) -> bool:
         there, count = self.ray.cluster_resources(), len(self.holders)
-        asked = {"CPU": self.resources["num_cpus"], "GPU": self.resources["num_gpus"]}
-        return all(there.get(name, 0.0) >= count * each for name, each in asked.items())
+        needed = {"CPU": self.resources["num_cpus"], "GPU": self.resources["num_gpus"]}
+        return all(there.get(name, 0.0) >= count * each for name, each in needed.items())
 
 
 def value_of(ray: Any, promise: Any) -> Answer:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from cloister.arrays import Words
-from cloister.channel import GRID
 from cloister.doubts import Doubt
 from cloister.engines.cluster.actor import silently
 from cloister.engines.cluster.actors import Actors, value_of
@@ -18,14 +17,12 @@ from cloister.engines.cluster.held import HeldShards
 from cloister.engines.cluster.session import session
 from cloister.engines.cluster.workers import ClusterWorkers
 from cloister.engines.local import Local
-from cloister.engines.workers import AnyTasks, Engine, Workers
+from cloister.engines.workers import AnyTasks, Engine, Workers, check_whole
 from cloister.errors import InputError, PlanError
 from cloister.plan import Plan
 from cloister.privacy.candidates import Sampler, on_processor
 from cloister.roster import Roster
 from cloister.tasks import Tasks
-
-__all__ = ["Cluster"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -141,16 +138,3 @@ class Cluster:
                 yield workers
             finally:
                 actors.stop()
-
-
-def check_whole(plan: Plan) -> None:
-    """Refuse so many tasks that a sum of whole numbers would not fit into 64 bits."""
-    if not plan.mechanism.exact:
-        return
-    for channel in {channel for round in set(plan.rounds) for channel in round.channels}:
-        degree = int(channel.lift.weights(channel.dim)[1].max())
-        if plan.n_tasks * GRID**degree >= 1 << 63:
-            most = (1 << 63) // GRID**degree
-            raise PlanError(
-                f"Sums on this channel are exact for fewer than {most} tasks. Got {plan.n_tasks}."
-            )

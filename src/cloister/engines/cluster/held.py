@@ -11,11 +11,9 @@ import numpy as np
 
 from cloister.arrays import Integers
 from cloister.engines.devices import deal
-from cloister.engines.shards import Part, Shards
+from cloister.engines.sharded_tasks import Part, Shards
 from cloister.roster import Roster
 from cloister.tasks import Tasks
-
-__all__ = ["HeldShards"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

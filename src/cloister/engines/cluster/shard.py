@@ -7,17 +7,17 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from cloister.arrays import Array, States, Words
-from cloister.board.billboard import Billboard
-from cloister.engines.workers import Coins, Engine, SavedState, Workers
+from cloister.channel import Channel
+from cloister.engines.workers import Coins, Engine, Workers, catch_up, summed
 from cloister.plan import Plan
+from cloister.store.billboard import Billboard
+from cloister.store.checkpoints import SavedState
 from cloister.tasks import Tasks
-
-__all__ = ["HeldShard", "Missed", "packed", "unpacked"]
 
 T = TypeVar("T")
 #: What the rows of a shard take beside themselves while it is open: blocks are copies, where rows are padded.
@@ -28,7 +28,7 @@ ALIGNED = 64
 
 @dataclass(frozen=True)
 class Missed:
-    """The rounds that a shard was not told of: the first (-1: it has no states yet), and its coins."""
+    """The rounds that a shard was not sent: the first (-1: it has no states yet), and its coins."""
 
     first: int
     coins: tuple[bytes | None, ...]
@@ -65,7 +65,7 @@ class HeldShard:
 
     def __init__(self, engine: Engine, plan: Plan, tasks: Tasks, seeds: Words) -> None:
         self.ids = tasks.ids
-        self.heard = -1  # rounds that its states have behind them; -1 without states
+        self.done = -1  # rounds that its states have behind them; -1 without states
         self.columns = sum(array.nbytes for array in (tasks.X, tasks.y, tasks.weight))
         self.home: _Memory | _Disk = _Memory(engine, plan, tasks, seeds)
 
@@ -87,18 +87,18 @@ class HeldShard:
         if isinstance(self.home, _Memory):
             self.home = self.home.on_disk()
 
-    def collect(self, board: Billboard, missed: Missed, coins: bytes | None) -> Any:
-        """Return the sum of what sampled tasks say in the coming round."""
+    def collect(self, board: Billboard, channel: Channel, missed: Missed, coins: bytes | None) -> Array:
+        """Return the sum of the messages of sampled tasks in the coming round."""
 
-        def act(workers: Workers) -> Any:
+        def act(workers: Workers) -> Array:
             self._catch_up(workers, board, missed)
-            self.heard = board.rounds + 1
-            return np.asarray(workers.collect(board, unpacked(coins, len(self.ids))))
+            self.done = board.rounds + 1
+            return np.asarray(summed(workers.collect(board, channel, unpacked(coins, len(self.ids)))))
 
         return self.home.use(act)
 
     def catch_up(self, board: Billboard, missed: Missed) -> None:
-        """Go through the rounds that this shard was not told of, in silence."""
+        """Do the work of the rounds that this shard missed; nothing leaves."""
         if missed.first < 0 or missed.coins:
             self.home.use(lambda workers: self._catch_up(workers, board, missed))
 
@@ -113,16 +113,18 @@ class HeldShard:
     def restore(self, saved: SavedState, rounds: int = 0) -> None:
         """Go on from what was saved after so many rounds, or after those that were not missed."""
         self.home.use(lambda workers: workers.restore_state(saved))
-        self.heard = rounds
+        self.done = rounds
 
     def _catch_up(self, workers: Workers, board: Billboard, missed: Missed) -> None:
         """Go through what was missed, but for what these states have behind them."""
-        if missed.first < 0 and self.heard < 0:
+        if missed.first < 0 and self.done < 0:
             workers.start(board.before(0))
-        for t, coins in enumerate(missed.coins, start=max(0, missed.first)):
-            if t >= self.heard:
-                workers.listen(board.before(t), unpacked(coins, len(self.ids)))
-        self.heard = max(self.heard, 0, missed.first + len(missed.coins) + (missed.first < 0))
+        first = max(0, missed.first)
+        known = max(0, self.done - first)
+        catch_up(
+            workers, board, first + known, (unpacked(own, len(self.ids)) for own in missed.coins[known:])
+        )
+        self.done = max(self.done, 0, missed.first + len(missed.coins) + (missed.first < 0))
 
 
 class _Memory:

@@ -11,19 +11,16 @@ from typing import Any
 import numpy as np
 
 from cloister.arrays import Array, States, Words
-from cloister.board.billboard import Billboard
 from cloister.channel import GRID, Channel
-from cloister.engines.checkpoints import KeptStates
 from cloister.engines.cluster.actors import Actors, Holder
-from cloister.engines.cluster.model_files import ModelFile
 from cloister.engines.cluster.shard import Missed, packed, unpacked
-from cloister.engines.models import Models
-from cloister.engines.shards import Shards, names_digest
-from cloister.engines.workers import Coins, SavedState
+from cloister.engines.sharded_tasks import Shards, names_digest
+from cloister.engines.workers import Coins
 from cloister.errors import ClusterError
 from cloister.plan import Plan
-
-__all__ = ["ClusterWorkers"]
+from cloister.store.billboard import Billboard
+from cloister.store.checkpoints import CheckpointFile, SavedState
+from cloister.store.model_store import ModelFile, ModelStore
 
 #: How far floating-point sums may be beyond what their exact values can be.
 ROUNDING = 1 + 1e-6
@@ -33,8 +30,8 @@ ROUNDING = 1 + 1e-6
 class ClusterWorkers:
     """All shards of a run, held by actors.
 
-    A shard that has not been told of the last rounds, because it was read again or because a run goes on, is
-    told of them when it is next asked: `start` and `listen` only note what there is to tell.
+    A shard that missed the last rounds, because it was read again or because a run goes on, is sent them with
+    the next request: `start` and `listen` only note them.
 
     Parameters
     ----------
@@ -56,13 +53,13 @@ class ClusterWorkers:
     progress: Callable[[str, int, int], None]
     actors: Actors = field(init=False)
     board: Billboard | None = field(default=None, init=False)
-    #: The coins of each round; how many rounds each shard was told of; and what they went on from.
+    #: The coins of each round; how many rounds each shard was sent; and what they went on from.
     past: list[bytes | None] = field(default_factory=list, init=False)
     rounds: dict[int, int] = field(default_factory=dict, init=False)
     saved: SavedState | None = field(default=None, init=False)
     base: int | None = field(default=-1, init=False)
     #: Where shards keep their states for themselves, if they do.
-    kept: KeptStates | None = field(default=None, init=False)
+    file: CheckpointFile | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.names, self.labels = self.shards.names, self.shards.groups
@@ -81,9 +78,9 @@ class ClusterWorkers:
         labels = None if self.labels is None else self.labels[at]
         names, part = names_digest(self.names[at]), self.shards.part(number)
         given = number, part, names, labels, self.seeds[at], self._saved_part(number)
-        if self.kept is None:
+        if self.file is None:
             return holder.handle.open.remote(*given, [], None)
-        return holder.handle.open.remote(*given, self._news(holder), self._kept_part(number))
+        return holder.handle.open.remote(*given, self._news(holder), self._file_of(number))
 
     def start(self, board: Billboard) -> None:
         self.board = board
@@ -91,17 +88,17 @@ class ClusterWorkers:
     def listen(self, board: Billboard, coins: Coins) -> None:
         self._note(board, coins)
 
-    def collect(self, board: Billboard, coins: Coins) -> Array:
+    def collect(self, board: Billboard, channel: Channel, coins: Coins) -> Array:
         self._note(board, coins)
         t, sums = board.rounds, {}
 
         def call(holder: Holder, numbers: list[int]) -> Any:
-            told = self._news(holder), self._missed(numbers, t), self._dealt(self.past[t], numbers)
-            return holder.handle.collect.remote(numbers, *told)
+            news = self._news(holder), self._missed(numbers, t), self._dealt(self.past[t], numbers)
+            return holder.handle.collect.remote(numbers, channel, *news)
 
         def done(numbers: list[int], found: Array) -> None:
             count = sum(len(self.shards.positions[number]) for number in numbers)
-            self._check(self.plan.algorithm.channel(board), found, count)
+            self._check(channel, found, count)
             sums[min(numbers)] = found
             self.rounds |= dict.fromkeys(numbers, t + 1)
 
@@ -112,11 +109,11 @@ class ClusterWorkers:
         self._settle(board)
         if self.away and self.models is None:
             return {}
-        gathered, count = Models(len(self.names), folder), self._counting("models")
+        gathered, count = ModelStore(len(self.names), folder), self._counting("models")
 
         def call(holder: Holder, numbers: list[int]) -> Any:
             file = None if self.models is None else ModelFile(self.models, numbers[0])
-            return holder.handle.finish.remote(numbers[0], *self._told(holder, numbers[0]), file)
+            return holder.handle.finish.remote(numbers[0], *self._news_for(holder, numbers[0]), file)
 
         def done(numbers: list[int], found: States | None) -> None:
             self.rounds[numbers[0]] = len(self.past)
@@ -148,10 +145,10 @@ class ClusterWorkers:
     def save_state(self, folder: Path | None = None) -> SavedState:
         if self.base is None and self.saved is not None:
             return self.saved
-        states, counts = Models(len(self.names), folder), []
+        states, counts = ModelStore(len(self.names), folder), []
 
         def call(holder: Holder, numbers: list[int]) -> Any:
-            return holder.handle.save_state.remote(numbers[0], *self._told(holder, numbers[0]))
+            return holder.handle.save_state.remote(numbers[0], *self._news_for(holder, numbers[0]))
 
         def done(numbers: list[int], found: SavedState) -> None:
             self.rounds[numbers[0]] = len(self.past)
@@ -161,25 +158,25 @@ class ClusterWorkers:
         self.actors.ask_each(call, done)
         return SavedState(states.arrays(), sum(counts))
 
-    def keep_states(self, kept: KeptStates, board: Billboard) -> None:
+    def save_checkpoint(self, file: CheckpointFile, board: Billboard) -> None:
         self._settle(board)
-        self.kept = kept
+        self.file = file
 
         def call(holder: Holder, numbers: list[int]) -> Any:
-            told = self._told(holder, numbers[0])
-            return holder.handle.keep_state.remote(numbers[0], *told, self._kept_part(numbers[0]))
+            news = self._news_for(holder, numbers[0])
+            return holder.handle.save_checkpoint.remote(numbers[0], *news, self._file_of(numbers[0]))
 
         def done(numbers: list[int], found: None) -> None:
             self.rounds[numbers[0]] = len(self.past)
 
         self.actors.ask_each(call, done)
 
-    def recall_states(self, kept: KeptStates, posted: Billboard) -> None:
-        self.kept, self.board = kept, posted
+    def load_checkpoint(self, file: CheckpointFile, posted: Billboard) -> None:
+        self.file, self.board = file, posted
 
         def call(holder: Holder, numbers: list[int]) -> Any:
-            given = self._news(holder), self._kept_part(numbers[0])
-            return holder.handle.recall_state.remote(numbers[0], *given)
+            given = self._news(holder), self._file_of(numbers[0])
+            return holder.handle.load_checkpoint.remote(numbers[0], *given)
 
         if posted.rounds:
             self.actors.ask_each(call, lambda numbers, found: None)
@@ -193,7 +190,7 @@ class ClusterWorkers:
         self.actors.ask_each(call, lambda numbers, found: None)
 
     def _note(self, board: Billboard, coins: Coins) -> None:
-        """Note who takes part in the coming round, so that a shard can be told of it at any time."""
+        """Note who takes part in the coming round, so that a shard can be sent it at any time."""
         self._settle(board)
         t = board.rounds
         assert t <= len(self.past)
@@ -207,7 +204,7 @@ class ClusterWorkers:
             self.base, self.past = board.rounds, [None] * board.rounds
             self.rounds = dict.fromkeys(self.rounds, board.rounds)
 
-    def _told(self, holder: Holder, number: int) -> tuple[list[bytes], Missed]:
+    def _news_for(self, holder: Holder, number: int) -> tuple[list[bytes], Missed]:
         return self._news(holder), self._missed([number], len(self.past))[number]
 
     def _news(self, holder: Holder) -> list[bytes]:
@@ -217,7 +214,7 @@ class ClusterWorkers:
         return [self.board.record_bytes(number) for number in range(start, holder.records)]
 
     def _missed(self, numbers: Sequence[int], rounds: int) -> dict[int, Missed]:
-        """Return the rounds, of so many, that shards were not told of."""
+        """Return the rounds, of so many, that shards have missed."""
         firsts = {number: max(0, self.rounds[number]) for number in numbers}
         coins: dict[int, list[bytes | None]] = {number: [] for number in numbers}
         for t in range(min(firsts.values(), default=rounds), rounds):
@@ -239,9 +236,9 @@ class ClusterWorkers:
         rows = {name: array[at] for name, array in self.saved.states.items()}
         return SavedState(rows, 0 if number else self.saved.rejected)
 
-    def _kept_part(self, number: int) -> KeptStates:
-        assert self.kept is not None
-        return self.kept.of_shard(number, names_digest(self.names[self.shards.positions[number]]))
+    def _file_of(self, number: int) -> CheckpointFile:
+        assert self.file is not None
+        return self.file.of_shard(number, names_digest(self.names[self.shards.positions[number]]))
 
     def _counting(self, what: str) -> Callable[[], None]:
         numbers = itertools.count(1)

@@ -2,9 +2,18 @@
 
 from cloister.engines.flower.apps import client_app, server_app
 from cloister.engines.flower.deployment import Deployment
-from cloister.engines.flower.identity import Identity, Way
-from cloister.engines.flower.link import FlowerLink
-from cloister.engines.flower.resident import Resident
+from cloister.engines.flower.identity import CuratorAddress, Identity
+from cloister.engines.flower.link import FlowerTransport
+from cloister.engines.flower.resident import NodeAgent
 from cloister.engines.flower.simulation import simulate
 
-__all__ = ["Deployment", "FlowerLink", "Identity", "Resident", "Way", "client_app", "server_app", "simulate"]
+__all__ = [
+    "CuratorAddress",
+    "Deployment",
+    "FlowerTransport",
+    "Identity",
+    "NodeAgent",
+    "client_app",
+    "server_app",
+    "simulate",
+]

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from cloister.board.signatures import public_key
 from cloister.engines.flower.deployment import Deployment
 from cloister.engines.flower.envelope import open_question, seal_answer
 from cloister.engines.flower.identity import Identity
 from cloister.engines.flower.link import body, message_body
 from cloister.engines.node import REFUSAL, Node
 from cloister.errors import MissingExtraError, SignatureError
+from cloister.store.signatures import public_key
 
 __all__ = ["Answering", "client_app", "server_app"]
 
@@ -67,7 +67,7 @@ def server_app(folder: str | os.PathLike[str], types: Iterable[object] = ()) -> 
 def client_app(folder: str | os.PathLike[str] | None = None, types: Iterable[object] = ()) -> Any:
     """Return a ClientApp that answers from a node's folder, for networks that have SuperNodes already.
 
-    A SuperNode runs whatever app its link hands it: who holds the link holds the machine. `Resident` answers
+    A SuperNode runs whatever app its link hands it: who holds the link holds the machine. `NodeAgent` answers
     the same questions and runs nothing but what its owner has installed.
 
     Parameters

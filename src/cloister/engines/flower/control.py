@@ -65,8 +65,8 @@ class Control:
         with warnings.catch_warnings():  # of packages that Flower uses
             warnings.simplefilter("ignore", DeprecationWarning)
             content = build_fab_from_disk(self.deployment.folder / "app")
-        told = StartRunRequest(fab=Fab(hash_str=hashlib.sha256(content).hexdigest(), content=content))
-        started = self.client.StartRun(told)
+        request = StartRunRequest(fab=Fab(hash_str=hashlib.sha256(content).hexdigest(), content=content))
+        started = self.client.StartRun(request)
         if not started.HasField("run_id"):
             raise InputError("Flower has not started the run. See the link's log in the folder state.")
         return int(started.run_id)

@@ -26,19 +26,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cloister.board.billboard import scan
-from cloister.board.record_store import bytes_of
-from cloister.board.signatures import Operator
-from cloister.board.storage import BINARY, append, private_folder, try_lock, write_private
-from cloister.engines.asked import Asked
 from cloister.engines.curator import Posted
 from cloister.engines.flower.identity import read_public_key
-from cloister.engines.flower.link import FlowerLink
+from cloister.engines.flower.link import FlowerTransport
+from cloister.engines.remote_nodes import RemoteNodes
 from cloister.engines.run import Run, run
 from cloister.errors import InputError, StorageError
 from cloister.ledger import Ledger
 from cloister.plan import Plan
 from cloister.roster import Roster
+from cloister.store.billboard import scan
+from cloister.store.files import BINARY, append, bytes_of, private_folder, try_lock, write_private
+from cloister.store.signatures import Operator
 
 __all__ = ["Deployment", "Settings"]
 
@@ -175,15 +174,15 @@ class Deployment:
             return None if self.finished else self._curate(grid, types)
 
     def _curate(self, grid: Any, types: Iterable[object]) -> Run:
-        link = FlowerLink(grid, self.operator, self.keys, self.log)
+        transport = FlowerTransport(grid, self.operator, self.keys, self.log)
         began = time.time()
 
         def note(posted: Posted) -> None:
-            told = {"done": posted.done, "rounds": posted.total, "began": began}
-            self._write("rounds.json", told)
-            self._write("heard.json", link.heard)
+            progress = {"done": posted.done, "rounds": posted.total, "began": began}
+            self._write("rounds.json", progress)
+            self._write("heard.json", transport.last_seen)
 
-        engine = Asked(link, self.operator, self.settings.deadline, self.codebook, self.log)
+        engine = RemoteNodes(transport, self.operator, self.settings.deadline, self.codebook, self.log)
         done = run(
             self.plan(types),
             self.roster,
@@ -193,7 +192,7 @@ class Deployment:
             ledger=self.ledger,
             progress=note,
         )
-        self._write("heard.json", link.heard)
+        self._write("heard.json", transport.last_seen)
         self._write("finished.json", {"head": done.board.head.hex()})
         return done
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from cloister.board.signatures import Operator
 from cloister.errors import SignatureError
+from cloister.store.signatures import Operator
 
 __all__ = ["new_reader", "open_answer", "open_question", "seal_answer", "seal_question"]
 
@@ -35,8 +35,8 @@ def seal_question(operator: Operator, name: str, request: bytes, reader: Any) ->
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     key = Ed25519PrivateKey.from_private_bytes(operator.secret)
-    asked: bytes = reader.public_key().public_bytes_raw() + request
-    return key.sign(_asked(name, asked)) + asked
+    content: bytes = reader.public_key().public_bytes_raw() + request
+    return key.sign(_question(name, content)) + content
 
 
 def open_question(operator: bytes, name: str, sealed: bytes) -> bytes:
@@ -44,14 +44,14 @@ def open_question(operator: bytes, name: str, sealed: bytes) -> bytes:
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    signature, asked = sealed[:_OPERATORS], sealed[_OPERATORS:]
+    signature, content = sealed[:_OPERATORS], sealed[_OPERATORS:]
     try:
-        Ed25519PublicKey.from_public_bytes(operator).verify(signature, _asked(name, asked))
+        Ed25519PublicKey.from_public_bytes(operator).verify(signature, _question(name, content))
     except InvalidSignature:
         raise SignatureError(
             "A question came that the operator has not signed, or not for this node. It is passed over."
         ) from None
-    return asked[_READER:]
+    return content[_READER:]
 
 
 def seal_answer(key: Any, sealed: bytes, reply: bytes) -> bytes:
@@ -106,8 +106,8 @@ def _cipher(shared: bytes, sealed: bytes, once: bytes) -> Any:
     return ChaCha20Poly1305(HKDF(SHA256(), 32, None, _KEY + _hash(sealed) + once).derive(shared))
 
 
-def _asked(name: str, asked: bytes) -> bytes:
-    return _QUESTION + _hash(name.encode()) + _hash(asked)
+def _question(name: str, content: bytes) -> bytes:
+    return _QUESTION + _hash(name.encode()) + _hash(content)
 
 
 def _answered(sealed: bytes, hidden: bytes) -> bytes:

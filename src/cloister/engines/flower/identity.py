@@ -10,14 +10,14 @@ from typing import Any
 
 import tomli_w
 
-from cloister.board.storage import write_file, write_private
 from cloister.errors import InputError
+from cloister.store.files import write_file, write_private
 
-__all__ = ["Identity", "Way", "read_public_key"]
+__all__ = ["CuratorAddress", "Identity", "read_public_key"]
 
 
 @dataclass(frozen=True)
-class Way:
+class CuratorAddress:
     """Where a node finds the curator's link, and which certificate it believes.
 
     Attributes
@@ -33,7 +33,7 @@ class Way:
     certificate: str
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Way:
+    def load(cls, folder: str | os.PathLike[str]) -> CuratorAddress:
         """Read the way from a node's folder."""
         path = Path(folder) / "link.toml"
         try:

@@ -1,4 +1,4 @@
-"""`FlowerLink`: carries the curator's questions to nodes, and their answers back, as messages of Flower."""
+"""`FlowerTransport`: the curator's questions to nodes, and their answers, as messages of Flower."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from cloister.board.signatures import Operator
 from cloister.engines.flower.envelope import new_reader, open_answer, seal_question
 from cloister.engines.flower.identity import read_public_key
 from cloister.errors import SignatureError
+from cloister.store.signatures import Operator
 
-__all__ = ["FlowerLink", "body", "message_body"]
+__all__ = ["FlowerTransport", "body", "message_body"]
 
 #: Seconds between two looks for answers; and until a node that has not answered is asked the same again.
 POLL, AGAIN = 0.25, 20.0
@@ -43,7 +43,7 @@ class _Due:
         self._at[name] = time.monotonic() + self._wait.get(name, AGAIN) / 40
 
 
-class FlowerLink:
+class FlowerTransport:
     """The way to nodes over a grid of Flower.
 
     A name belongs to a public key, which the operator has registered, and an answer counts for the name whose
@@ -71,8 +71,8 @@ class FlowerLink:
         self.keys = {name: read_public_key(text) for name, text in keys.items()}
         self._names = {" ".join(text.split()): name for name, text in keys.items()}
         self.log = log or logging.getLogger("cloister.flower").warning
-        #: When each node was last heard of, by the clock. Private: it tells who takes part.
-        self.heard: dict[str, float] = {}
+        #: When each node has last answered, by the clock. Private: it tells who takes part.
+        self.last_seen: dict[str, float] = {}
 
     def ask(self, requests: Mapping[str, bytes], deadline: float) -> Iterator[tuple[str, bytes]]:
         until = time.monotonic() + deadline
@@ -81,10 +81,10 @@ class FlowerLink:
             for name, request in requests.items()
         }
         waiting, due = set(requests), _Due()
-        asked: dict[str, str] = {}
+        pending: dict[str, str] = {}
         while waiting and time.monotonic() < until:
-            self._push({name: sealed[name] for name in waiting if due.now(name)}, due, asked, until)
-            for name, answer in self._pull(asked):
+            self._push({name: sealed[name] for name in waiting if due.now(name)}, due, pending, until)
+            for name, answer in self._pull(pending):
                 try:
                     reply = open_answer(self.keys[name], self._reader, sealed[name], answer)
                 except SignatureError as error:
@@ -92,12 +92,12 @@ class FlowerLink:
                     due.forged(name)
                     continue
                 waiting.discard(name)
-                self.heard[name] = time.time()
+                self.last_seen[name] = time.time()
                 yield name, reply
             if waiting:
                 time.sleep(POLL)
 
-    def _push(self, sealed: Mapping[str, bytes], due: _Due, asked: dict[str, str], until: float) -> None:
+    def _push(self, sealed: Mapping[str, bytes], due: _Due, pending: dict[str, str], until: float) -> None:
         """Ask those of these nodes that are there."""
         from flwr.app import Message
 
@@ -112,7 +112,7 @@ class FlowerLink:
         ]
         for name, number in zip(found, self.grid.push_messages(messages) if messages else (), strict=True):
             if number:
-                asked[number] = name
+                pending[number] = name
                 due.asked(name)
         for name in set(sealed) - set(found):
             due.away(name)
@@ -125,12 +125,12 @@ class FlowerLink:
         }
         return {self._names[key]: number for key, number in nodes.items() if key in self._names}
 
-    def _pull(self, asked: dict[str, str]) -> Iterator[tuple[str, bytes]]:
+    def _pull(self, pending: dict[str, str]) -> Iterator[tuple[str, bytes]]:
         """Yield who was asked and what came back; nothing of what a reply says of itself is believed."""
-        if not asked:
+        if not pending:
             return
-        for message in self.grid.pull_messages(list(asked)):
-            name = asked.pop(message.metadata.reply_to_message_id, None)
+        for message in self.grid.pull_messages(list(pending)):
+            name = pending.pop(message.metadata.reply_to_message_id, None)
             if name is None:
                 continue
             if message.has_error():

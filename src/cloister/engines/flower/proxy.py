@@ -1,4 +1,4 @@
-"""The one door to Flower's link: lets registered nodes through, to the calls that a node needs.
+"""The proxy before Flower's link: lets registered nodes through, to the calls that a node needs.
 
 Flower serves nodes, the operator and its executor on one port. This proxy stands before it with a
 certificate of its own; the link listens on this machine alone. It is started by
@@ -17,8 +17,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from cloister.engines.flower.connection_limits import connections
 from cloister.engines.flower.deployment import Deployment
-from cloister.engines.flower.door import connections
 from cloister.engines.flower.refusals import Refusals, telling_handshakes
 from cloister.errors import MissingExtraError
 
@@ -211,8 +211,8 @@ def _tell(sentence: str) -> None:
 
 async def _read(request: Any, largest: int) -> bytes | None:
     """Read a request; None as soon as it is, or says that it is, too large."""
-    told = request.headers.get("content-length", "0")
-    if not told.isdigit() or int(told) > largest:
+    length = request.headers.get("content-length", "0")
+    if not length.isdigit() or int(length) > largest:
         return None
     data = bytearray()
     async for part in request.stream():

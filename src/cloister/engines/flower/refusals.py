@@ -1,4 +1,4 @@
-"""What the door tells its operator of those whom it turns away: few sentences, however many come."""
+"""What the proxy reports to its operator of those whom it turns away: few sentences, however many come."""
 
 from __future__ import annotations
 

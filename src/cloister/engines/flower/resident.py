@@ -1,4 +1,4 @@
-"""`Resident`: a node that stays, and answers a curator over Flower; nothing is sent to it to run."""
+"""`NodeAgent`: a node that stays, and answers a curator over Flower; nothing is sent to it to run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cloister.board.storage import write_private
 from cloister.engines.flower.apps import Answering
-from cloister.engines.flower.identity import Way
+from cloister.engines.flower.identity import CuratorAddress
 from cloister.engines.flower.link import body, message_body
 from cloister.errors import InputError, MissingExtraError
+from cloister.store.files import write_private
 
-__all__ = ["Resident"]
+__all__ = ["NodeAgent"]
 
 #: Seconds between two looks for a question, at least and at most; in between, a part of the time since the
 #: last one, or between the last two: many nodes that look often would leave their link no time.
@@ -27,7 +27,7 @@ SHORTEST, LONGEST_WAIT, PART = 0.2, 1.0, 8
 HEARTBEAT, COMING, LARGEST = 10.0, 60.0, 1 << 26
 
 
-class Resident:
+class NodeAgent:
     """A node's own process: it asks the link for questions, and answers them from its folder.
 
     In place of Flower's SuperNode, which fetches an app from its link and runs it: here nothing runs but what
@@ -42,12 +42,12 @@ class Resident:
 
     Examples
     --------
-    ``Resident("elm").serve()``
+    ``NodeAgent("elm").serve()``
     """
 
     def __init__(self, folder: str | os.PathLike[str], types: Iterable[object] = ()) -> None:
         self.folder = Path(folder)
-        self.way = Way.load(folder)
+        self.curator = CuratorAddress.load(folder)
         self.answering = Answering(folder, types)
         self.log = self.answering.node.home.log
         self._number = 0
@@ -156,8 +156,10 @@ class Resident:
         key = self.answering.identity.key
         signs = NodeAuthHttpInterceptor(key, key.public_key())
         version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
-        trusted = Path(self.way.certificate).read_bytes()
-        with FleetHttpClient.from_server_address(self.way.address, False, trusted, [version, signs]) as link:
+        trusted = Path(self.curator.certificate).read_bytes()
+        with FleetHttpClient.from_server_address(
+            self.curator.address, False, trusted, [version, signs]
+        ) as link:
             link._client.follow_redirects = False  # or a curator could send requests into the owner's network
             self._activate(link)
             over = threading.Event()
@@ -174,10 +176,10 @@ class Resident:
         from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
         from flwr.proto.node_pb2 import Node
 
-        told = SendNodeHeartbeatRequest(node=Node(node_id=self._number), heartbeat_interval=HEARTBEAT)
+        beat = SendNodeHeartbeatRequest(node=Node(node_id=self._number), heartbeat_interval=HEARTBEAT)
         while not over.is_set():
             try:
-                link.SendNodeHeartbeat(told)
+                link.SendNodeHeartbeat(beat)
                 self._note(away=False)
             except Exception:
                 pass  # who looks for questions will notice
@@ -202,5 +204,5 @@ class Resident:
 
     def _note(self, away: bool) -> None:
         """Leave a sign of life in the folder, for who looks after the node."""
-        told = {"time": time.time(), "pid": os.getpid(), "link": "away" if away else "here"}
-        write_private(self.folder / "alive.json", json.dumps(told).encode(), synced=False)
+        alive = {"time": time.time(), "pid": os.getpid(), "link": "away" if away else "here"}
+        write_private(self.folder / "alive.json", json.dumps(alive).encode(), synced=False)

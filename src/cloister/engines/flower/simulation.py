@@ -95,28 +95,28 @@ def _acquainted(grid: Any, keys: Mapping[str, str], patience: float) -> list[Any
     from flwr.app import Message
     from flwr.proto.node_pb2 import NodeInfo
 
-    said: dict[int, bytes] = {}
+    known_keys: dict[int, bytes] = {}
     until = time.monotonic() + patience
     while True:
-        known = {b" ".join(key.split()) for key in said.values()}
+        known = {b" ".join(key.split()) for key in known_keys.values()}
         missing = [name for name, key in keys.items() if " ".join(key.split()).encode() not in known]
         if not missing:
-            return [NodeInfo(node_id=number, public_key=key) for number, key in said.items()]
+            return [NodeInfo(node_id=number, public_key=key) for number, key in known_keys.items()]
         left = until - time.monotonic()
-        if left <= 0 or len(said) == len(keys):
+        if left <= 0 or len(known_keys) == len(keys):
             raise InputError(
                 f"All {len(keys)} nodes of a simulation must say who they are before it begins, within "
                 f"{patience:g} seconds. {len(missing)} did not, {missing[0]!r} among them, and nothing was "
                 "charged. Look whether their folders have the keys of nodes.toml, and try again."
             )
-        asked = [
+        messages = [
             Message(body(b""), dst_node_id=number, message_type=_WHO)
-            for number in sorted(set(grid.get_node_ids()) - set(said))
+            for number in sorted(set(grid.get_node_ids()) - set(known_keys))
         ]
-        for each in grid.send_and_receive(asked, timeout=left) if asked else ():
+        for each in grid.send_and_receive(messages, timeout=left) if messages else ():
             key = message_body(each) if each.has_content() else None
             if key is not None:
-                said[each.metadata.src_node_id] = key
+                known_keys[each.metadata.src_node_id] = key
         time.sleep(0.5)
 
 

@@ -1,8 +1,18 @@
 """A node: one task of a roster at home, with its rows, state and model; it answers a curator in bytes."""
 
-from cloister.engines.node.home import Home, Settings
+from cloister.engines.node.home import NodeFolder, Settings
 from cloister.engines.node.in_process import InProcess
 from cloister.engines.node.node import Node
-from cloister.engines.node.wire import REFUSAL, Ask, Reply, Request, Say
+from cloister.engines.node.wire import REFUSAL, Reply, ReplyKind, Request, RequestKind
 
-__all__ = ["REFUSAL", "Ask", "Home", "InProcess", "Node", "Reply", "Request", "Say", "Settings"]
+__all__ = [
+    "REFUSAL",
+    "InProcess",
+    "Node",
+    "NodeFolder",
+    "Reply",
+    "ReplyKind",
+    "Request",
+    "RequestKind",
+    "Settings",
+]

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from cloister.board.storage import make_folder, write_private
 from cloister.engines.node.node import Node
+from cloister.store.files import make_folder, write_private
 
-__all__ = ["FolderLink", "answer_question"]
+__all__ = ["FolderTransport", "answer_question"]
 
 #: Seconds between two looks.
 POLL = 0.05
@@ -27,7 +27,7 @@ LONGEST = 1 << 30
 
 
 @dataclass(frozen=True)
-class FolderLink:
+class FolderTransport:
     """A link over a shared folder.
 
     Parameters

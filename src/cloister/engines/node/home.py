@@ -30,8 +30,13 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from cloister.board.signatures import SignedRoster, public_key
-from cloister.board.storage import (
+from cloister.engines.dry_run import try_plan
+from cloister.errors import InputError, StorageError
+from cloister.ledger import Ledger
+from cloister.plan import Plan
+from cloister.privacy.randomness import KEY_BYTES, SystemRandomness
+from cloister.roster import Name, task_name
+from cloister.store.files import (
     BINARY,
     append,
     private_folder,
@@ -40,16 +45,11 @@ from cloister.board.storage import (
     try_lock,
     write_private,
 )
-from cloister.board.torn import END
-from cloister.engines.trial import try_plan
-from cloister.errors import InputError, StorageError
-from cloister.ledger import Ledger
-from cloister.plan import Plan
-from cloister.privacy.randomness import KEY_BYTES, SystemRandomness
-from cloister.roster import Name, task_name
+from cloister.store.records import END
+from cloister.store.signatures import SignedRoster, public_key
 from cloister.tasks import Tasks
 
-__all__ = ["Approval", "Home", "Settings"]
+__all__ = ["Approval", "NodeFolder", "Settings"]
 
 _FORMAT = "cloister node 1"
 _APPROVAL = "cloister approval 1"
@@ -136,7 +136,7 @@ class Approval:
 
 
 @dataclass(frozen=True)
-class Home:
+class NodeFolder:
     """The folder of a node, for its owner alone."""
 
     folder: Path
@@ -144,7 +144,7 @@ class Home:
     @classmethod
     def create(
         cls, folder: str | os.PathLike[str], settings: Settings, *, epsilon: float, delta: float
-    ) -> Home:
+    ) -> NodeFolder:
         """Make a node's folder, with a new key and its own ledger of this budget over all runs."""
         home = cls(private_folder(Path(folder)))
         if (home.folder / "node.toml").exists():
@@ -216,8 +216,8 @@ class Home:
             remove_drafts(home)
             write_private(home / "plan.toml", plan.to_toml().encode())
             write_private(home / "rows.npz", data)
-            told = {"format": _APPROVAL, "codebook": codebook, "trial": trial}
-            write_private(home / "approval.toml", tomli_w.dumps(told).encode())
+            document = {"format": _APPROVAL, "codebook": codebook, "trial": trial}
+            write_private(home / "approval.toml", tomli_w.dumps(document).encode())
         return self.approval(plan.fingerprint)
 
     def _checked(self, plan: Plan, rows: Tasks) -> bytes:

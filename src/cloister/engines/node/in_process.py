@@ -16,7 +16,7 @@ class InProcess:
 
     Examples
     --------
-    ``run(plan, roster, engine=Asked(InProcess({"Elm": Node("elm"), ...}), operator))``
+    ``run(plan, roster, engine=RemoteNodes(InProcess({"Elm": Node("elm"), ...}), operator))``
     """
 
     nodes: Mapping[str, Node]

@@ -7,15 +7,21 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from cloister.board.billboard import MAGIC, Billboard, scan
-from cloister.board.record_store import bytes_of
-from cloister.board.records import HASH
-from cloister.board.signatures import SIGNATURE, SignedHead, SignedRoster
-from cloister.board.storage import BINARY, read_at, storage_errors, sync_folder, write_at, write_private
-from cloister.board.torn import END
 from cloister.engines.node.wire import SignedRecord
 from cloister.errors import BillboardError, SignatureError
 from cloister.plan import Plan
+from cloister.store.billboard import MAGIC, Billboard, scan
+from cloister.store.files import (
+    BINARY,
+    bytes_of,
+    read_at,
+    storage_errors,
+    sync_folder,
+    write_at,
+    write_private,
+)
+from cloister.store.records import END, HASH
+from cloister.store.signatures import SIGNATURE, SignedHead, SignedRoster
 
 __all__ = ["KeptBoard"]
 

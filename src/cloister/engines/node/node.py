@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 
 from cloister.arrays import States
-from cloister.board.billboard import Billboard
-from cloister.board.signatures import SignedHead, SignedRoster, check_run_name, public_key
-from cloister.board.storage import private_folder, remove_drafts, write_private
-from cloister.engines.checkpoints import KeptStates
 from cloister.engines.curator import bill_of, charge
-from cloister.engines.node.home import Approval, Home
+from cloister.engines.node.home import Approval, NodeFolder
 from cloister.engines.node.kept_board import KeptBoard
-from cloister.engines.node.wire import REFUSAL, Ask, Reply, Request, Say
+from cloister.engines.node.wire import REFUSAL, Reply, ReplyKind, Request, RequestKind
 from cloister.engines.node.work import Work
 from cloister.engines.workers import check_groups
 from cloister.errors import BillboardError, InputError, SignatureError
 from cloister.plan import Plan
 from cloister.privacy.sampling import may_take_part
+from cloister.store.billboard import Billboard
+from cloister.store.checkpoints import CheckpointFile
+from cloister.store.files import private_folder, remove_drafts, write_private
+from cloister.store.signatures import SignedHead, SignedRoster, check_run_name, public_key
 
 __all__ = ["Node"]
 
@@ -33,7 +33,7 @@ class Node:
     Parameters
     ----------
     folder : path
-        A node's folder, as `Home.create` or ``cloister node init`` made it.
+        A node's folder, as `NodeFolder.create` or ``cloister node init`` made it.
     types : iterable, optional
         Classes of your own, or the `Module` of a network, that an approved plan names.
 
@@ -46,7 +46,7 @@ class Node:
     """
 
     def __init__(self, folder: str | os.PathLike[str], types: Iterable[object] = ()) -> None:
-        self.home = Home(Path(folder))
+        self.home = NodeFolder(Path(folder))
         self.types = tuple(types)
         self._plans: dict[str, tuple[Approval, Plan]] = {}
         self._boards: dict[str, KeptBoard] = {}
@@ -88,12 +88,12 @@ class Node:
         """Make the model of a run whose board is whole here, if that was interrupted; else do nothing."""
         board = self._kept(self._known_roster(run), run).board
         if board is not None and board.complete and not (self._folder(run) / "model.npz").exists():
-            self.answer(Request(Ask.FINISH, run, board.rounds, len(board.records)).to_bytes())
+            self.answer(Request(RequestKind.FINISH, run, board.rounds, len(board.records)).to_bytes())
 
     def _answer(self, request: Request) -> Reply:
         signed, folder = self._roster(request), self._folder(request.run)
         if signed is None:
-            return Reply(Say.BEHIND, request.run, request.round, "", 0)
+            return Reply(ReplyKind.BEHIND, request.run, request.round, "", 0)
         approval, plan = self._approved(signed.plan)
         self._check_roster(signed, approval, plan)
         if (folder / "forked.json").exists():
@@ -102,19 +102,19 @@ class Node:
             remove_drafts(folder)
         kept = self._kept(signed, request.run)
         if request.first > len(kept):
-            return _reply(Say.BEHIND, request, kept)
+            return _reply(ReplyKind.BEHIND, request, kept)
         if not len(kept) and request.records:
             self._begin(folder, signed, request, approval, plan)
         kept.extend(request.first, request.records, plan)
         board = kept.board
         if board is None or board.rounds < request.round:
-            return _reply(Say.BEHIND, request, kept)
+            return _reply(ReplyKind.BEHIND, request, kept)
         if board.rounds > request.round:
             self.home.log(f"Round {request.round} is over: {board.rounds} releases are posted.")
             return _ahead(request, kept)
-        if request.ask is Ask.FINISH:
+        if request.kind is RequestKind.FINISH:
             self._finish(folder, kept, lambda: self._work(folder, plan, approval, request))
-            return _reply(Say.DONE, request, kept)
+            return _reply(ReplyKind.DONE, request, kept)
         if board.complete:
             raise BillboardError("All rounds of this run are over.")
         if (folder / "data").read_text(encoding="ascii") != approval.data:
@@ -122,7 +122,7 @@ class Node:
         work = self._work(folder, plan, approval, request)
         self._charge(folder, signed, plan, board)
         row = work.message(board)
-        return Reply(Say.MESSAGE, request.run, request.round, board.head.hex(), len(kept), row)
+        return Reply(ReplyKind.MESSAGE, request.run, request.round, board.head.hex(), len(kept), row)
 
     def _folder(self, run: str) -> Path:
         return self.home.folder / "runs" / check_run_name(run)
@@ -215,7 +215,7 @@ class Node:
             plan,
             approval.rows(settings),
             seeds,
-            KeptStates(folder / "states", source.key, approval.data),
+            CheckpointFile(folder / "states", source.key, approval.data),
             self._coins(folder, plan, request),
             self.home.log,
         )
@@ -229,16 +229,16 @@ class Node:
             return lambda t: bool(drawn[t, 0])
         path = folder / "coins"
         known = path.read_text(encoding="ascii") if path.exists() else ""
-        told = request.coins or ""
-        if request.ask is Ask.FINISH and not told:  # it was asked in no other round
-            told = known.ljust(rounds, "0")
-        if len(told) != min(rounds, request.round + 1) or not told.startswith(known[: len(told)]):
+        coins = request.coins or ""
+        if request.kind is RequestKind.FINISH and not coins:  # it was asked in no other round
+            coins = known.ljust(rounds, "0")
+        if len(coins) != min(rounds, request.round + 1) or not coins.startswith(known[: len(coins)]):
             raise InputError("The curator has changed its word on who takes part in which round.")
-        if not may_take_part(plan.sampling, rounds, [t for t, coin in enumerate(told) if coin == "1"]):
+        if not may_take_part(plan.sampling, rounds, [t for t, coin in enumerate(coins) if coin == "1"]):
             raise InputError("This task would take part in more rounds than its plan is priced for.")
-        if len(told) > len(known):
-            write_private(path, told.encode())
-        return lambda t: told[t] == "1"
+        if len(coins) > len(known):
+            write_private(path, coins.encode())
+        return lambda t: coins[t] == "1"
 
     def _finish(self, folder: Path, kept: KeptBoard, work: Callable[[], Work]) -> None:
         """Make the model at home; that it fails is told at home."""
@@ -261,14 +261,19 @@ def _key(signed: SignedRoster) -> str:
     return f"{signed.run} {signed.fingerprint}"
 
 
-def _reply(say: Say, request: Request, kept: KeptBoard) -> Reply:
+def _reply(kind: ReplyKind, request: Request, kept: KeptBoard) -> Reply:
     head = "" if kept.board is None else kept.board.head.hex()
-    return Reply(say, request.run, request.round, head, len(kept))
+    return Reply(kind, request.run, request.round, head, len(kept))
 
 
 def _ahead(request: Request, kept: KeptBoard) -> Reply:
     """Return the proof, in the operator's own hand, that the board is further than the question."""
     head = kept.signed_head()
     return Reply(
-        Say.AHEAD, request.run, request.round, head.head.hex(), head.length, signature=head.signature.hex()
+        ReplyKind.AHEAD,
+        request.run,
+        request.round,
+        head.head.hex(),
+        head.length,
+        signature=head.signature.hex(),
     )

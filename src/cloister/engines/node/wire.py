@@ -16,10 +16,8 @@ from typing import Any
 import numpy as np
 
 from cloister.arrays import Integers
-from cloister.board.signatures import SIGNATURE, SignedRoster, check_run_name
 from cloister.errors import InputError
-
-__all__ = ["REFUSAL", "Ask", "Reply", "Request", "Say", "SignedRecord"]
+from cloister.store.signatures import SIGNATURE, SignedRoster, check_run_name
 
 #: No head is longer; one that claims to be is not read.
 LONGEST_HEAD = 1 << 20
@@ -27,18 +25,18 @@ LONGEST_HEAD = 1 << 20
 SHORT = 512
 
 
-class Ask(StrEnum):
-    """What a node is asked for."""
+class RequestKind(StrEnum):
+    """What a request is for. The words stand in frames."""
 
     ROUND = "round"  # its message of a round
     FINISH = "finish"  # to make its model from the finished board; nothing returns
 
 
-class Say(StrEnum):
-    """What a node answers."""
+class ReplyKind(StrEnum):
+    """What a reply is. The words stand in frames."""
 
     MESSAGE = "message"  # one bounded row of whole numbers
-    DONE = "done"  # it was heard, and there is nothing to say
+    DONE = "done"  # received, and there is nothing to send
     BEHIND = "behind"  # records are missing before those that were sent
     AHEAD = "ahead"  # the board is further here, as the operator's signature proves
     REFUSED = "refused"
@@ -58,7 +56,7 @@ class Request:
 
     Attributes
     ----------
-    ask : Ask
+    kind : RequestKind
         What for.
     run : str
         The run's name.
@@ -75,7 +73,7 @@ class Request:
         where nodes draw their own.
     """
 
-    ask: Ask
+    kind: RequestKind
     run: str
     round: int
     first: int = 0
@@ -87,7 +85,7 @@ class Request:
         roster = b"" if self.roster is None else self.roster.to_bytes()
         head = {
             "format": "cloister request 1",
-            "ask": str(self.ask),
+            "ask": str(self.kind),
             "run": self.run,
             "round": self.round,
             "first": self.first,
@@ -114,8 +112,9 @@ class Request:
             coins = head["coins"]
             if coins is not None and set(coins) - {"0", "1"}:
                 raise ValueError(coins)
+            kind, run = RequestKind(head["ask"]), check_run_name(head["run"])
             numbers = _count(head["round"]), _count(head["first"])
-            return cls(Ask(head["ask"]), check_run_name(head["run"]), *numbers, tuple(records), signed, coins)
+            return cls(kind, run, *numbers, tuple(records), signed, coins)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise InputError("These bytes are no request of a curator.") from None
 
@@ -126,7 +125,7 @@ class Reply:
 
     Attributes
     ----------
-    say : Say
+    kind : ReplyKind
         What it is.
     run : str
         The run's name.
@@ -142,7 +141,7 @@ class Reply:
         The operator's, under the head and the number of records, where the node is ahead of the question.
     """
 
-    say: Say
+    kind: ReplyKind
     run: str
     round: int
     head: str
@@ -151,12 +150,12 @@ class Reply:
     signature: str = ""
 
     def __repr__(self) -> str:
-        return f"Reply({self.say}, private)"
+        return f"Reply({self.kind}, private)"
 
     def to_bytes(self) -> bytes:
         head = {
             "format": "cloister reply 1",
-            "say": str(self.say),
+            "say": str(self.kind),
             "run": self.run,
             "round": self.round,
             "head": self.head,
@@ -172,14 +171,14 @@ class Reply:
         """Read a reply; refuse bytes that are none. What it may say, the curator checks."""
         try:
             head, at = _head(data, "cloister reply 1")
-            say = Say(head["say"])
+            kind = ReplyKind(head["say"])
             row = None
-            if say is Say.MESSAGE:
+            if kind is ReplyKind.MESSAGE:
                 row = np.frombuffer(data[at:], dtype="<i8").astype(np.int64, copy=False)
             elif len(data) != SHORT:
                 raise ValueError(len(data))
             numbers = _count(head["round"]), str(head["head"]), _count(head["records"])
-            return cls(say, str(head["run"]), *numbers, row, str(head["signature"]))
+            return cls(kind, str(head["run"]), *numbers, row, str(head["signature"]))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise InputError("These bytes are no reply of a node.") from None
 
@@ -214,4 +213,4 @@ def _count(value: object) -> int:
 
 
 #: What a node says when it says nothing: the same bytes always.
-REFUSAL = Reply(Say.REFUSED, "", 0, "", 0).to_bytes()
+REFUSAL = Reply(ReplyKind.REFUSED, "", 0, "", 0).to_bytes()

@@ -11,6 +11,7 @@ import numpy as np
 
 from cloister.arrays import Floats, States
 from cloister.channel import Channel, Plain
+from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import (
     Candidate,
@@ -24,9 +25,9 @@ from cloister.learners.linear.average import (
 from cloister.learners.linear.losses import Softmax
 from cloister.learners.linear.own_units import OwnUnits
 from cloister.learners.linear.question import (
+    Answers,
     Candidates,
     Question,
-    Said,
     centred,
     tempered,
     trust_question,
@@ -87,7 +88,9 @@ class Classification(BayesianLearner):
     @property
     def last(self) -> tuple[Question, ...]:
         channel = Channel(len(VARIANCES), 2.0, Plain())
-        scale = Question("scale", channel, (0.0, math.inf), self._variances, self._usual_variance)
+        scale = Question(
+            "scale", "how far tasks differ", channel, (0.0, math.inf), self._variances, self._usual_variance
+        )
         return scale, trust_question(self._trusts)
 
     @property
@@ -136,19 +139,21 @@ class Classification(BayesianLearner):
             scores: Floats = block.X @ self._shape(point).T
         return scores
 
-    def offset(self, states: States, block: Block, point: Floats) -> Floats:
+    def offset(self, home: Home, point: Floats) -> Floats:
         """Return the most probable offset from a public point under a wide prior."""
+        block = home.rows
         found = mode(
             block.X, self._scores(block, point), block.y, block.weight, self.variance, classes=self.classes
         )
         return found.reshape(len(block), self.size)
 
-    def own_weights(self, states: States, block: Block) -> Floats:
-        weights: Floats = self.finish(states, block, (), {})["coef"]
+    def own_weights(self, home: Home) -> Floats:
+        weights: Floats = self.finish(home, (), {})["coef"]
         return weights
 
-    def _variances(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
+    def _variances(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
         """Say how well each prior variance around the mean explains the own data: centred log evidence."""
+        block = home.rows
         factor = math.sqrt(self._stretch) * loose_intercept(self.dim, 3.0, self.intercept)
         fit = laplace(
             self._whiten(block, factor),
@@ -166,9 +171,10 @@ class Classification(BayesianLearner):
         center = float(mass @ grid)
         return np.array([center, max(0.7, math.sqrt(float(mass @ (grid - center) ** 2)))])
 
-    def finish(self, states: States, block: Block, candidates: Candidates, said: Said) -> States:
+    def finish(self, home: Home, candidates: Candidates, answers: Answers) -> States:
         """Average over candidates, prior variances and the own prior by the task's own Laplace evidence."""
-        fits = self._fits(block, trusted(candidates, said), said)
+        block = home.rows
+        fits = self._fits(block, trusted(candidates, answers), answers)
         worth = np.stack([log_sum(part.scores) for part in fits], axis=1)
         (chances,) = evidence_weights([worth], [np.zeros(1)])
         parts = []
@@ -179,29 +185,30 @@ class Classification(BayesianLearner):
         shared = chances[:, : len(candidates)].sum(axis=1)
         return mixture(parts) | {"rows": block.weight.sum(axis=1), "shared_weight": shared}
 
-    def _trusts(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
+    def _trusts(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
         """Say how likely the shared priors are, and the own one, by the own evidence: two parts of one."""
+        block = home.rows
         if not candidates:
             return np.zeros((len(block), 2))
-        *shared, own = (log_sum(part.scores) for part in self._fits(block, candidates, said))
+        *shared, own = (log_sum(part.scores) for part in self._fits(block, candidates, answers))
         both = np.stack([log_sum(np.stack(shared, axis=1)), own], axis=1)
         (chances,) = evidence_weights([both], [np.zeros(1)])
         return np.where(block.weight.sum(axis=1, keepdims=True) > 0, chances, 0.0)
 
-    def _fits(self, block: Block, candidates: Candidates, said: Said) -> list[_Scored]:
+    def _fits(self, block: Block, candidates: Candidates, answers: Answers) -> list[_Scored]:
         """Fit each task with every candidate and, with the weight that they leave, alone."""
         own = 1 - sum(candidate.weight for candidate in candidates)
-        fits = [self._around(block, candidate, said) for candidate in candidates]
+        fits = [self._around(block, candidate, answers) for candidate in candidates]
         return fits + ([self._alone(block, own)] if own > 1e-9 else [])
 
-    def _around(self, block: Block, candidate: Candidate, said: Said) -> _Scored:
+    def _around(self, block: Block, candidate: Candidate, answers: Answers) -> _Scored:
         """Fit each task with a public prior."""
         if candidate.own_units:
             return self._in_own_units(block, candidate)
         grid = np.log(VARIANCES)
         follow = np.full(len(grid), -math.log(len(grid)))
-        if candidate.shared and "scale" in said:
-            follow = normal_on_grid(grid, *map(float, said["scale"]))
+        if candidate.shared and "scale" in answers:
+            follow = normal_on_grid(grid, *map(float, answers["scale"]))
         X, scores = self._whiten(block, candidate.factor), self._scores(block, candidate.mean)
         fit = laplace(X, scores, block.y, block.weight, VARIANCES, classes=self.classes)
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from cloister.arrays import Floats, States
+from cloister.arrays import Floats
 from cloister.channel import Absolute, Channel
+from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate
 
-if TYPE_CHECKING:
-    from cloister.tasks import Block
-
-__all__ = ["Candidates", "Question", "Said", "centred", "tempered", "trust_question", "trusted"]
+__all__ = ["Answers", "Candidates", "Question", "centred", "tempered", "trust_question", "trusted"]
 
 #: How far the tasks' trust in the shared priors may lie from what it is thought to be before they are asked,
 #: and the least and the most weight of the own prior.
@@ -24,7 +22,7 @@ TRUST_SD, LEAST_OWN, MOST_OWN = 0.25, 0.03, 0.98
 
 Candidates: TypeAlias = Sequence[Candidate]
 #: What became of the answers, by the question's name; empty where nobody asked.
-Said: TypeAlias = Mapping[str, Floats]
+Answers: TypeAlias = Mapping[str, Floats]
 
 
 @dataclass(frozen=True)
@@ -35,20 +33,23 @@ class Question:
     ----------
     name : str
         What it is called on the board.
+    about : str
+        What it asks, in a few words.
     channel : Channel
         What may leave a task.
     unknown : tuple of float
         What the board says before anyone is asked.
     answer : callable
-        From states, a block, the candidate priors and what was said so far to one message a task.
+        From tasks at home, the candidate priors and earlier answers to one message a task.
     update : callable
         From the noisy sum of answers and its noise's deviation to what the board says.
     """
 
     name: str
+    about: str
     channel: Channel
     unknown: tuple[float, ...]
-    answer: Callable[[States, Block, Candidates, Said], Floats]
+    answer: Callable[[Home, Candidates, Answers], Floats]
     update: Callable[[Floats, float], Floats]
 
 
@@ -64,9 +65,16 @@ def tempered(total: Floats, noise: float) -> Floats:
     return np.asarray(score - top - np.log(np.exp(score - top).sum()))
 
 
-def trust_question(answer: Callable[[States, Block, Candidates, Said], Floats]) -> Question:
+def trust_question(answer: Callable[[Home, Candidates, Answers], Floats]) -> Question:
     """Ask how likely the shared priors are, and the own one: two parts of one, of sensitivity sqrt(2)."""
-    return Question("trust", Channel(2, 1.0, Absolute()), (0.0, math.inf), answer, _usual_trust)
+    return Question(
+        "trust",
+        "how far tasks rely on what they share",
+        Channel(2, 1.0, Absolute()),
+        (0.0, math.inf),
+        answer,
+        _usual_trust,
+    )
 
 
 def _usual_trust(value: Floats, noise: float) -> Floats:
@@ -78,17 +86,17 @@ def _usual_trust(value: Floats, noise: float) -> Floats:
     return np.array([share, noise * math.hypot(share, 1 - share) / total])
 
 
-def trusted(candidates: Candidates, said: Said) -> list[Candidate]:
-    """Weigh shared priors by the share of tasks that they explain, as far as it was heard.
+def trusted(candidates: Candidates, answers: Answers) -> list[Candidate]:
+    """Weigh shared priors by the share of tasks that they explain, as far as that stands out of the noise.
 
     Where a task's few rows cannot tell, the others can: a step of expectation-maximisation on the weight of
     the own prior, taken over all tasks.
     """
     before = sum(candidate.weight for candidate in candidates)
-    asked = "trust" in said and np.isfinite(said["trust"][1])
+    asked = "trust" in answers and np.isfinite(answers["trust"][1])
     if not asked or not candidates or before > 1 - 1e-9:  # a task without rows has no prior of its own
         return list(candidates)
-    share, error = map(float, said["trust"])
+    share, error = map(float, answers["trust"])
     share = (before * error**2 + share * TRUST_SD**2) / (error**2 + TRUST_SD**2)
     share = min(max(share, 1 - MOST_OWN), 1 - LEAST_OWN)
     return [replace(candidate, weight=candidate.weight * share / before) for candidate in candidates]

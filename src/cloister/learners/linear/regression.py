@@ -10,15 +10,16 @@ import numpy as np
 
 from cloister.arrays import Floats, States
 from cloister.channel import Absolute, Channel, Plain
+from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate, log_sum, normal_on_grid, weighed
 from cloister.learners.linear.losses import LeastSquares
 from cloister.learners.linear.own_ridge import OWN_LAMBDAS, OwnRidge
 from cloister.learners.linear.predictive import degrees_of_freedom
 from cloister.learners.linear.question import (
+    Answers,
     Candidates,
     Question,
-    Said,
     centred,
     tempered,
     trust_question,
@@ -66,7 +67,6 @@ class Regression(BayesianLearner):
     dim: int
     intercept: bool = True
 
-    summarizes = True
     #: How far a task's weights may lie from the public point before its message is clipped.
     clip = 0.5
     #: Ridge of the weights a task reports.
@@ -83,13 +83,14 @@ class Regression(BayesianLearner):
     @property
     def first(self) -> tuple[Question, ...]:
         unknown = (0.0, math.inf)
-        return (Question("level", Channel(2, 1.0, Absolute()), unknown, self._own_level, self._usual_level),)
+        about, channel = "how large the noise in rows is", Channel(2, 1.0, Absolute())
+        return (Question("level", about, channel, unknown, self._own_level, self._usual_level),)
 
     @property
     def last(self) -> tuple[Question, ...]:
         asked = len(LAMBDAS) - ASKED_FROM
         channel, unknown = Channel(asked, 2.0, Plain()), (0.0,) * asked
-        scale = Question("scale", channel, unknown, self._lambdas, _usual_lambdas)
+        scale = Question("scale", "how far tasks differ", channel, unknown, self._lambdas, _usual_lambdas)
         return scale, trust_question(self._trusts)
 
     @property
@@ -107,33 +108,33 @@ class Regression(BayesianLearner):
         unknown = np.broadcast_to(np.nan, (len(block), len(NOISE_SCALES), len(LAMBDAS)))
         return stats.decomposed().arrays() | own.arrays() | {"evidence": unknown}
 
-    def weigh(self, states: States, block: Block, candidates: Candidates) -> States:
+    def weigh(self, home: Home, candidates: Candidates) -> States:
         """Return the log evidence of the shared priors together, by noise scale and lambda.
 
         Both last questions are about it, and a prior with a covariance takes a decomposition of each task.
         """
-        known = states["evidence"]
+        known = home.states["evidence"]
         if candidates and np.isnan(known).any():  # of the whole block: twice gives a task the same bits
-            stats, shared, lambdas = summary_of(states), _shared(candidates), _lambdas_of(states)
+            stats, shared, lambdas = summary_of(home.states), _shared(candidates), _lambdas_of(home.states)
             each = np.stack([_evidence(stats, c, lambdas) + math.log(c.weight) for c in shared])
             known = _log_sum_over(0, each).swapaxes(0, 1)
         return {"evidence": known}
 
-    def offset(self, states: States, block: Block, point: Floats) -> Floats:
+    def offset(self, home: Home, point: Floats) -> Floats:
         r"""Return :math:`\arg\min_r |y - X(\nu+r)|^2 + \rho|r|^2`, from the summary alone."""
-        return summary_of(states).offset(self.ridge, point)
+        return summary_of(home.states).offset(self.ridge, point)
 
-    def own_weights(self, states: States, block: Block) -> Floats:
-        own = _alone(OwnRidge.of(block, self.intercept), {})
+    def own_weights(self, home: Home) -> Floats:
+        own = _alone(OwnRidge.of(home.rows, self.intercept), {})
         return _mean([own.in_public()])
 
-    def _own_level(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
+    def _own_level(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
         """Say the log of the own noise variance, as a point between two ends, weighted by trust in it."""
-        own = _alone(OwnRidge.kept(states), {})
+        own = _alone(OwnRidge.kept(home.states), {})
         noise = own.rows.unit**2 * own.shares.variance(own.rows.count, own.fit).sum(axis=1)
         low, high = np.log(NOISE_RANGE)
         level = np.clip((np.log(np.maximum(noise, 1e-300)) - low) / (high - low), 0.0, 1.0)
-        trust = np.minimum(1.0, states["count"] / 20)
+        trust = np.minimum(1.0, home.states["count"] / 20)
         return np.stack([trust * level, trust * (1 - level)], axis=1)
 
     def _usual_level(self, value: Floats, noise: float) -> Floats:
@@ -147,39 +148,40 @@ class Regression(BayesianLearner):
         error = noise * math.hypot(level, 1 - level) / total * (high - low)
         return np.array([low + level * (high - low), math.hypot(0.7, error)]) if error < 1 else unknown
 
-    def _lambdas(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
+    def _lambdas(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
         """Say how well each lambda of the shared priors explains the own data: centred log evidence."""
         if not candidates:
-            return np.zeros((len(block), len(LAMBDAS) - ASKED_FROM))
-        evidence = self.weigh(states, block, candidates)["evidence"]
-        return centred(_log_sum_over(1, evidence + _level(said)[:, None])[:, ASKED_FROM:])
+            return np.zeros((len(home), len(LAMBDAS) - ASKED_FROM))
+        evidence = self.weigh(home, candidates)["evidence"]
+        return centred(_log_sum_over(1, evidence + _level(answers)[:, None])[:, ASKED_FROM:])
 
-    def _trusts(self, states: States, block: Block, candidates: Candidates, said: Said) -> Floats:
+    def _trusts(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
         """Say how likely the shared priors are, and the own one, by the own evidence: two parts of one."""
         if not candidates:
-            return np.zeros((len(block), 2))
+            return np.zeros((len(home), 2))
+        states = home.states
         stats, alone = summary_of(states), 1 - sum(candidate.weight for candidate in candidates)
-        evidence, shared = self.weigh(states, block, candidates)["evidence"], _shared(candidates)
-        together = _log_prior(replace(shared[0], weight=1.0), said)  # alike for all of them
+        evidence, shared = self.weigh(home, candidates)["evidence"], _shared(candidates)
+        together = _log_prior(replace(shared[0], weight=1.0), answers)  # alike for all of them
         worths, lambdas = [_worth(evidence.swapaxes(0, 1) + together)], _lambdas_of(states)
         others = [candidate for candidate in candidates if candidate not in shared]
-        worths += [_worth(_evidence(stats, c, lambdas) + _log_prior(c, said)) for c in others]
-        own = _alone(OwnRidge.kept(states), said).worth + math.log(alone)
+        worths += [_worth(_evidence(stats, c, lambdas) + _log_prior(c, answers)) for c in others]
+        own = _alone(OwnRidge.kept(states), answers).worth + math.log(alone)
         _, chances = weighed(np.stack([log_sum(np.stack(worths, axis=1)), own], axis=1))
         return np.where(states["count"][:, None] > 0, chances, 0.0)
 
-    def finish(self, states: States, block: Block, candidates: Candidates, said: Said) -> States:
+    def finish(self, home: Home, candidates: Candidates, answers: Answers) -> States:
         """Average over candidates, lambdas and noise scales by the task's own marginal likelihood."""
-        candidates = trusted(candidates, said)
+        states, candidates = home.states, trusted(candidates, answers)
         stats, alone = summary_of(states), 1 - sum(candidate.weight for candidate in candidates)
         worths, fits, lambdas = [], [], _lambdas_of(states)
         for candidate in candidates:
             fit = ridge_fit(stats, candidate.mean, candidate.factor, lambdas, NOISE_SCALES)
-            worth, shares = _shares(fit.log_evidence + _log_prior(candidate, said), NOISE_SCALES)
+            worth, shares = _shares(fit.log_evidence + _log_prior(candidate, answers), NOISE_SCALES)
             worths.append(worth)
             fits.append((fit, shares))
         if alone > 1e-9:
-            own = _alone(OwnRidge.of(block, self.intercept), said)
+            own = _alone(OwnRidge.of(home.rows, self.intercept), answers)
             worths.append(own.worth + math.log(alone))
             fits.append(own.in_public())
         _, chances = weighed(np.stack(worths, axis=1))
@@ -187,7 +189,7 @@ class Regression(BayesianLearner):
         models = _mix(stats.count, [(fit, shares.times(chance)) for (fit, shares), chance in parts])
         shared = chances[:, : len(candidates)].sum(axis=1)
         has_own = alone > 1e-9
-        fitted = own.effective_parameters if has_own else np.zeros(len(block))
+        fitted = own.effective_parameters if has_own else np.zeros(len(home))
         return models | {
             "alone": _mean(fits[-1:]) if has_own else models["coef"],
             "rows": stats.count,
@@ -271,15 +273,15 @@ def _narrowness(states: States) -> Floats:
     return np.asarray(narrow ** (1 - 1 / rows))
 
 
-def _log_prior(candidate: Candidate, said: Said) -> Floats:
+def _log_prior(candidate: Candidate, answers: Answers) -> Floats:
     """Return the log weights of noise scales and lambdas under a candidate, (scales, 1, lambdas)."""
     over_lambda = np.full((1, 1, len(LAMBDAS)), -math.log(len(LAMBDAS)))
     if candidate.shared:
         over_lambda = normal_on_grid(np.log(LAMBDAS), np.log(2 * NOISE_SCALES)[:, None, None], 1.5)
-        if "scale" in said:  # what explains all tasks together
-            over_lambda = over_lambda + np.pad(said["scale"], (ASKED_FROM, 0), mode="edge")
+        if "scale" in answers:  # what explains all tasks together
+            over_lambda = over_lambda + np.pad(answers["scale"], (ASKED_FROM, 0), mode="edge")
             over_lambda -= np.log(np.exp(over_lambda).sum(axis=-1, keepdims=True))
-    return np.asarray(over_lambda + (_level(said)[:, None, None] + math.log(candidate.weight)))
+    return np.asarray(over_lambda + (_level(answers)[:, None, None] + math.log(candidate.weight)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -302,18 +304,18 @@ class _Alone:
         return np.asarray((self.shares.over_lambda * used).sum(axis=1))
 
 
-def _alone(rows: OwnRidge, said: Said) -> _Alone:
+def _alone(rows: OwnRidge, answers: Answers) -> _Alone:
     """Fit each task in its own units: ridge regression over a grid of penalties, and no slopes at all.
 
     Penalties are weighed by evidence times the likelihood of leaving one row out: either alone is fooled
     more often by few rows. The intercept has a prior worth one row, around the own mean; the noise scale
-    follows what tasks said of it, or is free in own units.
+    follows what tasks answered about it, or is free in own units.
     """
-    heard = _heard(said)
-    if heard is None:
+    known = _known_level(answers)
+    if known is None:
         scales, level = OWN_SCALES, _own_level(rows)
     else:
-        scales, level = NOISE_SCALES[:, None] / rows.unit**2, heard[:, None]
+        scales, level = NOISE_SCALES[:, None] / rows.unit**2, known[:, None]
     fit = rows.fit(scales)
     joint = fit.log_evidence + (OWN_LAMBDA_WEIGHTS + level[:, :, None])
     joint[..., :-1] = np.where((rows.count < LEAST_ROWS)[:, None], -np.inf, joint[..., :-1])
@@ -327,8 +329,8 @@ def _alone(rows: OwnRidge, said: Said) -> _Alone:
 def _usual_lambdas(value: Floats, noise: float) -> Floats:
     """Return log weights of lambdas by the evidence of all tasks, as much of it as is not noise."""
     square, freedom = max(float(value @ value), 1e-300), len(value) - 1
-    heard = square > (freedom + 2 * math.sqrt(2 * freedom)) * noise**2
-    return tempered((1 - freedom * noise**2 / square if heard else 0.0) * value, noise)
+    significant = square > (freedom + 2 * math.sqrt(2 * freedom)) * noise**2
+    return tempered((1 - freedom * noise**2 / square if significant else 0.0) * value, noise)
 
 
 def _own_level(rows: OwnRidge) -> Floats:
@@ -341,17 +343,17 @@ def _own_level(rows: OwnRidge) -> Floats:
     return np.asarray(weights - np.log(np.exp(weights).sum(axis=0)))
 
 
-def _heard(said: Said) -> Floats | None:
-    """Return the log weights of the noise scales around what tasks said, if it was heard."""
-    if "level" in said and np.isfinite(said["level"][1]):
-        return normal_on_grid(np.log(NOISE_SCALES), *map(float, said["level"]))
+def _known_level(answers: Answers) -> Floats | None:
+    """Return the log weights of the noise scales around what tasks answered, if that is known."""
+    if "level" in answers and np.isfinite(answers["level"][1]):
+        return normal_on_grid(np.log(NOISE_SCALES), *map(float, answers["level"]))
     return None
 
 
-def _level(said: Said) -> Floats:
-    """Return the log weights of the noise scales: around what tasks said, or all alike."""
-    heard = _heard(said)
-    return np.full(len(NOISE_SCALES), -math.log(len(NOISE_SCALES))) if heard is None else heard
+def _level(answers: Answers) -> Floats:
+    """Return the log weights of the noise scales: around what tasks answers, or all alike."""
+    known = _known_level(answers)
+    return np.full(len(NOISE_SCALES), -math.log(len(NOISE_SCALES))) if known is None else known
 
 
 def _mean(fits: list[_Weighed]) -> Floats:

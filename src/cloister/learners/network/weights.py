@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cloister.arrays import Array
-from cloister.board.storage import write_file
 from cloister.errors import InputError, MissingExtraError
 from cloister.learners.network.descriptions import describe_layers, describe_settings
 from cloister.learners.network.parameters import Layout, ready
+from cloister.store.files import write_file
 
 __all__ = ["NetworkFile", "digest_of", "flatten", "module_of", "read_network", "write_network"]
 

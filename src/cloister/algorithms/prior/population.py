@@ -1,0 +1,181 @@
+r"""The mean of the tasks' weights as a board of `SharedPrior` has it, and how surely.
+
+In round t all tasks look from a public point :math:`x_t` and say how far their weights lie from it, by ridge
+regression and clipped. Near the point :math:`\nu` where that is zero on average, the mean of messages is
+
+.. math:: g_t = A\,(\nu - x_t) + e_t, \qquad e_t \sim N(0, s_t^2 I),
+
+where A, with eigenvalues in (0, 1], is how strongly offsets answer to a move of the point: less than 1 the
+fewer rows tasks have, and the more of them are clipped. :math:`\nu` is an estimate of the mean of the tasks'
+weights (a robust one: clipped offsets are what Huber's estimator sums), A is not known, and both are read
+off the rounds: a regression of :math:`g_t` on :math:`x_t` with a known variance.
+
+The error of :math:`\nu` has three parts: the noise, exactly known; which tasks there are, by the second
+moment C of what they said, :math:`C/m` (the sandwich :math:`A^{-1} (C/m) A^{-1}`); and that A is uncertain.
+All of it is public post-processing, hence free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cloister.algorithms.prior.structure import Structure
+from cloister.arrays import Floats
+from cloister.learners.learner import BayesianLearner
+
+if TYPE_CHECKING:
+    from cloister.store.billboard import BoardView
+
+#: Mean and deviation of the mean eigenvalue of A before any release.
+USUAL, USUAL_SD = 0.3, 0.3
+#: Deviations of the entries of A around that multiple of the identity, as parts of it: on the diagonal, and
+#: off it over the root of the number of weights.
+ON, OFF = 0.7, 0.6
+#: Least eigenvalue of A.
+LEAST = 0.05
+#: What is released from a point so far off, in clips, is thought wrong by this times the square of it, all
+#: numbers together.
+CURVED = 0.35
+#: Noise below this part of a clip is not told from rounding, nor from A not being the same everywhere.
+FINEST = 1e-3
+#: Corrections for an uncertain A beyond which nothing is known.
+MOST = 10.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Rounds:
+    """Of each round: where tasks looked from, their mean offset, its noise, and their second moment."""
+
+    points: Floats
+    offsets: Floats
+    noise: Floats
+    moments: Floats | None
+    tasks: float
+
+
+def population_mean(
+    learner: BayesianLearner, structure: Structure, board: BoardView, rounds: Sequence[int]
+) -> tuple[Floats, Floats | None, Floats | None] | None:
+    """Return mean, covariance and scatter of a `Population`; None if the mean did not stand out.
+
+    Parameters
+    ----------
+    learner, structure : BayesianLearner, Structure
+        What tasks do, and what they tell each other; it says a mean.
+    board : BoardView
+        The board.
+    rounds : sequence of int
+        The numbers of the rounds in which tasks say where their weights lie.
+    """
+    if "since" not in board or int(board["since"]) == 0:
+        return None
+    seen, clip = _read(learner, structure, board, rounds), learner.clip
+    center, response = seen.points[-1], _Response(np.empty(0), np.empty((0, 0)), 0.0, np.empty(0))
+    for _ in range(8):  # which rounds count depends on where the mean is
+        away = np.square(seen.points - center).sum(axis=1) / clip
+        wrong = np.square(CURVED * away) / len(center) + np.square(FINEST * clip)
+        weight = 1 / (np.square(seen.noise) + wrong)
+        response = _Response.of(seen.points, seen.offsets, weight)
+        center = response.zero
+    if seen.moments is None:
+        return center, None, None
+    moment = _positive(np.einsum("t,tij->ij", weight / weight.sum(), seen.moments))
+    back = np.linalg.inv(response.matrix)
+    return center, response.error(moment / seen.tasks), back @ moment @ back
+
+
+def _read(learner: BayesianLearner, structure: Structure, board: BoardView, rounds: Sequence[int]) -> _Rounds:
+    points, offsets, noise, moments = [], [], [], []
+    for number in rounds:
+        point, release, part = structure.without_groups(learner, board.releases[number], board.before(number))
+        lift = structure.channels(learner)[release.channel].lift
+        size, tasks = learner.size, release.denominator
+        scale = learner.clip / (math.sqrt(part) * float(lift.weights(size)[0][0]) * tasks)
+        points.append(point)
+        offsets.append(scale * release.value[:size])
+        noise.append(scale * release.noise)
+        outer = lift.second_moment(release.value, size)
+        if outer is not None:
+            moments.append(learner.clip**2 * outer / tasks)
+    found = np.array(moments) if len(moments) == len(points) else None
+    return _Rounds(np.array(points), np.array(offsets), np.array(noise), found, tasks)
+
+
+@dataclass(frozen=True, eq=False)
+class _Response:
+    """How offsets answer to the point tasks look from: the zero of a line, its slope A, and their errors.
+
+    Rows of A are independent given the noise. That of number j has a prior with deviations `ON` and `OFF`
+    around a multiple of the identity, and the posterior covariance ``prior_j - spans[j].T @ spans[j]``.
+    """
+
+    zero: Floats
+    matrix: Floats
+    level: float
+    center: Floats
+    usual: float = 0.0
+    spans: Sequence[Floats] = ()
+
+    @classmethod
+    def of(cls, points: Floats, offsets: Floats, weight: Floats) -> _Response:
+        share = weight / weight.sum()
+        center, middle = share @ points, share @ offsets
+        x, g = points - center, offsets - middle
+        usual = USUAL / USUAL_SD**2 - float(weight @ (x * g).sum(axis=1))
+        usual /= 1 / USUAL_SD**2 + float(weight @ (x * x).sum(axis=1))
+        usual = min(max(usual, 2 * LEAST), 0.95)
+        matrix, spans = np.empty((x.shape[1], x.shape[1])), []
+        for j, row in enumerate(matrix):
+            prior = _variances(usual, len(matrix), j)
+            spread = prior * x
+            root = np.linalg.inv(np.linalg.cholesky(np.diag(1 / weight) + spread @ x.T))
+            spans.append(root @ spread)
+            row[:] = spans[-1].T @ (root @ (-g[:, j] - usual * x[:, j]))
+            row[j] += usual
+        values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+        values = np.clip(values, LEAST, 1.0)
+        matrix = (vectors * values) @ vectors.T
+        zero = center + (vectors / values) @ (vectors.T @ middle)
+        return cls(zero, matrix, 1 / float(weight.sum()), center, usual, spans)
+
+    def error(self, sampling: Floats) -> Floats | None:
+        """Return the covariance of the zero, if the mean offset has this one beside the noise's.
+
+        What the uncertainty of A adds depends on how far the zero may lie from where tasks looked from, which
+        is the covariance itself: it is added up until it stays. None if it does not.
+        """
+        back, size = np.linalg.inv(self.matrix), len(self.matrix)
+        away = self.zero - self.center
+        inside = self.level * np.eye(size) + sampling
+        total = inside
+        for _ in range(50):
+            moved = back @ total @ back + np.outer(away, away)
+            unsure = [self._variance(j, moved) for j in range(size)]
+            before, total = total, inside + np.diag(unsure)
+            if np.trace(total) > MOST * np.trace(inside):
+                return None
+            if np.trace(total - before) < 1e-9 * np.trace(total):
+                break
+        return np.asarray(back @ total @ back)
+
+    def _variance(self, j: int, moved: Floats) -> float:
+        """Return the variance of row j of A along a random move with this second moment."""
+        prior, span = _variances(self.usual, len(self.matrix), j), self.spans[j]
+        return float(prior @ np.diag(moved) - ((span @ moved) * span).sum())
+
+
+def _variances(usual: float, size: int, j: int) -> Floats:
+    """Return the prior variances of row j of A."""
+    variances = np.full(size, (OFF * usual) ** 2 / size)
+    variances[j] = (ON * usual) ** 2
+    return variances
+
+
+def _positive(matrix: Floats) -> Floats:
+    values, vectors = np.linalg.eigh(matrix)
+    return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T)

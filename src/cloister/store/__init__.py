@@ -1,0 +1,5 @@
+"""What is durable: the billboard, the journal by which a run goes on, and the files that they stand in."""
+
+from cloister.store.billboard import Billboard, Release
+
+__all__ = ["Billboard", "Release"]
