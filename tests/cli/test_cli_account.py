@@ -102,3 +102,18 @@ def test_account_refuses(work: Path) -> None:
         ["--epsilon", "one", "--tasks", "9"],
     ):
         assert cloister("account", *usage).exit_code == 2
+
+
+def test_what_a_plan_asks_tasks_for_is_listed(work: Path) -> None:
+    Plan(SharedPrior(Regression(3)), n_tasks=200).calibrate(1.0).save("plan.toml")
+    stages = json.loads(ok("account", "plan.toml", "--json"))["stages"]
+    assert [stage["rounds"] for stage in stages][0::2] == [1, 1]
+    assert sum(stage["share"] for stage in stages) == pytest.approx(1.0)
+    printed = " ".join(ok("account", "plan.toml").split())
+    for stage in stages:
+        assert (
+            f"{stage['about']} {stage['rounds']} {stage['numbers']} {100 * stage['share']:.1f} %" in printed
+        )
+    assert "what tasks are asked for" not in ok(
+        "account", "--epsilon", "1", "--tasks", "200", "--rounds", "3"
+    )

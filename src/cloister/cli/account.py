@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +10,7 @@ import typer
 
 from cloister.channel import Relation
 from cloister.cli.options import Delta, Detection, FalseAlarms, Json, Neighbours, Participation, Types
-from cloister.cli.shell import emit, given, positive, say, show_table
+from cloister.cli.shell import emit, given, positive, say, show_stages, show_table
 from cloister.privacy.rounding import rounded_up
 
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ def _show(plan: Plan, false_alarms: float, json: bool) -> None:
             {
                 "tasks": plan.n_tasks,
                 "rounds": len(plan.rounds),
+                "stages": [asdict(stage) for stage in plan.stages],
                 "delta": plan.delta,
                 "relations": rows,
                 "guarantee": plan.guarantee.to_dict(),
@@ -174,6 +175,8 @@ def _show(plan: Plan, false_alarms: float, json: bool) -> None:
     )
     heads = ["what is hidden (relation)", "epsilon", f"detected, of {100 * false_alarms:g} % false alarms"]
     show_table(heads, (_cells(row) for row in rows))
+    if len(plan.stages) > 1:
+        show_stages(plan)
     say(plan.guarantee, apart=True)
     return None
 

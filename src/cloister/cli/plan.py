@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -13,7 +13,17 @@ import typer
 from cloister.channel import Relation
 from cloister.cli.methods import Method
 from cloister.cli.options import Delta, Detection, Force, Json, Neighbours, codebook_of
-from cloister.cli.shell import absent, emit, given, note, positive, say, show_commands, show_table
+from cloister.cli.shell import (
+    absent,
+    emit,
+    given,
+    note,
+    positive,
+    say,
+    show_commands,
+    show_stages,
+    show_table,
+)
 from cloister.errors import CloisterError, InputError
 from cloister.privacy.rounding import rounded_up
 
@@ -169,6 +179,7 @@ def _document(wish: Wish) -> dict[str, object]:
         "algorithm": type(plan.algorithm).__name__,
         "mechanism": plan.mechanism.kind,
         "rounds": len(plan.rounds),
+        "stages": [asdict(stage) for stage in plan.stages],
         "epsilon": plan.guarantee.epsilon,
         "delta": plan.guarantee.delta,
         "detection": plan.guarantee.detection(),
@@ -205,6 +216,7 @@ def _show(wish: Wish, answers: Answers, file: Path | None) -> None:
         f"Expected: {replace(wish.forecast, tasks_needed=None)}",
         wish.verdict,
     )
+    show_stages(plan)
     heads = ["epsilon", "detected at most", "kept of the gain of sharing"]
     known = wish.forecast.calibrated
     show_table(

@@ -14,13 +14,16 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from inspect import cleandoc
 from pathlib import Path
-from typing import Any, Never, get_type_hints
+from typing import TYPE_CHECKING, Any, Never, get_type_hints
 
 import typer
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
 from cloister.errors import CloisterError, InputError
+
+if TYPE_CHECKING:
+    from cloister.plan import Plan
 
 #: Text is broken at this width even on a wide screen.
 _WIDTH = 100
@@ -165,6 +168,13 @@ def show_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*map(Text, row))
     _console().print("", table, sep="\n")
+
+
+def show_stages(plan: Plan) -> None:
+    """Print what a plan asks tasks for, in how many rounds, with which part of the budget."""
+    heads = ["what tasks are asked for", "rounds", "numbers", "of the budget"]
+    rows = ([s.about, str(s.rounds), f"{s.numbers:,}", f"{100 * s.share:.1f} %"] for s in plan.stages)
+    show_table(heads, rows)
 
 
 def note(sentence: str) -> None:
