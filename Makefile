@@ -14,8 +14,8 @@ PYTEST = env $(MEMORY) PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_T
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 # Tests of the privacy core, which must cover it. All others run through it, too: to measure that as well would take them
 # up to twice as long before Python 3.12, and add next to nothing.
-CORE_TESTS = $(addprefix tests/,privacy store) $(addprefix src/cloister/,store ledger privacy channel.py lifts.py plan.py) \
-	$(patsubst %,tests/test_%.py,channel document doubts edges fuzz groups plan roster sharing tasks) \
+CORE_TESTS = $(addprefix tests/,privacy store) $(addprefix src/cloister/,store ledger privacy plan core/channel.py core/lifts.py) \
+	$(patsubst %,tests/test_%.py,channel document caveats edges fuzz groups plan roster sharing tasks) \
 	$(wildcard $(patsubst %,tests/engines/test_%.py,node_refusals nodes refused stream_noise streams_apart task_stream workers))
 
 .PHONY: help demo docs test test-slow test-machines test-noise test-versions mutants check format clean

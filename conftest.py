@@ -21,7 +21,7 @@ from contextlib import contextmanager, nullcontext
 import pytest
 
 from cloister.app import vote
-from cloister.engines.node import home
+from cloister.nodes import node_folder
 from cloister.privacy import randomness
 
 try:
@@ -31,8 +31,8 @@ except ImportError:
 
 #: Files without examples, and those that cannot be read without an optional package.
 _TRITON = [
-    "engines/card_noise.py",
-    *(f"learners/network/{name}.py" for name in ("convolutions", "kernels", "products", "trusted")),
+    "networks/card_noise.py",
+    *(f"networks/{name}.py" for name in ("convolutions", "kernel_selection")),
 ]
 _unreadable = () if importlib.util.find_spec("triton") else _TRITON
 collect_ignore = ["conftest.py", "docs/gallery", *(f"src/cloister/{name}" for name in _unreadable)]
@@ -67,7 +67,7 @@ def _drawn_at(node: pytest.Item | pytest.Collector, *place: int | str) -> Genera
     seed = _seed_of(node)
     keys = _Keys(seed, *place)
     with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng(()) if torch else nullcontext():
-        for module, name in ((randomness, "os"), (vote, "secrets"), (home, "secrets")):
+        for module, name in ((randomness, "os"), (vote, "secrets"), (node_folder, "secrets")):
             patch.setattr(module, name, keys)
         if torch:
             torch.manual_seed(_Keys(seed, *place, "torch").randbits(63))

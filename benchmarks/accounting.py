@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cloister.privacy import hidden, visible
+from cloister.privacy import hidden_sampling, visible_sampling
 from cloister.privacy.accounting import calibrate, price
 from cloister.privacy.events import Cost, GaussianEvent, RelationName
 from cloister.privacy.sampling import Everyone, FixedSize, OnePass, Poisson, Sampling
@@ -22,9 +22,8 @@ NAME = "accounting"
 PATHS = (
     "src/cloister/privacy/accounting.py",
     "src/cloister/privacy/accountants.py",
-    "src/cloister/privacy/composition.py",
-    "src/cloister/privacy/hidden.py",
-    "src/cloister/privacy/visible.py",
+    "src/cloister/privacy/hidden_sampling.py",
+    "src/cloister/privacy/visible_sampling.py",
 )
 
 Figures = dict[str, float]
@@ -157,8 +156,8 @@ def dp_accounting_seconds() -> float:
 def _timed(work: Callable[[], float]) -> tuple[float, float]:
     """Return the result and the processor seconds it took, starting with empty caches."""
     price.cache_clear()
-    hidden.clear()
-    visible.clear()
+    hidden_sampling.clear()
+    visible_sampling.clear()
     start = time.process_time()
     result = work()
     return result, time.process_time() - start

@@ -18,13 +18,13 @@ import numpy as np
 from benchmarks import Figures, Table, Targets
 from benchmarks.meta import PULLS
 from cloister import Plan, Tasks
-from cloister.algorithm import Algorithm
 from cloister.algorithms import ChooseAtHome
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 from cloister.datasets import around_centres
 from cloister.engines import TaskStream
 from cloister.learners import Convex, ExactSolver, LeastSquares, Quadratic, Regression
 from cloister.mechanisms import Gaussian, NoNoise, Toeplitz
+from cloister.plan.algorithm import Algorithm
 from cloister.privacy.mechanisms import Mechanism
 from cloister.sampling import InOrder
 from papers.meta.learning import SETTING

@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks import Figures, Table, Targets
 from benchmarks.harm import alone_numbers
 from benchmarks.harm_tables import Floats, Index
-from cloister.arrays import Array
+from cloister.core.arrays import Array
 from cloister.estimators import SharedPriorRegressor, SingleTaskRegressor
 from cloister.tables.codebook import Codebook
 from harness.cells import Cells

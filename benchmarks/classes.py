@@ -21,7 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks import Figures, Table, Targets
-from cloister.arrays import Array, Floats
+from cloister.core.arrays import Array, Floats
 from cloister.estimators import SharedPriorClassifier, SingleTaskClassifier
 from harness.cells import track
 from harness.sources import data_file

@@ -22,19 +22,17 @@ from benchmarks.peers import Times, in_turns, one_after_another, pfl_research
 from cloister import Plan, Tasks
 from cloister import run as run_plan
 from cloister.algorithms.federated import FedAvg
-from cloister.engines.batched import Batched
 from cloister.learners.descent import Descent
-from cloister.learners.network.module import Module
 from cloister.mechanisms import Gaussian
+from cloister.networks.batched import Batched
+from cloister.networks.module import Module
 
 NAME = "clients"
 PATHS = (
-    "src/cloister/engines/batched.py",
-    "src/cloister/engines/buckets.py",
-    "src/cloister/engines/card_noise.py",
-    "src/cloister/engines/threads.py",
-    "src/cloister/engines/pinned_memory.py",
-    "src/cloister/learners/network",
+    "src/cloister/networks/batched.py",
+    "src/cloister/networks/placement.py",
+    "src/cloister/networks/card_noise.py",
+    "src/cloister/networks",
 )
 LR = 0.05
 

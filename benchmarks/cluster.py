@@ -29,8 +29,8 @@ from cloister.mechanisms import Gaussian
 
 NAME = "cluster"
 PATHS = (
-    "src/cloister/engines/cluster",
-    "src/cloister/engines/sharded_tasks.py",
+    "src/cloister/cluster",
+    "src/cloister/engines/workers.py",
 )
 TARGETS: Targets = {
     "boards that differ": ("<=", 0),

@@ -22,23 +22,22 @@ from benchmarks import Figures, Table, Targets
 from cloister import Plan, Tasks
 from cloister import run as run_plan
 from cloister.algorithms import LowRank, MeanRegularized, Personalized, SharedPrior
-from cloister.deploy.curator import curate
-from cloister.deploy.kit import create
-from cloister.deploy.processes import Processes, free_port, settings
-from cloister.deploy.status import Status
-from cloister.deploy.trial import join, start_all
 from cloister.engines import Local
-from cloister.engines.flower.deployment import Deployment, Settings
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Gaussian
+from cloister.nodes.deploy.kit import create
+from cloister.nodes.deploy.processes import Processes, free_port, settings
+from cloister.nodes.deploy.supervisor import Status, curate
+from cloister.nodes.deploy.trial import join, start_all
+from cloister.nodes.flower.deployment import Deployment, DeploymentSettings
 from cloister.store.billboard import Billboard
 
 NAME = "flower"
 PATHS = (
-    "src/cloister/deploy",
-    "src/cloister/engines/remote_nodes.py",
-    "src/cloister/engines/flower",
-    "src/cloister/engines/node",
+    "src/cloister/nodes/deploy",
+    "src/cloister/nodes/remote.py",
+    "src/cloister/nodes/flower",
+    "src/cloister/nodes",
 )
 D, ROWS, SEED, ROUNDS = 6, 20, 11, 8
 TARGETS: Targets = {
@@ -62,8 +61,8 @@ net = Module(nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)))
 COUNTING = """
 import sys
 from pathlib import Path
-from cloister.engines.flower.deployment import Deployment
-from cloister.engines.flower.proxy import serve
+from cloister.nodes.flower.deployment import Deployment
+from cloister.nodes.flower.proxy import serve
 
 count = [0, 0, 0]
 
@@ -120,7 +119,7 @@ def over_flower(
 ) -> tuple[Deployment, Figures]:
     """Run a plan between nodes on this machine; return the folder, and seconds and bytes a round."""
     here = f"127.0.0.1:{free_port()}"
-    told = Settings("benchmark", here, here, free_port(), deadline=600.0, seed=SEED)
+    told = DeploymentSettings("benchmark", here, here, free_port(), deadline=600.0, seed=SEED)
     made = create(folder / "office", plan, told, trial=True)
     for place, name in enumerate(tasks.ids):
         join(made, plan, tasks.only(name), seed=int(seeds[place]), trial=True)

@@ -21,20 +21,20 @@ from benchmarks import Figures, Table, Targets
 from benchmarks.cluster_scale import Processes, own_seconds
 from benchmarks.flower import SEED, make_tasks, mean_plan
 from cloister import run as run_plan
-from cloister.deploy.kit import create
-from cloister.deploy.trial import join
 from cloister.engines import Cluster, Local
-from cloister.engines.flower import Deployment, simulate
-from cloister.engines.flower.deployment import Settings
+from cloister.nodes.deploy.kit import create
+from cloister.nodes.deploy.trial import join
+from cloister.nodes.flower import Deployment, simulate
+from cloister.nodes.flower.deployment import DeploymentSettings
 
 NAME = "flower-simulation"
 PATHS = (
-    "src/cloister/deploy",
-    "src/cloister/engines/remote_nodes.py",
-    "src/cloister/engines/cluster",
-    "src/cloister/engines/flower",
+    "src/cloister/nodes/deploy",
+    "src/cloister/nodes/remote.py",
+    "src/cloister/cluster",
+    "src/cloister/nodes/flower",
     "src/cloister/engines/local.py",
-    "src/cloister/engines/node",
+    "src/cloister/nodes",
 )
 ACTORS = 2
 TARGETS: Targets = {"boards that differ": ("<=", 0), "nodes that completed": (">=", 200)}
@@ -76,7 +76,7 @@ def timed(plan: Any, tasks: Any, engine: Any) -> tuple[Any, tuple[float, float]]
 def simulated(plan: Any, tasks: Any, seeds: Any, folder: Path) -> tuple[Any, tuple[float, float], int]:
     """Run a plan in Flower's simulation; return head, seconds a round, and how many nodes have a model."""
     here = "127.0.0.1:1"  # nobody listens: Flower's simulation has no network
-    told = Settings("simulation", here, here, 1, deadline=3600.0, seed=SEED)
+    told = DeploymentSettings("simulation", here, here, 1, deadline=3600.0, seed=SEED)
     made = create(folder, plan, told, trial=True)
     for place, name in enumerate(tasks.ids):
         join(made, plan, tasks.only(name), seed=int(seeds[place]), trial=True)

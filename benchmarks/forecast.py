@@ -8,7 +8,8 @@ noise-free prior gains less than 2 % say nothing and are left out.
 The band is to hold four of five runs of a data set that it has not seen. Data sets differ, so it spans the
 middle 92 % of the runs near each rho, every data set counting the same; runs up to an octave away count, the
 less the farther, as the band is interpolated. It is fitted without a data set and scored on it, with the
-usual rows of a task for a public guess. The last rows are the band of all, for ``cloister.forecast.BAND``.
+usual rows of a task for a public guess. The last rows are the band of all, for
+``cloister.plan.forecast.BAND``.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from benchmarks.prior_accuracy import (
     synthetic,
     table,
 )
-from cloister.forecast import BAND, band_at
 from cloister.learners import Classification, Regression
+from cloister.plan.forecast import BAND, band_at
 from harness.cells import Cells
 from harness.sources import data_file
 

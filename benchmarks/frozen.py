@@ -23,13 +23,13 @@ from cloister.algorithms import FedAvg, FineTuning
 from cloister.engines import Batched
 from cloister.engines.run import Run
 from cloister.learners import Descent, Module, Quadratic
-from cloister.learners.network import features
 from cloister.mechanisms import Gaussian
+from cloister.networks import body_features
 
 NAME = "frozen"
 PATHS = (
-    "src/cloister/engines/batched.py",
-    "src/cloister/learners/network",
+    "src/cloister/networks/batched.py",
+    "src/cloister/networks",
 )
 WIDTH, FEATURES, CLASSES, ROWS = 16, 64, 10, 20
 
@@ -85,11 +85,11 @@ def networks() -> dict[str, nn.Module]:
 @contextmanager
 def nothing_kept() -> Iterator[None]:
     """Let no features fit."""
-    most, features.MOST_BYTES = features.MOST_BYTES, 0
+    most, body_features.MOST_BYTES = body_features.MOST_BYTES, 0
     try:
         yield
     finally:
-        features.MOST_BYTES = most
+        body_features.MOST_BYTES = most
 
 
 def timed(plan: Plan, tasks: Tasks, device: str) -> tuple[float, Run]:

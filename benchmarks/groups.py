@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from benchmarks import Figures, Table, Targets
 from cloister import Plan, Tasks, datasets
 from cloister import run as run_plan
-from cloister.algorithm import Algorithm
 from cloister.algorithms import Groups, Independent, Locate, SharedPrior
 from cloister.learners import Classification, Regression
 from cloister.mechanisms import NoNoise
+from cloister.plan.algorithm import Algorithm
 from harness.cells import Cells
 
 NAME = "groups"

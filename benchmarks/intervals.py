@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks import Figures, Table, Tables, Targets
 from cloister import datasets
-from cloister.arrays import Array, Floats
+from cloister.core.arrays import Array, Floats
 from cloister.estimators import SharedPriorRegressor, SingleTaskRegressor
 from harness.cells import track
 from harness.sources import data_file

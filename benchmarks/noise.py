@@ -17,7 +17,7 @@ from cloister.privacy.randomness import SystemRandomness, normals
 
 NAME = "noise"
 PATHS = (
-    "src/cloister/privacy/candidates.py",
+    "src/cloister/privacy/chacha_proposals.py",
     "src/cloister/privacy/noise.py",
     "src/cloister/privacy/randomness.py",
 )

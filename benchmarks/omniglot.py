@@ -52,8 +52,8 @@ from cloister.datasets import (
 from cloister.engines import Batched, Run
 from cloister.learners import Descent, Module, glyph_net
 from cloister.mechanisms import Gaussian, NoNoise, Toeplitz, Tree
+from cloister.plan.overlap import Overlap, overlap
 from cloister.sampling import Everyone, OnePass, Poisson
-from cloister.sharing import Overlap, overlap
 from harness.sources import data_file
 
 NAME = "omniglot"

@@ -24,8 +24,8 @@ from cloister.channel import Relation
 from cloister.datasets.images import femnist, mnist_by_writer
 from cloister.engines import Batched
 from cloister.learners import Descent, Module, Quadratic
-from cloister.learners.network.training import Precision, Trainer
 from cloister.mechanisms import Gaussian, NoNoise
+from cloister.networks.training import Precision, Trainer
 from cloister.privacy.sampling import Sampling
 from cloister.sampling import Everyone, Poisson
 from harness.sources import data_file

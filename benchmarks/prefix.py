@@ -12,17 +12,16 @@ import time
 
 import numpy as np
 
-from cloister.channel import Channel, Relation, equal_rounds
+from cloister.channel import Channel, Relation
+from cloister.core.channel import equal_rounds
 from cloister.mechanisms import BLT, Toeplitz, Tree
-from cloister.privacy.correlated import Correlated
-from cloister.privacy.mechanisms import NoiseState
+from cloister.privacy.mechanisms import NoiseState, Schedule
+from cloister.privacy.prefix import Correlated
 from cloister.privacy.randomness import SystemRandomness
-from cloister.privacy.schedule import Schedule
 from cloister.sampling import Epochs, Everyone, OnePass
 
 NAME = "prefix"
 PATHS = (
-    "src/cloister/privacy/correlated.py",
     "src/cloister/privacy/prefix.py",
     "src/cloister/privacy/strategies.py",
 )

@@ -36,12 +36,13 @@ from cloister.algorithms import (
     Support,
 )
 from cloister.algorithms.prior.structure import Structure
+from cloister.core.spec import Target
 from cloister.datasets.real import Dataset
 from cloister.engines.local import Local
 from cloister.learners import Classification, Regression
 from cloister.mechanisms import NoNoise
-from cloister.rows import Target
-from cloister.tables.codebook import Codebook, Numeric
+from cloister.tables.codebook import Codebook
+from cloister.tables.column_types import Numeric
 from harness.cells import Cells
 from harness.sources import data_file
 

@@ -22,9 +22,9 @@ from benchmarks import Figures, Table, Targets
 from cloister import Plan, Tasks
 from cloister import run as run_plan
 from cloister.algorithms import Locate, SharedPrior
+from cloister.core.tasks import Block
 from cloister.learners import Regression
-from cloister.learners.linear.summary import summary
-from cloister.tasks import Block
+from cloister.learners.linear.ridge import summary
 from harness.cells import track
 
 NAME = "prior-scale"

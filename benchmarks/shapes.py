@@ -13,16 +13,14 @@ from torch import Tensor, nn
 
 from benchmarks.clients import Figures, Targets, images, round_seconds
 from benchmarks.peers import by_vmap, one_after_another
-from cloister.engines.batched import Batched
+from cloister.networks.batched import Batched
 
 NAME = "shapes"
 PATHS = (
-    "src/cloister/engines/batched.py",
-    "src/cloister/engines/buckets.py",
-    "src/cloister/engines/card_noise.py",
-    "src/cloister/engines/threads.py",
-    "src/cloister/engines/pinned_memory.py",
-    "src/cloister/learners/network",
+    "src/cloister/networks/batched.py",
+    "src/cloister/networks/placement.py",
+    "src/cloister/networks/card_noise.py",
+    "src/cloister/networks",
 )
 LR, BATCH, ROWS, CLASSES = 0.05, 10, 60, 62
 TOKENS, WIDTH = 16, 32

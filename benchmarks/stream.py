@@ -40,7 +40,7 @@ NAME = "stream"
 PATHS = (
     "src/cloister/algorithms/meta.py",
     "src/cloister/store",
-    "src/cloister/privacy/correlated.py",
+    "src/cloister/privacy/prefix.py",
 )
 
 FEATURES, CLASSES = 100, 101

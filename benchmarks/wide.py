@@ -17,7 +17,7 @@ from benchmarks import Figures, Table, Targets
 from cloister import Plan, Tasks
 from cloister import run as run_plan
 from cloister.algorithms import Independent, Joint, SharedPrior, Subspace
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 from cloister.engines import Local
 from cloister.learners import Regression
 from cloister.mechanisms import NoNoise

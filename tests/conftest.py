@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from cloister.arrays import Floats
 from cloister.audit.sensitivity import Furthest, furthest_on
 from cloister.channel import Channel, Relation
+from cloister.core.arrays import Floats
 
 _DEFAULT_DATA = Path(__file__).parents[1] / "data"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import statistics
 import subprocess
@@ -54,7 +55,7 @@ def test_every_name_can_be_had_and_says_what_it_is(home, name):
     if inspect.isclass(value) or inspect.isfunction(value):
         assert value.__name__ == name
         assert value.__module__.startswith("cloister.")
-        assert vars(sys.modules[value.__module__])[name] is value
+        assert getattr(importlib.import_module(value.__module__), name) is value
         assert inspect.getdoc(value)
     else:
         assert isinstance(value, (ModuleType, str))
@@ -62,7 +63,7 @@ def test_every_name_can_be_had_and_says_what_it_is(home, name):
 
 def test_whatever_a_plan_is_made_of_is_exported():
     """A file names values by ids; a user finds each of them one dot down."""
-    from cloister.document import TYPES
+    from cloister.core.document import TYPES
 
     public = {name for home in NAMESPACES for name in getattr(cloister, home).__all__}
     public |= {*cloister.channel.__all__, *cloister.tune.__all__, "Plan", "cross_entropy"}
@@ -101,13 +102,8 @@ def test_a_plan_can_be_priced_without_torch_or_tables():
 ROOT = Path(cloister.__file__).parent
 #: Where torch may be imported, in `arrays` for its types alone; all others reach it through these.
 TORCH = (
-    "learners/network/",
-    "engines/batched.py",
-    "engines/buckets.py",
-    "engines/card_noise.py",
-    "engines/threads.py",
-    "engines/pinned_memory.py",
-    "arrays.py",
+    "networks/",
+    "core/arrays.py",
 )
 
 
@@ -125,10 +121,10 @@ def imported(tree: ast.AST) -> set[str]:
 def test_torch_is_imported_in_its_own_files_alone():
     uses = {path: imported(ast.parse(path.read_text(encoding="utf-8"))) for path in ROOT.rglob("*.py")}
     found = {path.relative_to(ROOT).as_posix() for path, names in uses.items() if "torch" in names}
-    assert "learners/network/module.py" in found
+    assert "networks/module.py" in found
     assert all(name.startswith(TORCH) for name in found)
     kernels = {path.name for path, names in uses.items() if "triton" in names}
-    assert kernels == {"card_noise.py", "convolutions.py", "kernels.py", "products.py"}
+    assert kernels == {"card_noise.py", "convolutions.py", "kernel_selection.py"}
 
 
 def test_a_missing_torch_is_one_sentence():

@@ -13,8 +13,6 @@ from hypothesis.extra.numpy import arrays
 from optional import array_and_tensor, torch
 
 from cloister.channel import (
-    EXACT_ROWS,
-    GRID,
     Absolute,
     Channel,
     Diagonal,
@@ -25,14 +23,14 @@ from cloister.channel import (
     Relation,
     SumOfOuters,
     SumOfSquares,
-    finite_rows,
 )
+from cloister.core.channel import EXACT_ROWS, GRID, finite_rows
+from cloister.core.lifts import svec, unsvec
+from cloister.core.tasks import Block
 from cloister.errors import InputError, PlanError
 from cloister.learners import Classification, Regression
 from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate
-from cloister.lifts import svec, unsvec
-from cloister.tasks import Block
 
 SHARES = (0.05, 0.15, 0.3, 1 / 3, 0.4, 0.6, 0.66, 2 / 3, 0.67, 0.8, 0.95)
 LIFTS = [Plain(), Absolute(), Diagonal(), Outer(), *map(MeanAndOuter, SHARES)]
@@ -199,7 +197,7 @@ def test_whole_rows_are_bounded_whatever_the_clip_before_them_does(rows, monkeyp
     """A compiler for another device may make something else of it; what is added is checked in the end."""
     monkeypatch.setattr(Channel, "_clipped", lambda self, messages, steps: (rows * steps, np.ones((1, 1))))
     assert not Channel(3).whole(rows).any()
-    monkeypatch.setattr("cloister.channel.on_card", lambda rows: True)  # the program without a branch
+    monkeypatch.setattr("cloister.core.channel.on_card", lambda rows: True)  # the program without a branch
     assert not Channel(3).whole(rows).any()
 
 
@@ -219,7 +217,7 @@ def test_sums_of_many_tasks_are_exact_as_well(monkeypatch):
     rows = np.random.default_rng(0).normal(size=(1000, 3))
     channel = Channel(3, 0.5, MeanAndOuter(0.3))
     whole = channel.total(rows, exact=True)
-    monkeypatch.setattr("cloister.channel.EXACT_ROWS", 7)
+    monkeypatch.setattr("cloister.core.channel.EXACT_ROWS", 7)
     np.testing.assert_array_equal(channel.total(rows, exact=True), whole)
     assert channel.total(rows[:0], exact=True).tolist() == [0] * channel.size
     assert GRID**2 * EXACT_ROWS <= 2**53  # entries of one part's sum of outer products

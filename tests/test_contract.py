@@ -116,7 +116,7 @@ def test_wrong_data_cost_nothing(name):
     outputs = plan.algorithm.predict(done.private.models, np.zeros((M, 5, DIM)))
     assert outputs.shape[:2] == (M, 5)
     assert np.isfinite(outputs).all()
-    model = plan.algorithm.newcomer(done.board)
+    model = plan.algorithm.model_without_data(done.board)
     assert all(model[name].shape == (1, *own.shape[1:]) for name, own in done.private.models.items())
 
 
@@ -208,6 +208,6 @@ def test_an_algorithm_that_fails_on_any_data_costs_nothing(broken, wrapped):
 def test_what_is_not_declared_is_refused_by_a_sentence():
     done = cl.run(planned(Own("")), data(), random_state=0)
     with pytest.raises(InputError, match=r"no model for a task without rows\. Use replay"):
-        done.plan.algorithm.newcomer(done.board)
+        done.plan.algorithm.model_without_data(done.board)
     with pytest.raises(InputError, match=r"Own does not say how its models predict"):
         cl.evaluate(done, data())

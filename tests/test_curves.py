@@ -13,16 +13,15 @@ from torch import nn
 
 from cloister import Ledger, Plan, Tasks, run
 from cloister.algorithms import FedAvg, FineTuning, Independent, MeanRegularized, Personalized, SharedPrior
-from cloister.curves import PrivateCurve, over_rounds
 from cloister.engines import Batched, Local, Run
 from cloister.engines.local import LocalWorkers
 from cloister.errors import BudgetError, InputError, PlanError
-from cloister.evaluation import accuracy, evaluate, scores_of, task_scores
+from cloister.evaluation import PrivateCurve, accuracy, evaluate, over_rounds, scores_of, task_scores
 from cloister.learners import Convex, Descent, LeastSquares, Logistic, Module, Regression
-from cloister.learners.network.losses import cross_entropy
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.metrics import nmse
-from cloister.privacy import gaussian_dp
+from cloister.networks.network_losses import cross_entropy
+from cloister.privacy import tradeoff
 from cloister.sampling import Poisson
 
 M = 20
@@ -75,7 +74,7 @@ def test_a_point_is_what_a_run_of_so_many_rounds_would_have_scored(algorithm, ha
         short = run(replace(plan, algorithm=replace(algorithm, rounds=t)), train, random_state=3)
         np.testing.assert_array_equal(found.personal["accuracy"].values[t], scores_of(short, test))
         public = replace(
-            short.private, models={"coef": np.repeat(algorithm.newcomer(short.board)["coef"], M, 0)}
+            short.private, models={"coef": np.repeat(algorithm.model_without_data(short.board)["coef"], M, 0)}
         )
         expected = scores_of(replace(short, private=public), test)
         np.testing.assert_array_equal(found.public["accuracy"].values[t], expected)
@@ -287,11 +286,14 @@ def one_at_a_time(algorithm, models, test, score):
     ids=["frozen body", "ignored positions", "linear, a score of one's own"],
 )
 def test_many_tasks_at_once_score_as_each_alone(algorithm, data, name, score, at_once, monkeypatch):
-    monkeypatch.setattr("cloister.curves.AT_ONCE", at_once)
+    monkeypatch.setattr("cloister.evaluation.curves.AT_ONCE", at_once)
     train, test = data
     finished = run(Plan(algorithm, NoNoise(), n_tasks=9), train, random_state=0)
     found = over_rounds(finished, train, test, None if name == "accuracy" else {name: score}, rounds=[1, 3])
-    public = {key: np.repeat(array, 9, axis=0) for key, array in algorithm.newcomer(finished.board).items()}
+    public = {
+        key: np.repeat(array, 9, axis=0)
+        for key, array in algorithm.model_without_data(finished.board).items()
+    }
     for curves, models in ((found.personal, finished.private.models), (found.public, public)):
         values = [curves[name].values[1], curves["loss"].values[1]]
         np.testing.assert_allclose(values, one_at_a_time(algorithm, models, test, score), rtol=1e-6)
@@ -396,7 +398,7 @@ def test_the_released_points_have_independent_noise_as_it_is_priced(curves):
         assert stats.kstest(centred.ravel() / (wrong * noise), "norm").pvalue < 1e-4
     for point in range(1, 6):
         assert stats.pearsonr(centred[:, 0], centred[:, point]).pvalue > 1e-4
-    assert noise * M * gaussian_dp.mu(0.5, guarantee.delta) == pytest.approx(math.sqrt(6), rel=1e-3)
+    assert noise * M * tradeoff.mu(0.5, guarantee.delta) == pytest.approx(math.sqrt(6), rel=1e-3)
     assert 0.499 < guarantee.epsilon <= 0.5
     assert not guarantee.holds  # it is from a seed
 
@@ -407,7 +409,7 @@ def test_the_ledger_is_charged_once_for_all_points_and_before(curves, monkeypatc
     assert isinstance(told, PrivateCurve)
     assert told.guarantee.holds
     assert str(told.guarantee) in str(told)
-    assert [charge.mu for charge in ledger.history] == pytest.approx([gaussian_dp.mu(0.5, 1e-3)], rel=1e-3)
+    assert [charge.mu for charge in ledger.history] == pytest.approx([tradeoff.mu(0.5, 1e-3)], rel=1e-3)
     recorded = []
     with monkeypatch.context() as patch:
         patch.setattr(Gaussian, "perturb", lambda *_: recorded.append(len(ledger.history)) or np.zeros(1))

@@ -14,10 +14,18 @@ import numpy as np
 import pytest
 
 import cloister as cl
-from cloister.document import ESTIMATORS, TYPES, foreign_types, from_document, to_document, type_id
-from cloister.earlier import EarlierPrior
-from cloister.groups import Groups
-from cloister.plan_forms import FEATURES, TARGETS
+from cloister.core.document import (
+    ESTIMATORS,
+    FEATURES,
+    TARGETS,
+    TYPES,
+    foreign_types,
+    from_document,
+    to_document,
+    type_id,
+)
+from cloister.core.findings import EarlierPrior
+from cloister.core.roster import Groups
 
 torch = pytest.importorskip("torch", reason="needs the extra torch")
 
@@ -82,15 +90,17 @@ WORKING_VALUES = {
         *("Statistics", "Trainer", "Trial", "Units"),
     },
 }
-HOMES = [
-    "earlier",
-    "groups",
-    "privacy.mechanisms",
-    "privacy.laplace",
-    "privacy.prefix",
-    "privacy.wishart",
-    "privacy.sampling",
-]
+WORKING_VALUES["cloister.networks"] = {
+    "Batched",
+    "Bucket",
+    "CardSampler",
+    "Fetched",
+    "Precision",
+    "RowSummary",
+}
+WORKING = set().union(*WORKING_VALUES.values())
+#: Where else plans take values from.
+HOMES = (cl.mechanisms, cl.sampling)
 
 
 def resolved(place: str) -> object:
@@ -111,17 +121,17 @@ def concrete(module: str) -> dict[str, type]:
 
 def parts() -> set[type]:
     """Return every dataclass that a plan can be made of."""
-    kinds = {kind for home in HOMES for kind in concrete(f"cloister.{home}").values()} | {cl.Plan}
+    kinds = {getattr(home, name) for home in HOMES for name in home.__all__}
+    kinds |= {cl.Plan, Groups, EarlierPrior}
     kinds |= {cl.tune.Ballot}  # a vote's, beside the runs that it chooses among
-    for package, working in WORKING_VALUES.items():
+    for package in WORKING_VALUES:
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             if module.name.rpartition(".")[2] not in (
+                "card_noise",
                 "convolutions",
-                "kernels",
-                "products",
-                "trusted",
+                "kernel_selection",
             ):  # need a graphics card's compiler
-                kinds |= {kind for name, kind in concrete(module.name).items() if name not in working}
+                kinds |= {kind for name, kind in concrete(module.name).items() if name not in WORKING}
     return {kind for kind in kinds if kind.__name__ != "Meta"}  # a base
 
 

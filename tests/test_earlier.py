@@ -10,14 +10,14 @@ import pytest
 from sklearn.base import clone
 
 from cloister import Plan, SharedPriorClassifier, SharedPriorRegressor, Tasks, run
-from cloister.algorithm import Budget
 from cloister.algorithms import Joint, Locate, Mean, MeanRegularized, SharedPrior, Subspace
-from cloister.earlier import EarlierPrior
+from cloister.core.findings import EarlierPrior
 from cloister.engines.check import check_algorithm
 from cloister.engines.run import replay
 from cloister.errors import BillboardError, InputError, PlanError
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import NoNoise
+from cloister.plan.algorithm import Budget
 from cloister.store.billboard import Billboard
 
 DIM = 3

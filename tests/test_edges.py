@@ -69,7 +69,7 @@ class TestATaskIsInARunOnce:
         "go",
         [
             lambda tasks, board, ledger: cl.run(plan(), tasks, ledger=ledger),
-            lambda tasks, board, ledger: cl.engines.run_clusters(
+            lambda tasks, board, ledger: cl.engines.run_partition(
                 plan(), tasks, {i: i % 2 for i in range(N)}, ledger=ledger
             ),
             lambda tasks, board, ledger: cl.replay(plan(), board, tasks),
@@ -126,7 +126,7 @@ ROUTES = {
     "from_list": lambda x, y, ids, ledger: cl.Tasks.from_list(
         np.split(x[:, None], len(x))[::3], np.split(y, len(y))[::3], ids[::3]
     ),
-    "clusters": lambda x, y, ids, ledger: cl.engines.cluster_plans(
+    "clusters": lambda x, y, ids, ledger: cl.engines.partition_plans(
         plan(len(set(ids))), dict.fromkeys(ids, "all")
     ),
 }
@@ -158,7 +158,7 @@ class TestNames:
         np.testing.assert_array_equal(done.model(spelled)["coef"], done.model(name)["coef"])
         places = dict.fromkeys(tasks.ids.tolist(), "here") | {str(name): "here"}
         del places[str(name)]
-        both = cl.engines.run_clusters(plan(), tasks, places | {spelled: "here"})
+        both = cl.engines.run_partition(plan(), tasks, places | {spelled: "here"})
         assert both.model(spelled)["coef"].shape == (3,)
 
     @settings(max_examples=25, deadline=None)

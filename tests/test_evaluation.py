@@ -21,7 +21,7 @@ from cloister.evaluation import SCORES, PrivateScore, accuracy, evaluate, releas
 from cloister.learners import Descent, LeastSquares, Logistic, Module
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.metrics import Spread, nmse
-from cloister.privacy import gaussian_dp
+from cloister.privacy import tradeoff
 from cloister.privacy.randomness import SeededRandomness
 
 M = 20
@@ -203,7 +203,7 @@ def test_the_released_mean_has_the_noise_that_it_is_priced_for(done, halves):
     assert stats.kstest(centred / noise, "norm").pvalue > 1e-4
     for wrong in (2 / 3, 3 / 2):
         assert stats.kstest(centred / (wrong * noise), "norm").pvalue < 1e-4
-    mu = gaussian_dp.mu(0.5, told[0].guarantee.delta)
+    mu = tradeoff.mu(0.5, told[0].guarantee.delta)
     assert noise * M * mu == pytest.approx(1, rel=1e-3)
 
 
@@ -249,7 +249,7 @@ def test_the_ledger_is_charged_once_a_release_and_refuses_before_anything_leaves
     ledger = Ledger(1.0, 1e-3, n_tasks=M)
     for _ in range(2):
         evaluate(done, halves[1], epsilon=0.5, delta=1e-3, relation="zero_out", ledger=ledger)
-    mu = gaussian_dp.mu(0.5, 1e-3)
+    mu = tradeoff.mu(0.5, 1e-3)
     assert [charge.mu for charge in ledger.history] == pytest.approx([mu, mu], rel=1e-3)
     assert not any(charge.doubts for charge in ledger.history)
 

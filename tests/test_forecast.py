@@ -7,10 +7,10 @@ import pytest
 
 from cloister import Plan
 from cloister.algorithms import GroupMeans, Independent, Joint, Locate, LowRank, Rescaled, SharedPrior
-from cloister.forecast import BAND, DEPENDABLE, Forecast, forecast
-from cloister.groups import Groups
+from cloister.core.roster import Groups
 from cloister.learners import Classification, LeastSquares, Regression
 from cloister.mechanisms import Gaussian, L2Laplace, NoNoise
+from cloister.plan.forecast import BAND, DEPENDABLE, Forecast, forecast
 
 
 def test_band_is_ordered_and_grows_with_rho():
@@ -120,12 +120,12 @@ def test_a_row_with_a_class_counts_as_a_quarter_of_one_with_a_number():
         Plan(SharedPrior(learner), n_tasks=200).calibrate(1.0)
         for learner in (Regression(9), Classification(9, 2))
     )
-    assert classes.spoken_of[1] == numbers.spoken_of[1] == 9
+    assert classes.main_rounds[1] == numbers.main_rounds[1] == 9
     asked = dict(zip((3, 36, None), (0.75, 9, 6.75), strict=True))  # three rows a parameter are usual
     for rows, telling in asked.items():
-        assert classes.telling_rows(rows) == telling
-        assert numbers.telling_rows(rows) == rows
-        assert classes.forecast(rows) == forecast(200, *classes.spoken_of, telling)
+        assert classes.informative_rows(rows) == telling
+        assert numbers.informative_rows(rows) == rows
+        assert classes.forecast(rows) == forecast(200, *classes.main_rounds, telling)
 
 
 def test_groups_are_heard_less_than_all():

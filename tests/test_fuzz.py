@@ -21,8 +21,8 @@ from cloister.learners import Classification, LeastSquares, Regression
 from cloister.mechanisms import L2Laplace
 from cloister.sampling import Poisson
 from cloister.store import Release
-from cloister.store.billboard import END, MAGIC
-from cloister.store.records import chained
+from cloister.store.billboard import MAGIC
+from cloister.store.records import END, chained
 from cloister.store.secret import Secret
 
 FORBIDDEN = {

@@ -15,27 +15,16 @@ from optional import array_and_tensor
 
 from cloister import Tasks
 from cloister.audit import audit_mechanism
-from cloister.audit.noise_law import examine
-from cloister.audit.releases import Curator, in_release_units
+from cloister.audit.noise_checks import examine
+from cloister.audit.releases import ReleaseSource, in_release_units
 from cloister.audit.sensitivity import furthest_on
-from cloister.channel import (
-    EXACT_ROWS,
-    GRID,
-    Absolute,
-    Channel,
-    Diagonal,
-    Grouped,
-    MeanAndOuter,
-    Outer,
-    Plain,
-    Relation,
-)
+from cloister.channel import Absolute, Channel, Diagonal, Grouped, MeanAndOuter, Outer, Plain, Relation
+from cloister.core.channel import EXACT_ROWS, GRID
+from cloister.core.roster import Groups, Roster
 from cloister.errors import InputError, PlanError
-from cloister.groups import Groups
 from cloister.mechanisms import Gaussian
-from cloister.privacy.laws import GaussianLaw
+from cloister.privacy.noise import GaussianLaw
 from cloister.privacy.randomness import SeededRandomness
-from cloister.roster import Roster
 
 INSIDE = [Plain(), Absolute(), MeanAndOuter(0.15), MeanAndOuter(0.4), MeanAndOuter(0.8)]
 WILD = st.one_of(st.floats(), st.sampled_from([0.0, 1.0, -1.0, 5e-324, 1e160, -1.7e308, math.nan]))
@@ -148,7 +137,7 @@ def test_the_bound_is_attained(inside, exact):
 @pytest.mark.parametrize("inside", INSIDE, ids=repr)
 def test_sums_are_those_of_each_group_exactly(inside, monkeypatch):
     """On the grid: the common slot is the sum of all, a group's the sum of its members; on a tensor too."""
-    monkeypatch.setattr("cloister.channel.EXACT_ROWS", 7)
+    monkeypatch.setattr("cloister.core.channel.EXACT_ROWS", 7)
     rng = np.random.default_rng(0)
     messages, groups = rng.normal(size=(40, 3)), rng.integers(0, 5, 40)
     groups[groups == 3] = 1  # one group is empty
@@ -186,7 +175,7 @@ def test_all_slots_have_the_noise_of_the_claim(louder, holds):
     mechanism = Gaussian(0.7)
     channel = Channel(3, 0.5, Grouped(MeanAndOuter(0.4), 6, 0.5))
     noise = channel.sensitivity(Relation.REPLACE) / 0.7
-    curator = Curator(mechanism, SeededRandomness(4))
+    curator = ReleaseSource(mechanism, SeededRandomness(4))
     messages, groups = np.eye(3), np.array([5, 0, 5])
     total = channel.total(messages, mechanism.exact, groups)
     drawn = [

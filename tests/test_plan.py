@@ -28,7 +28,7 @@ from cloister.algorithms import (
     Subspace,
     Support,
 )
-from cloister.document import TYPES
+from cloister.core.document import TYPES
 from cloister.errors import BillboardError, PlanError
 from cloister.learners import Classification, LeastSquares, Logistic, Regression, Softmax
 from cloister.mechanisms import Gaussian, NoNoise

@@ -17,9 +17,9 @@ from cloister.algorithms import (
     Rescaled,
     SharedPrior,
 )
+from cloister.core.document import FEATURES, TARGETS, fingerprint_of_file, flattened, nested
 from cloister.errors import PlanError
 from cloister.learners import LeastSquares, Regression
-from cloister.plan_forms import FEATURES, TARGETS, fingerprint_of_file, flattened, nested
 
 LOW_RANK = LowRank(LeastSquares(3), rounds=2)
 SEARCHES = [Locate(), Locate((1, 2), 0.5, 2.0), Locate((2,)), Locate((1,), targets=False)]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cloister import plots
 from cloister.errors import InputError, MissingExtraError
 from cloister.estimators import LowRankRegressor, SharedPriorRegressor, SingleTaskRegressor
+from cloister.report import plots
 
 matplotlib = pytest.importorskip("matplotlib")
 BOUNDS = {"age": (0, 10), "y": (-40, 100)}

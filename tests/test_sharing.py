@@ -13,9 +13,9 @@ from cloister.algorithms import MeanRegularized
 from cloister.channel import Relation
 from cloister.errors import InputError
 from cloister.learners import LeastSquares
-from cloister.privacy import gaussian_dp
+from cloister.plan.overlap import Overlap, overlap
+from cloister.privacy import tradeoff
 from cloister.sampling import Poisson
-from cloister.sharing import Overlap, overlap
 
 ROWS = [[[1.0, 2.0], [3.0, 4.0]], [[3.0, 4.0], [3.0, 4.0], [0.0, 9.0]], [[1.0, 4.0], [3.0, 4.0], [-0.0, 9.0]]]
 
@@ -51,9 +51,9 @@ def test_whole_numbers_count_by_their_bytes():
 
 def test_a_group_has_g_times_the_mu_without_sampling():
     priced = plan()
-    mu = gaussian_dp.mu(priced.guarantee.epsilon, 1e-3)
+    mu = tradeoff.mu(priced.guarantee.epsilon, 1e-3)
     for g in (2, 5):
-        expected = gaussian_dp.epsilon(g * mu, 1e-3)
+        expected = tradeoff.epsilon(g * mu, 1e-3)
         assert Overlap(g).epsilon(priced) == pytest.approx(expected, rel=1e-4)
 
 

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.slow  # test_docs.py looks at links of the pages as the
 
 DOCS = Path(__file__).parents[1] / "docs"
 PUBLIC = (
-    "algorithms audit board channel curves datasets engines errors estimators evaluation groups learners "
-    "ledger mechanisms metrics plots rows sampling tune"
+    "algorithms audit channel core.spec datasets engines errors estimators evaluation learners "
+    "ledger mechanisms metrics report.plots sampling store tune"
 )
 
 

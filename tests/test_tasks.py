@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from cloister import Tasks
+from cloister.core.tasks import local_key, local_uniforms, public_seeds
 from cloister.errors import InputError
-from cloister.tasks import local_key, local_uniforms, public_seeds
 
 NAMES = ["b", "a", "b", "c", "a", "b"]
 X = np.array([[1.0, -1.0], [2.0, -2.0], [3.0, -3.0], [4.0, -4.0], [5.0, -5.0], [6.0, -6.0]])
@@ -114,7 +114,7 @@ def test_how_far_a_task_is_padded_does_not_depend_on_others(sizes, other, quick)
         return mine.X.shape[1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cloister.tasks.PADDED_ELEMENTS", quick)
+        patch.setattr("cloister.core.tasks.PADDED_ELEMENTS", quick)
         padded = width(sizes)
         assert padded == width([sizes[0], *[other] * (len(sizes) - 1)])
         assert sizes[0] <= padded < max(2 * sizes[0], 65)

@@ -23,7 +23,7 @@ from cloister.estimators import (
 )
 from cloister.learners import Classification, Descent, LeastSquares, Logistic, Module, Regression
 from cloister.mechanisms import Gaussian
-from cloister.privacy import gaussian_dp
+from cloister.privacy import tradeoff
 from cloister.privacy.randomness import SeededRandomness
 from cloister.tune import Ballot, RepeatAndSelect, Vote, fit_best, repeat_and_select, selection_epsilon, vote
 from cloister.tune.selection import _number_of_runs
@@ -119,7 +119,7 @@ def test_the_total_is_exact_and_never_overspends(relation, epsilon):
     assert 0.9995 * epsilon < election.guarantee.epsilon <= epsilon
     squares = [sum(event.mu**2 for event in plan.cost.events) for plan in election.plans]
     total = math.sqrt(math.fsum(squares))
-    assert election.guarantee.epsilon == pytest.approx(gaussian_dp.epsilon(total, 1e-4), rel=1e-6)
+    assert election.guarantee.epsilon == pytest.approx(tradeoff.epsilon(total, 1e-4), rel=1e-6)
     assert squares[2] == 0  # Independent says nothing
     assert squares[-1] == pytest.approx(0.1 * total**2)
     np.testing.assert_allclose(np.array(squares)[[0, 1, 3]], 0.3 * total**2)
@@ -298,10 +298,10 @@ def test_another_number_of_tasks_is_refused(alike):
 def test_reference_prices():
     """A run of epsilon 1.99 at delta 1e-5: 4.32 and 4.89 for the best of 10 and 30; seeing ten costs 7.51."""
     mu = 0.5
-    assert gaussian_dp.epsilon(mu, 1e-5) == pytest.approx(1.99, abs=0.01)
+    assert tradeoff.epsilon(mu, 1e-5) == pytest.approx(1.99, abs=0.01)
     assert selection_epsilon(mu, 10, 1e-5) == pytest.approx(4.32, abs=0.01)
     assert selection_epsilon(mu, 30, 1e-5) == pytest.approx(4.89, abs=0.01)
-    assert gaussian_dp.epsilon(mu * math.sqrt(10), 1e-5) == pytest.approx(7.51, abs=0.01)
+    assert tradeoff.epsilon(mu * math.sqrt(10), 1e-5) == pytest.approx(7.51, abs=0.01)
     assert 1.99 < selection_epsilon(mu, 10, 1e-5, math.inf) < 7.51
 
 

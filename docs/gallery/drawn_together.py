@@ -7,8 +7,9 @@ in common.
 
 import matplotlib.pyplot as plt
 
-from cloister import SharedPriorRegressor, datasets, plots
+from cloister import SharedPriorRegressor, datasets
 from cloister.estimators import SingleTaskRegressor
+from cloister.report import plots
 
 data = datasets.load("hsb82")
 model = SharedPriorRegressor(epsilon=4.0, bounds=data.codebook).fit(data.X, data.y, tasks=data.task)

@@ -8,8 +8,9 @@ that wants to know asks `cloister gain` at home.
 import matplotlib.pyplot as plt
 import numpy as np
 
-from cloister import SharedPriorRegressor, datasets, plots
+from cloister import SharedPriorRegressor, datasets
 from cloister.estimators import SingleTaskRegressor
+from cloister.report import plots
 
 data = datasets.load("chem97")
 test = np.random.default_rng(0).uniform(size=len(data.y)) < 0.3

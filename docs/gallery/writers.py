@@ -31,5 +31,5 @@ algorithm = cl.algorithms.FedAvg(
 plan = cl.Plan(algorithm, n_tasks=200).calibrate(epsilon=8.0)
 engine = cl.engines.Batched("cpu", compiled=False)
 done = cl.run(plan, train, engine=engine)
-cl.curves.over_rounds(done, train, test, rounds=[0, 2, 5, 10, 20], engine=engine).plot("accuracy")
+cl.evaluation.over_rounds(done, train, test, rounds=[0, 2, 5, 10, 20], engine=engine).plot("accuracy")
 plt.show()

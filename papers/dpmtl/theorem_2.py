@@ -15,7 +15,7 @@ from typing import Any
 from cloister.algorithms import Mean, MeanRegularized
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian
-from cloister.privacy import gaussian_dp
+from cloister.privacy import tradeoff
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by, digits, mean, say
 from papers.mpmtl.methods import prior
 from papers.mpmtl.problems import load, school
@@ -42,13 +42,13 @@ def stated_mu(epsilon: float, delta: float) -> float:
 def measure(cell: Cell, options: Options) -> dict[str, float]:
     epsilon = cell["epsilon"]
     if "delta" in cell:
-        stated, needed = stated_mu(epsilon, cell["delta"]), gaussian_dp.mu(epsilon, cell["delta"])
-        return {"true": gaussian_dp.epsilon(stated, cell["delta"]), "ratio": needed / stated}
+        stated, needed = stated_mu(epsilon, cell["delta"]), tradeoff.mu(epsilon, cell["delta"])
+        return {"true": tradeoff.epsilon(stated, cell["delta"]), "ratio": needed / stated}
     problem = load("school", cell["seed"])
     algorithm = MeanRegularized(LeastSquares(problem.dim), lam=0.1, clip=1.0, rounds=10, lr=1.0, finetune=10)
     mechanisms = {
         "stated": Gaussian(stated_mu(epsilon, problem.delta)),
-        "needed": Gaussian(gaussian_dp.mu(epsilon, problem.delta)),
+        "needed": Gaussian(tradeoff.mu(epsilon, problem.delta)),
     }
     seed = 100 + cell["seed"]
     errors = {

@@ -16,11 +16,11 @@ import numpy as np
 
 from cloister import Plan, Tasks, run
 from cloister.algorithms import MeanRegularized
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 from cloister.engines import Local
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian, NoNoise
-from cloister.privacy import gaussian_dp
+from cloister.privacy import tradeoff
 from papers.dpmtl.theorem_2 import stated_mu
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by, digits, mean
 from papers.pictures import COLOURS
@@ -89,7 +89,7 @@ def measure(cell: Cell, options: Options) -> dict[str, list[float]]:
     tasks = drawn(cell["seed"], cell["tasks"])
     noises = {
         "stated": Gaussian(stated_mu(EPSILON, DELTA)),
-        "needed": Gaussian(gaussian_dp.mu(EPSILON, DELTA)),
+        "needed": Gaussian(tradeoff.mu(EPSILON, DELTA)),
         "none": NoNoise(),
     }
     return {name: [gap(tasks, noise, t, cell["seed"]) for t in ROUNDS] for name, noise in noises.items()}

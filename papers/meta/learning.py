@@ -24,19 +24,19 @@ from typing import Any
 
 import numpy as np
 
-from cloister.algorithm import Algorithm
-from cloister.algorithms.clustered import ClusteredMetaSGD
 from cloister.algorithms.meta import FTMRL, MetaSGD
+from cloister.algorithms.mixture import ClusteredMetaSGD
 from cloister.algorithms.server import ServerAverage
-from cloister.datasets.meta import Centres, around_centres
+from cloister.core.tasks import Tasks
+from cloister.datasets.synthetic import Centres, around_centres
 from cloister.engines.run import Run, adapt, run
 from cloister.learners.descent import ExactSolver
 from cloister.learners.linear.convex import Convex
 from cloister.learners.linear.losses import LeastSquares
-from cloister.plan import Plan
+from cloister.plan.algorithm import Algorithm
+from cloister.plan.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from cloister.privacy.sampling import Everyone, Sampling
-from cloister.tasks import Tasks
 
 __all__ = [
     "Recovery",

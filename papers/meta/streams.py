@@ -19,12 +19,12 @@ from functools import partial
 
 import numpy as np
 
-from cloister.arrays import Floats
-from cloister.datasets.meta import around_centres
+from cloister.core.arrays import Floats
+from cloister.core.tasks import Tasks
+from cloister.datasets.synthetic import around_centres
 from cloister.engines.run import Run
 from cloister.privacy.mechanisms import Mechanism
 from cloister.privacy.sampling import OnePass
-from cloister.tasks import Tasks
 from papers.meta.learning import FLOATING, SETTING, Draw, Setting, trained
 
 __all__ = ["Comparison", "Envelopes", "Rate", "StreamRates", "stream_against_rounds", "stream_rates"]

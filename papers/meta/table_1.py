@@ -37,7 +37,7 @@ from benchmarks.omniglot import (
     plan_of,
 )
 from cloister.datasets import Episodes, Omniglot, episodes, load_omniglot
-from cloister.learners.network.pixels import Unpack
+from cloister.networks.public_features import Unpack
 from harness.sources import data_file
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Skipped, Verdict, budget, mean, say
 from papers.pictures import COLOURS

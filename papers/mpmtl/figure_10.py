@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from cloister.algorithms import ModelAveraging
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 from cloister.learners import LeastSquares
 from cloister.mechanisms import NoNoise
 from papers.figure import Cell, Data, Finding, Options, Row, Verdict, say

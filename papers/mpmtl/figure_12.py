@@ -14,7 +14,7 @@ import numpy as np
 
 from cloister import Plan, Tasks, run
 from cloister.algorithms import Independent, Joint, LowRank, SharedPrior
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 from cloister.engines import Local
 from cloister.learners import Classification, Logistic
 from cloister.mechanisms import NoNoise

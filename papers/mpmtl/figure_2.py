@@ -15,7 +15,7 @@ import numpy as np
 
 from cloister import Plan, Tasks, run
 from cloister.algorithms import LowRank
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian, NoNoise
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, digits, mean, say

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from cloister.algorithms import PowerBudget
-from cloister.algorithms.relationship import Relationship, dp_mtrl
-from cloister.arrays import Floats
-from cloister.privacy.instance_level import instance_budget, round_budgets
+from cloister.algorithms.baselines import Relationship, dp_mtrl
+from cloister.core.arrays import Floats
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, digits, mean, say
 from papers.mpmtl import simulation
+from papers.mpmtl.instance_level import instance_budget, round_budgets
 from papers.mpmtl.simulation import PAPER, Setting
 from papers.mpmtl.wishart import paper_delta, published_plan
 

@@ -24,13 +24,20 @@ from cloister.algorithms import (
     Subspace,
     Support,
 )
-from cloister.algorithms.baselines import lasso, pooled_ridge, ridge
-from cloister.algorithms.relationship import Relationship, dp_mtrl, laplace_ball, mtrl
-from cloister.arrays import Floats
+from cloister.algorithms.baselines import (
+    Relationship,
+    dp_mtrl,
+    laplace_ball,
+    lasso,
+    mtrl,
+    pooled_ridge,
+    ridge,
+)
 from cloister.channel import Relation
+from cloister.core.arrays import Floats
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import NoNoise
-from cloister.privacy.instance_level import aggregation_scale, instance_budget, round_budgets
+from papers.mpmtl.instance_level import aggregation_scale, instance_budget, round_budgets
 from papers.mpmtl.problems import Problem, Setting
 from papers.mpmtl.wishart import published_plan
 

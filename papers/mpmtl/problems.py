@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cloister import Plan, Tasks, datasets, run
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 from cloister.engines import Local
 from cloister.mechanisms import Gaussian
 from harness.sources import data_file

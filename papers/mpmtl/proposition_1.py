@@ -16,8 +16,8 @@ import numpy as np
 
 from cloister import Plan, Tasks, run
 from cloister.algorithms import LowRank
-from cloister.algorithms.mean import project
-from cloister.arrays import Floats
+from cloister.algorithms.mean_regularized import project
+from cloister.core.arrays import Floats
 from cloister.engines import Local
 from papers.figure import Cell, Data, Finding, Found, Options, Row, Verdict, by, mean, say
 from papers.mpmtl import simulation

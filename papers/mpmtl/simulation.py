@@ -14,7 +14,7 @@ import numpy as np
 
 from cloister import Plan, Tasks, run
 from cloister.algorithms import LowRank, SharedPrior, Subspace
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 from cloister.datasets import Simulation, low_rank
 from cloister.engines import Local
 from cloister.engines.run import Run

@@ -21,7 +21,7 @@ import numpy as np
 
 from cloister import Plan, Tasks, datasets, run
 from cloister.algorithms import GroupSparse, LowRank
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 from cloister.engines import Local
 from cloister.learners import LeastSquares
 from cloister.mechanisms import NoNoise

@@ -9,12 +9,12 @@ import numpy as np
 
 from cloister import Plan
 from cloister.algorithms import GroupSparse, LowRank
-from cloister.arrays import Floats
 from cloister.channel import Channel
-from cloister.lifts import svec
+from cloister.core.arrays import Floats
+from cloister.core.lifts import svec
 from cloister.mechanisms import NoNoise
-from cloister.privacy.instance_level import round_budgets
 from cloister.privacy.randomness import Randomness, normals
+from papers.mpmtl.instance_level import round_budgets
 
 
 def paper_delta(n_tasks: int) -> float:

@@ -23,27 +23,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.algorithm import Algorithm
 from cloister.algorithms.federated import FedAvg, FedProx, LocalOnly, Personalized
 from cloister.algorithms.finetuning import FineTuning
-from cloister.arrays import Floats
 from cloister.channel import Relation
-from cloister.curves import over_rounds
+from cloister.core.arrays import Floats
+from cloister.core.tasks import Tasks
 from cloister.engines.local import Local
 from cloister.engines.run import Run, run
 from cloister.engines.workers import Engine
 from cloister.errors import InputError
-from cloister.evaluation import evaluate
+from cloister.evaluation import evaluate, over_rounds
 from cloister.learners.descent import Descent
-from cloister.learners.network.module import Module
-from cloister.learners.network.penalties import EWC, Quadratic, SymmetrizedKL
+from cloister.learners.penalties import Quadratic
 from cloister.metrics import Spread
-from cloister.plan import Plan
+from cloister.networks.module import Module
+from cloister.networks.network_penalties import EWC, SymmetrizedKL
+from cloister.plan.algorithm import Algorithm
+from cloister.plan.plan import Plan
 from cloister.privacy import accounting
 from cloister.privacy.mechanisms import Gaussian, NoNoise
 from cloister.privacy.sampling import Everyone, Poisson, Sampling
 from cloister.store.checkpoints import SavedState
-from cloister.tasks import Tasks
 
 __all__ = [
     "CELEBA",

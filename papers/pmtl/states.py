@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cloister import Tasks
-from cloister.arrays import Array
+from cloister.core.arrays import Array
 from cloister.engines import Run
 from cloister.engines.workers import Engine
 

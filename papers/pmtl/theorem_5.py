@@ -18,7 +18,7 @@ import numpy as np
 from cloister import Plan, Tasks
 from cloister import run as run_plan
 from cloister.algorithms import Increment, Offset, Personalized
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 from cloister.engines import Local
 from cloister.learners import Convex, Descent, ExactSolver, LeastSquares
 from cloister.mechanisms import Gaussian, NoNoise

@@ -18,13 +18,13 @@ from benchmarks.clients import cnn
 from benchmarks.personal import load, task_accuracies
 from cloister import Plan, Tasks
 from cloister import run as run_plan
-from cloister.algorithm import Algorithm
 from cloister.algorithms import FedAvg, FedProx, LocalOnly, Personalized
 from cloister.channel import Relation
 from cloister.engines import Batched, Run
 from cloister.learners import Descent, Module
 from cloister.mechanisms import Gaussian, NoNoise
 from cloister.metrics import spread
+from cloister.plan.algorithm import Algorithm
 from cloister.sampling import Poisson
 from harness.sources import data_file
 from papers.figure import Skipped

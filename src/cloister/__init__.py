@@ -12,32 +12,32 @@ from cloister._version import __version__
 
 if TYPE_CHECKING:
     from cloister.app.load import load
+    from cloister.core.errors import CloisterError
+    from cloister.core.tasks import Tasks
     from cloister.engines.check import check_algorithm
     from cloister.engines.run import adapt, replay, run
-    from cloister.errors import CloisterError
     from cloister.estimators.prior import SharedPriorClassifier, SharedPriorRegressor
-    from cloister.evaluation import evaluate
+    from cloister.evaluation.scores import evaluate
     from cloister.ledger import Ledger
-    from cloister.plan import Plan
+    from cloister.plan.plan import Plan
     from cloister.privacy.guarantee import Guarantee
     from cloister.store.billboard import Billboard
     from cloister.tables.codebook import Codebook
-    from cloister.tasks import Tasks
 
 #: Where each exported name lives; a module is imported when one of its names is first used.
 _HOMES = {
     "Billboard": "store.billboard",
-    "CloisterError": "errors",
+    "CloisterError": "core.errors",
     "Codebook": "tables.codebook",
     "Guarantee": "privacy.guarantee",
     "Ledger": "ledger",
-    "Plan": "plan",
+    "Plan": "plan.plan",
     "SharedPriorClassifier": "estimators.prior",
     "SharedPriorRegressor": "estimators.prior",
-    "Tasks": "tasks",
+    "Tasks": "core.tasks",
     "adapt": "engines.run",
     "check_algorithm": "engines.check",
-    "evaluate": "evaluation",
+    "evaluate": "evaluation.scores",
     "load": "app.load",
     "replay": "engines.run",
     "run": "engines.run",

@@ -11,13 +11,21 @@ from sklearn.linear_model import Ridge
 
 from cloister import Plan, Tasks, check_algorithm, run
 from cloister.algorithms import ModelAveraging
-from cloister.algorithms.baselines import l1_logistic, lasso, pooled_ridge, ridge
-from cloister.algorithms.relationship import Relationship, dp_mtrl, laplace_ball, mtrl
+from cloister.algorithms.baselines import (
+    Relationship,
+    dp_mtrl,
+    l1_logistic,
+    laplace_ball,
+    lasso,
+    mtrl,
+    pooled_ridge,
+    ridge,
+)
 from cloister.errors import InputError, PlanError
 from cloister.learners import LeastSquares, Logistic
 from cloister.mechanisms import Gaussian, NoNoise
-from cloister.privacy.composition import composition_bound, group_privacy, published_group_privacy
-from cloister.privacy.instance_level import aggregation_scale, instance_budget, round_budgets
+from cloister.privacy.accountants import composition_bound, group_privacy, published_group_privacy
+from papers.mpmtl.instance_level import aggregation_scale, instance_budget, round_budgets
 
 M, D = 12, 4
 

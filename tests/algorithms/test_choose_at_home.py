@@ -18,11 +18,11 @@ from cloister.algorithms import (
     SharedPrior,
 )
 from cloister.algorithms.stacking import _average
+from cloister.core.tasks import local_uniforms
 from cloister.errors import PlanError
 from cloister.learners import Classification, LeastSquares, Logistic, Regression, Softmax
 from cloister.mechanisms import NoNoise
 from cloister.sampling import Everyone, Poisson
-from cloister.tasks import local_uniforms
 
 D = 3
 LOSS = LeastSquares(D)

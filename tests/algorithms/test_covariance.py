@@ -13,9 +13,9 @@ from threadpoolctl import threadpool_limits
 from cloister import Plan, Tasks, check_algorithm, replay, run
 from cloister.algorithms import Decomposed, EntrySparse, GeometricBudget, GroupSparse, LowRank, PowerBudget
 from cloister.algorithms.covariance import ModelProtected
+from cloister.core.lifts import unsvec
 from cloister.errors import PlanError
 from cloister.learners import LeastSquares, Logistic, Softmax
-from cloister.lifts import unsvec
 from cloister.mechanisms import Gaussian, L2Laplace, NoNoise
 from cloister.sampling import Poisson
 

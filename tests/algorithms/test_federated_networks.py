@@ -314,7 +314,9 @@ def test_the_public_model_moves_by_the_rule():
 
 def test_a_newcomer_without_data_gets_the_public_model():
     done = silent(FedAvg(network(), STEPS, rounds=1), make_tasks())
-    np.testing.assert_array_equal(done.plan.algorithm.newcomer(done.board)["coef"][0], done.board["mean"])
+    np.testing.assert_array_equal(
+        done.plan.algorithm.model_without_data(done.board)["coef"][0], done.board["mean"]
+    )
 
 
 def test_refused_settings():

@@ -12,11 +12,11 @@ from torch import nn
 from cloister import Plan, Tasks, check_algorithm, replay, run
 from cloister.algorithms import CrossValidatedTuning, Ditto, FedAvg, FineTuning, Personalized
 from cloister.algorithms.finetuning import _left_out_loss
+from cloister.core.tasks import public_seeds
 from cloister.engines import Batched, Local
 from cloister.errors import PlanError
 from cloister.learners import EWC, Descent, Module, Quadratic, SymmetrizedKL
 from cloister.mechanisms import Gaussian, NoNoise
-from cloister.tasks import public_seeds
 
 STEPS = Descent(0.1, batch=2, momentum=0.5, decay=0.9)
 SHORT, STRONG = FineTuning(Descent(0.3, batch=3, steps=2)), FineTuning(Descent(0.3, epochs=2), Quadratic(1.0))

@@ -10,10 +10,10 @@ from scipy import stats
 
 from cloister import Plan, Tasks, check_algorithm, run
 from cloister.algorithms import Decomposed, EntrySparse, GroupSparse, LocalNoise, LowRank, MeanRegularized
+from cloister.core.tasks import local_uniforms
 from cloister.errors import PlanError
 from cloister.learners import LeastSquares
 from cloister.mechanisms import NoNoise
-from cloister.tasks import local_uniforms
 
 M, D, K, EPSILON, ROUNDS = 4000, 5, 0.8, 6.0, 3
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister import Plan, Tasks, run
-from cloister.algorithm import Budget
 from cloister.algorithms import (
     ChooseAtHome,
     Decomposed,
@@ -34,12 +33,13 @@ from cloister.algorithms.locate import (
     search_share,
     significant_window,
 )
+from cloister.core.tasks import Block
 from cloister.engines.check import check_algorithm
 from cloister.engines.run import adapt, replay
 from cloister.errors import PlanError
 from cloister.learners import Classification, Convex, ExactSolver, LeastSquares, Regression
 from cloister.mechanisms import NoNoise
-from cloister.tasks import Block
+from cloister.plan.algorithm import Budget
 
 ALGORITHM = SharedPrior(Regression(2), locate=Locate())
 (SEARCH,) = ALGORITHM.searches
@@ -215,7 +215,9 @@ def test_replay_and_newcomers_are_in_the_codebooks_units():
     own = Tasks.from_list([tasks.X[56:64]], [tasks.y[56:64]])
     again = replay(plan, done.board, own)
     np.testing.assert_allclose(again["coef"][0], done.private.models["coef"][7], rtol=1e-9)
-    assert ALGORITHM.newcomer(done.board)["coef"][0, 0] / math.sqrt(2) == pytest.approx(0.6, abs=0.02)
+    assert ALGORITHM.model_without_data(done.board)["coef"][0, 0] / math.sqrt(2) == pytest.approx(
+        0.6, abs=0.02
+    )
 
 
 def test_contract():

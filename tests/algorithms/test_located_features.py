@@ -23,12 +23,12 @@ from cloister.algorithms.locate import (
     threshold,
 )
 from cloister.audit import audit
+from cloister.core.tasks import Block
 from cloister.engines.check import check_algorithm
 from cloister.engines.run import replay
 from cloister.errors import PlanError
 from cloister.learners import Classification, Convex, ExactSolver, LeastSquares, Regression
 from cloister.mechanisms import NoNoise
-from cloister.tasks import Block
 
 INSIDE = SharedPrior(Regression(3))
 FEATURES, BOTH = Locate((1, 2), targets=False), Locate((1, 2))

@@ -9,7 +9,7 @@ import pytest
 
 from cloister import Plan, Tasks, run
 from cloister.algorithms import MeanRegularized
-from cloister.algorithms.mean import project
+from cloister.algorithms.mean_regularized import project
 from cloister.errors import PlanError
 from cloister.learners import LeastSquares, Logistic
 from cloister.mechanisms import Gaussian, NoNoise

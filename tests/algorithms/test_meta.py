@@ -21,7 +21,7 @@ from cloister.algorithms import (
     ServerMomentum,
 )
 from cloister.channel import Relation
-from cloister.datasets.meta import around_centres
+from cloister.datasets.synthetic import around_centres
 from cloister.errors import PlanError
 from cloister.learners import Convex, Descent, ExactSolver, LeastSquares, Logistic, Quadratic, Softmax
 from cloister.mechanisms import Gaussian, NoNoise

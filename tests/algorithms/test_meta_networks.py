@@ -16,7 +16,7 @@ from cloister.algorithms import (
     MetaSGD,
     ServerAverage,
 )
-from cloister.engines import Batched, run_clusters
+from cloister.engines import Batched, run_partition
 from cloister.errors import InputError, PlanError
 from cloister.learners import Convex, Descent, ExactSolver, LeastSquares, Module, Quadratic
 from cloister.mechanisms import Gaussian
@@ -144,5 +144,5 @@ def test_a_learner_that_does_not_fit_the_rows_costs_nothing(learner, solver):
     with pytest.raises(InputError):
         run(plan, tasks, ledger=ledger)
     with pytest.raises(InputError):
-        run_clusters(plan, tasks, dict.fromkeys(range(M), "all"), ledger=ledger)
+        run_partition(plan, tasks, dict.fromkeys(range(M), "all"), ledger=ledger)
     assert ledger.history == ()

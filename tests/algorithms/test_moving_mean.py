@@ -12,7 +12,7 @@ from cloister.algorithms.prior.mean import (
     shared_candidates,
     update_mean,
 )
-from cloister.earlier import EarlierPrior
+from cloister.core.findings import EarlierPrior
 from cloister.learners import Classification, Regression
 
 DIM, NOISE, ROUNDS, DRAWS = 5, 0.15, 6, 500

@@ -16,7 +16,8 @@ from cloister.errors import PlanError
 from cloister.learners import Classification, Regression
 from cloister.learners.home import Home
 from cloister.mechanisms import Gaussian, NoNoise
-from cloister.store.billboard import Billboard, Release
+from cloister.store.billboard import Billboard
+from cloister.store.records import Release
 
 DIM = 3
 
@@ -186,7 +187,7 @@ def test_a_group_is_a_candidate_only_where_something_is_heard():
 
 def test_a_newcomer_is_served_by_its_group():
     done = run(plan_for(GroupMeans(Joint(), GROUPS)), TASKS)
-    models = done.plan.algorithm.newcomer(done.board)
+    models = done.plan.algorithm.model_without_data(done.board)
     assert models["coef"].shape == (5, DIM)
     offsets = done.plan.algorithm.structure.offsets(Regression(DIM), done.board)
     moved = models["coef"][1:] - models["coef"][0]

@@ -125,7 +125,7 @@ def test_replay_gives_them_again_and_late_tasks_train_their_own(name):
     late = adapt(done.plan, done.board, make_tasks(seed=5, count=2))["coef"]
     start = algorithm.learner.start()[SHARED:]
     assert (late[:, SHARED:] != start).all()
-    new = algorithm.newcomer(done.board)["coef"]
+    new = algorithm.model_without_data(done.board)["coef"]
     assert new.shape == (1, SIZE)
     np.testing.assert_array_equal(new[0, SHARED:], start)
     assert algorithm.predict({"coef": late}, np.zeros((2, 4, 3), np.float32)).shape == (2, 4, 2)

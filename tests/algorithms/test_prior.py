@@ -10,7 +10,6 @@ import pytest
 from scipy import stats
 
 from cloister import Plan, Tasks, run
-from cloister.algorithm import Budget
 from cloister.algorithms import FeatureRelevance, Independent, Joint, Mean, SharedPrior, Subspace, Support
 from cloister.algorithms.prior.noisy_covariance import (
     compose,
@@ -20,6 +19,7 @@ from cloister.algorithms.prior.noisy_covariance import (
     significant,
     spikes,
 )
+from cloister.core.lifts import unsvec
 from cloister.learners import Classification, Regression
 from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate
@@ -32,9 +32,10 @@ from cloister.learners.linear.regression import (
     OWN_LAMBDA_WEIGHTS,
     OWN_SCALES,
 )
-from cloister.lifts import unsvec
 from cloister.mechanisms import Gaussian, NoNoise
-from cloister.store.billboard import Billboard, Release
+from cloister.plan.algorithm import Budget
+from cloister.store.billboard import Billboard
+from cloister.store.records import Release
 
 STRUCTURES = [Joint(), Mean(), FeatureRelevance(), Subspace(), Support()]
 
@@ -293,7 +294,7 @@ def test_a_newcomer_gets_the_prior_mean(structure, learner, related):
         train = Tasks(train.ids, train.X, (train.y > 0).astype(float), train.weight, train.offsets)
     algorithm = SharedPrior(learner, structure)
     done = run(Plan(algorithm, n_tasks=250).calibrate(4.0), train, random_state=0)
-    newcomer = algorithm.newcomer(done.board)
+    newcomer = algorithm.model_without_data(done.board)
     mean = structure.mean(learner, done.board)
     np.testing.assert_allclose(newcomer["coef"][0], mean, atol=1e-12)
     assert mean.any() == (structure not in (Subspace(), Support()))

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister import Plan, Tasks, run
-from cloister.algorithm import Budget
 from cloister.algorithms import Locate, MeanRegularized, Rescaled, SharedPrior
 from cloister.algorithms.staged import RoundsOf, Staged
 from cloister.algorithms.stages import PartOfBoard, Stage
@@ -19,6 +18,7 @@ from cloister.engines import Batched, Local
 from cloister.engines.run import replay
 from cloister.errors import PlanError
 from cloister.learners import LeastSquares, Regression
+from cloister.plan.algorithm import Budget
 from cloister.sampling import Poisson
 from cloister.store import Billboard, Release
 

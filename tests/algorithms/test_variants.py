@@ -17,10 +17,10 @@ from cloister.algorithms import (
     MeanRegularized,
     SquaredNorm,
 )
+from cloister.core.tasks import local_uniforms
 from cloister.errors import PlanError
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import NoNoise
-from cloister.tasks import local_uniforms
 
 D = 4
 LOSS = LeastSquares(D)

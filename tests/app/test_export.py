@@ -15,7 +15,7 @@ import pytest
 from cloister import Codebook, SharedPriorRegressor
 from cloister.app.task_model import TaskModel
 from cloister.errors import InputError
-from cloister.tables.kinds import Date, Numeric
+from cloister.tables.column_types import Date, Numeric
 
 N = 300
 RNG = np.random.default_rng(0)

@@ -7,9 +7,10 @@ import pytest
 
 from cloister import Plan, SharedPriorRegressor, Tasks, run
 from cloister.algorithms import SharedPrior
-from cloister.app.findings import Findings
+from cloister.algorithms.prior.shared_prior import PriorFindings
 from cloister.app.folder import read_public, write_run
 from cloister.app.result import TableRun
+from cloister.app.run_findings import RunFindings
 from cloister.learners import Regression
 from cloister.tables.codebook import Codebook
 
@@ -20,14 +21,18 @@ BOOK = Codebook.from_mapping({"x": (0, 1), "y": (0, 1)}, ["x"], "y")
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Note which questions are put to the algorithm."""
     noted: list[str] = []
-    for name in ("newcomer", "population"):
-        real = getattr(SharedPrior, name)
+    solve, read = SharedPrior.model_without_data, PriorFindings.population.fget
 
-        def spy(algorithm, board, name=name, real=real):
-            noted.append(name)
-            return real(algorithm, board)
+    def model_without_data(algorithm, board):
+        noted.append("model")
+        return solve(algorithm, board)
 
-        monkeypatch.setattr(SharedPrior, name, spy)
+    def population(findings):
+        noted.append("population")
+        return read(findings)
+
+    monkeypatch.setattr(SharedPrior, "model_without_data", model_without_data)
+    monkeypatch.setattr(PriorFindings, "population", property(population))
     return noted
 
 
@@ -71,7 +76,7 @@ def test_a_summary_after_a_saved_fit_costs_nothing(calls, tmp_path):
 
 def test_without_a_codebook_there_is_neither_a_place_nor_a_prior():
     result = finished()
-    findings = Findings(result.plan, result.board)
+    findings = RunFindings(result.plan, result.board)
     assert findings.location is None
     assert findings.priors == {}
     assert findings.summary(result.guarantee).coefficients == ()

@@ -7,9 +7,10 @@ import pytest
 
 from cloister import Plan
 from cloister.algorithms import Locate, MeanRegularized, SharedPrior
-from cloister.app.findings import Findings
+from cloister.app.run_findings import RunFindings
 from cloister.learners import LeastSquares, Regression
-from cloister.tables.codebook import Codebook, Numeric
+from cloister.tables.codebook import Codebook
+from cloister.tables.column_types import Numeric
 
 PLAN = Plan(SharedPrior(Regression(2), locate=Locate()), n_tasks=200)
 FEATURES = (Numeric("age", 0, 100),)
@@ -35,29 +36,29 @@ def posted(center, unit, found):
 )
 def test_what_was_found_is_in_the_users_units(bounds, center, unit, words):
     book = Codebook(FEATURES, Numeric("y", *bounds))
-    text = Findings(PLAN, posted(center, unit, 2), book).location
+    text = RunFindings(PLAN, posted(center, unit, 2), book).location
     assert words in text
     assert "a noisy answer, asked privately in 3 rounds" in text
 
 
 def test_that_nothing_was_heard_is_said():
-    text = Findings(PLAN, posted(0.0, 1.0, 0), Codebook(FEATURES, Numeric("y", 0, 50))).location
+    text = RunFindings(PLAN, posted(0.0, 1.0, 0), Codebook(FEATURES, Numeric("y", 0, 50))).location
     assert "not heard above the noise" in text
     assert "0 to 50" in text
 
 
 def test_where_nothing_was_asked_nothing_is_said():
     plan = Plan(MeanRegularized(LeastSquares(2), rounds=2), n_tasks=200)
-    assert Findings(plan, {}, Codebook(FEATURES, Numeric("y", 0, 50))).location is None
+    assert RunFindings(plan, {}, Codebook(FEATURES, Numeric("y", 0, 50))).location is None
 
 
 def test_features_that_were_found_are_named_in_the_users_units():
     plan = Plan(SharedPrior(Regression(2), locate=Locate((1,))), n_tasks=200)
     found = {"features_center": [-0.8], "features_unit": [0.06], "features_found": [2]}
     board = posted(0.0, 1.0, 0) | {name: np.array(value) for name, value in found.items()}
-    text = Findings(plan, board, Codebook(FEATURES, Numeric("y", 0, 50))).location
+    text = RunFindings(plan, board, Codebook(FEATURES, Numeric("y", 0, 50))).location
     assert "found in a part of their bounds: age around 10, most within about 3." in text
     board["features_unit"] = np.array([1.0])  # moved, and as wide as before
-    assert "Features" not in Findings(plan, board, Codebook(FEATURES, Numeric("y", 0, 50))).location
+    assert "Features" not in RunFindings(plan, board, Codebook(FEATURES, Numeric("y", 0, 50))).location
     board["features_found"] = np.array([1])  # the place, and not how far it spreads
-    assert "Features" not in Findings(plan, board, Codebook(FEATURES, Numeric("y", 0, 50))).location
+    assert "Features" not in RunFindings(plan, board, Codebook(FEATURES, Numeric("y", 0, 50))).location

@@ -12,11 +12,11 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 from cloister.app.parquet import ParquetFolder  # noqa: E402
 from cloister.app.shards import ParquetShards, TableFolder  # noqa: E402
-from cloister.engines.sharded_tasks import ShardError  # noqa: E402
+from cloister.core.tasks import Tasks  # noqa: E402
+from cloister.engines.workers import ShardError  # noqa: E402
 from cloister.errors import InputError, PrivateDataError  # noqa: E402
 from cloister.store.secret import digest_of  # noqa: E402
 from cloister.tables.codebook import Codebook  # noqa: E402
-from cloister.tasks import Tasks  # noqa: E402
 
 BOUNDS = {"age": (0, 100), "sex": ["F", "M"], "score": (0, 10)}
 BOOK = Codebook.from_mapping(BOUNDS, ["age", "sex"], target="score", task="school")

@@ -11,7 +11,7 @@ from sklearn.linear_model import LinearRegression
 
 from cloister import Plan, Tasks, datasets, load, run
 from cloister.algorithms import SharedPrior
-from cloister.app.findings import Findings
+from cloister.app.run_findings import RunFindings
 from cloister.app.summary import Coefficient
 from cloister.errors import InputError
 from cloister.estimators import (
@@ -193,7 +193,7 @@ def test_sampled_tasks_have_no_standard_errors():
     book = Codebook.from_mapping(BOUNDS, ["age", "dose"])
     plan = Plan(SharedPrior(Regression(3)), sampling=Poisson(0.5), n_tasks=300).calibrate(epsilon=8.0)
     finished = run(plan, Tasks.from_arrays(book.encode(X), book.encode_target(y), task), random_state=0)
-    summary = Findings(plan, finished.board, book).summary(finished.guarantee)
+    summary = RunFindings(plan, finished.board, book).summary(finished.guarantee)
     assert any(c.estimate is not None for c in summary.coefficients)
     assert all(c.std_error is None for c in summary.coefficients)
     assert any("not independent of the next" in note for note in summary.notes)

@@ -15,10 +15,10 @@ from cloister.audit.game import play
 from cloister.errors import InputError
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian
-from cloister.privacy import gaussian_dp
+from cloister.privacy import tradeoff
 from cloister.privacy.randomness import SeededRandomness
 
-MU = gaussian_dp.mu(1.0, 3e-3)
+MU = tradeoff.mu(1.0, 3e-3)
 TOLD = math.e / (1 + math.e)
 
 #: Worlds whose epsilon is 1 at some delta: draws of one world, by whether the task speaks.

@@ -13,11 +13,11 @@ import cloister as cl
 from cloister import Plan
 from cloister.algorithms import Independent, MeanRegularized
 from cloister.audit import audit
-from cloister.audit.page import render
+from cloister.audit.audit_page import render
 from cloister.cli import app
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Gaussian, NoNoise
-from cloister.report.run import read_audit
+from cloister.report.run_page import read_audit
 
 
 def cloister(*arguments):

@@ -12,11 +12,11 @@ import cloister
 from cloister import Plan
 from cloister.algorithms import LowRank
 from cloister.audit.fixtures import PublishedLaplace, PublishedWishart, TaskRelationship
-from cloister.audit.releases import Curator
+from cloister.audit.releases import ReleaseSource
 from cloister.channel import Relation
+from cloister.core.lifts import unsvec
 from cloister.errors import PlanError
 from cloister.learners import LeastSquares
-from cloister.lifts import unsvec
 from cloister.mechanisms import Gaussian
 from cloister.privacy.randomness import SeededRandomness
 
@@ -75,7 +75,7 @@ def test_gaussian_noise_makes_no_output_impossible(exact):
     supposed = channel.total(messages)
     caught = {}
     for louder in (1.0, 0.05):
-        curator = Curator(plan.mechanism, SeededRandomness(3))
+        curator = ReleaseSource(plan.mechanism, SeededRandomness(3))
         for speaking in (True, False):
             total = curator.total(channel, messages if speaking else messages[1:])
             releases = curator.releases(total, channel, louder * plan.noise(0, channel), DRAWS)

@@ -13,10 +13,11 @@ from cloister import Plan
 from cloister.algorithms import Ditto, FedAvg, FedRep, FineTuning, MetaSGD, Personalized
 from cloister.audit import audit
 from cloister.audit.isolation import check_isolation
-from cloister.channel import GRID, Channel
+from cloister.channel import Channel
+from cloister.core.channel import GRID
+from cloister.core.spec import Target
 from cloister.learners import Descent, Module
-from cloister.learners.network.module import NetworkRows
-from cloister.rows import Target
+from cloister.networks.module import NetworkRows
 
 STEPS = Descent(0.1, batch=2, steps=2)
 

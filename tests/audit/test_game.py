@@ -11,13 +11,13 @@ from cloister import Plan
 from cloister.app.choice import Ballot
 from cloister.audit import audit, lower_bound
 from cloister.audit.auditor import check_auditable
-from cloister.audit.claim import claimed_epsilon, claimed_missed
 from cloister.audit.game import affordable, play
+from cloister.audit.verdict import claimed_epsilon, claimed_missed
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian, L2Laplace, Wishart
-from cloister.privacy import gaussian_dp
-from cloister.privacy.participation import Participation
+from cloister.privacy import tradeoff
 from cloister.privacy.randomness import SeededRandomness
+from cloister.privacy.sampling import Participation
 from cloister.sampling import Everyone, FixedSize, InOrder, OnePass, Poisson
 
 LOSS = LeastSquares(3)
@@ -170,7 +170,7 @@ def test_who_speaks_twice_and_pays_once_is_convicted(name):
     """The scores have the spread of two rounds, or more of correlated ones; once, that of one."""
     plan = SHIPPED[name].calibrate(1.0)
     once, twice = (play(p, SeededRandomness(0), 40_000) for p in (plan, replace(plan, sampling=Twice())))
-    assert once.speaking.std() == pytest.approx(gaussian_dp.mu(1.0, plan.delta), rel=0.02)
+    assert once.speaking.std() == pytest.approx(tradeoff.mu(1.0, plan.delta), rel=0.02)
     assert twice.speaking.std() > 1.98**0.5 * once.speaking.std()
     found = audit(replace(plan, sampling=Twice()), draws=60_000, random_state=0)
     assert any(m.breach for m in found.measured)

@@ -10,9 +10,7 @@ import pytest
 from cloister import Plan
 from cloister.algorithms import LowRank, MeanRegularized, SharedPrior
 from cloister.audit import audit, audit_mechanism
-from cloister.audit.freshness import check_freshness
-from cloister.audit.last_bits import check_last_bits
-from cloister.audit.noise_law import check_noise
+from cloister.audit.noise_checks import check_freshness, check_last_bits, check_noise
 from cloister.channel import Channel, MeanAndOuter, Outer, Plain
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Gaussian, L2Laplace, Wishart

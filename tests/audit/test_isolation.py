@@ -74,9 +74,9 @@ def test_an_algorithm_that_stops_on_bad_data_is_convicted():
 
 
 def test_what_is_not_known_is_not_tested():
-    from cloister.audit.bare import OneRelease
+    from cloister.audit.auditor import SingleRelease
 
-    own = OneRelease(cl.channel.Channel(2))  # does not say what rows it takes
+    own = SingleRelease(cl.channel.Channel(2))  # does not say what rows it takes
     found = check_isolation(Plan(own, n_tasks=10).calibrate(1.0))
     assert found.holds is None
     assert "not tested" in found.detail

@@ -11,8 +11,9 @@ from cloister import Plan
 from cloister.algorithms import Locate, SharedPrior
 from cloister.algorithms.locate import BINS, PLACES, ROUNDS
 from cloister.audit import audit
-from cloister.audit.noise_law import check_noise
-from cloister.channel import GRID, Absolute, Channel, Round
+from cloister.audit.noise_checks import check_noise
+from cloister.channel import Absolute, Channel, Round
+from cloister.core.channel import GRID
 from cloister.learners import Regression
 from cloister.mechanisms import Gaussian
 from cloister.privacy.randomness import SeededRandomness

@@ -18,11 +18,16 @@ from cloister import Plan
 from cloister.algorithms import SharedPrior
 from cloister.audit.bound import lower_bound
 from cloister.audit.museum import convict, convict_repaired, each, museum
-from cloister.audit.museum.floating_point import SpreadMessage, floating_point_hits, hit_probability
-from cloister.audit.museum.noise import Naive, Shipped
-from cloister.audit.museum.state import Clients, as_broadcast, left_by_the_previous
-from cloister.audit.museum.tree import PrefixSums, height
-from cloister.audit.museum.wishart import (
+from cloister.audit.museum.noise_exhibits import (
+    Naive,
+    Shipped,
+    SpreadMessage,
+    floating_point_hits,
+    hit_probability,
+)
+from cloister.audit.museum.scale_exhibits import PrefixSums, height
+from cloister.audit.museum.state_exhibits import Clients, as_broadcast, left_by_the_previous
+from cloister.audit.museum.wishart_exhibits import (
     CovarianceRelease,
     LowRankOutputs,
     RelationshipRelease,
@@ -33,7 +38,7 @@ from cloister.audit.museum.wishart import (
 from cloister.cli import app
 from cloister.errors import PlanError
 from cloister.learners.linear.regression import Regression
-from cloister.privacy import gaussian_dp
+from cloister.privacy import tradeoff
 from cloister.sampling import Everyone
 
 EXHIBITS = museum()
@@ -126,7 +131,7 @@ def test_our_noise_makes_none(dim, draws, exact):
     That what is left is not positive is as likely as that for d = 1, and nearly sure in both worlds for more:
     there it tells nothing, and is not asked for. With a twentieth of the noise the first event convicts.
     """
-    mu = gaussian_dp.mu(1.0, 1e-5)
+    mu = tradeoff.mu(1.0, 1e-5)
     error = share_error(0.5, draws)
     found = shares(dim, ShippedGaussian(1 / mu, exact), draws)
     assert found["direction"] == [pytest.approx(ndtr(mu), abs=error), pytest.approx(0.5, abs=error)]
@@ -140,7 +145,7 @@ def test_our_noise_makes_none(dim, draws, exact):
 
 def test_the_positive_event_tells_where_it_is_not_sure():
     """d = 2: neither rare nor sure. With a twentieth of the noise it convicts, with all of it it does not."""
-    mu, draws = gaussian_dp.mu(1.0, 1e-5), 20_000
+    mu, draws = tradeoff.mu(1.0, 1e-5), 20_000
     error = share_error(0.5, draws)
     for exact in (True, False):
         right, faint = (shares(2, ShippedGaussian(1 / (k * mu), exact), draws)["positive"] for k in (1, 20))

@@ -9,14 +9,14 @@ import pytest
 
 from cloister import Plan
 from cloister.algorithms import FeatureRelevance, LowRank, MeanRegularized, SharedPrior
-from cloister.audit.noise_law import check_noise, examine
+from cloister.audit.noise_checks import check_noise, examine
+from cloister.core.lifts import svec
 from cloister.learners import LeastSquares
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.regression import Regression
-from cloister.lifts import svec
 from cloister.mechanisms import Gaussian, L2Laplace, Wishart
-from cloister.privacy.laws import GaussianLaw, WishartLaw
 from cloister.privacy.mechanisms import grid_noise
+from cloister.privacy.noise import GaussianLaw, WishartLaw
 from cloister.privacy.randomness import SeededRandomness
 
 LOSS = LeastSquares(4)

@@ -13,9 +13,9 @@ import torch
 from cloister import Plan
 from cloister.algorithms import MeanRegularized
 from cloister.audit import audit
-from cloister.engines import batched
 from cloister.learners import LeastSquares
-from cloister.privacy.candidates import Call, agrees, on_processor
+from cloister.networks import batched
+from cloister.privacy.chacha_proposals import Call, agrees, on_processor
 
 PLAN = Plan(MeanRegularized(LeastSquares(8), rounds=4), n_tasks=200).calibrate(1.0)
 
@@ -93,7 +93,7 @@ def test_what_a_candidate_in_doubt_would_be_is_nobodys_business():
 
 def test_a_card_that_disagrees_is_not_asked(monkeypatch):
     faulty = SimpleNamespace(CardSampler=lambda device: wrong_key)
-    monkeypatch.setitem(sys.modules, "cloister.engines.card_noise", faulty)
+    monkeypatch.setitem(sys.modules, "cloister.networks.card_noise", faulty)
     batched._card_sampler.cache_clear()
     with pytest.warns(UserWarning, match="Card 0 computes other noise"):
         assert batched._card_sampler(0) is on_processor

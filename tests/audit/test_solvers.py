@@ -10,12 +10,12 @@ from torch import nn
 
 from cloister import Plan
 from cloister.algorithms import Ditto, FedAvg, FineTuning, MetaSGD, Personalized
-from cloister.arrays import namespace
 from cloister.audit import audit
 from cloister.audit.isolation import check_isolation
+from cloister.core.arrays import namespace
+from cloister.core.spec import Target
 from cloister.learners import Adam, AdamW, Convex, Cosine, LeastSquares, Module
-from cloister.learners.network.module import NetworkRows
-from cloister.rows import Target
+from cloister.networks.module import NetworkRows
 
 SOLVER = Adam(0.1, steps=3, max_norm=0.5, over_steps=Cosine(3, floor=0.5))
 

@@ -10,11 +10,9 @@ import pytest
 
 import cloister as cl
 from cloister.audit import audit
-from cloister.audit.freshness import check_freshness
+from cloister.audit.bound import one_run
 from cloister.audit.game import play
-from cloister.audit.last_bits import check_last_bits
-from cloister.audit.noise_law import check_noise
-from cloister.audit.one_run import one_run
+from cloister.audit.noise_checks import check_freshness, check_last_bits, check_noise
 from cloister.privacy.mechanisms import grid_noise
 from cloister.privacy.randomness import SeededRandomness, normals
 

@@ -12,7 +12,7 @@ from scipy.stats import beta
 import cloister as cl
 from cloister.audit import audit, auditor
 from cloister.audit.bound import lower_bound
-from cloister.audit.noise_law import NoiseLaw
+from cloister.audit.noise_checks import NoiseLaw
 
 PLAN = cl.Plan(cl.algorithms.MeanRegularized(cl.learners.LeastSquares(3), rounds=2), n_tasks=100).calibrate(
     1.0

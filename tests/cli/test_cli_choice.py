@@ -18,7 +18,7 @@ import cloister
 from cloister import Billboard, Ledger, Plan
 from cloister.app.predict import write_csv
 from cloister.app.task_model import TaskModel
-from cloister.privacy import gaussian_dp
+from cloister.privacy import tradeoff
 
 SEVERAL = ["--method", "shared-prior", "--method", "meta", "--method", "single-task", "--set", "rounds=3"]
 
@@ -54,7 +54,7 @@ def test_tasks_choose_among_methods_and_the_whole_is_priced(vote: Path) -> None:
     model = cloister.load("run")
     assert model.guarantee_.epsilon == pytest.approx(1, rel=1e-3)
     assert model.guarantee_.epsilon > model.plan_.guarantee.epsilon
-    assert account.spent == pytest.approx(gaussian_dp.epsilon(account.history[0].mu, 1e-3))
+    assert account.spent == pytest.approx(tradeoff.epsilon(account.history[0].mu, 1e-3))
     assert json.loads(Path("run/guarantee.json").read_text())["epsilon"] == model.guarantee_.epsilon
     checked = json.loads(ok("verify", "run", "--head", Path("run/head.txt").read_text().strip(), "--json"))
     assert checked["guarantee"]["epsilon"] == model.guarantee_.epsilon

@@ -16,7 +16,7 @@ from cloister import Billboard, Codebook
 from cloister.app.predict import write_csv
 from cloister.app.source import TableFile, own_rows
 from cloister.app.task_model import TaskModel
-from cloister.tables.files import read_table
+from cloister.tables.table_files import read_table
 
 
 def test_from_a_table_to_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,11 @@ from cli_helpers import BOOK, cloister, ok, pupils, refused
 from cloister import Codebook, Ledger, Plan, SharedPriorRegressor, run
 from cloister.app.predict import write_csv
 from cloister.app.source import rows_of_file, rows_of_function, rows_of_query
+from cloister.core.roster import Roster
 from cloister.engines import RemoteNodes
-from cloister.engines.node import Node
-from cloister.engines.node.exchange import FolderTransport
 from cloister.errors import PrivateDataError
-from cloister.roster import Roster
+from cloister.nodes import Node
+from cloister.nodes.local_transports import FolderTransport
 from cloister.store.signatures import Operator
 
 SCHOOLS = ["000", "001", "002"]

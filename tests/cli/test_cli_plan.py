@@ -18,11 +18,11 @@ from cloister.cli import app
 from cloister.cli.methods import Method
 from cloister.cli.plan_page import Page, PlannerServer
 from cloister.cli.planning import COMMON, EPSILONS, Wish, stand_in
-from cloister.cli.proposals import Target
-from cloister.forecast import DEPENDABLE
+from cloister.cli.proposals import PrivacyTarget
+from cloister.plan.forecast import DEPENDABLE
 
 PLAN = ["plan", "exam.csv", "--codebook", "book.toml"]
-ONE = Target(1.0, None, 0.05)
+ONE = PrivacyTarget(1.0, None, 0.05)
 
 
 def test_the_plan_can_be_priced_and_run(work: Path) -> None:
@@ -224,7 +224,7 @@ def test_the_page_asks_nobody_else(served: PlannerServer) -> None:
 def test_sliders_get_an_answer(served: PlannerServer) -> None:
     status, _, body = get(served, f"/{served.token}/outlook?{QUERY}")
     found = json.loads(body)
-    wish = Wish(served.page.wish.codebook, 40, Target(2.0, None, 0.05), rows=8.0)
+    wish = Wish(served.page.wish.codebook, 40, PrivacyTarget(2.0, None, 0.05), rows=8.0)
     assert status == 200
     assert found["verdict"] == wish.verdict
     assert found["rounds"] == str(len(wish.plan.rounds))

@@ -14,7 +14,7 @@ from cli_helpers import cloister, contents, ok, pupils, refused
 from cloister.app.gains import TaskGain
 from cloister.app.predict import write_csv
 from cloister.app.task_model import TaskModel
-from cloister.tables.files import read_table
+from cloister.tables.table_files import read_table
 
 
 def test_replay_of_a_task_of_the_run_is_its_model_file(work: Path) -> None:

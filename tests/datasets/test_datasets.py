@@ -8,7 +8,7 @@ import pytest
 
 from cloister import datasets
 from cloister.errors import InputError, MissingExtraError
-from cloister.tables.codebook import Numeric
+from cloister.tables.column_types import Numeric
 
 # rows, tasks, encoded width
 SIZES = {

@@ -9,7 +9,7 @@ import pytest
 
 from cloister.datasets import Omniglot, disjoint_episodes, drawer_episodes, episodes, load_omniglot, pack
 from cloister.errors import InputError
-from cloister.sharing import overlap
+from cloister.plan.overlap import overlap
 
 
 def made_up(characters: int = 12, drawers: int = 6) -> Omniglot:

@@ -9,15 +9,15 @@ import pytest
 
 from cloister import Plan, replay, run
 from cloister.algorithms import MeanRegularized
-from cloister.deploy.kit import create
-from cloister.deploy.processes import free_port
-from cloister.deploy.trial import join
+from cloister.core.tasks import Tasks
 from cloister.engines import Local
-from cloister.engines.flower.deployment import Deployment, Settings
-from cloister.engines.node import NodeFolder
 from cloister.learners import LeastSquares
+from cloister.nodes import NodeFolder
+from cloister.nodes.deploy.kit import create
+from cloister.nodes.deploy.processes import free_port
+from cloister.nodes.deploy.trial import join
+from cloister.nodes.flower.deployment import Deployment, DeploymentSettings
 from cloister.store.billboard import Billboard
-from cloister.tasks import Tasks
 
 pytest.importorskip("flwr", reason="needs the extra flower")
 SEED = 7
@@ -40,7 +40,7 @@ def small_tasks(n_tasks: int) -> Tasks:
 def deployed(folder: Path, plan: Plan, tasks: Tasks, deadline: float = 60.0) -> Deployment:
     """Set a run up on this machine, whose noise comes from a seed, and let every task join."""
     here = f"127.0.0.1:{free_port()}"
-    settings = Settings("trial", here, here, free_port(), deadline=deadline, seed=SEED)
+    settings = DeploymentSettings("trial", here, here, free_port(), deadline=deadline, seed=SEED)
     deployment = create(folder, plan, settings, trial=True)
     for place, name in enumerate(tasks.ids):
         join(deployment, plan, tasks.only(name), seed=place, trial=True)

@@ -16,12 +16,12 @@ import numpy as np
 from flower_trial import small_plan
 
 from cloister import run
-from cloister.channel import GRID
-from cloister.deploy.certificates import make_authority
+from cloister.core.channel import GRID
 from cloister.engines import RemoteNodes
-from cloister.engines.flower import Deployment, FlowerTransport, NodeAgent
-from cloister.engines.flower.identity import Identity
-from cloister.engines.node import Reply, Request, RequestKind
+from cloister.nodes import Reply, Request, RequestKind
+from cloister.nodes.deploy.kit import make_authority
+from cloister.nodes.flower import Deployment, FlowerTransport, NodeAgent
+from cloister.nodes.flower.transport import Identity
 
 #: A plan of another price than the one that owners approve; and another one that they approve as well.
 DEAR, BRIEF = {"n_tasks": 4, "rounds": 1, "epsilon": 4.0}, {"n_tasks": 4, "rounds": 1}
@@ -33,7 +33,7 @@ from pathlib import Path
 sys.path.insert(0, {here!r})
 from flwr.serverapp import ServerApp
 from hostile import curate
-from cloister.engines.flower import client_app
+from cloister.nodes.flower import client_app
 
 server, client = ServerApp(), client_app()
 

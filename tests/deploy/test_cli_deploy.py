@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from cloister import run
 from cloister.cli import app
-from cloister.deploy.kit import add_node
-from cloister.deploy.processes import executor_command, link_command, proxy_command
 from cloister.engines import Local
-from cloister.engines.flower.deployment import Deployment
+from cloister.nodes.deploy.kit import add_node
+from cloister.nodes.deploy.processes import executor_command, link_command, proxy_command
+from cloister.nodes.flower.deployment import Deployment
 
 
 def cloister(*words: str, fails: bool = False) -> str:
@@ -98,7 +98,7 @@ def test_a_trial_that_has_ended_is_shown_checked_and_not_started_again(tmp_path:
     made = deployed(tmp_path / folder, plan, tasks)
     run(plan, tasks, random_state=SEED, engine=Local(block=1), journal=made.journal, ledger=made.ledger)
     (made.state / "finished.json").write_text("{}")
-    monkeypatch.setattr("cloister.deploy.trial.start_all", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr("cloister.nodes.deploy.trial.start_all", lambda *_: pytest.fail("started"))
     said = cloister("deploy", "try", folder, "--nodes", "2", "--epsilon", "2")
     assert "school-0  ended" in said
     assert "school-1  ended" in cloister("deploy", "status", folder)

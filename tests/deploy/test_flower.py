@@ -15,26 +15,27 @@ from flwr.supercore.task_identity import TaskIdentity
 from google.protobuf.message import DecodeError
 from uvicorn.server import ServerState
 
-from cloister.deploy.certificates import make_authority, make_certificate
-from cloister.deploy.curator import curate
-from cloister.deploy.processes import executor_command, forget_traffic, link_command
-from cloister.engines.flower.apps import Answering
-from cloister.engines.flower.connection_limits import connections
-from cloister.engines.flower.deployment import Deployment
-from cloister.engines.flower.envelope import (
+from cloister.errors import InputError, SignatureError
+from cloister.nodes import REFUSAL
+from cloister.nodes.deploy.kit import make_authority, make_certificate
+from cloister.nodes.deploy.processes import executor_command, forget_traffic, link_command
+from cloister.nodes.deploy.supervisor import curate
+from cloister.nodes.flower.agent import NodeAgent
+from cloister.nodes.flower.apps import Answering
+from cloister.nodes.flower.deployment import Deployment
+from cloister.nodes.flower.proxy import CALLS, Refusals, connections, proxy
+from cloister.nodes.flower.transport import (
+    CuratorAddress,
+    FlowerTransport,
+    Identity,
+    body,
+    message_body,
     new_reader,
     open_answer,
     open_question,
     seal_answer,
     seal_question,
 )
-from cloister.engines.flower.identity import CuratorAddress, Identity
-from cloister.engines.flower.link import FlowerTransport, body, message_body
-from cloister.engines.flower.proxy import CALLS, proxy
-from cloister.engines.flower.refusals import Refusals
-from cloister.engines.flower.resident import NodeAgent
-from cloister.engines.node import REFUSAL
-from cloister.errors import InputError, SignatureError
 from cloister.store.signatures import Operator
 
 OPERATOR, READER = Operator.new("trial"), new_reader()
@@ -366,7 +367,7 @@ def test_a_node_follows_no_redirect_and_outlives_garbage(tmp_path, monkeypatch):
         return httpx.Response(307, headers={"location": "http://inside.example.org/delete"})
 
     monkeypatch.setattr(httpx.HTTPTransport, "handle_request", elsewhere)
-    monkeypatch.setattr("cloister.engines.flower.resident.LONGEST_WAIT", 0.0)
+    monkeypatch.setattr("cloister.nodes.flower.agent.LONGEST_WAIT", 0.0)
     with pytest.raises(httpx.HTTPStatusError), node._connected():
         pass
     assert {url.host for url in asked} == {"127.0.0.1"}

@@ -19,9 +19,8 @@ import pytest
 from flower_trial import check_finished, deployed, small_plan, small_tasks
 
 from cloister import Tasks
-from cloister.deploy.certificates import make_authority
-from cloister.deploy.curator import curate
-from cloister.deploy.processes import (
+from cloister.nodes.deploy.kit import make_authority
+from cloister.nodes.deploy.processes import (
     Processes,
     executor_command,
     link_command,
@@ -29,9 +28,10 @@ from cloister.deploy.processes import (
     proxy_command,
     settings,
 )
-from cloister.deploy.trial import start_all
-from cloister.engines.flower.identity import CuratorAddress
-from cloister.engines.flower.resident import NodeAgent
+from cloister.nodes.deploy.supervisor import curate
+from cloister.nodes.deploy.trial import start_all
+from cloister.nodes.flower.agent import NodeAgent
+from cloister.nodes.flower.transport import CuratorAddress
 
 pytestmark = pytest.mark.slow
 
@@ -82,8 +82,8 @@ def test_whatever_is_killed_the_run_completes(tmp_path):
 TAP = """
 import sys
 from pathlib import Path
-from cloister.engines.flower.deployment import Deployment
-from cloister.engines.flower.proxy import serve
+from cloister.nodes.flower.deployment import Deployment
+from cloister.nodes.flower.proxy import serve
 
 def watch(app):
     async def tapped(scope, receive, send):

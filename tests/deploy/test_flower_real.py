@@ -10,11 +10,10 @@ import pytest
 from flower_trial import SEED, deployed, small_plan, small_tasks
 
 from cloister import run
-from cloister.deploy.curator import curate
-from cloister.deploy.processes import Processes
-from cloister.deploy.status import status
-from cloister.deploy.trial import start_all
 from cloister.engines import Local
+from cloister.nodes.deploy.processes import Processes
+from cloister.nodes.deploy.supervisor import curate, status
+from cloister.nodes.deploy.trial import start_all
 
 
 def took_over(address: str, certificate: bytes, seconds: float) -> bool:

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from cloister import Ledger, run
 from cloister.cli import app
-from cloister.deploy.curator import curate
-from cloister.deploy.processes import Processes
-from cloister.deploy.trial import start_all
 from cloister.engines import RemoteNodes
-from cloister.engines.node import InProcess, Node, NodeFolder, Request
+from cloister.nodes import InProcess, Node, NodeFolder, Request
+from cloister.nodes.deploy.processes import Processes
+from cloister.nodes.deploy.supervisor import curate
+from cloister.nodes.deploy.trial import start_all
 
 pytestmark = pytest.mark.slow
 

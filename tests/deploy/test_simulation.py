@@ -12,9 +12,9 @@ from flower_trial import check_finished, deployed, small_plan, small_tasks
 from flwr.serverapp import ServerApp
 from flwr.supercore.task_identity import TaskIdentity
 
-from cloister.engines.flower import simulate, simulation
-from cloister.engines.flower.link import body
 from cloister.errors import InputError, MissingExtraError
+from cloister.nodes.flower import apps, simulate
+from cloister.nodes.flower.transport import body
 
 
 @pytest.mark.slow
@@ -66,12 +66,12 @@ class Grid:
 
 
 def test_all_nodes_are_known_before_a_simulation_begins(monkeypatch):
-    monkeypatch.setattr(simulation.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(apps.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(TaskIdentity, "_run_id", 1)  # as Flower does before it calls an app
     monkeypatch.setattr(TaskIdentity, "_task_id", 1)
     monkeypatch.setattr(TaskIdentity, "_node_id", 1)
     keys = {"elm": "key 0", "oak": "key 1", "yew": "key 2"}
-    found = simulation._Simulated(Grid(list(keys.values()), fail_once=[1]), keys, 60.0).get_nodes()
+    found = apps._Simulated(Grid(list(keys.values()), fail_once=[1]), keys, 60.0).get_nodes()
     assert {node.public_key.decode(): node.node_id for node in found} == {
         "key 0": 0,
         "key 1": 1,
@@ -79,7 +79,7 @@ def test_all_nodes_are_known_before_a_simulation_begins(monkeypatch):
     }
     for grid in (Grid(list(keys.values()), fail=[1]), Grid(["key 0", "another", "key 2"])):
         with pytest.raises(InputError, match=r"1 did not, 'oak' among them, and nothing was charged"):
-            simulation._Simulated(grid, keys, 0.3)
+            apps._Simulated(grid, keys, 0.3)
 
 
 def test_a_simulation_whose_nodes_do_not_come_costs_nothing(tmp_path: Path, monkeypatch) -> None:
@@ -88,9 +88,9 @@ def test_a_simulation_whose_nodes_do_not_come_costs_nothing(tmp_path: Path, monk
     def started(server, client, *others):
         server(Grid([]), None)
 
-    monkeypatch.setattr(simulation, "_PATIENCE", 0.1)
-    monkeypatch.setattr(simulation, "_flower", lambda: (started, ServerApp))
-    monkeypatch.setattr(simulation, "session", lambda *words: nullcontext())
+    monkeypatch.setattr(apps, "_PATIENCE", 0.1)
+    monkeypatch.setattr(apps, "_simulation", lambda: (started, ServerApp))
+    monkeypatch.setattr(apps, "session", lambda *words: nullcontext())
     with pytest.raises(InputError, match=r"All 2 nodes .* nothing was charged"):
         simulate(made.folder)
     assert not made.journal.exists()

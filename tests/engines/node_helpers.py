@@ -10,8 +10,8 @@ import numpy as np
 from cloister import Plan, Tasks, run
 from cloister.algorithms import MeanRegularized
 from cloister.engines import Local, RemoteNodes
-from cloister.engines.node import InProcess, Node, NodeFolder, Settings
 from cloister.learners import LeastSquares
+from cloister.nodes import InProcess, Node, NodeFolder, NodeSettings
 from cloister.privacy.randomness import SeededRandomness
 from cloister.store.signatures import Operator
 
@@ -38,7 +38,7 @@ def make_nodes(folder, plan=PLAN, tasks=TASKS, types=(), trial=True, codebook=""
     seeds = SeededRandomness(SEED).task_seeds(tasks.ids)
     for name, seed in zip(tasks.ids.tolist(), seeds.tolist(), strict=True):
         group = None if tasks.groups is None else tasks.only(name).groups.tolist()[0]
-        settings = Settings(name, OPERATOR.public.hex(), group, seed=seed)
+        settings = NodeSettings(name, OPERATOR.public.hex(), group, seed=seed)
         home = NodeFolder.create(folder / name, settings, **BUDGET)
         home.approve(plan, tasks.only(name), codebook, trial)
     return open_nodes(folder, tasks, types)

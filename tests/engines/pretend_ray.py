@@ -95,6 +95,6 @@ def pretended(monkeypatch):
         yield ray
 
     with monkeypatch.context() as patch:
-        patch.setattr("cloister.engines.cluster.engine.session", session)
-        patch.setattr("cloister.engines.cluster.actor._prepare_process", lambda: None)
+        patch.setattr("cloister.cluster.engine.session", session)
+        patch.setattr("cloister.cluster.actor._prepare_process", lambda: None)
         yield ray

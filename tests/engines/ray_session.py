@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from cloister.cluster.engine import session
 from cloister.engines import Cluster
-from cloister.engines.cluster.session import session
 
 ray = pytest.importorskip("ray", reason="needs the extra ray")
 os.environ |= {
@@ -27,7 +27,7 @@ os.environ |= {
 def started(cpus: int = 4) -> Iterator[Any]:
     """Start Ray on this machine: a small store, and as many actors as tests ask for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cloister.engines.cluster.session.STORE", 10**8)
+        patch.setattr("cloister.cluster.engine.STORE", 10**8)
         with ExitStack() as stack:
             with warnings.catch_warnings():  # earlier versions leave files open that they give to processes
                 warnings.simplefilter("ignore", ResourceWarning)

@@ -12,14 +12,14 @@ from torch import nn
 
 from cloister import Billboard, Plan, Tasks, replay, run
 from cloister.algorithms import Ditto, FedAvg, FineTuning, Independent, LocalOnly, Personalized, Position
+from cloister.core.tasks import public_seeds
 from cloister.engines import Batched
-from cloister.engines.batched import _DeviceBoard
 from cloister.errors import PlanError
 from cloister.learners import EWC, Descent, Module, Regression, SymmetrizedKL
 from cloister.mechanisms import Gaussian, L2Laplace, NoNoise, Toeplitz
+from cloister.networks.batched import _DeviceBoard
 from cloister.sampling import Everyone, FixedSize, Poisson
 from cloister.store.billboard import BoardView
-from cloister.tasks import public_seeds
 
 CPU = Batched("cpu", block=4)
 SIZES = [1, 2, 2, 3, 3, 4, 5, 6, 9, 9, 14, 20, 30, 30, 31]
@@ -218,7 +218,7 @@ def test_a_device_sees_all_of_the_board_that_algorithms_use():
 )
 def test_sums_are_those_of_the_channel(mechanism, monkeypatch):
     """Rows that are not finite are zero and counted; the rest is the channel's own sum, part by part."""
-    monkeypatch.setattr("cloister.engines.batched.CHUNK", 100)
+    monkeypatch.setattr("cloister.networks.batched.CHUNK", 100)
     plan = Plan(FedAvg(network(), SOLVER, clip=0.3, rounds=1), mechanism, n_tasks=M)
     said = []
 
@@ -270,7 +270,7 @@ def test_padded_places_of_a_block_say_nothing(monkeypatch):
     )  # without rows too, that is
     plan = Plan(says, Gaussian(5.0), Poisson(0.5), n_tasks=M)  # blocks are seldom full
     plain = models_of(plan)
-    monkeypatch.setattr("cloister.engines.buckets.Bucket.chunks", padded)
+    monkeypatch.setattr("cloister.networks.placement.Bucket.chunks", padded)
     filled = models_of(plan)
     for one, other in zip(plain.board.releases, filled.board.releases, strict=True):
         np.testing.assert_allclose(other.value, one.value, atol=1e-5)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from cloister.privacy import candidates
-from cloister.privacy.candidates import Call
+from cloister.privacy import chacha_proposals
+from cloister.privacy.chacha_proposals import Call
 from cloister.privacy.noise import LARGEST_DEVIATION, discrete_gaussian
 from cloister.privacy.randomness import SeededRandomness
 
@@ -23,12 +23,12 @@ DEVIATIONS = [1, 5, 1001, 2**20 + 3, 2**31 - 1, 2**31 + 5, 2**40 - 1, LARGEST_DE
 
 
 def compare(deviation, count, device):
-    from cloister.engines.card_noise import CardSampler
+    from cloister.networks.card_noise import CardSampler
 
     call = Call(bytes(range(100, 132)), 2**40 + 7)
     found, right = (
         sampler(call, count, deviation)
-        for sampler in (CardSampler(torch.device(device)), candidates.on_processor)
+        for sampler in (CardSampler(torch.device(device)), chacha_proposals.on_processor)
     )
     settled = np.ones(len(right.values), dtype=bool)
     settled[right.doubtful] = False
@@ -39,12 +39,12 @@ def compare(deviation, count, device):
 
 def several_calls(device):
     """Check that what a call returned stays as it is: one draw may need several, which share their memory."""
-    from cloister.engines.card_noise import CardSampler
+    from cloister.networks.card_noise import CardSampler
 
     sampler = CardSampler(torch.device(device))
     calls = [Call(bytes(32), number) for number in range(3)]
     for found, call in zip([sampler(call, 601, 1001) for call in calls], calls, strict=True):
-        np.testing.assert_array_equal(found.values, candidates.on_processor(call, 601, 1001).values)
+        np.testing.assert_array_equal(found.values, chacha_proposals.on_processor(call, 601, 1001).values)
 
 
 @needs_card
@@ -56,13 +56,13 @@ def test_results_of_a_card_stay():
 @pytest.mark.parametrize("deviation", DEVIATIONS)
 def test_a_card_finds_the_candidates_of_the_processor(deviation, monkeypatch):
     compare(deviation, 300_001, "cuda")
-    monkeypatch.setattr(candidates, "DOUBT", 2**27)  # many are in doubt
+    monkeypatch.setattr(chacha_proposals, "DOUBT", 2**27)  # many are in doubt
     compare(deviation, 10_001, "cuda")
 
 
 @needs_card
 def test_a_card_draws_the_noise_of_the_processor():
-    from cloister.engines.card_noise import CardSampler
+    from cloister.networks.card_noise import CardSampler
 
     source = SeededRandomness(4)
     streams = source.stream("noise"), source.sampled_by(CardSampler(torch.device("cuda"))).stream("noise")

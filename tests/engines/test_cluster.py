@@ -16,18 +16,17 @@ import pytest
 
 from cloister import Ledger, Plan, Tasks, run
 from cloister.algorithms import LowRank, MeanRegularized, SharedPrior
-from cloister.channel import GRID
+from cloister.cluster.actor import Failure
+from cloister.cluster.driver import Actors, ClusterWorkers
+from cloister.cluster.engine import HeldShards
+from cloister.cluster.engine import _check_room as check_room
+from cloister.cluster.engine import _own_files as own_files
+from cloister.cluster.engine import _own_token as own_token
+from cloister.cluster.engine import _start as start_ray
+from cloister.core.channel import GRID
+from cloister.core.roster import Roster
 from cloister.engines import Cluster, Local
-from cloister.engines.cluster.actor import Failure
-from cloister.engines.cluster.actors import Actors
-from cloister.engines.cluster.engine import check_whole
-from cloister.engines.cluster.held import HeldShards
-from cloister.engines.cluster.session import _check_room as check_room
-from cloister.engines.cluster.session import _own_files as own_files
-from cloister.engines.cluster.session import _own_token as own_token
-from cloister.engines.cluster.session import _start as start_ray
-from cloister.engines.cluster.workers import ClusterWorkers
-from cloister.engines.sharded_tasks import ShardError
+from cloister.engines.workers import ShardError, check_whole
 from cloister.errors import (
     AlgorithmError,
     ClusterError,
@@ -38,7 +37,6 @@ from cloister.errors import (
 )
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Gaussian
-from cloister.roster import Roster
 from cloister.sampling import Poisson
 from cloister.store.model_store import read_models
 
@@ -248,7 +246,7 @@ def test_a_card_that_is_not_there_is_said_before_a_charge(pretended, tmp_path, m
 
 
 def test_token_and_mask_of_a_session_go_with_it(monkeypatch):
-    monkeypatch.setattr("cloister.engines.cluster.session._read_token_again", lambda ray: None)
+    monkeypatch.setattr("cloister.cluster.engine._read_token_again", lambda ray: None)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     tokens, before = set(), os.umask(0o022)

@@ -11,18 +11,17 @@ import torch
 from torch import nn
 
 from cloister import Ledger, Plan, Tasks, check_algorithm, replay, run
-from cloister.algorithm import Algorithm
 from cloister.algorithms import FedAvg
 from cloister.channel import Channel, Grouped, MeanAndOuter, Round
+from cloister.core.roster import Groups, Roster
 from cloister.engines import Batched, Local, MultiDevice
 from cloister.engines.workers import GridRows, group_positions
 from cloister.errors import InputError, PlanError
-from cloister.groups import Groups
 from cloister.learners import Descent, Module
 from cloister.mechanisms import Gaussian, NoNoise
-from cloister.privacy.candidates import on_processor
+from cloister.plan.algorithm import Algorithm
+from cloister.privacy.chacha_proposals import on_processor
 from cloister.privacy.randomness import SeededRandomness
-from cloister.roster import Roster
 from cloister.sampling import Poisson
 
 M, G = 12, 3
@@ -96,7 +95,7 @@ ENGINES = [
 
 @pytest.mark.parametrize("engine", ENGINES, ids=repr)
 def test_every_engine_places_messages_by_label(engine, monkeypatch):
-    monkeypatch.setattr("cloister.tasks.PADDED_ELEMENTS", 8)  # many small blocks
+    monkeypatch.setattr("cloister.core.tasks.PADDED_ELEMENTS", 8)  # many small blocks
     monkeypatch.setattr("cloister.engines.local.QUICK_ELEMENTS", 8)
     done = run(replace(PLAN, mechanism=NoNoise()), TASKS, engine=engine)
     expected = [means()[name == LABELS].mean(axis=0) for name in GROUPS.names]
@@ -242,7 +241,7 @@ class GroupedFedAvg(FedAvg):
 
 
 def test_the_batched_engine_places_messages_by_label(monkeypatch):
-    monkeypatch.setattr("cloister.engines.batched.CHUNK", 1)  # messages are added one by one
+    monkeypatch.setattr("cloister.networks.batched.CHUNK", 1)  # messages are added one by one
     torch.manual_seed(0)
     algorithm = GroupedFedAvg(Module(nn.Linear(2, 2)), Descent(epochs=1, lr=0.1), clip=0.3, rounds=2)
     plan = Plan(algorithm, Gaussian(2.0), n_tasks=M)

@@ -13,7 +13,6 @@ import pytest
 from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
 
 from cloister import Billboard, Ledger, Plan, Tasks, check_algorithm, replay, run
-from cloister.algorithm import Algorithm
 from cloister.algorithms import (
     Independent,
     Joint,
@@ -25,12 +24,13 @@ from cloister.algorithms import (
     Support,
 )
 from cloister.channel import Channel, Plain, Round
-from cloister.doubts import FLOATING_POINT, SEEDED
 from cloister.engines import local
 from cloister.engines.local import Local
 from cloister.errors import AlgorithmError, BillboardError, InputError, PlanError
 from cloister.learners import Classification, LeastSquares, Logistic, Regression, Softmax
 from cloister.mechanisms import Gaussian, NoNoise
+from cloister.plan.algorithm import Algorithm
+from cloister.privacy.caveats import FLOATING_POINT, SEEDED
 from cloister.sampling import Everyone, FixedSize, OnePass, Poisson
 
 SIZES = [1, 2, 3, 4, 5, 6, 7, 3, 5, 1, 4, 2, 9, 6]

@@ -20,13 +20,14 @@ from node_helpers import (
 from cloister import Tasks, run
 from cloister.audit.releases import in_release_units
 from cloister.audit.sensitivity import furthest_on
-from cloister.channel import GRID, Channel
+from cloister.channel import Channel
+from cloister.core.channel import GRID
 from cloister.engines import RemoteNodes
-from cloister.engines.node import REFUSAL, InProcess, Reply, ReplyKind
-from cloister.engines.node.wire import SHORT
-from cloister.engines.remote_nodes import RemoteNodeWorkers
 from cloister.errors import InputError, PlanError
 from cloister.mechanisms import Toeplitz
+from cloister.nodes import REFUSAL, InProcess, Reply, ReplyKind
+from cloister.nodes.messages import SHORT
+from cloister.nodes.remote import RemoteNodeWorkers
 from cloister.sampling import Epochs, Poisson
 
 pytestmark = pytest.mark.usefixtures("unsynced")
@@ -101,7 +102,7 @@ def test_the_same_answer_again_counts_once(nodes, alone):
 
 def test_what_comes_late_counts_as_zero(nodes, silent, monkeypatch):
     now, told = [0.0], []
-    monkeypatch.setattr("cloister.engines.remote_nodes.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("cloister.nodes.remote.time.monotonic", lambda: now[0])
 
     def change(t, name, reply):
         now[0] += 21.0 if (t, name) == (1, "t3") else 0.0

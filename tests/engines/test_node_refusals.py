@@ -27,13 +27,13 @@ from node_helpers import (
 )
 
 from cloister import Plan, Tasks, replay, run
+from cloister.core.roster import Roster
 from cloister.engines import RemoteNodes
 from cloister.engines.local import LocalWorkers
-from cloister.engines.node import REFUSAL, InProcess, Node, Reply, ReplyKind, Request
-from cloister.engines.node.wire import SignedRecord
 from cloister.errors import BillboardError, InputError, SignatureError
+from cloister.nodes import REFUSAL, InProcess, Node, Reply, ReplyKind, Request
+from cloister.nodes.messages import SignedRecord
 from cloister.privacy.randomness import SeededRandomness
-from cloister.roster import Roster
 from cloister.sampling import OnePass, Poisson
 from cloister.store.signatures import Operator, SignedHead
 
@@ -55,7 +55,7 @@ def test_asked_twice_it_answers_from_what_it_kept(nodes, questions, monkeypatch)
     node, folder = nodes["t0"], nodes["t0"].home.folder
     for request, reply in zip(requests[:2], replies[:2], strict=True):
         assert node.answer(request.to_bytes()) == reply
-        monkeypatch.setattr("cloister.engines.node.work.Work._round", None)  # nothing is computed again
+        monkeypatch.setattr("cloister.nodes.node.Work._round", None)  # nothing is computed again
         assert Node(folder).answer(request.to_bytes()) == reply
         monkeypatch.undo()
     assert len(node.home.ledger.history) == 1

@@ -26,13 +26,13 @@ from node_helpers import (
 
 from cloister import Plan, replay
 from cloister.algorithms import GroupMeans, LowRank, Mean, MeanRegularized, SharedPrior
-from cloister.doubts import SHARED_DEVICE
+from cloister.core.roster import Groups
 from cloister.engines import RemoteNodes
-from cloister.engines.node import InProcess, Node, NodeFolder, Reply, ReplyKind, Settings
 from cloister.errors import InputError
-from cloister.groups import Groups
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Toeplitz
+from cloister.nodes import InProcess, Node, NodeFolder, NodeSettings, Reply, ReplyKind
+from cloister.privacy.caveats import SHARED_DEVICE
 from cloister.sampling import Epochs, Everyone, FixedSize, Poisson
 from cloister.store.signatures import Operator
 
@@ -190,7 +190,7 @@ def test_a_node_that_was_put_back_from_a_copy_is_sent_what_it_lacks(nodes, alone
 
 
 def test_a_node_is_made_once_and_says_what_is_missing(tmp_path):
-    settings = Settings("Elm ", OPERATOR.public.hex())
+    settings = NodeSettings("Elm ", OPERATOR.public.hex())
     home = NodeFolder.create(tmp_path / "elm", settings, **BUDGET)
     assert home.settings == settings
     assert home.settings.task == "Elm"
@@ -205,6 +205,6 @@ def test_a_node_is_made_once_and_says_what_is_missing(tmp_path):
     with pytest.raises(InputError, match="There is no run 'exam' here"):
         Node(tmp_path / "elm").signed_head("exam")
     with pytest.raises(InputError, match="public key must be 64 hexadecimal digits"):
-        Settings("Elm", "no key")
+        NodeSettings("Elm", "no key")
     with pytest.raises(InputError, match="A run's name must be up to 64 letters"):
         Operator.new("a/b")

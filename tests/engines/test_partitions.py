@@ -11,7 +11,7 @@ import pytest
 
 from cloister import Ledger, Plan, Tasks, replay, run
 from cloister.algorithms import MeanRegularized
-from cloister.engines import Local, MultiDevice, cluster_plans, run_clusters
+from cloister.engines import Local, MultiDevice, partition_plans, run_partition
 from cloister.errors import BudgetError, InputError, PlanError
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian, NoNoise
@@ -35,7 +35,7 @@ TASKS = make_tasks()
 
 
 def test_a_cluster_is_a_run_of_its_own_tasks():
-    done = run_clusters(PLAN, TASKS, PLACES, random_state=0)
+    done = run_partition(PLAN, TASKS, PLACES, random_state=0)
     assert list(done.runs) == ["country", "town"]
     for name, count in (("country", 10), ("town", 20)):
         own = done.runs[name]
@@ -52,7 +52,7 @@ def test_a_cluster_is_a_run_of_its_own_tasks():
 def test_clusters_of_one_task_each_are_not_pickled_together(copying):
     few = TASKS.select(np.arange(M) < 2)
     plan = Plan(MeanRegularized(LeastSquares(2), rounds=1), NoNoise(), n_tasks=2)
-    done = run_clusters(plan, few, {"t00": "one", "t01": "two"})
+    done = run_partition(plan, few, {"t00": "one", "t01": "two"})
     with pytest.raises(InputError, match=r"not pickled whole.*model\(task\) to that task alone"):
         copying(done)
     own = copying(replace(done, runs={"one": done.runs["one"]}))  # one task's own
@@ -62,60 +62,60 @@ def test_clusters_of_one_task_each_are_not_pickled_together(copying):
 def test_another_cluster_does_not_reach_a_board():
     """Nor does its noise: two clusters of one seed and size have different noise."""
     other = replace(TASKS, y=TASKS.y * np.where(np.repeat(TASKS.ids, TASKS.sizes) < "t20", 0.5, 1.0))
-    one, two = (run_clusters(PLAN, tasks, PLACES, random_state=0) for tasks in (TASKS, other))
+    one, two = (run_partition(PLAN, tasks, PLACES, random_state=0) for tasks in (TASKS, other))
     assert one.runs["country"].board.head == two.runs["country"].board.head
     assert one.runs["town"].board.head != two.runs["town"].board.head
     halves = {name: i % 2 for i, name in enumerate(PLACES)}
     nothing = replace(TASKS, X=np.zeros_like(TASKS.X), y=np.zeros_like(TASKS.y))
-    first, second = run_clusters(PLAN, nothing, halves, random_state=0).runs.values()
+    first, second = run_partition(PLAN, nothing, halves, random_state=0).runs.values()
     assert not np.array_equal(first.board.releases[0].value, second.board.releases[0].value)
 
 
 def test_clusters_tell_apart_what_a_mean_of_all_cannot():
     plan = Plan(MeanRegularized(LeastSquares(2), rounds=40, steps=3, lam=0.3), NoNoise(), n_tasks=M)
     together = run(plan, TASKS).board["mean"]
-    apart = {name: own.board["mean"] for name, own in run_clusters(plan, TASKS, PLACES).runs.items()}
+    apart = {name: own.board["mean"] for name, own in run_partition(plan, TASKS, PLACES).runs.items()}
     assert abs(together).max() < 0.3 < 0.4 < min(apart["town"].min(), (-apart["country"]).min())
 
 
 @pytest.mark.parametrize("sampling", [Poisson(0.5), Poisson(0.5, hidden=True), FixedSize(5)], ids=repr)
 def test_every_cluster_has_the_price_of_the_plan(sampling):
     plan = replace(PLAN, mechanism=Gaussian(), sampling=sampling).calibrate(1.0)
-    for own in cluster_plans(plan, PLACES).values():
+    for own in partition_plans(plan, PLACES).values():
         assert 0.99 <= own.guarantee.epsilon / plan.guarantee.epsilon <= 1
         assert own.delta == plan.delta
 
 
 def test_the_guarantee_says_that_clusters_are_public():
-    guarantee = run_clusters(PLAN, TASKS, PLACES).guarantee
+    guarantee = run_partition(PLAN, TASKS, PLACES).guarantee
     assert guarantee.holds
     assert guarantee.n_tasks == M
     assert guarantee.epsilon == pytest.approx(2.0, rel=1e-3)
     assert guarantee.mu == pytest.approx(PLAN.guarantee.mu)
     assert "the run of its own cluster alone; which one that is counts as public" in str(guarantee)
-    assert not run_clusters(PLAN, TASKS, PLACES, random_state=0).guarantee.holds
+    assert not run_partition(PLAN, TASKS, PLACES, random_state=0).guarantee.holds
 
 
 def test_a_ledger_is_charged_once_for_the_most_expensive_run():
     alone, clustered = (Ledger(3.0, 1e-3, n_tasks=M) for _ in range(2))
     run(PLAN, TASKS, ledger=alone)
-    run_clusters(PLAN, TASKS, PLACES, ledger=clustered)
+    run_partition(PLAN, TASKS, PLACES, ledger=clustered)
     assert len(clustered.history) == 1
     assert clustered.spent == alone.spent
     assert not clustered.history[0].doubts
     for _ in range(2):  # the budget allows no second run, and a refusal spends nothing
         with pytest.raises(BudgetError, match="Nothing has left any task"):
-            run_clusters(PLAN, TASKS, PLACES, ledger=clustered)
+            run_partition(PLAN, TASKS, PLACES, ledger=clustered)
     assert clustered.spent == alone.spent
 
 
 def test_of_unequal_runs_the_most_expensive_is_charged():
     """Nine of ten tasks are in more rounds than nine of twenty: the small cluster gets more noise."""
     plan = replace(PLAN, mechanism=Gaussian(), sampling=FixedSize(9)).calibrate(1.0)
-    mus = {name: own.mechanism.mu for name, own in cluster_plans(plan, PLACES).items()}
+    mus = {name: own.mechanism.mu for name, own in partition_plans(plan, PLACES).items()}
     assert mus["country"] < 0.9 * mus["town"]
     ledger = Ledger(9.0, 1e-3, n_tasks=M)
-    run_clusters(plan, TASKS, PLACES, ledger=ledger)
+    run_partition(plan, TASKS, PLACES, ledger=ledger)
     assert ledger.history[0].mu == pytest.approx(mus["town"])
 
 
@@ -130,22 +130,22 @@ def test_what_is_refused_is_not_charged():
     ledger = Ledger(3.0, 1e-3)
     fewer = {name: place for name, place in PLACES.items() if name != "t03"}
     with pytest.raises(InputError, match="Task 't03' is in none; put it in one"):
-        run_clusters(PLAN, TASKS, fewer, ledger=ledger)
+        run_partition(PLAN, TASKS, fewer, ledger=ledger)
     with pytest.raises(InputError, match="clusters names 'x', not a task of the data"):
-        run_clusters(PLAN, TASKS, PLACES | {"x": "town"}, ledger=ledger)
+        run_partition(PLAN, TASKS, PLACES | {"x": "town"}, ledger=ledger)
     with pytest.raises(PlanError, match=r"the plan's 30 tasks. Got 29"):
-        cluster_plans(PLAN, fewer)
+        partition_plans(PLAN, fewer)
     with pytest.raises(
         PlanError, match=r"Cluster 'country' has 10 task\(s\), too few for this plan: FixedSize"
     ):
-        run_clusters(replace(PLAN, sampling=FixedSize(15)), TASKS, PLACES, ledger=ledger)
+        run_partition(replace(PLAN, sampling=FixedSize(15)), TASKS, PLACES, ledger=ledger)
     with pytest.raises(InputError, match="random_state must be a whole number"):
-        run_clusters(PLAN, TASKS, PLACES, ledger=ledger, random_state=0.5)
+        run_partition(PLAN, TASKS, PLACES, ledger=ledger, random_state=0.5)
     with pytest.raises(InputError, match=r"as a dict does\. Got a list"):
-        run_clusters(PLAN, TASKS, list(PLACES.values()), ledger=ledger)
+        run_partition(PLAN, TASKS, list(PLACES.values()), ledger=ledger)
     refusing = MultiDevice((Refusing(),))
     with pytest.raises(PlanError, match="Not here"):
-        run_clusters(PLAN, TASKS, PLACES, ledger=ledger, engine=refusing)
+        run_partition(PLAN, TASKS, PLACES, ledger=ledger, engine=refusing)
     with pytest.raises(PlanError, match=r"^This plan has no noise level yet"):
-        run_clusters(replace(PLAN, mechanism=Gaussian()), TASKS, PLACES, ledger=ledger)
+        run_partition(replace(PLAN, mechanism=Gaussian()), TASKS, PLACES, ledger=ledger)
     assert ledger.history == ()

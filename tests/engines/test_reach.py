@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from cloister.engines.cluster.reach import check_answers
+from cloister.cluster.engine import check_answers
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])

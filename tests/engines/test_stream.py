@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from cloister import Billboard, Plan, Tasks, replay, run
-from cloister.algorithm import Algorithm
 from cloister.algorithms import FTMRL, MeanRegularized
-from cloister.channel import Channel, equal_rounds
+from cloister.channel import Channel
+from cloister.core.channel import equal_rounds
 from cloister.engines.local import Local
 from cloister.errors import BillboardError
 from cloister.learners import Convex, Descent, ExactSolver, LeastSquares
 from cloister.mechanisms import Gaussian, NoNoise
+from cloister.plan.algorithm import Algorithm
 from cloister.sampling import OnePass, Poisson
 from cloister.store.billboard import MAGIC
 from cloister.store.records import END, HEADER, Record, synced_every
@@ -228,8 +229,8 @@ def test_nothing_is_written_behind_an_unsynced_last_record(cut, monkeypatch):
 
 
 def test_blocks_without_a_coin_are_left_alone(monkeypatch):
-    monkeypatch.setattr("cloister.tasks.BLOCK_ELEMENTS", 20)
-    monkeypatch.setattr("cloister.tasks.PADDED_ELEMENTS", 0)
+    monkeypatch.setattr("cloister.core.tasks.BLOCK_ELEMENTS", 20)
+    monkeypatch.setattr("cloister.core.tasks.PADDED_ELEMENTS", 0)
     plan, tasks = make_plan(30, 4, 30), make_tasks(30, 4)
     assert len(tasks.layout()) == 15
     asked = []
@@ -251,7 +252,7 @@ def test_states_of_some_rows_are_put_in_place(monkeypatch):
     for rate in (0.2, 0.7, 1.0):
         plan = Plan(algorithm, Gaussian(1.0), Poisson(rate), n_tasks=9)
         one = run(plan, tasks, random_state=4)
-        monkeypatch.setattr("cloister.tasks.BLOCK_ELEMENTS", 7)
+        monkeypatch.setattr("cloister.core.tasks.BLOCK_ELEMENTS", 7)
         two = run(plan, tasks, random_state=4, engine=Local(threads=1))
         monkeypatch.undo()
         np.testing.assert_allclose(two.private.models["coef"], one.private.models["coef"], rtol=1e-9)

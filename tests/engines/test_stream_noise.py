@@ -12,12 +12,12 @@ from test_task_stream import DIM, ftmrl, plan_of
 import cloister as cl
 from cloister.algorithms import FTMRL
 from cloister.audit import lower_bound
-from cloister.audit.claim import claimed_epsilon
+from cloister.audit.verdict import claimed_epsilon
 from cloister.engines import TaskStream
 from cloister.errors import InputError
 from cloister.learners import Convex, ExactSolver, LeastSquares
 from cloister.mechanisms import Gaussian, Toeplitz
-from cloister.privacy import gaussian_dp
+from cloister.privacy import tradeoff
 from cloister.sampling import InOrder
 
 
@@ -90,7 +90,7 @@ def test_a_task_that_speaks_again_is_convicted_and_the_stream_is_not():
     rounds = 2 * games * times
     plan = cl.Plan(ftmrl(rounds), Gaussian(0.6 * rounds**0.5), InOrder(), n_tasks=rounds)
     claimed = claimed_epsilon(plan, delta)
-    assert claimed == pytest.approx(gaussian_dp.epsilon(0.6, delta))
+    assert claimed == pytest.approx(tradeoff.epsilon(0.6, delta))
     found = {
         kind: lower_bound(*attacked(kind, plan, games, times), delta) for kind in (TaskStream, Forgetful)
     }

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cloister as cl
-from cloister.privacy import candidates
+from cloister.privacy import chacha_proposals
 from cloister.privacy.randomness import Randomness
 
 M = 40
@@ -69,13 +69,13 @@ def test_in_a_run_with_every_noise(opened, mechanism):
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)
 def test_no_block_of_the_cipher_serves_twice(monkeypatch, mechanism, seed):
     """Nor does one of noise for a coin: no two calls have a key, nonce and counter in common."""
-    blocks, make = Counter(), candidates.key_stream
+    blocks, make = Counter(), chacha_proposals.key_stream
 
     def key_stream(key, nonce, block, words):
-        blocks.update((key, nonce, block + i) for i in range(-(-words // candidates.BLOCK_WORDS)))
+        blocks.update((key, nonce, block + i) for i in range(-(-words // chacha_proposals.BLOCK_WORDS)))
         return make(key, nonce, block, words)
 
-    monkeypatch.setattr(candidates, "key_stream", key_stream)
+    monkeypatch.setattr(chacha_proposals, "key_stream", key_stream)
     cl.run(plan_of(mechanism, cl.sampling.Epochs(2)), TASKS, random_state=seed)
     assert len(blocks) > 4
     assert set(blocks.values()) == {1}
@@ -83,7 +83,7 @@ def test_no_block_of_the_cipher_serves_twice(monkeypatch, mechanism, seed):
 
 @pytest.mark.parametrize("seed", [None, 3])
 def test_in_clusters(opened, seed):
-    cl.engines.run_clusters(
+    cl.engines.run_partition(
         plan_of(cl.mechanisms.Gaussian()), TASKS, {i: i % 2 for i in range(M)}, random_state=seed
     )
     assert_apart(opened, noisy=8)

@@ -11,13 +11,12 @@ import pytest
 
 import cloister as cl
 from cloister.algorithms import FTMRL, ChooseAtHome, MeanRegularized, MetaSGD
+from cloister.core.roster import Groups, GrowingRoster
 from cloister.engines import TaskStream
 from cloister.engines.curator import Curator
 from cloister.errors import AlgorithmError, BillboardError, BudgetError, InputError, PlanError, StorageError
-from cloister.groups import Groups
 from cloister.learners import Convex, ExactSolver, LeastSquares, Logistic
 from cloister.mechanisms import BLT, Gaussian, NoNoise, Toeplitz, Tree
-from cloister.roster import GrowingRoster
 from cloister.sampling import InOrder, OnePass
 
 DIM = 3

@@ -14,10 +14,10 @@ from torch import nn
 from cloister import Plan, Tasks, run
 from cloister.algorithms import FedAvg, FineTuning, Personalized
 from cloister.engines import Batched
-from cloister.engines.threads import AHEAD, side_by_side
 from cloister.learners import EWC, Descent, Module
-from cloister.learners.network.features import keep_features
 from cloister.mechanisms import Gaussian, NoNoise
+from cloister.networks.body_features import keep_features
+from cloister.networks.placement import AHEAD, side_by_side
 from cloister.sampling import Poisson
 
 SIZES = [1, 2, 3, 3, 5, 9, 9, 14, 20, 30]

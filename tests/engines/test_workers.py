@@ -10,19 +10,18 @@ import pytest
 
 from cloister import Billboard, Ledger, Plan, Tasks, replay, run
 from cloister.algorithms import MeanRegularized
+from cloister.core.roster import NO_GROUP, Roster
+from cloister.core.tasks import public_seeds
 from cloister.engines import Local, MultiDevice
 from cloister.engines.curator import Curator
 from cloister.engines.workers import GridRows, Workers
 from cloister.errors import AlgorithmError, BillboardError, InputError
-from cloister.groups import NO_GROUP
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian, Toeplitz
-from cloister.privacy.candidates import on_processor
+from cloister.privacy.chacha_proposals import on_processor
 from cloister.privacy.randomness import SeededRandomness, SystemRandomness
-from cloister.roster import Roster
 from cloister.sampling import Epochs, FixedSize, Poisson
 from cloister.store.journal import open_journal
-from cloister.tasks import public_seeds
 
 M = 9
 PLAN = Plan(

@@ -17,8 +17,8 @@ from cloister.errors import InputError, PlanError
 from cloister.estimators import FewShotClassifier
 from cloister.estimators.few_shot import ADAPTING, FewShotModel
 from cloister.learners import Descent, Module, glyph_net
-from cloister.learners.network.pixels import Unpack
 from cloister.mechanisms import NoNoise
+from cloister.networks.public_features import Unpack
 
 SIDE = 8
 

@@ -14,7 +14,7 @@ from cloister import Ledger, SharedPriorClassifier, SharedPriorRegressor
 from cloister.app.predict import write_csv
 from cloister.cli import app
 from cloister.errors import InputError
-from cloister.tables.files import read_table
+from cloister.tables.table_files import read_table
 
 BOUNDS = {"age": (5, 20), "target": (0, 60)}
 

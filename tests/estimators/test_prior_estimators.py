@@ -164,7 +164,7 @@ def test_an_unseen_task_is_served_from_the_board(table, fitted, classified):
     )
     np.testing.assert_array_equal(whole[3:5], fitted.predict(stranger[:2]))
     assert np.mean(classified.predict(stranger) == kind) > 0.45
-    newcomer = fitted.plan_.algorithm.newcomer(fitted.billboard_)
+    newcomer = fitted.plan_.algorithm.model_without_data(fitted.billboard_)
     coef, intercept = fitted.codebook_.to_user_units(newcomer["coef"][0])
     row = stranger.iloc[[0]]
     by_hand = intercept + coef @ [row["age"].iloc[0], row["sex"].iloc[0] == "M"]

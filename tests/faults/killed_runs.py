@@ -18,11 +18,11 @@ from cloister.app.predict import write_csv
 from cloister.cli import app
 from cloister.engines import RemoteNodes, TaskStream
 from cloister.engines.local import Local
-from cloister.engines.node import InProcess, Node, NodeFolder, Settings
 from cloister.engines.workers import Engine
 from cloister.errors import InputError
 from cloister.learners import Convex, ExactSolver, LeastSquares
 from cloister.mechanisms import BLT, Gaussian, Toeplitz
+from cloister.nodes import InProcess, Node, NodeFolder, NodeSettings
 from cloister.sampling import Epochs, InOrder, Poisson
 from cloister.store.files import write_file
 from cloister.store.signatures import Operator
@@ -237,7 +237,7 @@ class NodesRun(EngineRun):
     def prepare(self, work: Path) -> None:
         Ledger.create(work / "ledger", "tasks", epsilon=3.0, delta=1e-2)
         for name in self.tasks.ids.tolist():
-            settings = Settings(name, self.operator.public.hex(), seed=5)
+            settings = NodeSettings(name, self.operator.public.hex(), seed=5)
             home = NodeFolder.create(work / "nodes" / str(name), settings, epsilon=3.0, delta=1e-2)
             home.approve(self.plan, self.tasks.only(name), trial=True)
 
@@ -292,7 +292,7 @@ class NodeRun(NodesRun):
 
     def prepare(self, work: Path) -> None:
         home = NodeFolder.create(
-            work, Settings(0, self.operator.public.hex(), seed=5), epsilon=3.0, delta=1e-2
+            work, NodeSettings(0, self.operator.public.hex(), seed=5), epsilon=3.0, delta=1e-2
         )
         home.approve(self.plan, self.tasks.only(0), trial=True)
         (work / "heard").mkdir()

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from cloister.learners.network.agreement import Trial, agrees
-from cloister.learners.network.clients import conv2d_by_products
+from cloister.networks.kernel_checks import Trial, agrees
+from cloister.networks.layers import conv2d_by_products
 
 
 def trial(computed=torch.float32, of_examples=True, of_weight=True):

@@ -20,8 +20,8 @@ from cloister import Plan, Tasks, adapt, replay, run
 from cloister.algorithms import FedAvg
 from cloister.errors import CloisterError, InputError
 from cloister.learners import Descent, Module, PublicFeatures
-from cloister.learners.network.descriptions import describe_settings
 from cloister.mechanisms import NoNoise
+from cloister.networks.fingerprint import describe_settings
 
 SHAPE = (3, 8)
 

@@ -14,15 +14,15 @@ from torch import nn
 
 from cloister import Plan, Tasks, adapt, replay, run
 from cloister.algorithms import FedAvg, FedRep, FineTuning, MetaSGD, Personalized
+from cloister.core.tasks import padded_size
 from cloister.engines import Batched, Local
 from cloister.errors import BillboardError
 from cloister.learners import Descent, Module, Quadratic
-from cloister.learners.network import features
-from cloister.learners.network.features import keep_features
-from cloister.learners.network.prefix import split
 from cloister.mechanisms import NoNoise
+from cloister.networks import body_features
+from cloister.networks.body_features import keep_features
+from cloister.networks.frozen_body import split
 from cloister.sampling import Poisson
-from cloister.tasks import padded_size
 
 #: How far models with features kept may be from those without, in 32 bits.
 TOLERANCE = 1e-5
@@ -137,8 +137,8 @@ def test_a_body_sees_every_row_once_a_run(engine, monkeypatch):
     """Padding and a few synthetic rows aside; in every step of every round where features do not fit."""
     algorithm = FedAvg(Module(nn.Sequential(Counted(), nn.Linear(5, 3))), Descent(0.1), rounds=3)
     plan, seen = Plan(algorithm, NoNoise(), n_tasks=6), []
-    for most in (features.MOST_BYTES, features.MOST_BYTES, 0):
-        monkeypatch.setattr(features, "MOST_BYTES", most)
+    for most in (body_features.MOST_BYTES, body_features.MOST_BYTES, 0):
+        monkeypatch.setattr(body_features, "MOST_BYTES", most)
         SEEN.clear()
         run(plan, TASKS, engine=ENGINES[engine])
         seen.append(sum(SEEN))
@@ -175,8 +175,8 @@ def test_kept_or_not_models_are_the_same(network, name, engine, monkeypatch):
     torch.manual_seed(1)
     plan = Plan(ALGORITHMS[name](NETWORKS[network]()), NoNoise(), Poisson(0.5), n_tasks=6)
     late, found, where = make_tasks(2, seed=3), [], ENGINES[engine]
-    for most in (features.MOST_BYTES, 0):
-        monkeypatch.setattr(features, "MOST_BYTES", most)
+    for most in (body_features.MOST_BYTES, 0):
+        monkeypatch.setattr(body_features, "MOST_BYTES", most)
         done = run(plan, TASKS, random_state=0, engine=where)
         coins, seeds = done.private.coins, done.private.seeds
         again = replay(plan, done.board, TASKS, coins=coins, seeds=seeds, engine=where)
@@ -211,7 +211,7 @@ def test_apart_nobody_learns_from_the_last_bits_how_many_rows_others_have(monkey
     net = nn.Sequential(nn.Linear(300, 65).requires_grad_(False), nn.Tanh(), nn.Linear(65, 2))
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(46, 300)), rng.integers(0, 2, 46)
-    monkeypatch.setattr(features, "MOST_BYTES", 45 * 65 * 4)
+    monkeypatch.setattr(body_features, "MOST_BYTES", 45 * 65 * 4)
     algorithm = FedAvg(Module(net), Descent(0.5, batch=1, epochs=3), rounds=1, clip=0.05)
     plan, engine, sent = Plan(algorithm, NoNoise(), n_tasks=2), Batched("cpu", block=1), []
     assert engine.doubts_of(plan) == ()
@@ -228,7 +228,7 @@ def test_long_tasks_are_taken_in_pieces(monkeypatch):
     torch.manual_seed(0)
     learner = Module(Pretrained())
     _, whole = keep_features(learner, TASKS)
-    monkeypatch.setattr(features, "AT_ONCE", 3)
+    monkeypatch.setattr(body_features, "AT_ONCE", 3)
     _, pieces = keep_features(learner, TASKS)
     np.testing.assert_allclose(pieces.X, whole.X, atol=1e-6)
 

@@ -136,7 +136,7 @@ def test_shared_parameters_come_first():
     spread = learner.spread(np.zeros(12, np.float32), block, own)
     np.testing.assert_array_equal(spread[:, :12], 0)
     np.testing.assert_array_equal(spread[:, 12:], own["personal"])
-    np.testing.assert_array_equal(learner.newcomer(spread[0, :12])[0, 12:], learner.start()[12:])
+    np.testing.assert_array_equal(learner.model_without_data(spread[0, :12])[0, 12:], learner.start()[12:])
 
 
 @pytest.mark.parametrize(

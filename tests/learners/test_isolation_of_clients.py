@@ -13,14 +13,14 @@ from torch.nn import functional as F
 
 from cloister import Plan, Tasks, run
 from cloister.algorithms import FedAvg
+from cloister.core.tasks import public_seeds
 from cloister.engines import Batched, Local
 from cloister.errors import InputError
 from cloister.learners import EWC, Descent, Module
-from cloister.learners.network.clients import swap_layers
-from cloister.learners.network.losses import cross_entropy
-from cloister.learners.network.training import Trainer
 from cloister.mechanisms import Gaussian
-from cloister.tasks import public_seeds
+from cloister.networks.layers import swap_layers
+from cloister.networks.network_losses import cross_entropy
+from cloister.networks.training import Trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 EVERY = pytest.mark.parametrize("name", NETWORKS)

@@ -53,7 +53,7 @@ def compare(found, expected, inputs, tolerance):
 
 def compare_convolution(shape, geometry, device, tolerance):
     """Check one program for all clients against a plain convolution for each."""
-    from cloister.learners.network.convolutions import Geometry, client_conv2d
+    from cloister.networks.convolutions import Geometry, client_conv2d
 
     clients, each, channels, height, width, features, high, wide = shape
     inputs = drawn(
@@ -76,7 +76,7 @@ def compare_convolution(shape, geometry, device, tolerance):
 
 
 def compare_product(shape, device, tolerance):
-    from cloister.learners.network.products import client_linear
+    from cloister.networks.kernel_selection import client_linear
 
     clients, each, inner, outer = shape
     x, w, b = inputs = drawn(device, (clients, each, inner), (clients, outer, inner), (clients, outer))
@@ -90,8 +90,8 @@ def compare_product(shape, device, tolerance):
 
 def check_trust(device, convolutions=CONVOLUTIONS):
     """Check that kernels are trusted for all shapes, and that one that errs in a single entry is not."""
-    from cloister.learners.network import convolutions as layers
-    from cloister.learners.network import products, trusted
+    from cloister.networks import convolutions as layers
+    from cloister.networks import kernel_selection
 
     for (clients, each, channels, height, width, features, *sides), geometry in convolutions:
         x, w, b = drawn(
@@ -101,21 +101,25 @@ def check_trust(device, convolutions=CONVOLUTIONS):
             (clients, features),
         )
         for images, bias in ((x, b), (x.detach(), None)):
-            assert trusted.trusts_convolution(images, w, bias, layers.Geometry(*geometry))
+            assert kernel_selection.trusts_convolution(images, w, bias, layers.Geometry(*geometry))
     for clients, each, inner, outer in PRODUCTS:
         shapes = (clients, each, inner), (clients, outer, inner), (clients, outer)
-        assert trusted.trusts_product(*drawn(device, *shapes))
+        assert kernel_selection.trusts_product(*drawn(device, *shapes))
     for module, name, asked in (
         (
             layers,
             "_convolve_filter_gradient",
-            lambda: trusted.trusts_convolution(x, w, b, layers.Geometry()),
+            lambda: kernel_selection.trusts_convolution(x, w, b, layers.Geometry()),
         ),
-        (products, "_product_gradients", lambda: trusted.trusts_product(*drawn(device, *shapes))),
+        (
+            kernel_selection,
+            "_product_gradients",
+            lambda: kernel_selection.trusts_product(*drawn(device, *shapes)),
+        ),
     ):
         right = getattr(module, name)
-        trusted._convolution.cache_clear()
-        trusted._product.cache_clear()
+        kernel_selection._convolution.cache_clear()
+        kernel_selection._try_product.cache_clear()
         setattr(module, name, lambda *a, right=right: spoilt(right(*a)))
         with pytest.warns(UserWarning, match="torch's products are used"):
             assert not asked()

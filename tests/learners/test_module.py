@@ -16,8 +16,8 @@ from cloister import Plan, Tasks, run
 from cloister.algorithms import FedAvg
 from cloister.errors import InputError, PlanError
 from cloister.learners import Adam, Cosine, Descent, Module, PublicFeatures
-from cloister.learners.network.training import Trainer
 from cloister.mechanisms import NoNoise
+from cloister.networks.training import Trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 EVERY = pytest.mark.parametrize("name", NETWORKS)

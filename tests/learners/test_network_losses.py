@@ -18,8 +18,8 @@ from cloister.algorithms import FedAvg
 from cloister.engines import Batched, Local
 from cloister.errors import InputError, PrivateDataError
 from cloister.learners import Descent, Module, SymmetrizedKL
-from cloister.learners.network.losses import cross_entropy, per_example
 from cloister.mechanisms import Gaussian, NoNoise
+from cloister.networks.network_losses import cross_entropy, per_example
 
 N, T, C = 5, 4, 3
 WEIGHT = torch.tensor([0.5, 1.0, 3.0])

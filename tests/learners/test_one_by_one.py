@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from cloister.learners.network.one_by_one import conv2d_one_by_one
+from cloister.networks.layers import conv2d_one_by_one
 
 CLIENTS, EACH = 3, 4
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cloister.core.tasks import Block
 from cloister.learners import Classification, Regression
 from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate, every_class
@@ -13,7 +14,6 @@ from cloister.learners.linear.own_ridge import OWN_LAMBDAS, OwnRidge
 from cloister.learners.linear.own_units import OwnUnits
 from cloister.learners.linear.regression import _alone
 from cloister.learners.linear.softmax import posterior
-from cloister.tasks import Block
 
 TASKS, ROWS, DIM = 4, 9, 3
 RNG = np.random.default_rng(0)

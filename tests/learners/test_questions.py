@@ -13,15 +13,16 @@ from hypothesis.extra.numpy import arrays
 
 from cloister import Plan, Tasks
 from cloister.algorithms import SharedPrior
-from cloister.audit.noise_law import examine
-from cloister.audit.releases import Curator, in_release_units
-from cloister.channel import GRID, Absolute, Relation
+from cloister.audit.noise_checks import examine
+from cloister.audit.releases import ReleaseSource, in_release_units
+from cloister.channel import Absolute, Relation
+from cloister.core.channel import GRID
 from cloister.learners import Classification, Regression
 from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate
 from cloister.learners.linear.question import LEAST_OWN, MOST_OWN, TRUST_SD, trust_question, trusted
 from cloister.learners.linear.regression import LAMBDAS, _lambdas_of
-from cloister.privacy.laws import GaussianLaw
+from cloister.privacy.noise import GaussianLaw
 from cloister.privacy.randomness import SeededRandomness
 
 TRUST = Regression(2).last[1]
@@ -83,7 +84,7 @@ def test_questions_are_priced_by_what_may_leave():
 def test_answers_have_the_noise_of_the_claim(louder, holds):
     """Two thirds and three halves of it are told apart; a false alarm has probability 1e-3 in all."""
     plan = Plan(SharedPrior(Regression(2)), n_tasks=200).calibrate(1.0)
-    curator = Curator(plan.mechanism, SeededRandomness(2))
+    curator = ReleaseSource(plan.mechanism, SeededRandomness(2))
     for at in (0, len(plan.rounds) - 2, len(plan.rounds) - 1):
         (channel,) = plan.rounds[at].channels
         noise = plan.noise(at, channel)

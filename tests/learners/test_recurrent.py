@@ -15,8 +15,8 @@ from cloister.algorithms import FedAvg, FineTuning, Personalized
 from cloister.datasets.leaf import SHAKESPEARE_ALPHABET, leaf_shakespeare
 from cloister.engines import Batched
 from cloister.learners import Descent, Module, Quadratic
-from cloister.learners.network.clients import guard_layers, swap_layers
 from cloister.mechanisms import Gaussian
+from cloister.networks.layers import guard_layers, swap_layers
 
 CLIENTS, EACH, STEPS = 3, 4, 6
 LAYERS = {

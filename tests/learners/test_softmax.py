@@ -13,8 +13,9 @@ from scipy.special import log_softmax, logsumexp, softmax
 from sklearn.linear_model import LogisticRegression
 
 from cloister.errors import InputError
-from cloister.learners.linear import cholesky
-from cloister.learners.linear.softmax import laplace, mode, posterior, probabilities
+from cloister.learners.linear import newton
+from cloister.learners.linear.newton import probabilities
+from cloister.learners.linear.softmax import laplace, mode, posterior
 
 VARIANCES = np.array([1.0, 0.01, 30.0, 0.2])
 
@@ -24,7 +25,7 @@ def _solved_by(request):
     """Everything here holds for few weights and, with no weights few, for many."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param != "factors":
-            patch.setattr(cholesky, "FEW_WEIGHTS", 0)
+            patch.setattr(newton, "FEW_WEIGHTS", 0)
         yield
 
 

@@ -9,12 +9,11 @@ import pytest
 
 from cloister import Tasks, check_algorithm
 from cloister.algorithms import Joint, SharedPrior, Subspace
+from cloister.core.tasks import Block
 from cloister.learners import Regression
 from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate, loose_intercept
-from cloister.learners.linear.ridge import ridge_fit
-from cloister.learners.linear.summary import Rows, Statistics, statistics, summary, summary_of
-from cloister.tasks import Block
+from cloister.learners.linear.ridge import RowSummary, Statistics, ridge_fit, statistics, summary, summary_of
 
 D, N = 7, 4
 LAMBDAS, SCALES = np.array([1e-4, 0.3, 20.0]), np.array([0.01, 1.0])
@@ -51,7 +50,7 @@ def test_both_forms_give_the_posterior_of_dense_algebra(data, name):
     X, y, weight = data
     P = FACTORS[name] @ FACTORS[name].T
     rows, gram = summary(*data), statistics(*data)
-    assert isinstance(rows, Rows)
+    assert isinstance(rows, RowSummary)
     for form in (rows, gram):
         fit = ridge_fit(form, CENTER, FACTORS[name], LAMBDAS, SCALES)
         for i in range(3):

@@ -28,6 +28,7 @@ from cloister.algorithms import (
     MetaSGD,
     Personalized,
 )
+from cloister.core.tasks import local_uniforms, public_seeds
 from cloister.errors import InputError, PlanError
 from cloister.learners import (
     EWC,
@@ -44,9 +45,8 @@ from cloister.learners import (
     WarmUp,
 )
 from cloister.learners.descent import MOST_EPOCHS
-from cloister.learners.network import graphs
-from cloister.learners.network.minibatches import minibatches
-from cloister.tasks import local_uniforms, public_seeds
+from cloister.networks import training
+from cloister.networks.training import minibatches
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 SIZES = [7, 3, 1, 5]
@@ -180,7 +180,7 @@ def test_a_traced_step_is_every_step(solver, monkeypatch):
     plain = learner.descend(*given)
 
     def traced(loop, inputs):
-        loop.step = graphs.compiled(loop.step)
+        loop.step = training.compiled(loop.step)
         return loop
 
     monkeypatch.setattr(torch, "compile", lambda program, **_: program)

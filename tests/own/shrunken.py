@@ -40,7 +40,7 @@ class ShrunkenRidge(cl.algorithms.Algorithm):
     def finish(self, states, block, board):
         return {"coef": self._solved(block, board["mean"])}
 
-    def newcomer(self, board):
+    def model_without_data(self, board):
         return {"coef": board["mean"][None]}
 
     def _solved(self, block, towards):

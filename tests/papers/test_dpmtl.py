@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from cloister.privacy import gaussian_dp
+from cloister.privacy import tradeoff
 from papers.dpmtl import theorem_2, theorem_3
 from papers.figure import Options
 
@@ -27,7 +27,7 @@ def test_the_stated_noise_has_its_price():
     sigma = 8 * ball * math.sqrt(rounds * math.log(1 / delta)) / (epsilon * m)
     assert theorem_2.stated_mu(epsilon, delta) == pytest.approx(math.sqrt(rounds) * 2 * ball / m / sigma)
     true = theorem_2.measure({"epsilon": epsilon, "delta": delta}, Options())["true"]
-    assert gaussian_dp.delta(theorem_2.stated_mu(epsilon, delta), true) == pytest.approx(delta, rel=1e-6)
+    assert tradeoff.delta(theorem_2.stated_mu(epsilon, delta), true) == pytest.approx(delta, rel=1e-6)
     assert true == pytest.approx(0.244, abs=1e-3)
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cloister.core.lifts import unsvec
 from cloister.engines.run import run
-from cloister.lifts import unsvec
-from cloister.plan import Plan
+from cloister.plan.plan import Plan
 from cloister.privacy.mechanisms import NoNoise
 from papers.figure import Options
 from papers.mpmtl import (

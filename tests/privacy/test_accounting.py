@@ -17,16 +17,9 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from cloister.errors import InputError
-from cloister.privacy import gaussian_dp, hidden, visible
-from cloister.privacy.accountants import visible_epsilon
-from cloister.privacy.accounting import (
-    PLD,
-    RDP,
-    GaussianDP,
-    Unamplified,
-    group_epsilon,
-    price,
-)
+from cloister.privacy import hidden_sampling, tradeoff, visible_sampling
+from cloister.privacy.accountants import PLD, RDP, GaussianDP, Unamplified, visible_epsilon
+from cloister.privacy.accounting import group_epsilon, price
 from cloister.privacy.events import Cost, GaussianEvent, RelationName
 from cloister.privacy.sampling import Everyone, FixedSize, InOrder, OnePass, Poisson, Sampling
 
@@ -113,15 +106,15 @@ def test_poisson_at_rate_one_is_everyone() -> None:
 def test_large_losses_stay_accurate() -> None:
     for mu, rounds in [(3.0, 50), (10.0, 20)]:
         almost = PLD().epsilon(cost(mu, rounds, Poisson(1 - 1e-12, hidden=True)), 1e-5)
-        assert almost == pytest.approx(gaussian_dp.epsilon(mu * math.sqrt(rounds), 1e-5), rel=1e-3)
+        assert almost == pytest.approx(tradeoff.epsilon(mu * math.sqrt(rounds), 1e-5), rel=1e-3)
 
 
 @pytest.mark.parametrize("sampling", [OnePass(), InOrder()], ids=repr)
 def test_one_pass_costs_its_most_expensive_round(sampling: Sampling) -> None:
     events = tuple(GaussianEvent(x) for x in (0.1, 0.7, 0.3))
     got = price(Cost(events, sampling, 30), 1e-5)
-    assert got.epsilon == gaussian_dp.epsilon(0.7, 1e-5)
-    assert GaussianDP().delta(Cost(events, sampling, 30), 1.0) == gaussian_dp.delta(0.7, 1.0)
+    assert got.epsilon == tradeoff.epsilon(0.7, 1e-5)
+    assert GaussianDP().delta(Cost(events, sampling, 30), 1.0) == tradeoff.delta(0.7, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +172,7 @@ def test_golden_hidden_poisson_under_replacement(delta: float, upper_half: float
 
 def test_golden_noise_for_two_hundred_rounds() -> None:
     """Standard deviation on the mean of 205 tasks at epsilon 1, delta 1e-3: .178 clip, replace .355 clip."""
-    mu = gaussian_dp.mu(1.0, 1e-3)
+    mu = tradeoff.mu(1.0, 1e-3)
     noise = math.sqrt(200) / mu / 205
     assert noise == pytest.approx(0.178, abs=5e-4)
     assert 2 * noise == pytest.approx(0.355, abs=5e-4)
@@ -247,7 +240,7 @@ def replace_curve(left: float, right: float, rate: float, epsilons: np.ndarray) 
 @settings(deadline=None, max_examples=25)
 def test_both_halves_dominate_every_replacement_in_one_round(left: float, right: float, rate: float) -> None:
     mu = max(abs(left - right), abs(left), abs(right), 1e-3)
-    low, curve = hidden._curve(mu, (1 - rate, rate), 0.01, "both")
+    low, curve = hidden_sampling._curve(mu, (1 - rate, rate), 0.01, "both")
     points = np.linspace(0, len(curve) - 1, 41).astype(int)
     true = replace_curve(left, right, rate, 0.01 * (low + points))
     assert (curve[points] >= true - 1e-7).all()
@@ -255,7 +248,7 @@ def test_both_halves_dominate_every_replacement_in_one_round(left: float, right:
 
 def test_the_upper_half_alone_does_not() -> None:
     rate, mu = 0.3, 2.0
-    low, upper = hidden._curve(mu, (1 - rate, rate), 0.01, "remove")
+    low, upper = hidden_sampling._curve(mu, (1 - rate, rate), 0.01, "remove")
     e = 0.01 * (low + np.arange(len(upper)))
     true = replace_curve(mu / 2, -mu / 2, rate, e[::5])
     assert (upper[::5] >= true - 1e-7)[e[::5] >= 0].all()
@@ -337,7 +330,7 @@ def test_visible_is_an_average_over_coins() -> None:
     weights = (rate**coins * (1 - rate) ** (1 - coins)).prod(axis=1)
     totals = np.sqrt(coins @ mus**2)
     for epsilon in (0.0, 0.5, 2.0):
-        direct = float(weights @ gaussian_dp.deltas(totals, epsilon))
+        direct = float(weights @ tradeoff.deltas(totals, epsilon))
         c = Cost(tuple(GaussianEvent(float(x)) for x in mus), Poisson(rate), 205)
         assert GaussianDP().delta(c, epsilon) == pytest.approx(direct, rel=1e-9)
         assert GaussianDP().epsilon(c, direct) == pytest.approx(epsilon, abs=1e-7)
@@ -346,7 +339,7 @@ def test_visible_is_an_average_over_coins() -> None:
 @pytest.mark.parametrize(("rounds", "rate"), [(60, 0.3), (400, 0.05), (1500, 0.5)])
 def test_many_budgets_are_rounded_up_by_little(rounds: int, rate: float) -> None:
     mus = np.linspace(0.05, 0.2, rounds)
-    scale, values, weights, lost = visible._law(tuple((float(x), 1) for x in mus), (1 - rate, rate))
+    scale, values, weights, lost = visible_sampling._law(tuple((float(x), 1) for x in mus), (1 - rate, rate))
     mean = scale**2 * float(values @ weights)
     assert weights.sum() + lost >= 1 - 1e-12
     assert 1 <= mean / (rate * float(mus @ mus)) < 1 + 4e-3
@@ -356,11 +349,11 @@ def test_group_that_sees_its_coins() -> None:
     # Two tasks, one round, by hand: nobody, one or both take part.
     mu, rate = 0.7, 0.3
     c = cost(mu, 1, Poisson(rate))
-    direct = 2 * rate * (1 - rate) * gaussian_dp.delta(mu, 1.0) + rate**2 * gaussian_dp.delta(2 * mu, 1.0)
+    direct = 2 * rate * (1 - rate) * tradeoff.delta(mu, 1.0) + rate**2 * tradeoff.delta(2 * mu, 1.0)
     assert group_epsilon(c, direct, 2) == pytest.approx(1.0, abs=1e-7)
     # Fixed size: never both if only one is drawn.
     one = Cost((GaussianEvent(mu),), FixedSize(1), 10)
-    assert group_epsilon(one, 0.2 * gaussian_dp.delta(mu, 1.0), 2) == pytest.approx(1.0, abs=1e-7)
+    assert group_epsilon(one, 0.2 * tradeoff.delta(mu, 1.0), 2) == pytest.approx(1.0, abs=1e-7)
 
 
 # ------------------------------------------------------------------ groups
@@ -374,7 +367,7 @@ def test_groups_too_large_for_a_mixture_use_the_visible_bound() -> None:
 def test_groups_whose_silence_is_rare() -> None:
     """Nobody of 60 takes part with probability 1e-18; the count is nearly fixed at 30, give or take."""
     c = cost(0.01, 5, Poisson(0.5, hidden=True))
-    low, high = (gaussian_dp.epsilon(k * 0.01 * math.sqrt(5), 1e-5) for k in (30, 45))
+    low, high = (tradeoff.epsilon(k * 0.01 * math.sqrt(5), 1e-5) for k in (30, 45))
     assert low < group_epsilon(c, 1e-5, 60) < high
 
 
@@ -394,15 +387,17 @@ def test_groups_whose_losses_no_exponential_holds() -> None:
 
 def test_group_mixture_equals_the_library() -> None:
     size, rate, z = 3, 0.2, 4.0
-    event = dp_accounting.dp_event.MixtureOfGaussiansDpEvent(z, range(size + 1), visible.binomial(size, rate))
+    event = dp_accounting.dp_event.MixtureOfGaussiansDpEvent(
+        z, range(size + 1), visible_sampling.binomial(size, rate)
+    )
     accountant = PLDAccountant(SPECIAL, value_discretization_interval=1e-3).compose(event, 30)
     got = group_epsilon(cost(1 / z, 30, Poisson(rate, hidden=True)), 1e-5, size)
     assert got == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
 
 
 def test_groups_without_sampling_multiply_mu() -> None:
-    assert group_epsilon(cost(0.1, 9, Everyone()), 1e-5, 3) == pytest.approx(gaussian_dp.epsilon(0.9, 1e-5))
-    assert group_epsilon(cost(0.1, 9, OnePass()), 1e-5, 3) == pytest.approx(gaussian_dp.epsilon(0.3, 1e-5))
+    assert group_epsilon(cost(0.1, 9, Everyone()), 1e-5, 3) == pytest.approx(tradeoff.epsilon(0.9, 1e-5))
+    assert group_epsilon(cost(0.1, 9, OnePass()), 1e-5, 3) == pytest.approx(tradeoff.epsilon(0.3, 1e-5))
 
 
 @pytest.mark.parametrize("relation", ["zero_out", "replace"])
@@ -424,4 +419,4 @@ def test_the_published_attack_on_fixed_size_sampling_is_covered() -> None:
 
 
 def test_normal_tail_is_what_it_claims() -> None:
-    assert ndtr(-hidden._TAIL) < 2e-22
+    assert ndtr(-hidden_sampling._TAIL) < 2e-22

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloister.errors import PlanError
-from cloister.privacy import gaussian_dp
+from cloister.privacy import tradeoff
 from cloister.privacy.accounting import (
     calibrate,
     check_delta,
@@ -54,7 +54,7 @@ def test_calibration_round_trip_never_overspends(
 
 
 def test_calibration_is_the_closed_form_where_there_is_one() -> None:
-    exact = gaussian_dp.mu(2.0, 1e-5)
+    exact = tradeoff.mu(2.0, 1e-5)
     shares = np.arange(1, 31) ** 0.7
     shares /= math.sqrt(float(shares @ shares))
     everyone = calibrate(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from cloister.errors import InputError
-from cloister.privacy.composition import composition_bound, group_privacy, published_group_privacy
+from cloister.privacy.accountants import composition_bound, group_privacy, published_group_privacy
 
 EPSILONS = st.lists(st.floats(0, 3), min_size=1, max_size=30)
 DELTAS = st.floats(-12, -0.01).map(lambda x: 10**x)

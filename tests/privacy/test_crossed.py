@@ -15,7 +15,7 @@ from scipy.special import ndtr, ndtri
 
 import cloister as cl
 from cloister.channel import Relation
-from cloister.privacy import visible
+from cloister.privacy import visible_sampling
 from cloister.privacy.accounting import group_epsilon
 from cloister.privacy.randomness import SeededRandomness
 
@@ -229,7 +229,7 @@ def test_a_law_of_many_atoms_is_rounded_up_and_by_little(rate):
     chances, sums = subset_law(mus**2, rate)
     for epsilon in (0.5, 2.0, 4.0):
         exact = float(chances @ delta_of(sums, epsilon))
-        found = visible.mixture_delta(tuple((float(mu), 1) for mu in mus), (1 - rate, rate), epsilon)
+        found = visible_sampling.mixture_delta(tuple((float(mu), 1) for mu in mus), (1 - rate, rate), epsilon)
         assert exact <= found <= exact * (1 + 1e-3)
 
 
@@ -242,7 +242,7 @@ def test_more_different_rounds_than_are_kept_apart_are_rounded_up():
     def delta(values, epsilon):
         values, counts = np.unique(np.sqrt(values), return_counts=True)
         rounds = tuple((float(mu), int(n)) for mu, n in zip(values, counts, strict=True))
-        return visible.mixture_delta(rounds, takers, epsilon)
+        return visible_sampling.mixture_delta(rounds, takers, epsilon)
 
     for epsilon in (4.0, 8.0):
         least = delta(quieter, epsilon)

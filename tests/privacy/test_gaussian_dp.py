@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloister.errors import InputError
-from cloister.privacy import gaussian_dp as gdp
+from cloister.privacy import tradeoff as gdp
 
 INF = math.inf
 mus = st.floats(1e-6, 1e3)

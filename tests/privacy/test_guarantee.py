@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from cloister.doubts import FLOATING_POINT, SEEDED, Doubt, Grade
 from cloister.errors import InputError
-from cloister.privacy.all_runs import AllRuns
-from cloister.privacy.guarantee import FORMAT, Guarantee
+from cloister.privacy.caveats import FLOATING_POINT, SEEDED, Caveat, Grade
+from cloister.privacy.guarantee import FORMAT, AllRuns, Guarantee
 from cloister.privacy.tradeoff import Envelope, GaussianCurve
 
 PLAIN = Guarantee(
@@ -140,7 +139,7 @@ def test_nothing_leaves() -> None:
 
 
 def test_a_caveat_comes_first() -> None:
-    broken = replace(PLAIN, doubts=(Doubt(Grade.VOID, "the feature bounds were taken from the data"),))
+    broken = replace(PLAIN, doubts=(Caveat(Grade.VOID, "the feature bounds were taken from the data"),))
     assert str(broken).startswith("DOES NOT HOLD: the feature bounds were taken from the data.")
     assert not broken.holds
 
@@ -178,7 +177,7 @@ def test_a_guarantee_of_an_older_version_is_read_with_its_doubts() -> None:
     assert FORMAT == "cloister guarantee 3"
     made = "INSECURE: floating-point noise, from a seed"
     read = Guarantee.from_dict(old | {"caveats": ["its bounds"], "noise": made})
-    assert read.doubts == (Doubt(Grade.VOID, "its bounds"), SEEDED, FLOATING_POINT)
+    assert read.doubts == (Caveat(Grade.VOID, "its bounds"), SEEDED, FLOATING_POINT)
 
 
 def test_printed_numbers_are_rounded_up() -> None:
@@ -190,7 +189,7 @@ def test_printed_numbers_are_rounded_up() -> None:
 @pytest.mark.parametrize("other", [None, 0.3, math.inf])
 def test_round_trip_through_strict_json(epsilon: float, other: float | None) -> None:
     before = replace(
-        PLAIN, epsilon=epsilon, other_epsilon=other, doubts=(Doubt(Grade.VOID, "a"), FLOATING_POINT)
+        PLAIN, epsilon=epsilon, other_epsilon=other, doubts=(Caveat(Grade.VOID, "a"), FLOATING_POINT)
     )
 
     def refuse(constant: str) -> None:

@@ -18,7 +18,8 @@ from cloister.channel import Absolute, Channel, Outer, Plain, Relation
 from cloister.errors import BudgetError, InputError, PlanError
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian, L2Laplace
-from cloister.privacy.accounting import PureDP, price
+from cloister.privacy.accountants import PureDP
+from cloister.privacy.accounting import price
 from cloister.privacy.events import Cost, PureEvent
 from cloister.privacy.randomness import SeededRandomness
 from cloister.sampling import Everyone, FixedSize, OnePass, Poisson

@@ -17,7 +17,7 @@ from cloister.channel import Relation
 from cloister.errors import BudgetError, InputError, LedgerError, PlanError
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian, L2Laplace, NoNoise
-from cloister.privacy import accounting, gaussian_dp
+from cloister.privacy import accounting, tradeoff
 from cloister.privacy.events import Cost, GammaEvent, GaussianEvent, PureEvent
 from cloister.sampling import Everyone, InOrder, OnePass, Poisson
 
@@ -61,14 +61,14 @@ def test_a_plan_of_what_remains_fits_exactly():
         next_ = plan(share * ledger.remaining)
         ledger.charge(next_.fingerprint, next_.cost)
     assert ledger.spent == pytest.approx(1.0, rel=1e-3)
-    mu = gaussian_dp.mu(1.0, DELTA)
+    mu = tradeoff.mu(1.0, DELTA)
     with pytest.raises(BudgetError):
         ledger.charge("more", cost(0.05 * mu))
     ledger.charge("silence", cost())
 
 
 def test_the_boundary_is_the_sum_of_squares():
-    mu = gaussian_dp.mu(1.0, DELTA)
+    mu = tradeoff.mu(1.0, DELTA)
     for last, fits in ((0.8 * mu, True), (0.8 * mu * (1 + 1e-8), False)):
         ledger = Ledger(1.0, DELTA)
         ledger.charge("first", cost(0.6 * mu))
@@ -91,7 +91,7 @@ def test_coins_are_not_counted_on_but_one_pass_is_one_round():
 @pytest.mark.parametrize("epsilon", [1e-9, 0.01, 0.5, 1.0, 3.0, 20.0, 100.0])
 def test_pure_noise_is_covered_by_its_mu_and_by_no_smaller_one(epsilon):
     """Trade-off functions: the two lines of epsilon-DP lie above the curve of mu-GDP and touch it once."""
-    mu = gaussian_dp.mu_of_pure(epsilon)
+    mu = tradeoff.mu_of_pure(epsilon)
     corner = 1 / (1 + math.exp(epsilon))
     alpha = np.concatenate([np.linspace(0, 1, 2001), np.geomspace(1e-45, 0.5, 500), [corner]])
     lines = np.maximum(1 - np.exp(epsilon) * alpha, np.exp(-epsilon) * (1 - alpha))
@@ -100,7 +100,7 @@ def test_pure_noise_is_covered_by_its_mu_and_by_no_smaller_one(epsilon):
     assert norm.cdf(norm.isf(corner) - mu) == pytest.approx(corner, rel=1e-9)
     assert norm.cdf(norm.isf(corner) - mu * (1 - 1e-4)) > corner
     for e in np.linspace(0, epsilon, 7):  # and so do the deltas: that of randomised response is the worst
-        assert max(0.0, math.exp(epsilon) - math.exp(e)) * corner <= gaussian_dp.delta(mu, e) + 1e-15
+        assert max(0.0, math.exp(epsilon) - math.exp(e)) * corner <= tradeoff.delta(mu, e) + 1e-15
 
 
 def test_laplace_noise_can_be_charged_and_wishart_noise_cannot():
@@ -109,7 +109,7 @@ def test_laplace_noise_can_be_charged_and_wishart_noise_cannot():
     pure = plan(0.5, L2Laplace())
     ledger = Ledger(3.0, DELTA)
     run(pure, tasks, ledger=ledger, random_state=0)
-    mus = [gaussian_dp.mu_of_pure(event.epsilon) for event in pure.cost.events]
+    mus = [tradeoff.mu_of_pure(event.epsilon) for event in pure.cost.events]
     assert ledger.history[0].mu == pytest.approx(math.hypot(*mus), rel=1e-12)
     assert Ledger(3.0, DELTA).charge("p", Cost((PureEvent(0.0),), Everyone(), TASKS)).mu == 0
     with pytest.raises(PlanError, match=r"Gaussian and pure DP only\. Got a GammaEvent"):
@@ -191,7 +191,7 @@ def test_names_can_be_printed():
 
 def test_threads_share_an_account_and_copies_are_the_same_account():
     ledger = Ledger(1.0, DELTA)
-    each = gaussian_dp.mu(1.0, DELTA) / math.sqrt(10)
+    each = tradeoff.mu(1.0, DELTA) / math.sqrt(10)
     refused = []
 
     def spend():

@@ -14,12 +14,12 @@ import pytest
 
 from cloister import Ledger
 from cloister.errors import BudgetError, LedgerError
-from cloister.privacy import gaussian_dp
+from cloister.privacy import tradeoff
 from cloister.privacy.events import Cost, GaussianEvent
 from cloister.sampling import Everyone
 
 DELTA, TASKS = 1e-3, 50
-MU = gaussian_dp.mu(1.0, DELTA)
+MU = tradeoff.mu(1.0, DELTA)
 
 
 def crowd(*arguments: object) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from cloister import Ledger
 from cloister.errors import LedgerError
-from cloister.ledger import databases
+from cloister.ledger import stores
 from cloister.privacy.events import Cost, GaussianEvent
 from cloister.sampling import Everyone
 
@@ -62,7 +62,7 @@ HARMFUL = {
         "DROP TABLE cloister_charges",
         "CREATE TABLE cloister_charges (population, number, plan, run, mu, events, time, hash)",
     ),
-    "no triggers": (*(f"DROP TRIGGER {name}" for name in databases._SQLITE_TRIGGERS),),
+    "no triggers": (*(f"DROP TRIGGER {name}" for name in stores._SQLITE_TRIGGERS),),
 }
 
 

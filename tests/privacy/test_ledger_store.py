@@ -25,12 +25,12 @@ from sqlalchemy.pool import NullPool
 from cloister import Ledger, Plan, SharedPriorRegressor, Tasks, run
 from cloister.algorithms import MeanRegularized
 from cloister.channel import Relation
-from cloister.doubts import FLOATING_POINT, SEEDED
 from cloister.engines import Local
 from cloister.errors import BudgetError, InputError, LedgerError, MissingExtraError
 from cloister.learners import LeastSquares
-from cloister.ledger import databases
-from cloister.privacy import gaussian_dp
+from cloister.ledger import stores
+from cloister.privacy import tradeoff
+from cloister.privacy.caveats import FLOATING_POINT, SEEDED
 from cloister.privacy.events import Cost, GaussianEvent
 from cloister.sampling import Everyone
 
@@ -62,7 +62,7 @@ def unguarded(where: str, statement: str) -> None:
             f"ALTER TABLE {table} ENABLE TRIGGER ALL",
         )
     else:
-        triggers = databases._SQLITE_TRIGGERS
+        triggers = stores._SQLITE_TRIGGERS
         execute(where, *(f"DROP TRIGGER {name}" for name in triggers), statement, *triggers.values())
 
 
@@ -201,8 +201,8 @@ def test_passwords_are_never_told(new_database):
 def test_another_process_holding_the_lock_is_told(where, monkeypatch):
     ledger = Ledger.create(where, "schools", **BUDGET)
     other = Ledger.open(where)
-    monkeypatch.setattr(databases, "PATIENCE", 0.2)
-    monkeypatch.setattr(databases, "_POSTGRES_SETTINGS", ("SET LOCAL lock_timeout = '200ms'",))
+    monkeypatch.setattr(stores, "PATIENCE", 0.2)
+    monkeypatch.setattr(stores, "_POSTGRES_SETTINGS", ("SET LOCAL lock_timeout = '200ms'",))
 
     def meanwhile(past):
         with pytest.raises(LedgerError, match="locked by another process"):
@@ -377,7 +377,7 @@ def test_a_ledger_stays_where_it_was_opened(tmp_path, monkeypatch, spelling):
         Ledger.create(spelling, "schools", **BUDGET)
     monkeypatch.chdir(first)
     made, opened = Ledger.create("more.ledger", "schools", **BUDGET), Ledger.open(spelling)
-    whole = cost(gaussian_dp.mu(1.0, DELTA))
+    whole = cost(tradeoff.mu(1.0, DELTA))
     opened.charge("plan", whole)
     monkeypatch.chdir(second)
     with pytest.raises(BudgetError):

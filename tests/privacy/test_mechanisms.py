@@ -15,13 +15,13 @@ import pytest
 from scipy import stats
 
 from cloister import Plan, Tasks, run
-from cloister.algorithm import Algorithm
-from cloister.arrays import to_uniforms
 from cloister.channel import Absolute, Channel, MeanAndOuter, MeanAndSquares, Outer, Plain, Relation, Round
-from cloister.doubts import SEEDED
+from cloister.core.arrays import to_uniforms
+from cloister.core.lifts import unsvec
 from cloister.errors import PlanError
-from cloister.lifts import unsvec
 from cloister.mechanisms import Gaussian, L2Laplace, NoNoise, Wishart
+from cloister.plan.algorithm import Algorithm
+from cloister.privacy.caveats import SEEDED
 from cloister.privacy.randomness import SeededRandomness, SystemRandomness, normals
 from cloister.sampling import Everyone, Poisson
 

@@ -17,7 +17,7 @@ import pytest
 from scipy import integrate, stats
 
 from cloister.errors import PlanError
-from cloister.privacy import candidates, gaussian_dp, noise
+from cloister.privacy import chacha_proposals, noise, tradeoff
 from cloister.privacy.noise import ROUNDING, discrete_gaussian, integer_deviation
 from cloister.privacy.randomness import SeededRandomness
 
@@ -109,44 +109,44 @@ def test_ties_are_decided_as_all_their_bits_say(deviation, rest):
     for first, j in ties(deviation, np.random.default_rng(deviation % 1000)):
         level, keep = decided(first, j, deviation, rest)
         coins = Coins(np.array([first, j << 1], dtype=np.uint64), rest)
-        made = noise.settled(candidates.on_processor(coins, 1, deviation), coins, deviation, coins)
+        made = noise.settled(chacha_proposals.on_processor(coins, 1, deviation), coins, deviation, coins)
         assert made.tolist() == ([level * deviation + j] if keep else [])
 
 
 def test_candidates_do_not_depend_on_how_many_are_looked_at_together(monkeypatch):
     """Nor do those in doubt: a wide margin leaves many of them."""
-    call = candidates.Call(bytes(range(32)), 3)
-    monkeypatch.setattr(candidates, "DOUBT", 2**27)
-    whole = candidates.on_processor(call, 100_000, 1001)
+    call = chacha_proposals.Call(bytes(range(32)), 3)
+    monkeypatch.setattr(chacha_proposals, "DOUBT", 2**27)
+    whole = chacha_proposals.on_processor(call, 100_000, 1001)
     assert len(whole.doubtful) > 1000
-    monkeypatch.setattr(candidates, "TOGETHER", 999)
-    parts = candidates.on_processor(call, 100_000, 1001)
+    monkeypatch.setattr(chacha_proposals, "TOGETHER", 999)
+    parts = chacha_proposals.on_processor(call, 100_000, 1001)
     for name in ("values", "doubtful", "numbers"):
         np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
 
 
 def test_the_key_stream_is_that_of_the_standard():
     """RFC 8439, A.1, vectors 3 and 5: the counter counts, and the nonce is where it should be."""
-    found = candidates.key_stream(bytes(31) + b"\1", 0, 1, 8)
+    found = chacha_proposals.key_stream(bytes(31) + b"\1", 0, 1, 8)
     assert found.tobytes().hex().startswith("3aeb5224ecf849929b9d828db1ced4dd832025e8018b8160")
-    found = candidates.key_stream(bytes(32), 2 << 56, 0, 8)
+    found = chacha_proposals.key_stream(bytes(32), 2 << 56, 0, 8)
     assert found.tobytes().hex().startswith("c2c64d378cd536374ae204b9ef933fcd1a8b2288b3dfa496")
 
 
 def test_a_counter_never_begins_anew():
     """The last block is given, and none after it: it would be the first again."""
-    last = candidates.key_stream(bytes(32), 0, 2**32 - 1, 8)
+    last = chacha_proposals.key_stream(bytes(32), 0, 2**32 - 1, 8)
     assert len(np.unique(last)) == 8
     for block, words in ((2**32 - 1, 9), (2**32, 1)):
         with pytest.raises(OverflowError, match="at most 2"):
-            candidates.key_stream(bytes(32), 0, block, words)
+            chacha_proposals.key_stream(bytes(32), 0, block, words)
     with pytest.raises(OverflowError):
-        candidates.key_stream(bytes(32), 2**64, 0, 1)
+        chacha_proposals.key_stream(bytes(32), 2**64, 0, 1)
 
 
 def test_candidates_in_doubt_are_settled_with_the_right_law(monkeypatch):
     """Leave all in doubt: the slow path alone has the same law."""
-    monkeypatch.setattr(candidates, "DOUBT", 2**33)
+    monkeypatch.setattr(chacha_proposals, "DOUBT", 2**33)
     draws = discrete_gaussian(3, 4000, SeededRandomness(1).stream("noise"))
     assert chi_square(draws, 3) > 1e-5
 
@@ -154,7 +154,7 @@ def test_candidates_in_doubt_are_settled_with_the_right_law(monkeypatch):
 @pytest.mark.parametrize("bits", [8, 32, 200])
 @pytest.mark.parametrize(("p", "q"), [(0, 1), (1, 3), (1, 2**70), (7, 2), (123, 4), (10**6, 10**6 + 1)])
 def test_integer_bounds_of_a_power_hold_and_are_close(p, q, bits):
-    low, high = candidates.power(p, q, bits)
+    low, high = chacha_proposals.power(p, q, bits)
     with localcontext() as context:
         context.prec = 120
         exact = (-Decimal(p) / Decimal(q)).exp() * 2**bits
@@ -164,7 +164,7 @@ def test_integer_bounds_of_a_power_hold_and_are_close(p, q, bits):
 
 def test_nothing_but_integers_decides():
     """No floating-point literal, true division or float function in what draws."""
-    check(inspect.getsource(candidates))
+    check(inspect.getsource(chacha_proposals))
     for name in ("discrete_gaussian", "_enough", "settled", "_exact", "_Uniform"):
         check(inspect.getsource(getattr(noise, name)))
     with pytest.raises(AssertionError):
@@ -216,15 +216,15 @@ def test_a_discrete_release_is_as_private_as_the_gaussian_it_is_priced_as(shift,
     """delta(epsilon) by enumeration never exceeds that of Gaussian DP with mu = shift / deviation."""
     mu = math.hypot(*shift) / deviation
     for epsilon in (0.01, 0.1, 0.5, 1.0, 2.0, 4.0):
-        claimed = gaussian_dp.delta(mu, epsilon)
+        claimed = tradeoff.delta(mu, epsilon)
         assert hockey_stick(shift, integer_deviation(deviation), epsilon) <= claimed * (1 + 1e-9) + 1e-15
 
 
 def test_less_deviation_would_hide_less():
     """The bound is tight: a deviation 5 % below would break it."""
     sigma, mu = integer_deviation(100.0), 0.5
-    assert hockey_stick((50,), sigma, 0.5) > 0.97 * gaussian_dp.delta(mu, 0.5)
-    assert hockey_stick((50,), round(0.95 * sigma), 0.5) > 1.01 * gaussian_dp.delta(mu, 0.5)
+    assert hockey_stick((50,), sigma, 0.5) > 0.97 * tradeoff.delta(mu, 0.5)
+    assert hockey_stick((50,), round(0.95 * sigma), 0.5) > 1.01 * tradeoff.delta(mu, 0.5)
 
 
 def test_a_gaussian_rounded_at_random_is_a_discrete_gaussian():

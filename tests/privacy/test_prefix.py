@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import cloister as cl
-from cloister.channel import Channel, MeanAndOuter, Outer, Plain, Relation, equal_rounds
+from cloister.channel import Channel, MeanAndOuter, Outer, Plain, Relation
+from cloister.core.channel import equal_rounds
 from cloister.errors import BillboardError, PlanError
-from cloister.privacy import gaussian_dp
-from cloister.privacy.mechanisms import grid_noise
+from cloister.privacy import tradeoff
+from cloister.privacy.mechanisms import Schedule, grid_noise
 from cloister.privacy.randomness import SeededRandomness, SystemRandomness
-from cloister.privacy.schedule import Schedule
 
 KINDS = {
     "toeplitz": cl.mechanisms.Toeplitz(),
@@ -219,8 +219,8 @@ def test_a_run_costs_mu_whatever_the_sampling(kind):
         cl.sampling.FixedSize(5),
     ):
         plan = cl.Plan(Talk(3, 12), mechanism, sampling, n_tasks=50)
-        assert plan.guarantee.epsilon == pytest.approx(gaussian_dp.epsilon(0.7, plan.delta), rel=1e-9)
-        assert plan.guarantee.other_epsilon == pytest.approx(gaussian_dp.epsilon(0.35, plan.delta), rel=1e-6)
+        assert plan.guarantee.epsilon == pytest.approx(tradeoff.epsilon(0.7, plan.delta), rel=1e-9)
+        assert plan.guarantee.other_epsilon == pytest.approx(tradeoff.epsilon(0.35, plan.delta), rel=1e-6)
         assert "no gain from sampling is claimed" in plan.guarantee.noise
         assert plan.forecast().rho > 0
         found = plan.calibrate(1.0)
@@ -240,7 +240,7 @@ def test_a_ledger_is_charged_for_the_whole_run():
     plan = cl.Plan(Talk(3, 12), cl.mechanisms.Toeplitz(0.7), cl.sampling.Epochs(3), n_tasks=50)
     ledger = cl.Ledger(epsilon=9.0, delta=plan.delta)
     cl.run(plan, tasks_of(50), random_state=0, ledger=ledger)
-    assert ledger.spent == pytest.approx(gaussian_dp.epsilon(0.7, plan.delta), rel=1e-6)
+    assert ledger.spent == pytest.approx(tradeoff.epsilon(0.7, plan.delta), rel=1e-6)
     independent = cl.Plan(Talk(3, 12), cl.mechanisms.Gaussian(0.8), cl.sampling.Epochs(3), n_tasks=50)
     assert ledger.charge("next", independent.cost).mu == pytest.approx(0.4)
 
@@ -248,7 +248,7 @@ def test_a_ledger_is_charged_for_the_whole_run():
 def test_passes_cost_the_root_of_their_number_with_independent_noise():
     for passes, mu in ((1, 0.4), (4, 0.8)):
         plan = cl.Plan(Talk(3, 16), cl.mechanisms.Gaussian(1.6), cl.sampling.Epochs(passes), n_tasks=50)
-        assert plan.guarantee.epsilon == pytest.approx(gaussian_dp.epsilon(mu, plan.delta), rel=1e-9)
+        assert plan.guarantee.epsilon == pytest.approx(tradeoff.epsilon(mu, plan.delta), rel=1e-9)
     coins = np.asarray(cl.sampling.Epochs(4).draw(SeededRandomness(0).stream("coins").numbered, 10, 16))
     assert (coins.sum(axis=0) == 4).all()
     np.testing.assert_array_equal(coins[:4], coins[12:])

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloister.errors import PlanError
-from cloister.privacy.buffers import Buffered, buffers_for
-from cloister.privacy.strategies import BinaryTree, LowerToeplitz, square_root
+from cloister.privacy.strategies import BinaryTree, Buffered, LowerToeplitz, buffers_for, square_root
 
 
 def patterns(rounds, times, separation):

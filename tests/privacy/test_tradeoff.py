@@ -15,8 +15,9 @@ from cloister.algorithms import MeanRegularized
 from cloister.errors import InputError, PlanError
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian, L2Laplace, NoNoise, Toeplitz
-from cloister.privacy import gaussian_dp
-from cloister.privacy.accounting import GaussianDP, default_delta, price, tradeoff
+from cloister.privacy import tradeoff as gaussian_dp
+from cloister.privacy.accountants import GaussianDP
+from cloister.privacy.accounting import default_delta, price, tradeoff
 from cloister.privacy.events import Cost, GammaEvent, GaussianEvent, PureEvent
 from cloister.privacy.sampling import Epochs, Everyone, FixedSize, OnePass, Poisson
 from cloister.privacy.tradeoff import Envelope, GaussianCurve

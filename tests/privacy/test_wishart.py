@@ -15,12 +15,13 @@ from scipy import stats
 from cloister import Ledger, Plan, Tasks, replay, run
 from cloister.algorithms import GroupSparse, LowRank, MeanRegularized
 from cloister.channel import Channel, Outer, Plain, Relation, Round
+from cloister.core.lifts import unsvec
 from cloister.errors import InputError, PlanError
 from cloister.learners import LeastSquares
-from cloister.lifts import unsvec
 from cloister.mechanisms import Gaussian, Wishart
-from cloister.privacy import gamma, gaussian_dp
-from cloister.privacy.accounting import WishartPLD, calibrate, group_epsilon, price
+from cloister.privacy import chi_square_pld, tradeoff
+from cloister.privacy.accountants import WishartPLD
+from cloister.privacy.accounting import calibrate, group_epsilon, price
 from cloister.privacy.events import Cost, GammaEvent, GaussianEvent
 from cloister.privacy.randomness import SeededRandomness
 from cloister.privacy.wishart import wishart
@@ -131,7 +132,7 @@ def test_curves_equal_monte_carlo_and_quadrature(degrees, shift, direction):
     atom = 0.0 if direction == "remove" else noise.cdf(shift)
     p, q = (p, q) if direction == "remove" else (q, p)
     points = np.array([-1.0, -0.2, 0.0, 0.1, 0.5, 2.0])
-    found = gamma.curve(degrees, shift, direction, points)
+    found = chi_square_pld.curve(degrees, shift, direction, points)
     for epsilon, value in zip(points, found, strict=True):
         excess = np.maximum(0, -np.expm1(epsilon - losses))
         assert value == pytest.approx(excess.mean(), abs=5 * excess.std() / math.sqrt(20_000) + 2e-4)
@@ -143,7 +144,7 @@ def test_curves_equal_monte_carlo_and_quadrature(degrees, shift, direction):
 def test_smaller_messages_are_never_more_expensive(degrees, shift):
     epsilons = np.linspace(-3, 3, 61)
     for direction in ("remove", "add"):
-        curves = [gamma.curve(degrees, a * shift, direction, epsilons) for a in (0.1, 0.5, 0.9, 1.0)]
+        curves = [chi_square_pld.curve(degrees, a * shift, direction, epsilons) for a in (0.1, 0.5, 0.9, 1.0)]
         assert (np.diff(curves, axis=0) > -1e-12).all()
 
 
@@ -151,7 +152,8 @@ def test_smaller_messages_are_never_more_expensive(degrees, shift):
 def test_one_round_is_the_closed_form_rounded_up(degrees, shift):
     for epsilon in (0.05, 0.3, 1.0):
         exact = max(
-            float(gamma.curve(degrees, shift, way, np.array([epsilon]))[0]) for way in ("remove", "add")
+            float(chi_square_pld.curve(degrees, shift, way, np.array([epsilon]))[0])
+            for way in ("remove", "add")
         )
         got = WishartPLD().delta(cost(degrees, shift), epsilon)
         assert exact * (1 - 1e-9) <= got <= exact * 1.002 + 1e-12
@@ -191,11 +193,9 @@ def test_with_many_degrees_the_price_is_gaussian():
     """k = 10^6: replacement through silence is then two steps of mu, at most 2 mu."""
     mu, rounds = 0.1, 10
     c = cost(1e6, mu * math.sqrt(2e6), rounds)
-    assert price(c, 1e-4).epsilon == pytest.approx(
-        gaussian_dp.epsilon(mu * math.sqrt(rounds), 1e-4), rel=5e-3
-    )
+    assert price(c, 1e-4).epsilon == pytest.approx(tradeoff.epsilon(mu * math.sqrt(rounds), 1e-4), rel=5e-3)
     twice = price(cost(1e6, mu * math.sqrt(2e6), rounds, "replace"), 1e-4).epsilon
-    direct = gaussian_dp.epsilon(2 * mu * math.sqrt(rounds), 1e-4)
+    direct = tradeoff.epsilon(2 * mu * math.sqrt(rounds), 1e-4)
     assert direct * (1 - 1e-3) <= twice <= 1.3 * direct
 
 
@@ -237,7 +237,7 @@ def test_reference_values(rounds, goe, published):
     channel, share = Channel(30, lift=Outer()), 1 / rounds
     noise = Wishart(300, level(300, rounds, 1.0)).noise(channel, Relation.ZERO_OUT, share)
     assert 0.99 * published < noise < published
-    gaussian = Gaussian(gaussian_dp.mu(1.0, DELTA)).noise(channel, Relation.ZERO_OUT, share)
+    gaussian = Gaussian(tradeoff.mu(1.0, DELTA)).noise(channel, Relation.ZERO_OUT, share)
     assert gaussian == pytest.approx(goe, rel=2e-3)
 
 
@@ -247,7 +247,7 @@ def test_reference_values(rounds, goe, published):
 def test_goe_needs_less_noise_in_every_cell(rounds, epsilon, relation):
     """Even the k degrees alone (d = 1) deviate more than GOE; and more degrees bring it nearer."""
     channel, share = Channel(1, lift=Outer()), 1 / rounds
-    gaussian = Gaussian(gaussian_dp.mu(epsilon, DELTA)).noise(channel, relation, share)
+    gaussian = Gaussian(tradeoff.mu(epsilon, DELTA)).noise(channel, relation, share)
     root = channel.sensitivity(relation)
     noises = [
         Wishart(k, root * level(k, rounds, epsilon, relation)).noise(channel, relation, share)

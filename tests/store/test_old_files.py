@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 import cloister as cl
 from cloister.app.task_model import TaskModel
 from cloister.cli import app
-from cloister.doubts import Grade
 from cloister.ledger import Ledger
+from cloister.privacy.caveats import Grade
 
 HOME = Path(__file__).parent / "old_files" / "v0.1"
 HEAD = "a7b8a5c5fbf38cd769c6a57fe8e1c0d508c0b3aa7f2353fffe8a76f2c2c92f24"

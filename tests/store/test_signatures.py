@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from cloister.core.roster import Roster
 from cloister.errors import InputError, SignatureError
-from cloister.roster import Roster
 from cloister.store.signatures import Operator, SignedHead, SignedRoster, public_key
 
 OPERATOR = Operator("exam-2026", bytes(range(32)))

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import InputError
-from cloister.tables.codebook import Categorical, Classes, Codebook, Numeric
+from cloister.tables.codebook import Codebook
+from cloister.tables.column_types import Categorical, Classes, Numeric
 
 BOUNDS = {"age": (0, 120), "sex": ["F", "M"], "color": ["red", "green", "blue"], "score": (0, 10)}
 ROWS = {

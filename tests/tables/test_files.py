@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from cloister.app.predict import write_csv
 from cloister.errors import InputError, MissingExtraError
 from cloister.tables.codebook import Codebook
-from cloister.tables.files import csv_text, read_table
 from cloister.tables.reading import is_number
 from cloister.tables.rows import read_rows
+from cloister.tables.table_files import csv_text, read_table
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import cloister as cl
 from cloister.app.task_model import TaskModel
 from cloister.cli import app
 from cloister.tables.codebook import Codebook
-from cloister.tables.files import read_table
+from cloister.tables.table_files import read_table
 
 M, N = 30, 8
 RNG = np.random.default_rng(0)

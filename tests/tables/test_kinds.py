@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloister.errors import InputError
-from cloister.tables.codebook import Categorical, Codebook, Date, Feature, Numeric
-from cloister.tables.kinds import block_bound, block_names
+from cloister.tables.codebook import Codebook
+from cloister.tables.column_types import Categorical, Date, Feature, Numeric, block_bound, block_names
 from cloister.tables.rows import read_rows
 from cloister.tables.transforms import Cuts, Monotone, Spline
 

@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-from cloister.algorithm import Algorithm, Budget, Wrapper
 from cloister.algorithms.adaptive import AdaptiveFedAvg
-from cloister.algorithms.allocation import GeometricBudget, PowerBudget
-from cloister.algorithms.averaging import ModelAveraging
-from cloister.algorithms.baselines import l1_logistic, lasso, pooled_ridge, ridge
-from cloister.algorithms.clustered import ClusteredMetaSGD
-from cloister.algorithms.covariance import GroupSparse, LowRank, ModelProtected
+from cloister.algorithms.baselines import Relationship, dp_mtrl, l1_logistic, lasso, mtrl, pooled_ridge, ridge
+from cloister.algorithms.bases import Independent
+from cloister.algorithms.covariance import GeometricBudget, GroupSparse, LowRank, ModelProtected, PowerBudget
 from cloister.algorithms.decomposed import Decomposed, EntrySparse, SquaredNorm, TaskSparse
 from cloister.algorithms.federated import (
     Ditto,
     FedAvg,
     FedProx,
+    FedRep,
     Increment,
     LocalOnly,
     Offset,
     Personalized,
     Position,
 )
-from cloister.algorithms.fedrep import FedRep
 from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning
-from cloister.algorithms.independent import Independent
 from cloister.algorithms.local_noise import LocalNoise
 from cloister.algorithms.locate import Locate
-from cloister.algorithms.mean import MeanRegularized
+from cloister.algorithms.mean_regularized import MeanRegularized, ModelAveraging
 from cloister.algorithms.meta import FTMRL, MetaSGD
+from cloister.algorithms.mixture import ClusteredMetaSGD
 from cloister.algorithms.prior.directions import Subspace, Support
 from cloister.algorithms.prior.groups import GroupMeans
 from cloister.algorithms.prior.mean import Joint, Mean
 from cloister.algorithms.prior.relevance import FeatureRelevance
 from cloister.algorithms.prior.shared_prior import SharedPrior
-from cloister.algorithms.relationship import Relationship, dp_mtrl, mtrl
 from cloister.algorithms.server import ServerAdam, ServerAdamW, ServerAverage, ServerMomentum
 from cloister.algorithms.stacking import ChooseAtHome
 from cloister.algorithms.staged import Rescaled
-from cloister.earlier import EarlierPrior
-from cloister.groups import Groups
+from cloister.core.findings import EarlierPrior
+from cloister.core.roster import Groups
+from cloister.plan.algorithm import Algorithm, Budget, Wrapper
 
 __all__ = [
     "FTMRL",

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cloister.algorithms.federated import FedAvg, narrow
-from cloister.arrays import Array, Public, States, namespace
-from cloister.channel import Channel, Plain
-from cloister.errors import PlanError
+from cloister.core.arrays import Array, Public, States, namespace
+from cloister.core.channel import Channel
+from cloister.core.errors import PlanError
+from cloister.core.lifts import Plain
 
 if TYPE_CHECKING:
-    from cloister.store.billboard import BoardView, Release
-    from cloister.tasks import Block
-
-__all__ = ["AdaptiveFedAvg"]
+    from cloister.core.tasks import Block
+    from cloister.store.billboard import BoardView
+    from cloister.store.records import Release
 
 
 @dataclass(frozen=True)

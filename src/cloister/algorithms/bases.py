@@ -1,24 +1,31 @@
-"""What algorithms have in common that are built on a loss, on a learner, or that say nothing at all."""
+"""Bases of algorithms, and the one without messages.
+
+What algorithms have in common that are built on a loss, on a learner, or that say nothing at all.
+
+Independent: every task on its own. Nothing leaves: epsilon is 0. The baseline that joining must beat.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from cloister.algorithm import Algorithm, Budget, Network
-from cloister.errors import PlanError
+from cloister.core.arrays import Public, States
+from cloister.core.errors import PlanError
+from cloister.learners.home import Home
+from cloister.learners.learner import BayesianLearner
+from cloister.plan.algorithm import Algorithm, Budget, Network
 
 if TYPE_CHECKING:
-    from cloister.arrays import Array, Public, States
-    from cloister.channel import Channel, Round
+    from cloister.core.arrays import Array
+    from cloister.core.channel import Channel, Round
+    from cloister.core.spec import DataSpec
+    from cloister.core.tasks import Block
     from cloister.learners.descent import Solver
-    from cloister.learners.learner import BayesianLearner, ClientLearner
+    from cloister.learners.learner import ClientLearner
     from cloister.learners.linear.losses import Loss
-    from cloister.rows import Rows
-    from cloister.store.billboard import BoardView, Release
-    from cloister.tasks import Block
-
-__all__ = ["BayesianAlgorithm", "ClientAlgorithm", "LossAlgorithm", "WithoutRounds"]
+    from cloister.store.billboard import BoardView
+    from cloister.store.records import Release
 
 
 class LossAlgorithm(Algorithm):
@@ -27,7 +34,7 @@ class LossAlgorithm(Algorithm):
     loss: Loss
 
     @property
-    def rows(self) -> Rows | None:
+    def rows(self) -> DataSpec | None:
         return self.loss.rows
 
     def predict(self, models: States, X: Array) -> Array:
@@ -43,7 +50,7 @@ class BayesianAlgorithm(Algorithm):
     learner: BayesianLearner
 
     @property
-    def rows(self) -> Rows | None:
+    def rows(self) -> DataSpec | None:
         return self.learner.rows
 
     def predict(self, models: States, X: Array) -> Array:
@@ -60,7 +67,7 @@ class ClientAlgorithm(Algorithm):
     solver: Solver
 
     @property
-    def rows(self) -> Rows | None:
+    def rows(self) -> DataSpec | None:
         return self.learner.rows
 
     def predict(self, models: States, X: Array) -> Array:
@@ -100,3 +107,24 @@ class WithoutRounds(Algorithm):
 
     def _refusal(self) -> PlanError:
         return PlanError(f"{type(self).__name__} has no rounds: its tasks say nothing.")
+
+
+@dataclass(frozen=True)
+class Independent(WithoutRounds, BayesianAlgorithm):
+    """Single-task learning, averaged over prior scales by evidence.
+
+    Privacy
+    -------
+    Nothing is ever sent: epsilon = 0.
+    """
+
+    learner: BayesianLearner
+
+    def start(self) -> Public:
+        return {}
+
+    def init(self, block: Block, board: BoardView) -> States:
+        return self.learner.prepare(block)
+
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
+        return self.learner.finish(Home(states, block), (), {})

@@ -1,4 +1,13 @@
-r"""Model-protected multi-task learning: a noisy covariance of models, and proximal steps at home.
+r"""Model-protected multi-task learning, and how its budget is allocated.
+
+How a budget is shared out over rounds.
+
+Model-protected learning (arXiv:1809.06546, section 4.5) gives round t a budget :math:`\epsilon_t` that grows
+like :math:`t^\alpha` or :math:`Q^{-t}`. Noise is inversely proportional to it, so under Gaussian DP
+:math:`\mu_t` is proportional to :math:`\epsilon_t`, and a round's share of the squared budget is
+:math:`\mu_t^2 / \sum_s \mu_s^2`: exact, where the paper's composition bound is not.
+
+Model-protected multi-task learning: a noisy covariance of models, and proximal steps at home.
 
 Each round tasks say their models, clipped to a ball of radius K; the noisy sum of outer products is turned in
 public into one matrix M that says which directions tasks share; each task projects its model by M and takes
@@ -23,25 +32,83 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cloister.algorithm import Budget
-from cloister.algorithms.allocation import Allocation, GeometricBudget, PowerBudget
 from cloister.algorithms.bases import LossAlgorithm
-from cloister.algorithms.mean import project
-from cloister.arrays import Array, Floats, Public, States
-from cloister.channel import Channel, Diagonal, Lift, Outer, Round, SumOfOuters, SumOfSquares
-from cloister.errors import PlanError
+from cloister.algorithms.mean_regularized import project
+from cloister.core.arrays import Array, Floats, Public, States
+from cloister.core.channel import Channel, Round
+from cloister.core.errors import PlanError
+from cloister.core.lifts import Diagonal, Lift, Outer, SumOfOuters, SumOfSquares, unsvec
 from cloister.learners.linear.losses import Loss
-from cloister.lifts import unsvec
+from cloister.plan.algorithm import Budget
 
 if TYPE_CHECKING:
-    from cloister.store.billboard import BoardView, Release
-    from cloister.tasks import Block
+    from cloister.core.tasks import Block
+    from cloister.store.billboard import BoardView
+    from cloister.store.records import Release
 
-__all__ = ["GroupSparse", "LowRank", "ModelProtected"]
+
+class Allocation(Protocol):
+    """Shares of the squared budget, round by round."""
+
+    def shares(self, rounds: int) -> tuple[float, ...]:
+        """Return one share a round; they sum to 1."""
+
+
+@dataclass(frozen=True)
+class PowerBudget:
+    """Budgets that change like t^alpha: grow with alpha > 0, stay even at 0, shrink below.
+
+    Examples
+    --------
+    >>> PowerBudget(0.5).shares(3)
+    (0.16666666666666666, 0.3333333333333333, 0.5)
+    """
+
+    alpha: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.alpha):
+            raise PlanError(f"alpha must be finite. Got {self.alpha}.")
+
+    def shares(self, rounds: int) -> tuple[float, ...]:
+        """Return shares proportional to t^(2 alpha)."""
+        return _normalised(2 * self.alpha * np.log(np.arange(1, rounds + 1)))
+
+
+@dataclass(frozen=True)
+class GeometricBudget:
+    """Budgets that change like Q^-t: grow with Q < 1, stay even at 1, shrink above.
+
+    Examples
+    --------
+    >>> [round(share, 4) for share in GeometricBudget(0.5).shares(3)]
+    [0.0476, 0.1905, 0.7619]
+    """
+
+    q: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.q < math.inf:
+            raise PlanError(f"Q must be > 0 and finite. Got {self.q}.")
+
+    def shares(self, rounds: int) -> tuple[float, ...]:
+        """Return shares proportional to Q^(-2 t)."""
+        return _normalised(-2 * math.log(self.q) * np.arange(1, rounds + 1))
+
+
+def _normalised(log_weights: NDArray[np.floating[Any]]) -> tuple[float, ...]:
+    weights = np.exp(log_weights - log_weights.max())
+    if not weights.min() > 0:
+        raise PlanError(
+            f"Every round needs a share of the budget, and some of these {len(weights)} get none: "
+            "use fewer rounds or a flatter allocation."
+        )
+    return tuple(float(share) for share in weights / weights.sum())
 
 
 #: Chance that noise makes a shifted covariance indefinite in any of the rounds.
@@ -187,7 +254,7 @@ class ModelProtected(LossAlgorithm):
         shared = self.keep_shared(states["weights"], board)
         return {"coef": (states["sum"] + shared) / (states["count"] + 1) if self.averaged else shared}
 
-    def newcomer(self, board: BoardView) -> States:
+    def model_without_data(self, board: BoardView) -> States:
         """Return the model of a task without data: zero, because only directions are shared."""
         return {"coef": np.zeros((1, self.loss.size))}
 

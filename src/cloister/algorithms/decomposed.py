@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from cloister.algorithm import Algorithm, Wrapper
 from cloister.algorithms.covariance import ModelProtected
-from cloister.arrays import Array, Floats, States
-from cloister.errors import PlanError
+from cloister.core.arrays import Array, Floats, States
+from cloister.core.errors import PlanError
+from cloister.plan.algorithm import Algorithm, Wrapper
 
 if TYPE_CHECKING:
+    from cloister.core.tasks import Block
     from cloister.store.billboard import BoardView
-    from cloister.tasks import Block
-
-__all__ = ["Decomposed", "EntrySparse", "OwnPenalty", "SquaredNorm", "TaskSparse"]
 
 
 class OwnPenalty(ABC):
@@ -154,9 +152,9 @@ class Decomposed(Wrapper):
         """Refuse: what is inside is told apart by more than the seven functions."""
         raise PlanError("Decomposed holds a LowRank or a GroupSparse. Build it anew.")
 
-    def newcomer(self, board: BoardView) -> States:
+    def model_without_data(self, board: BoardView) -> States:
         """Return the model of a task without data: zero, because only directions are shared."""
-        model = self.shared.newcomer(board)
+        model = self.shared.model_without_data(board)
         return model | {"shared": model["coef"], "own": model["coef"]}
 
     def init(self, block: Block, board: BoardView) -> States:

@@ -1,4 +1,6 @@
-r"""Networks trained by many tasks at once: private personalised learning and its baselines.
+r"""Federated learning of networks: personalised, its baselines, and with a shared body.
+
+Networks trained by many tasks at once: private personalised learning and its baselines.
 
 All share one shape. The board holds a public model :math:`\tilde w`; a task trains at home and says, clipped,
 how far it got; the curator moves the public model by the noisy mean. They differ in where a task starts, what
@@ -16,11 +18,15 @@ algorithm      starts from          held near the public model     ends with
 Where a learner has personal parameters, a task starts from the public model with its own beside it, says how
 far the shared ones got, and keeps the others. A penalty holds the shared ones alone.
 
+A shared body and personal heads that are trained in turn.
+
 References
 ----------
 Papers "DPMTL" (Algorithm 1) and "PMTL" (Hu, Wu, Smith, arXiv:2108.12978, Algorithm 1, with a fixed public
 denominator). McMahan et al., arXiv:1602.05629 (FedAvg); Li et al., arXiv:1812.06127 (FedProx),
 arXiv:2012.04221 (Ditto).
+L. Collins, H. Hassani, A. Mokhtari and S. Shakkottai, "Exploiting shared representations for personalized
+federated learning", arXiv:2102.07078, Algorithm 1 (FedRep).
 """
 
 from __future__ import annotations
@@ -31,31 +37,22 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from cloister.algorithm import Budget
 from cloister.algorithms.bases import ClientAlgorithm, WithoutRounds
 from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning, variants_of
 from cloister.algorithms.server import Server, ServerAverage, require_server
-from cloister.arrays import Array, Public, States, is_real, is_whole
-from cloister.channel import Channel, Plain, Round, equal_rounds
-from cloister.errors import PlanError
+from cloister.core.arrays import Array, Public, States, is_real, is_whole
+from cloister.core.channel import Channel, Round, equal_rounds
+from cloister.core.errors import PlanError
+from cloister.core.lifts import Plain
 from cloister.learners.descent import StepSolver, require_rates
-from cloister.learners.learner import ClientLearner, require_learner
-from cloister.learners.quadratic import Quadratic
+from cloister.learners.learner import ClientLearner, Part, require_learner
+from cloister.learners.penalties import Quadratic
+from cloister.plan.algorithm import Budget
 
 if TYPE_CHECKING:
-    from cloister.store.billboard import BoardView, Release
-    from cloister.tasks import Block
-
-__all__ = [
-    "Ditto",
-    "FedAvg",
-    "FedProx",
-    "Increment",
-    "LocalOnly",
-    "Offset",
-    "Personalized",
-    "Position",
-]
+    from cloister.core.tasks import Block
+    from cloister.store.billboard import BoardView
+    from cloister.store.records import Release
 
 
 @dataclass(frozen=True)
@@ -115,8 +112,8 @@ class _Federated(ClientAlgorithm):
     def finish(self, states: States, block: Block, board: BoardView) -> States:
         return {"coef": self._tune(self.learner.spread(board["mean"], block, states), block, board)}
 
-    def newcomer(self, board: BoardView) -> States:
-        return {"coef": self.learner.newcomer(board["mean"])}
+    def model_without_data(self, board: BoardView) -> States:
+        return {"coef": self.learner.model_without_data(board["mean"])}
 
     def _update(
         self, states: States, block: Block, board: BoardView, lam: float = 0.0
@@ -367,8 +364,8 @@ class LocalOnly(WithoutRounds, ClientAlgorithm):
         own = self.learner.descend(states["weights"], block, self.solver, 0, board["mean"], None)
         return {"coef": own}
 
-    def newcomer(self, board: BoardView) -> States:
-        return {"coef": self.learner.newcomer(board["mean"])}
+    def model_without_data(self, board: BoardView) -> States:
+        return {"coef": self.learner.model_without_data(board["mean"])}
 
 
 def narrow(public: Public) -> Public:
@@ -379,3 +376,72 @@ def narrow(public: Public) -> Public:
 def quadratic(lam: float) -> Quadratic | None:
     """Return the penalty of strength lam, if there is one."""
     return None if lam == 0 else Quadratic(lam)
+
+
+@dataclass(frozen=True)
+class FedRep(FedAvg):
+    """Train the personal parameters with the shared ones fixed, then the shared ones with these; tell those.
+
+    A task ends with the public model's shared parameters and its own personal ones, trained on these once
+    more. `FedAvg` with the same learner trains both at once, which is known as FedPer.
+
+    Parameters
+    ----------
+    learner : Module
+        With personal parameters: ``Module(net, personal=("head.*",))``.
+    solver : Descent, Nesterov, Adam or AdamW
+        A round's training of what is shared.
+    clip, rounds, server, finetune
+        As for `FedAvg`; `finetune` goes on with all parameters, after the last training of personal ones.
+    head : Descent, Nesterov, Adam or AdamW, optional
+        A round's training of what is personal, before that; as `solver` by default.
+
+    Privacy
+    -------
+    As for `FedAvg`: a message is the update of the shared parameters, clipped. What a task has learned for
+    itself shows in that update and nowhere else.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from cloister.learners import Descent, Module
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    >>> learner = Module(net, personal=("2.*",))
+    >>> fedrep = FedRep(learner, Descent(lr=0.1, batch=10), head=Descent(lr=0.1, batch=10, epochs=5))
+    >>> fedrep.channel(None).dim, fedrep.learner.size
+    (40, 67)
+    """
+
+    head: StepSolver | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.learner.check_solver(self._head, None)
+        variants_of(FineTuning(self._head), self.rounds)
+        if self.learner.shared_size == self.learner.size:
+            raise PlanError(
+                "FedRep trains personal parameters and shared ones in turn, and this learner has no personal "
+                'ones. Name them, Module(net, personal=("head.*",)), or use FedAvg.'
+            )
+
+    @property
+    def _head(self) -> StepSolver:
+        return self.solver if self.head is None else self.head
+
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
+        start = self.learner.spread(board["mean"], block, states)
+        own = self._train_head(start, block, board)
+        ended = self.learner.descend(own, block, self.solver, board.rounds, part=Part.SHARED)
+        return self.learner.shared(ended - start), self.learner.keep(own)
+
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
+        start = self.learner.spread(board["mean"], block, states)
+        return {"coef": self._tune(self._train_head(start, block, board), block, board)}
+
+    def _train_head(self, start: Array, block: Block, board: BoardView) -> Array:
+        return self.learner.descend(start, block, self._head, board.rounds, part=Part.PERSONAL)
+
+    @property
+    def local_batch(self) -> int | None:
+        both = (self.solver.batch, self._head.batch)
+        return None if None in both else max(batch for batch in both if batch is not None)

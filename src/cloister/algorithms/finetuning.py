@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cloister.arrays import Array, namespace
-from cloister.errors import PlanError
+from cloister.core.arrays import Array, namespace
+from cloister.core.errors import PlanError
 from cloister.learners.descent import Solver, StepSolver
 
 if TYPE_CHECKING:
+    from cloister.core.tasks import Block
     from cloister.learners.learner import ClientLearner
-    from cloister.learners.network.penalties import Penalty
-    from cloister.tasks import Block
-
-__all__ = ["CrossValidatedTuning", "FineTuning"]
+    from cloister.learners.penalties import Penalty
 
 
 @dataclass(frozen=True)

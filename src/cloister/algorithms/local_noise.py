@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.algorithm import Algorithm, Wrapper
-from cloister.arrays import Array, Floats, States, to_uniforms
-from cloister.channel import Channel, Plain
-from cloister.errors import PlanError
+from cloister.core.arrays import Array, Floats, States, to_uniforms
+from cloister.core.channel import Channel
+from cloister.core.errors import PlanError
+from cloister.core.lifts import Plain
+from cloister.plan.algorithm import Algorithm, Wrapper
 
 if TYPE_CHECKING:
+    from cloister.core.tasks import Block
     from cloister.store.billboard import BoardView
-    from cloister.tasks import Block
-
-__all__ = ["LocalNoise"]
 
 
 @final

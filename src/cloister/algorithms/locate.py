@@ -20,19 +20,20 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.algorithm import Budget
 from cloister.algorithms.stages import Stage
-from cloister.arrays import Array, Floats, Public, States
-from cloister.channel import Absolute, Channel, Round
-from cloister.earlier import EarlierPrior
-from cloister.errors import PlanError
-from cloister.findings import ColumnLocation, Location
+from cloister.core.arrays import Array, Floats, Public, States
+from cloister.core.channel import Channel, Round
+from cloister.core.errors import PlanError
+from cloister.core.findings import ColumnLocation, EarlierPrior, Location
+from cloister.core.lifts import Absolute
+from cloister.core.spec import DataSpec, Target
 from cloister.learners.home import Home, Units
-from cloister.rows import Rows, Target
+from cloister.plan.algorithm import Budget
 
 if TYPE_CHECKING:
-    from cloister.store.billboard import BoardView, Release
-    from cloister.tasks import Block
+    from cloister.core.tasks import Block
+    from cloister.store.billboard import BoardView
+    from cloister.store.records import Release
 
 #: Rounds that look for the place, each with so many bins; one more asks for the spread, in powers of two.
 PLACES, BINS = 2, 32
@@ -387,7 +388,7 @@ class Locate:
     reach: float = EVEN_IN_HALF
     targets: bool = True
 
-    def check(self, rows: Rows | None, earlier: EarlierPrior | None) -> None:
+    def check(self, rows: DataSpec | None, earlier: EarlierPrior | None) -> None:
         """Refuse rows that have nothing to be searched, columns that are none, and another run's columns."""
         if rows is None or rows.target is not Target.NUMBER or len(rows.features or ()) != 1:
             raise PlanError(
@@ -410,7 +411,7 @@ class Locate:
                 f"{len(self.columns)}. Start from a run with the same codebook."
             )
 
-    def searches(self, rows: Rows | None, earlier: EarlierPrior | None = None) -> tuple[BinSearch, ...]:
+    def searches(self, rows: DataSpec | None, earlier: EarlierPrior | None = None) -> tuple[BinSearch, ...]:
         """Return the stages; without rounds where an earlier board has what all else there is relative to."""
         target = places = None
         if earlier is not None:
@@ -422,7 +423,7 @@ class Locate:
             found.append(ColumnSearch(self.columns, self._constant(rows), self.reach, places))
         return tuple(found)
 
-    def units(self, rows: Rows | None, board: BoardView) -> Units:
+    def units(self, rows: DataSpec | None, board: BoardView) -> Units:
         """Return the units that a board has found."""
         target = centers = units = None
         if self.targets:
@@ -461,6 +462,6 @@ class Locate:
         found = board["features_found"] == 2
         return np.where(found, board["features_center"], 0.0), np.where(found, board["features_unit"], 1.0)
 
-    def _constant(self, rows: Rows | None) -> float:
+    def _constant(self, rows: DataSpec | None) -> float:
         (width,) = rows.features  # type: ignore[union-attr, misc]
         return self.intercept or 1 / math.sqrt(width)

@@ -13,7 +13,7 @@ algorithm    how often a task speaks                    the public model follows
 `FTMRL`      once, in a stream (`OnePass`)              the running total of all gradients
 ============ ========================================== =================================
 
-`ClusteredMetaSGD`, with several meta-models, is in `cloister.algorithms.clustered`.
+`ClusteredMetaSGD`, with several meta-models, is in `cloister.algorithms.mixture`.
 
 References
 ----------
@@ -29,22 +29,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloister.algorithm import Budget
 from cloister.algorithms.bases import ClientAlgorithm
 from cloister.algorithms.federated import quadratic
 from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning, variants_of
 from cloister.algorithms.server import Server, ServerAverage, require_server
-from cloister.arrays import Array, Public, States, is_real, is_whole
-from cloister.channel import Channel, Plain, Round, equal_rounds
-from cloister.errors import PlanError
+from cloister.core.arrays import Array, Public, States, is_real, is_whole
+from cloister.core.channel import Channel, Round, equal_rounds
+from cloister.core.errors import PlanError
+from cloister.core.lifts import Plain
 from cloister.learners.descent import Solver, require_rates
 from cloister.learners.learner import ClientLearner, require_learner
+from cloister.plan.algorithm import Budget
 
 if TYPE_CHECKING:
-    from cloister.store.billboard import BoardView, Release
-    from cloister.tasks import Block
-
-__all__ = ["FTMRL", "Meta", "MetaSGD"]
+    from cloister.core.tasks import Block
+    from cloister.store.billboard import BoardView
+    from cloister.store.records import Release
 
 
 @dataclass(frozen=True)
@@ -159,8 +159,8 @@ class _OneModel(Meta):
         solved, _ = self.solve(model, states, block, board)
         return {"coef": self.tune(solved, model, states, block, board)}
 
-    def newcomer(self, board: BoardView) -> States:
-        return {"coef": self.learner.newcomer(self.released(board))}
+    def model_without_data(self, board: BoardView) -> States:
+        return {"coef": self.learner.model_without_data(self.released(board))}
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
-from cloister.arrays import Floats, Public
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats, Public
+from cloister.core.errors import PlanError
 
 if TYPE_CHECKING:
     from cloister.store.billboard import BoardView
-
-__all__ = ["Server", "ServerAdam", "ServerAdamW", "ServerAverage", "ServerMomentum"]
 
 
 @runtime_checkable

@@ -17,22 +17,23 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc
 
-from cloister.algorithm import Algorithm, Budget
 from cloister.algorithms.locate import Locate
 from cloister.algorithms.staged import Around, RoundsOf
 from cloister.algorithms.stages import PartOfBoard, Stage
-from cloister.arrays import Array, Floats, Public, States
-from cloister.channel import Absolute, Channel, Round
-from cloister.errors import PlanError
+from cloister.core.arrays import Array, Floats, Public, States
+from cloister.core.channel import Channel, Round
+from cloister.core.errors import PlanError
+from cloister.core.lifts import Absolute
+from cloister.core.spec import Target
+from cloister.core.tasks import local_uniforms
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
-from cloister.rows import Target
+from cloister.plan.algorithm import Algorithm, Budget
 from cloister.store.billboard import Billboard, BoardView
-from cloister.tasks import local_uniforms
 
 if TYPE_CHECKING:
-    from cloister.store.billboard import Release
-    from cloister.tasks import Block
+    from cloister.core.tasks import Block
+    from cloister.store.records import Release
 
 #: Parts of the shared model in the blends that a task weighs, and where each one's share of a prior ends.
 PARTS = np.linspace(0, 1, 5)

@@ -13,21 +13,21 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cloister.algorithm import Algorithm, Budget, name_in_words
 from cloister.algorithms.locate import BinSearch, Locate
 from cloister.algorithms.stages import PartOfBoard, Stage
-from cloister.arrays import Array, Public, States
-from cloister.channel import Channel, Round
-from cloister.earlier import EarlierPrior
-from cloister.errors import PlanError
-from cloister.findings import Findings, Location, Population
-from cloister.groups import Groups
+from cloister.core.arrays import Array, Public, States
+from cloister.core.channel import Channel, Round
+from cloister.core.errors import PlanError
+from cloister.core.findings import EarlierPrior, Findings, Location, Population
+from cloister.core.roster import Groups
+from cloister.core.spec import DataSpec
+from cloister.core.tasks import Block
 from cloister.learners.home import Home, Units
-from cloister.rows import Rows
-from cloister.tasks import Block
+from cloister.plan.algorithm import Algorithm, Budget, name_in_words
 
 if TYPE_CHECKING:
-    from cloister.store.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView
+    from cloister.store.records import Release
 
 
 class Staged(Algorithm):
@@ -76,7 +76,7 @@ class Staged(Algorithm):
         return stage.channel(part)
 
     @property
-    def spoken_name(self) -> str:
+    def plain_name(self) -> str:
         return self.after_searches(name_in_words(type(self)))
 
     def after_searches(self, name: str) -> str:
@@ -86,7 +86,7 @@ class Staged(Algorithm):
         --------
         >>> from cloister.algorithms import Locate, SharedPrior
         >>> from cloister.learners import Regression
-        >>> print(SharedPrior(Regression(3), locate=Locate()).spoken_name)
+        >>> print(SharedPrior(Regression(3), locate=Locate()).plain_name)
         shared-prior, after a private search for targets
         """
         found = " and ".join(search.sought for search in self.searches)
@@ -159,19 +159,19 @@ class Around(Staged):
     algorithm: Algorithm
 
     @property
-    def rows(self) -> Rows | None:
+    def rows(self) -> DataSpec | None:
         return self.algorithm.rows
 
     @property
-    def spoken_name(self) -> str:
-        return self.after_searches(f"{name_in_words(type(self))} ({self.algorithm.spoken_name})")
+    def plain_name(self) -> str:
+        return self.after_searches(f"{name_in_words(type(self))} ({self.algorithm.plain_name})")
 
     def inside(self, board: BoardView) -> BoardView:
         """Return the part of a board that the algorithm inside is on."""
         return self.main_part(board)
 
-    def newcomer(self, board: BoardView) -> States:
-        units, models = self.units(board), self.algorithm.newcomer(self.inside(board))
+    def model_without_data(self, board: BoardView) -> States:
+        units, models = self.units(board), self.algorithm.model_without_data(self.inside(board))
         return models if units is None else units.models(models)
 
     def findings(self, board: BoardView) -> Findings:
@@ -222,7 +222,7 @@ class Rescaled(Around):
     --------
     >>> from cloister.algorithms import Locate, MeanRegularized
     >>> from cloister.learners import LeastSquares
-    >>> Rescaled(MeanRegularized(LeastSquares(2)), Locate(columns=(1,))).spoken_name
+    >>> Rescaled(MeanRegularized(LeastSquares(2)), Locate(columns=(1,))).plain_name
     'mean-regularized, after a private search for targets and features'
     """
 
@@ -237,8 +237,8 @@ class Rescaled(Around):
         return (*self.searches, RoundsOf(self.algorithm))
 
     @property
-    def spoken_name(self) -> str:
-        return self.after_searches(self.algorithm.spoken_name)
+    def plain_name(self) -> str:
+        return self.after_searches(self.algorithm.plain_name)
 
     def prepare(self, home: Home, board: BoardView) -> States:
         return self.algorithm.init(home.rows, board)
@@ -258,7 +258,7 @@ class RoundsOf(Stage):
 
     @property
     def about(self) -> str:  # type: ignore[override]
-        return self.algorithm.spoken_name
+        return self.algorithm.plain_name
 
     def part(self, board: BoardView) -> BoardView:
         return PartOfBoard(board, 0, self.after) if self.after else board

@@ -7,13 +7,14 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from cloister.algorithm import Budget
-from cloister.arrays import Array, Public, States
-from cloister.channel import Channel, Round
+from cloister.core.arrays import Array, Public, States
+from cloister.core.channel import Channel, Round
 from cloister.learners.home import Home
+from cloister.plan.algorithm import Budget
 
 if TYPE_CHECKING:
-    from cloister.store.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView
+    from cloister.store.records import Release
 
 T = TypeVar("T")
 

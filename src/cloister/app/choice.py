@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.algorithm import Algorithm, Budget
-from cloister.arrays import Floats, States
-from cloister.channel import Absolute, Channel, Relation, Round
+from cloister.core.arrays import Floats, States
+from cloister.core.channel import Channel, Round
+from cloister.core.errors import BillboardError, PlanError
+from cloister.core.lifts import Absolute, Relation
+from cloister.core.tasks import Block
 from cloister.engines.run import Run
-from cloister.errors import BillboardError, PlanError
 from cloister.learners.linear.losses import Loss
-from cloister.plan import Plan
+from cloister.plan.algorithm import Algorithm, Budget
+from cloister.plan.plan import Plan
 from cloister.privacy import accounting
 from cloister.privacy.accounting import Prices
 from cloister.privacy.events import Cost
@@ -28,8 +30,8 @@ from cloister.privacy.guarantee import Guarantee, NoiseMade, guarantee_for
 from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.randomness import Origin
 from cloister.privacy.sampling import Everyone
-from cloister.store.billboard import Billboard, BoardView, Release
-from cloister.tasks import Block
+from cloister.store.billboard import Billboard, BoardView
+from cloister.store.records import Release
 
 THIS_CHOICE = (
     "this is for one choice, all runs that were chosen among and the vote together, and for the rows as they "

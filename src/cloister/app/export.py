@@ -22,10 +22,10 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, PolynomialFeatures, StandardScaler
 
-from cloister.arrays import Array, Floats
-from cloister.errors import InputError, MissingExtraError
+from cloister.core.arrays import Array, Floats
+from cloister.core.errors import InputError, MissingExtraError
 from cloister.tables.codebook import Codebook
-from cloister.tables.kinds import Categorical, Date, Feature, Numeric
+from cloister.tables.column_types import Categorical, Date, Feature, Numeric
 from cloister.tables.transforms import Cuts, Monotone, Spline, Transform
 
 if TYPE_CHECKING:

@@ -24,24 +24,23 @@ from cloister.app.folder import (
     write_run,
 )
 from cloister.app.result import EstimatorSettings, TableRun
-from cloister.document import foreign_types
-from cloister.earlier import EarlierPrior
+from cloister.core.document import foreign_types
+from cloister.core.errors import InputError
+from cloister.core.findings import EarlierPrior
+from cloister.core.tasks import Tasks
 from cloister.engines.curator import bill_of, charge
 from cloister.engines.local import Local
 from cloister.engines.run import Run, run, seed_of
-from cloister.engines.sharded_tasks import Shards
-from cloister.engines.workers import Engine
-from cloister.errors import InputError
+from cloister.engines.workers import Engine, Shards
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.regression import Regression
 from cloister.ledger import Ledger
-from cloister.plan import Plan
+from cloister.plan.plan import Plan
 from cloister.store.billboard import Billboard
 from cloister.store.files import private_folder
 from cloister.store.journal import check_same
 from cloister.store.secret import Secret
 from cloister.tables.codebook import Codebook
-from cloister.tasks import Tasks
 
 
 def fit_plan(

@@ -16,11 +16,11 @@ import numpy as np
 from cloister.app.choice import Choice
 from cloister.app.result import EstimatorSettings, TableRun
 from cloister.app.task_model import TaskModel, file_names, names_of_files, on_disk, write_index
-from cloister.arrays import States
-from cloister.document import check_format
-from cloister.errors import CloisterError, InputError, PlanError
-from cloister.groups import Groups
-from cloister.plan import Plan
+from cloister.core.arrays import States
+from cloister.core.document import check_format
+from cloister.core.errors import CloisterError, InputError, PlanError
+from cloister.core.roster import Groups
+from cloister.plan.plan import Plan
 from cloister.store.billboard import Billboard
 from cloister.store.files import (
     file_digest,

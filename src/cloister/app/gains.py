@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloister.algorithms.independent import Independent
+from cloister.algorithms.bases import Independent
 from cloister.app.predict import Index, class_probabilities, numbers
 from cloister.app.result import TableRun
-from cloister.arrays import Array, Floats, States
+from cloister.core.arrays import Array, Floats, States
+from cloister.core.errors import InputError
+from cloister.core.tasks import Tasks
 from cloister.engines.run import replay
-from cloister.errors import InputError
-from cloister.plan import Plan
+from cloister.plan.plan import Plan
 from cloister.tables.codebook import Codebook
-from cloister.tasks import Tasks
 
 if TYPE_CHECKING:
     from cloister.app.result import TableRun
+    from cloister.core.tasks import Tasks
     from cloister.tables.rows import Rows
-    from cloister.tasks import Tasks
 from cloister.app.fit import own_learner
 from cloister.tables.rows import Rows
 

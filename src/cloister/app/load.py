@@ -13,16 +13,14 @@ from typing import Any
 from cloister.app.folder import read_plan, read_run
 from cloister.app.result import EstimatorSettings, TableRun
 from cloister.app.task_model import TaskModel
-from cloister.document import ESTIMATORS, library_class
+from cloister.core.document import ESTIMATORS, library_class
+from cloister.core.errors import InputError
 from cloister.engines.run import Run
-from cloister.errors import InputError
-from cloister.plan import Plan
+from cloister.plan.plan import Plan
 from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.sampling import Everyone
 from cloister.store.billboard import Billboard
 from cloister.tables.codebook import Codebook
-
-__all__ = ["load"]
 
 
 def load(path: str | os.PathLike[str], types: Iterable[object] = ()) -> Any:

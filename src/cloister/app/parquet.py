@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cloister.arrays import Array, Integers, Words
-from cloister.engines.sharded_tasks import ShardError
-from cloister.errors import InputError, MissingExtraError
-from cloister.roster import group_labels, task_ids
+from cloister.core.arrays import Array, Integers, Words
+from cloister.core.errors import InputError, MissingExtraError
+from cloister.core.roster import group_labels, task_ids
+from cloister.engines.workers import ShardError
 from cloister.store.files import file_digest, storage_errors
 from cloister.tables.binary_files import arrow_columns, text_cells
 from cloister.tables.codebook import Codebook
@@ -340,7 +340,7 @@ class Dealt:
 
 
 @dataclass(frozen=True)
-class Share:
+class FileShare:
     """Some files of the source, to be dealt out into buckets.
 
     Parameters
@@ -456,7 +456,7 @@ class _Buckets:
         return {f"{path.parent.name}/{path.name}": file_digest(path) for path in paths.values()}
 
 
-def list_tasks(shares: Sequence[Share]) -> None:
+def list_tasks(shares: Sequence[FileShare]) -> None:
     """Write down who is where, each once; one name in two spellings, or in two groups, is refused."""
     pa, first = pyarrow_for("shards"), shares[0]
     spelled = pa.parquet.read_table(first.names)

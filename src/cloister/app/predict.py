@@ -15,18 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from cloister.arrays import Array, Floats, States
-from cloister.errors import InputError
-from cloister.learners.linear.softmax import probabilities
+from cloister.core.arrays import Array, Floats, States
+from cloister.core.errors import InputError
+from cloister.learners.linear.newton import probabilities
 from cloister.store.files import write_private
 from cloister.tables.binary_files import parquet_bytes
-from cloister.tables.codebook import Categorical, Codebook
-from cloister.tables.files import csv_text
+from cloister.tables.codebook import Codebook
+from cloister.tables.column_types import Categorical
+from cloister.tables.table_files import csv_text
 
 Index = NDArray[np.intp]
 
 
-class Units(Protocol):
+class TargetUnits(Protocol):
     """How the target was encoded: a codebook, or a task's own scaling."""
 
     @property
@@ -37,12 +38,12 @@ class Units(Protocol):
         """Return encoded predictions in the target's units, within its bounds if it has public ones."""
 
 
-def numbers(units: Units, rows: Floats, models: States, at: Index) -> Array:
+def numbers(units: TargetUnits, rows: Floats, models: States, at: Index) -> Array:
     """Return the predicted mean of each row, in the target's units."""
     return units.decode_prediction(np.einsum("nd,nd->n", rows, models["coef"][at]))
 
 
-def deviations(units: Units, rows: Floats, models: States, at: Index) -> Floats:
+def deviations(units: TargetUnits, rows: Floats, models: States, at: Index) -> Floats:
     """Return the standard deviation of each row's prediction, noise included, in the target's units."""
     return _deviations(rows, models, at) * units.target_scale
 
@@ -63,7 +64,7 @@ def _deviations(rows: Floats, models: States, at: Index) -> Floats:
 
 
 def intervals(
-    units: Units, rows: Floats, models: States, at: Index, coverage: float
+    units: TargetUnits, rows: Floats, models: States, at: Index, coverage: float
 ) -> tuple[Floats, Floats]:
     """Return both ends of the interval that holds each row's number with this probability.
 

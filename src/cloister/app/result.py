@@ -15,22 +15,24 @@ import tomli_w
 from numpy.typing import ArrayLike
 
 from cloister.app.choice import Choice
-from cloister.app.findings import Findings
 from cloister.app.predict import Index, predicted_columns
+from cloister.app.run_findings import RunFindings
 from cloister.app.source import one_task
 from cloister.app.summary import Summary
 from cloister.app.task_model import TaskModel
-from cloister.arrays import Array, Floats, States
-from cloister.document import check_format, type_id
+from cloister.core.arrays import Array, Floats, States
+from cloister.core.document import check_format, type_id
+from cloister.core.errors import InputError, check_one_owner
+from cloister.core.roster import task_name
+from cloister.core.tasks import Tasks
 from cloister.engines.run import Run
 from cloister.engines.run import replay as replay_tasks
-from cloister.errors import InputError, check_one_owner
-from cloister.plan import Plan
+from cloister.plan.plan import Plan
 from cloister.privacy.guarantee import Guarantee
-from cloister.roster import task_name
 from cloister.store.billboard import Billboard
 from cloister.store.files import write_file
 from cloister.tables.codebook import Codebook
+from cloister.tables.coefficient_units import OwnScaling
 from cloister.tables.columns import (
     Columns,
     encode_rows,
@@ -39,8 +41,6 @@ from cloister.tables.columns import (
     refuse_missing,
     split_groups,
 )
-from cloister.tables.units import OwnScaling
-from cloister.tasks import Tasks
 
 FORMAT = "cloister estimator 1"
 
@@ -202,9 +202,9 @@ class TableRun:
         return np.array([1 + known.names.index(label) if label in known.names else 0 for label in found])
 
     @cached_property
-    def findings(self) -> Findings:
+    def findings(self) -> RunFindings:
         """What the board says of all tasks, public: computed once, and not while anything is written."""
-        return Findings(self.plan, self.board, self.units if isinstance(self.units, Codebook) else None)
+        return RunFindings(self.plan, self.board, self.units if isinstance(self.units, Codebook) else None)
 
     @property
     def location(self) -> str | None:

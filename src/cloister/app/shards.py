@@ -25,34 +25,28 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from cloister.app.folder import unfinished_folder
-from cloister.app.parquet import (
-    ParquetFolder,
-    Share,
-    list_tasks,
-    needed_columns,
-    pyarrow_for,
-)
+from cloister.app.parquet import FileShare, ParquetFolder, list_tasks, needed_columns, pyarrow_for
 from cloister.app.source import Move, TableFile
-from cloister.arrays import Array, Integers
-from cloister.document import check_format
-from cloister.engines.sharded_tasks import Part, ShardError, Shards
-from cloister.errors import InputError
-from cloister.roster import Roster
+from cloister.core.arrays import Array, Integers
+from cloister.core.document import check_format
+from cloister.core.errors import InputError
+from cloister.core.roster import Roster
+from cloister.core.tasks import Tasks
+from cloister.engines.workers import ShardError, Shards, ShardSource
 from cloister.store.files import private_folder, write_file
 from cloister.tables.binary_files import arrow_columns
 from cloister.tables.codebook import Codebook
 from cloister.tables.rows import encode_table, text_columns
-from cloister.tasks import Tasks
 
 if TYPE_CHECKING:
-    from cloister.engines.cluster import Cluster
+    from cloister.cluster import Cluster
 
 FORMAT = "cloister shards 1"
 #: A file by which a folder of shards is known that is not complete yet.
 MARK = ".cloister-shards"
 
 
-class Spread(Protocol):
+class ParallelMap(Protocol):
     """Calls a function for each of some things, here or in other processes; yields what it returns."""
 
     def __call__(self, function: Callable[[Any], Any], things: Sequence[Any], /) -> Iterable[Any]: ...
@@ -85,7 +79,7 @@ class ParquetShards(Shards):
         *,
         buckets: int = 64,
         groups: str | None = None,
-        spread: Spread = map,
+        spread: ParallelMap = map,
         shares: int = 1,
         progress: Callable[[int, int], None] | None = None,
     ) -> ParquetShards:
@@ -128,12 +122,12 @@ class ParquetShards(Shards):
         (place / MARK).touch()
         files = np.array_split(np.arange(len(table.files)), min(shares, len(table.files)))
         jobs = [
-            Share(table, codebook, place, number, at.tolist(), buckets, groups)
+            FileShare(table, codebook, place, number, at.tolist(), buckets, groups)
             for number, at in enumerate(files)
         ]
         sources: dict[str, str] = {}
         written: dict[str, str] = {}
-        for number, dealt in enumerate(spread(Share.deal, jobs), start=1):
+        for number, dealt in enumerate(spread(FileShare.deal, jobs), start=1):
             sources, written = sources | dealt.sources, written | dealt.files
             if progress is not None:
                 progress(number, len(jobs))
@@ -202,7 +196,7 @@ class ParquetShards(Shards):
         order = np.argsort(bucket, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(bucket[order])) + 1)
 
-    def part(self, number: int) -> Part:
+    def part(self, number: int) -> ShardSource:
         bucket = f"{self._buckets[number]:05d}/"
         own = {name: digest for name, digest in self.manifest["files"].items() if name.startswith(bucket)}
         return ParquetPart(self.folder, self.codebook, own)

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cloister.app.parquet import ParquetFolder
-from cloister.arrays import Array
+from cloister.core.arrays import Array
+from cloister.core.errors import InputError, PrivateDataError
+from cloister.core.roster import Name, group_labels, task_ids, task_name
+from cloister.core.tasks import Tasks
 from cloister.engines.local import Local
-from cloister.engines.sharded_tasks import Shards
-from cloister.engines.workers import Engine
-from cloister.errors import InputError, PrivateDataError
-from cloister.roster import Name, group_labels, task_ids, task_name
+from cloister.engines.workers import Engine, Shards
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import (
     Columns,
@@ -42,7 +42,6 @@ from cloister.tables.rows import (
     task_column,
     text_columns,
 )
-from cloister.tasks import Tasks
 
 #: Takes (done, in all).
 Move = Callable[[int, int], None]

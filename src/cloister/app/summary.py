@@ -10,8 +10,7 @@ from html import escape
 from typing import Any
 
 from cloister.privacy.guarantee import Guarantee
-from cloister.privacy.rounding import rounded_up
-from cloister.privacy.statement import percent
+from cloister.privacy.statement import percent, rounded_up
 from cloister.tables.frames import data_frame
 
 UNHEARD = "not heard"

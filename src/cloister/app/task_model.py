@@ -25,13 +25,14 @@ import numpy as np
 
 from cloister.app.predict import Index, class_probabilities, deviations, intervals, numbers
 from cloister.app.summary import OwnCoefficient, TaskSummary
-from cloister.arrays import Array, Floats, States
-from cloister.document import check_format
-from cloister.errors import InputError
+from cloister.core.arrays import Array, Floats, States
+from cloister.core.document import check_format
+from cloister.core.errors import InputError
 from cloister.store.files import write_private
-from cloister.tables.codebook import Categorical, Codebook, Numeric
+from cloister.tables.codebook import Codebook
+from cloister.tables.coefficient_units import coefficient_names, in_user_units
+from cloister.tables.column_types import Categorical, Numeric
 from cloister.tables.columns import encode_rows, has_column, row_count, split_table
-from cloister.tables.units import coefficient_names, in_user_units
 
 FORMAT = "cloister task model 1"
 

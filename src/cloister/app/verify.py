@@ -20,11 +20,10 @@ from cloister.app.folder import (
     read_plan,
     require_folder,
 )
-from cloister.errors import BillboardError, CloisterError, InputError
-from cloister.plan import Plan
+from cloister.core.errors import BillboardError, CloisterError, InputError
+from cloister.plan.plan import Plan
 from cloister.privacy.guarantee import FORMAT, Guarantee
-from cloister.privacy.rounding import rounded_up
-from cloister.privacy.statement import percent
+from cloister.privacy.statement import percent, rounded_up
 from cloister.store.billboard import Billboard
 
 #: What arrays and numbers that were tampered with can raise.

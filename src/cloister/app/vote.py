@@ -30,22 +30,22 @@ import numpy as np
 from cloister.app.choice import Choice, TuningResult, Vote
 from cloister.app.folder import check_free, put_in_place, read_run, tidy, unfinished_folder, write_run
 from cloister.app.result import EstimatorSettings, TableRun
-from cloister.arrays import Floats, Words
-from cloister.document import foreign_types
+from cloister.core.arrays import Floats, Words
+from cloister.core.document import foreign_types
+from cloister.core.errors import InputError, PlanError
+from cloister.core.tasks import Tasks, local_key
 from cloister.engines.curator import Bill, charge, check_price
 from cloister.engines.local import Local
 from cloister.engines.run import Run, check_run, replay, run
-from cloister.errors import InputError, PlanError
 from cloister.learners.linear.losses import Loss
 from cloister.ledger import Ledger
-from cloister.plan import Plan
+from cloister.plan.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.randomness import source_of
 from cloister.store.billboard import Billboard
 from cloister.store.files import private_folder, remove_drafts, sync_folder, write_private
 from cloister.store.secret import Secret, digest_of
 from cloister.tables.codebook import Codebook
-from cloister.tasks import Tasks, local_key
 
 _WARNING = "SECRET: who has this can tell which rows were kept back. Share it with nobody."
 _GIVE_UP = "or remove that folder to give it up: what it has spent stays spent"

@@ -3,8 +3,7 @@
 Nothing here can be selected for a run: none of it is exported by `cloister`, so no plan file can name it.
 """
 
-from cloister.audit.auditor import audit
-from cloister.audit.bare import audit_mechanism
+from cloister.audit.auditor import audit, audit_mechanism
 from cloister.audit.bound import Bound, lower_bound
 from cloister.audit.verdict import Audit
 

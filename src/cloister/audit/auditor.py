@@ -1,31 +1,41 @@
-"""The auditor: every attack on a plan at once."""
+"""The auditor: every attack on a plan, or on a bare mechanism.
+
+The auditor: every attack on a plan at once.
+
+A mechanism without an algorithm: one release on one channel, as a plan that can be audited.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cloister.audit import game
-from cloister.audit.bound import lower_bound
-from cloister.audit.claim import claimed_epsilon
-from cloister.audit.freshness import check_freshness
+from cloister.audit.bound import lower_bound, one_run
 from cloister.audit.isolation import check_isolation
-from cloister.audit.last_bits import check_last_bits
-from cloister.audit.noise_law import check_noise
-from cloister.audit.one_run import one_run
+from cloister.audit.noise_checks import check_freshness, check_last_bits, check_noise
 from cloister.audit.releases import released_total
 from cloister.audit.sensitivity import Furthest, furthest_on
-from cloister.audit.verdict import Audit, Measured
-from cloister.errors import PlanError
-from cloister.plan import Plan
-from cloister.privacy.candidates import Sampler, on_processor
+from cloister.audit.verdict import Audit, Measured, claimed_epsilon
+from cloister.core.arrays import Public, States
+from cloister.core.channel import Channel, Round
+from cloister.core.errors import PlanError
+from cloister.core.lifts import Relation
+from cloister.core.tasks import Block
+from cloister.plan.algorithm import Algorithm, Budget
+from cloister.plan.plan import Plan
+from cloister.privacy.chacha_proposals import Sampler, on_processor
+from cloister.privacy.mechanisms import Mechanism
 from cloister.privacy.randomness import Randomness, source_of
-from cloister.privacy.rounding import rounded_up
-
-__all__ = ["audit", "check_auditable"]
+from cloister.privacy.statement import rounded_up
+from cloister.store.billboard import BoardView
+from cloister.store.records import Release
 
 Progress = Callable[[int, int], None]
 
@@ -143,3 +153,73 @@ def _furthest(plan: Plan, seed: int) -> Furthest:
         furthest_on(c, plan.relation, total=total, tries=_TRIES, seed=seed) for c in channels[:_CHANNELS]
     ]
     return max(found, key=lambda one: one.ratio)
+
+
+def audit_mechanism(
+    mechanism: Mechanism,
+    channel: Channel,
+    *,
+    n_tasks: int,
+    relation: Relation = Relation.REPLACE,
+    delta: float | None = None,
+    draws: int = 1_000_000,
+    confidence: float = 0.95,
+    progress: Callable[[int, int], None] | None = None,
+    random_state: int | None = None,
+) -> Audit:
+    """Attack one release of a mechanism on a channel; what is claimed is the price of its own event.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        With its level set, e.g. ``Gaussian(mu=0.5)``.
+    channel : Channel
+        What tasks may say.
+    n_tasks : int
+        Public number of tasks.
+    relation : {"replace", "zero_out"}
+        Who counts as a neighbour.
+    delta : float, optional
+        By default that of a plan for so many tasks.
+    draws, confidence, progress, random_state
+        As for :func:`~cloister.audit.audit`. Isolation is not tested: there is no model.
+
+    Examples
+    --------
+    >>> from cloister.channel import Channel, Outer
+    >>> from cloister.mechanisms import Gaussian
+    >>> channel = Channel(3, lift=Outer())
+    >>> found = audit_mechanism(Gaussian(mu=0.5), channel, n_tasks=100, draws=20_000, random_state=0)
+    >>> found.verdict, found.bound.epsilon < found.guarantee.epsilon
+    ('No contradiction found.', True)
+    """
+    plan = Plan(SingleRelease(channel), mechanism, n_tasks=n_tasks, relation=relation, delta=delta)
+    return audit(plan, draws=draws, confidence=confidence, progress=progress, random_state=random_state)
+
+
+@dataclass(frozen=True)
+class SingleRelease(Algorithm):
+    """An algorithm of one round on one channel, in which nobody has anything to say or to learn."""
+
+    only: Channel
+
+    def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
+        return (Round(1.0, (self.only,)),)
+
+    def start(self) -> Public:
+        return {}
+
+    def channel(self, board: BoardView) -> Channel:
+        return self.only
+
+    def init(self, block: Block, board: BoardView) -> States:
+        return {}
+
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[NDArray[Any], States]:
+        return np.zeros((len(block), self.only.dim)), states
+
+    def update(self, release: Release, board: BoardView) -> Public:
+        return {}
+
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
+        return {}

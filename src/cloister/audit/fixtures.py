@@ -16,11 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Floats
-from cloister.channel import Relation
+from cloister.core.arrays import Floats
+from cloister.core.lifts import Relation
 from cloister.privacy.wishart import wishart
-
-__all__ = ["PublishedLaplace", "PublishedWishart", "TaskRelationship"]
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ plan's clip, lift and noise: what a pair of messages gives away lies in the plan
 is lost. With other noise the channel is that of the plan.
 
 *Lowest bits.* Floating-point noise does not hide them and its guarantee says so; scores are rounded to nine
-decimals there. Exact noise gets no such mercy, here and in :mod:`cloister.audit.last_bits`.
+decimals there. Exact noise gets no such mercy, here and in :mod:`cloister.audit.noise_checks`.
 
-*Correlated noise.* The game is about the whole transcript: see :mod:`cloister.audit.streams`.
+*Correlated noise.* The game is about the whole transcript: see :mod:`cloister.audit.releases`.
 """
 
 from __future__ import annotations
@@ -30,19 +30,18 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Floats
-from cloister.audit import streams
-from cloister.audit.releases import Curator, in_release_units
+from cloister.audit import releases
+from cloister.audit.releases import ReleaseSource, in_release_units
 from cloister.audit.sensitivity import narrow, worst_pair
-from cloister.channel import Channel, Relation
-from cloister.doubts import FLOATING_POINT
-from cloister.errors import PlanError
-from cloister.plan import Plan
-from cloister.privacy.laws import GaussianLaw, Law
+from cloister.core.arrays import Floats
+from cloister.core.channel import Channel
+from cloister.core.errors import PlanError
+from cloister.core.lifts import Relation
+from cloister.plan.plan import Plan
+from cloister.privacy.caveats import FLOATING_POINT
+from cloister.privacy.noise import GaussianLaw, Law
 from cloister.privacy.randomness import Randomness
 from cloister.privacy.sampling import Epochs, Everyone, OnePass, Poisson
-
-__all__ = ["Scores", "affordable", "choices", "play"]
 
 Progress = Callable[[int, int], None]
 
@@ -102,7 +101,7 @@ def affordable(plan: Plan, draws: int) -> int:
     if plan.sampling.hidden:
         taken = rounds
     if plan.mechanism.correlated:
-        return streams.affordable(plan, _narrowest(plan.schedule.channel, plan.relation).size, draws)
+        return releases.affordable(plan, _narrowest(plan.schedule.channel, plan.relation).size, draws)
     if not isinstance(plan.sampling, Everyone):
         draws = int(min(draws, max(1000, _COINS / (2 * rounds))))
     if plan.mechanism.coordinatewise:
@@ -144,9 +143,9 @@ def play(
         raise PlanError("A plan to attack must have rounds, with noise. Got one without. Audit another.")
     if plan.mechanism.correlated:
         narrow_channel = _narrowest(plan.schedule.channel, plan.relation)
-        worlds = list(streams.scores(plan, source, narrow_channel, draws, progress))
+        worlds = list(releases.scores(plan, source, narrow_channel, draws, progress))
         return _seen(plan, worlds)
-    curator = Curator(plan.mechanism, source)
+    curator = ReleaseSource(plan.mechanism, source)
     rounds = list(_rounds(plan, curator, choice))
     batch = min(_BATCH, max(1000, int(_HELD / len(rounds))))
     parts = -(-draws // batch)
@@ -175,7 +174,12 @@ def _seen(plan: Plan, worlds: list[Floats]) -> Scores:
 
 
 def _play_round(
-    plan: Plan, curator: Curator, attacked: _AttackedRound, world: int, rows: NDArray[np.bool_], score: Floats
+    plan: Plan,
+    curator: ReleaseSource,
+    attacked: _AttackedRound,
+    world: int,
+    rows: NDArray[np.bool_],
+    score: Floats,
 ) -> None:
     """Draw a round's releases and add its ratios to the scores; rows say in which games the target is in."""
     share = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.sampling.hidden else 1.0
@@ -188,7 +192,7 @@ def _play_round(
     score[np.isnan(score)] = 0.0  # impossible in both worlds: no law that was claimed
 
 
-def _rounds(plan: Plan, curator: Curator, choice: int) -> Iterator[_AttackedRound]:
+def _rounds(plan: Plan, curator: ReleaseSource, choice: int) -> Iterator[_AttackedRound]:
     made: dict[tuple[Channel, float], _AttackedRound] = {}
     for t, round in enumerate(plan.rounds):
         channel = _narrowed(plan, round.channels[min(choice, len(round.channels) - 1)])
@@ -198,7 +202,7 @@ def _rounds(plan: Plan, curator: Curator, choice: int) -> Iterator[_AttackedRoun
         yield made[channel, noise]
 
 
-def _attacked(plan: Plan, curator: Curator, channel: Channel, noise: float) -> _AttackedRound:
+def _attacked(plan: Plan, curator: ReleaseSource, channel: Channel, noise: float) -> _AttackedRound:
     one, other = worst_pair(channel, plan.relation)
     others = 2 * channel.clip * (curator.uniforms(_OTHERS * channel.dim).reshape(_OTHERS, -1) - 0.5)
     absent, speaking, silent = (
@@ -227,7 +231,7 @@ def _narrowest(channel: Channel, relation: Relation) -> Channel:
     return line if reach[0] >= reach[1] * (1 - 1e-9) else plane
 
 
-def _coins(plan: Plan, curator: Curator, draws: int) -> Iterator[NDArray[np.bool_]]:
+def _coins(plan: Plan, curator: ReleaseSource, draws: int) -> Iterator[NDArray[np.bool_]]:
     """Yield, round by round, in which of so many games the target takes part."""
     rounds, sampling = len(plan.rounds), plan.sampling
     if isinstance(sampling, (Everyone, Poisson)):  # coins of different tasks are independent: the real ones

@@ -14,15 +14,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cloister.arrays import States
+from cloister.core.arrays import States
+from cloister.core.errors import BillboardError, CloisterError
+from cloister.core.roster import Groups
+from cloister.core.tasks import Tasks
 from cloister.engines.check import GARBAGE
 from cloister.engines.run import Run, replay, run
-from cloister.errors import BillboardError, CloisterError
-from cloister.groups import Groups
-from cloister.plan import Plan
-from cloister.tasks import Tasks
-
-__all__ = ["Isolation", "check_isolation", "invented_tasks"]
+from cloister.plan.plan import Plan
 
 _TASKS = 24
 #: Rounds of a run that is made and listened to again some eight times, at most.

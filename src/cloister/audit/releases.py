@@ -1,8 +1,21 @@
-"""The auditor's only call of a mechanism: many independent releases of one sum, by the code of a real run."""
+r"""Releases for attacks: of one sum, and whole transcripts of a plan.
+
+The auditor's only call of a mechanism: many independent releases of one sum, by the code of a real run.
+
+Correlated noise under attack: many whole transcripts of a plan, by the code of a real run.
+
+Noise that is correlated over rounds hides a task in all of them together, and one release by itself says
+little. So the noise of the plan's mechanism is drawn round by round, for many runs side by side on one
+wide channel. The claim is that the noise e of the releases is Gaussian with covariance
+:math:`\Sigma = \sigma^2 NN'` (:mod:`cloister.privacy.strategies`). The likelihood ratio of two worlds is then
+linear in :math:`\Sigma^{-1} e`, and :math:`\Sigma^{-1/2} e` is independent standard normal.
+
+The target takes part in the rounds in which it is most exposed. Of a long run the first rounds are played.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, cast
@@ -10,16 +23,19 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import A, Floats, namespace
-from cloister.channel import Channel, Lift, Relation
+from cloister.audit.sensitivity import worst_pair
+from cloister.core.arrays import A, Floats, namespace
+from cloister.core.channel import Channel
+from cloister.core.lifts import Lift, Relation
+from cloister.plan.plan import Plan
 from cloister.privacy.mechanisms import Mechanism, PerRound
+from cloister.privacy.prefix import Correlated
 from cloister.privacy.randomness import Randomness, Stream
-
-__all__ = ["Curator", "fresh", "in_release_units", "released_total", "repeated"]
+from cloister.privacy.sampling import Epochs, OnePass
 
 
 @dataclass(frozen=True)
-class Curator:
+class ReleaseSource:
     """A mechanism with a source of noise, of which no stream is used twice."""
 
     mechanism: Mechanism
@@ -89,3 +105,134 @@ class _Repeated(Lift):
 
     def sensitivity(self, relation: Relation) -> float:
         return self.lift.sensitivity(relation)
+
+
+#: Rounds that are played at most, other tasks, and steps of the grid below which noise is not Gaussian.
+_ROUNDS, _OTHERS, _FINE = 256, 5, 4000
+#: Numbers drawn, and multiplied, in a game at most; numbers held at once.
+_NUMBERS, _PRODUCTS, _HELD = 4e7, 1e10, 1e7
+#: Rounds in which measurements are to be whole numbers; how far floating point may be off in them. Decoding
+#: and encoding four rounds rounds less than 32 times, each time by 2^-53 of the largest number at most.
+_WHOLE_ROUNDS, _ROUNDING, _BETWEEN = 4, 32 * 2.0**-53, 0.1
+
+
+def rounds_played(plan: Plan) -> int:
+    """Return how many rounds of a plan are played: the first, of a long run."""
+    return min(_ROUNDS, len(plan.rounds))
+
+
+def fine(plan: Plan) -> bool:
+    """Say whether integer noise is fine enough to look Gaussian."""
+    mechanism = _mechanism(plan)
+    return not mechanism.exact or mechanism.level(plan.schedule) >= _FINE * plan.schedule.channel.steps.max()
+
+
+def affordable(plan: Plan, size: int, draws: int) -> int:
+    """Return how many draws of each world take seconds rather than minutes, at most `draws`."""
+    rounds = rounds_played(plan)
+    return int(min(draws, max(1000, min(_NUMBERS, _PRODUCTS / rounds) / (2 * rounds * size))))
+
+
+def scores(
+    plan: Plan, source: Randomness, channel: Channel, draws: int, progress: Callable[[int, int], None] | None
+) -> Iterator[Floats]:
+    """Yield log likelihood ratios: of many runs in which the target is silent, then of those it speaks in."""
+    others = channel.clip * (2 * source.stream("others").uniforms(_OTHERS * channel.dim) - 1)
+    rows = others.reshape(_OTHERS, -1)
+    exact, pair = _mechanism(plan).exact, worst_pair(channel, plan.relation)
+    speaking, silent, absent = (channel.total(np.vstack([rows, row]), exact) for row in (*pair, 0 * rows[0]))
+    present = _exposed(plan, source)
+    root = _root(plan)
+    known = in_release_units(channel, absent)
+    moved = [np.outer(present, in_release_units(channel, total) - known) for total in (silent, speaking)]
+    shifts = [np.linalg.solve(root, one) for one in moved]
+    batch = max(1, min(draws, int(_HELD / (len(present) * channel.size))))
+    parts = -(-draws // batch)
+    for world, total in enumerate((silent, speaking)):
+        totals, found = np.where(present[:, None], total, absent), []
+        for part in range(parts):
+            key = _other(source, world * parts + part)
+            seen = _transcripts(plan, key, channel, totals, min(batch, draws - part * batch))
+            apart = _apart(root, seen - known)
+            ratio = np.einsum("tds,ts->d", apart, shifts[1] - shifts[0])
+            found.append(ratio - ((shifts[1] ** 2).sum() - (shifts[0] ** 2).sum()) / 2)
+            if progress is not None:
+                progress(world * parts + part + 1, 2 * parts)
+        yield np.concatenate(found)
+
+
+def noise(plan: Plan, source: Randomness, numbers: int) -> Floats:
+    """Return noise taken apart, of shape (rounds, draws, size): standard normal if it is as claimed.
+
+    In every second round something is said.
+    """
+    mechanism, channel, rounds = _mechanism(plan), plan.schedule.channel, rounds_played(plan)
+    messages = channel.clip * np.eye(channel.dim)[: min(3, channel.dim)]
+    totals = np.array([channel.total((t % 2) * messages, mechanism.exact) for t in range(rounds)])
+    draws = max(2, numbers // (rounds * channel.size))
+    seen = _transcripts(plan, source, channel, totals, draws)
+    return _apart(_root(plan), seen - np.array([in_release_units(channel, t) for t in totals])[:, None])
+
+
+def between_steps(plan: Plan, source: Randomness, numbers: int) -> tuple[int, int] | None:
+    """Return how many measurements were looked at, and how many are not whole numbers of their steps.
+
+    Measurements are computed from releases. None where releases do not say them, or where floating point
+    cannot hold them well enough to tell.
+    """
+    mechanism, channel = _mechanism(plan), plan.schedule.channel
+    strategy = mechanism.strategy(plan.schedule).first(_WHOLE_ROUNDS)
+    encoder = strategy.encoder()
+    if len(encoder) != strategy.rounds:
+        return None
+    nothing = channel.total(np.zeros((1, channel.dim)), mechanism.exact)
+    draws = max(1, numbers // (strategy.rounds * channel.size))
+    seen = _transcripts(plan, source, channel, np.tile(nothing, (strategy.rounds, 1)), draws)
+    released = seen / (channel.steps * 2.0 ** -mechanism.bits(plan.schedule))
+    if float(np.abs(released).max()) * _ROUNDING > _BETWEEN:
+        return None
+    measured = np.einsum("mt,tds->mds", encoder, released)
+    return measured.size, int(np.count_nonzero(np.abs(measured - np.rint(measured)) > 2 * _BETWEEN))
+
+
+def _mechanism(plan: Plan) -> Correlated:
+    """Return the mechanism of a plan whose noise is `correlated` as what it is."""
+    return cast("Correlated", plan.mechanism)
+
+
+def _exposed(plan: Plan, source: Randomness) -> NDArray[np.bool_]:
+    """Say in which of the rounds that are played the target takes part: a task of the most exposed slot.
+
+    In one pass or several it is one that is really drawn, with all rounds that it is drawn for.
+    """
+    passes, rounds, played = plan.schedule.passes, len(plan.rounds), rounds_played(plan)
+    slot = int(_mechanism(plan).strategy(plan.schedule).sensitivities(passes).argmax())
+    if isinstance(plan.sampling, (OnePass, Epochs)):
+        drawn = plan.sampling.draw(source.stream("target").numbered, plan.n_tasks, rounds)
+        for target in np.flatnonzero(drawn[slot])[:1]:
+            return np.array([drawn[t, target] for t in range(played)])
+    return np.asarray(np.arange(played) % (rounds // passes) == slot)
+
+
+def _root(plan: Plan) -> Floats:
+    """Return a lower triangular root of the claimed covariance of the releases."""
+    mechanism = _mechanism(plan)
+    decoder = mechanism.strategy(plan.schedule).first(rounds_played(plan)).decoder()
+    return np.asarray(mechanism.level(plan.schedule) * np.linalg.cholesky(decoder @ decoder.T))
+
+
+def _apart(root: Floats, seen: Floats) -> Floats:
+    return np.asarray(np.linalg.solve(root, seen.reshape(len(seen), -1))).reshape(seen.shape)
+
+
+def _transcripts(
+    plan: Plan, source: Randomness, channel: Channel, totals: NDArray[np.generic], draws: int
+) -> Floats:
+    """Return the releases of many runs with the same sums, of shape (rounds, draws, size)."""
+    wide = replace(channel, lift=repeated(channel.lift, draws))
+    state = plan.mechanism.begin(plan.schedule, source)
+    return np.array([state.release(np.tile(t, draws), wide).reshape(draws, channel.size) for t in totals])
+
+
+def _other(source: Randomness, number: int) -> Randomness:
+    return source.derived("stream", number)

@@ -15,10 +15,9 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from cloister.arrays import Floats
-from cloister.channel import Channel, Relation
-
-__all__ = ["Furthest", "Statistic", "furthest", "furthest_on", "narrow", "worst_pair"]
+from cloister.core.arrays import Floats
+from cloister.core.channel import Channel
+from cloister.core.lifts import Relation
 
 Statistic = Callable[[Floats], Floats]
 Total = Callable[[Channel, Floats], Floats]

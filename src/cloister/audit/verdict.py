@@ -1,4 +1,8 @@
-"""The verdict on a plan: what was measured beside what is claimed.
+"""The verdict on a plan, beside what it claims.
+
+What a plan claims: an epsilon at every delta, and its trade-off curve (`cloister.privacy.tradeoff`).
+
+The verdict on a plan: what was measured beside what is claimed.
 
 A plan is convicted if a measured lower bound on epsilon is above the claim; if the noise does not follow its
 claimed law, comes again, or claims to be exact and is not; if two messages move a sum further than its
@@ -15,18 +19,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from cloister.audit.bound import Bound
-from cloister.audit.freshness import Freshness
+from cloister.audit.bound import Bound, OneRunBound
 from cloister.audit.isolation import Isolation
-from cloister.audit.last_bits import LastBits
-from cloister.audit.noise_law import NoiseLaw
-from cloister.audit.one_run import OneRun
+from cloister.audit.noise_checks import Freshness, LastBits, NoiseLaw
 from cloister.audit.sensitivity import Furthest
-from cloister.doubts import FLOATING_POINT
+from cloister.core.arrays import Floats
+from cloister.plan.plan import Plan
+from cloister.privacy import accounting
+from cloister.privacy.caveats import FLOATING_POINT
 from cloister.privacy.guarantee import Guarantee
-from cloister.privacy.rounding import rounded_down, rounded_up
+from cloister.privacy.statement import rounded_down, rounded_up
 
-__all__ = ["Audit", "Measured"]
+
+def claimed_epsilon(plan: Plan, delta: float) -> float:
+    """Return the epsilon that a plan claims at a delta."""
+    if delta == plan.delta:
+        return plan.guarantee.epsilon
+    return accounting.price(plan.cost, delta).epsilon
+
+
+def claimed_missed(plan: Plan, false_alarms: Floats) -> Floats:
+    """Return the least share of cases that a test with such false alarms must miss.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cloister.algorithms import MeanRegularized
+    >>> from cloister.learners import LeastSquares
+    >>> plan = Plan(MeanRegularized(LeastSquares(3)), n_tasks=100).calibrate(epsilon=1.0)
+    >>> claimed_missed(plan, np.array([0.0, 0.05, 1.0])).round(3).tolist()
+    [1.0, 0.896, 0.0]
+    """
+    return plan.guarantee.tradeoff.missed(false_alarms)
 
 
 @dataclass(frozen=True)
@@ -75,7 +99,7 @@ class Audit:
     last_bits: LastBits | None
     sensitivity: Furthest
     isolation: Isolation
-    one_run: OneRun | None
+    one_run: OneRunBound | None
     confidence: float
 
     @property

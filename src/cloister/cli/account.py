@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloister.channel import Relation
-from cloister.cli.options import Delta, Detection, FalseAlarms, Json, Neighbours, Participation, Types
+from cloister.cli.options import Delta, Detection, FalseAlarms, Json, Neighbours, ParticipationOptions, Types
 from cloister.cli.shell import emit, given, positive, say, show_stages, show_table
-from cloister.privacy.rounding import rounded_up
+from cloister.core.lifts import Relation
+from cloister.privacy.statement import rounded_up
 
 if TYPE_CHECKING:
-    from cloister.plan import Plan
+    from cloister.plan.plan import Plan
     from cloister.privacy.sampling import Sampling
 
 _Noise = Annotated[
@@ -36,7 +36,7 @@ def account(
     rounds: Annotated[int, typer.Option(help="Number of noisy sums.")] = 1,
     delta: Delta = None,
     relation: Neighbours = Relation.REPLACE,
-    who: Participation,
+    who: ParticipationOptions,
     types: Types = None,
     json: Json = False,
 ) -> None:
@@ -87,7 +87,7 @@ def _calibrated(plan: Plan, epsilon: float | None, detection: float | None, fals
 
 def _with_noise(plan: Plan, multiplier: float) -> Plan:
     """Return a plan of plain sums with the noise that was asked for."""
-    from cloister.algorithm import Budget
+    from cloister.plan.algorithm import Budget
     from cloister.privacy.mechanisms import Gaussian
 
     rounds = plan.algorithm.schedule(plan.n_tasks, Budget(1.0, plan.mechanism.pure))
@@ -106,7 +106,7 @@ def _from_file(
     types: list[str] | None,
 ) -> Plan:
     from cloister.app.folder import read_plan
-    from cloister.errors import PlanError
+    from cloister.core.errors import PlanError
 
     plan = read_plan(path, types or ())
     if delta is not None:
@@ -120,10 +120,10 @@ def _from_file(
 
 def _sum_plan(relation: Relation, sampling: Sampling, tasks: int, rounds: int, delta: float | None) -> Plan:
     """Return a plan of plain clipped sums; what is summed and learned does not change the price."""
-    from cloister.algorithms.mean import MeanRegularized
-    from cloister.errors import PlanError
+    from cloister.algorithms.mean_regularized import MeanRegularized
+    from cloister.core.errors import PlanError
     from cloister.learners.linear.losses import LeastSquares
-    from cloister.plan import Plan
+    from cloister.plan.plan import Plan
 
     if rounds < 1:
         raise PlanError(f"--rounds must be at least 1. Got {rounds}.")

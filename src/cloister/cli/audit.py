@@ -38,10 +38,10 @@ def audit(
     """
     from cloister.app.folder import read_plan
     from cloister.audit import audit as attack
+    from cloister.audit.audit_page import facts, save
     from cloister.audit.auditor import check_auditable
-    from cloister.audit.page import facts, save
-    from cloister.errors import InputError
-    from cloister.report.page import load_template
+    from cloister.core.errors import InputError
+    from cloister.report.html_page import load_template
 
     if not 0 < confidence < 1:
         raise InputError(f"--confidence must be above 0 and below 1. Got {confidence:g}. Use 0.95.")

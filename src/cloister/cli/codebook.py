@@ -13,9 +13,9 @@ from cloister.cli.options import Data, Force, Json
 from cloister.cli.shell import absent, emit, say, show_commands, show_table
 
 if TYPE_CHECKING:
-    from cloister.arrays import Array
-    from cloister.tables.check import ColumnCheck
+    from cloister.core.arrays import Array
     from cloister.tables.codebook import Codebook
+    from cloister.tables.column_checks import ColumnCheck
     from cloister.tables.reading import Kind, Mask
 
 _SPELLINGS = (
@@ -91,9 +91,9 @@ def codebook(
 
 
 def _kinds(data: Path, task: str, target: str) -> dict[str, Kind]:
-    from cloister.errors import InputError
-    from cloister.tables.files import read_table
+    from cloister.core.errors import InputError
     from cloister.tables.reading import kind_of
+    from cloister.tables.table_files import read_table
 
     table = read_table(data, text=[task])
     for name in (task, target):
@@ -150,7 +150,7 @@ def _check(data: Path, path: Path, json: bool) -> None:
 
 def _task_column(data: Path, book: Codebook) -> str | None:
     """Return why a fit refuses the task column; None if it takes it, or the codebook names none."""
-    from cloister.errors import InputError
+    from cloister.core.errors import InputError
     from cloister.tables.rows import task_column
 
     if book.task is None:
@@ -174,7 +174,7 @@ def _taken(data: Path, book: Codebook) -> str:
 
 def _remedies(book: Codebook, found: list[ColumnCheck], path: Path) -> list[str]:
     """Return what to write so that missing cells and other ways to write dates are taken."""
-    from cloister.tables.kinds import Date, Numeric
+    from cloister.tables.column_types import Date, Numeric
 
     parts = {part.name: part for part in book.features}
     lines, cells = [], []

@@ -11,10 +11,10 @@ import typer
 
 from cloister.cli.options import Json, Types
 from cloister.cli.shell import Family, attach, emit, given, positive, say, show_table
-from cloister.errors import InputError
+from cloister.core.errors import InputError
 
 if TYPE_CHECKING:
-    from cloister.deploy.status import Status
+    from cloister.nodes.deploy.supervisor import Status
 
 _Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The operator's folder.")]
 
@@ -43,16 +43,18 @@ def init(
       cloister deploy init exam --plan plan.toml --run exam-2026 \
           --address curator.example.org:9443
     """
-    from cloister.deploy.kit import create
-    from cloister.engines.flower.deployment import Settings
-    from cloister.plan import Plan
+    from cloister.nodes.deploy.kit import create
+    from cloister.nodes.flower.deployment import DeploymentSettings
+    from cloister.plan.plan import Plan
 
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise InputError(
             f"--address must be host:port. Got {address!r}. Write, say, curator.example.org:9443."
         )
-    settings = Settings(run, address, f"0.0.0.0:{port}", link_port, deadline=positive("--deadline", deadline))
+    settings = DeploymentSettings(
+        run, address, f"0.0.0.0:{port}", link_port, deadline=positive("--deadline", deadline)
+    )
     book = None if codebook is None else codebook.read_bytes()
     made = create(folder, Plan.load(plan, types or ()), settings, book, trial=True)
     say(
@@ -83,8 +85,8 @@ def try_(
       cloister deploy try ten-schools --nodes 10
       cloister deploy try many-schools --nodes 200 --simulation
     """
-    from cloister.deploy.trial import make_trial, run_trial, simulate_trial
-    from cloister.engines.flower.deployment import Deployment
+    from cloister.nodes.deploy.trial import make_trial, run_trial, simulate_trial
+    from cloister.nodes.flower.deployment import Deployment
 
     known = (folder / "deploy.toml").exists()
     made = (
@@ -120,8 +122,8 @@ def start(folder: _Folder) -> None:
     For example:
       cloister deploy start exam
     """
-    from cloister.deploy.curator import curate
-    from cloister.engines.flower.deployment import Deployment
+    from cloister.nodes.deploy.supervisor import curate
+    from cloister.nodes.flower.deployment import Deployment
 
     made = Deployment(folder.resolve())
     if made.finished:
@@ -141,9 +143,8 @@ def status(folder: _Folder, json: Json = False) -> None:
     """
     import httpx
 
-    from cloister.deploy.status import status as look
-    from cloister.engines.flower.control import Control
-    from cloister.engines.flower.deployment import Deployment
+    from cloister.nodes.deploy.supervisor import status as look
+    from cloister.nodes.flower.deployment import Control, Deployment
 
     made = Deployment(folder.resolve())
     try:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from cloister.arrays import Array
 from cloister.cli.options import Folder, Force, Json, Output, OwnData, SkipMissingTargets, TaskName, Types
 from cloister.cli.shell import absent, advance, emit, note, say, show_table
-from cloister.errors import InputError
+from cloister.core.arrays import Array
+from cloister.core.errors import InputError
 
 if TYPE_CHECKING:
     from cloister.app.gains import TaskGain
@@ -195,7 +195,7 @@ def _deliver(
     table: dict[str, Array], added: dict[str, Array], file: Path | None, json: bool, unseen: int
 ) -> None:
     from cloister.app.predict import write_csv
-    from cloister.tables.files import csv_text
+    from cloister.tables.table_files import csv_text
 
     rows = len(table["prediction"])
     if file is not None:

@@ -25,12 +25,12 @@ from cloister.cli.options import (
     codebook_of,
 )
 from cloister.cli.shell import advance, emit, given, note, positive, say, show_commands, show_table
-from cloister.errors import InputError, PrivateDataError
+from cloister.core.errors import InputError, PrivateDataError
 
 if TYPE_CHECKING:
     from cloister.app.result import TableRun
     from cloister.app.source import TableFile
-    from cloister.cli.proposals import Comparison, OneRun, Target
+    from cloister.cli.proposals import ComparedRuns, OneRun, PrivacyTarget
 
 WHOSE = {EngineName.local: "one file for each task", EngineName.ray: "the models of all tasks"}
 _EARLIER = "if anybody saw it, it counts too. --ledger adds up what all runs cost."
@@ -148,8 +148,8 @@ def fit(
     return _show_end(folder, finished, head, earlier, WHOSE[machines.engine], bool(start.types))
 
 
-def _target(context: typer.Context, strictness: Strictness) -> Target:
-    from cloister.cli.proposals import Target
+def _target(context: typer.Context, strictness: Strictness) -> PrivacyTarget:
+    from cloister.cli.proposals import PrivacyTarget
 
     epsilon, detection = strictness.epsilon, strictness.detection
     if detection is not None and given(context, "epsilon"):
@@ -158,7 +158,7 @@ def _target(context: typer.Context, strictness: Strictness) -> Target:
         raise typer.BadParameter("--false-alarms goes with --detection.")
     if epsilon != math.inf:  # infinity is the non-private run, and says so
         positive("--epsilon", epsilon)
-    return Target(epsilon, detection, strictness.false_alarms)
+    return PrivacyTarget(epsilon, detection, strictness.false_alarms)
 
 
 def _table(
@@ -190,7 +190,7 @@ def _table(
             f"Got {', '.join(methods)}. Name one --method, or leave --engine ray out."
         )
     from cloister.app.shards import TableFolder
-    from cloister.engines.cluster import Cluster
+    from cloister.cluster import Cluster
 
     positive("--actors", machines.actors)
     positive("--shards", machines.shards)
@@ -205,8 +205,8 @@ def _proposal(
     rounds: RoundOptions,
     start: PlanOptions,
     table: TableFile,
-    target: Target,
-) -> OneRun | Comparison:
+    target: PrivacyTarget,
+) -> OneRun | ComparedRuns:
     from cloister.cli.proposals import from_methods, from_plan
 
     if start.plan is not None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.channel import Relation
 from cloister.cli.options import Delta, Json, Neighbours, Types
 from cloister.cli.shell import Family, attach, emit, note, positive, say, show_table
-from cloister.doubts import Doubt, Grade
-from cloister.errors import InputError
-from cloister.privacy.rounding import rounded_up
+from cloister.core.errors import InputError
+from cloister.core.lifts import Relation
+from cloister.privacy.caveats import Caveat, Grade
+from cloister.privacy.statement import rounded_up
 
 if TYPE_CHECKING:
     from cloister.ledger import Ledger
@@ -189,7 +189,7 @@ def _budget(account: Account) -> str:
     )
 
 
-def _warning(charge: Charge, doubt: Doubt) -> str:
+def _warning(charge: Charge, doubt: Caveat) -> str:
     void = doubt.grade == Grade.VOID
     start = "THE PROMISE DOES NOT HOLD (void)" if void else f"The promise is {doubt.grade}"
     return f"{start}: of charge {charge.number}, {doubt.reason}."

@@ -7,7 +7,7 @@ from enum import StrEnum
 from inspect import signature
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
-from cloister.errors import InputError
+from cloister.core.errors import InputError
 
 if TYPE_CHECKING:
     from cloister.estimators.base import MultiTaskEstimator
@@ -88,7 +88,7 @@ def _parts(assignment: str) -> tuple[str, str, str]:
 
 
 def _value(assignment: str, text: str, hint: Any) -> Any:
-    from cloister.plan import LARGEST
+    from cloister.plan.plan import LARGEST
 
     kinds = [get_origin(kind) or kind for kind in get_args(hint) or (hint,)]
     values = [_read(part.strip()) for part in text.split(",")]

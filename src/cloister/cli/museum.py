@@ -8,8 +8,8 @@ import typer
 
 from cloister.cli.options import Json
 from cloister.cli.shell import advance, emit, say, show_table
-from cloister.errors import InputError
-from cloister.privacy.rounding import rounded_down
+from cloister.core.errors import InputError
+from cloister.privacy.statement import rounded_down
 
 if TYPE_CHECKING:
     from cloister.audit.museum import Conviction, Exhibit

@@ -12,14 +12,14 @@ import typer
 
 from cloister.cli.options import Json, SkipMissingTargets, Types, own_value
 from cloister.cli.shell import Family, attach, emit, note, positive, say, show_table
-from cloister.errors import InputError
-from cloister.privacy.rounding import rounded_up
+from cloister.core.errors import InputError
+from cloister.privacy.statement import rounded_up
 
 if TYPE_CHECKING:
-    from cloister.engines.node import NodeFolder, Settings
-    from cloister.plan import Plan
+    from cloister.core.tasks import Tasks
+    from cloister.nodes import NodeFolder, NodeSettings
+    from cloister.plan.plan import Plan
     from cloister.store.signatures import SignedHead
-    from cloister.tasks import Tasks
 
 _Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The node's folder.")]
 _Key = Annotated[
@@ -54,7 +54,7 @@ def init(
       cloister node init elm --task Elm --operator operator.pub \
           --data pupils.csv --codebook exam.toml --epsilon 4 --delta 1e-3
     """
-    from cloister.engines.node import NodeFolder, Settings
+    from cloister.nodes import NodeFolder, NodeSettings
 
     source = data if "://" in data or ":" in Path(data).name else str(Path(data).resolve())
     if ("://" in source) != (query is not None):
@@ -62,7 +62,7 @@ def init(
     if codebook is None and not _is_function(source):
         raise InputError("A table becomes rows by a codebook. Add --codebook FILE, as the operator sent it.")
     book = None if codebook is None else str(codebook.resolve())
-    settings = Settings(task, _public_key(operator).hex(), group, source, query, book)
+    settings = NodeSettings(task, _public_key(operator).hex(), group, source, query, book)
     home = NodeFolder.create(folder, settings, epsilon=positive("--epsilon", epsilon), delta=delta)
     say(
         f"Wrote {home.folder}: the node of task {home.settings.task!r}, for you alone. Keep no copy of it "
@@ -95,7 +95,7 @@ def approve(
       cloister node approve elm plan.toml
     """
     from cloister.app.folder import read_plan
-    from cloister.engines.node import NodeFolder
+    from cloister.nodes import NodeFolder
 
     home = NodeFolder(folder)
     settings, proposed = home.settings, read_plan(plan, types or ())
@@ -139,8 +139,8 @@ def link(
       cloister node link elm --address curator.example.org:9443 \
           --certificate ca.crt
     """
-    from cloister.engines.flower.identity import CuratorAddress, Identity
-    from cloister.engines.node import NodeFolder
+    from cloister.nodes import NodeFolder
+    from cloister.nodes.flower.transport import CuratorAddress, Identity
 
     task = NodeFolder(folder).settings.task
     CuratorAddress(address, str(certificate.resolve(strict=True))).save(folder)
@@ -174,14 +174,14 @@ def run(
       cloister node run elm
       cloister node run elm --exchange /mnt/exam
     """
-    from cloister.engines.node import Node
-    from cloister.engines.node.exchange import POLL, answer_question
+    from cloister.nodes import Node
+    from cloister.nodes.local_transports import POLL, answer_question
 
     node = Node(folder, types or ())
     for name in node.runs:
         node.finish(name)
     if exchange is None:
-        from cloister.engines.flower.resident import NodeAgent
+        from cloister.nodes.flower.agent import NodeAgent
 
         if once:
             raise InputError("--once goes with --exchange. Leave it out, and stop the node with Ctrl-C.")
@@ -211,7 +211,7 @@ def status(
       cloister node status elm
       cloister node status elm --run exam-2026 --json > elm-head.json
     """
-    from cloister.engines.node import Node
+    from cloister.nodes import Node
 
     node = Node(folder)
     task, names = node.home.settings.task, [run] if run is not None else node.runs
@@ -271,7 +271,7 @@ attach(node_family, init, approve, link, run, status, compare)
 
 def _budget(home: NodeFolder, plan: Plan) -> str:
     """Say what a run of a plan leaves of the node's own budget."""
-    from cloister.errors import BudgetError
+    from cloister.core.errors import BudgetError
 
     balance = home.ledger.balance
     account = balance.account
@@ -289,10 +289,10 @@ def _budget(home: NodeFolder, plan: Plan) -> str:
     )
 
 
-def _rows(settings: Settings, path: Path | None, skip: bool) -> Tasks:
+def _rows(settings: NodeSettings, path: Path | None, skip: bool) -> Tasks:
     """Read the task's rows from where its owner keeps them; with `skip`, those that have a target."""
     from cloister.app.source import rows_of_file, rows_of_function, rows_of_query
-    from cloister.errors import PrivateDataError
+    from cloister.core.errors import PrivateDataError
     from cloister.tables.codebook import Codebook
 
     data, book = settings.data, None if path is None else Codebook.load(path)

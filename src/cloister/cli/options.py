@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.channel import Relation
-from cloister.errors import InputError
+from cloister.core.errors import InputError
+from cloister.core.lifts import Relation
 
 if TYPE_CHECKING:
     from cloister.ledger import Ledger
@@ -170,7 +170,7 @@ class Strictness:
 
 
 @dataclass(frozen=True)
-class Participation:
+class ParticipationOptions:
     """Who takes part in a round: by default everyone; at most one way can be asked for."""
 
     rate: Annotated[
@@ -209,7 +209,7 @@ class Noise(StrEnum):
 
 
 @dataclass(frozen=True)
-class RoundOptions(Participation):
+class RoundOptions(ParticipationOptions):
     """Who takes part in a round, and with what kind of noise."""
 
     mechanism: Annotated[

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from cloister.channel import Relation
 from cloister.cli.methods import Method
 from cloister.cli.options import Delta, Detection, Force, Json, Neighbours, codebook_of
 from cloister.cli.shell import (
@@ -24,12 +23,13 @@ from cloister.cli.shell import (
     show_stages,
     show_table,
 )
-from cloister.errors import CloisterError, InputError
-from cloister.privacy.rounding import rounded_up
+from cloister.core.errors import CloisterError, InputError
+from cloister.core.lifts import Relation
+from cloister.privacy.statement import rounded_up
 
 if TYPE_CHECKING:
     from cloister.cli.planning import Wish
-    from cloister.cli.proposals import Target
+    from cloister.cli.proposals import PrivacyTarget
     from cloister.tables.codebook import Codebook
 
 
@@ -92,14 +92,14 @@ class Answers:
         return replace(stand_in(len(features), self.classes), task=self.task)
 
     @property
-    def target(self) -> Target:
-        from cloister.cli.proposals import Target
+    def target(self) -> PrivacyTarget:
+        from cloister.cli.proposals import PrivacyTarget
         from cloister.privacy.tradeoff import FALSE_ALARMS
 
         epsilon = 1.0 if self.epsilon is None else positive("--epsilon", self.epsilon)
         if self.detection is not None:
             _check_rate(self.detection)
-        return Target(epsilon, self.detection, FALSE_ALARMS)
+        return PrivacyTarget(epsilon, self.detection, FALSE_ALARMS)
 
     @property
     def settled(self) -> tuple[bool, bool]:
@@ -208,7 +208,7 @@ def _show(wish: Wish, answers: Answers, file: Path | None) -> None:
     say(
         f"{words}.",
         f"Proposed: {wish.method.value}, where tasks have in common {COMMON[wish.method]}. "
-        f"{_sentence(plan.algorithm.spoken_name)}, {len(plan.rounds)} noisy sums, {plan.mechanism.kind}.",
+        f"{_sentence(plan.algorithm.plain_name)}, {len(plan.rounds)} noisy sums, {plan.mechanism.kind}.",
         f"Promised: epsilon {rounded_up(told.epsilon)} at delta {rounded_up(told.delta)}; all others "
         f"together detect one task's data in at most {percent(told.detection())} of cases, with 5 % false "
         "alarms.",
@@ -260,7 +260,7 @@ T = TypeVar("T")
 
 def _features(data: Path, task: str, target: str) -> list[str]:
     """Return the names of the columns that would predict; what is in them is not used."""
-    from cloister.tables.files import read_table
+    from cloister.tables.table_files import read_table
 
     names = list(read_table(data, text=[task, target]))
     for name in (task, target):

@@ -18,12 +18,12 @@ import numpy as np
 
 from cloister.cli.methods import Method
 from cloister.cli.planning import COMMON, Wish, stand_in
-from cloister.cli.proposals import Target
+from cloister.cli.proposals import PrivacyTarget
 from cloister.cli.shell import say
-from cloister.errors import CloisterError, InputError
-from cloister.forecast import FEWEST_TASKS
+from cloister.core.errors import CloisterError, InputError
+from cloister.plan.forecast import FEWEST_TASKS
 from cloister.privacy.statement import percent
-from cloister.report.page import Stamp, load_template
+from cloister.report.html_page import Stamp, load_template
 from cloister.report.planner_figures import epsilon_picture, tasks_picture
 
 _EPSILONS = np.geomspace(0.05, 16, 40).round(6).tolist()
@@ -82,7 +82,7 @@ class Page:
         if method not in list(COMMON):
             raise InputError(f"method must be one of {', '.join(COMMON)}.")
         rows = _number("rows", query) if query.get("rows") else None
-        return replace(wish, target=Target(epsilon, None, 0.05), method=Method(method), rows=rows)
+        return replace(wish, target=PrivacyTarget(epsilon, None, 0.05), method=Method(method), rows=rows)
 
     def outlook(self, query: Mapping[str, str]) -> dict[str, Any]:
         """Return what the page says of a wish: words and pictures."""
@@ -97,7 +97,7 @@ class Page:
             "kept": kept if found.calibrated else "no forecast",
             "pays": f"≈ {wish.pays_from:,}",
             "rounds": f"{len(plan.rounds):,}",
-            "algorithm": f"{plan.algorithm.spoken_name}; {plan.mechanism.kind}",
+            "algorithm": f"{plan.algorithm.plain_name}; {plan.mechanism.kind}",
             "command": self._command(wish),
             "stamp": f"Plan: {stamp.plan}. Fingerprint {stamp.fingerprint}. Made on {stamp.date} by cloister "
             f"{stamp.version}.",

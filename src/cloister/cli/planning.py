@@ -8,18 +8,26 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from cloister.channel import Relation
 from cloister.cli.methods import Method, kind_of
-from cloister.cli.proposals import Target
-from cloister.errors import InputError
-from cloister.forecast import DEPENDABLE, Forecast, band_at, dependable_from, dependable_mu, signal_to_noise
-from cloister.privacy import gaussian_dp
+from cloister.cli.proposals import PrivacyTarget
+from cloister.core.errors import InputError
+from cloister.core.lifts import Relation
+from cloister.plan.forecast import (
+    DEPENDABLE,
+    Forecast,
+    band_at,
+    dependable_from,
+    dependable_mu,
+    signal_to_noise,
+)
+from cloister.privacy import tradeoff
 from cloister.privacy.accounting import default_delta
 from cloister.privacy.tradeoff import GaussianCurve
-from cloister.tables.codebook import Categorical, Codebook, Numeric
+from cloister.tables.codebook import Codebook
+from cloister.tables.column_types import Categorical, Numeric
 
 if TYPE_CHECKING:
-    from cloister.plan import Plan
+    from cloister.plan.plan import Plan
 
 #: What tasks may have in common, and the method that makes use of it.
 COMMON: dict[Method, str] = {
@@ -70,7 +78,7 @@ class Wish:
 
     codebook: Codebook
     tasks: int
-    target: Target
+    target: PrivacyTarget
     method: Method = Method.shared_prior
     rows: float | None = None
     relation: Relation = Relation.REPLACE
@@ -99,26 +107,26 @@ class Wish:
 
     @property
     def _telling(self) -> float | None:
-        return self.plan.telling_rows(self.rows)
+        return self.plan.informative_rows(self.rows)
 
     @property
     def pays_from(self) -> int:
         """About how many tasks make half of the gain dependable at this epsilon."""
-        return dependable_from(self.tasks, *self.plan.spoken_of, self._telling)
+        return dependable_from(self.tasks, *self.plan.main_rounds, self._telling)
 
     @property
     def epsilon_needed(self) -> float:
         """About which epsilon makes half of the gain dependable for so many tasks."""
-        mu, dim = self.plan.spoken_of
+        mu, dim = self.plan.main_rounds
         assert self.plan.delta is not None
         whole = self._mu * dependable_mu(self.tasks, dim, self._telling) / mu
-        return gaussian_dp.epsilon(whole, self.plan.delta)
+        return tradeoff.epsilon(whole, self.plan.delta)
 
     @property
     def _mu(self) -> float:
         """The whole budget as Gaussian DP, by the plan's epsilon and delta."""
         assert self.plan.delta is not None
-        return gaussian_dp.mu(self.plan.guarantee.epsilon, self.plan.delta)
+        return tradeoff.mu(self.plan.guarantee.epsilon, self.plan.delta)
 
     @property
     def verdict(self) -> str:
@@ -146,7 +154,7 @@ class Wish:
 
     def at(self, epsilon: float) -> Wish:
         """Return the same wish at another epsilon."""
-        return replace(self, target=Target(epsilon, None, self.target.false_alarms))
+        return replace(self, target=PrivacyTarget(epsilon, None, self.target.false_alarms))
 
     def over_epsilon(self, epsilons: Sequence[float]) -> list[tuple[float, float, float, float]]:
         """Return (epsilon, detection, low, high) for several, with parts of the budget as at the plan's own.
@@ -154,11 +162,11 @@ class Wish:
         Detection is for noise by which Gaussian DP is proven, as the proposed plans have it. Of too few tasks
         there is no forecast: low and high are NaN.
         """
-        mu, dim = self.plan.spoken_of
+        mu, dim = self.plan.main_rounds
         assert self.plan.delta is not None
         share, found = mu / self._mu, []
         for epsilon in epsilons:
-            whole = gaussian_dp.mu(epsilon, self.plan.delta)
+            whole = tradeoff.mu(epsilon, self.plan.delta)
             band = band_at(signal_to_noise(self.tasks, share * whole, dim, self._telling))
             known = band if self.forecast.calibrated else (math.nan, math.nan)
             found.append((epsilon, GaussianCurve(whole).detection(), *known))
@@ -166,9 +174,9 @@ class Wish:
 
     def over_tasks(self, tasks: Sequence[int]) -> list[tuple[int, float, float]]:
         """Return (tasks, low, high) for several numbers of tasks at the plan's epsilon and default deltas."""
-        mu, dim = self.plan.spoken_of
+        mu, dim = self.plan.main_rounds
         share, epsilon, found = mu / self._mu, self.plan.guarantee.epsilon, []
         for count in tasks:
-            whole = gaussian_dp.mu(epsilon, default_delta(count))
+            whole = tradeoff.mu(epsilon, default_delta(count))
             found.append((count, *band_at(signal_to_noise(count, share * whole, dim, self._telling))))
         return found

@@ -18,10 +18,10 @@ from cloister.app.source import TableFile
 from cloister.app.vote import vote_in_folder
 from cloister.cli.methods import Method, kind_of, settings_for
 from cloister.cli.shell import advance, bars, given, note
-from cloister.errors import InputError
+from cloister.core.errors import InputError
 from cloister.estimators.base import MultiTaskEstimator
 from cloister.ledger import Ledger
-from cloister.plan import Plan
+from cloister.plan.plan import Plan
 from cloister.tune.estimators import election_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _COMPLETE = "An earlier run of this command was complete, but not yet in place. 
 
 
 @dataclass(frozen=True)
-class Target:
+class PrivacyTarget:
     """How strict a run is to be: an epsilon or, instead, how often others may detect one task's data."""
 
     epsilon: float
@@ -103,7 +103,7 @@ class OneRun:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparedRuns:
     """Several methods, all of which are run, and a vote of the tasks: one budget for everything together."""
 
     models: Mapping[Method, MultiTaskEstimator]
@@ -167,8 +167,8 @@ def from_methods(
     assignments: Iterable[str],
     parameters: Mapping[str, Any],
     table: TableFile,
-    target: Target,
-) -> OneRun | Comparison:
+    target: PrivacyTarget,
+) -> OneRun | ComparedRuns:
     """Propose what methods' estimators would run; refuse options and settings that they do not have."""
     if twice := [method for method in methods if methods.count(method) > 1]:
         raise InputError(f"--method {twice[0]} was given twice. Of several settings tasks choose at home.")
@@ -191,7 +191,7 @@ def from_methods(
         if target.detection is not None:
             raise InputError("Several methods are compared at an epsilon: use --epsilon, not --detection.")
         election = election_of(list(models.values()), table.codebook, len(table.ids))
-        return Comparison(models, election)
+        return ComparedRuns(models, election)
     (model,) = models.values()
     plan = _plan_of(model, table)
     if target.detection is not None:
@@ -207,7 +207,7 @@ def _plan_of(model: Any, table: TableFile) -> Plan:
 
 
 def from_plan(
-    context: typer.Context, path: Path, types: Iterable[object], table: TableFile, target: Target
+    context: typer.Context, path: Path, types: Iterable[object], table: TableFile, target: PrivacyTarget
 ) -> OneRun:
     """Propose to run a plan file; refuse options that it settles (a draft leaves its noise level open)."""
     plan = read_plan(path, types)

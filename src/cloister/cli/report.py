@@ -10,14 +10,14 @@ import typer
 
 from cloister.cli.options import AccountOptions, Folder, Force, Json, SkipMissingTargets, Types
 from cloister.cli.shell import absent, advance, emit, given, note, say
-from cloister.errors import InputError
+from cloister.core.errors import InputError
 
 if TYPE_CHECKING:
     from cloister.app.gains import Gains
     from cloister.app.result import TableRun
     from cloister.app.task_model import TaskModel
     from cloister.ledger.accounts import Balance
-    from cloister.report.run import PublicPart
+    from cloister.report.run_page import PublicPart
 
 _Page = Annotated[
     Path | None,
@@ -73,8 +73,8 @@ def report(
       cloister report exam-run --task elm.json -o elm.html
     """
     from cloister.app.task_model import names_of_files
-    from cloister.report import run as pages
-    from cloister.report.page import load_template
+    from cloister.report import run_page as pages
+    from cloister.report.html_page import load_template
 
     if public and (said := given(context, "task", "data")):
         raise typer.BadParameter(f"--public is made of public things alone: leave {' and '.join(said)} out.")
@@ -107,7 +107,7 @@ def _public_part(folder: Path, types: list[str] | None) -> tuple[TableRun | None
     """Read what is public: of a run over a table, or of a journal that has no table."""
     from cloister.app.folder import manifest_head, read_public
     from cloister.engines.run import Run
-    from cloister.report.run import PublicPart
+    from cloister.report.run_page import PublicPart
 
     journal = (folder / "board").is_file() and not (folder / "codebook.toml").exists()
     if journal and not (folder / "head.txt").exists():
@@ -124,7 +124,7 @@ def _balance(place: str | None, population: str | None) -> Balance | None:
 
 
 def _with_evidence(part: PublicPart, balance: Balance | None, audit: Path | None) -> PublicPart:
-    from cloister.report.run import read_audit
+    from cloister.report.run_page import read_audit
 
     part = part if balance is None else part.charged_to(balance)
     return part if audit is None else replace(part, audit=read_audit(audit, part.plan))

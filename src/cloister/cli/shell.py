@@ -20,10 +20,10 @@ import typer
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
-from cloister.errors import CloisterError, InputError
+from cloister.core.errors import CloisterError, InputError
 
 if TYPE_CHECKING:
-    from cloister.plan import Plan
+    from cloister.plan.plan import Plan
 
 #: Text is broken at this width even on a wide screen.
 _WIDTH = 100

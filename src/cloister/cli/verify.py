@@ -9,7 +9,7 @@ import typer
 
 from cloister.cli.options import Folder, Json, Types
 from cloister.cli.shell import emit, say
-from cloister.errors import InputError
+from cloister.core.errors import InputError
 
 if TYPE_CHECKING:
     from cloister.app.verify import Check, Evidence

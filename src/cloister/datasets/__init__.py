@@ -7,8 +7,18 @@
 (8, 5, 6)
 """
 
-from cloister.datasets.federated import dirichlet, fedprox, fedprox_iid
-from cloister.datasets.images import femnist, mnist_by_writer
+from cloister.datasets.clients import dirichlet, fedprox, fedprox_iid
+from cloister.datasets.images import (
+    Episodes,
+    Omniglot,
+    disjoint_episodes,
+    drawer_episodes,
+    episodes,
+    femnist,
+    load_omniglot,
+    mnist_by_writer,
+    pack,
+)
 from cloister.datasets.leaf import (
     SHAKESPEARE_ALPHABET,
     leaf_celeba,
@@ -16,20 +26,9 @@ from cloister.datasets.leaf import (
     leaf_shakespeare,
     leaf_stackoverflow,
 )
-from cloister.datasets.lsoa import load_lsoa
-from cloister.datasets.meta import Centres, around_centres
-from cloister.datasets.omniglot import (
-    Episodes,
-    Omniglot,
-    disjoint_episodes,
-    drawer_episodes,
-    episodes,
-    load_omniglot,
-    pack,
-)
-from cloister.datasets.rdataset import load_rdataset
+from cloister.datasets.own_tables import load_lsoa, load_rdataset
 from cloister.datasets.real import Dataset, codebook, load, load_landmine, load_school, names
-from cloister.datasets.synthetic import Simulation, group_sparse, low_rank
+from cloister.datasets.synthetic import Centres, Simulation, around_centres, group_sparse, low_rank
 
 __all__ = [
     "SHAKESPEARE_ALPHABET",

@@ -19,11 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from cloister.arrays import Array
-from cloister.errors import InputError
-from cloister.tasks import Tasks
-
-__all__ = ["SHAKESPEARE_ALPHABET", "leaf_celeba", "leaf_femnist", "leaf_shakespeare", "leaf_stackoverflow"]
+from cloister.core.arrays import Array
+from cloister.core.errors import InputError
+from cloister.core.tasks import Tasks
 
 #: Turns the list of a user's rows into an array; raises `InputError` with the rule that was broken.
 Encoder = Callable[[list[Any]], Array]

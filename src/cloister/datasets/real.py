@@ -22,11 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Array
-from cloister.errors import InputError, MissingExtraError
-from cloister.tables.codebook import Categorical, Codebook, Feature, Numeric
-
-__all__ = ["Dataset", "codebook", "load", "load_landmine", "load_school", "names"]
+from cloister.core.arrays import Array
+from cloister.core.errors import InputError, MissingExtraError
+from cloister.tables.codebook import Codebook
+from cloister.tables.column_types import Categorical, Feature, Numeric
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -4,35 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cloister._lazy import imported
-from cloister.engines.cluster import Cluster
+from cloister.core.errors import imported
 from cloister.engines.devices import MultiDevice
 from cloister.engines.local import Local
-from cloister.engines.partitions import ClusterRuns, cluster_plans, run_clusters
-from cloister.engines.remote_nodes import RemoteNodes
+from cloister.engines.partitions import PartitionRuns, partition_plans, run_partition
 from cloister.engines.run import Run
-from cloister.engines.sharded_tasks import Shards
-from cloister.engines.task_stream import TaskStream
+from cloister.engines.streams import TaskStream
+from cloister.engines.workers import Shards
 
 if TYPE_CHECKING:
-    from cloister.engines.batched import Batched
+    from cloister.cluster.engine import Cluster
+    from cloister.networks.batched import Batched
+    from cloister.nodes.remote import RemoteNodes
 
 __all__ = [
     "Batched",
     "Cluster",
-    "ClusterRuns",
     "Local",
     "MultiDevice",
+    "PartitionRuns",
     "RemoteNodes",
     "Run",
     "Shards",
     "TaskStream",
-    "cluster_plans",
-    "run_clusters",
+    "partition_plans",
+    "run_partition",
 ]
 
-#: Imported when first used: they need packages that not everybody has.
-_HOMES = {"Batched": "cloister.engines.batched"}
+#: Imported when first used: they live in rooms above, and need packages that not everybody has.
+_HOMES = {
+    "Batched": "cloister.networks.batched",
+    "Cluster": "cloister.cluster.engine",
+    "RemoteNodes": "cloister.nodes.remote",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,19 +12,20 @@ from typing import TypeAlias
 
 import numpy as np
 
-from cloister.algorithm import Algorithm
-from cloister.arrays import States
-from cloister.channel import Channel, Relation
-from cloister.document import foreign_types
+from cloister.core.arrays import States
+from cloister.core.channel import Channel
+from cloister.core.document import foreign_types
+from cloister.core.errors import AlgorithmError, BillboardError, InputError
+from cloister.core.lifts import Relation
+from cloister.core.tasks import Block, Tasks
 from cloister.engines.local import named
 from cloister.engines.run import Run, replay, run
 from cloister.engines.workers import group_positions
-from cloister.errors import AlgorithmError, BillboardError, InputError
-from cloister.plan import Plan
+from cloister.plan.algorithm import Algorithm
+from cloister.plan.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, NoNoise
 from cloister.privacy.sampling import Poisson
 from cloister.store.billboard import Billboard
-from cloister.tasks import Block, Tasks
 
 #: What tasks compute in private, step by step.
 Walk: TypeAlias = list[tuple[str, States]]

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from cloister.arrays import States
-from cloister.channel import Channel
-from cloister.engines.sharded_tasks import Shards
-from cloister.engines.workers import AnyTasks, Coins, Collected, Workers
-from cloister.errors import InputError
+from cloister.core.arrays import States
+from cloister.core.channel import Channel
+from cloister.core.errors import InputError
+from cloister.core.tasks import Tasks
+from cloister.engines.workers import AnyTasks, Coins, Collected, Shards, Workers
 from cloister.store.billboard import Billboard
 from cloister.store.checkpoints import CheckpointFile, SavedState
 from cloister.store.journal import Journal
-from cloister.tasks import Tasks
 
 #: Checkpoints take at most one part in so many of a run's time.
 SHARE = 20

@@ -12,24 +12,24 @@ from functools import cached_property
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers
-from cloister.channel import GRID, Channel, Relation, Round
-from cloister.doubts import Doubt
+from cloister.core.arrays import Floats, Integers
+from cloister.core.channel import GRID, Channel, Round
+from cloister.core.errors import AlgorithmError, InputError
+from cloister.core.lifts import Relation
 from cloister.engines.workers import Coins, Collected, GridRows, Workers
-from cloister.errors import AlgorithmError, InputError
 from cloister.ledger import Charge, Ledger
-from cloister.plan import Plan
-from cloister.privacy.all_runs import AllRuns
-from cloister.privacy.candidates import Sampler, on_processor
+from cloister.plan.plan import Plan
+from cloister.privacy.caveats import Caveat
+from cloister.privacy.chacha_proposals import Sampler, on_processor
 from cloister.privacy.events import Cost
-from cloister.privacy.mechanisms import Mechanism, NoiseState
+from cloister.privacy.guarantee import AllRuns
+from cloister.privacy.mechanisms import Mechanism, NoiseState, Schedule
 from cloister.privacy.noise_states import TaskSum
-from cloister.privacy.participation import Participation
 from cloister.privacy.randomness import Randomness
-from cloister.privacy.sampling import Everyone
-from cloister.privacy.schedule import Schedule
-from cloister.store.billboard import Billboard, Release
+from cloister.privacy.sampling import Everyone, Participation
+from cloister.store.billboard import Billboard
 from cloister.store.journal import Journal
+from cloister.store.records import Release
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,13 @@ class Bill:
         Fingerprint of the plan, or of several together.
     cost_under : callable
         Returns what one task is exposed to under a relation.
-    doubts : tuple of Doubt
+    doubts : tuple of Caveat
         Why its price may not be what it claims.
     """
 
     plan: str
     cost_under: Callable[[Relation], Cost]
-    doubts: tuple[Doubt, ...]
+    doubts: tuple[Caveat, ...]
 
 
 def check_price(plan: Plan) -> None:

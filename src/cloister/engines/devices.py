@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import States, Words
-from cloister.channel import Channel
-from cloister.doubts import Doubt, merged
+from cloister.core.arrays import States, Words
+from cloister.core.channel import Channel
+from cloister.core.errors import PlanError
 from cloister.engines.workers import AnyTasks, Coins, Collected, Engine, Workers, rows_of, summed
-from cloister.errors import PlanError
-from cloister.plan import Plan
-from cloister.privacy.candidates import Sampler
+from cloister.plan.plan import Plan
+from cloister.privacy.caveats import Caveat, merged
+from cloister.privacy.chacha_proposals import Sampler
 from cloister.privacy.noise_states import TaskSum
 from cloister.store.billboard import Billboard
 from cloister.store.checkpoints import SavedState
@@ -69,7 +69,7 @@ class MultiDevice:
     def remote(self) -> bool:
         return any(engine.remote for engine in self.engines)
 
-    def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
+    def doubts_of(self, plan: Plan) -> tuple[Caveat, ...]:
         return merged(*(engine.doubts_of(plan) for engine in self.engines))
 
     def noise_sampler(self) -> Sampler:

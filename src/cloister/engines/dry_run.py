@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from cloister.arrays import States
+from cloister.core.arrays import States
+from cloister.core.errors import AlgorithmError
+from cloister.core.spec import DataSpec, Target
+from cloister.core.tasks import Block, Tasks
 from cloister.engines.local import named
 from cloister.engines.workers import check_messages
-from cloister.errors import AlgorithmError
-from cloister.plan import Plan
+from cloister.plan.plan import Plan
 from cloister.privacy.sampling import InOrder
-from cloister.rows import Rows, Target
-from cloister.store.billboard import Billboard, Release
-from cloister.tasks import Block, Tasks
+from cloister.store.billboard import Billboard
+from cloister.store.records import Release
 
 #: Rounds that are gone through on made-up rows, and numbers on the board meanwhile, at most.
 MOST_ROUNDS, MOST_NUMBERS = 32, 1 << 20
@@ -24,7 +25,7 @@ def try_plan(plan: Plan, tasks: Tasks) -> None:
     The algorithm is tried on made-up rows of the right shape, so that no task's data decide whether *it* can
     run. Shape and kind of the data are public. Whether targets are classes is not: engines look at that.
     """
-    rows = plan.algorithm.rows or Rows(target=Target.ANY)
+    rows = plan.algorithm.rows or DataSpec(target=Target.ANY)
     nothing = tasks.X[:0], tasks.y[:0]
     rows.check(*nothing)
     if plan.algorithm.network is not None:  # was tried by `check`, and is too large to be tried twice

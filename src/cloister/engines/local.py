@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Array, Integers, States, Words
-from cloister.channel import Channel, finite_rows
-from cloister.doubts import SHARED_DEVICE, Doubt
+from cloister.core.arrays import Array, Integers, States, Words
+from cloister.core.channel import Channel, finite_rows
+from cloister.core.errors import AlgorithmError, PlanError
+from cloister.core.tasks import QUICK_ELEMENTS, Block, Tasks
 from cloister.engines.workers import (
     AnyTasks,
     Coins,
@@ -27,13 +28,12 @@ from cloister.engines.workers import (
     checked_rows,
     group_positions,
 )
-from cloister.errors import AlgorithmError, PlanError
-from cloister.plan import Plan
-from cloister.privacy.candidates import Sampler, on_processor
+from cloister.plan.plan import Plan
+from cloister.privacy.caveats import SHARED_DEVICE, Caveat
+from cloister.privacy.chacha_proposals import Sampler, on_processor
 from cloister.store.billboard import Billboard
 from cloister.store.checkpoints import SavedState
 from cloister.store.model_store import ModelStore
-from cloister.tasks import QUICK_ELEMENTS, Block, Tasks
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
@@ -70,7 +70,7 @@ class Local:
     def remote(self) -> bool:
         return False
 
-    def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
+    def doubts_of(self, plan: Plan) -> tuple[Caveat, ...]:
         """None, but for networks: their tasks share matrix products, whose last bits depend on the block."""
         return () if plan.algorithm.network is None else (SHARED_DEVICE,)
 
@@ -195,7 +195,7 @@ def on_features(plan: Plan, tasks: Tasks, together: int | None) -> tuple[Plan, T
     """
     if plan.algorithm.network is None:
         return plan, tasks
-    from cloister.learners.network.features import keep_features
+    from cloister.networks.body_features import keep_features
 
     rest, rows = keep_features(plan.algorithm.network, tasks, together=together)
     return (plan if rows is tasks else replace(plan, algorithm=plan.algorithm.with_network(rest))), rows

@@ -14,30 +14,29 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from cloister.arrays import States
-from cloister.doubts import Doubt, merged
+from cloister.core.arrays import States
+from cloister.core.errors import InputError, PlanError, check_one_owner
+from cloister.core.roster import Roster, is_missing, task_name
+from cloister.core.tasks import Tasks
 from cloister.engines.curator import Bill, charge
 from cloister.engines.local import Local
 from cloister.engines.run import Run, check_run, run, seed_of
 from cloister.engines.workers import Engine
-from cloister.errors import InputError, PlanError, check_one_owner
 from cloister.ledger import Ledger
 from cloister.ledger.charges import exposure
-from cloister.plan import Plan
+from cloister.plan.plan import Plan
 from cloister.privacy.accounting import tradeoff
-from cloister.privacy.all_runs import AllRuns
-from cloister.privacy.guarantee import Guarantee, guarantee_for
+from cloister.privacy.caveats import Caveat, merged
+from cloister.privacy.guarantee import AllRuns, Guarantee, guarantee_for
 from cloister.privacy.randomness import source_of
-from cloister.roster import Roster, is_missing, task_name
-from cloister.tasks import Tasks
 
 Clusters = Mapping[Hashable, Hashable]
 PUBLIC = "each task takes part in the run of its own cluster alone; which one that is counts as public"
 
 
 @dataclass(frozen=True, eq=False)
-class ClusterRuns:
-    """One finished run a cluster; made by `run_clusters`.
+class PartitionRuns:
+    """One finished run a cluster; made by `run_partition`.
 
     Attributes
     ----------
@@ -83,7 +82,7 @@ class ClusterRuns:
         return self.runs[self.clusters[name]].model(name)
 
 
-def cluster_plans(plan: Plan, clusters: Clusters) -> dict[Hashable, Plan]:
+def partition_plans(plan: Plan, clusters: Clusters) -> dict[Hashable, Plan]:
     """Return a plan for each cluster, of its own number of tasks, that promises what the given plan does.
 
     Parameters
@@ -98,7 +97,7 @@ def cluster_plans(plan: Plan, clusters: Clusters) -> dict[Hashable, Plan]:
     >>> from cloister.algorithms import MeanRegularized
     >>> from cloister.learners import LeastSquares
     >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=5), n_tasks=60).calibrate(epsilon=1.0)
-    >>> plans = cluster_plans(plan, {school: "town" if school < 40 else "country" for school in range(60)})
+    >>> plans = partition_plans(plan, {school: "town" if school < 40 else "country" for school in range(60)})
     >>> {name: own.n_tasks for name, own in plans.items()}
     {'country': 20, 'town': 40}
     >>> all(own.guarantee.epsilon <= 1 and own.delta == plan.delta for own in plans.values())
@@ -119,7 +118,7 @@ def cluster_plans(plan: Plan, clusters: Clusters) -> dict[Hashable, Plan]:
     return plans
 
 
-def run_clusters(
+def run_partition(
     plan: Plan,
     tasks: Tasks,
     clusters: Clusters,
@@ -127,13 +126,13 @@ def run_clusters(
     random_state: int | None = None,
     ledger: Ledger | None = None,
     engine: Engine = Local(),  # noqa: B008
-) -> ClusterRuns:
+) -> PartitionRuns:
     """Run a plan within each of some fixed clusters of tasks.
 
     Parameters
     ----------
     plan : Plan
-        For all tasks together; see `cluster_plans` for what each cluster's run makes of it.
+        For all tasks together; see `partition_plans` for what each cluster's run makes of it.
     tasks : Tasks
         As many as the plan says.
     clusters : mapping
@@ -165,7 +164,7 @@ def run_clusters(
     >>> schools = Tasks.from_arrays(rng.uniform(size=(240, 3)), rng.uniform(size=240), np.arange(240) % 60)
     >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=5), n_tasks=60).calibrate(epsilon=1.0)
     >>> places = {school: "town" if school < 40 else "country" for school in range(60)}
-    >>> done = run_clusters(plan, schools, places)
+    >>> done = run_partition(plan, schools, places)
     >>> done.guarantee.holds, done.guarantee.n_tasks, round(done.guarantee.epsilon, 3)
     (True, 60, 1.0)
     >>> done.model(7)["coef"].shape
@@ -173,7 +172,7 @@ def run_clusters(
     """
     roster, seed, clusters = tasks.roster, seed_of(random_state), _named(clusters)
     _check_names(roster, clusters)
-    plans = cluster_plans(plan, clusters)
+    plans = partition_plans(plan, clusters)
     of_task = [clusters[name] for name in roster]
     parts = {name: tasks.select(np.array([cluster == name for cluster in of_task])) for name in plans}
     for name, own in plans.items():
@@ -188,7 +187,7 @@ def run_clusters(
         )
         for name, own in plans.items()
     }
-    return ClusterRuns(runs, clusters, all_runs)
+    return PartitionRuns(runs, clusters, all_runs)
 
 
 def _resized(plan: Plan, count: int) -> Plan:
@@ -221,7 +220,7 @@ def _check_names(roster: Roster, clusters: Clusters) -> None:
 
 
 def _charge(
-    plans: dict[Hashable, Plan], ledger: Ledger, seed: int | None, engine: tuple[Doubt, ...]
+    plans: dict[Hashable, Plan], ledger: Ledger, seed: int | None, engine: tuple[Caveat, ...]
 ) -> AllRuns:
     """Charge the most expensive run once, for all tasks: no task takes part in two."""
     costliest = max(plans.values(), key=lambda own: exposure(own.cost_under(ledger.relation)))

@@ -15,16 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.algorithm import Network
-from cloister.arrays import Array, States, Words
+from cloister.core.arrays import Array, States, Words
+from cloister.core.errors import InputError, PlanError, check_one_owner
+from cloister.core.roster import Roster, task_name
+from cloister.core.tasks import Tasks, public_seeds
 from cloister.engines.checkpointed import check_seconds, checkpointed
 from cloister.engines.curator import Curator, Progress, check_ledger, check_price
 from cloister.engines.dry_run import try_plan
 from cloister.engines.local import Local
-from cloister.engines.sharded_tasks import Shards
 from cloister.engines.workers import (
     AnyTasks,
     Engine,
+    Shards,
     catch_up,
     check_callable,
     check_engine,
@@ -32,19 +34,15 @@ from cloister.engines.workers import (
     check_tasks,
     group_positions,
 )
-from cloister.errors import InputError, PlanError, check_one_owner
 from cloister.ledger import Ledger
-from cloister.plan import Plan
-from cloister.privacy.all_runs import AllRuns
-from cloister.privacy.guarantee import Guarantee
-from cloister.privacy.participation import Participation
-from cloister.privacy.rounding import rounded_up
-from cloister.privacy.sampling import InOrder
-from cloister.roster import Roster, task_name
+from cloister.plan.algorithm import Network
+from cloister.plan.plan import Plan
+from cloister.privacy.guarantee import AllRuns, Guarantee
+from cloister.privacy.sampling import InOrder, Participation
+from cloister.privacy.statement import rounded_up
 from cloister.store.billboard import Billboard
 from cloister.store.files import make_folder, write_file
 from cloister.store.journal import open_journal
-from cloister.tasks import Tasks, public_seeds
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -209,7 +207,7 @@ class Run:
 
     @property
     def _public_coef(self) -> Array:
-        coef: Array = self.plan.algorithm.newcomer(self.board)["coef"][0]
+        coef: Array = self.plan.algorithm.model_without_data(self.board)["coef"][0]
         return coef
 
     @property

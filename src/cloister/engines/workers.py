@@ -1,4 +1,12 @@
-"""The seam between the curator and the places where tasks live.
+"""The seam between the curator and the places where tasks live; and tasks in shards.
+
+Shards: all tasks of one operator, in parts that are read where they are computed on.
+
+Who runs a plan over shards holds the public names of the tasks and which part each is in. Rows are read by
+whoever computes on a part. That is not the same as tasks that live apart (a `Roster`): here one operator
+answers for all rows, draws the coins, and has a seed for each task.
+
+The seam between the curator and the places where tasks live.
 
 An engine answers one question: where do tasks live, and who computes on them? It gives the curator `Workers`.
 The curator's side (`cloister.engines.curator`) is the same for all engines and sees nothing but what
@@ -7,6 +15,8 @@ The curator's side (`cloister.engines.curator`) is the same for all engines and 
 
 from __future__ import annotations
 
+import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,19 +26,78 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Integers, States, Words
-from cloister.channel import GRID, Channel
-from cloister.doubts import Doubt
-from cloister.engines.sharded_tasks import Shards
-from cloister.errors import AlgorithmError, InputError, PlanError
-from cloister.groups import NO_GROUP
-from cloister.plan import Plan
-from cloister.privacy.candidates import Sampler
+from cloister.core.arrays import Array, Integers, States, Words
+from cloister.core.channel import GRID, Channel
+from cloister.core.errors import AlgorithmError, InputError, PlanError
+from cloister.core.roster import NO_GROUP, Roster
+from cloister.core.tasks import Tasks
+from cloister.plan.plan import Plan
+from cloister.privacy.caveats import Caveat
+from cloister.privacy.chacha_proposals import Sampler
 from cloister.privacy.noise_states import TaskSum
-from cloister.roster import Roster
 from cloister.store.billboard import Billboard
 from cloister.store.checkpoints import SavedState
-from cloister.tasks import Tasks
+
+
+class ShardError(InputError):
+    """Files that cannot be read, or are not as they were made; says nothing of what is in a row."""
+
+
+class ShardSource(Protocol):
+    """Where the rows of one shard are; small, and sent to who computes on them."""
+
+    def load(self) -> Tasks:
+        """Read and encode the rows; refuse those that do not fit, to the operator alone."""
+
+
+class Shards(ABC):
+    """All tasks of one operator, in parts."""
+
+    @property
+    @abstractmethod
+    def roster(self) -> Roster:
+        """The public list of all tasks."""
+
+    @property
+    @abstractmethod
+    def positions(self) -> Sequence[Integers]:
+        """The positions on the roster of each part's tasks, in the order in which `Part.load` has them."""
+
+    @abstractmethod
+    def part(self, number: int) -> ShardSource:
+        """Return where the rows of a part are."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A hash that stands for all rows and how they are encoded. Private."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> Tasks:
+        """Tasks like these, without a row: how many features, and what kind of targets."""
+
+    @property
+    def names(self) -> Array:
+        """The names on the roster, as an array."""
+        return np.array(self.roster.names)
+
+    def __len__(self) -> int:
+        return len(self.roster)
+
+    @property
+    def groups(self) -> Array | None:
+        """The public label of each task, if they have any."""
+        return None if self.roster.groups is None else np.array(self.roster.groups)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} tasks in {len(self.positions)} shards, private)"
+
+
+def names_digest(names: Array) -> bytes:
+    """Return a hash of names in their order, to tell whether a part holds the tasks that it should."""
+    return hashlib.blake2b(repr(names.tolist()).encode(), digest_size=16).digest()
+
 
 #: All tasks of a run: with their rows, in shards whose rows are read elsewhere, or of others, by name.
 AnyTasks: TypeAlias = Tasks | Shards | Roster
@@ -106,7 +175,7 @@ class Engine(Protocol):
     def remote(self) -> bool:
         """Whether releases leave this process for those that compute: each is on disk for good before."""
 
-    def doubts_of(self, plan: Plan) -> tuple[Doubt, ...]:
+    def doubts_of(self, plan: Plan) -> tuple[Caveat, ...]:
         """Return what computing a plan there takes away from its guarantee."""
 
     def noise_sampler(self) -> Sampler:

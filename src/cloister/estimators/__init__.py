@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cloister._lazy import imported
+from cloister.core.errors import imported
 from cloister.estimators.baselines import (
     PooledClassifier,
     PooledRegressor,

@@ -20,7 +20,6 @@ from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.algorithm import Algorithm
 from cloister.algorithms.locate import EVEN_IN_HALF, Locate
 from cloister.app import predict as predictions
 from cloister.app.fit import fit_plan
@@ -30,16 +29,17 @@ from cloister.app.result import EstimatorSettings, TableRun
 from cloister.app.source import EncodedTable, TableReader
 from cloister.app.summary import Summary
 from cloister.app.task_model import TaskModel
-from cloister.arrays import Array, Floats, States
-from cloister.errors import InputError, check_one_owner
+from cloister.core.arrays import Array, Floats, States
+from cloister.core.errors import InputError, check_one_owner
+from cloister.core.tasks import Tasks
 from cloister.estimators import notebook
 from cloister.estimators.parameters import PrivacyBudget
-from cloister.plan import Plan
+from cloister.plan.algorithm import Algorithm
+from cloister.plan.plan import Plan
 from cloister.store.journal import journal_folder
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import Columns, target_column
 from cloister.tables.frames import data_frame
-from cloister.tasks import Tasks
 
 
 def _is_classifier(estimator: object) -> bool:
@@ -425,7 +425,7 @@ class MultiTaskEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc
         >>> "Public edition" in page, "<script" in page
         (True, False)
         """
-        from cloister.report.run import write_page
+        from cloister.report.run_page import write_page
 
         check_is_fitted(self, "guarantee_")
         if public and (task is not None or X is not None):

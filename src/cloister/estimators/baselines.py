@@ -13,28 +13,26 @@ from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.algorithm import Algorithm
-from cloister.algorithms.independent import Independent
+from cloister.algorithms.bases import Independent
 from cloister.app.fit import own_learner
 from cloister.app.predict import Index
 from cloister.app.result import EstimatorSettings, TableRun
 from cloister.app.source import EncodedTable
 from cloister.app.summary import Summary
-from cloister.arrays import Array, Floats, States
+from cloister.core.arrays import Array, Floats, States
+from cloister.core.errors import InputError
+from cloister.core.tasks import Tasks, row_weights
 from cloister.engines.run import run
-from cloister.errors import InputError
 from cloister.estimators.base import MultiTaskEstimator
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.regression import Regression
-from cloister.plan import Plan
+from cloister.plan.algorithm import Algorithm
+from cloister.plan.plan import Plan
 from cloister.privacy.accounting import Price, Prices
 from cloister.privacy.guarantee import NoiseMade, guarantee_for
 from cloister.tables.codebook import Codebook
+from cloister.tables.coefficient_units import OwnScaling
 from cloister.tables.columns import Columns, numeric_columns, refuse_missing, target_column
-from cloister.tables.units import OwnScaling
-from cloister.tasks import Tasks, row_weights
-
-__all__ = ["PooledClassifier", "PooledRegressor", "SingleTaskClassifier", "SingleTaskRegressor"]
 
 CLASSES_FROM_DATA = "the list of classes was read from the data of all tasks"
 

@@ -16,23 +16,21 @@ from cloister.algorithms.finetuning import FineTuning
 from cloister.algorithms.meta import MetaSGD
 from cloister.algorithms.server import ServerMomentum
 from cloister.app.result import EstimatorSettings
-from cloister.arrays import Array
-from cloister.engines.batched import Batched
+from cloister.core.arrays import Array
+from cloister.core.errors import InputError, PrivateDataError
+from cloister.core.roster import Roster
+from cloister.core.tasks import Tasks
 from cloister.engines.run import Run, adapt, run
-from cloister.errors import InputError, PrivateDataError
 from cloister.estimators import notebook
 from cloister.estimators.parameters import PrivacyBudget, check_count
 from cloister.learners.descent import Descent
-from cloister.learners.network.module import Module
-from cloister.learners.network.pixels import glyph_net
 from cloister.ledger import Ledger
-from cloister.plan import Plan
+from cloister.networks.batched import Batched
+from cloister.networks.module import Module
+from cloister.networks.public_features import glyph_net
+from cloister.plan.overlap import Overlap
+from cloister.plan.plan import Plan
 from cloister.privacy.sampling import Sampling
-from cloister.roster import Roster
-from cloister.sharing import Overlap
-from cloister.tasks import Tasks
-
-__all__ = ["FewShotClassifier", "FewShotModel"]
 
 #: A round's local work, how far a task's gradient may reach, and what a task does in the end.
 INNER = Descent(lr=0.1, batch=20, steps=6)
@@ -68,7 +66,8 @@ class FewShotClassifier(BaseEstimator):  # type: ignore[misc]
     group_size : int, default=1
         Most tasks that one row may sit in: a public statement about how tasks are cut. Above 1 the guarantee
         says what a row's epsilon is. It is not checked, because whether some row is in a second task is an
-        answer about private data; an operator who holds all rows may count with `cloister.sharing.overlap`.
+        answer about private data; an operator who holds all rows may count with
+        `cloister.plan.overlap.overlap`.
     device : str, default="cpu"
         Such as "cuda".
     ledger : Ledger, optional

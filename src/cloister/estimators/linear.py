@@ -11,33 +11,22 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 
-from cloister.algorithm import Algorithm
 from cloister.algorithms.covariance import GroupSparse, LowRank
 from cloister.algorithms.decomposed import Decomposed, EntrySparse, OwnPenalty, SquaredNorm, TaskSparse
 from cloister.algorithms.locate import EVEN_IN_ALL
-from cloister.algorithms.mean import MeanRegularized
+from cloister.algorithms.mean_regularized import MeanRegularized
 from cloister.algorithms.stacking import ChooseAtHome
 from cloister.algorithms.staged import Rescaled
 from cloister.app.fit import own_learner
-from cloister.errors import InputError
+from cloister.core.errors import InputError
 from cloister.estimators.base import MultiTaskEstimator, search_for
 from cloister.estimators.parameters import check_word, number_or_auto
 from cloister.learners.linear.losses import LeastSquares, Logistic, Loss, Softmax
 from cloister.ledger import Ledger
+from cloister.plan.algorithm import Algorithm
 from cloister.privacy.mechanisms import Mechanism
 from cloister.privacy.sampling import Sampling
 from cloister.tables.codebook import Codebook
-
-__all__ = [
-    "DecomposedClassifier",
-    "DecomposedRegressor",
-    "GroupSparseClassifier",
-    "GroupSparseRegressor",
-    "LowRankClassifier",
-    "LowRankRegressor",
-    "MeanRegularizedClassifier",
-    "MeanRegularizedRegressor",
-]
 
 #: Most of the squared budget that asks tasks how far they rely on what they share.
 ASKS = 0.1

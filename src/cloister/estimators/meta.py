@@ -12,26 +12,24 @@ from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.algorithm import Algorithm
-from cloister.algorithms.clustered import ClusteredMetaSGD
 from cloister.algorithms.finetuning import CrossValidatedTuning, FineTuning
 from cloister.algorithms.meta import MetaSGD
+from cloister.algorithms.mixture import ClusteredMetaSGD
 from cloister.algorithms.server import ServerAverage
 from cloister.app.task_model import TaskModel
+from cloister.core.errors import InputError
 from cloister.engines.run import adapt
-from cloister.errors import InputError
 from cloister.estimators.base import MultiTaskEstimator
 from cloister.estimators.linear import loss_for, penalties, weighed_at_home
 from cloister.estimators.parameters import check_count, number_or_auto
 from cloister.learners.descent import ExactSolver
 from cloister.learners.linear.convex import Convex
-from cloister.learners.quadratic import Quadratic
+from cloister.learners.penalties import Quadratic
 from cloister.ledger import Ledger
+from cloister.plan.algorithm import Algorithm
 from cloister.privacy.mechanisms import Mechanism
 from cloister.privacy.sampling import Sampling
 from cloister.tables.codebook import Codebook
-
-__all__ = ["MetaClassifier", "MetaRegressor"]
 
 #: Accelerated steps of a local solve: encoded rows have norm 1 at most, and these are enough for any of them.
 SOLVER = ExactSolver(50)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any
 
-from cloister.algorithm import Algorithm
+from cloister.core.errors import InputError
 from cloister.engines.curator import check_ledger
-from cloister.errors import InputError
 from cloister.ledger import Ledger
-from cloister.plan import Plan
+from cloister.plan.algorithm import Algorithm
+from cloister.plan.plan import Plan
 from cloister.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from cloister.privacy.sampling import Everyone, Sampling
 

@@ -10,24 +10,21 @@ from typing import Any
 from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin, RegressorMixin
 
-from cloister.algorithm import Algorithm
 from cloister.algorithms.prior.directions import Subspace, Support
 from cloister.algorithms.prior.mean import Joint, Mean
 from cloister.algorithms.prior.relevance import FeatureRelevance
 from cloister.algorithms.prior.shared_prior import SharedPrior
 from cloister.algorithms.prior.structure import Structure
 from cloister.app.fit import earlier_prior, own_learner
-from cloister.errors import InputError
+from cloister.core.errors import InputError
+from cloister.core.roster import Groups, group_labels
 from cloister.estimators.base import MultiTaskEstimator, search_for
 from cloister.estimators.parameters import check_word
-from cloister.groups import Groups
 from cloister.ledger import Ledger
-from cloister.plan import Plan
-from cloister.roster import group_labels
+from cloister.plan.algorithm import Algorithm
+from cloister.plan.plan import Plan
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import labels_by_task
-
-__all__ = ["SharedPriorClassifier", "SharedPriorRegressor"]
 
 STRUCTURES: dict[str, type[Structure]] = {
     "joint": Joint,

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cloister._lazy import imported
-from cloister.learners.adam import Adam, AdamW
-from cloister.learners.descent import Descent, ExactSolver, Nesterov
+from cloister.core.errors import imported
+from cloister.learners.descent import Adam, AdamW, Cosine, Descent, ExactSolver, Nesterov, WarmUp
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.convex import Convex
 from cloister.learners.linear.losses import LeastSquares, Logistic, Softmax
 from cloister.learners.linear.regression import Regression
-from cloister.learners.quadratic import Quadratic
-from cloister.learners.schedules import Cosine, WarmUp
+from cloister.learners.penalties import Quadratic
 
 if TYPE_CHECKING:
-    from cloister.learners.network.module import Module
-    from cloister.learners.network.penalties import EWC, SymmetrizedKL
-    from cloister.learners.network.pixels import Unpack, glyph_net
-    from cloister.learners.network.public_features import PublicFeatures
+    from cloister.networks.module import Module
+    from cloister.networks.network_penalties import EWC, SymmetrizedKL
+    from cloister.networks.public_features import PublicFeatures, Unpack, glyph_net
 
 __all__ = [
     "EWC",
@@ -45,12 +42,12 @@ __all__ = [
 
 #: Imported when first used: they need packages that not everybody has.
 _HOMES = {
-    "PublicFeatures": "cloister.learners.network.public_features",
-    "Module": "cloister.learners.network.module",
-    "EWC": "cloister.learners.network.penalties",
-    "SymmetrizedKL": "cloister.learners.network.penalties",
-    "Unpack": "cloister.learners.network.pixels",
-    "glyph_net": "cloister.learners.network.pixels",
+    "PublicFeatures": "cloister.networks.public_features",
+    "Module": "cloister.networks.module",
+    "EWC": "cloister.networks.network_penalties",
+    "SymmetrizedKL": "cloister.networks.network_penalties",
+    "Unpack": "cloister.networks.public_features",
+    "glyph_net": "cloister.networks.public_features",
 }
 
 

@@ -1,19 +1,105 @@
-"""Training by steps at home: how many, of which size, on which rows, and down which direction."""
+"""Training by steps at home: solvers, directions, and how step sizes change.
+
+How a step size changes from round to round, or from step to step: public, and known beforehand.
+
+Training by steps at home: how many, of which size, on which rows, and down which direction.
+
+Adam and AdamW at home: steps that are measured by the gradients that came before.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from cloister.arrays import A, Floats, is_real, is_whole, namespace
-from cloister.errors import InputError, PlanError
-from cloister.learners.schedules import Cosine, Schedule
+from cloister.core.arrays import A, Floats, is_real, is_whole, namespace
+from cloister.core.errors import InputError, PlanError
 
-__all__ = ["Descent", "ExactSolver", "Nesterov", "Solver", "StepSolver", "require_rates", "require_solver"]
+
+@runtime_checkable
+class StepSchedule(Protocol):
+    """What a step size is multiplied by, as a function of a number that everybody knows."""
+
+    def factor(self, at: int) -> float:
+        """Return the factor of round, or step, number `at`, from 0."""
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Rise linearly to the full step size, and stay there.
+
+    Parameters
+    ----------
+    length : int
+        How many rounds, or steps, it takes; the last of them has the full size.
+
+    Examples
+    --------
+    >>> [WarmUp(4).factor(at) for at in range(6)]
+    [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    """
+
+    length: int
+
+    def __post_init__(self) -> None:
+        _check_length(self.length)
+
+    def factor(self, at: int) -> float:
+        return min(1.0, (at + 1) / self.length)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Fall from the full step size along half a cosine, and stay where that ends.
+
+    Parameters
+    ----------
+    length : int
+        How many rounds, or steps, it takes, the rise included.
+    warm_up : int
+        So many of them rise linearly first.
+    floor : float
+        What is left at the end, as a share of the full size.
+
+    Examples
+    --------
+    >>> [round(Cosine(4).factor(at), 3) for at in range(6)]
+    [1.0, 0.854, 0.5, 0.146, 0.0, 0.0]
+    >>> [round(Cosine(6, warm_up=2, floor=0.5).factor(at), 3) for at in range(8)]
+    [0.5, 1.0, 1.0, 0.927, 0.75, 0.573, 0.5, 0.5]
+    """
+
+    length: int
+    warm_up: int = 0
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_length(self.length)
+        numbers = is_real(self.warm_up) and is_real(self.floor)
+        if not (numbers and 0 <= self.warm_up < self.length and 0 <= self.floor <= 1):
+            raise InputError(
+                "warm_up must be less than length, and floor a share in [0, 1]. "
+                f"Got {self.warm_up} of {self.length}, and {self.floor}."
+            )
+
+    def factor(self, at: int) -> float:
+        if at < self.warm_up:
+            return (at + 1) / self.warm_up
+        gone = min(1.0, (at - self.warm_up) / (self.length - self.warm_up))
+        return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * gone)) / 2
+
+
+def _check_length(length: int) -> None:
+    if not (is_real(length) and length >= 1):
+        raise InputError(
+            f"length must be a number, at least 1, the rounds or steps that it takes. Got {length!r}."
+        )
+
 
 #: More passes over the data in one round than anyone makes; passes of different rounds never share a shuffle.
 MOST_EPOCHS = 4096
@@ -46,8 +132,8 @@ class StepSolver(ABC):
     epochs: int | None = None
     steps: int | None = None
     max_norm: float | None = field(default=None, kw_only=True)
-    over_rounds: Schedule | None = field(default=None, kw_only=True)
-    over_steps: Schedule | None = field(default=None, kw_only=True)
+    over_rounds: StepSchedule | None = field(default=None, kw_only=True)
+    over_steps: StepSchedule | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:
@@ -61,7 +147,7 @@ class StepSolver(ABC):
                 raise InputError(f"{name} must be a whole number, at least 1. Got {value!r}.")
         for name in ("over_rounds", "over_steps"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, Schedule) and not isinstance(value, type)):
+            if value is not None and not (isinstance(value, StepSchedule) and not isinstance(value, type)):
                 raise InputError(f"{name} must be a schedule, such as Cosine(100) or WarmUp(5). Got {value}.")
         if self.over_steps is not None and (self.batch is None or self.steps is not None):
             count = self.count(1)  # of every task, however many rows it has
@@ -253,7 +339,7 @@ def require_rates(solver: Solver, rounds: int) -> None:
         )
 
 
-def _longer(name: str, schedule: Schedule | None, length: int) -> str:
+def _longer(name: str, schedule: StepSchedule | None, length: int) -> str:
     """Say what to type for a schedule that stays above 0 for so long."""
     if not isinstance(schedule, Cosine) or schedule.factor(length - 1) > 0:
         return f"Let {name}= or decay= fall more slowly."
@@ -293,3 +379,105 @@ def check_least(above: float | None = None, **numbers: float) -> None:
         if not (is_real(number) and 0 <= number < np.inf and (above is None or number > above)):
             due = ">= 0" if above is None else f"> {above:g}"
             raise InputError(f"{name} must be a number {due} and finite. Got {number!r}.")
+
+
+@dataclass(frozen=True)
+class _Adam(StepSolver):
+    betas: tuple[float, ...] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    #: Running sums of gradients and of their squares.
+    slots: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (isinstance(self.betas, tuple) and len(self.betas) == 2):
+            raise InputError(f"betas must be two numbers, such as betas=(0.9, 0.999). Got {self.betas}.")
+        check_share(**{"betas[0]": self.betas[0], "betas[1]": self.betas[1]})
+        check_least(above=0.0, eps=self.eps)
+        check_least(weight_decay=self.weight_decay)
+
+    def corrections(self, count: int) -> Floats:
+        """Return what makes the ratio of means of that of sums: a factor of the root, and what is added."""
+        at = np.arange(1, count + 1)
+        first, second = (
+            (1 - beta**at) / (1 - beta) for beta in self.betas
+        )  # weights of all gradients so far
+        return np.column_stack([first / np.sqrt(second), self.eps * first])
+
+    def moments(
+        self, gradient: A, kept: tuple[A, ...], corrections: Sequence[float | A]
+    ) -> tuple[A, tuple[A, ...]]:
+        """Return the mean of gradients over the root of that of squares, and the sums that both come from.
+
+        One operation at a time, so that no bit depends on where in memory a number lies.
+        """
+        (first, second), (b1, b2), (factor, added) = kept, self.betas, corrections
+        first = b1 * first + gradient
+        second = b2 * second + gradient * gradient
+        return first / (factor * second**0.5 + added), (first, second)
+
+
+@dataclass(frozen=True)
+class Adam(_Adam):
+    r"""Local training by Adam: every coordinate moves by about `lr` a step, whatever its gradient's size.
+
+    .. math::
+        w \leftarrow w - \text{lr}\; \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \text{eps}}
+
+    with running means m of gradients and v of their squares, which start anew in every round, as t does.
+
+    Parameters
+    ----------
+    lr, batch, epochs, steps, max_norm, over_rounds, over_steps
+        As for `Descent`.
+    betas : tuple of two floats
+        What is left of the running means after a step.
+    eps : float
+        Added to the root.
+    weight_decay : float
+        Added to the gradient, times the weights, as in `torch.optim.Adam`.
+
+    References
+    ----------
+    Kingma and Ba, *Adam: a method for stochastic optimization*, arXiv:1412.6980, Algorithm 1.
+
+    Examples
+    --------
+    >>> Adam(lr=0.001, batch=20, epochs=2).count(rows=60)
+    6
+    """
+
+    def direction(
+        self, weights: A, gradient: A, kept: tuple[A, ...], corrections: Sequence[float | A]
+    ) -> tuple[A, tuple[A, ...]]:
+        total = gradient + self.weight_decay * weights if self.weight_decay else gradient
+        return self.moments(total, kept, corrections)
+
+
+@dataclass(frozen=True)
+class AdamW(_Adam):
+    """Local training by Adam with decoupled weight decay.
+
+    Parameters
+    ----------
+    lr, batch, epochs, steps, max_norm, over_rounds, over_steps
+        As for `Descent`.
+    betas, eps
+        As for `Adam`.
+    weight_decay : float
+        A step also moves the weights towards 0, by ``lr * weight_decay`` of themselves.
+
+    References
+    ----------
+    Loshchilov and Hutter, *Decoupled weight decay regularization*, arXiv:1711.05101, Algorithm 2.
+    """
+
+    weight_decay: float = 0.01
+
+    def direction(
+        self, weights: A, gradient: A, kept: tuple[A, ...], corrections: Sequence[float | A]
+    ) -> tuple[A, tuple[A, ...]]:
+        direction, kept = self.moments(gradient, kept, corrections)
+        return direction + self.weight_decay * weights, kept

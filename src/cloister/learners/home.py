@@ -7,9 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers, States
-from cloister.findings import Population
-from cloister.tasks import Block
+from cloister.core.arrays import Floats, Integers, States
+from cloister.core.findings import Population
+from cloister.core.tasks import Block
 
 #: Of a model's arrays those that are weights, and the one that is a part of them beside what has the center.
 WEIGHTS, PART = ("coef", "alone", "shared", "own"), "own"

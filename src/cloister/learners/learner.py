@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloister.arrays import Array, Floats, States, namespace
-from cloister.errors import PlanError
+from cloister.core.arrays import Array, Floats, States, namespace
+from cloister.core.errors import PlanError
+from cloister.core.spec import DataSpec
 from cloister.learners.descent import Solver
 from cloister.learners.home import Home
 from cloister.learners.linear.losses import Loss
 from cloister.learners.linear.question import Answers, Candidates, Question
-from cloister.rows import Rows
 
 if TYPE_CHECKING:
-    from cloister.algorithm import Network
-    from cloister.learners.network.penalties import Penalty
-    from cloister.tasks import Block
-
-__all__ = ["BayesianLearner", "ClientLearner", "Part", "require_learner"]
+    from cloister.core.tasks import Block
+    from cloister.learners.penalties import Penalty
+    from cloister.plan.algorithm import Network
 
 
 class BayesianLearner(ABC):
@@ -42,7 +40,7 @@ class BayesianLearner(ABC):
         """The loss of its predictions, on the same weights."""
 
     @property
-    def rows(self) -> Rows | None:
+    def rows(self) -> DataSpec | None:
         return self.loss.rows
 
     def predict(self, weights: Floats, X: Floats) -> Floats:
@@ -137,7 +135,7 @@ class ClientLearner(ABC):
         return self.size
 
     @property
-    def rows(self) -> Rows | None:
+    def rows(self) -> DataSpec | None:
         """The rows it takes; None if it does not say."""
         return None
 
@@ -172,7 +170,7 @@ class ClientLearner(ABC):
         """Return what tasks remember before the first round."""
         return {} if self.shared_size == self.size else self.keep(self.spread(mean, block))
 
-    def newcomer(self, mean: Array) -> Array:
+    def model_without_data(self, mean: Array) -> Array:
         """Return the model of a task without rows: public parameters, and personal ones as at the start."""
         personal = self.start()[self.shared_size :].astype(mean.dtype)
         return np.concatenate([mean, personal])[None]

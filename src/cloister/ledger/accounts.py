@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from cloister.channel import Relation
-from cloister.doubts import Doubt, merged
-from cloister.errors import BudgetError, InputError, LedgerError, PlanError
+from cloister.core.errors import BudgetError, InputError, LedgerError, PlanError
+from cloister.core.lifts import Relation
 from cloister.ledger.charges import Account, Charge, exposure
-from cloister.privacy import gaussian_dp
+from cloister.privacy import tradeoff
 from cloister.privacy.accounting import check_delta
-from cloister.privacy.all_runs import AllRuns
+from cloister.privacy.caveats import Caveat, merged
 from cloister.privacy.events import Cost, RelationName
-
-__all__ = ["Balance", "Ledger", "Store"]
+from cloister.privacy.guarantee import AllRuns
 
 #: How far the sum of squares may pass the budget's, relatively, to forgive rounding.
 _TOLERANCE = 1e-9
@@ -75,7 +73,7 @@ class Balance:
         """Epsilon of the whole budget for the owner of `group` tasks."""
         return self._epsilon(self.account.mu**2, self._checked(group))
 
-    def next(self, plan: str, cost: Cost, run: str, doubts: tuple[Doubt, ...] = ()) -> Charge:
+    def next(self, plan: str, cost: Cost, run: str, doubts: tuple[Caveat, ...] = ()) -> Charge:
         """Return the charge that records a run, or the one that did already; refuse what is not allowed."""
         self._check(cost)
         for charge in self.charges:
@@ -122,7 +120,7 @@ class Balance:
         return int(group)
 
     def _epsilon(self, squares: float, group: int = 1) -> float:
-        return gaussian_dp.epsilon(group * math.sqrt(squares), self.account.delta)
+        return tradeoff.epsilon(group * math.sqrt(squares), self.account.delta)
 
 
 Decision = Callable[[tuple[Charge, ...]], Charge]
@@ -161,7 +159,7 @@ class Ledger:
     for adaptive choice: a run is allowed as long as :math:`\sum \mu_i^2` stays within the budget's
     :math:`\mu^2`. Sampling is charged as if every task took part in every round; one pass is charged its
     largest round. A purely epsilon-DP round counts as the smallest :math:`\mu` that covers it
-    (:func:`cloister.privacy.gaussian_dp.mu_of_pure`). Nothing is refunded.
+    (:func:`cloister.privacy.tradeoff.mu_of_pure`). Nothing is refunded.
 
     Parameters
     ----------
@@ -312,7 +310,7 @@ class Ledger:
         return self.balance.budget_of(group)
 
     def charge(
-        self, plan: str, cost: Cost, run: str | None = None, *, doubts: Iterable[Doubt] = ()
+        self, plan: str, cost: Cost, run: str | None = None, *, doubts: Iterable[Caveat] = ()
     ) -> Charge:
         """Record a run before anything leaves a task; refuse it if the budget does not allow it.
 
@@ -326,7 +324,7 @@ class Ledger:
             Key of this run, by default a new random one. Charging again under the same key returns the first
             charge and spends nothing, so that a run that was interrupted can go on with *the same* board. A
             release that is made afresh needs a charge, and a key, of its own.
-        doubts : iterable of Doubt
+        doubts : iterable of Caveat
             Doubts about the guarantee of what is charged: ``guarantee.doubts``. The charge says so for
             ever.
 

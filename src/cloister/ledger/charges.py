@@ -11,15 +11,13 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from cloister.channel import Relation
-from cloister.doubts import Doubt, Grade, doubts_in_old_words
-from cloister.errors import BudgetError, InputError, LedgerError, PlanError
-from cloister.privacy import gaussian_dp
+from cloister.core.errors import BudgetError, InputError, LedgerError, PlanError
+from cloister.core.lifts import Relation
+from cloister.privacy import tradeoff
 from cloister.privacy.accounting import check_delta
+from cloister.privacy.caveats import Caveat, Grade, caveats_in_old_words
 from cloister.privacy.events import Cost, Event, GaussianEvent, PureEvent
 from cloister.privacy.sampling import Epochs, OnePass
-
-__all__ = ["Account", "Charge", "check_chain", "describe", "exposure"]
 
 _FORMAT = "cloister ledger 1"
 _LONGEST = 200  # characters of a name; what a database column holds
@@ -77,7 +75,7 @@ class Account:
     @property
     def mu(self) -> float:
         """The budget as a Gaussian-DP parameter."""
-        return gaussian_dp.mu(self.epsilon, self.delta)
+        return tradeoff.mu(self.epsilon, self.delta)
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ class Charge:
 
     @classmethod
     def after(
-        cls, head: str, number: int, plan: str, run: str, cost: Cost, doubts: Iterable[Doubt]
+        cls, head: str, number: int, plan: str, run: str, cost: Cost, doubts: Iterable[Caveat]
     ) -> Charge:
         """Write a new charge, dated now, behind the one whose hash is given."""
         check_name("A plan's fingerprint", plan)
@@ -128,17 +126,17 @@ class Charge:
         return document
 
     @property
-    def doubts(self) -> tuple[Doubt, ...]:
+    def doubts(self) -> tuple[Caveat, ...]:
         """Why this run may not keep what its price promises; none if it does.
 
         Charges of cloister 0.1 have a text about their noise instead, and are read for ever.
         """
         details = self.details
         if "doubts" in details:
-            return tuple(map(Doubt.from_dict, details["doubts"]))
-        return doubts_in_old_words(str(details.get("noise", "")))
+            return tuple(map(Caveat.from_dict, details["doubts"]))
+        return caveats_in_old_words(str(details.get("noise", "")))
 
-    def unrecorded(self, doubts: Iterable[Doubt]) -> tuple[Doubt, ...]:
+    def unrecorded(self, doubts: Iterable[Caveat]) -> tuple[Caveat, ...]:
         """Return the doubts of a grade that was not recorded; 0.1 recorded words, and is not asked."""
         recorded = {doubt.grade for doubt in self.doubts} if "doubts" in self.details else set(Grade)
         return tuple(doubt for doubt in doubts if doubt.grade not in recorded)
@@ -182,14 +180,14 @@ def _mu(event: Event) -> float:
     if isinstance(event, GaussianEvent):
         return float(event.mu)
     if isinstance(event, PureEvent):
-        return gaussian_dp.mu_of_pure(event.epsilon)
+        return tradeoff.mu_of_pure(event.epsilon)
     raise PlanError(
         f"A ledger composes Gaussian and pure DP only. Got a {type(event).__name__}, which Gaussian "
         "DP does not bound. Use Gaussian() in this plan."
     )
 
 
-def describe(cost: Cost, doubts: Iterable[Doubt] = ()) -> str:
+def describe(cost: Cost, doubts: Iterable[Caveat] = ()) -> str:
     """Write down what a run is charged for and its doubts, as JSON; equal rounds stand together.
 
     Examples

@@ -1,35 +1,164 @@
-"""Accountants: each reads a cost and returns an epsilon or a delta with a proof, or says that it cannot.
+r"""Accountants, and composition in closed form.
+
+Composition and groups in closed form, for guarantees that are known only as numbers.
+
+Where the mechanism is known, its own accounting is tighter; these hold for every mechanism.
+
+Accountants: each reads a cost and returns an epsilon or a delta with a proof, or says that it cannot.
 
 They hold no state. All bounds are for what the *other* tasks see together: the whole billboard, their own
 data, coins and models. Nothing here depends on data.
+
+References
+----------
+Kairouz, Oh, Viswanath, *The composition theorem for differential privacy*, arXiv:1311.0776, Theorem 3.5.
+Vadhan, *The complexity of differential privacy*, 2017, Lemma 2.2 (groups).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from cloister.privacy import gamma, gaussian_dp, hidden, visible
-from cloister.privacy.composition import composition_bound, composition_delta
+from cloister.core.errors import InputError
+from cloister.privacy import chi_square_pld, hidden_sampling, tradeoff, visible_sampling
 from cloister.privacy.events import Cost, GammaEvent, GaussianEvent, PureEvent
 from cloister.privacy.sampling import Epochs, Everyone, FixedSize, OnePass
 
-__all__ = [
-    "ACCOUNTANTS",
-    "FALLBACK",
-    "PLD",
-    "RDP",
-    "Accountant",
-    "GaussianDP",
-    "PureDP",
-    "Unamplified",
-    "WishartPLD",
-    "amplified",
-    "single_mu",
-    "visible_epsilon",
-]
+
+def composition_bound(epsilons: Sequence[float], delta: float) -> float:
+    r"""Epsilon at ``delta`` of releases that are purely ``epsilons``-DP, each chosen after the ones before.
+
+    The smallest of three bounds, with :math:`A = \sum_t \epsilon_t \tanh(\epsilon_t/2)` and
+    :math:`Q = \sum_t \epsilon_t^2`:
+
+    .. math::
+        \sum_t \epsilon_t, \quad A + \sqrt{2Q\log(1/\delta)}, \quad A + \sqrt{2Q\log(e + \sqrt Q/\delta)}.
+
+    Parameters
+    ----------
+    epsilons : sequence of float
+        Price of each release, at least 0.
+    delta : float
+        In [0, 1). At 0 only the sum holds.
+
+    Returns
+    -------
+    float
+        Epsilon of all of them together.
+
+    References
+    ----------
+    Paper "Privacy-preserving multi-task learning" (MP-MTL), Definition 7, from Kairouz et al., Theorem 3.5.
+
+    Examples
+    --------
+    >>> round(composition_bound([0.1] * 100, 1e-5), 4)
+    5.2981
+    >>> composition_bound([0.5, 0.25], 0.0)
+    0.75
+    """
+    if not all(epsilon >= 0 for epsilon in epsilons) or not 0 <= delta < 1:
+        raise InputError(f"Epsilons must be at least 0 and delta in [0, 1). Got delta = {delta!r}.")
+    total = math.fsum(epsilons)
+    if delta == 0 or math.isinf(total):
+        return total
+    drift = math.fsum(epsilon * math.tanh(epsilon / 2) for epsilon in epsilons)
+    squares = math.fsum(epsilon * epsilon for epsilon in epsilons)
+    smaller = min(math.log(1 / delta), math.log(math.e + math.sqrt(squares) / delta))
+    return min(total, drift + math.sqrt(2 * squares * smaller))
+
+
+def composition_delta(epsilons: Sequence[float], epsilon: float) -> float:
+    """Delta at ``epsilon``: the inverse of :func:`composition_bound`, rounded up.
+
+    Examples
+    --------
+    >>> delta = composition_delta([0.1] * 100, 5.3)
+    >>> 0.99e-5 < delta < 1e-5, composition_bound([0.1] * 100, delta) <= 5.3
+    (True, True)
+    >>> composition_delta([0.5, 0.25], 0.75), composition_delta([0.5, 0.25], 0.01)
+    (0.0, 1.0)
+    """
+    total = composition_bound(epsilons, 0.0)
+    if total <= epsilon:
+        return 0.0
+    drift = math.fsum(each * math.tanh(each / 2) for each in epsilons)
+    squares = math.fsum(each * each for each in epsilons)
+    if math.isinf(total) or epsilon <= drift:
+        return 1.0
+    log = (epsilon - drift) ** 2 / (2 * squares) * (1 - 1e-12)
+    first = math.exp(-log)
+    second = math.sqrt(squares) / (math.exp(min(log, 700.0)) - math.e) if log > 1.1 else 1.0
+    return min(1.0, min(first, second) * (1 + 1e-12))
+
+
+def group_privacy(epsilon: float, delta: float, size: int) -> tuple[float, float]:
+    r"""Guarantee for ``size`` units that change at once, from that of one.
+
+    The epsilons add up, and
+    :math:`\delta (1 + e^\epsilon + \ldots + e^{(n-1)\epsilon}) = \delta (e^{n\epsilon}-1)/(e^\epsilon-1)`.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        Guarantee of one unit.
+    size : int
+        Units in the group; a public number.
+
+    Returns
+    -------
+    tuple of float
+        Epsilon and delta of the group; a delta of 1 promises nothing.
+
+    Examples
+    --------
+    >>> epsilon, delta = group_privacy(0.5, 1e-6, 2)
+    >>> epsilon, round(1e6 * delta, 3)
+    (1.0, 2.649)
+    """
+    _check_group(epsilon, delta, size)
+    if epsilon == 0:
+        return 0.0, min(1.0, size * delta)
+    # (e^{n eps} - 1) / (e^eps - 1), with the largest factor taken out lest it overflow.
+    steps = math.expm1(-size * epsilon) / math.expm1(-epsilon)
+    return size * epsilon, _scaled(delta, (size - 1) * epsilon, steps)
+
+
+def published_group_privacy(epsilon: float, delta: float, size: int) -> tuple[float, float]:
+    r"""Guarantee of a group as MP-MTL prints it, :math:`(n\epsilon, n e^{n\epsilon}\delta)`: never tighter.
+
+    References
+    ----------
+    Paper "Privacy-preserving multi-task learning" (MP-MTL), Proposition 3.
+
+    Examples
+    --------
+    >>> epsilon, delta = published_group_privacy(0.5, 1e-6, 2)
+    >>> epsilon, round(1e6 * delta, 3)
+    (1.0, 5.437)
+    """
+    _check_group(epsilon, delta, size)
+    return size * epsilon, _scaled(delta, size * epsilon, size)
+
+
+def _scaled(delta: float, exponent: float, factor: float) -> float:
+    """Return delta * factor * exp(exponent), at most 1."""
+    if delta == 0:
+        return 0.0
+    logarithm = math.log(delta) + math.log(factor) + exponent
+    return min(1.0, math.exp(min(logarithm, 0.0) * (1 - 4e-16)))  # rounded up, as a bound should be
+
+
+def _check_group(epsilon: float, delta: float, size: int) -> None:
+    if not (0 <= epsilon < math.inf and 0 <= delta <= 1 and size >= 1):
+        raise InputError(
+            "A group needs a finite epsilon >= 0, a delta in [0, 1] and at least one unit. "
+            f"Got {epsilon!r}, {delta!r} and {size!r}."
+        )
 
 
 class Accountant(Protocol):
@@ -59,7 +188,7 @@ class GaussianDP:
 
     Everyone: :math:`\mu = \sqrt{\sum_t \mu_t^2}`. One pass: the largest :math:`\mu_t`, whatever the order in
     which tasks come. Several passes: the costliest place in a pass. Visible sampling: the average over the
-    task's own coins, see :mod:`cloister.privacy.visible`.
+    task's own coins, see :mod:`cloister.privacy.visible_sampling`.
 
     Examples
     --------
@@ -84,8 +213,8 @@ class GaussianDP:
             return 1.0
         mu = single_mu(cost, size=1)
         if mu is not None:
-            return gaussian_dp.delta(mu, epsilon)
-        return visible.mixture_delta(_exposure(cost), _takers(cost, 1), epsilon)
+            return tradeoff.delta(mu, epsilon)
+        return visible_sampling.mixture_delta(_exposure(cost), _takers(cost, 1), epsilon)
 
 
 @dataclass(frozen=True)
@@ -109,15 +238,15 @@ class Unamplified:
         return cost.only(GaussianEvent) and amplified(cost) and cost.private
 
     def epsilon(self, cost: Cost, delta: float) -> float:
-        return visible.mixture_epsilon(_exposure(cost), _takers(cost, 1), delta)
+        return visible_sampling.mixture_epsilon(_exposure(cost), _takers(cost, 1), delta)
 
     def delta(self, cost: Cost, epsilon: float) -> float:
-        return visible.mixture_delta(_exposure(cost), _takers(cost, 1), epsilon)
+        return visible_sampling.mixture_delta(_exposure(cost), _takers(cost, 1), epsilon)
 
 
 @dataclass(frozen=True)
 class PLD:
-    """Privacy loss distributions, for hidden Poisson sampling (:mod:`cloister.privacy.hidden`).
+    """Privacy loss distributions, for hidden Poisson sampling (:mod:`cloister.privacy.hidden_sampling`).
 
     Examples
     --------
@@ -135,13 +264,13 @@ class PLD:
         """Whether noise is Gaussian, participation hidden and the loss of a size that fits on a grid."""
         if not cost.only(GaussianEvent) or not amplified(cost) or not cost.private:
             return False
-        return hidden.feasible(cost.groups, cost.probability, 1)
+        return hidden_sampling.feasible(cost.groups, cost.probability, 1)
 
     def epsilon(self, cost: Cost, delta: float) -> float:
-        return hidden.pld_epsilon(cost.groups, cost.probability, cost.relation, 1, delta)
+        return hidden_sampling.pld_epsilon(cost.groups, cost.probability, cost.relation, 1, delta)
 
     def delta(self, cost: Cost, epsilon: float) -> float:
-        return hidden.pld_delta(cost.groups, cost.probability, cost.relation, 1, epsilon)
+        return hidden_sampling.pld_delta(cost.groups, cost.probability, cost.relation, 1, epsilon)
 
 
 @dataclass(frozen=True)
@@ -189,7 +318,7 @@ class RDP:
 
 @dataclass(frozen=True)
 class WishartPLD:
-    """Privacy loss distributions of chi-square noise (:mod:`cloister.privacy.gamma`), with everyone in.
+    """Privacy loss distributions of chi-square noise (`cloister.privacy.chi_square_pld`), with everyone in.
 
     Examples
     --------
@@ -206,12 +335,16 @@ class WishartPLD:
         return cost.only(GammaEvent) and isinstance(cost.sampling, Everyone)
 
     def epsilon(self, cost: Cost, delta: float) -> float:
-        return gamma.gamma_epsilon(self._rounds(cost), cost.relation, delta) if cost.private else math.inf
+        return (
+            chi_square_pld.gamma_epsilon(self._rounds(cost), cost.relation, delta)
+            if cost.private
+            else math.inf
+        )
 
     def delta(self, cost: Cost, epsilon: float) -> float:
-        return gamma.gamma_delta(self._rounds(cost), cost.relation, epsilon) if cost.private else 1.0
+        return chi_square_pld.gamma_delta(self._rounds(cost), cost.relation, epsilon) if cost.private else 1.0
 
-    def _rounds(self, cost: Cost) -> gamma.Shifts:
+    def _rounds(self, cost: Cost) -> chi_square_pld.Shifts:
         events = (e for e in cost.events if isinstance(e, GammaEvent) and e.shift > 0)
         counts = Counter((float(e.degrees), float(e.shift)) for e in events)
         return tuple((degrees, shift, n) for (degrees, shift), n in sorted(counts.items()))
@@ -219,7 +352,7 @@ class WishartPLD:
 
 @dataclass(frozen=True)
 class PureDP:
-    """Sum of pure epsilons, or what :func:`~cloister.privacy.composition.composition_bound` makes of them.
+    """Sum of pure epsilons, or what :func:`~cloister.privacy.accountants.composition_bound` makes of them.
 
     One pass costs its most expensive round. Other sampling is priced as if all tasks were in every round.
 
@@ -256,7 +389,7 @@ def amplified(cost: Cost) -> bool:
     return cost.sampling.hidden and cost.probability < 1 and bool(cost.groups)
 
 
-def _exposure(cost: Cost) -> visible.Exposure:
+def _exposure(cost: Cost) -> visible_sampling.Exposure:
     counts: dict[float, int] = {}
     for mu, _, n in cost.groups:
         counts[mu] = counts.get(mu, 0) + n
@@ -279,8 +412,8 @@ def single_mu(cost: Cost, size: int) -> float | None:
 def _takers(cost: Cost, size: int) -> tuple[float, ...]:
     """Probabilities that 0, 1, ... of an owner's tasks take part in a round."""
     if isinstance(cost.sampling, FixedSize):
-        return visible.hypergeometric(size, cost.sampling.size, cost.n_tasks)
-    return visible.binomial(size, cost.probability)
+        return visible_sampling.hypergeometric(size, cost.sampling.size, cost.n_tasks)
+    return visible_sampling.binomial(size, cost.probability)
 
 
 def visible_epsilon(cost: Cost, delta: float, size: int) -> float:
@@ -289,5 +422,5 @@ def visible_epsilon(cost: Cost, delta: float, size: int) -> float:
         return math.inf
     mu = single_mu(cost, size)
     if mu is not None:
-        return gaussian_dp.epsilon(mu, delta)
-    return visible.mixture_epsilon(_exposure(cost), _takers(cost, size), delta)
+        return tradeoff.epsilon(mu, delta)
+    return visible_sampling.mixture_epsilon(_exposure(cost), _takers(cost, size), delta)

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-from cloister.errors import InputError, PlanError
+from cloister.core.errors import InputError, PlanError
 from cloister.privacy.sampling import Sampling
-
-__all__ = ["Cost", "Event", "GammaEvent", "GaussianEvent", "PureEvent", "RelationName"]
 
 RelationName: TypeAlias = Literal["replace", "zero_out"]
 """Neighbours: a task's data replaced by any other data, or all its messages replaced by zero."""

@@ -1,4 +1,8 @@
-"""The guarantee: what was proven, about whom, against whom, and on which conditions, as a value.
+"""The guarantee of a run, and of all runs of an account.
+
+What all runs that were charged to one account promise together.
+
+The guarantee: what was proven, about whom, against whom, and on which conditions, as a value.
 
 It prints as four lines that a data-protection officer can read, and as JSON that a machine can. One function,
 `guarantee_for`, builds every one of them: before a run from what its noise will be, after it from how its
@@ -10,28 +14,107 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol
 
-from cloister.document import check_format
-from cloister.doubts import Doubt, Grade, doubts_in_old_words, merged, reasons_of
-from cloister.errors import InputError
+from cloister.core.document import check_format
+from cloister.core.errors import InputError
 from cloister.privacy.accounting import Prices
-from cloister.privacy.all_runs import AllRuns
+from cloister.privacy.caveats import Caveat, Grade, caveats_in_old_words, merged, reasons_of
 from cloister.privacy.events import RelationName
 from cloister.privacy.randomness import Origin
-from cloister.privacy.statement import Statement, statement_of
+from cloister.privacy.statement import Statement, percent, statement_of
 from cloister.privacy.tradeoff import FALSE_ALARMS, Envelope, GaussianCurve, TradeOff, curve_from_dict
 
-__all__ = [
-    "DOMAIN",
-    "PUBLIC_GROUPS",
-    "THIS_RUN",
-    "TRUSTED_CURATOR",
-    "Guarantee",
-    "NoiseMade",
-    "guarantee_for",
-]
+
+@dataclass(frozen=True)
+class AllRuns:
+    r"""Gaussian DP of all runs of a population: those so far, and all there may ever be.
+
+    Parameters
+    ----------
+    population : str
+        Whose account.
+    runs : int
+        Charges so far.
+    relation : {"replace", "zero_out"}
+        The account's.
+    spent : float
+        :math:`\mu` of all charges so far, the root of their sum of squares: proven if their plans were not
+        chosen by what earlier runs showed.
+    budget : float
+        :math:`\mu` of the account, which all charges together never pass: proven however plans are chosen.
+    doubts : tuple of Caveat
+        Those of all charges.
+
+    References
+    ----------
+    Smith and Thakurta, "Fully adaptive composition for Gaussian differential privacy", arXiv:2210.17520.
+
+    Examples
+    --------
+    >>> together = AllRuns("schools", 2, "replace", spent=0.5, budget=1.0)
+    >>> round(together.detection(), 3)
+    0.26
+    """
+
+    population: str
+    runs: int
+    relation: RelationName
+    spent: float
+    budget: float
+    doubts: tuple[Caveat, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "doubts", tuple(self.doubts))
+        if not (0 <= self.spent <= self.budget * (1 + 1e-6)):
+            raise InputError(f"What is spent must be within the budget. Got {self.spent!r}, {self.budget!r}.")
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why nothing can be promised, if that is so."""
+        return reasons_of(Grade.VOID, self.doubts)
+
+    @property
+    def unproven(self) -> tuple[str, ...]:
+        """Why it is not proven to the last bit, if it is not."""
+        return reasons_of(Grade.LAST_BIT, self.doubts)
+
+    def detection(self, false_alarms: float = FALSE_ALARMS, *, tasks: int = 1) -> float:
+        """Return what any test can detect from everything that any charged run shows, ever.
+
+        It is everything, 1, where nothing can be promised.
+        """
+        curve = Envelope(()) if self.reasons else GaussianCurve(self.budget)
+        return curve.detection(false_alarms, tasks)
+
+    def __str__(self) -> str:
+        if self.reasons:
+            return (
+                f"Over all runs charged to the account of {self.population!r} nothing can be promised, "
+                f"because of one of them {'; '.join(self.reasons)}"
+            )
+        so_far = percent(GaussianCurve(self.spent).detection())
+        runs = f"the {self.runs} runs" if self.runs != 1 else "the 1 run"
+        last_bit = "; this is not proven to the last bit, because of one of them " if self.unproven else ""
+        last_bit += "; ".join(self.unproven)
+        return (
+            f"Over {runs} charged so far to the account of {self.population!r}, under {self.relation}, they "
+            f"detect at most {so_far} of cases if none was chosen by what another showed, and at most "
+            f"{percent(self.detection())} over all runs there may ever be, however they are chosen (with 5 % "
+            f"false alarms){last_bit}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"doubts": [doubt.to_dict() for doubt in self.doubts]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> AllRuns:
+        try:
+            return cls(**{**values, "doubts": tuple(map(Caveat.from_dict, values["doubts"]))})
+        except (TypeError, KeyError) as error:
+            raise InputError(f"What all runs promise needs all its fields. Got {values!r}.") from error
+
 
 #: The first had words for doubts, and did not say its format; the second had no curve.
 FORMAT = "cloister guarantee 3"
@@ -66,7 +149,7 @@ class _Noise(Protocol):
     def kind(self) -> str: ...
 
     @property
-    def doubts(self) -> tuple[Doubt, ...]: ...
+    def doubts(self) -> tuple[Caveat, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -85,15 +168,15 @@ class NoiseMade:
 
     kind: str
     origin: Origin
-    doubts: tuple[Doubt, ...] = ()
+    doubts: tuple[Caveat, ...] = ()
 
     @classmethod
-    def by(cls, mechanism: _Noise, origin: Origin, engine: Iterable[Doubt] = ()) -> NoiseMade:
+    def by(cls, mechanism: _Noise, origin: Origin, engine: Iterable[Caveat] = ()) -> NoiseMade:
         """Noise that a mechanism makes from randomness of this origin; `engine` are the engine's doubts."""
         return cls(mechanism.kind, origin, merged(mechanism.doubts, origin.doubts, engine))
 
     @classmethod
-    def none(cls, engine: Iterable[Doubt] = ()) -> NoiseMade:
+    def none(cls, engine: Iterable[Caveat] = ()) -> NoiseMade:
         """No noise: nothing is released, or it is released as it is."""
         return cls("none", Origin.NOWHERE, merged(engine))
 
@@ -125,7 +208,7 @@ class Guarantee:
         Who is trusted with what.
     other_epsilon : float, optional
         Epsilon under the other relation, at the same delta.
-    doubts : tuple of Doubt, default=()
+    doubts : tuple of Caveat, default=()
         Doubts about it. With one of grade void it does not hold; with others, not proven to the last
         bit, it does, and says so.
     domain : str
@@ -159,7 +242,7 @@ class Guarantee:
     unit: str = "task"
     trust: str = TRUSTED_CURATOR
     other_epsilon: float | None = None
-    doubts: tuple[Doubt, ...] = ()
+    doubts: tuple[Caveat, ...] = ()
     domain: str = DOMAIN
     curve: TradeOff | None = None
     scope: str = THIS_RUN
@@ -266,7 +349,7 @@ class Guarantee:
         for name in ("epsilon", "other_epsilon"):
             if given.get(name) is not None:
                 given[name] = float(given[name])
-        given["doubts"] = tuple(map(Doubt.from_dict, given.get("doubts", ())))
+        given["doubts"] = tuple(map(Caveat.from_dict, given.get("doubts", ())))
         for name, read in (("curve", curve_from_dict), ("all_runs", AllRuns.from_dict)):
             if given.get(name) is not None:
                 given[name] = read(given[name])
@@ -279,7 +362,7 @@ class Guarantee:
 def guarantee_for(
     prices: Prices,
     made: NoiseMade,
-    doubts: Iterable[Doubt] = (),
+    doubts: Iterable[Caveat] = (),
     *,
     n_tasks: int,
     participation: str,
@@ -294,7 +377,7 @@ def guarantee_for(
         Epsilon and delta under both relations, and who proved them.
     made : NoiseMade
         How the noise is made, or will be; without noise that protects, it says none.
-    doubts : iterable of Doubt
+    doubts : iterable of Caveat
         Those of the plan, and of whatever the release rests on.
     n_tasks : int
         Public number of tasks.
@@ -328,6 +411,6 @@ def guarantee_for(
 
 def _without_old_words(values: Mapping[str, Any]) -> dict[str, Any]:
     """Translate a guarantee that was written when doubts were words: before 0.2."""
-    caveats = [Doubt(Grade.VOID, caveat).to_dict() for caveat in values["caveats"]]
-    made = [doubt.to_dict() for doubt in doubts_in_old_words(str(values.get("noise", "")))]
+    caveats = [Caveat(Grade.VOID, caveat).to_dict() for caveat in values["caveats"]]
+    made = [doubt.to_dict() for doubt in caveats_in_old_words(str(values.get("noise", "")))]
     return {name: value for name, value in values.items() if name != "caveats"} | {"doubts": caveats + made}

@@ -20,18 +20,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloister.arrays import Floats
-from cloister.channel import Channel, Relation, Round
-from cloister.doubts import FLOATING_POINT, Doubt
+from cloister.core.arrays import Floats
+from cloister.core.channel import Channel, Round
+from cloister.core.lifts import Relation
+from cloister.privacy.caveats import FLOATING_POINT, Caveat
 from cloister.privacy.events import PureEvent
 from cloister.privacy.mechanisms import FLOATING, PerRound, check_level, growth, level
 from cloister.privacy.noise_states import TaskSum
 from cloister.privacy.randomness import Randomness, normals
 
 if TYPE_CHECKING:
-    from cloister.privacy.laws import Law
-
-__all__ = ["L2Laplace"]
+    from cloister.privacy.noise import Law
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class L2Laplace(PerRound):
     -------
     A round with share t is purely :math:`\mu\sqrt t`-DP under the plan's relation, for a task that takes
     part. Rounds compose by their sum or, at a delta, by
-    :func:`cloister.privacy.composition.composition_bound`. Sampling is priced as if all took part.
+    :func:`cloister.privacy.accountants.composition_bound`. Sampling is priced as if all took part.
 
     Examples
     --------
@@ -75,7 +74,7 @@ class L2Laplace(PerRound):
         return True
 
     def law(self, channel: Channel, noise: float) -> Law | None:
-        from cloister.privacy.laws import LaplaceLaw
+        from cloister.privacy.noise import LaplaceLaw
 
         return LaplaceLaw(noise / math.sqrt(channel.size + 1)) if noise > 0 else None
 
@@ -92,7 +91,7 @@ class L2Laplace(PerRound):
         return FLOATING
 
     @property
-    def doubts(self) -> tuple[Doubt, ...]:
+    def doubts(self) -> tuple[Caveat, ...]:
         return (FLOATING_POINT,)
 
     def perturb(

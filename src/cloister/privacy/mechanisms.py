@@ -1,4 +1,8 @@
-r"""Mechanisms: the only way from what is private to what is public.
+r"""Mechanisms, and what they are told before a run.
+
+What a mechanism is told before a run: its rounds, who takes part, and against which neighbours.
+
+Mechanisms: the only way from what is private to what is public.
 
 A mechanism turns the sum of a round's messages into a noisy value and says what that costs. For a run it
 begins a `NoiseState`, which goes from round to round and may keep a secret between them; where noise is
@@ -15,25 +19,77 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Floats
-from cloister.channel import Channel, Relation, Round
-from cloister.doubts import FLOATING_POINT, Doubt
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats
+from cloister.core.channel import Channel, Round
+from cloister.core.errors import PlanError
+from cloister.core.lifts import Relation
+from cloister.privacy.caveats import FLOATING_POINT, Caveat
 from cloister.privacy.events import Cost, Event, GaussianEvent
 from cloister.privacy.noise import discrete_gaussian, integer_deviation
 from cloister.privacy.noise_states import ReadRow, TaskSum
 from cloister.privacy.randomness import Randomness, Stream, normals
-from cloister.privacy.schedule import Schedule
+from cloister.privacy.sampling import Sampling, passes_of
 
 if TYPE_CHECKING:
-    from cloister.privacy.laws import Law
+    from cloister.privacy.noise import Law
 
-__all__ = ["Gaussian", "Mechanism", "NoNoise", "NoiseState", "PerRound"]
+
+@dataclass(frozen=True)
+class Schedule:
+    """The public frame of a run: nothing in it depends on data.
+
+    Parameters
+    ----------
+    rounds : tuple of Round
+        Each with its share of the squared budget and the channels it may use.
+    sampling : Sampling
+        Who takes part.
+    n_tasks : int
+        Public number of tasks.
+    relation : Relation
+        The neighbours for which the noise is set.
+
+    Examples
+    --------
+    >>> from cloister.channel import Channel
+    >>> from cloister.sampling import Everyone
+    >>> from cloister.core.channel import equal_rounds
+    >>> len(Schedule(equal_rounds(4, [Channel(3)]), Everyone(), 100, Relation.REPLACE))
+    4
+    """
+
+    rounds: tuple[Round, ...]
+    sampling: Sampling
+    n_tasks: int
+    relation: Relation
+
+    def __len__(self) -> int:
+        return len(self.rounds)
+
+    @property
+    def passes(self) -> int:
+        """How often a task may take part, at worst."""
+        return passes_of(self.sampling, len(self))
+
+    @cached_property
+    def channel(self) -> Channel:
+        """The channel that all rounds use, with equal shares; a schedule that differs is refused."""
+        channels = {channel for round in self.rounds for channel in round.channels}
+        shares = [round.share for round in self.rounds]
+        if len(channels) != 1 or not math.isclose(min(shares), max(shares), rel_tol=1e-9):
+            raise PlanError(
+                "Correlated noise needs one channel and equal shares in all rounds. "
+                f"Got {len(channels)} channels, and shares from {min(shares):.3g} to {max(shares):.3g}. "
+                "Use Gaussian()."
+            )
+        return channels.pop()
+
 
 FLOATING = "floating-point noise (attacks on the lowest bits of floating-point numbers are not covered)"
 
@@ -76,7 +132,7 @@ class Mechanism(ABC):
 
     @property
     @abstractmethod
-    def doubts(self) -> tuple[Doubt, ...]:
+    def doubts(self) -> tuple[Caveat, ...]:
         """Doubts about a guarantee that rests on this noise."""
 
     @abstractmethod
@@ -276,7 +332,7 @@ class Gaussian(PerRound):
 
     def law(self, channel: Channel, noise: float) -> Law | None:
         """Return the normal law; None for integers of so few steps that they are visibly no normal ones."""
-        from cloister.privacy.laws import FINE, GaussianLaw
+        from cloister.privacy.noise import FINE, GaussianLaw
 
         coarse = self.exact and noise < FINE * channel.steps.max()
         return GaussianLaw(noise) if noise > 0 and not coarse else None
@@ -294,7 +350,7 @@ class Gaussian(PerRound):
         return "exact integer noise on a fixed-point sum" if self.exact else FLOATING
 
     @property
-    def doubts(self) -> tuple[Doubt, ...]:
+    def doubts(self) -> tuple[Caveat, ...]:
         return () if self.exact else (FLOATING_POINT,)
 
     def check(self, schedule: Schedule) -> None:
@@ -337,7 +393,7 @@ class NoNoise(PerRound):
         return "none"
 
     @property
-    def doubts(self) -> tuple[Doubt, ...]:
+    def doubts(self) -> tuple[Caveat, ...]:
         """None: epsilon is infinite, and nothing is claimed."""
         return ()
 

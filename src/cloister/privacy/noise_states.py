@@ -16,13 +16,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Array, Floats
-from cloister.channel import Channel
-from cloister.privacy.buffers import SCALE_BITS, Buffers
+from cloister.core.arrays import Array, Floats
+from cloister.core.channel import Channel
 from cloister.privacy.randomness import Randomness, Stream
-from cloister.privacy.strategies import BinaryTree
-
-__all__ = ["BufferState", "Measure", "ReadRow", "RingState", "TaskSum", "TreeState"]
+from cloister.privacy.strategies import SCALE_BITS, BinaryTree, Buffers
 
 
 class TaskSum(Protocol):

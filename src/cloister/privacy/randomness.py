@@ -29,11 +29,9 @@ import numpy as np
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 from numpy.typing import ArrayLike
 
-from cloister.arrays import Floats, Words, to_uniforms
-from cloister.doubts import SEEDED, Doubt
-from cloister.privacy.candidates import Call, Sampler, on_processor
-
-__all__ = ["Origin", "Randomness", "SeededRandomness", "Stream", "SystemRandomness", "source_of"]
+from cloister.core.arrays import Floats, Words, to_uniforms
+from cloister.privacy.caveats import SEEDED, Caveat
+from cloister.privacy.chacha_proposals import Call, Sampler, on_processor
 
 KEY_BYTES = 32
 
@@ -107,7 +105,7 @@ class Origin(Enum):
         return self.value.format(noise=noise)
 
     @property
-    def doubts(self) -> tuple[Doubt, ...]:
+    def doubts(self) -> tuple[Caveat, ...]:
         """Who knows the seed can subtract the noise."""
         return (SEEDED,) if self is Origin.SEED else ()
 
@@ -132,7 +130,7 @@ class Randomness(ABC):
         """Return the same source, whose exact noise is computed there: the same noise."""
 
     @property
-    def doubts(self) -> tuple[Doubt, ...]:
+    def doubts(self) -> tuple[Caveat, ...]:
         """Doubts about a guarantee whose noise comes from here."""
         return self.origin.doubts
 

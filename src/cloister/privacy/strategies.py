@@ -1,4 +1,6 @@
-r"""Ways to spread noise over rounds: what is measured, how far one task can move it, and the noise on sums.
+r"""Strategies: how noise is correlated over rounds.
+
+Ways to spread noise over rounds: what is measured, how far one task can move it, and the noise on sums.
 
 A strategy measures :math:`w = Cx + Z` instead of the rounds' sums :math:`x`: Z is fresh noise, and what is
 released is decoded from w. If a task takes part in the rounds :math:`\pi` and moves each by at most
@@ -13,28 +15,36 @@ j - i. So of all patterns with gaps of at least b, the earliest and densest, 0, 
 *Tree.* Each node of a binary tree over the rounds is measured once, when its last round is over. A prefix is
 a sum of left children; only those are needed, unless each node is estimated from its children as well.
 
+A few decaying sums in place of a long memory: buffered linear Toeplitz matrices.
+
+The square root's coefficients are moments, :math:`c_j = \frac1\pi \int_0^1 \theta^{j-1}
+\sqrt{\theta/(1-\theta)} \,d\theta`. The trapezoidal rule in :math:`s = \log(-\log\theta)`, where the
+integrand is smooth and decays at both ends, makes of them sums :math:`c_j \approx \sum_i \omega_i
+\theta_i^{j-1}`, so that k decaying sums :math:`S_i \leftarrow \theta_i S_i + x_t` are all the memory it
+takes. What is left of the integral near :math:`\theta = 1` looks constant over the rounds of a run, and goes
+to the slowest buffer.
+
 References
 ----------
 Fichtenberger, Henzinger, Upadhyay, *Constant matters*, arXiv:2202.11205: the square root.
 Kalinin, Lampert, *Banded square root matrix factorization*, arXiv:2405.13763: bands, several participations.
 Honaker, *Efficient use of differentially private binary trees*, 2015: the estimate from below.
+Dvijotham, McMahan, Pillutla, Steinke, Thakurta, *Efficient and near-optimal noise generation for streaming
+differential privacy*, arXiv:2404.16706: such matrices; they choose the numbers by optimisation.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Floats
-from cloister.errors import PlanError
-
-__all__ = ["BinaryTree", "LowerToeplitz", "Strategy", "square_root"]
-
+from cloister.core.arrays import Floats, Integers
+from cloister.core.errors import PlanError
 
 #: More than all rounding of a sum of a million non-negative terms.
 ROUNDED_UP = 1 + 1e-9
@@ -281,3 +291,84 @@ class BinaryTree:
 def _lower(column: Floats) -> Floats:
     lag = np.subtract.outer(np.arange(len(column)), np.arange(len(column)))
     return np.where(lag >= 0, column[np.abs(lag)], 0.0)
+
+
+#: Decays and weights are whole numbers of 2^-30.
+SCALE_BITS = 30
+#: Nodes of the rule this far apart cost less than a thousandth of the error.
+_SPACING = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class Buffers:
+    """Decays and weights, as whole numbers of 2^-30."""
+
+    decays: Integers
+    weights: Integers
+
+    @property
+    def theta(self) -> Floats:
+        return np.asarray(self.decays * 2.0**-SCALE_BITS, dtype=np.float64)
+
+    @property
+    def omega(self) -> Floats:
+        return np.asarray(self.weights * 2.0**-SCALE_BITS, dtype=np.float64)
+
+    def coefficients(self, count: int) -> Floats:
+        """Return the first coefficients: 1, then sums of decaying powers."""
+        out, power = np.ones(count), self.omega
+        for j in range(1, count):
+            out[j] = power.sum()
+            power = power * self.theta
+        return out
+
+    def drift(self, rounds: int) -> float:
+        """Bound how far rounding moves a weighted sum off, in units of the last place.
+
+        Two neighbouring runs round each buffer by half a unit a round, that is apart by one at most; what a
+        buffer has gathered counts by its weight, and is rounded once more.
+        """
+        gathered = np.minimum(rounds, 1 / (1 - self.theta))
+        return float((self.omega * gathered + 1).sum()) * (1 + 1e-9)
+
+
+class Buffered(LowerToeplitz):
+    """The strategy of some buffers; its inverse takes as many steps as there are rounds."""
+
+    def __init__(self, buffers: Buffers, rounds: int) -> None:
+        super().__init__(buffers.coefficients(rounds), rounds)
+        object.__setattr__(self, "buffers", buffers)
+
+    buffers: Buffers
+
+    @cached_property
+    def inverse(self) -> Floats:
+        theta, omega = self.buffers.theta, self.buffers.omega
+        out, state = np.zeros(self.rounds), np.zeros(len(theta))
+        for t in range(self.rounds):
+            out[t] = (t == 0) - omega @ state
+            state = theta * state + out[t]
+        return out
+
+
+@lru_cache(maxsize=32)
+def buffers_for(rounds: int, count: int | None = None) -> Buffers:
+    """Return buffers that stand for the square root over so many rounds.
+
+    Examples
+    --------
+    >>> strategy = Buffered(buffers_for(1024), 1024)  # the square root's is 3.273
+    >>> round(float(strategy.sensitivities(1)[0] * strategy.prefix_deviations.max()), 3)
+    3.273
+    >>> len(strategy.buffers.decays)
+    5
+    """
+    reach = 3 + math.log(rounds)  # from the fastest buffer to one that hardly decays in all rounds
+    number = math.ceil(reach / _SPACING) if count is None else count
+    spacing = reach / number
+    s = 1.6 - spacing * np.arange(1, number + 1)
+    u = np.exp(s)
+    omega = spacing / math.pi * u * np.exp(-1.5 * u) / np.sqrt(-np.expm1(-u))
+    omega[-1] += 2 / math.pi * math.exp((s[-1] - spacing / 2) / 2)
+    decays, weights = (np.rint(x * 2.0**SCALE_BITS).astype(np.int64) for x in (np.exp(-u), omega))
+    return Buffers(np.minimum(decays, 2**SCALE_BITS - 1), weights)

@@ -8,7 +8,7 @@ silence a task moves the sum by :math:`uu'` with :math:`|u| \le 1`. For :math:`M
     \text{ in silence},\quad k = \nu - d + 1,
 
 and :math:`|u|^2` more than that with data. So a release is *exactly* as private as one number with noise
-:math:`s\,\chi^2_k` and sensitivity 1 (:mod:`cloister.privacy.gamma`).
+:math:`s\,\chi^2_k` and sensitivity 1 (:mod:`cloister.privacy.chi_square_pld`).
 
 With the degrees of freedom of the literature, :math:`\nu = d + 1`, an output that data could not have led to
 has probability :math:`1 - e^{-1/2s}` in silence: such noise is refused. Symmetric Gaussian noise needs less
@@ -29,20 +29,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloister.arrays import Floats
-from cloister.channel import Channel, Outer, Relation, Round
-from cloister.doubts import FLOATING_POINT, Doubt
-from cloister.errors import PlanError
-from cloister.lifts import svec
+from cloister.core.arrays import Floats
+from cloister.core.channel import Channel, Round
+from cloister.core.errors import PlanError
+from cloister.core.lifts import Outer, Relation, svec
+from cloister.privacy.caveats import FLOATING_POINT, Caveat
 from cloister.privacy.events import GammaEvent
 from cloister.privacy.mechanisms import FLOATING, PerRound, check_level, level
 from cloister.privacy.noise_states import TaskSum
 from cloister.privacy.randomness import Randomness, normals
 
 if TYPE_CHECKING:
-    from cloister.privacy.laws import Law
-
-__all__ = ["Wishart", "wishart"]
+    from cloister.privacy.noise import Law
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class Wishart(PerRound):
         return 2
 
     def law(self, channel: Channel, noise: float) -> Law | None:
-        from cloister.privacy.laws import WishartLaw
+        from cloister.privacy.noise import WishartLaw
 
         freedom = self._freedom(channel.dim)
         return WishartLaw(noise / math.sqrt(2 * freedom), freedom, channel.dim) if noise > 0 else None
@@ -124,7 +122,7 @@ class Wishart(PerRound):
         return FLOATING
 
     @property
-    def doubts(self) -> tuple[Doubt, ...]:
+    def doubts(self) -> tuple[Caveat, ...]:
         return (FLOATING_POINT,)
 
     def perturb(

@@ -11,16 +11,16 @@ from statistics import fmean, stdev
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.errors import InputError
-from cloister.forecast import Forecast
-from cloister.plan import Plan
+from cloister.core.errors import InputError
+from cloister.plan.forecast import Forecast
+from cloister.plan.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.report.figures import Level, Point, histogram, tradeoff
-from cloister.report.page import Stamp, load_template
+from cloister.report.html_page import Stamp, load_template
 
 
 @dataclass(frozen=True)
-class Method:
+class MethodScores:
     """What one method scores.
 
     Parameters
@@ -54,7 +54,7 @@ class Method:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class MethodComparison:
     """Everything the page shows.
 
     Parameters
@@ -75,7 +75,7 @@ class Comparison:
         Where the last run at epsilon 1 found targets.
     """
 
-    methods: tuple[Method, ...]
+    methods: tuple[MethodScores, ...]
     changes: NDArray[np.float64]
     n_tasks: int
     n_rows: int
@@ -92,7 +92,7 @@ class Comparison:
     def forecast(self) -> Forecast:
         return self.plan.forecast()
 
-    def one(self, kind: str) -> Method:
+    def one(self, kind: str) -> MethodScores:
         """Return the method of a kind; of the private ones, the one at epsilon 1."""
         found = [m for m in self.methods if m.kind == kind and (kind != "private" or m.epsilon == 1)]
         if len(found) != 1:
@@ -100,10 +100,10 @@ class Comparison:
         return found[0]
 
     @property
-    def private(self) -> list[Method]:
+    def private(self) -> list[MethodScores]:
         return sorted((m for m in self.methods if m.kind == "private"), key=lambda m: m.epsilon)
 
-    def change(self, method: Method) -> float:
+    def change(self, method: MethodScores) -> float:
         """Relative change of the error against single-task learning."""
         return method.mean / self.one("single").mean - 1
 
@@ -144,7 +144,7 @@ class Comparison:
         }
 
 
-def render(comparison: Comparison) -> str:
+def render(comparison: MethodComparison) -> str:
     """Return the page: HTML with its style and pictures inside, no script and nothing to fetch."""
     guarantee = comparison.guarantee
     return str(
@@ -161,12 +161,12 @@ def render(comparison: Comparison) -> str:
     )
 
 
-def save(comparison: Comparison, path: str | Path) -> Path:
+def save(comparison: MethodComparison, path: str | Path) -> Path:
     Path(path).write_text(render(comparison), encoding="utf-8")
     return Path(path)
 
 
-def _figures(comparison: Comparison) -> dict[str, list[str]]:
+def _figures(comparison: MethodComparison) -> dict[str, list[str]]:
     """Draw each picture twice: for wide and for narrow screens."""
     points = [
         Point(m.epsilon, m.mean, m.sd, f"{m.mean:.3f}" if m.epsilon == 1 else "") for m in comparison.private

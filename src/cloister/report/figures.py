@@ -9,7 +9,7 @@ from html import escape
 
 import numpy as np
 
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 
 
 @dataclass(frozen=True)

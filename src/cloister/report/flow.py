@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cloister.plan import Plan
+from cloister.plan.plan import Plan
 from cloister.report.figures import Frame, caption
 
 #: Who sees what: the task itself, whoever holds all rows in one table, the curator, everybody else.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 from cloister.report.figures import Frame, caption
 
 _SHARES = [-0.5, 0.0, 0.5, 1.0]

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from cloister.arrays import Array
-from cloister.errors import BillboardError
-from cloister.roster import GrowingRoster, Name
+from cloister.core.arrays import Array
+from cloister.core.errors import BillboardError
+from cloister.core.roster import GrowingRoster, Name
+from cloister.store.checkpoints import SecretRows
 from cloister.store.files import BINARY, read_at, storage_errors, sync_folder, write_all, write_file
-from cloister.store.noise_memory import SecretRows
 
 #: Bytes of a digest; and more tasks than ever join.
 _DIGEST, _ANY = 32, 1 << 62

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, overload
 
-from cloister.arrays import Array
-from cloister.doubts import Doubt
-from cloister.errors import BillboardError, InputError
+from cloister.core.arrays import Array
+from cloister.core.errors import BillboardError, InputError
+from cloister.privacy.caveats import Caveat
 from cloister.store.files import ByteSource, FileBytes, MemoryBytes, bytes_of, write_file
 from cloister.store.records import (
     END,
@@ -37,8 +37,6 @@ from cloister.store.records import (
     read_header,
     synced_every,
 )
-
-__all__ = ["Billboard", "BoardView", "Release"]
 
 T = TypeVar("T")
 
@@ -131,7 +129,7 @@ class Billboard:
     capacity: int
     records: Sequence[Record] = ()
     noise: str = ""
-    doubts: tuple[Doubt, ...] = ()
+    doubts: tuple[Caveat, ...] = ()
     _derived: dict[Hashable, Any] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -145,7 +143,7 @@ class Billboard:
         plan: str,
         capacity: int,
         noise: str = "",
-        doubts: tuple[Doubt, ...] = (),
+        doubts: tuple[Caveat, ...] = (),
     ) -> Billboard:
         """Open a board for a plan (its fingerprint) that allows `capacity` releases, with such noise.
 
@@ -440,5 +438,5 @@ def _start(header: dict[str, Any]) -> Billboard:
     plan, capacity, noise = header["plan"], header["capacity"], header.get("noise", "")
     if type(plan) is not str or type(noise) is not str or type(capacity) is not int or capacity < 0:
         raise ValueError(plan, noise, capacity)
-    doubts = tuple(map(Doubt.from_dict, header.get("doubts", ())))
+    doubts = tuple(map(Caveat.from_dict, header.get("doubts", ())))
     return Billboard(plan, capacity, noise=noise, doubts=doubts)

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from cloister.errors import StorageError
+from cloister.core.errors import StorageError
 
 _FULL = {
     errno.ENOSPC: "there is no space left",

@@ -28,14 +28,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from cloister.doubts import Doubt
-from cloister.errors import BillboardError, InputError, PlanError, StorageError
-from cloister.plan_forms import fingerprint_of_file
+from cloister.core.document import fingerprint_of_file
+from cloister.core.errors import BillboardError, InputError, PlanError, StorageError
+from cloister.privacy.caveats import Caveat
 from cloister.privacy.mechanisms import NoiseState
 from cloister.privacy.randomness import Randomness, source_of
 from cloister.store import files
 from cloister.store.billboard import MAGIC, Billboard, Scan, scan
-from cloister.store.checkpoints import CheckpointFile
+from cloister.store.checkpoints import CheckpointFile, SecretRows
 from cloister.store.files import (
     BINARY,
     append,
@@ -48,7 +48,6 @@ from cloister.store.files import (
     write_all,
     write_file,
 )
-from cloister.store.noise_memory import SecretRows
 from cloister.store.records import END, synced_every
 from cloister.store.secret import GIVE_UP, RunTasks, Secret, digest_of
 
@@ -62,7 +61,7 @@ class RunPlan(Protocol):
     def fingerprint(self) -> str:
         """What tells it from other plans, in whichever form its file is."""
 
-    def create_board(self, source: Randomness | None = None, engine: tuple[Doubt, ...] = ()) -> Billboard:
+    def create_board(self, source: Randomness | None = None, engine: tuple[Caveat, ...] = ()) -> Billboard:
         """Open the plan's billboard."""
 
     def check(self, board: Billboard) -> None:
@@ -263,7 +262,7 @@ def open_journal(
     tasks: RunTasks,
     seed: int | None,
     charged: bool,
-    doubts: tuple[Doubt, ...] = (),
+    doubts: tuple[Caveat, ...] = (),
     apart: bool = False,
     seen: bool = False,
 ) -> Iterator[Journal]:
@@ -380,7 +379,7 @@ def _remove_states(folder: Path) -> None:
     remove_drafts(folder)
 
 
-def _check_doubts(folder: Path, doubts: tuple[Doubt, ...], posted: Billboard) -> None:
+def _check_doubts(folder: Path, doubts: tuple[Caveat, ...], posted: Billboard) -> None:
     """Refuse to go on with a doubt that neither the board nor the ledger's charge of the run knows of."""
     known = {doubt.grade for doubt in posted.doubts}
     new = [doubt for doubt in doubts if doubt.grade not in known]

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Array, States
-from cloister.errors import InputError, MissingExtraError
+from cloister.core.arrays import Array, States
+from cloister.core.errors import InputError, MissingExtraError
 from cloister.store.files import private_folder, storage_errors, write_at
 
 #: An array with more bytes goes to a file, where there is a folder for it.

@@ -32,8 +32,8 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Array
-from cloister.errors import BillboardError
+from cloister.core.arrays import Array
+from cloister.core.errors import BillboardError
 from cloister.store import files
 from cloister.store.files import ByteSource, FileBytes
 

@@ -11,11 +11,11 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from cloister.errors import BillboardError
+from cloister.core.errors import BillboardError
+from cloister.core.roster import Roster
+from cloister.core.tasks import Tasks
 from cloister.privacy.randomness import KEY_BYTES, Randomness, SeededRandomness, SystemRandomness, source_of
-from cloister.roster import Roster
 from cloister.store.files import write_file
-from cloister.tasks import Tasks
 
 #: How coins, seeds and noise follow from a key: one more when any of them would come out otherwise, since a
 #: run that goes on must draw what it would have drawn. No version of the library, though until format 2 it

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cloister.errors import InputError, SignatureError
-from cloister.roster import Roster
+from cloister.core.errors import InputError, SignatureError
+from cloister.core.roster import Roster
 from cloister.store.files import write_private
 
 KEY, SIGNATURE = 32, 64

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from cloister.arrays import Array
-from cloister.errors import InputError, MissingExtraError
+from cloister.core.arrays import Array
+from cloister.core.errors import InputError, MissingExtraError
 from cloister.tables.csv_files import cell_text, check_names, check_rows, convert, number_text, text_column
 
 

@@ -19,9 +19,8 @@ import numpy as np
 import tomli_w
 from numpy.typing import ArrayLike, NDArray
 
-from cloister.arrays import Array
-from cloister.errors import InputError
-from cloister.tables.check import At, ColumnCheck, accepted, check_column
+from cloister.core.arrays import Array
+from cloister.core.errors import InputError
 from cloister.tables.codebook_file import (
     as_target,
     by_name,
@@ -33,10 +32,9 @@ from cloister.tables.codebook_file import (
     from_spec,
     template,
 )
-from cloister.tables.frames import named_columns
-from cloister.tables.kinds import (
+from cloister.tables.column_checks import At, ColumnCheck, accepted, check_column
+from cloister.tables.column_types import (
     Categorical,
-    Classes,
     Date,
     Feature,
     Numeric,
@@ -47,10 +45,9 @@ from cloister.tables.kinds import (
     block_names,
     require,
 )
+from cloister.tables.frames import named_columns
 from cloister.tables.reading import Kind
 from cloister.tables.transforms import Monotone
-
-__all__ = ["Categorical", "Classes", "Codebook", "Date", "Feature", "Numeric", "Target"]
 
 FROM_DATA = "feature or target bounds were read from the data, and no noise hides them"
 #: A data frame, a mapping of names to columns, or an array.

@@ -8,9 +8,9 @@ from typing import Any
 
 import tomli_w
 
-from cloister.document import check_format
-from cloister.errors import InputError
-from cloister.tables.kinds import Categorical, Date, Feature, Numeric, Target, is_real, require
+from cloister.core.document import check_format
+from cloister.core.errors import InputError
+from cloister.tables.column_types import Categorical, Date, Feature, Numeric, Target, is_real, require
 from cloister.tables.reading import Kind
 from cloister.tables.transforms import IDENTITY, Cuts, Monotone, Spline, Transform
 

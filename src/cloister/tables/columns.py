@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cloister.arrays import Array, Floats
-from cloister.errors import InputError, PrivateDataError
-from cloister.roster import group_labels, is_missing, task_ids
+from cloister.core.arrays import Array, Floats
+from cloister.core.errors import InputError, PrivateDataError
+from cloister.core.roster import group_labels, is_missing, task_ids
 from cloister.tables.codebook import Codebook
 from cloister.tables.frames import as_array, library_of, named_columns
 

@@ -20,8 +20,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from cloister.arrays import Array
-from cloister.errors import InputError, PrivateDataError
+from cloister.core.arrays import Array
+from cloister.core.errors import InputError, PrivateDataError
 from cloister.tables.reading import is_number, says_missing
 
 #: Rows that are taken apart at a time.

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cloister.arrays import Array
-from cloister.errors import InputError
+from cloister.core.arrays import Array
+from cloister.core.errors import InputError
 
 
 def named_columns(X: Any) -> tuple[dict[str, Array], bool]:

@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Array, Floats
-from cloister.roster import is_missing
+from cloister.core.arrays import Array, Floats
+from cloister.core.roster import is_missing
 
 Mask = NDArray[np.bool_]
 T = TypeVar("T")

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cloister.arrays import Array, Floats
-from cloister.errors import InputError
-from cloister.roster import task_ids
-from cloister.tables.check import At
-from cloister.tables.codebook import Categorical, Codebook, Date, Feature
-from cloister.tables.files import read_table
-from cloister.tasks import Tasks
+from cloister.core.arrays import Array, Floats
+from cloister.core.errors import InputError
+from cloister.core.roster import task_ids
+from cloister.core.tasks import Tasks
+from cloister.tables.codebook import Codebook
+from cloister.tables.column_checks import At
+from cloister.tables.column_types import Categorical, Date, Feature
+from cloister.tables.table_files import read_table
 
 
 @dataclass(frozen=True, eq=False, repr=False)

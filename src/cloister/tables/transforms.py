@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cloister.arrays import Floats
-from cloister.errors import InputError
+from cloister.core.arrays import Floats
+from cloister.core.errors import InputError
 
 
 class Transform(Protocol):

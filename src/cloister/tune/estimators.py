@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 from cloister.app.choice import TuningResult, Vote
 from cloister.app.result import EstimatorSettings
 from cloister.app.vote import chosen_run, vote
-from cloister.channel import Relation
-from cloister.errors import InputError
+from cloister.core.errors import InputError
+from cloister.core.lifts import Relation
 from cloister.estimators.base import MultiTaskEstimator
 from cloister.estimators.parameters import PrivacyBudget
 from cloister.learners.linear.losses import LeastSquares, Loss, Softmax

@@ -10,19 +10,17 @@ import numpy as np
 
 from cloister.app.choice import Grid, TuningResult
 from cloister.app.vote import check_tasks, held_out_losses, on_all_rows, run_seed, split_seed
-from cloister.channel import Relation
+from cloister.core.errors import AlgorithmError, PlanError
+from cloister.core.lifts import Relation
+from cloister.core.tasks import Tasks
 from cloister.engines.run import Run, run
-from cloister.errors import AlgorithmError, PlanError
-from cloister.evaluation import release_sum
-from cloister.plan import Plan
-from cloister.privacy import accounting, gaussian_dp
+from cloister.evaluation.scores import release_sum
+from cloister.plan.plan import Plan
+from cloister.privacy import accounting, tradeoff
 from cloister.privacy.guarantee import Guarantee, NoiseMade, guarantee_for
 from cloister.privacy.mechanisms import Gaussian
 from cloister.privacy.randomness import Origin, source_of
 from cloister.privacy.sampling import Everyone
-from cloister.tasks import Tasks
-
-__all__ = ["RepeatAndSelect", "repeat_and_select", "selection_epsilon"]
 
 HIDDEN_RUNS = (
     "a trusted curator holds the tasks' data and does all runs itself; of runs that were not chosen, and of "
@@ -100,14 +98,14 @@ class RepeatAndSelect(Grid):
     def mu(self) -> float:
         """Gaussian-DP parameter of one run, as large as the budget allows."""
         assert self.delta is not None
-        bad = gaussian_dp.mu(self.epsilon, self.delta)
+        bad = tradeoff.mu(self.epsilon, self.delta)
         good = bad / 2**20
         if self._excess(good) > 0:
             raise PlanError(
                 f"epsilon = {self.epsilon:g} is too small to select from {self.runs:g} runs at "
                 f"delta = {self.delta:g}. Expect fewer runs, or use Vote."
             )
-        return gaussian_dp.boundary(self._excess, good, bad, rtol=1e-4)
+        return tradeoff.boundary(self._excess, good, bad, rtol=1e-4)
 
     def _excess(self, mu: float) -> float:
         return self._epsilon(mu, self.relation) - self.epsilon

@@ -10,15 +10,16 @@ import numpy as np
 
 from cloister.algorithms.prior.noisy_covariance import compose, edge, factor_of, lifted, spikes
 from cloister.algorithms.prior.structure import Structure
-from cloister.arrays import Array, Floats, Public
-from cloister.channel import Absolute, Channel, Outer
+from cloister.core.arrays import Array, Floats, Public
+from cloister.core.channel import Channel
+from cloister.core.lifts import Absolute, Outer, unsvec
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate
-from cloister.lifts import unsvec
 
 if TYPE_CHECKING:
-    from cloister.store.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView
+    from cloister.store.records import Release
 
 
 def unit_length(weights: Floats) -> Floats:

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from cloister.algorithms.prior.structure import Structure, no_group_means
-from cloister.arrays import Array, Floats, Integers, Public, States
-from cloister.channel import Channel, Grouped, Relation
-from cloister.earlier import EarlierPrior
-from cloister.groups import NO_GROUP, Groups
+from cloister.core.arrays import Array, Floats, Integers, Public, States
+from cloister.core.channel import Channel
+from cloister.core.findings import EarlierPrior
+from cloister.core.lifts import Grouped, Relation
+from cloister.core.roster import NO_GROUP, Groups
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate
@@ -30,7 +31,8 @@ from cloister.learners.linear.question import Candidates
 
 if TYPE_CHECKING:
     from cloister.algorithms.prior.mean import MovingMean
-    from cloister.store.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView
+    from cloister.store.records import Release
 
 #: The most noise that a group's offset may be expected to have in the end, in clips, for it to be asked for.
 MOST_NOISE = 0.4

@@ -33,17 +33,18 @@ import numpy as np
 from cloister.algorithms.prior.groups import GroupMeans
 from cloister.algorithms.prior.noisy_covariance import covariance_factors
 from cloister.algorithms.prior.structure import Structure
-from cloister.arrays import Array, Floats, Public
-from cloister.channel import Channel, MeanAndOuter, Plain
-from cloister.earlier import EarlierPrior
-from cloister.groups import Groups
+from cloister.core.arrays import Array, Floats, Public
+from cloister.core.channel import Channel
+from cloister.core.findings import EarlierPrior
+from cloister.core.lifts import MeanAndOuter, Plain, unsvec
+from cloister.core.roster import Groups
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate, every_class, loose_intercept
-from cloister.lifts import unsvec
 
 if TYPE_CHECKING:
-    from cloister.store.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView
+    from cloister.store.records import Release
 
 #: What a is thought to be before any release, its deviation, and the least it may be: a mean
 #: moves by ten times what is released at most.

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 
 
 def significant(matrix: Floats, noise: float) -> bool:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cloister.algorithms.prior.structure import Structure
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 from cloister.learners.learner import BayesianLearner
 
 if TYPE_CHECKING:

@@ -17,16 +17,18 @@ from cloister.algorithms.prior.mean import (
     update_mean,
 )
 from cloister.algorithms.prior.structure import Structure
-from cloister.arrays import Array, Floats, Public
-from cloister.channel import Channel, MeanAndSquares
-from cloister.earlier import EarlierPrior
-from cloister.groups import Groups
+from cloister.core.arrays import Array, Floats, Public
+from cloister.core.channel import Channel
+from cloister.core.findings import EarlierPrior
+from cloister.core.lifts import MeanAndSquares
+from cloister.core.roster import Groups
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate, every_class
 
 if TYPE_CHECKING:
-    from cloister.store.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView
+    from cloister.store.records import Release
 
 
 @dataclass(frozen=True)

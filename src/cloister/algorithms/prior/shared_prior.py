@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloister.algorithm import Budget
 from cloister.algorithms.bases import BayesianAlgorithm
 from cloister.algorithms.locate import Locate
 from cloister.algorithms.prior.groups import solve_by_group
@@ -22,19 +21,20 @@ from cloister.algorithms.prior.population import population_mean
 from cloister.algorithms.prior.structure import Structure
 from cloister.algorithms.staged import Staged, StagedFindings
 from cloister.algorithms.stages import Stage
-from cloister.arrays import Array, Floats, Public, States
-from cloister.channel import Channel, Round
-from cloister.earlier import EarlierPrior
-from cloister.errors import PlanError
-from cloister.findings import Findings, Population
-from cloister.groups import NO_GROUP, Groups
+from cloister.core.arrays import Array, Floats, Public, States
+from cloister.core.channel import Channel, Round
+from cloister.core.errors import PlanError
+from cloister.core.findings import EarlierPrior, Findings, Population
+from cloister.core.roster import NO_GROUP, Groups
+from cloister.core.tasks import Block
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.question import Candidates, Question
-from cloister.tasks import Block
+from cloister.plan.algorithm import Budget
 
 if TYPE_CHECKING:
-    from cloister.store.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView
+    from cloister.store.records import Release
 
 #: Share of the squared budget that buys the scale of the prior.
 SCALE_SHARE = 0.06
@@ -118,7 +118,7 @@ class SharedPrior(Staged, BayesianAlgorithm):
 
         return solve_by_group(self.structure, self.learner, self.located(board), home, board, solve)
 
-    def newcomer(self, board: BoardView) -> States:
+    def model_without_data(self, board: BoardView) -> States:
         """Return the model of a task without rows; then, where tasks are in groups, of one in each group."""
         units, models = self.units(board), self._without_rows(self.main_part(board))
         return models if units is None else units.models(models)

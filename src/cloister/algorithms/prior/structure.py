@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from cloister.arrays import Array, Floats, Public
-from cloister.channel import Channel
-from cloister.earlier import EarlierPrior
-from cloister.errors import PlanError
-from cloister.groups import Groups
+from cloister.core.arrays import Array, Floats, Public
+from cloister.core.channel import Channel
+from cloister.core.errors import PlanError
+from cloister.core.findings import EarlierPrior
+from cloister.core.roster import Groups
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import Candidate
 
 if TYPE_CHECKING:
-    from cloister.store.billboard import BoardView, Release
+    from cloister.store.billboard import BoardView
+    from cloister.store.records import Release
 
 
 class Structure(ABC):

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from cloister.audit.museum.conviction import Conviction, convict, convict_repaired, each
-from cloister.audit.museum.exhibit import Claim, Exhibit, Repaired
-from cloister.audit.museum.floating_point import floating_point_exhibits
-from cloister.audit.museum.local_noise import local_noise_exhibits
-from cloister.audit.museum.randomness import randomness_exhibits
-from cloister.audit.museum.sampling import sampling_exhibits
-from cloister.audit.museum.state import state_exhibits
-from cloister.audit.museum.tree import tree_exhibits
-from cloister.audit.museum.weights import weight_exhibits
-from cloister.audit.museum.wishart import wishart_exhibits
+from cloister.audit.museum.exhibit import (
+    Claim,
+    Conviction,
+    Exhibit,
+    Repaired,
+    convict,
+    convict_repaired,
+    each,
+)
+from cloister.audit.museum.noise_exhibits import floating_point_exhibits, randomness_exhibits
+from cloister.audit.museum.sampling_exhibits import sampling_exhibits, weight_exhibits
+from cloister.audit.museum.scale_exhibits import local_noise_exhibits, tree_exhibits
+from cloister.audit.museum.state_exhibits import state_exhibits
+from cloister.audit.museum.wishart_exhibits import wishart_exhibits
 
 __all__ = ["Claim", "Conviction", "Exhibit", "Repaired", "convict", "convict_repaired", "each", "museum"]
 

@@ -6,19 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cloister.arrays import Floats, States
-
-__all__ = [
-    "Candidate",
-    "Posterior",
-    "every_class",
-    "evidence_weights",
-    "log_sum",
-    "loose_intercept",
-    "mixture",
-    "normal_on_grid",
-    "weighed",
-]
+from cloister.core.arrays import Floats, States
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from cloister.arrays import Floats, States
-from cloister.channel import Channel, Plain
+from cloister.core.arrays import Floats, States
+from cloister.core.channel import Channel
+from cloister.core.lifts import Plain
 from cloister.learners.home import Home
 from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.average import (
@@ -36,9 +37,7 @@ from cloister.learners.linear.question import (
 from cloister.learners.linear.softmax import NEGLIGIBLE, LaplaceFit, laplace, mode, posterior
 
 if TYPE_CHECKING:
-    from cloister.tasks import Block
-
-__all__ = ["Classification"]
+    from cloister.core.tasks import Block
 
 
 #: Grid of the prior's variance, for rows of norm at most about 1; in own units, of all slopes together.

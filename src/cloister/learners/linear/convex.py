@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloister.arrays import Array, Floats, States
-from cloister.errors import PlanError
+from cloister.core.arrays import Array, Floats, States
+from cloister.core.errors import PlanError
+from cloister.core.spec import DataSpec
 from cloister.learners.descent import FOLDS, ExactSolver, Solver, StepSolver, require_solver
 from cloister.learners.learner import ClientLearner, Part
 from cloister.learners.linear.losses import Loss
-from cloister.learners.quadratic import Quadratic
-from cloister.rows import Rows
+from cloister.learners.penalties import Quadratic
 
 if TYPE_CHECKING:
-    from cloister.learners.network.penalties import Penalty
-    from cloister.tasks import Block
+    from cloister.core.tasks import Block
+    from cloister.learners.penalties import Penalty
 
-__all__ = ["Convex"]
 
 #: The weakest ridge of a closed form, relative to the trace: no matrix is singular then, whatever the data.
 SMALLEST = 1e-12
@@ -60,7 +59,7 @@ class Convex(ClientLearner):
         return self.loss.size
 
     @property
-    def rows(self) -> Rows | None:
+    def rows(self) -> DataSpec | None:
         return self.loss.rows
 
     def start(self) -> Floats:

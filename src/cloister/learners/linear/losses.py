@@ -17,12 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Array, Floats
-from cloister.errors import InputError
-from cloister.learners.linear.softmax import probabilities
-from cloister.rows import Rows, Target
-
-__all__ = ["LeastSquares", "Logistic", "Loss", "Softmax"]
+from cloister.core.arrays import Array, Floats
+from cloister.core.errors import InputError
+from cloister.core.spec import DataSpec, Target
+from cloister.learners.linear.newton import probabilities
 
 
 class Loss(ABC):
@@ -39,7 +37,7 @@ class Loss(ABC):
         return 1
 
     @property
-    def rows(self) -> Rows | None:
+    def rows(self) -> DataSpec | None:
         """The rows it is for; None if it does not say."""
         return None
 
@@ -90,8 +88,8 @@ class LeastSquares(Loss):
         return self.dim
 
     @property
-    def rows(self) -> Rows:
-        return Rows((self.dim,), Target.NUMBER)
+    def rows(self) -> DataSpec:
+        return DataSpec((self.dim,), Target.NUMBER)
 
     @property
     def squared(self) -> bool:
@@ -142,8 +140,8 @@ class Logistic(Loss):
         return self.dim
 
     @property
-    def rows(self) -> Rows:
-        return Rows((self.dim,), Target.CLASS, 2)
+    def rows(self) -> DataSpec:
+        return DataSpec((self.dim,), Target.CLASS, 2)
 
     def value(self, weights: Floats, X: Floats, y: Array, weight: Floats) -> Floats:
         with np.errstate(all="ignore"):
@@ -201,8 +199,8 @@ class Softmax(Loss):
         return self.classes - 1
 
     @property
-    def rows(self) -> Rows:
-        return Rows((self.dim,), Target.CLASS, self.classes)
+    def rows(self) -> DataSpec:
+        return DataSpec((self.dim,), Target.CLASS, self.classes)
 
     def value(self, weights: Floats, X: Floats, y: Array, weight: Floats) -> Floats:
         with np.errstate(all="ignore"):

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloister.arrays import Floats, States
+from cloister.core.arrays import Floats, States
 from cloister.learners.linear.own_units import OwnUnits, turned
-from cloister.learners.linear.ridge import RidgeFit, ridge_fit
-from cloister.learners.linear.summary import ABSURD, Spectrum, summary
+from cloister.learners.linear.ridge import ABSURD, RidgeFit, Spectrum, ridge_fit, summary
 
 if TYPE_CHECKING:
-    from cloister.tasks import Block
+    from cloister.core.tasks import Block
 
-__all__ = ["OWN_LAMBDAS", "OwnRidge"]
 
 #: Penalties in own units, the last of which leaves no slope.
 OWN_LAMBDAS = np.append(np.geomspace(1e-3, 1e3, 13), 1e12)

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Array, Floats
-
-__all__ = ["OwnUnits"]
+from cloister.core.arrays import Array, Floats
 
 #: Beyond this, numbers are no data.
 _ABSURD = 1e100

@@ -9,12 +9,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from cloister.arrays import Floats
-from cloister.channel import Absolute, Channel
+from cloister.core.arrays import Floats
+from cloister.core.channel import Channel
+from cloister.core.lifts import Absolute
 from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate
-
-__all__ = ["Answers", "Candidates", "Question", "centred", "tempered", "trust_question", "trusted"]
 
 #: How far the tasks' trust in the shared priors may lie from what it is thought to be before they are asked,
 #: and the least and the most weight of the own prior.

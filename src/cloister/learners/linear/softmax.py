@@ -50,24 +50,25 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cloister.arrays import Array, Floats, Integers
-from cloister.errors import InputError
-from cloister.learners.linear.cholesky import factor_diagonals, inverses
-from cloister.learners.linear.softmax_model import (
+from cloister.core.arrays import Array, Floats, Integers
+from cloister.core.errors import InputError
+from cloister.learners.linear.newton import (
+    PrincipalAxes,
     SoftmaxRows,
     curvature,
+    factor_diagonals,
+    first_point,
+    inverses,
     mixed,
     mixed_twice,
+    newton,
     objective,
     point_at,
-    probabilities,
+    prepared,
     scores_at,
     unmixed,
     usable_rows,
 )
-from cloister.learners.linear.softmax_newton import PrincipalAxes, first_point, newton, prepared
-
-__all__ = ["NEGLIGIBLE", "LaplaceFit", "laplace", "mode", "posterior", "probabilities"]
 
 _LARGEST_VARIANCE = 1e20
 #: A prior of less weight than that is left out of a posterior.

@@ -1,0 +1,1 @@
+"""What everything speaks of: arrays, tasks, channels, errors, and how values stand in files."""

@@ -1,7 +1,0 @@
-"""Tasks on more than one machine, or more of them than memory holds: actors of Ray, each with its shards."""
-
-from __future__ import annotations
-
-from cloister.engines.cluster.engine import Cluster
-
-__all__ = ["Cluster"]

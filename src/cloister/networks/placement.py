@@ -1,0 +1,237 @@
+"""Where blocks of tasks are computed: shapes, memory, threads.
+
+Between a graphics card and the processor: through memory that both have at hand, without waiting.
+
+Blocks of tasks side by side: each on one thread of the processor, instead of all threads on each product.
+
+Threads that share a product wait for each other after every one, and each wait is as long as the slowest
+takes; blocks have nothing to wait for.
+
+Tasks of similar size in one shape, and where their rows and states are: on the device, if they fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from threading import Barrier
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cloister.core.arrays import Integers, Words, as_array
+from cloister.core.roster import NO_GROUP
+from cloister.core.tasks import Block, Tasks, padded_size
+from cloister.networks.module import kind_of
+
+
+class Fetched:
+    """A tensor on its way: it becomes an array when it is needed, and the processor goes on meanwhile."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.size = tensor.numel()
+        self.there, self.arrives = tensor, None
+        if tensor.is_cuda:
+            self.there = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self.there.copy_(tensor, non_blocking=True)
+            self.arrives = torch.cuda.current_stream(tensor.device).record_event()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if self.arrives is not None:
+            self.arrives.synchronize()
+        found = self.there.numpy()
+        return found.astype(found.dtype if dtype is None else dtype, copy=bool(copy))
+
+
+def fetched(tensor: Tensor) -> NDArray[Any]:
+    """Return a tensor as an array, once it is there."""
+    return Fetched(tensor).__array__()
+
+
+def sent(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Return an array as a tensor of 32-bit floats on a device, to which it may still be on its way."""
+    here = torch.empty(array.shape, dtype=torch.float32, pin_memory=device.type == "cuda")
+    here.numpy()[...] = array
+    return here.to(device, non_blocking=True)
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+#: Results that wait to be taken, for each thread: more would fill the memory with sums.
+AHEAD = 2
+
+
+class OrderedMap(Protocol):
+    """Applies a function to parts and yields what it returns, in their order."""
+
+    def __call__(self, function: Callable[[T], R], parts: Iterable[T], /) -> Iterator[R]:
+        """Yield a result for each part."""
+
+
+@contextmanager
+def side_by_side(threads: int) -> Iterator[OrderedMap]:
+    """Yield a map over parts that computes so many at once; products within a part keep to one thread.
+
+    What a part comes to is the same to the bit whatever the number of threads, if there are at least two;
+    with one, parts are computed here, and their products on as many threads as torch has.
+
+    Examples
+    --------
+    >>> with side_by_side(2) as each:
+    ...     list(each(lambda part: (part, torch.get_num_threads()), [3, 1, 2]))
+    [(3, 1), (1, 1), (2, 1)]
+    """
+    if threads < 2:
+        yield map
+        return
+    before, started = torch.get_num_threads(), Barrier(threads)
+    with ThreadPoolExecutor(threads) as pool:
+        for ready in [pool.submit(_keep_to_one, started) for _ in range(threads)]:
+            ready.result()
+        torch.set_num_threads(before)  # of this thread, and of those that others start
+        yield lambda function, parts: _in_order(pool, AHEAD * threads, function, parts)
+
+
+def _keep_to_one(started: Barrier) -> None:
+    """Let torch use this thread alone; it sets the number of a thread that has never asked for it later."""
+    torch.get_num_threads()
+    torch.set_num_threads(1)
+    started.wait()
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, ahead: int, function: Callable[[T], R], parts: Iterable[T]
+) -> Iterator[R]:
+    """Yield results; who takes them keeps to one thread too: its others would take cores from the pool."""
+    waiting: deque[Future[R]] = deque()
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for part in parts:
+            if len(waiting) == ahead:
+                yield waiting.popleft().result()
+            waiting.append(pool.submit(function, part))
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        torch.set_num_threads(before)
+        for late in waiting:
+            late.cancel()
+
+
+#: How many times larger padded rows may be than those that are.
+WASTE = 1.25
+
+
+@dataclass
+class Bucket:
+    """Tasks of similar size, and one shape for all their blocks: `places` tasks of `width` rows."""
+
+    index: NDArray[np.int64]
+    places: int
+    device: torch.device
+    X: Tensor
+    y: Tensor
+    weight: Tensor
+    keys: Tensor
+    group: Integers
+    states: dict[str, Tensor] = field(default_factory=dict)
+
+    def chunks(self, members: NDArray[np.int64]) -> Iterator[tuple[slice | Tensor, int]]:
+        """Cut members into blocks, slices where nothing need be moved; say how many places they really fill.
+
+        On a graphics card all blocks have the bucket's shape: the last is filled up with the first member.
+        """
+        for start in range(0, len(members), self.places):
+            part = members[start : start + self.places]
+            fill = self.places - len(part) if self.device.type == "cuda" else 0
+            if fill or self.X.device != self.device or part[-1] - part[0] >= len(part):
+                yield torch.from_numpy(np.concatenate([part, np.full(fill, members[0])])), len(part)
+            else:
+                yield slice(int(part[0]), int(part[-1]) + 1), len(part)
+
+    def members(self, at: slice | Tensor, real: int) -> NDArray[np.int64]:
+        return self.index[at if isinstance(at, slice) else at[:real].numpy()]
+
+    def block(self, at: slice | Tensor, real: int) -> Block:
+        X, y, weight, keys = (self._fetch(column, at) for column in (self.X, self.y, self.weight, self.keys))
+        if real < len(weight):
+            weight[real:] = 0
+        block = Block(np.arange(len(weight)), *map(as_array, (X, y, weight, keys)))
+        return replace(block, group=self.group[at if isinstance(at, slice) else at.numpy()])
+
+    def states_of(self, at: slice | Tensor) -> dict[str, Tensor]:
+        """Return the states of a block: on a processor a copy, as threads put others in place meanwhile."""
+        found = {name: self._fetch(array, at) for name, array in self.states.items()}
+        return {n: x.clone() for n, x in found.items()} if self.device.type == "cpu" else found
+
+    def keep(self, states: dict[str, Tensor], at: slice | Tensor, real: int) -> None:
+        if isinstance(at, slice) and real == len(self.index):
+            self.states = states
+            return
+        for name, array in states.items():
+            home = self.states[name]
+            where = at if isinstance(at, slice) else at[:real].to(home.device)
+            home[where] = array[:real].to(home.device)
+
+    def _fetch(self, home: Tensor, at: slice | Tensor) -> Tensor:
+        if isinstance(at, slice):
+            return home[at]
+        return home[at.to(home.device)].to(self.device, non_blocking=True)
+
+
+def buckets_of(
+    tasks: Tasks, limit: int, rate: float, seeds: Words, group: Integers, device: torch.device
+) -> list[Bucket]:
+    """Group tasks of similar size; cut each group into as few blocks of one shape as the limit allows."""
+    padded = padded_size(tasks.sizes)
+    groups = [np.flatnonzero(padded == rows) for rows in np.unique(padded)[::-1]]
+    resident = tasks.X.nbytes * WASTE < free_memory(device) * 0.4
+    buckets = [_bucket(tasks, index, limit, rate, seeds, device, resident) for index in groups]
+    return [replace(bucket, group=group[bucket.index]) for bucket in buckets]
+
+
+def _bucket(
+    tasks: Tasks,
+    index: NDArray[np.int64],
+    limit: int,
+    rate: float,
+    seeds: Words,
+    device: torch.device,
+    resident: bool,
+) -> Bucket:
+    expected = rate * len(index)
+    most = min(len(index), math.ceil(expected + 3 * math.sqrt(expected * (1 - rate))))  # more: a block more
+    places = math.ceil(most / math.ceil(most / limit))
+    block, width = next(tasks.blocks([index], seeds)), int(tasks.sizes[index].max())
+    columns = [
+        torch.as_tensor(np.ascontiguousarray(column)).to(kind)
+        for column, kind in (
+            (block.X[:, :width], kind_of(block.X)),  # `minibatches` pads where it matters
+            (block.y[:, :width], kind_of(block.y)),
+            (block.weight[:, :width], torch.float32),
+            (block.keys.view(np.int64), torch.int64),
+        )
+    ]
+    if resident:
+        columns = [column.to(device) for column in columns]
+    elif device.type == "cuda":
+        columns = [column.pin_memory() for column in columns]
+    X, y, weight, keys = columns
+    return Bucket(index, places, device, X, y, weight, keys, np.full(len(index), NO_GROUP))
+
+
+def stored_like(states: Tensor, like: Tensor) -> Tensor:
+    there = states.to(like.device)
+    return there.pin_memory() if like.is_pinned() else there.clone()
+
+
+def free_memory(device: torch.device) -> float:
+    return float(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 8e9

@@ -1,0 +1,1 @@
+"""What an algorithm is, and what it costs: plans, priced before data is touched."""

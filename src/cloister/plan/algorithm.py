@@ -1,0 +1,278 @@
+"""What an algorithm is: seven small pure functions over blocks, and nothing about noise or epsilon."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+from cloister.core.errors import InputError, PlanError
+from cloister.core.findings import Findings
+
+if TYPE_CHECKING:
+    from cloister.core.arrays import Array, Public, States
+    from cloister.core.channel import Channel, Round
+    from cloister.core.findings import EarlierPrior
+    from cloister.core.metrics import Metric
+    from cloister.core.roster import Groups
+    from cloister.core.spec import DataSpec
+    from cloister.core.tasks import Block
+    from cloister.store.billboard import BoardView
+    from cloister.store.records import Release
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a schedule may know of the noise: public numbers, fixed before data is touched.
+
+    Parameters
+    ----------
+    mu : float
+        Level of the whole run; for Gaussian noise its Gaussian-DP parameter.
+    pure : bool
+        Whether every release is purely differentially private (delta is 0), so that the rounds' epsilons add
+        up; if not, it is their squares that do.
+    """
+
+    mu: float
+    pure: bool = False
+
+
+class Network(Protocol):
+    """A network and its loss, as an engine needs them to train it on another device.
+
+    Both are torch's, which is imported where networks are trained and nowhere else.
+    """
+
+    @property
+    def net(self) -> Any:
+        """The network, an `nn.Module`."""
+
+    @property
+    def loss(self) -> Callable[[Any, Any], Any]:
+        """From outputs and targets to one loss an example."""
+
+    @property
+    def personal(self) -> tuple[str, ...]:
+        """Patterns of the names of parameters that stay at home."""
+
+    @property
+    def split(self) -> tuple[Any, Network] | None:
+        """Its frozen prefix, and the rest as a network on what that makes of rows; None without one."""
+
+    def features_like(self, shape: tuple[int, ...], kind: Any) -> Any:
+        """Return what the frozen prefix makes of synthetic rows; None if nothing is to be kept of it."""
+
+    def default_score(self, X: Array, y: Array) -> Metric | None:
+        """Return the score, from 0 to 1, that the loss suggests for such targets; None if it has none."""
+
+    def module(self, coef: Array) -> Any:
+        """Return the network with one task's flat parameters."""
+
+    def save(self, path: Path, coef: Array, facts: Mapping[str, str], *, private: bool) -> Path:
+        """Write the network with one task's flat parameters to a file, with facts about them."""
+
+
+class Algorithm(ABC):
+    """An algorithm: a frozen dataclass of public numbers with seven pure methods.
+
+    Every private array has a leading task axis and rows never mix: row i of what `init`, `send` and
+    `finish` return depends on row i of their arguments and on the board alone, and so for `predict` and
+    `losses`, which score many tasks at once. `check_algorithm` tests it.
+
+    What follows the seven has defaults. Whoever declares `rows` has wrong data refused before they cost
+    anything; `model_without_data`, `predict` and `losses` let boards and models be used by commands and
+    evaluations;
+    `network` lets `Batched` train it; `type_id` names it in files.
+    """
+
+    #: Its name in files, "owner/name/number"; None for "module:Class/1". It is not inherited.
+    type_id: ClassVar[str | None] = None
+
+    @abstractmethod
+    def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
+        """Return the rounds, each one's share of the squared budget and the channels it may use."""
+
+    @abstractmethod
+    def start(self) -> Public:
+        """Return what the board says before anyone speaks."""
+
+    @abstractmethod
+    def channel(self, board: BoardView) -> Channel:
+        """Return what may leave a task in the coming round: one of the round's declared channels."""
+
+    @abstractmethod
+    def init(self, block: Block, board: BoardView) -> States:
+        """Return the tasks' private state."""
+
+    def begins(self, capacity: int) -> int:
+        """Return the round before which engines call `init`, out of so many.
+
+        In earlier rounds tasks have no state: `send` gets and returns an empty one.
+        """
+        return 0
+
+    @abstractmethod
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
+        """Take in the board, do this round's local work, return raw messages and new states."""
+
+    @abstractmethod
+    def update(self, release: Release, board: BoardView) -> Public:
+        """Turn a release into the board's next public arrays."""
+
+    @abstractmethod
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
+        """Return the tasks' models: private, local, free."""
+
+    @property
+    def plain_name(self) -> str:
+        """Its name for those who do not read code."""
+        return name_in_words(type(self))
+
+    @property
+    def rows(self) -> DataSpec | None:
+        """The rows it takes; None if it does not say."""
+        return None
+
+    def model_without_data(self, board: BoardView) -> States:
+        """Return the model of a task without rows, from the board alone; arrays of one task.
+
+        An algorithm with groups adds a row for a task without rows in each of them.
+        """
+        raise InputError(
+            f"A board of {type(self).__name__} has no model for a task without rows. Use replay (on the "
+            "command line `cloister replay`) with the task's own rows."
+        )
+
+    @property
+    def start_from(self) -> EarlierPrior | None:
+        """What an earlier board says that its rounds start from, if they do."""
+        return None
+
+    def findings(self, board: BoardView) -> Findings:
+        """Return what a board says beside its arrays: free, as it follows from the board alone."""
+        return Findings()
+
+    def predict(self, models: States, X: Array) -> Array:
+        """Return what each task's model says of its own rows X (k, n, ...).
+
+        Numbers, or probabilities of class 1, of shape (k, n); scores or probabilities of classes,
+        (k, n, classes).
+        """
+        raise InputError(
+            f"{type(self).__name__} does not say how its models predict. Give it a method predict(models, X)."
+        )
+
+    def losses(self, models: States, block: Block) -> Array | None:
+        """Return each task's mean loss, (k,), of its own model on its own rows; None if it does not say."""
+        return None
+
+    @property
+    def groups(self) -> Groups | None:
+        """The public groups that it tells apart; None if tasks need no label."""
+        return None
+
+    def with_groups(self, groups: Groups) -> Algorithm:
+        """Return the same algorithm for other groups."""
+        raise PlanError(f"{type(self).__name__} knows no groups. Use an algorithm that does.")
+
+    @property
+    def network(self) -> Network | None:
+        """The network that it trains, if a device could; its models are then that network's parameters."""
+        return None
+
+    def with_network(self, network: Network) -> Algorithm:
+        """Return the same algorithm with its network bound to a device."""
+        raise PlanError(f"{type(self).__name__} trains no network. Use the engine Local().")
+
+    @property
+    def local_batch(self) -> int | None:
+        """The most examples in one local step, which an engine reckons memory by; None for all rows."""
+        return None
+
+
+def name_in_words(kind: type) -> str:
+    """Return a class's name for those who do not read code: shared-prior."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()
+
+
+class Wrapper(Algorithm):
+    """An algorithm around another: all that it does not define itself is the inner one's."""
+
+    @property
+    @abstractmethod
+    def inner(self) -> Algorithm:
+        """The algorithm inside."""
+
+    @abstractmethod
+    def around(self, inner: Algorithm) -> Self:
+        """Return the same wrapper around another algorithm."""
+
+    @property
+    def plain_name(self) -> str:
+        return f"{super().plain_name} ({self.inner.plain_name})"
+
+    def schedule(self, n_tasks: int, budget: Budget) -> tuple[Round, ...]:
+        return self.inner.schedule(n_tasks, budget)
+
+    def start(self) -> Public:
+        return self.inner.start()
+
+    def channel(self, board: BoardView) -> Channel:
+        return self.inner.channel(board)
+
+    def begins(self, capacity: int) -> int:
+        return self.inner.begins(capacity)
+
+    def init(self, block: Block, board: BoardView) -> States:
+        return self.inner.init(block, board)
+
+    def send(self, states: States, block: Block, board: BoardView) -> tuple[Array, States]:
+        return self.inner.send(states, block, board)
+
+    def update(self, release: Release, board: BoardView) -> Public:
+        return self.inner.update(release, board)
+
+    def finish(self, states: States, block: Block, board: BoardView) -> States:
+        return self.inner.finish(states, block, board)
+
+    @property
+    def rows(self) -> DataSpec | None:
+        return self.inner.rows
+
+    def model_without_data(self, board: BoardView) -> States:
+        return self.inner.model_without_data(board)
+
+    @property
+    def start_from(self) -> EarlierPrior | None:
+        return self.inner.start_from
+
+    def findings(self, board: BoardView) -> Findings:
+        return self.inner.findings(board)
+
+    def predict(self, models: States, X: Array) -> Array:
+        return self.inner.predict(models, X)
+
+    def losses(self, models: States, block: Block) -> Array | None:
+        return self.inner.losses(models, block)
+
+    @property
+    def groups(self) -> Groups | None:
+        return self.inner.groups
+
+    def with_groups(self, groups: Groups) -> Algorithm:
+        return self.around(self.inner.with_groups(groups))
+
+    @property
+    def network(self) -> Network | None:
+        return self.inner.network
+
+    def with_network(self, network: Network) -> Algorithm:
+        return self.around(self.inner.with_network(network))
+
+    @property
+    def local_batch(self) -> int | None:
+        return self.inner.local_batch

@@ -1,0 +1,183 @@
+r"""What joining can be expected to bring, from public numbers alone.
+
+The noise in an average over m tasks of d numbers, released with a total budget of :math:`\mu`, is about
+:math:`\sqrt d / (m\mu)` long where the messages have length 1 at most. Its inverse,
+:math:`\rho = m\mu/\sqrt d`, decides how much of the gain of sharing survives. Tasks with few rows say less:
+from n of them a task learns about n / (n + d) of its weights, and :math:`\rho` shrinks with that. A row with
+a class counts as a quarter of one with a number: its Fisher information of the log-odds is p(1 - p).
+
+How wide the codebook's bounds are does not enter: a private search for where the targets are costs at most a
+tenth of the squared budget, whatever the width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from cloister.privacy import tradeoff
+from cloister.privacy.accounting import default_delta
+
+#: (rho, low, high): what the middle 92 % of runs on many tables kept of the noise-free gain, so that it holds
+#: for 80 % on another one; linear in log rho in between. `python -m benchmarks forecast` regenerates it.
+BAND = (
+    (2.0, -0.3, 1.0),
+    (4.0, -0.15, 1.0),
+    (8.0, 0.0, 1.0),
+    (16.0, 0.2, 1.0),
+    (32.0, 0.45, 1.0),
+    (64.0, 0.6, 1.0),
+    (128.0, 0.85, 1.0),
+)
+#: Rows for each parameter in a task of an ordinary table, where nobody has a guess.
+USUAL_ROWS = 3.0
+#: The fewest tasks that the band was measured with: of fewer it says nothing.
+FEWEST_TASKS = 16
+#: A gain is dependable where at least this share of it is kept.
+DEPENDABLE = 0.5
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A band for the share of the noise-free gain that a run keeps.
+
+    Attributes
+    ----------
+    rho : float
+        Signal over noise, infinite without noise, 0 if nothing is shared.
+    low, high : float
+        What four of five runs keep; below 0, sharing costs as much.
+    tasks_needed : int, optional
+        About how many tasks would make half of the gain dependable at this epsilon; None if it is already.
+    group_rho : float, optional
+        Signal over noise of a typical public group's own mean, where there are groups.
+    calibrated : bool
+        Whether there are as many tasks as the band was measured with; with fewer it is no forecast.
+
+    Examples
+    --------
+    >>> print(forecast(n_tasks=2410, mu=0.22, dim=4))  # doctest: +ELLIPSIS
+    At rho = 265 (signal over noise) expect to keep ... % of what sharing without noise would gain.
+    """
+
+    rho: float
+    low: float
+    high: float
+    tasks_needed: int | None = None
+    group_rho: float | None = None
+    calibrated: bool = True
+
+    def __str__(self) -> str:
+        if self.rho == 0:
+            return "Nothing is shared: every task learns alone and gains nothing from the others."
+        if math.isinf(self.rho):
+            return "Without noise the whole gain of sharing is kept, and nothing protects the tasks."
+        if not self.calibrated:
+            return f"No forecast: too few tasks (it is known from {FEWEST_TASKS} on)."
+        gain = "of what sharing without noise would gain"
+        level = f"At rho = {self.rho:.3g} (signal over noise)"
+        if self.low > 0:
+            text = f"{level} expect to keep {_percent(self.low, self.high)} {gain}"
+        else:
+            ends = f"losing {_percent(abs(self.low))} to keeping {_percent(self.high)}"
+            text = f"{level} nothing is dependable: anything from {ends} {gain}"
+        if self.tasks_needed is not None:
+            text += f"; about {self.tasks_needed:,} tasks would be needed at this epsilon to count on half"
+        if self.group_rho is not None:
+            text += f"; a typical group's own mean is heard at rho = {self.group_rho:.3g}"
+        return f"{text}."
+
+
+def forecast(
+    n_tasks: int, mu: float, dim: int, rows: float | None = None, group: float | None = None
+) -> Forecast:
+    """Forecast from the number of tasks, the Gaussian-DP budget and the number of shared parameters.
+
+    Parameters
+    ----------
+    n_tasks, mu, dim : int, float, int
+        Tasks, budget of the rounds that are about the parameters, and parameters.
+    rows : float, optional
+        A public guess at how many rows a typical task has: a number that you know without the data. Of rows
+        with classes, `rows_of_classes`.
+    group : float, optional
+        Tasks in a typical public group, which half of every message is for.
+
+    Examples
+    --------
+    >>> forecast(n_tasks=50, mu=0.0, dim=4).high
+    0.0
+    >>> forecast(200, 0.25, 9, rows=5).low < forecast(200, 0.25, 9, rows=50).low
+    True
+    """
+    if mu == 0:
+        return Forecast(0.0, 0.0, 0.0)
+    rho = signal_to_noise(n_tasks, mu, dim, rows)
+    if math.isinf(rho):
+        return Forecast(rho, 1.0, 1.0)
+    low, high = band_at(rho)
+    needed = None if low >= DEPENDABLE else dependable_from(n_tasks, mu, dim, rows)
+    group_rho = None if group is None else rho * group / n_tasks / math.sqrt(2)
+    return Forecast(rho, low, high, needed, group_rho, n_tasks >= FEWEST_TASKS)
+
+
+def signal_to_noise(n_tasks: int, mu: float, dim: int, rows: float | None = None) -> float:
+    """Return rho, by which the band is looked up; parameters are those of `forecast`."""
+    return n_tasks * mu * _information(dim, rows) / math.sqrt(dim)
+
+
+def rows_of_classes(dim: int, rows: float | None = None) -> float:
+    """Return how many rows with numbers say as much of so many parameters as these rows with classes.
+
+    Examples
+    --------
+    >>> rows_of_classes(dim=4, rows=40)
+    10.0
+    """
+    return (USUAL_ROWS * dim if rows is None else rows) / 4
+
+
+def band_at(rho: float, band: tuple[tuple[float, float, float], ...] = BAND) -> tuple[float, float]:
+    """Return the band at a signal-to-noise ratio: linear in its log between the table's rows."""
+    knots, low, high = np.array(band).T
+    at = math.log(rho)
+    return float(np.interp(at, np.log(knots), low)), float(np.interp(at, np.log(knots), high))
+
+
+def dependable_from(n_tasks: int, mu: float, dim: int, rows: float | None = None) -> int:
+    """Return about how many tasks make half of the gain dependable, whether or not there are so many.
+
+    It is at the epsilon that this budget is at the default delta of so many tasks. Parameters are those of
+    `forecast`.
+
+    Examples
+    --------
+    >>> needed = dependable_from(50, 0.3, 9)
+    >>> forecast(50, 0.3, 9).tasks_needed == needed, dependable_from(5000, 0.3, 9) < 5000
+    (True, True)
+    """
+    epsilon = tradeoff.epsilon(mu, default_delta(n_tasks))
+    needed = n_tasks * dependable_mu(n_tasks, dim, rows) / mu
+    for _ in range(20 if epsilon > 0 else 0):  # mu depends on the number of tasks through delta, but weakly
+        tasks = max(2, math.ceil(needed))
+        needed = tasks * dependable_mu(tasks, dim, rows) / tradeoff.mu(epsilon, default_delta(tasks))
+    unit = int(10 ** max(0, math.floor(math.log10(needed)) - 1))
+    return math.ceil(needed / unit) * unit
+
+
+def dependable_mu(n_tasks: int, dim: int, rows: float | None = None) -> float:
+    """Return the budget at which half of the gain is dependable for so many tasks."""
+    knots, low, _ = np.array(BAND).T
+    rho = math.exp(float(np.interp(DEPENDABLE, low, np.log(knots))))
+    return rho * math.sqrt(dim) / n_tasks / _information(dim, rows)
+
+
+def _information(dim: int, rows: float | None) -> float:
+    """Return what a task learns of its weights from so many rows, against what it learns from usual ones."""
+    return 1.0 if rows is None else rows / (rows + dim) * (USUAL_ROWS + 1) / USUAL_ROWS
+
+
+def _percent(*shares: float) -> str:
+    return " to ".join(f"{100 * share:.0f}" for share in shares) + " %"

@@ -1,0 +1,532 @@
+"""A plan: algorithm, mechanism, sampling, number of tasks; public, and priced before data is touched."""
+
+from __future__ import annotations
+
+import math
+import os
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import groupby
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from cloister.core.channel import Channel, Round
+from cloister.core.document import fingerprint, flattened, from_document, to_document, type_id
+from cloister.core.errors import BillboardError, CloisterError, PlanError
+from cloister.core.findings import EarlierPrior
+from cloister.core.lifts import Relation
+from cloister.core.spec import Target
+from cloister.plan.algorithm import Algorithm, Budget
+from cloister.plan.forecast import Forecast, forecast, rows_of_classes
+from cloister.privacy import accounting
+from cloister.privacy.caveats import Caveat, Grade
+from cloister.privacy.events import Cost
+from cloister.privacy.guarantee import DOMAIN, PUBLIC_GROUPS, Guarantee, NoiseMade, guarantee_for
+from cloister.privacy.mechanisms import Gaussian, Mechanism, Schedule
+from cloister.privacy.randomness import Origin, Randomness
+from cloister.privacy.sampling import Everyone, Sampling
+from cloister.privacy.tradeoff import FALSE_ALARMS
+from cloister.store.billboard import Billboard
+from cloister.store.files import write_file
+
+#: No plan file may ask for more rounds, parameters or steps.
+LARGEST = 1_000_000
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """Some rounds of a plan that are about one thing.
+
+    Attributes
+    ----------
+    about : str
+        What tasks are asked for in them, in a few words.
+    rounds : int
+        How many there are.
+    numbers : int
+        How many numbers a task says in one of them, at most.
+    share : float
+        Their part of the budget: of its square, as noise adds up so; of epsilon itself where delta is 0.
+    """
+
+    about: str
+    rounds: int
+    numbers: int
+    share: float
+
+    @classmethod
+    def of(cls, about: str, rounds: Sequence[Round]) -> PlannedStage:
+        numbers = max(channel.dim for round in rounds for channel in round.channels)
+        return cls(about, len(rounds), numbers, math.fsum(round.share for round in rounds))
+
+    def __str__(self) -> str:
+        rounds, numbers = ("1 round" if self.rounds == 1 else f"{self.rounds} rounds"), f"{self.numbers:,}"
+        many = "s" * (self.numbers > 1)
+        return f"{self.about}: {rounds} of {numbers} number{many}, {100 * self.share:.1f} % of the budget"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything public about a run, and what it will cost each task.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        What tasks say and do.
+    mechanism : Mechanism
+        How releases are made noisy; `Gaussian()` must be calibrated, `NoNoise()` is the non-private run.
+    sampling : Sampling
+        Who takes part in a round.
+    n_tasks : int
+        Number of tasks, a public number.
+    relation : {"replace", "zero_out"}
+        Who counts as a neighbour.
+    delta : float, optional
+        By default min(m^-1.5, 1/(10 m)); more than 1/m is refused.
+    caveats : tuple of str
+        Reasons why the guarantee does not hold, e.g. bounds that were read from the data: void doubts.
+
+    Examples
+    --------
+    >>> from cloister.algorithms import MeanRegularized
+    >>> from cloister.learners import LeastSquares
+    >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=5), n_tasks=200).calibrate(epsilon=1.0)
+    >>> round(plan.guarantee.epsilon, 3), plan.guarantee.relation
+    (1.0, 'replace')
+    >>> Plan.from_toml(plan.to_toml()) == plan
+    True
+    """
+
+    algorithm: Algorithm
+    mechanism: Mechanism = field(default_factory=Gaussian)
+    sampling: Sampling = field(default_factory=Everyone)
+    n_tasks: int = field(kw_only=True)
+    relation: Relation = field(default=Relation.REPLACE, kw_only=True)
+    delta: float | None = field(default=None, kw_only=True)
+    caveats: tuple[str, ...] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        kinds = {"algorithm": Algorithm, "mechanism": Mechanism, "sampling": Sampling}
+        for (part, kind), given in zip(
+            kinds.items(), (self.algorithm, self.mechanism, self.sampling), strict=True
+        ):
+            if not isinstance(given, kind):
+                raise PlanError(
+                    f"{part} must be of a subclass of {kind.__name__}. Got {type(given).__name__}."
+                )
+        _check_whole("n_tasks", self.n_tasks)
+        object.__setattr__(self, "n_tasks", int(self.n_tasks))
+        if self.relation not in list(Relation):
+            raise PlanError(f"relation must be 'replace' or 'zero_out'. Got {self.relation!r}.")
+        object.__setattr__(self, "relation", Relation(self.relation))
+        _check_number("delta", self.delta)
+        _check_sentences("caveats", self.caveats)
+        object.__setattr__(self, "caveats", tuple(self.caveats))
+        delta = accounting.default_delta(self.n_tasks) if self.delta is None else float(self.delta)
+        if delta != 0 or not self.mechanism.pure:  # pure noise needs no delta
+            accounting.check_delta(delta, self.n_tasks)
+        object.__setattr__(self, "delta", delta)
+
+    def calibrate(
+        self,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        *,
+        detection: float | None = None,
+        false_alarms: float = FALSE_ALARMS,
+    ) -> Plan:
+        """Return the plan with as little noise as a target allows; it never overspends.
+
+        Parameters
+        ----------
+        epsilon, delta : float
+            The target, or delta alone beside `detection`.
+        detection : float
+            Instead of epsilon, a risk: the largest share of cases in which all others together may detect
+            what one task holds (or, under zero_out, that it takes part). Epsilon follows.
+        false_alarms : float, default=0.05
+            Share of cases in which their test may raise a false alarm. Guessing detects as much.
+
+        Examples
+        --------
+        >>> from cloister.algorithms import MeanRegularized
+        >>> from cloister.learners import LeastSquares
+        >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=5), n_tasks=200).calibrate(detection=0.10)
+        >>> round(plan.guarantee.detection(), 3), round(plan.guarantee.epsilon, 2)
+        (0.1, 1.05)
+        """
+        if (epsilon is None) == (detection is None):
+            raise PlanError("calibrate needs one target: epsilon, or detection. Use calibrate(epsilon=1.0).")
+        if epsilon is not None and not epsilon > 0:
+            raise PlanError(f"epsilon must be > 0. Got {epsilon}. Use Independent() to release nothing.")
+        if epsilon is not None and math.isinf(epsilon):
+            raise PlanError("epsilon must be finite. Use mechanism=NoNoise() for a non-private run.")
+        plan = self if delta is None else replace(self, delta=delta)
+        if not plan.has_rounds:
+            return plan
+        assert plan.delta is not None
+
+        def cost_of(mu: float) -> Cost:
+            return replace(plan, mechanism=plan.mechanism.scaled(mu)).cost
+
+        if epsilon is not None:
+            budget = accounting.calibrate(cost_of, epsilon, plan.delta)
+        else:
+            assert detection is not None
+            budget = accounting.calibrate_detection(cost_of, detection, false_alarms, plan.delta)
+        return replace(plan, mechanism=plan.mechanism.scaled(budget))
+
+    @property
+    def has_rounds(self) -> bool:
+        """Whether anything is ever sent; if not, no noise level is needed and epsilon is 0."""
+        return bool(self.algorithm.schedule(self.n_tasks, Budget(1.0, self.mechanism.pure)))
+
+    @cached_property
+    def rounds(self) -> tuple[Round, ...]:
+        if not self.has_rounds:
+            return ()
+        return self.algorithm.schedule(self.n_tasks, Budget(self.mechanism.budget, self.mechanism.pure))
+
+    @cached_property
+    def stages(self) -> tuple[PlannedStage, ...]:
+        """What tasks are asked for, in order: the rounds in groups, and what each group has of the budget.
+
+        Examples
+        --------
+        >>> from cloister.algorithms import Locate, SharedPrior
+        >>> from cloister.learners import Regression
+        >>> plan = Plan(SharedPrior(Regression(3), locate=Locate()), n_tasks=200).calibrate(epsilon=1.0)
+        >>> for stage in plan.stages:
+        ...     print(stage)
+        where targets are: 3 rounds of 32 numbers, 10.0 % of the budget
+        how large the noise in rows is: 1 round of 2 numbers, 1.8 % of the budget
+        where weights lie, and how they vary: 9 rounds of 3 numbers, 84.6 % of the budget
+        how far tasks differ: 1 round of 16 numbers, 1.8 % of the budget
+        how far tasks rely on what they share: 1 round of 2 numbers, 1.8 % of the budget
+        """
+        named = groupby(self.rounds, key=lambda round: round.about or self.algorithm.plain_name)
+        return tuple(PlannedStage.of(about, list(rounds)) for about, rounds in named)
+
+    @cached_property
+    def widest(self) -> int:
+        """The most numbers that a task says in a round: about what its state and its model take."""
+        return max((channel.dim for round in set(self.rounds) for channel in round.channels), default=1)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """What the mechanism is told before the run."""
+        return Schedule(self.rounds, self.sampling, self.n_tasks, self.relation)
+
+    @property
+    def cost(self) -> Cost:
+        """What one task is exposed to under the plan's relation."""
+        return self.cost_under(self.relation)
+
+    def cost_under(self, relation: Relation) -> Cost:
+        """Return what one task is exposed to under a relation; at worst over the channels a round may use."""
+        return self.mechanism.cost(self.schedule, Relation(relation))
+
+    @cached_property
+    def prices(self) -> accounting.Prices:
+        """Epsilon and delta under both relations."""
+        assert self.delta is not None
+        return accounting.Prices.of(self.cost_under, self.relation, self.delta)
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """What the run will promise, known before data is touched."""
+        return self.guarantee_with(self._made(Origin.SYSTEM))
+
+    def guarantee_with(self, made: NoiseMade) -> Guarantee:
+        """Return what is promised of a run whose noise is made in this way: see `noise_from`."""
+        return guarantee_for(
+            self.prices,
+            made,
+            self.doubts,
+            n_tasks=self.n_tasks,
+            participation=self._participation,
+            domain=DOMAIN if self.algorithm.groups is None else f"{DOMAIN}; {PUBLIC_GROUPS}",
+        )
+
+    def guarantee_on(self, board: Billboard) -> Guarantee:
+        """Return what is promised of the run that posted a board."""
+        return self.guarantee_with(self.noise_on(board))
+
+    @property
+    def doubts(self) -> tuple[Caveat, ...]:
+        """What the plan itself has against its guarantee: every caveat makes it void, earlier ones too."""
+        start = self.algorithm.start_from
+        earlier = (
+            [] if start is None else [f"it starts from an earlier run, and {why}" for why in start.doubts]
+        )
+        if start is not None and not start.source:
+            earlier.append("what it starts from was not read off a verified board (use Plan.prior_on)")
+        return tuple(Caveat(Grade.VOID, caveat) for caveat in (*self.caveats, *earlier))
+
+    @property
+    def _participation(self) -> str:
+        start = self.algorithm.start_from
+        if start is None:
+            return self.sampling.describe()
+        return (
+            f"{self.sampling.describe()}; the run starts from the earlier board {start.source[:16]}, which "
+            "is public: tasks that took part in it have paid for it on their ledger, and epsilon here is "
+            "what this run adds"
+        )
+
+    def prior_on(self, board: Billboard) -> EarlierPrior:
+        """Return what a finished board of this plan says, for a later plan to start from.
+
+        Privacy
+        -------
+        Free, and as private as the earlier run: the board is verified against this plan, so that what is
+        handed on follows from its noisy releases, with whatever makes its guarantee void.
+
+        Examples
+        --------
+        >>> from cloister import Tasks, run
+        >>> from cloister.algorithms import Joint, SharedPrior
+        >>> from cloister.learners import Regression
+        >>> tasks = Tasks.from_list([np.ones((5, 1))] * 40, [np.full(5, 0.5)] * 40)
+        >>> plan = Plan(SharedPrior(Regression(1)), n_tasks=40).calibrate(epsilon=2.0)
+        >>> earlier = plan.prior_on(run(plan, tasks).board)
+        >>> algorithm = SharedPrior(Regression(1), Joint(start_from=earlier))
+        >>> later = Plan(algorithm, n_tasks=40).calibrate(epsilon=0.1)
+        >>> later.guarantee.epsilon <= 0.1, earlier.source[:16] in str(later.guarantee)
+        (True, True)
+        """
+        self.check(board)
+        if not board.complete:
+            raise PlanError(
+                f"A plan starts from a finished board. This one has {board.rounds} of {board.capacity} "
+                "releases. Finish its run first."
+            )
+        found = self.algorithm.findings(board).prior
+        if found is None:
+            raise PlanError(
+                "A plan starts from a board that says where weights lie, such as one of SharedPrior with "
+                f"structure Joint() or Mean(). Got a board of {type(self.algorithm).__name__}."
+            )
+        guarantee = self.guarantee_on(board)
+        doubts = guarantee.reasons if guarantee.holds or guarantee.reasons else ("that run has no noise",)
+        return replace(found, source=board.head.hex(), doubts=doubts)
+
+    def forecast(self, rows: float | None = None) -> Forecast:
+        """Say from public numbers alone what joining can be expected to bring.
+
+        `rows` is a guess at how many rows a typical task has, if that is public.
+        """
+        groups = self.algorithm.groups
+        group = None if groups is None else float(groups.counts @ groups.counts) / groups.tasks
+        return forecast(self.n_tasks, *self.main_rounds, self.informative_rows(rows), group)
+
+    def informative_rows(self, rows: float | None) -> float | None:
+        """Return a guess at the rows of a task as a forecast counts them: those with classes say less."""
+        asked = self.algorithm.rows
+        classes = asked is not None and asked.target is Target.CLASS
+        return rows_of_classes(self.main_rounds[1], rows) if classes else rows
+
+    @property
+    def main_rounds(self) -> tuple[float, int]:
+        """The budget of the rounds that are about the parameters, as Gaussian DP, and how many these are."""
+        budget_of = {1: 0.0}  # by the number of parameters spoken of
+        for round in self.rounds:
+            dim = round.channels[0].dim
+            budget_of[dim] = budget_of.get(dim, 0.0) + round.share
+        dim = max(budget_of, key=budget_of.__getitem__)
+        about = tuple(round for round in self.rounds if round.channels[0].dim == dim)  # not a search before
+        return self.mechanism.effective_mu(replace(self.schedule, rounds=about)) if about else 0.0, dim
+
+    def noise(self, round: int, channel: Channel) -> float:
+        """Return the noise's standard deviation in a round, in units of the clip."""
+        return self.mechanism.deviation(self.schedule, round, channel)
+
+    @property
+    def relative_noise(self) -> float:
+        """Length of the noise in the mean that the first round releases, in units of its clip."""
+        if not self.rounds:
+            return 0.0
+        channel = self.rounds[0].channels[0]
+        mean = self.sampling.denominator(self.n_tasks, len(self.rounds))
+        return self.noise(0, channel) * math.sqrt(channel.dim) / mean
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash that stands for the whole plan, in whichever form its file is."""
+        return fingerprint(self.to_dict())
+
+    def create_board(self, source: Randomness | None = None, engine: tuple[Caveat, ...] = ()) -> Billboard:
+        """Open this plan's billboard; a plan that nobody can price has none.
+
+        It says from the start what kind of noise it has, from which source, and the engine's doubts.
+        """
+        _ = self.prices
+        noise = "" if source is None else str(self.noise_from(source))
+        return Billboard.create(self.algorithm.start(), self.fingerprint, len(self.rounds), noise, engine)
+
+    def noise_from(self, source: Randomness, engine: tuple[Caveat, ...] = ()) -> NoiseMade:
+        """Say how the noise of a run is made: from a source of randomness, on an engine with these doubts."""
+        return self._made(source.origin, engine)
+
+    def noise_on(self, board: Billboard) -> NoiseMade:
+        """Say how the noise on a board was made; refuse one that claims noise that the plan does not have."""
+        if not board.noise:
+            return self._made(Origin.SYSTEM, board.doubts)
+        for origin in (Origin.SYSTEM, Origin.SEED):
+            made = self._made(origin, board.doubts)
+            if board.noise == str(made):
+                return made
+        raise BillboardError(f"This billboard claims noise that its plan does not have: {board.noise!r}.")
+
+    def _made(self, origin: Origin, engine: tuple[Caveat, ...] = ()) -> NoiseMade:
+        if not self.rounds or math.isinf(self.prices.own.epsilon):
+            return NoiseMade.none(engine)
+        return NoiseMade.by(self.mechanism, origin, engine)
+
+    def check(self, board: Billboard, since: int = 0) -> None:
+        """Refuse a board of another plan, or one with releases or arrays that the plan does not make.
+
+        Its first `since` records were checked before, and are not looked at again.
+        """
+        if board.plan != self.fingerprint or board.capacity != len(self.rounds) or not board.records:
+            same = "" if self.algorithm.network is None else ", of the same network, its frozen part included"
+            raise BillboardError(
+                f"This billboard belongs to another plan. Pass the plan it was opened with{same}."
+            )
+        if not since:
+            self.noise_on(board)
+            _check_public(board.before(0), self.algorithm.start(), "The start")
+        denominator = self.sampling.denominator(self.n_tasks, len(self.rounds))
+        for t in range(max(0, since - 1), board.rounds):
+            round, release, before = self.rounds[t], board.releases[t], board.before(t)
+            channel = self.algorithm.channel(before)
+            if release.channel not in [i for i, c in enumerate(round.channels) if c == channel]:
+                raise BillboardError(f"Release {t} is not on the channel that its plan uses there.")
+            if release.value.shape != (channel.size,):
+                raise BillboardError(f"Release {t} does not have the shape of its channel.")
+            priced = (self.noise(t, channel), denominator, round.share)
+            found = (release.noise, release.denominator, release.share)
+            if not all(map(partial(math.isclose, rel_tol=1e-12), found, priced)):
+                raise BillboardError(
+                    f"Release {t} does not have the noise, denominator or share of its plan."
+                )
+            _check_public(board.before(t + 1), self.algorithm.update(release, before), f"Release {t}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, each with the id of its type."""
+        document: dict[str, Any] = to_document(self)
+        return document
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any], types: Iterable[Any] = ()) -> Plan:
+        """Build a plan from a plain document; see `load` for `types`."""
+        kind = document.get("type")
+        if kind == "Plan":
+            raise PlanError(
+                "This plan was written by cloister 0.1: use that version to check or replay its board. "
+                "Ledgers of 0.1 are read and charged as ever."
+            )
+        if not str(kind).startswith(type_id(cls).rpartition("/")[0] + "/"):
+            raise PlanError(
+                f"This is not a plan file: it does not begin with type = {type_id(cls)!r}. Name the "
+                "plan.toml of a run."
+            )
+        plan: Plan = from_document(flattened(document), types)
+        return plan
+
+    def to_toml(self) -> str:
+        """Return it as the text of a plan file, to be read by `from_toml`."""
+        return tomli_w.dumps(self.to_dict())
+
+    @classmethod
+    def from_toml(cls, text: str, types: Iterable[Any] = ()) -> Plan:
+        """Read a plan from TOML; see `load` for `types`."""
+        try:
+            document = tomllib.loads(text)
+            _refuse_huge(document.get("algorithm"))
+            return cls.from_dict(document, types)
+        except CloisterError:
+            raise
+        except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise PlanError(f"This is not a plan file: {error}.") from None
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the plan to a TOML file, atomically."""
+        return write_file(Path(path), self.to_toml().encode())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], types: Iterable[Any] = ()) -> Plan:
+        """Read a plan from a TOML file.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+        types : iterable of classes and values
+            What the file may name beside the library's own types: your own algorithm's class, say, or the
+            network it describes. A file never makes anything else be imported.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise PlanError(f"{path} is not a plan file: it is not text.") from None
+        return cls.from_toml(text, types)
+
+    def __str__(self) -> str:
+        head = (
+            f"{type(self.algorithm).__name__} over {self.n_tasks} tasks, {len(self.rounds)} release(s), "
+            f"{self.sampling.describe()}."
+        )
+        listed = "\n".join(f"  {stage}" for stage in self.stages if len(self.stages) > 1)
+        told = "\n\n".join(filter(None, [head, listed, str(self.guarantee), str(self.forecast())]))
+        if self.algorithm.network is None or not self.relative_noise:
+            return told
+        return (
+            f"{told}\n\nThe noise in a round's mean is {self.relative_noise:.2g} times as long as the clip."
+        )
+
+
+def _check_whole(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise PlanError(f"{name} must be a whole number. Got {value!r}.")
+    if value < 1:
+        raise PlanError(f"{name} must be at least 1. Got {value}.")
+
+
+def _check_number(name: str, value: object) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+        raise PlanError(f"{name} must be a number. Got {value!r}.")
+
+
+def _check_sentences(name: str, value: object) -> None:
+    if not isinstance(value, tuple | list) or not all(isinstance(item, str) for item in value):
+        raise PlanError(f"{name} must be a tuple of sentences. Got {value!r}.")
+
+
+def _refuse_huge(value: Any) -> None:
+    """Refuse a file that asks for so many rounds or parameters that reading it would not end."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            _refuse_huge(item)
+    elif isinstance(value, int) and abs(value) > LARGEST:
+        raise PlanError(f"A whole number of an algorithm must be at most {LARGEST} in a plan file.")
+
+
+def _check_public(board: Billboard, expected: Mapping[str, Any], what: str) -> None:
+    """Refuse public arrays that do not follow from the board before them (up to rounding)."""
+    posted = board.records[-1].public
+    same = posted.keys() == expected.keys() and all(
+        np.shape(posted[name]) == np.shape(value)
+        and np.allclose(posted[name], value, rtol=1e-9, atol=1e-12, equal_nan=True)
+        for name, value in expected.items()
+    )
+    if not same:
+        raise BillboardError(f"{what} was not computed as the plan's algorithm does it.")
