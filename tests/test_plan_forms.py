@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass, replace
 
 import pytest
 import tomli_w
@@ -54,13 +55,35 @@ def test_a_plan_without_a_search_is_as_it_was():
     assert nested(document) == flattened(document) == document
 
 
+@dataclass(frozen=True)
+class Own(MeanRegularized):
+    """Somebody's algorithm that has a search of its own."""
+
+    locate: Locate | None = None
+
+
+def test_no_two_plans_have_one_fingerprint():
+    """Searches by the algorithm itself, around it, and of somebody's own; with and without parts."""
+    mean, own = MeanRegularized(LeastSquares(3)), Own(LeastSquares(3))
+    searches = [*SEARCHES, Locate((1, 2), 0.5), Locate((1, 2), reach=2.0)]
+    algorithms = [*(Rescaled(inside, search) for inside in (mean, own) for search in searches), mean, own]
+    algorithms += [*(replace(own, locate=search) for search in searches), LocalNoise(own, 2.0)]
+    algorithms += [LocalNoise(Rescaled(own, search), 2.0) for search in searches]
+    algorithms += [Rescaled(LocalNoise(own, 2.0), search) for search in searches]
+    algorithms += [SharedPrior(Regression(3), locate=search) for search in (None, *searches)]
+    prints = {Plan(algorithm, n_tasks=60).fingerprint for algorithm in algorithms}
+    assert len(prints) == len(algorithms)
+    with pytest.raises(PlanError, match="searches by itself"):
+        Rescaled(SharedPrior(Regression(3)), Locate())
+
+
 def test_what_this_version_cannot_mean_is_refused():
     inside = Plan(SharedPrior(Regression(3)), n_tasks=60).to_dict()["algorithm"]
     features = {"type": FEATURES, "algorithm": inside, "columns": [1], "intercept": 0.5}
     with pytest.raises(PlanError, match="same intercept"):
         flattened({"type": TARGETS, "algorithm": features, "intercept": 0.6})
     twice = {"type": TARGETS, "algorithm": {"type": TARGETS, "algorithm": inside}}
-    with pytest.raises(PlanError, match="searches for all that is inside"):
+    with pytest.raises(PlanError, match="search"):
         Plan.from_dict(Plan(LOW_RANK, n_tasks=60).to_dict() | {"algorithm": twice})
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister import Plan, Tasks, run
-from cloister.algorithms import Locate, MeanRegularized, Rescaled, SharedPrior
+from cloister.algorithms import ChooseAtHome, Locate, LowRank, MeanRegularized, Rescaled, SharedPrior
 from cloister.algorithms.staged import RoundsOf, Staged
 from cloister.algorithms.stages import PartOfBoard, Stage
 from cloister.channel import Channel, Round
@@ -117,8 +117,11 @@ def test_a_task_that_does_not_search_begins_with_the_others(block):
 
 
 def test_searches_inside_of_searches_are_refused():
-    with pytest.raises(PlanError, match="searches for all that is inside"):
+    with pytest.raises(PlanError, match="searches by itself"):
         Rescaled(SharedPrior(Regression(2), locate=Locate()), Locate())
+    inside = Rescaled(LowRank(LeastSquares(2)), Locate())
+    with pytest.raises(PlanError, match="searches for all that is inside"):
+        ChooseAtHome(inside, Regression(2))
 
 
 def test_an_algorithm_keeps_what_its_rounds_are_about():

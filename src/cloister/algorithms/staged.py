@@ -230,6 +230,10 @@ class Rescaled(Around):
     locate: Locate = field(default_factory=Locate)
 
     def __post_init__(self) -> None:
+        if isinstance(self.algorithm, Staged):  # one plan has one form, and so one fingerprint
+            raise PlanError(
+                f"{type(self.algorithm).__name__} searches by itself. Write locate= there, without Rescaled."
+            )
         self.check_searches()
 
     @property

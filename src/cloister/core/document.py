@@ -68,7 +68,7 @@ def nested(document: Any) -> Any:
         return document
     found = {name: nested(item) for name, item in document.items()}
     search = found.get("locate")
-    if not isinstance(search, dict) or search.get("type") != LOCATE:
+    if found.get("type") not in (*SEARCHING, RESCALED) or not isinstance(search, dict):
         return found
     del found["locate"]
     inside = found["algorithm"] if found["type"] == RESCALED else found
