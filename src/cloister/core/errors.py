@@ -55,7 +55,7 @@ class PrivateDataError(InputError):
     """Rows that do not fit what is publicly said about them.
 
     Raised before anything is charged, where one operator holds all rows. It tells something about a task, so
-    that it is for the operator alone; where tasks are apart, it stays with the task (`engines.node`).
+    that it is for the operator alone; where tasks are apart, it stays with the task (`cloister.nodes`).
     """
 
     def __init__(self, sentence: str) -> None:
