@@ -409,7 +409,7 @@ def wild_block(classes=None):
 def test_the_level_message_of_regression_is_non_negative_and_short():
     """(p l, p (1 - l)): that is why its replace sensitivity is sqrt(2) and nothing is clipped."""
     learner, block = Regression(3), wild_block()
-    (question,) = learner.first
+    question = learner.questions["level"]
     with np.errstate(all="ignore"):
         message = question.answer(Home(learner.prepare(block), block), (), {})
     assert (message >= 0).all()
@@ -426,7 +426,7 @@ def test_the_trust_message_is_two_parts_of_one(classes):
     """Non-negative and of norm at most 1, whatever the data: its replace sensitivity is sqrt(2)."""
     learner = Regression(3) if classes is None else Classification(3, classes)
     block = wild_block(classes)
-    question = learner.last[1]
+    question = learner.questions["trust"]
     around = Candidate(0.6, np.array([0.1, 0.2, -0.1]), np.eye(3), True)
     with np.errstate(all="ignore"):
         message = question.answer(Home(learner.prepare(block), block), [around], {})
@@ -440,7 +440,7 @@ def test_the_trust_message_is_two_parts_of_one(classes):
 @pytest.mark.parametrize("classes", [None, 2, 3])
 def test_the_scale_message_is_centred_and_clipped(classes):
     learner = Regression(3) if classes is None else Classification(3, classes)
-    block, question = wild_block(classes), learner.last[0]
+    block, question = wild_block(classes), learner.questions["scale"]
     with np.errstate(all="ignore"):
         around_zero = Candidate(1.0, np.zeros(learner.size), np.eye(learner.size), True)
         message = question.answer(Home(learner.prepare(block), block), [around_zero], {})

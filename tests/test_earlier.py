@@ -15,7 +15,7 @@ from cloister.core.findings import EarlierPrior
 from cloister.engines.check import check_algorithm
 from cloister.engines.run import replay
 from cloister.errors import BillboardError, InputError, PlanError
-from cloister.learners import LeastSquares, Regression
+from cloister.learners import Classification, LeastSquares, Regression
 from cloister.mechanisms import NoNoise
 from cloister.plan.algorithm import Budget
 from cloister.store.billboard import Billboard
@@ -174,7 +174,7 @@ def test_known_answers_are_not_bought_again(kind, first):
     fresh, started = planned(kind(), 1.0), planned(kind(start_from=first[2]), 1.0)
     assert set(first[2].known) >= {"scale", "trust"}
     assert math.fsum(r.share for r in started.rounds) == pytest.approx(1.0)
-    scale = tuple(range(len(Regression(DIM).last[0].unknown)))
+    scale = tuple(range(len(Regression(DIM).questions["scale"].unknown)))
     all_known = replace(first[2], known=("level", "scale", "trust"), answers=((-3.0, 0.7), scale, (0.9, 0.1)))
     quiet = planned(kind(start_from=all_known), 1.0).rounds
     assert {r.channels for r in quiet} == {fresh.rounds[1].channels}
@@ -182,6 +182,17 @@ def test_known_answers_are_not_bought_again(kind, first):
     rounds = planned(kind(start_from=partly), 1.0).rounds
     assert rounds[0].channels == fresh.rounds[0].channels
     assert math.fsum(r.share for r in rounds) == pytest.approx(1.0)
+
+
+def test_an_answer_that_this_learner_does_not_ask_for_is_handed_on():
+    """A classifier asks nothing about the noise in rows; what an earlier board says of it is not lost."""
+    start = EarlierPrior((0.1,) * DIM, 0.01, known=("level", "trust"), answers=((-3.0, 0.7), (0.9, 0.1)))
+    plan = Plan(SharedPrior(Classification(DIM), Mean(start)), n_tasks=120).calibrate(2.0)
+    train = year(1)[0]
+    tasks = Tasks.from_arrays(train.X, (train.y > 0).astype(int), np.repeat(np.arange(120), train.sizes))
+    found = plan.prior_on(run(plan, tasks, random_state=3).board)
+    assert found.known[-2:] == ("level", "trust")
+    assert found.answers[-2:] == start.answers
 
 
 def test_a_tenth_of_epsilon_does_after_a_good_year_and_drift_is_followed(kind, first):

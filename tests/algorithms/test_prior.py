@@ -423,7 +423,7 @@ def test_tasks_tell_how_far_from_the_mean_they_lie(spread):
 
 def test_evidence_that_is_no_louder_than_its_noise_is_not_heard():
     """At noise this loud all lambdas stay alike; the sum of 19 such squares is louder in 1 % of draws."""
-    digest = Regression(4).last[0].update
+    digest = Regression(4).questions["scale"].update
     pure = 100.0 * np.random.default_rng(7).normal(size=len(LAMBDAS))
     assert np.ptp(digest(pure, 140.0)) == 0
     loud = digest(1e4 * np.linspace(-1, 1, len(LAMBDAS)), 140.0)

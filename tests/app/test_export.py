@@ -96,6 +96,16 @@ def test_it_predicts_as_the_model_does(book, target, exported):
     np.testing.assert_array_equal(theirs.predict(TABLE), mine.predict(TABLE))
 
 
+@pytest.mark.parametrize("kind", ["int64", "bool", "Int64", "float32", "object"])
+@pytest.mark.parametrize("shape", [{}, {"cuts": [0.5]}])
+def test_a_number_that_may_be_missing_is_read_from_columns_of_any_type(kind, shape):
+    """It is fitted to numbers with a fraction, and a file without missing cells may have whole ones."""
+    book = Codebook.from_mapping({"a": {"bounds": (0, 2), "missing": 1, **shape}, "y": (-9, 9)}, ["a"], "y")
+    model = TaskModel.of("Elm", book, {"coef": np.arange(1.0, 1 + book.width)})
+    table = pd.DataFrame({"a": pd.Series([1, 0, 1], dtype=kind)})
+    np.testing.assert_allclose(model.to_sklearn().predict(table), model.predict(table), rtol=1e-9)
+
+
 WITHOUT_US = """
 import pickle, sys
 sys.modules["cloister"] = None

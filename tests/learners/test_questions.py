@@ -25,13 +25,9 @@ from cloister.learners.linear.regression import LAMBDAS, _lambdas_of
 from cloister.privacy.noise import GaussianLaw
 from cloister.privacy.randomness import SeededRandomness
 
-TRUST = Regression(2).last[1]
+TRUST = Regression(2).questions["trust"]
 LEARNERS = [Regression(2), Classification(2), Classification(2, 3)]
 WILD = st.one_of(st.floats(), st.sampled_from([0.0, 1.0, -1.0, 1e300, -1e300, 5e-324, math.nan, math.inf]))
-
-
-def questions(learner):
-    return (*learner.first, *learner.last)
 
 
 # --- price ------------------------------------------------------------------------------------------------
@@ -60,7 +56,7 @@ def test_a_task_can_move_the_trust_by_its_whole_sensitivity(learner):
         y, mean = [slope > 0, slope < 0], np.array([0.0, 100.0])
     (block,) = Tasks.from_list([X, X], y).blocks()
     around = Candidate(0.5, mean, 1e-3 * np.eye(learner.size), True)
-    question = learner.last[1]
+    question = learner.questions["trust"]
     said = question.answer(Home(learner.prepare(block), block), [around], {})
     one, two = question.channel.rows(said).astype(float) / GRID
     assert math.dist(one, two) > 0.999 * question.channel.sensitivity(Relation.REPLACE)
@@ -69,9 +65,8 @@ def test_a_task_can_move_the_trust_by_its_whole_sensitivity(learner):
 def test_questions_are_priced_by_what_may_leave():
     """Each has its share of the squared budget, and the noise of a release follows from its sensitivity."""
     plan = Plan(SharedPrior(Regression(2)), n_tasks=200).calibrate(1.0)
-    asked = questions(plan.algorithm.learner)
-    for at, question in ((0, asked[0]), (-2, asked[1]), (-1, asked[2])):
-        round = plan.rounds[at]
+    for at, name in ((0, "level"), (-2, "scale"), (-1, "trust")):
+        round, question = plan.rounds[at], plan.algorithm.learner.questions[name]
         assert (round.channels, round.share) == ((question.channel,), pytest.approx(0.02))
         noise = question.channel.sensitivity(Relation.REPLACE) / (math.sqrt(0.02) * plan.mechanism.budget)
         assert plan.noise(at % len(plan.rounds), question.channel) == pytest.approx(noise)
@@ -137,8 +132,8 @@ def test_shared_priors_are_weighed_by_what_was_heard_and_how_well():
 @pytest.mark.parametrize("learner", LEARNERS, ids=repr)
 def test_trust_is_asked_in_one_way(learner):
     """Whatever the targets are, its channel takes non-negative parts: sensitivity sqrt(2), not 2."""
-    asked = learner.last[-1]
-    assert (asked.name, asked.channel) == ("trust", trust_question(asked.answer).channel)
+    asked = learner.questions["trust"]
+    assert asked.channel == trust_question(asked.answer).channel
     assert isinstance(asked.channel.lift, Absolute)
 
 

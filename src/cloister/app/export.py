@@ -77,10 +77,13 @@ def _block(part: Feature) -> _Block:
     shape, turn = _shape(part)
     if part.missing is None:
         return _Block(shape, turn)
-    value = ("value", _filled(part.missing, shape))
-    return _Block(
-        FeatureUnion([value, ("missing", MissingIndicator(features="all"))]), block_diag(turn, [[1.0]])
+    floats = StandardScaler(
+        with_mean=False, with_std=False
+    )  # an imputer takes the type it was fitted to alone
+    both = FeatureUnion(
+        [("value", _filled(part.missing, shape)), ("missing", MissingIndicator(features="all"))]
     )
+    return _Block(make_pipeline(floats, both), block_diag(turn, [[1.0]]))
 
 
 def _levels(part: Categorical) -> _Block:

@@ -85,6 +85,11 @@ class BayesianLearner(ABC):
     def last(self) -> tuple[Question, ...]:
         """What they are asked when the mean is known."""
 
+    @property
+    def questions(self) -> dict[str, Question]:
+        """All that tasks are asked beside their weights, by name."""
+        return {question.name: question for question in (*self.first, *self.last)}
+
     @abstractmethod
     def prepare(self, block: Block) -> States:
         """Return private state."""

@@ -66,11 +66,11 @@ class SharedPrior(Staged, BayesianAlgorithm):
                 f"The earlier board has {len(start.mean)} weights a task, and this plan {self.learner.size}. "
                 "Start from a run with the same codebook."
             )
-        for question in (*self.learner.first, *self.learner.last):
-            if len(self._known.get(question.name, question.unknown)) != len(question.unknown):
+        for name, question in self.learner.questions.items():
+            if len(self._known.get(name, question.unknown)) != len(question.unknown):
                 raise PlanError(
-                    f"The earlier board answers the question of {question.name} with "
-                    f"{len(self._known[question.name])} numbers, and this version of cloister asks for "
+                    f"The earlier board answers the question of {name} with "
+                    f"{len(self._known[name])} numbers, and this version of cloister asks for "
                     f"{len(question.unknown)}. Start anew, without the earlier board."
                 )
         if self.learner.size != self.learner.dim and not self.structure.several_classes:
@@ -87,7 +87,7 @@ class SharedPrior(Staged, BayesianAlgorithm):
         if not self.structure.buys_scale:
             return (*self.searches, walk)
         first, last = self.learner.first, self.learner.last
-        share = SCALE_SHARE / len((*first, *last))
+        share = SCALE_SHARE / len(self.learner.questions)
         before = (Ask(self, question, share, self._known.get(question.name)) for question in first)
         after = (Ask(self, question, share, self._known.get(question.name), True) for question in last)
         return (*self.searches, *before, walk, *after)
@@ -100,8 +100,7 @@ class SharedPrior(Staged, BayesianAlgorithm):
 
     def answers(self, board: BoardView) -> Public:
         """Return what a board says to each question so far."""
-        asked = (*self.learner.first, *self.learner.last) if self.structure.buys_scale else ()
-        return {question.name: board[question.name] for question in asked}
+        return {name: board[name] for name in self.learner.questions} if self.structure.buys_scale else {}
 
     def located(self, board: BoardView) -> bool:
         """Say whether a board has found where targets are, so that zero is where they are."""
@@ -248,8 +247,8 @@ class PriorFindings(StagedFindings):
         if found is None:
             return None
         answers, before = algorithm.answers(board), algorithm._known
-        names = (*(name for name in answers if name not in before), *before)
-        said = {name: tuple(answers[name].tolist()) for name in names}
+        new = {name: answer for name, answer in answers.items() if name not in before}
+        said = {name: tuple(answer.tolist()) for name, answer in (new | before).items()}
         known = {name: answer for name, answer in said.items() if _informative(answer)}
         return self.relative(replace(found, known=tuple(known), answers=tuple(known.values())))
 
@@ -263,25 +262,30 @@ class PriorFindings(StagedFindings):
         found = population_mean(learner, structure, board, algorithm.rounds_of(Walk, board))
         mean, covariance, scatter = (None, None, None) if found is None else found
         answers, new = algorithm.answers(board), algorithm._without_rows(board)
-        known = _scale_known(answers["scale"]) and new["shared_weight"][0] > 0
-        spread = new["covariance"][0] if known else None
+        known = "scale" in answers and _scale_known(answers["scale"])
+        spread = new["covariance"][0] if known and new["shared_weight"][0] > 0 else None
         if spread is not None and scatter is not None:
             less = np.diag(scatter) / np.maximum(np.diag(spread), 1e-300)
             spread = spread * np.sqrt(np.outer(np.minimum(less, 1.0), np.minimum(less, 1.0)))
         significant = structure.mean(learner, board).reshape(-1, learner.dim) != 0
         significant[:, 0] |= learner.intercept  # zero is a place too
-        level, trust = answers.get("level"), answers["trust"]
+        level, trust = (_stated(answers.get(name)) for name in ("level", "trust"))
         population = Population(
             mean,
             significant.ravel(),
             covariance,
             scatter,
             spread,
-            math.exp(float(level[0])) if level is not None and math.isfinite(float(level[1])) else None,
-            float(trust[0]) if math.isfinite(float(trust[1])) else None,
+            None if level is None else math.exp(level),
+            trust,
         )
         units = algorithm.units(self.board)
         return population if units is None else units.population(population)
+
+
+def _stated(answer: Array | None) -> float | None:
+    """Return the number that a board states with its error; None if nobody was asked or noise hides it."""
+    return None if answer is None or not math.isfinite(float(answer[1])) else float(answer[0])
 
 
 def _scale_known(answer: Array) -> bool:
