@@ -276,6 +276,25 @@ def exams(rng: np.random.Generator, task: Index, m: int, d: int) -> tuple[Floats
     return X, 5 + rng.normal(size=m)[task] + _score(X, slopes, task) + rng.normal(size=len(task))
 
 
+def levels(rng: np.random.Generator, task: Index, m: int, d: int) -> tuple[Floats, Floats]:
+    """Let a task's rows be nearly alike, at a level of its own; features say nothing."""
+    return _uniform(rng, task, d), 100 + rng.normal(size=m)[task] + 0.05 * rng.normal(size=len(task))
+
+
+def rents(rng: np.random.Generator, task: Index, m: int, d: int) -> tuple[Floats, Floats]:
+    """Log-normal amounts: tasks differ by half, rows of one by a tenth."""
+    X = _uniform(rng, task, d, 0.0)
+    level = 6.5 + 0.5 * rng.normal(size=m)[task] + 0.3 * X[:, 0]
+    return X, np.exp(level + 0.1 * rng.normal(size=len(task)))
+
+
+def visits(rng: np.random.Generator, task: Index, m: int, d: int) -> tuple[Floats, Floats]:
+    """Skewed counts, half of them zero; two features matter a little."""
+    X = _uniform(rng, task, d, 0.0)
+    rate = np.exp(0.3 + 0.8 * rng.normal(size=m)[task] + 0.5 * X[:, 0] - 0.5 * X[:, -1])
+    return X, np.where(rng.random(len(task)) < 0.5, 0, rng.poisson(rate)).astype(np.float64)
+
+
 # Classes.
 
 
@@ -422,4 +441,37 @@ CLASSES = (
     Table("three off", three, 100, (10, 40), 3, (-1, 1), 3, FEATURES_OFF),
 )
 
-TABLES = NUMBERS + CLASSES
+#: Tasks of one, two or three rows, all of them or a part; what is loose has the targets far from the middle.
+MIDDLE, NOTHING_FITS = Loose((49.5, 49.5), (4.5, 4.5)), Loose((0.0, 99.0), (0.0, 9.0))
+SMALL = (
+    Table("one row", sensors, 150, (1, 1), 1, (0, 1), (290, 302), (TIGHT, Loose((24.0, 58.0)), HIGH_LIMIT)),
+    Table("two rows", sensors, 150, (2, 2), 2, (0, 1), (290, 302), (TIGHT, Loose((24.0, 58.0)), HIGH_LIMIT)),
+    Table("three rows", sensors, 150, (3, 3), 2, (0, 1), (290, 302), (TIGHT, HIGH_LIMIT)),
+    Table("small levels", levels, 150, (1, 3), 1, (-1, 1), (95, 105), (TIGHT, Loose((9.5, 9.5)), HIGH_LIMIT)),
+    Table("2,000 levels", levels, 2000, (1, 1), 1, (-1, 1), (95, 105), (TIGHT, HIGH_LIMIT)),
+    Table("small rents", rents, 150, (1, 3), 4, (0, 1), (100, 5000), (TIGHT, HIGH_LIMIT)),
+    Table("part rents", rents, 120, (1, 40), 4, (0, 1), (100, 5000), (TIGHT, NOTHING_FITS)),
+    Table("small visits", visits, 150, (1, 3), 20, (0, 1), (0, 12), (Loose((0, 29.4), (4.5, 4.5)), TIGHT)),
+    Table("part visits", visits, 120, (1, 40), 20, (0, 1), (0, 12), (Loose((0, 29.4), (4.5, 4.5)), TIGHT)),
+    Table("small costs", costs, 150, (1, 3), 4, (0, 1), (0, 100_000), (Loose((0.0, 1.0)), HIGH_LIMIT)),
+    Table("part zeros", many_zeros, 100, (1, 40), 6, (-1, 1), (0, 60), (TIGHT, HIGH_LIMIT)),
+    Table("small unrelated", unrelated, 120, (1, 3), 4, (-1, 1), (-8, 8), (TIGHT, MIDDLE, NOTHING_FITS)),
+    Table("part unrelated", unrelated, 120, (1, 40), 4, (-1, 1), (-8, 8), (TIGHT, MIDDLE, NOTHING_FITS)),
+    Table("small alike", alike, 300, (1, 3), 6, (-1, 1), (-4, 8), (TIGHT, NOTHING_FITS)),
+    Table("part exact", noise_free, 100, (1, 30), 5, (-1, 1), (-3, 5), (TIGHT, HIGH_LIMIT, NOTHING_FITS)),
+    Table("small clusters", clusters, 120, (1, 3), 5, (-1, 1), (-7, 7), (TIGHT, HIGH_LIMIT)),
+    Table("small wide", few_matter, 100, (1, 3), 50, (-1, 1), (-10, 10), (TIGHT, NOTHING_FITS)),
+    Table("part wide", few_matter, 80, (1, 60), 50, (-1, 1), (-10, 10), (TIGHT, NOTHING_FITS)),
+    Table("part skewed", skewed_features, 100, (1, 40), 5, (0, 40), (-8, 8), (TIGHT, NOTHING_FITS)),
+    Table("five small", unrelated, 5, (1, 3), 3, (-1, 1), (-8, 8), (TIGHT, HIGH_LIMIT)),
+    Table("small coins", coins, 120, (1, 3), 3, (-4, 4), 2, (TIGHT, FEATURES)),
+    Table("small rare", rare, 200, (1, 3), 4, (-1, 1), 2, (TIGHT, FEATURES)),
+    Table("part rare", rare, 120, (1, 60), 20, (-1, 1), 2, (TIGHT, FEATURES)),
+    Table("small slopes", common_slopes, 150, (1, 3), 8, (-1, 1), 2, (TIGHT, Loose(features=(0.0, 9.0)))),
+    Table("small one class", one_class, 120, (1, 3), 3, (-1, 1), 2, (TIGHT, FEATURES)),
+    Table("part own slopes", own_slopes, 100, (1, 40), 4, (-1, 1), 2, (TIGHT, FEATURES)),
+    Table("small six", six, 120, (1, 3), 4, (-1, 1), 6, (FEATURES,)),
+    Table("part six", six, 80, (1, 30), 4, (-1, 1), 6, (TIGHT, FEATURES)),
+)
+
+TABLES = NUMBERS + CLASSES + SMALL

@@ -7,8 +7,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
-from benchmarks.harm import SINGLE, Outcome, alone_classes, figures, log_likelihood, summarise
-from benchmarks.harm_tables import FRESH, TABLES, TIGHT, Loose, draw, stretched
+from benchmarks.harm import SINGLE, Outcome, alone_classes, figures, log_likelihood, losses, summarise
+from benchmarks.harm_tables import FRESH, TABLES, TIGHT, Loose, Rows, draw, stretched
 
 SMALL = [table for table in TABLES if table.tasks < 1000]
 
@@ -39,20 +39,35 @@ def test_grid_reaches_from_small_to_large():
     assert len({table.name for table in TABLES}) == len(TABLES)
     assert (min(t.tasks for t in TABLES), max(t.tasks for t in TABLES)) == (5, 5000)
     assert (min(t.features for t in TABLES), max(t.features for t in TABLES)) == (1, 100)
-    assert (min(t.rows[0] for t in TABLES), max(t.rows[1] for t in TABLES)) == (2, 200)
+    assert (min(t.rows[0] for t in TABLES), max(t.rows[1] for t in TABLES)) == (1, 200)
     assert stretched((290, 302), (24.0, 58.0)) == (2, 998)
     assert Loose((0.0, 99.0)).label == "100x low, 1x"
 
 
 def test_a_cell_fails_only_beyond_luck():
     rng = np.random.default_rng(0)
+    alone = [1.0, 1.0, None, None, 1.0, *[None] * 3]
 
-    def outcomes(loss):
-        return [Outcome(1.0, {(TIGHT, SINGLE): 1.0, (TIGHT, 1.0): loss + z}) for z in rng.normal(0, 0.01, 20)]
+    def outcomes(loss, of_one_row=1.0):
+        noise = rng.normal(0, 0.01, 20)
+        ours = [[loss + z, of_one_row + z, None, None, loss + z, *[None] * 3] for z in noise]
+        return [Outcome(alone, {(TIGHT, SINGLE): alone, (TIGHT, 1.0): each}) for each in ours]
 
-    assert figures(summarise({0: outcomes(1.01)}))["shared_failed"] == 0
-    assert figures(summarise({0: outcomes(1.03)}))["shared_failed"] == 1
-    assert figures(summarise({0: outcomes(1.03)}))["single_failed"] == 0
+    def failed(*losses, name="shared_failed"):
+        return figures(summarise({0: outcomes(*losses)}))[name]
+
+    assert failed(1.01) == 0
+    assert failed(1.03) == 1
+    assert failed(1.03, name="single_failed") == 0
+    assert failed(1.0, 1.04) == 0
+    assert failed(1.0, 1.1) == 1, "tasks of one row pay for it"
+
+
+def test_losses_are_told_by_the_number_of_rows():
+    train = Rows(np.zeros((4, 1)), np.zeros(4), np.array([0, 1, 1, 1]))
+    test = Rows(np.zeros((4, 1)), np.zeros(4), np.array([0, 0, 1, 1]))
+    found = losses(TABLES[0], train, test, np.array([3.0, 1.0, 1.0, 1.0]))
+    assert found == [3.0, 5.0, None, 1.0, *[None] * 4]
 
 
 def test_alone_smooths_only_what_a_task_has_not_seen():
