@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import (
     URL,
@@ -34,12 +34,13 @@ from sqlalchemy import (
     select,
     table,
 )
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
 
 from cloister.core.errors import LedgerError, MissingExtraError
 from cloister.core.lifts import Relation
 from cloister.ledger.charges import Account, Charge, check_chain, check_name
+from cloister.ledger.refusals import check_found, database_errors
 
 #: Seconds to wait for other processes.
 PATIENCE = 60
@@ -135,8 +136,7 @@ class SqliteFile:
 
     def check(self, connection: Connection) -> None:
         """Refuse a file with damaged pages."""
-        if connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar() != "ok":
-            _damaged(self.name)
+        check_found(self.name, str(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()))
 
     def finish(self) -> None:
         """Switch to write-ahead logging, where readers do not hold up writers.
@@ -249,57 +249,10 @@ def session(place: Place, writing: bool) -> Iterator[Connection]:
             yield connection
 
 
-@contextmanager
-def database_errors(name: str) -> Iterator[None]:
-    """Raise LedgerError, one sentence, for whatever a database refuses."""
-    try:
-        yield
-    except IntegrityError:
-        raise LedgerError(
-            f"Another process wrote to {name} at the same moment. Nothing was recorded; try again."
-        ) from None
-    except DBAPIError as error:
-        _refuse(name, error.orig)
-    except sqlite3.Error as error:
-        _refuse(name, error)
-    except (MemoryError, UnicodeDecodeError):  # lengths or words that no ledger has
-        _damaged(name)
-    except SQLAlchemyError as error:
-        raise LedgerError(f"{name} cannot be used as a ledger ({type(error).__name__}).") from None
-
-
 def _begin(connection: Connection) -> None:
     """Begin on SQLite: a writer locks the file before it reads, so that two never decide at once."""
     writing = connection.get_execution_options().get("writing", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
-
-
-def _refuse(name: str, error: BaseException | None) -> NoReturn:
-    """Say in one sentence why a database refused."""
-    code = str(getattr(error, "sqlite_errorname", None) or getattr(error, "sqlstate", None))
-    first = next(iter(str(error).strip().splitlines()), "").rstrip(".")
-    if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")) or code in ("55P03", "57014"):
-        raise LedgerError(
-            f"{name} has been locked by another process for more than {PATIENCE} seconds. Nothing was "
-            "recorded; see what holds it, and try again."
-        ) from None
-    if code.startswith("SQLITE_READONLY"):
-        raise LedgerError(f"{name} cannot be written: {first}. Check who may write it.") from None
-    if code.startswith("SQLITE_NOTADB"):
-        raise LedgerError(f"{name} is not a ledger: it is no SQLite file. Check the path.") from None
-    if code.startswith("SQLITE_CANTOPEN"):
-        raise LedgerError(
-            f"{name} cannot be opened. Check that its folder is there, and that both may be written."
-        ) from None
-    if code.startswith("SQLITE_FULL"):
-        raise LedgerError(f"There is no space left for {name}. Nothing was recorded.") from None
-    if code.startswith("SQLITE_"):
-        _damaged(name)
-    raise LedgerError(f"{name} cannot be used: {first}. Nothing was recorded.") from None
-
-
-def _damaged(name: str) -> NoReturn:
-    raise LedgerError(f"{name} is damaged. Restore the ledger from a copy; do not charge this one.") from None
 
 
 def _bare(url: URL, query: Any) -> URL:
