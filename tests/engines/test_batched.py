@@ -14,7 +14,7 @@ from cloister import Billboard, Plan, Tasks, replay, run
 from cloister.algorithms import Ditto, FedAvg, FineTuning, Independent, LocalOnly, Personalized, Position
 from cloister.core.tasks import public_seeds
 from cloister.engines import Batched
-from cloister.errors import PlanError
+from cloister.errors import AlgorithmError, PlanError
 from cloister.learners import EWC, Descent, Module, Regression, SymmetrizedKL
 from cloister.mechanisms import Gaussian, L2Laplace, NoNoise, Toeplitz
 from cloister.networks.batched import _DeviceBoard
@@ -116,7 +116,7 @@ def test_words_stay_whole_numbers():
     both(Plan(FedAvg(Module(net), SOLVER, rounds=2), Gaussian(1.0), n_tasks=8), words)
 
 
-def test_a_network_that_vmap_runs():
+def test_a_layer_that_vmap_runs():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 4), nn.PReLU(), nn.Linear(4, 3))
     both(Plan(FedAvg(Module(net), SOLVER, rounds=2), Gaussian(1.0), n_tasks=M))
@@ -254,6 +254,23 @@ def test_an_algorithm_without_a_network_is_refused():
 def test_a_missing_card_is_a_sentence():
     with pytest.raises(PlanError, match=r"sees no graphics card here. Use Batched\(.cpu.\) or Local\(\)"):
         run(Plan(PERSONAL, Gaussian(1.0), n_tasks=M), TASKS, engine=Batched())
+
+
+class Shy(nn.Linear):
+    """Fails where many rows come at once, as a layer does that has no rule for what it is given."""
+
+    def forward(self, input):
+        if len(input) > 12:
+            raise RuntimeError("too many at once")
+        return super().forward(input)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_what_a_layer_says_when_it_fails_comes_with_its_name_and_how_many_tasks(frozen):
+    net = nn.Sequential(Shy(3, 3).requires_grad_(not frozen), nn.Linear(3, 3))
+    plan = Plan(FedAvg(Module(net), Descent(0.1, steps=1), rounds=1), NoNoise(), n_tasks=M)
+    with pytest.raises(AlgorithmError, match=r"^A layer Shy failed on \d+ tasks at once: too many at once$"):
+        run(plan, TASKS, random_state=0, engine=CPU)
 
 
 def test_padded_places_of_a_block_say_nothing(monkeypatch):

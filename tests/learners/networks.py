@@ -33,6 +33,41 @@ class Own(nn.Module):
         return self.head(torch.tanh(x[:, self.order] * self.scale))
 
 
+class Weighs(nn.Module):
+    """A layer of bare parameters, with a layer inside; it takes two tensors, one by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.inner = nn.Parameter(torch.linspace(0.5, 1.5, 4)), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, *, beside: Tensor) -> Tensor:
+        return self.inner(x) * self.scale + beside
+
+
+class Unknown(nn.Module):
+    """Layers that are not known, between those that are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.own, self.bent, self.head = nn.Linear(4, 4), Weighs(), nn.PReLU(), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.bent(self.own(self.first(x), beside=x)))
+
+
+class Attends(nn.Module):
+    """Attention as torch has it: it returns a tensor and, where no weights are asked for, nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out, _ = self.attention(x, x, x, need_weights=False)
+        return self.head(out.mean(dim=1))
+
+
 class Reaches(nn.Module):
     """Made of layers that could be swapped, but uses their parameters in its own way."""
 
@@ -123,16 +158,13 @@ NETWORKS = {
     "lstm": (lambda: Recurs(nn.LSTM(2, 4, num_layers=2, batch_first=True), 4), (5, 2), True),
     "gru": (lambda: Recurs(nn.GRU(2, 3, batch_first=True, bidirectional=True), 6), (4, 2), True),
     "rnn": (lambda: Recurs(nn.RNN(2, 3, nonlinearity="relu", bias=False, batch_first=True), 3), (4, 2), True),
-    "gru by vmap": (
-        lambda: nn.Sequential(Recurs(nn.GRU(2, 3, batch_first=True), 3), nn.PReLU()),
-        (4, 2),
-        False,
-    ),
+    "layers that are not known": (Unknown, (4,), True),
+    "attends": (Attends, (3, 4), True),
     "own layer": (Own, (4,), False),
     "grouped": (
         lambda: nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(4 * 4, 3)),
         (2, 4, 4),
-        False,
+        True,
     ),
     "reaches in": (Reaches, (4,), False),
 }

@@ -42,7 +42,7 @@ class Biased(nn.Module):
 NETWORKS = {
     "body with batch norm and dropout": (Pretrained, True),
     "adapter of layers": (lambda: Adapted(layers=True), True),
-    "adapter of parameters": (lambda: Adapted(layers=False), False),
+    "adapter of parameters": (lambda: Adapted(layers=False), True),
     "bias alone": (Biased, True),
 }
 

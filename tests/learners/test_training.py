@@ -46,7 +46,7 @@ from cloister.learners import (
 )
 from cloister.learners.descent import MOST_EPOCHS
 from cloister.networks import training
-from cloister.networks.training import minibatches
+from cloister.networks.training import Precision, Trainer, minibatches
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 SIZES = [7, 3, 1, 5]
@@ -140,6 +140,17 @@ def test_a_block_trains_as_each_task_alone(name, solver):
     expected = one_by_one(net, start, block, SIZES, solver)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=3e-6)
     assert np.abs(expected - start).max() > 0.01
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_half_precision_trains_every_network(name):
+    """To what eight bits of a product hold."""
+    net, _ = build(name)
+    learner, block = Module(net), make_block(name)
+    half = Module(net, learner.loss, (), Trainer(net, learner.loss, precision=Precision(bf16=True)))
+    start, step = own_starts(learner, len(SIZES)), Descent(0.1, steps=2)
+    found, exact = (one.descend(start, block, step, ROUND) - start for one in (half, learner))
+    assert np.abs(found - exact).max() < 0.05 * np.abs(exact).max()
 
 
 LIKE_TORCH = {

@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cloister.core.arrays import Array, Integers, States, Words, as_array
 from cloister.core.channel import Channel, finite_rows
-from cloister.core.errors import PlanError
+from cloister.core.errors import AlgorithmError, PlanError
 from cloister.core.tasks import Tasks
 from cloister.engines.workers import (
     AnyTasks,
@@ -154,7 +154,8 @@ class Batched:
         _keep_memory()
         with side_by_side(threads) as each:
             precision = Precision(self.tf32, self.bf16)
-            network, rows = keep_features(network, rows, device, precision, self.block, each)
+            with _failures_named(plan.n_tasks):
+                network, rows = keep_features(network, rows, device, precision, self.block, each)
             trainer = Trainer(network.net, network.loss, device, precision, self.compiled, network.personal)
             dim = max((c.dim for r in plan.rounds[:1] for c in r.channels), default=0)  # of several models
             batch, share = plan.algorithm.local_batch or 2**31, math.ceil(plan.n_tasks / threads)
@@ -375,7 +376,8 @@ class _BatchedWorkers:
         def done(part: tuple[Bucket, slice | Tensor, int]) -> T:
             algorithm = self.algorithms.pop()
             try:
-                return work(algorithm, *part)
+                with _failures_named(part[2]):
+                    return work(algorithm, *part)
             finally:
                 self.algorithms.append(algorithm)
 
@@ -385,6 +387,23 @@ class _BatchedWorkers:
     @property
     def _everyone(self) -> Coins:
         return np.full(sum(len(bucket.index) for bucket in self.buckets), True)
+
+
+@contextmanager
+def _failures_named(tasks: int) -> Iterator[None]:
+    """Say of what torch refuses to compute how many tasks it was, and of which layer of the network."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        fewer = f"block={max(1, tasks // 2)}"
+        raise PlanError(f"{tasks} tasks at once do not fit in memory. Give the engine {fewer}.") from error
+    except (RuntimeError, TypeError) as error:
+        layer, trace = None, error.__traceback__
+        while trace is not None:  # the innermost layer that is there
+            own = trace.tb_frame.f_locals.get("self")
+            layer, trace = own if isinstance(own, nn.Module) else layer, trace.tb_next
+        which = "The network" if layer is None else f"A layer {type(layer).__name__.lstrip('_')}"
+        raise AlgorithmError(f"{which} failed on {tasks} tasks at once: {error}") from error
 
 
 def _at_once(messages: Tensor) -> int:
@@ -411,11 +430,10 @@ def _fitting(trainer: Trainer, tasks: Tasks, batch: int, dim: int) -> int:
     On a processor what a step touches should stay in its caches: rows, activations, weights and slopes.
     """
     rows = int(tasks.sizes.max())
-    row = int(np.prod(tasks.X.shape[1:])) * 4
+    example = torch.zeros(1, *tasks.X.shape[1:], dtype=kind_of(tasks.X), device=trainer.device)
+    activations = min(batch, rows) * trainer.activations(example)
     if trainer.device.type != "cuda":
-        example = torch.zeros(1, *tasks.X.shape[1:], dtype=kind_of(tasks.X), device=trainer.device)
-        numbers = example.numel() + trainer.activations(example)
-        touched = min(batch, rows) * numbers + 3 * trainer.layout.size
+        touched = min(batch, rows) * example.numel() + activations + 3 * trainer.layout.size
         return max(1, CACHE // (4 * touched))
-    each = 12 * 4 * max(dim, trainer.layout.size) + 4 * rows * row + 400 * row * 20
-    return max(1, int(0.3 * free_memory(trainer.device) / each))
+    numbers = 12 * max(dim, trainer.layout.size) + 4 * rows * example.numel() + 2 * activations
+    return max(1, int(0.4 * free_memory(trainer.device) / (4 * numbers)))

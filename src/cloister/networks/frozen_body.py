@@ -48,9 +48,10 @@ class _Root(nn.Module):
 
 
 class _Tracer(fx.Tracer):
-    """Traces through all but torch's own layers and frozen ones.
+    """Traces through all but torch's own layers, frozen ones and those that own trained parameters.
 
-    Meanwhile torch hands it the calls of all networks: those that other threads make are none of its own.
+    These last are swapped as a whole when many clients run at once (`cloister.networks.layers`). Meanwhile
+    torch hands it the calls of all networks: those that other threads make are none of its own.
     """
 
     def __init__(self, frozen: set[str]) -> None:
@@ -63,7 +64,9 @@ class _Tracer(fx.Tracer):
         return super().call_module(m, forward, args, kwargs)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return module_qualified_name in self.frozen or super().is_leaf_module(m, module_qualified_name)
+        own = any(parameter.requires_grad for parameter in m.parameters(recurse=False))
+        whole = module_qualified_name in self.frozen or (own and module_qualified_name != "net")
+        return whole or super().is_leaf_module(m, module_qualified_name)
 
 
 def split(net: nn.Module) -> Split | None:

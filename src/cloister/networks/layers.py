@@ -1,22 +1,10 @@
-"""Layers whose parameters have a leading client axis.
-
-Convolution on a processor, client by client: its caches hold one client's images until they are used up.
-
-ReLU and pooling follow at once where a network has them. The largest of a window is the same before ReLU and
-after, so that what is pooled away is neither compared with zero nor kept for the way back.
-
-Recurrent layers written out step by step, with or without a client axis.
-
-torch has one kernel for a whole sequence, and no way to run it for many clients at once. Here the input's
-share of all steps is one batched product, and a loop over time adds what a step makes of the one before it.
-Inputs, outputs and parameters are those of torch's own layers with ``batch_first=True``; parameters may have
-a leading client axis, and examples are then those of one client after another.
-
-Layers whose parameters have a leading client axis, so that one program trains many clients at once.
+"""Layers whose parameters have a leading client axis, so that one program trains many clients at once.
 
 A network that treats the first axis of its input as examples can be given the examples of all clients, one
-client after another. Only layers that own parameters need to know where one client ends: they are swapped for
-the ones below, which take parameters of shape ``(clients, ...)``. Everything else runs as it was written.
+client after another. Only layers that own trained parameters need to know where one client ends, and they are
+swapped: the usual ones for those below, which take parameters of shape ``(clients, ...)``, recurrent ones for
+loops over their steps, and any other, such as an adapter of bare parameters, for itself under `torch.vmap`.
+Everything else runs as it was written, and frozen layers are one product for all clients.
 """
 
 from __future__ import annotations
@@ -30,7 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.func import functional_call, vmap
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree as pytree
 
 _POOL = torch.ops.aten.max_pool2d_with_indices.out
 _POOL_BACK = torch.ops.aten.max_pool2d_with_indices_backward.grad_input
@@ -47,7 +38,9 @@ def conv2d_one_by_one(
 ) -> Tensor:
     """Convolve images (clients * each, channels, height, width) with filters (clients, ...) of their own.
 
-    Where there is a window, ReLU and the largest of each such square of places follow.
+    Where there is a window, ReLU and the largest of each such square of places follow: the largest is the
+    same before ReLU and after, so that what is pooled away is neither compared with zero nor kept for the way
+    back. A processor takes clients one by one: its caches hold one client's images until they are used up.
     """
     found: Tensor = _OneByOne.apply(input, weight, bias, tuple(stride), tuple(dilation), window)
     return found
@@ -144,7 +137,12 @@ def unrolled(layer: nn.Module) -> type[nn.Module]:
 
 
 class _Unrolled(nn.RNNBase):
-    """What the three have in common; each adds one step."""
+    """A recurrent layer written out step by step, with or without a client axis; each kind adds one step.
+
+    torch has one kernel for a whole sequence, and no way to run it for many clients at once. Here the input's
+    share of all steps is one batched product, and a loop over time adds what a step makes of the one before.
+    Inputs, outputs and parameters are those of torch's own layers with ``batch_first=True``.
+    """
 
     states = 1
 
@@ -369,23 +367,82 @@ _SWAPS: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def swap_layers(net: nn.Module) -> nn.Module | None:
-    """Return a copy of a network with layers for stacked parameters, or None where it has others.
+    """Return a copy of a network with layers for stacked parameters, or None where it is one unknown layer.
 
     Parameter names stay as they are: call it with `torch.func.functional_call` and stacked tensors. Frozen
     layers stay too: they take the examples of all clients as those of one.
     """
     swapped = copied(net)
-    for layer in swapped.modules():
-        own = list(layer.parameters(recurse=False))
-        if own and not any(parameter.requires_grad for parameter in own):
-            _guard(layer)
-        elif is_plain(layer):
-            layer.__class__ = unrolled(layer)
-        elif type(layer) in _SWAPS and _plain(layer):
-            layer.__class__ = _SWAPS[type(layer)]
-        elif own:
-            return None
-    return swapped
+    if _swap(swapped, set()):
+        return swapped
+    return None
+
+
+def _swap(layer: nn.Module, seen: set[int]) -> bool:
+    """Swap a layer and those inside it; return False, and leave it, where only all of it could be swapped."""
+    if id(layer) in seen:  # a layer that is used in two places
+        return True
+    seen.add(id(layer))
+    own = list(layer.parameters(recurse=False))
+    if own and not any(parameter.requires_grad for parameter in own):
+        _guard(layer)
+    elif is_plain(layer):
+        layer.__class__ = unrolled(layer)
+    elif type(layer) in _SWAPS and _plain(layer):
+        layer.__class__ = _SWAPS[type(layer)]
+    elif own:
+        return False
+    for child in layer.children():
+        if not _swap(child, seen):
+            _run_for_each_client(child)
+    return True
+
+
+class _EachClient(nn.Module):
+    """A layer of any kind, run by `torch.vmap` for each client with its own parameters."""
+
+    #: The layer of one client, in a tuple: it is no part of this one, whose parameters have a client axis.
+    alone: tuple[nn.Module]
+    trained: tuple[str, ...]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        weights = {name: _attribute(self, name) for name in self.trained}
+        clients = len(next(iter(weights.values())))
+        leaves, shape = pytree.tree_flatten((args, kwargs))
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        if len({leaves[i].shape[:1] for i in places}) != 1:
+            raise ValueError(f"{type(self).__name__} takes tensors whose first axis is examples here.")
+        made: list[Any] = []
+
+        def one(own: dict[str, Tensor], given: list[Tensor]) -> list[Tensor]:
+            values = list(leaves)
+            for i, rows in zip(places, given, strict=True):
+                values[i] = rows
+            inputs, named = pytree.tree_unflatten(values, shape)
+            outputs, made_of = pytree.tree_flatten(functional_call(self.alone[0], own, inputs, named))
+            made[:] = [outputs, made_of]
+            return [out for out in outputs if isinstance(out, Tensor)]
+
+        with sdpa_kernel(SDPBackend.MATH):  # the others have no rule, or fail, for many at once
+            rows = [leaves[i].unflatten(0, (clients, -1)) for i in places]
+            found = iter(vmap(one, randomness="error")(weights, rows))
+        outputs, made_of = made
+        flat = [next(found).flatten(0, 1) if isinstance(out, Tensor) else out for out in outputs]
+        return pytree.tree_unflatten(flat, made_of)
+
+
+def _run_for_each_client(layer: nn.Module) -> None:
+    alone = guard_layers(layer)
+    trained = tuple(name for name, parameter in layer.named_parameters() if parameter.requires_grad)
+    layer.__class__ = type(type(layer).__name__, (_EachClient, type(layer)), {})
+    vars(layer).update(alone=(alone,), trained=trained)
+
+
+def _attribute(layer: nn.Module, name: str) -> Tensor:
+    """Return what stands for a parameter now: `functional_call` puts stacked ones there."""
+    *path, last = name.split(".")
+    found: Tensor = getattr(layer.get_submodule(".".join(path)), last)
+    return found
 
 
 def guard_layers(net: nn.Module) -> nn.Module:

@@ -1,8 +1,6 @@
-"""What a network must be, and how it behaves on synthetic rows.
+"""What a network and its loss must be, and how they behave on synthetic rows.
 
-What a network must be, as far as it can be seen without running it.
-
-How a network and its loss behave, tried on synthetic rows: no task's data has a say in what is refused.
+No task's data has a say in what is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from cloister.core.errors import InputError
 from cloister.networks.fingerprint import describe_settings
 from cloister.networks.layers import guard_layers, is_plain, swap_layers
 from cloister.networks.network_losses import REMEDY, number_of_classes
-from cloister.networks.parameter_layout import frozen_beside_trained, frozen_layers, ready
+from cloister.networks.parameter_layout import frozen_beside_trained, frozen_layers, listed, ready
 from cloister.networks.training import LossPerExample
 
 
@@ -140,6 +138,23 @@ def check_behaviour(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> No
         raise InputError(
             "The network mixes examples: what it says of one row changed with another. Its first axis must "
             "be examples (batch_first=True for sequences), and nothing may average over them."
+        )
+    _check_reached(twin, rows)
+
+
+def _check_reached(net: nn.Module, rows: Tensor) -> None:
+    """Refuse trained parameters that no output follows from."""
+    trained = {name: w for name, w in net.named_parameters() if w.requires_grad}
+    with torch.enable_grad():
+        outputs = net(rows)
+        slopes: tuple[Tensor | None, ...] = (None,) * len(trained)
+        if outputs.requires_grad:
+            slopes = torch.autograd.grad(outputs.sum(), tuple(trained.values()), allow_unused=True)
+    lost = [name for name, slope in zip(trained, slopes, strict=True) if slope is None]
+    if lost:
+        raise InputError(
+            f"No output of the network follows from its parameters {listed(lost)}, so nothing would train "
+            "them. Freeze them with requires_grad_(False), or let no .detach() or NumPy stand in between."
         )
 
 
@@ -269,8 +284,8 @@ def runs_stacked(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> bool:
                 together = functional_call(swapped, stacked | beside, (torch.cat([rows, rows]),))
                 if together.shape == apart.shape and _near(together, apart):
                     return True
-        except (RuntimeError, ValueError, IndexError):
-            pass  # it reaches in and finds stacked parameters there
+        except Exception:  # it reaches into a layer, and finds stacked parameters there
+            pass
         _check_side_by_side(guard_layers(twin), stacked, rows)
     return False
 

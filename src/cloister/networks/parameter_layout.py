@@ -1,8 +1,4 @@
-"""Parameters of a network: which are shared, and flat rows as a network again.
-
-Which parameters of a network are shared, which are personal, and which are frozen.
-
-Flat parameters as a network again: a module of torch's, its state_dict, and a file without pickle.
+"""Parameters of a network: which are shared, personal and frozen, and flat rows as a network again.
 
 A file holds the whole state_dict, frozen parameters and buffers included, as safetensors: anybody with torch
 reads it, ``net.load_state_dict(safetensors.torch.load_file(path))``. What it says beside that is text: the
@@ -14,7 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -71,7 +67,7 @@ def layout_of(net: nn.Module, personal: Sequence[str]) -> Layout:
     for pattern in personal:
         if not any(fnmatchcase(name, pattern) for name in every):
             inside = any(name.startswith(f"{pattern}.") for name in every)
-            how = f"Write {pattern + '.*'!r}" if inside else f"Choose among {_listed(trained)}"
+            how = f"Write {pattern + '.*'!r}" if inside else f"Choose among {listed(trained)}"
             raise InputError(f"personal={pattern!r} names no parameter that is trained. {how}.")
     own = {name for name in every if any(fnmatchcase(name, pattern) for pattern in personal)}
     first = {id(net.get_parameter(name)): name for name in trained}
@@ -86,7 +82,7 @@ def layout_of(net: nn.Module, personal: Sequence[str]) -> Layout:
     if personal and len(own) == len(trained):
         raise InputError(
             f"personal={personal!r} names every parameter that is trained, and nothing would be shared. "
-            f"Leave some of these out: {_listed(trained)}."
+            f"Leave some of these out: {listed(trained)}."
         )
     return Layout(
         {name: shape for name, shape in trained.items() if name not in own},
@@ -123,7 +119,8 @@ def ready(net: nn.Module) -> nn.Module:
     return net
 
 
-def _listed(names: dict[str, torch.Size]) -> str:
+def listed(names: Collection[str]) -> str:
+    """Return names in a sentence: the first few, and how many more there are."""
     shown = ", ".join(map(repr, list(names)[:NAMED]))
     return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"
 
