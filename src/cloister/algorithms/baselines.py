@@ -1,20 +1,18 @@
-r"""Models to compare with: single-task, pooled, and by the relationship of tasks.
+r"""Models to compare with, fitted over all tasks at once: single-task, pooled, and by task relationships.
 
-Single-task and pooled models with penalties chosen by cross-validation: what sharing must beat.
+Single-task and pooled ridge models have penalties chosen by cross-validation. With `own=True` a task chooses
+from its own rows: nothing leaves it, and epsilon is 0. A penalty common to all tasks, and the pooled model,
+are chosen from everyone's data without noise: NOT PRIVATE.
 
-Plain functions over all tasks at once, for comparisons. `own=True` is a task's own choice from its own rows:
-nothing leaves it, and epsilon is 0. A penalty common to all tasks, and the pooled model, are chosen from
-everyone's data without noise: NOT PRIVATE.
-
-Task-relationship learning: who resembles whom, as an m x m matrix. For comparison only.
+Task-relationship learning finds who resembles whom, as an m x m matrix, and is not private either:
 
 .. math::
     \min_{W, \Omega}\ \sum_i \frac{1}{2 n_i} |y_i - X_i w_i|^2 + \frac{\lambda_1}{2}\,|W|^2
         + \frac{\lambda_2}{2}\,\mathrm{tr}(W'\Omega^{-1}W), \qquad \Omega \succeq 0,\ \mathrm{tr}\,\Omega = m
 
 with one task a row of W. The update of :math:`\Omega` needs :math:`WW'` between *tasks*, which is no sum of
-messages: its sensitivity grows with the number of tasks. So these are plain functions over all
-data, not algorithms with a plan and a guarantee.
+messages: its sensitivity grows with the number of tasks. So it is a plain function too, and no algorithm with
+a plan and a guarantee.
 
 References
 ----------

@@ -1,8 +1,7 @@
-"""Bases of algorithms, and the one without messages.
+"""What algorithms have in common that are built on a loss, on a learner, or that say nothing at all.
 
-What algorithms have in common that are built on a loss, on a learner, or that say nothing at all.
-
-Independent: every task on its own. Nothing leaves: epsilon is 0. The baseline that joining must beat.
+`Independent` is every task on its own. Nothing leaves: epsilon is 0. It is the baseline that joining must
+beat.
 """
 
 from __future__ import annotations

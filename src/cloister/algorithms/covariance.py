@@ -1,13 +1,4 @@
-r"""Model-protected multi-task learning, and how its budget is allocated.
-
-How a budget is shared out over rounds.
-
-Model-protected learning (arXiv:1809.06546, section 4.5) gives round t a budget :math:`\epsilon_t` that grows
-like :math:`t^\alpha` or :math:`Q^{-t}`. Noise is inversely proportional to it, so under Gaussian DP
-:math:`\mu_t` is proportional to :math:`\epsilon_t`, and a round's share of the squared budget is
-:math:`\mu_t^2 / \sum_s \mu_s^2`: exact, where the paper's composition bound is not.
-
-Model-protected multi-task learning: a noisy covariance of models, and proximal steps at home.
+r"""Model-protected multi-task learning: a noisy covariance of models, and proximal steps at home.
 
 Each round tasks say their models, clipped to a ball of radius K; the noisy sum of outer products is turned in
 public into one matrix M that says which directions tasks share; each task projects its model by M and takes
@@ -18,6 +9,11 @@ a gradient step on its own data. Without noise this is accelerated proximal grad
 with the trace norm for `LowRank` and the l2,1 norm for `GroupSparse`, because both proximal operators need
 W only through :math:`WW'`. With several classes a task has a weight vector for each but the reference:
 columns of W side by side, so that a subspace, or features, are common to all tasks and all classes.
+
+Round t has a budget :math:`\epsilon_t` that grows like :math:`t^\alpha` or :math:`Q^{-t}` (section 4.5).
+Noise is inversely proportional to it, so under Gaussian DP :math:`\mu_t` is proportional to
+:math:`\epsilon_t`, and a round's share of the squared budget is :math:`\mu_t^2 / \sum_s \mu_s^2`: exact,
+where the paper's composition bound is not.
 
 References
 ----------

@@ -1,6 +1,4 @@
-r"""Federated learning of networks: personalised, its baselines, and with a shared body.
-
-Networks trained by many tasks at once: private personalised learning and its baselines.
+r"""Federated learning of networks by many tasks at once: private personalised learning and its baselines.
 
 All share one shape. The board holds a public model :math:`\tilde w`; a task trains at home and says, clipped,
 how far it got; the curator moves the public model by the noisy mean. They differ in where a task starts, what
@@ -13,12 +11,12 @@ algorithm      starts from          held near the public model     ends with
 `FedAvg`       the public model     not                            the public model, tuned
 `FedProx`      the public model     while it trains                the public model, tuned
 `Ditto`        the public model     only its own second model      its own second model
+`FedRep`       the public body      not                            the public body, its own head
 ============== ==================== ============================== =========================
 
 Where a learner has personal parameters, a task starts from the public model with its own beside it, says how
-far the shared ones got, and keeps the others. A penalty holds the shared ones alone.
-
-A shared body and personal heads that are trained in turn.
+far the shared ones got, and keeps the others. A penalty holds the shared ones alone. `FedRep` trains personal
+heads and the shared body in turn.
 
 References
 ----------

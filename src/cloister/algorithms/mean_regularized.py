@@ -1,8 +1,7 @@
-"""Models drawn towards a public mean: averaged once, or round by round.
+"""Models that are drawn towards the public mean of all: averaged once, or round by round.
 
-Averaging: one release of clipped models, and their noisy mean is everyone's model.
-
-Mean-regularised multi-task learning: each task is drawn towards the public mean of all.
+`ModelAveraging` has one release of clipped models, and their noisy mean is everyone's model. In
+`MeanRegularized` tasks and the mean follow each other round by round.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The auditor: every attack on a plan, or on a bare mechanism.
+"""The auditor: every attack on a plan at once, or on a bare mechanism.
 
-The auditor: every attack on a plan at once.
-
-A mechanism without an algorithm: one release on one channel, as a plan that can be audited.
+A mechanism without an algorithm is audited as a plan of one release on one channel.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-r"""Lower bounds on epsilon: from many games, and from a single run.
+r"""Lower bounds on epsilon that are proven from what an adversary sees: of many games, or of a single run.
 
-A lower bound on epsilon from what an adversary sees: proven, whatever the law of what it sees.
-
-Differential privacy says of every event E and both orders of the two worlds that
+*Many games.* Differential privacy says of every event E and both orders of the two worlds that
 :math:`P(E) \le e^\varepsilon Q(E) + \delta`, hence
 
 .. math:: \varepsilon \ge \log\frac{P(E) - \delta}{Q(E)}.
@@ -14,11 +12,9 @@ large, for weights with :math:`w_1^2 + w_2^2 = 1` that come from the first part,
 is far too large. The bound is the smallest epsilon of a pair that is not refuted; two Clopper-Pearson limits
 at half the error each would give away more.
 
-A bound on epsilon from a single run with many canary tasks.
-
-Every canary tosses a coin: with heads it says one thing, with tails its neighbour. Who sees the billboard
-guesses as many coins as it dares. If the run is :math:`(\varepsilon, \delta)`-private, r guesses of m are
-right at least v times with probability at most
+*A single run* has many canary tasks. Every canary tosses a coin: with heads it says one thing, with tails its
+neighbour. Who sees the billboard guesses as many coins as it dares. If the run is
+:math:`(\varepsilon, \delta)`-private, r guesses of m are right at least v times with probability at most
 
 .. math:: P(W \ge v) + 2m\delta \max_{1 \le i \le v} \frac{P(v - i \le W < v)}{i},
     \qquad W \sim \mathrm{Bin}\left(r, \frac{e^\varepsilon}{1 + e^\varepsilon}\right).

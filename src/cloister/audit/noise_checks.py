@@ -1,27 +1,23 @@
-r"""Checks of noise: its law, its freshness, its last bits.
+"""Whether noise is what a mechanism says it is: its law, its freshness, its last bits.
 
-Is the noise what the mechanism says it is? A release less its sum, against the claimed law.
+*Law.* A release less its sum is held against the claimed law. A game measures what noise hides and is blind
+to small changes of scale; this test sees a per cent of it. The claimed law turns noise into numbers that are
+uniform and independent if it holds. Tested are their law (Kolmogorov-Smirnov), the scale (chi-square of their
+normal scores), neighbouring numbers of a release, the same number in two rounds, and the same number under
+two keys (correlation). Matrix noise released as `svec` is GOE noise if all have one scale. Noise that is
+correlated over rounds is taken apart first, by the covariance that is claimed for it.
 
-A game measures what noise hides and is blind to small changes of scale; this test sees a per cent of it. The
-claimed law turns noise into numbers that are uniform and independent if it holds. Tested are their law
-(Kolmogorov-Smirnov), the scale (chi-square of their normal scores), neighbouring numbers of a release, the
-same number in two rounds, and the same number under two keys (correlation). Matrix noise released as `svec`
-is GOE noise if all have one scale. Noise that is correlated over rounds is taken apart first, by the
-covariance that is claimed for it.
-
-Is noise fresh? Another key must give other noise, as must another round and other numbers of a release.
-
-Noise from a public seed has the right law, and an adversary that does not look it up is none the wiser. But
-it does not depend on the run's secret key. So one release is made with several keys, some of them new from
-the operating system, over several rounds, and numbers that come again are counted. In one release of many
+*Freshness.* Another key must give other noise, as must another round and other numbers of a release. Noise
+from a public seed has the right law, and an adversary that does not look it up is none the wiser. But it does
+not depend on the run's secret key. So one release is made with several keys, some of them new from the
+operating system, over several rounds, and numbers that come again are counted. In one release of many
 numbers, those of a generator that begins anew come again at some distance.
 
-Exact noise to the last bit: every release is a whole number of steps, and no number is impossible.
-
-A mechanism that says it is exact releases integers times public steps. If what it adds is a float instead,
-releases lie between the steps, and the attack on floating point works: some small results cannot be a
-message plus noise (:func:`~cloister.audit.museum.noise_exhibits.floating_point_hits`). On steps that are
-powers of two an integer is never such a number, so one of them is enough. Neither test convicts by chance.
+*Last bits.* A mechanism that says it is exact releases integers times public steps, and no number is
+impossible. If what it adds is a float instead, releases lie between the steps, and the attack on floating
+point works: some small results cannot be a message plus noise
+(:func:`~cloister.audit.museum.noise_exhibits.floating_point_hits`). On steps that are powers of two an
+integer is never such a number, so one of them is enough. Neither test convicts by chance.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-r"""Releases for attacks: of one sum, and whole transcripts of a plan.
-
-The auditor's only call of a mechanism: many independent releases of one sum, by the code of a real run.
-
-Correlated noise under attack: many whole transcripts of a plan, by the code of a real run.
+r"""Releases for attacks, by the code of a real run: many of one sum, or whole transcripts of a plan.
 
 Noise that is correlated over rounds hides a task in all of them together, and one release by itself says
 little. So the noise of the plan's mechanism is drawn round by round, for many runs side by side on one

@@ -1,15 +1,12 @@
-"""The verdict on a plan, beside what it claims.
+"""The verdict on a plan: what was measured beside what is claimed.
 
-What a plan claims: an epsilon at every delta, and its trade-off curve (`cloister.privacy.tradeoff`).
-
-The verdict on a plan: what was measured beside what is claimed.
-
-A plan is convicted if a measured lower bound on epsilon is above the claim; if the noise does not follow its
-claimed law, comes again, or claims to be exact and is not; if two messages move a sum further than its
-sensitivity; or if a task's data reach another's model past the billboard. The probability that an innocent
-plan is convicted is at most 1 - confidence: half of it for the games, a quarter each for the law of the noise
-and for the single run. The other tests never convict by chance. To be acquitted proves nothing: the guarantee
-rests on its proof, not on this.
+A plan claims an epsilon at every delta, and a trade-off curve (`cloister.privacy.tradeoff`). It is convicted
+if a measured lower bound on epsilon is above the claim; if the noise does not follow its claimed law, comes
+again, or claims to be exact and is not; if two messages move a sum further than its sensitivity; or if a
+task's data reach another's model past the billboard. The probability that an innocent plan is convicted is at
+most 1 - confidence: half of it for the games, a quarter each for the law of the noise and for the single run.
+The other tests never convict by chance. To be acquitted proves nothing: the guarantee rests on its proof, not
+on this.
 """
 
 from __future__ import annotations

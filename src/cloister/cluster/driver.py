@@ -1,8 +1,6 @@
-"""A cluster on the driver's side: its actors, and its workers.
+"""A cluster as the driver sees it: actors that hold shards and may be lost, and one `Workers` of them all.
 
-The actors of a run as the driver sees them: who holds which shard, who is lost, and who steps in.
-
-The workers of a cluster, on the driver's side: it has names, coins, seeds and the board, and gets sums.
+The driver has names, coins, seeds and the board, and gets sums.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""`Cluster`: an engine of Ray actors, and the session they live in.
+"""`Cluster`: an engine of Ray actors, each with some shards of the tasks and an engine of its own.
 
-Whether anybody answers at an address, before Ray tries it for minutes.
-
-A session of Ray: one that is there already, a cluster at an address, or one of our own on this machine.
-
-Shards of tasks that the driver holds: dealt out in turn, and sent to the actors.
-
-`Cluster`: an engine of Ray actors, each with some shards of the tasks and an engine of its own.
+Its session of Ray is one that is there already, a cluster at an address, or one of our own on this machine.
+Whether anybody answers at an address is found out first: Ray alone would try for minutes. Shards that the
+driver holds are dealt out in turn, and sent to the actors.
 """
 
 from __future__ import annotations

@@ -1,17 +1,14 @@
-"""Plans and their parts as documents, by ids of types; and the older form of plans.
-
-The older form of plan documents, in which a search was an algorithm around another one.
-
-`Plan` reads both forms. A fingerprint is that of the older one where there is one, so that boards, journals
-and ledgers of before go with plans that are written now.
-
-Frozen dataclasses as plain documents (for TOML and JSON) and back, by type ids that outlive class names.
+"""Frozen dataclasses as plain documents (for TOML and JSON) and back, by type ids that outlive class names.
 
 A type id has three parts: whose it is, what it is, and a number that goes up when its fields or their meaning
 change. The library's own ids are the tables `TYPES` and `ESTIMATORS`: they do not follow a class that is
 renamed or moved, and are never used for another one. Anyone else's class has an id of its own (see
 `type_id`), and a document that names it is read only if the reader hands the class over. A document can
 therefore make nothing be imported but what the tables list.
+
+In the older form of plans a search was an algorithm around another one. Both forms are read. A fingerprint is
+that of the older one where there is one, so that boards, journals and ledgers of before go with plans that
+are written now.
 """
 
 from __future__ import annotations

@@ -15,9 +15,8 @@
     ├── AlgorithmError                  an algorithm broke its contract; names the function and the task
     └── MissingExtraError(ImportError)  an optional dependency is not installed
 
-Each message is one sentence or two: what, the rule, what was found, what to do.
-
-Names that are imported when they are first used, because they need packages that not everybody has.
+Each message is one sentence or two: what, the rule, what was found, what to do. A name that needs a package
+which not everybody has is imported when it is first used (`imported`), and its absence is such a sentence.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""What a finished board says: of an earlier run, and of the population and its units.
+"""What a finished board says beside its arrays: where rows are, how tasks are alike, what to start from.
 
-What an earlier run found out about how tasks are alike: public numbers that a later plan starts from.
-
-What a board says beside its arrays: where rows are, what the population is like, what to start from.
+All of it is public: a later plan may start from it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Names of tasks, the public list of them, and their public groups.
-
-Names of tasks: what may be one, when two are the same, and the public list of the tasks of a run.
+"""Names of tasks, the public list of the tasks of a run, and their public groups.
 
 A name is text or a whole number. A name decides whose rows are whose, so that nothing is guessed: two entries
-are one task only if they are the same name, and names that look the same but are not are refused.
-
-Public groups of tasks: districts of schools, countries of hospitals.
+are one task only if they are the same name, and names that look the same but are not are refused. Groups are
+public: districts of schools, countries of hospitals.
 """
 
 from __future__ import annotations

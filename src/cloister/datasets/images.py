@@ -1,15 +1,12 @@
-"""Handwriting: MNIST and FEMNIST by writer, and Omniglot in few-shot tasks.
+"""Handwriting: MNIST and FEMNIST by writer, and Omniglot cut into few-shot tasks, from files of your own.
 
-Handwriting by writer, from files of your own: MNIST with its writers, and FEMNIST.
+*MNIST and FEMNIST.* A task is a writer. Both files are ``.npz`` archives with ``X``, bytes of shape (rows,
+28, 28); ``y``, the class; and whose hand it is, called ``writer`` (MNIST) or ``task`` (FEMNIST). MNIST is
+white on black, FEMNIST black on white; neither is inverted here.
 
-A task is a writer. Both files are ``.npz`` archives with ``X``, bytes of shape (rows, 28, 28); ``y``, the
-class; and whose hand it is, called ``writer`` (MNIST) or ``task`` (FEMNIST). MNIST is white on black,
-FEMNIST black on white; neither is inverted here.
-
-Omniglot, handwritten characters of fifty alphabets, cut into few-shot tasks of several kinds.
-
-A task is an *episode*: some characters, a few images of each, labels 0 to ways - 1 given at random. Who is
-protected by a task-level guarantee depends on how episodes are cut, so each way of cutting says it:
+*Omniglot*, handwritten characters of fifty alphabets. A task is an *episode*: some characters, a few images
+of each, labels 0 to ways - 1 given at random. Who is protected by a task-level guarantee depends on how
+episodes are cut, so each way of cutting says it:
 
 ==================== ================================================= ===================================
 cut                  a task                                            what one task's privacy protects
@@ -27,7 +24,7 @@ References
 ----------
 .. [1] C. Yadav and L. Bottou, "Cold case: the lost MNIST digits", arXiv:1905.10498 (who wrote which).
 .. [2] S. Caldas et al., "LEAF: a benchmark for federated settings", arXiv:1812.01097 (FEMNIST).
-.. [1] B. Lake, R. Salakhutdinov, J. Tenenbaum, "Human-level concept learning through probabilistic program
+.. [3] B. Lake, R. Salakhutdinov, J. Tenenbaum, "Human-level concept learning through probabilistic program
    induction", Science 350 (2015).
 """
 

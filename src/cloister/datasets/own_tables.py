@@ -1,11 +1,8 @@
-"""Tables of your own: any of the R packages, and the Second Longitudinal Study of Aging.
+"""Tables from copies of your own: any grouped table of the R packages, and LSOA II.
 
-Any grouped table of the R packages, with a codebook of your own.
-
-The Second Longitudinal Study of Aging (LSOA II), from a table of your own: many outcomes, the same people.
-
-The study is public use data of the National Center for Health Statistics, cdc.gov/nchs/lsoa/lsoa2.htm; the
-selection of columns is that of the model-protection experiments, and is not published as a file.
+The Second Longitudinal Study of Aging (LSOA II: many outcomes, the same people) is public use data of the
+National Center for Health Statistics, cdc.gov/nchs/lsoa/lsoa2.htm; the selection of columns is that of the
+model-protection experiments, and is not published as a file.
 
 References
 ----------

@@ -1,13 +1,11 @@
-r"""Synthetic data: shared subspaces and supports, and tasks for meta-learning.
+r"""Synthetic data: tasks that share a subspace or a few features, and regressions around a few centres.
 
-The synthetic data of the model-protection experiments: tasks that share a subspace, or a few features.
+*Subspaces and supports* are those of the model-protection experiments [1]_. Rows are Gaussian, scaled to unit
+length; targets are :math:`y_i = X_i w_i + \varepsilon_i` with standard normal noise. Each task has nine times
+as many test rows as training rows.
 
-Rows are Gaussian, scaled to unit length; targets are :math:`y_i = X_i w_i + \varepsilon_i` with standard
-normal noise. Each task has nine times as many test rows as training rows.
-
-Synthetic tasks for meta-learning: linear regressions around a few centres, and fresh tasks to judge by.
-
-A task has 10 rows in 30 dimensions, too few to learn alone. Its weights lie near one of three centres,
+*Meta-learning* [2]_ has fresh tasks to judge by. A task has 10 rows in 30 dimensions, too few to learn alone.
+Its weights lie near one of three centres,
 
 .. math:: w_k = c_{j(k)} + s\,u_k, \qquad y = x^\top w_k + \sigma\varepsilon,
 
@@ -18,8 +16,9 @@ References
 ----------
 .. [1] J. Liang, Z. Liu, J. Zhou, X. Jiang, C. Zhang and F. Wang, "Model-protected multi-task learning",
    arXiv:1809.06546, section 5.4.
-X. Zhou and R. Bassily, "Task-level differentially private meta learning", NeurIPS 2022. The sizes are its
-linear regression's; its appendix prints neither the distance of centres nor the noise, which are our own.
+.. [2] X. Zhou and R. Bassily, "Task-level differentially private meta learning", NeurIPS 2022. The sizes are
+   its linear regression's; its appendix prints neither the distance of centres nor the noise, which are our
+   own.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
-"""The seam between the curator and the places where tasks live; and tasks in shards.
-
-Shards: all tasks of one operator, in parts that are read where they are computed on.
-
-Who runs a plan over shards holds the public names of the tasks and which part each is in. Rows are read by
-whoever computes on a part. That is not the same as tasks that live apart (a `Roster`): here one operator
-answers for all rows, draws the coins, and has a seed for each task.
-
-The seam between the curator and the places where tasks live.
+"""The seam between the curator and the places where tasks live.
 
 An engine answers one question: where do tasks live, and who computes on them? It gives the curator `Workers`.
 The curator's side (`cloister.engines.curator`) is the same for all engines and sees nothing but what
 `Workers.collect` returns: a `TaskSum` or `GridRows`. Rows, states and models stay with the workers.
+
+All tasks of one operator may come in shards, which are read where they are computed on. Who runs a plan over
+shards holds the public names of the tasks and which shard each is in. That is not the same as tasks that live
+apart (a `Roster`): here one operator answers for all rows, draws the coins, and has a seed for each task.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Training by steps at home: solvers, directions, and how step sizes change.
+"""Training by steps at home: how many, of which size, on which rows, and down which direction.
 
-How a step size changes from round to round, or from step to step: public, and known beforehand.
-
-Training by steps at home: how many, of which size, on which rows, and down which direction.
-
-Adam and AdamW at home: steps that are measured by the gradients that came before.
+Step sizes change from round to round, or from step to step, by a public schedule that is known beforehand.
+`Adam` and `AdamW` measure them by the gradients that came before.
 """
 
 from __future__ import annotations

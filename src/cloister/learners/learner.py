@@ -1,4 +1,8 @@
-"""The seam between a shared prior and what tasks do at home, be it regression or classification."""
+"""What an algorithm asks of what learns at home: Bayesian, with a prior to share, or trained by steps.
+
+`BayesianLearner` is regression or classification in closed form or nearly so; `ClientLearner` is a convex
+loss or a network.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,8 @@
-"""Accounts in databases: an SQLite file, or a server.
+"""Accounts in databases: an SQLite file, or a server behind an SQLAlchemy URL.
 
-The databases that ledgers are kept in: an SQLite file, or a server behind an SQLAlchemy URL.
-
-A transaction that returns is on disk. What a database refuses is said in one sentence, without a password.
-
-Accounts that are kept in a database: read and checked whole, written by appending in one transaction.
-
-Imported only when a durable ledger is opened: it brings SQLAlchemy.
+An account is read and checked whole, and written by appending in one transaction; one that returns is on
+disk. What a database refuses is said in one sentence, without a password. Imported only when a durable ledger
+is opened: it brings SQLAlchemy.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-r"""Convolution with one filter bank a client, on a graphics card.
-
-Convolution on a graphics card with one filter bank a client; image patches are never written to memory.
+r"""Convolution on a graphics card with one filter bank a client; image patches are never written to memory.
 
 For client k the output is :math:`Y_k = P(X_k) W_k`, where :math:`P` lays the patches of an image in rows. The
 three products that training needs, :math:`P(X)W`, :math:`P(X)^\top G` and :math:`P^\top(G W^\top)`, are
@@ -8,8 +6,6 @@ computed tile by tile from the images themselves, which are ``(clients * each, h
 
 Where ReLU and pooling follow, the places of a pooling window are rows next to each other: a tile keeps the
 largest of each window and which one that was, and what was not chosen is neither written nor read again.
-
-Convolution with one filter bank a client, by kernels for graphics cards: tiles, and gradients.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-r"""Kernels for linear layers, and which kernels may be used.
+r"""Linear layers on a graphics card with one matrix a client, and which kernels may be used at all.
 
-Linear layers on a graphics card with one matrix a client, for few rows each: :math:`Y_k = X_k W_k^\top`.
-
-What takes time is to read the matrices. Each kernel reads them once, as they are, in 32 bits, and makes them
-shorter on the way; the two gradients are one pass.
-
-Which kernels may be used: those that agree with torch on the shapes at hand; each is tried once.
+For few rows each, :math:`Y_k = X_k W_k^\top` spends its time reading the matrices. Each kernel reads them
+once, as they are, in 32 bits, and makes them shorter on the way; the two gradients are one pass. A kernel may
+be used if it agrees with torch on the shapes at hand; each is tried once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Any `torch.nn.Module` as a learner, and how it is scored.
+"""Any `torch.nn.Module` as a learner over blocks of tasks: its parameters, flat, one row a task.
 
-What share of its targets a network finds: its loss says what outputs and targets mean.
-
-Any `torch.nn.Module` as a learner over blocks of tasks: its parameters, flat, one row a task.
+What its loss says of outputs and targets also says how it is scored: the share of targets that it finds.
 """
 
 from __future__ import annotations

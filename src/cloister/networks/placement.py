@@ -1,13 +1,12 @@
-"""Where blocks of tasks are computed: shapes, memory, threads.
+"""Where blocks of tasks are computed: in shapes, in memory, and on threads.
 
-Between a graphics card and the processor: through memory that both have at hand, without waiting.
+*Shapes.* Tasks of similar size have one shape; their rows and states are on the device, if they fit.
 
-Blocks of tasks side by side: each on one thread of the processor, instead of all threads on each product.
+*Memory.* What goes between a graphics card and the processor goes through memory that both have at hand,
+without waiting.
 
-Threads that share a product wait for each other after every one, and each wait is as long as the slowest
-takes; blocks have nothing to wait for.
-
-Tasks of similar size in one shape, and where their rows and states are: on the device, if they fit.
+*Threads.* On the processor blocks lie side by side, each on one thread. Threads that share a product wait for
+each other after every one, and each wait is as long as the slowest takes; blocks have nothing to wait for.
 """
 
 from __future__ import annotations

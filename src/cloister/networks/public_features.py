@@ -1,8 +1,6 @@
-"""Rows through a public network, and small packed images.
+"""Rows through a public network: short vectors that any estimator, and any learner, can stand on.
 
-Small images for networks: eight bytes in a whole number, and a network that takes them apart.
-
-Rows through a public network: short vectors that any estimator, and any learner, can stand on.
+Small images come packed, eight bytes in a whole number, and a network takes them apart.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Training many copies of one network at once.
+"""Training many copies of one network at once, each on its own rows: parameters are ``(clients, p)``.
 
-Minibatches from counter-based randomness, in torch.
-
-A round's steps as CUDA graphs: compiled once, recorded once, then replayed without the processor.
-
-Training many copies of one network at once, each on its own rows: parameters are ``(clients, p)``.
+Minibatches follow from counter-based randomness. On a graphics card a round's steps are CUDA graphs: compiled
+once, recorded once, then replayed without the processor.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""Transports without a network: a shared folder, and one process.
+"""Transports without a network: a folder that the curator and its nodes share, and one process.
 
-A link without a network: a folder that the curator and its nodes share, for trials and copied media.
+*Folder*, for trials and copied media. Each node has a folder of its own in it, by its name. The curator puts
+a file ``question`` there, and waits for ``answer-DIGEST``, where the digest is that of the question. Who may
+write into a node's folder is who that node is: the file system's permissions are the only authentication.
 
-Each node has a folder of its own in it, by its name. The curator puts a file ``question`` there, and waits
-for ``answer-DIGEST``, where the digest is that of the question. Who may write into a node's folder is who
-that node is: the file system's permissions are the only authentication.
-
-Nodes in this process, for tests: every byte is made and read as between machines.
+*One process*, for tests: every byte is made and read as between machines.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""`Node`: one task of a roster, and what it computes.
+"""`Node`: one task of a roster, in a folder of its own; takes questions as bytes, and answers in bytes.
 
-What a node computes: one task's state and messages, from its own rows and the board alone.
-
-`Node`: one task of a roster, in a folder of its own; takes questions as bytes, and answers in bytes.
+Its state and messages follow from its own rows and the board alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""A node's folder, and its copy of the board.
-
-A node's copy of the board: every record on it was signed, extends the one before, and follows the plan.
-
-A node's folder: whose it is, what its owner has approved, and what stays there.
+"""A node's folder: whose it is, what its owner has approved, its copy of the board, and what stays there.
 
 =================== ====================================================================================
 node.toml           the task's name and group, the operator's public key, where the rows come from
@@ -13,6 +9,8 @@ lock                held while a question is answered
 plans/FINGERPRINT/  a plan that the owner has approved, and the rows as they are for it; private
 runs/NAME/          a run: its roster and board, and the task's state, answers and model; private
 =================== ====================================================================================
+
+Every record on the copy of a board was signed, extends the one before, and follows the plan.
 """
 
 from __future__ import annotations

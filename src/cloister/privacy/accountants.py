@@ -1,13 +1,10 @@
-r"""Accountants, and composition in closed form.
-
-Composition and groups in closed form, for guarantees that are known only as numbers.
-
-Where the mechanism is known, its own accounting is tighter; these hold for every mechanism.
-
-Accountants: each reads a cost and returns an epsilon or a delta with a proof, or says that it cannot.
+"""Accountants: each reads a cost and returns an epsilon or a delta with a proof, or says that it cannot.
 
 They hold no state. All bounds are for what the *other* tasks see together: the whole billboard, their own
 data, coins and models. Nothing here depends on data.
+
+Composition and groups in closed form hold for every mechanism, and serve guarantees that are known only as
+numbers. Where the mechanism is known, its own accounting is tighter.
 
 References
 ----------

@@ -1,8 +1,7 @@
 """What a plan costs, and how much a budget buys.
 
-The search for the largest budget that a target allows: prices cost time, so few of them are asked for.
-
 Every accountant that can price a cost is asked, and the smallest *proven* epsilon is reported with its name.
+Prices cost time, so the search for the largest budget that a target allows asks for few of them.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""The guarantee of a run, and of all runs of an account.
-
-What all runs that were charged to one account promise together.
-
-The guarantee: what was proven, about whom, against whom, and on which conditions, as a value.
+"""The guarantee: what was proven, about whom, against whom, and on which conditions, as a value.
 
 It prints as four lines that a data-protection officer can read, and as JSON that a machine can. One function,
 `guarantee_for`, builds every one of them: before a run from what its noise will be, after it from how its
-noise was really made.
+noise was really made. `AllRuns` is what all runs that were charged to one account promise together.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-r"""Mechanisms, and what they are told before a run.
+r"""Mechanisms: the only way from what is private to what is public.
 
-What a mechanism is told before a run: its rounds, who takes part, and against which neighbours.
-
-Mechanisms: the only way from what is private to what is public.
-
-A mechanism turns the sum of a round's messages into a noisy value and says what that costs. For a run it
+A mechanism turns the sum of a round's messages into a noisy value and says what that costs. Before a run it
+is told its rounds, who takes part, and against which neighbours (`Schedule`). For a run it
 begins a `NoiseState`, which goes from round to round and may keep a secret between them; where noise is
 fresh in every round (`PerRound`) there is nothing to keep.
 

@@ -1,8 +1,7 @@
 r"""The discrete Gaussian, drawn exactly; and the laws that mechanisms claim for their noise.
 
-The discrete Gaussian, drawn exactly: integers only, no floating-point number decides anything.
-
-The law is :math:`P(n) \propto e^{-n^2 / 2\sigma^2}` on the integers, for an integer :math:`\sigma`. A draw is
+*Draws* are of integers only, and no floating-point number decides anything. The law is
+:math:`P(n) \propto e^{-n^2 / 2\sigma^2}` on the integers, for an integer :math:`\sigma`. A draw is
 :math:`\pm(k\sigma + j)` with :math:`k` of weight :math:`e^{-k^2/2}` and :math:`j` uniform in
 :math:`0, \ldots, \sigma - 1`, kept with probability :math:`e^{-x(2k+x)/2}`, :math:`x = j/\sigma`: together
 :math:`e^{-(k+x)^2/2}`. Both decisions compare a uniform with an irrational number. They are made for many
@@ -10,7 +9,7 @@ candidates at once, on the uniform's first 32 bits and an integer bound of that 
 (`cloister.privacy.chacha_proposals`), by the processor or a graphics card. Where this leaves a doubt, once in
 thirty million candidates, 64 more bits at a time, and integers as long as it takes, settle it here.
 
-The law that a mechanism claims for its noise: a density to attack with, and uniforms to test it by.
+*Laws* are a density to attack with, and uniforms to test noise by.
 
 * Gaussian: independent coordinates. The discrete Gaussian is compared with the Gaussian it stands for, from
   which it cannot be told above some thousand steps of the grid; below them it is larger than claimed.

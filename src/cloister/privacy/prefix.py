@@ -1,25 +1,20 @@
-r"""Noise for running totals.
-
-Correlated noise: what all of it has in common.
-
-Given all earlier releases, round t is a Gaussian release of a measurement that one task moves by some
-:math:`\Delta_t`, and :math:`\sum_t |\Delta_t|^2` is at most the squared sensitivity of the strategy
-*whatever the earlier releases were*. Hence the run as a whole is :math:`\mu`-GDP, messages that depend on the
-board included, and is priced as one event. Sampling never makes it smaller: the coins of a task in different
-rounds meet in one measurement.
-
-Where noise is exact, measurements are whole numbers: sums on the channel's grid, weighted by whole numbers
-over :math:`2^b`, plus a discrete Gaussian on the finer grid. As many bits b are taken as fit into 64-bit
-integers, from public numbers alone.
-
-Noise for running totals: correlated over rounds, so that it mostly cancels in their sum.
+r"""Noise for running totals: correlated over rounds, so that it mostly cancels in their sum.
 
 A release is an estimate of its own round's sum, as with `Gaussian`, and an algorithm need not know which
 noise it has. But the noise of one round takes back some of that of earlier rounds: where 1024 rounds see each
 task once, a running total has 3.3 times the noise that one task needs to be hidden, not 32 times. A single
 release has a little more noise. What is measured is in :mod:`cloister.privacy.strategies`, what is kept
-from round to round in :mod:`cloister.privacy.noise_states`, what it costs in
-:mod:`cloister.privacy.prefix`.
+from round to round in :mod:`cloister.privacy.noise_states`.
+
+*What it costs.* Given all earlier releases, round t is a Gaussian release of a measurement that one task
+moves by some :math:`\Delta_t`, and :math:`\sum_t |\Delta_t|^2` is at most the squared sensitivity of the
+strategy *whatever the earlier releases were*. Hence the run as a whole is :math:`\mu`-GDP, messages that
+depend on the board included, and is priced as one event. Sampling never makes it smaller: the coins of a task
+in different rounds meet in one measurement.
+
+Where noise is exact, measurements are whole numbers: sums on the channel's grid, weighted by whole numbers
+over :math:`2^b`, plus a discrete Gaussian on the finer grid. As many bits b are taken as fit into 64-bit
+integers, from public numbers alone.
 
 References
 ----------

@@ -1,12 +1,11 @@
 """Who takes part in which round, and whether the others can know it.
 
-Who takes part in which round, drawn when it is asked for: a long run does not hold all its coins.
-
 Sampling amplifies privacy only while the coin of a task stays secret. Under joint differential privacy the
 other tasks may collude and pool their own coins, so secrecy is an *assertion* about a deployment, and the
 default is ``hidden=False``: participation is visible and nothing is gained from it.
 
-The denominators are public constants. The number of tasks that really took part is never used.
+The denominators are public constants. The number of tasks that really took part is never used. Coins are
+drawn when they are asked for: a long run does not hold all of them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""A guarantee in words, and numbers rounded to the safe side.
-
-Bounds in a few digits: an upper one never smaller than it is, a lower one never larger.
-
-A guarantee in words: four lines that anyone can read, and the technicalities below them.
+"""A guarantee in words: four lines that anyone can read, and the technicalities below them.
 
 Who is protected, against whom, how strongly, and what is not covered: the same lines in Python, in commands,
-on pages and in JSON.
+on pages and in JSON. Bounds are in a few digits: an upper one never smaller than it is, a lower one never
+larger.
 """
 
 from __future__ import annotations

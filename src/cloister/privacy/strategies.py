@@ -1,6 +1,4 @@
-r"""Strategies: how noise is correlated over rounds.
-
-Ways to spread noise over rounds: what is measured, how far one task can move it, and the noise on sums.
+r"""Ways to spread noise over rounds: what is measured, how far one task can move it, and the noise on sums.
 
 A strategy measures :math:`w = Cx + Z` instead of the rounds' sums :math:`x`: Z is fresh noise, and what is
 released is decoded from w. If a task takes part in the rounds :math:`\pi` and moves each by at most
@@ -15,14 +13,12 @@ j - i. So of all patterns with gaps of at least b, the earliest and densest, 0, 
 *Tree.* Each node of a binary tree over the rounds is measured once, when its last round is over. A prefix is
 a sum of left children; only those are needed, unless each node is estimated from its children as well.
 
-A few decaying sums in place of a long memory: buffered linear Toeplitz matrices.
-
-The square root's coefficients are moments, :math:`c_j = \frac1\pi \int_0^1 \theta^{j-1}
-\sqrt{\theta/(1-\theta)} \,d\theta`. The trapezoidal rule in :math:`s = \log(-\log\theta)`, where the
-integrand is smooth and decays at both ends, makes of them sums :math:`c_j \approx \sum_i \omega_i
-\theta_i^{j-1}`, so that k decaying sums :math:`S_i \leftarrow \theta_i S_i + x_t` are all the memory it
-takes. What is left of the integral near :math:`\theta = 1` looks constant over the rounds of a run, and goes
-to the slowest buffer.
+*Buffers.* A few decaying sums stand in place of a long memory. The square root's coefficients are moments,
+:math:`c_j = \frac1\pi \int_0^1 \theta^{j-1} \sqrt{\theta/(1-\theta)} \,d\theta`. The trapezoidal rule in
+:math:`s = \log(-\log\theta)`, where the integrand is smooth and decays at both ends, makes of them sums
+:math:`c_j \approx \sum_i \omega_i \theta_i^{j-1}`, so that k decaying sums
+:math:`S_i \leftarrow \theta_i S_i + x_t` are all the memory it takes. What is left of the integral near
+:math:`\theta = 1` looks constant over the rounds of a run, and goes to the slowest buffer.
 
 References
 ----------

@@ -1,18 +1,4 @@
-r"""Gaussian differential privacy, and trade-off curves.
-
-Exact Gaussian differential privacy: one number, ``mu``, and the curve it stands for.
-
-A release is :math:`\mu`-GDP if telling the two neighbouring worlds apart is no easier than telling
-:math:`N(0, 1)` from :math:`N(\mu, 1)`. Its exact privacy curve is
-
-.. math::
-
-    \delta(\varepsilon) = \Phi(\mu/2 - \varepsilon/\mu) - e^{\varepsilon}\, \Phi(-\mu/2 - \varepsilon/\mu).
-
-With :math:`a = \mu/2 - \varepsilon/\mu` and Mills' ratio :math:`R(x) = \Phi(-x)/\varphi(x)` this is
-:math:`\varphi(a)\,[R(-a) - R(\mu - a)]`, which neither overflows nor cancels: that form is used here.
-
-The trade-off curve: how often a test can be right about one task, for each rate of false alarms.
+r"""Trade-off curves: how often a test can be right about one task, for each rate of false alarms.
 
 Somebody tests which of two neighbouring worlds they see. Of a test that raises a false alarm in a share
 :math:`\alpha` of cases, a guarantee bounds the share :math:`d(\alpha)` that it detects. That is all that can
@@ -26,16 +12,26 @@ two straight lines; a curve is what all pairs that hold leave together. There ar
 - `Envelope`: the least of the lines of a list of pairs. Every pair holds by itself, so the least of their
   lines does, whichever and however many pairs there are; a longer list is only tighter.
 
+*Gaussian DP.* A release is :math:`\mu`-GDP if telling the two neighbouring worlds apart is no easier than
+telling :math:`N(0, 1)` from :math:`N(\mu, 1)`. Its exact privacy curve is
+
+.. math::
+
+    \delta(\varepsilon) = \Phi(\mu/2 - \varepsilon/\mu) - e^{\varepsilon}\, \Phi(-\mu/2 - \varepsilon/\mu).
+
+With :math:`a = \mu/2 - \varepsilon/\mu` and Mills' ratio :math:`R(x) = \Phi(-x)/\varphi(x)` this is
+:math:`\varphi(a)\,[R(-a) - R(\mu - a)]`, which neither overflows nor cancels: that form is used here.
+
 *Groups.* An owner of k tasks changes them one after the other. The chance of any event grows from
 :math:`\alpha` to at most :math:`d(\alpha)` with the first, to :math:`d(d(\alpha))` with the second, and so
 on: the curve is iterated. For :math:`\mu`-GDP this is :math:`k\mu`-GDP.
 
 References
 ----------
-Dong, Roth, Su, *Gaussian differential privacy*, arXiv:1905.02383, Corollary 2.13.
+Dong, Roth, Su, *Gaussian differential privacy*, arXiv:1905.02383, Corollary 2.13, Propositions 2.5 and 2.12,
+Theorem 2.14.
 Balle, Wang, *Improving the Gaussian mechanism*, arXiv:1805.06530, equation (6).
 Kairouz, Oh, Viswanath, *The composition theorem for differential privacy*, arXiv:1311.0776, Theorem 2.1.
-Dong, Roth, Su, *Gaussian differential privacy*, arXiv:1905.02383, Propositions 2.5 and 2.12, Theorem 2.14.
 """
 
 from __future__ import annotations

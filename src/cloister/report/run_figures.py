@@ -1,8 +1,6 @@
-"""Figures of a run: its rounds, its account, its coefficients.
+"""Pictures of one run: what an attacker can do, what stood out of the noise, what was spent, models.
 
-Small pictures of coefficients, one for each row of a table: every row has its own scale, around zero.
-
-Pictures of one run: what an attacker can do, what stood out of the noise, and what was spent.
+Those of a model are small, one for each row of a table: every row has its own scale, around zero.
 """
 
 from __future__ import annotations

@@ -1,20 +1,16 @@
 """Secret files of a journal: the tasks' states, and the memory of correlated noise.
 
-What correlated noise remembers of old sums, in a secret file of the journal that never grows.
-
-The file holds rows of 64-bit numbers, each in two copies: writing a row overwrites the older one, and is over
-when it is on disk. A copy says after which round it was written, and has a digest under the run's key. The
-rows of a round are written before the round's release is. So whatever a crash leaves of the last write, for
-the board as it is on disk every row has a whole copy.
-
-States of all tasks between two rounds, in a secret file of the journal: a long run does not start over.
-
-A run that goes on needs each task's state after the rounds that are posted. It can be computed again, by all
-the local work of those rounds; or be read, from where it was kept last. Both come out the same.
-
+*States.* A run that goes on needs each task's state after the rounds that are posted. It can be computed
+again, by all the local work of those rounds; or be read, from where it was kept last. Both come out the same.
 The file is written beside its place and renamed into it. It says after which board its states are, by the
 head, and of which data; a digest under the run's key covers all of it. One that is damaged, of another run,
 or ahead of the board that is on disk is passed over, and its states are computed again.
+
+*Correlated noise* remembers old sums in a file that never grows. It holds rows of 64-bit numbers, each in two
+copies: writing a row overwrites the older one, and is over when it is on disk. A copy says after which round
+it was written, and has a digest under the run's key. The rows of a round are written before the round's
+release is. So whatever a crash leaves of the last write, for the board as it is on disk every row has a whole
+copy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Exhibits, and how each is tried.
+"""An exhibit and its trial: a claim, the broken thing that makes it, an attack, and the thing repaired.
 
-What an exhibit is: a claim, the broken thing that makes it, an attack on it, and the thing repaired.
-
-Trying an exhibit: run it in both worlds, bound its epsilon from below, compare with the claim.
+Both the broken thing and the repaired one run in both worlds; the epsilon that the attack proves is compared
+with the claim.
 """
 
 from __future__ import annotations

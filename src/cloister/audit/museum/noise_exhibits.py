@@ -1,14 +1,9 @@
-r"""Exhibits about noise: known, repeated, too little, or in floating point.
+r"""Exhibits about noise on the right sum: too little, the same twice, known to all, or in floating point.
 
-How noise gets onto a sum: as floats, from a generator that all know, or by the library's own mechanism.
-
-The right sum, the wrong noise: too little, the same twice, or known to all.
-
-Gaussian noise in floating point: some sums cannot be reached.
-
-Let e be the exponent of v. If :math:`y = v + n` comes out below :math:`2^{e-2}`, then n has at least
-exponent :math:`e - 1` and is, like v, a multiple of :math:`2^{e-1-52}`; so is y, and no rounding takes place.
-From zero, numbers that small come on a finer grid: *y is small and not a multiple* has probability
+*Floating point* cannot reach some sums. Let e be the exponent of v. If :math:`y = v + n` comes out below
+:math:`2^{e-2}`, then n has at least exponent :math:`e - 1` and is, like v, a multiple of :math:`2^{e-1-52}`;
+so is y, and no rounding takes place. From zero, numbers that small come on a finer grid: *y is small and not
+a multiple* has probability
 
 .. math:: \tfrac56\,P(|n| < 2^{e-2})
 

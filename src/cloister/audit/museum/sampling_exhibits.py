@@ -1,11 +1,9 @@
-r"""Exhibits about who takes part, and about denominators.
+"""Exhibits about who takes part, and about denominators: coins that are no secret, sizes that are.
 
-Who takes part: a coin that is no secret, a denominator that is one.
+*Coins.* Two exhibits run T rounds of the published loop with one-parameter messages of size 1 and noise of
+deviation z on their sum; all others collude, and pool their coins.
 
-Both exhibits run T rounds of the published loop with one-parameter messages of size 1 and noise of deviation
-z on their sum; all others collude, and pool their coins.
-
-Denominators that the data choose: sample counts, and messages that are thrown away.
+*Denominators* that the data choose: sample counts, and messages that are thrown away.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-r"""Exhibits about the scale of noise.
+"""Exhibits about the scale of noise: upside down in Algorithm 5, or set for a tree with too few leaves.
 
-Noise of the tasks with its scale upside down (Algorithm 5).
-
-Noise on prefix sums, set for a tree with too few leaves.
+The first is noise that tasks add themselves, the second noise on prefix sums.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""Newton's method for softmax regression on a block of tasks.
+"""Newton's method for softmax regression on a block of tasks: every step of every task goes down.
 
-Cholesky factors of many small matrices I + A: none can fail, and so none can fail the others.
-
-The softmax likelihood of a block of tasks: rows that can be used, scores, chances, slopes and curvature.
-
-Notation is that of `cloister.learners.linear.softmax`.
-
-Newton's method for softmax regression on a block of tasks: every step of every task goes down.
-
-Why that is so, and the notation, are in `cloister.learners.linear.softmax`.
+Why that is so, and the notation, are in `cloister.learners.linear.softmax`. Here are the likelihood (rows
+that can be used, scores, chances, slopes, curvature), the Cholesky factors of many small matrices I + A, none
+of which can fail and spoil the others, and the steps.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Bayesian linear regression as a learner.
-
-How heavy the tails of a regression's predictions are: degrees of freedom of Student's t.
-
-Bayesian linear regression as a learner: what a task does at home when its targets are numbers.
-"""
+"""Bayesian linear regression as a learner: what a task does at home when its targets are numbers."""
 
 from __future__ import annotations
 

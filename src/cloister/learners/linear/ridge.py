@@ -1,11 +1,4 @@
-r"""Bayesian ridge regression, and what it needs of a block.
-
-What ridge regression needs of a block, in the smaller of two forms: Gram matrices, or rows as they are.
-
-Both decompose a prior's covariance :math:`P = LL'` against a task's data and give the same posterior: the
-Gram form by the eigenvectors of :math:`L'X'XL`, the row form by those of :math:`XPX'`.
-
-Bayesian ridge regression, closed form, batched over tasks.
+r"""Bayesian ridge regression, closed form, batched over tasks.
 
 A task's data enter through their Gram matrix only, or, where rows are fewer than columns, through the rows
 themselves. With prior :math:`w \sim N(m, \sigma^2 P / \lambda)`,
@@ -30,6 +23,8 @@ With fewer rows than columns the same :math:`e_j` are the eigenvalues of :math:`
 .. math::
     (X'X + \lambda P^{-1})^{-1} = \tfrac1\lambda P - \sum_j \frac{b_j b_j'}{\lambda(e_j + \lambda)},
     \qquad b_j = PX'u_j, \qquad c_j^2 = e_j\,(u_j'(y - Xm))^2
+
+Both forms give the same posterior.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""``deploy init``: an operator's folder, its texts and certificates.
+"""``deploy init``: a folder with everything that an operator needs, closed to strangers from the start.
 
-Certificates for TLS: an authority and what it signs, for trials and for one machine's inside.
-
-The texts of an operator's folder: Flower's app, units for systemd, a compose file, nginx, a runbook.
-
-``deploy init``: a folder with everything that an operator needs, closed to strangers from the start.
+It holds certificates for TLS (an authority and what it signs, for trials and for one machine's inside) and
+texts: Flower's app, units for systemd, a compose file, nginx, a runbook.
 """
 
 from __future__ import annotations

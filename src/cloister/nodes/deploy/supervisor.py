@@ -1,8 +1,7 @@
-"""``deploy start`` and ``deploy status``.
+"""``deploy start`` and ``deploy status``: an operator's run, until its board is complete.
 
-Where a run between institutions stands, for its operator: board, ledger, and who was heard of.
-
-``deploy start``: registers nodes, starts the curator, and starts it again until the board is complete.
+The first registers nodes and starts the curator, again if need be. The second says where the run stands:
+board, ledger, and who was heard of.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Flower's two apps, and a simulation of the nodes with them.
+"""The two apps of Flower: a curator's ServerApp, and a ClientApp for networks that have SuperNodes.
 
-The two apps of Flower: a curator's ServerApp, and a ClientApp for networks that have SuperNodes.
-
-`simulate`: the nodes of an operator's folder in Flower's simulation, as actors of Ray on this machine.
+`simulate` runs the nodes of an operator's folder in Flower's simulation, as actors of Ray on this machine.
 """
 
 from __future__ import annotations

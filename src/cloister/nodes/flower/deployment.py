@@ -1,6 +1,4 @@
-"""The operator's folder, and the operator's side of Flower's link.
-
-The operator's folder of a run between institutions: what is public, what is secret, and what was spent.
+"""The operator's folder of a run between institutions, and the operator's side of Flower's link.
 
 =================== ====================================================================================
 deploy.toml         the run's name, addresses, deadline and limits
@@ -13,7 +11,7 @@ app/                what Flower runs here; nothing in it is secret, and nothing 
 state/              board and journal, ledger, the link's database, private log
 =================== ====================================================================================
 
-The operator's side of Flower's link, on this machine: registers nodes' keys, and starts runs.
+Over the link, on this machine, the operator registers nodes' keys and starts runs.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""The one way in to Flower's link, with limits to connections and a log of refusals.
-
-What the proxy reports to its operator of those whom it turns away: few sentences, however many come.
-
-Limits on the proxy's connections: so many from one address, and each must send a request soon.
-
-The proxy before Flower's link: lets registered nodes through, to the calls that a node needs.
+"""The proxy before Flower's link: lets registered nodes through, to the calls that a node needs.
 
 Flower serves nodes, the operator and its executor on one port. This proxy stands before it with a
 certificate of its own; the link listens on this machine alone. It is started by
-``python -m cloister.nodes.flower.proxy FOLDER``.
+``python -m cloister.nodes.flower.proxy FOLDER``. Connections are limited: so many from one address, and each
+must send a request soon. Of those whom it turns away it reports few sentences to its operator, however many
+come.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
-"""Flower as a transport: addresses and keys, envelopes, messages.
+"""`FlowerTransport`: the curator's questions to nodes, and their answers, as sealed messages of Flower.
 
-How a node is known on its way to the curator: a key of its own, and an address that it trusts.
-
-Envelopes: what makes a question the operator's and an answer a node's, whoever carries them.
-
-Flower's link checks who connects, and not whose name a message bears: any registered node can send what looks
-like an answer of another one, or like a question of the curator. So neither counts without a signature. It
-also keeps every message in a file, and its logs are not ours. So answers are encrypted to the curator that
-asks: every question bears a public key whose other half is in that curator's memory alone, and ends with it.
-
-`FlowerTransport`: the curator's questions to nodes, and their answers, as messages of Flower.
+A node is known by a key of its own and by the address of the curator that it trusts. Flower's link checks who
+connects, and not whose name a message bears: any registered node can send what looks like an answer of
+another one, or like a question of the curator. So neither counts without a signature. The link also keeps
+every message in a file, and its logs are not ours. So answers are encrypted to the curator that asks: every
+question bears a public key whose other half is in that curator's memory alone, and ends with it.
 """
 
 from __future__ import annotations
