@@ -13,7 +13,7 @@ from cloister.algorithms import MeanRegularized
 from cloister.cli import app
 from cloister.learners import LeastSquares
 from cloister.mechanisms import Gaussian
-from cloister.privacy.statement import percent
+from cloister.privacy.statement import percent, rounded_up
 from cloister.sampling import OnePass
 
 
@@ -80,7 +80,9 @@ def test_a_budget_is_spent_and_then_refuses(ledger, plan):
     assert rate in " ".join(ok("show", ledger).split())
     words = ok("show", ledger, "--group", 3)
     assert after["head"] in words
-    assert f"3 tasks of one owner {account.spent_by(3):.4g} {account.budget_of(3):.4g}" in words
+    assert (
+        f"3 tasks of one owner {rounded_up(account.spent_by(3))} {rounded_up(account.budget_of(3))}" in words
+    )
 
 
 def test_the_history_lists_what_was_charged(ledger, plan):

@@ -219,7 +219,8 @@ def _guarantee_follows(seen: Evidence) -> str:
         raise InputError("guarantee.txt does not say what guarantee.json says.")
     seen.guarantee = claimed
     rate = f"detected at most {percent(claimed.detection())}"
-    return f"epsilon {claimed.epsilon:.6g}, delta {rounded_up(claimed.delta)}, {claimed.relation}, {rate}"
+    price = f"epsilon {rounded_up(claimed.epsilon, 6)}, delta {rounded_up(claimed.delta)}"
+    return f"{price}, {claimed.relation}, {rate}"
 
 
 def _close(said: object, value: float, tolerance: float = 1e-9) -> bool:

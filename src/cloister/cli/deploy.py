@@ -12,6 +12,7 @@ import typer
 from cloister.cli.options import Json, Types
 from cloister.cli.shell import Family, attach, emit, given, positive, say, show_table
 from cloister.core.errors import InputError
+from cloister.privacy.statement import rounded_up
 
 if TYPE_CHECKING:
     from cloister.nodes.deploy.supervisor import Status
@@ -174,7 +175,8 @@ def _live() -> Iterator[Callable[[Status], None]]:
 def _table(now: Status) -> Any:
     from rich.table import Table
 
-    title = f"{now.run}: round {now.done} of {now.rounds}; spent epsilon {now.spent:.3g} of {now.budget:.3g}"
+    spent = f"spent epsilon {rounded_up(now.spent)} of {now.budget:g}"
+    title = f"{now.run}: round {now.done} of {now.rounds}; {spent}"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for head in ("node", "link", "last answer"):
         table.add_column(head)
@@ -190,8 +192,8 @@ def _rows(now: Status) -> Iterator[tuple[str, str, str]]:
 
 def _show(now: Status) -> None:
     say(
-        f"Run {now.run}: {now.done} of {now.rounds} rounds are posted; spent epsilon {now.spent:.4g} of "
-        f"{now.budget:.4g}.",
+        f"Run {now.run}: {now.done} of {now.rounds} rounds are posted; spent epsilon "
+        f"{rounded_up(now.spent)} of {now.budget:g}.",
         *([f"The board's head: {now.head}"] if now.head else []),
         *(
             [f"{now.notes} line(s) on messages that did not count are in state/log. Private."]

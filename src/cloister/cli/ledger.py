@@ -12,7 +12,7 @@ from cloister.cli.shell import Family, attach, emit, note, positive, say, show_t
 from cloister.core.errors import InputError
 from cloister.core.lifts import Relation
 from cloister.privacy.caveats import Caveat, Grade
-from cloister.privacy.statement import rounded_up
+from cloister.privacy.statement import rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from cloister.ledger import Ledger
@@ -90,7 +90,7 @@ def show(ledger: _Where, population: _Whose = None, group: _Group = None, json: 
     show_table(["epsilon of", "spent", "budget"], rows)
     say(
         f"{len(balance.charges)} run(s) charged. Costs do not just add up: one more run alone could have "
-        f"epsilon = {balance.remaining:.4g}.",
+        f"epsilon = {rounded_down(balance.remaining, 4)}.",
         f"{balance.all_runs}.",
         f"Head, to compare with a copy:\n{balance.head}",
         *(_warning(c, doubt) for c in balance.charges for doubt in c.doubts),
@@ -138,7 +138,7 @@ def charge(
             "with it only on the same board: a run that starts afresh needs a key of its own."
         )
     return say(
-        f"Charged as number {entry.number}, run {entry.run}. Spent: epsilon = {account.spent:.4g} of "
+        f"Charged as number {entry.number}, run {entry.run}. Spent: epsilon = {rounded_up(account.spent)} of "
         f"{account.epsilon:g} at delta = {rounded_up(account.delta)}."
     )
 
@@ -156,7 +156,7 @@ def history(ledger: _Where, population: _Whose = None, json: Json = False) -> No
     if json:
         return emit({"population": account.population, "charges": [_entry(each) for each in charges]})
     rows = [
-        [str(c.number), c.time[:16].replace("T", " "), c.plan[:8], c.run, f"{c.mu:.4g}", _said(c)]
+        [str(c.number), c.time[:16].replace("T", " "), c.plan[:8], c.run, rounded_up(c.mu), _said(c)]
         for c in charges
     ]
     show_table(["", "UTC", "plan", "run", "mu", "doubts"], rows)
@@ -201,7 +201,7 @@ def _said(charge: Charge) -> str:
 
 
 def _row(who: str, balance: Balance, group: int) -> list[str]:
-    return [who, f"{balance.spent_by(group):.4g}", f"{balance.budget_of(group):.4g}"]
+    return [who, rounded_up(balance.spent_by(group)), rounded_up(balance.budget_of(group))]
 
 
 def _document(balance: Balance, group: int | None = None) -> dict[str, object]:

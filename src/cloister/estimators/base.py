@@ -36,6 +36,7 @@ from cloister.estimators import notebook
 from cloister.estimators.parameters import PrivacyBudget
 from cloister.plan.algorithm import Algorithm
 from cloister.plan.plan import Plan
+from cloister.privacy.statement import rounded_up
 from cloister.store.journal import journal_folder
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import Columns, target_column
@@ -112,7 +113,7 @@ class MultiTaskEstimator(BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc
         if ledger is not None and len(ledger.history) > 1:
             warnings.warn(
                 f"These tasks have now been charged {len(ledger.history)} times: together epsilon = "
-                f"{ledger.spent:.3g} of {ledger.epsilon:g} at delta = {ledger.delta:g}.",
+                f"{rounded_up(ledger.spent, 3)} of {ledger.epsilon:g} at delta = {ledger.delta:g}.",
                 stacklevel=3,
             )
         return self

@@ -18,9 +18,10 @@ from cloister.privacy.accounting import check_delta
 from cloister.privacy.caveats import Caveat, merged
 from cloister.privacy.events import Cost, RelationName
 from cloister.privacy.guarantee import AllRuns
+from cloister.privacy.statement import rounded_up
 
 #: How far the sum of squares may pass the budget's, relatively, to forgive rounding.
-_TOLERANCE = 1e-9
+_TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,9 @@ class Balance:
         after = self.squares + exposure(cost) ** 2
         if not after <= self.account.mu**2 * (1 + _TOLERANCE):
             raise BudgetError(
-                f"This run would bring these tasks to epsilon = {self._epsilon(after):.3g} in all; the "
-                f"budget is {self.account.epsilon:g} at delta = {self.account.delta:g}, and "
-                f"{self.spent_by(1):.3g} is spent. Nothing has left any task."
+                f"This run would bring these tasks to epsilon = {rounded_up(self._epsilon(after), 3)} in "
+                f"all; the budget is {self.account.epsilon:g} at delta = {self.account.delta:g}, and "
+                f"{rounded_up(self.spent_by(1), 3)} is spent. Nothing has left any task."
             )
         return Charge.after(self.head, len(self.charges), plan, run, cost, doubts)
 
@@ -193,7 +194,7 @@ class Ledger:
     >>> ledger.charge("again", cost)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    cloister.errors.BudgetError: This run would bring these tasks to epsilon = 1.06 in all; the budget is 1...
+    cloister.errors.BudgetError: This run would bring these tasks to epsilon = 1.07 in all; the budget is 1...
     >>> round(ledger.remaining, 3)  # not 1 - 0.726: costs do not just add up
     0.641
     """

@@ -163,6 +163,6 @@ def _coarse(rounds: Shifts) -> Shifts:
     unit = max(shift for _, shift, _ in rounds) / _DISTINCT
     counts: dict[tuple[float, float], int] = {}
     for degrees, shift, n in rounds:
-        key = (degrees, math.ceil(shift / unit) * unit)
+        key = (degrees, max(shift, math.ceil(shift / unit) * unit))
         counts[key] = counts.get(key, 0) + n
     return tuple((degrees, shift, n) for (degrees, shift), n in sorted(counts.items()))

@@ -196,7 +196,7 @@ def _side(rounds: Sampled, index: int) -> Exposure:
     mus = [(r[index], r[2]) for r in rounds if r[index] > 0]
     if len(mus) > _DISTINCT:
         unit = max(mu for mu, _ in mus) / _DISTINCT
-        mus = [(math.ceil(mu / unit) * unit, n) for mu, n in mus]
+        mus = [(max(mu, math.ceil(mu / unit) * unit), n) for mu, n in mus]
     counts: dict[float, int] = {}
     for mu, n in mus:
         counts[float(mu)] = counts.get(float(mu), 0) + n

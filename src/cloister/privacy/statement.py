@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 from cloister.privacy.events import RelationName
@@ -151,6 +151,17 @@ def percent(share: float) -> str:
     ('8.39 %', '100 %')
     """
     return f"{rounded_up(100 * share, 3)} %"
+
+
+def per_hundred(share: float) -> int:
+    """Return of how many in a hundred a share is a bound, never fewer.
+
+    Examples
+    --------
+    >>> per_hundred(0.07), per_hundred(0.0700001)
+    (7, 8)
+    """
+    return math.ceil(Decimal(repr(float(share))) * 100)
 
 
 def _with_meanings(text: str) -> Iterator[str]:

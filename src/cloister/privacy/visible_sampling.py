@@ -21,12 +21,14 @@ from scipy.special import gammaln
 
 from cloister.core.arrays import Floats
 from cloister.privacy import tradeoff
+from cloister.privacy.statement import ceiling
 
 Atoms: TypeAlias = tuple[Floats, Floats]
 Exposure: TypeAlias = tuple[tuple[float, int], ...]
 """Rounds of one task, equal ones together: ``(mu, count)``."""
 
 _RARE = 1e-20  # atoms below this are given up as if they were fatal: their mass is added to delta
+_NOISE = 1e-18  # of a Fourier transform in each atom, added to delta too
 _ATOMS = 1 << 14
 _BINS = 1 << 17
 _VALUES = 1024
@@ -128,10 +130,16 @@ def _law(rounds: Exposure, takers: tuple[float, ...]) -> tuple[float, Floats, Fl
     scale = max((mu for mu, _ in rounds), default=0.0)
     if scale == 0:
         return 0.0, np.zeros(1), np.ones(1), 0.0
-    # Only the shape of the budget matters, so that calibration computes the law once. Rounded up.
-    shape = tuple((min(1.0, round((mu / scale) ** 2 * (1 + 1e-11), 12)), n) for mu, n in rounds)
+    # Only the shape of the budget matters, so that calibration computes the law once.
+    shape = tuple((_up((mu / scale) ** 2), n) for mu, n in rounds)
     values, weights, lost = _shape_law(_coarse(shape), takers)
     return scale, values, weights, lost
+
+
+def _up(ratio: float) -> float:
+    """Round a squared ratio up to some twelve digits, so that equal ones stay equal; 1 is the largest."""
+    near = round(ratio * (1 + 1e-11), 12)
+    return min(1.0, near if near >= ratio * (1 + 5e-13) else ceiling(ratio * (1 + 1.37e-11), 12))
 
 
 def _coarse(shape: Exposure) -> Exposure:
@@ -173,7 +181,9 @@ def _repeated(takers: tuple[float, ...], count: int) -> tuple[Floats, float]:
         n = (len(one) - 1) * count + 1
         law = np.maximum(np.fft.irfft(np.fft.rfft(one, n) ** count, n), 0.0)
     law = np.where(law > _RARE, law, 0.0)
-    return law, max(0.0, 1.0 - float(law.sum())) if len(takers) > 2 else _RARE * (count + 1)
+    if len(takers) == 2:
+        return law, _RARE * len(law)
+    return law, max(0.0, 1.0 - float(law.sum())) + _NOISE * len(law)
 
 
 def _on_grid(blocks: Sequence[Atoms], largest: float, lost: float) -> tuple[Floats, Floats, float]:
@@ -191,5 +201,6 @@ def _on_grid(blocks: Sequence[Atoms], largest: float, lost: float) -> tuple[Floa
         spectrum *= np.fft.rfft(np.bincount(bins, weights=weights, minlength=_BINS), _BINS)
     law: Floats = np.maximum(np.fft.irfft(spectrum, _BINS), 0.0)
     law = law.reshape(-1, 4).sum(axis=1)  # four neighbours become the largest of them
-    atoms = np.flatnonzero(law > 1e-18)
-    return unit * (4 * atoms + 3).astype(np.float64), law[atoms], lost + 1e-18 + _BINS * 1e-18
+    atoms = np.flatnonzero(law > _NOISE)
+    unit *= 1 + 1e-12  # what a bin was forgiven above
+    return unit * (4 * atoms + 3).astype(np.float64), law[atoms], lost + 1e-18 + _BINS * _NOISE

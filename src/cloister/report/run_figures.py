@@ -16,7 +16,7 @@ from cloister.app.summary import Coefficient, OwnCoefficient, number
 from cloister.core.arrays import Floats
 from cloister.ledger.accounts import Balance
 from cloister.privacy.guarantee import Guarantee
-from cloister.privacy.statement import percent
+from cloister.privacy.statement import per_hundred, percent, rounded_up
 from cloister.privacy.tradeoff import FALSE_ALARMS
 from cloister.privacy.tradeoff import epsilon as epsilon_of
 from cloister.report.figures import Frame, caption, digits, nice
@@ -138,7 +138,7 @@ def curve_picture(guarantee: Guarantee, width: int, height: int) -> str:
 def hundred_picture(guarantee: Guarantee, width: int, height: int) -> str:
     """Draw a hundred tasks about which a guess is true: how many chance finds, and how many the best test."""
     across = 20 if width > 500 else 10
-    found, chance = math.ceil(100 * guarantee.detection() - 1e-9), round(100 * FALSE_ALARMS)
+    found, chance = per_hundred(guarantee.detection()), round(100 * FALSE_ALARMS)
     step = (width - 24) / across
     parts = []
     for i in range(100):
@@ -260,5 +260,5 @@ def budget_picture(balance: Balance, fingerprint: str, width: int, height: int) 
     at = frame.py(budget)
     parts.append(f'<path class="level warm" d="M{frame.left} {at}H{width - frame.right}"/>')
     parts.append(caption(frame.left + 6, at - 6, f"budget: epsilon {budget:g}", "warm strong"))
-    label = f"Epsilon spent over {count} charged runs: {spent[-1]:.4g} of {budget:g}."
+    label = f"Epsilon spent over {count} charged runs: {rounded_up(spent[-1])} of {budget:g}."
     return frame.svg(parts, f"w{width}", label)

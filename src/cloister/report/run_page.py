@@ -30,7 +30,7 @@ from cloister.core.tasks import Tasks
 from cloister.ledger.accounts import Balance
 from cloister.plan.plan import Plan
 from cloister.privacy.guarantee import Guarantee
-from cloister.privacy.statement import percent, rounded_down, rounded_up
+from cloister.privacy.statement import per_hundred, percent, rounded_down, rounded_up
 from cloister.report.figures import histogram
 from cloister.report.flow import SEEN, flow_picture
 from cloister.report.html_page import Stamp, load_template
@@ -135,7 +135,7 @@ class PublicPart:
             "guarantee": self.guarantee,
             "statement": self.guarantee.statement,
             "rate": percent(self.guarantee.detection()),
-            "found": math.ceil(100 * self.guarantee.detection() - 1e-9),
+            "found": per_hundred(self.guarantee.detection()),
             "forecast": str(self.plan.forecast()),
             "summary": summary,
             "names": NAMES,
