@@ -31,7 +31,14 @@ def in_turns(contenders: dict[str, Callable[[], float | None]], turns: int) -> T
 
 
 def one_after_another(
-    net: nn.Module, X: NDArray[Any], y: NDArray[Any], batch: int, lr: float, device: str, clients: int
+    net: nn.Module,
+    X: NDArray[Any],
+    y: NDArray[Any],
+    batch: int,
+    lr: float,
+    device: str,
+    clients: int,
+    bf16: bool = False,
 ) -> float:
     """Return seconds for a round of all clients, from some of them, in plain PyTorch."""
     data, labels = (torch.as_tensor(a[: clients + 1], device=device) for a in (X, y))
@@ -39,10 +46,12 @@ def one_after_another(
 
     def train(k: int) -> None:
         own = copy.deepcopy(net).to(device)
-        optimiser = torch.optim.SGD(own.parameters(), lr=lr)
+        optimiser = torch.optim.SGD([w for w in own.parameters() if w.requires_grad], lr=lr)
         for at in range(0, data.shape[1], batch):
             optimiser.zero_grad()
-            F.cross_entropy(own(data[k, at : at + batch]), labels[k, at : at + batch]).backward()
+            with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=bf16):
+                outputs = own(data[k, at : at + batch])
+            F.cross_entropy(outputs.float(), labels[k, at : at + batch]).backward()
             optimiser.step()
 
     train(clients)
@@ -55,7 +64,14 @@ def one_after_another(
 
 
 def by_vmap(
-    net: nn.Module, X: NDArray[Any], y: NDArray[Any], batch: int, lr: float, device: str, rounds: int
+    net: nn.Module,
+    X: NDArray[Any],
+    y: NDArray[Any],
+    batch: int,
+    lr: float,
+    device: str,
+    rounds: int,
+    bf16: bool = False,
 ) -> float | None:
     """Return seconds for a round of all clients by ``torch.vmap`` of ``torch.func.grad``, if torch can."""
     data, labels = (torch.as_tensor(a, device=device) for a in (X, y))
@@ -63,12 +79,15 @@ def by_vmap(
     net = copy.deepcopy(net).to(device)
 
     def loss(own: dict[str, torch.Tensor], rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(functional_call(net, own, (rows,)), targets)
+        with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=bf16):
+            outputs = functional_call(net, own, (rows,))
+        return F.cross_entropy(outputs.float(), targets)
 
     gradients = vmap(grad(loss))
+    trained = {name: w.detach() for name, w in net.named_parameters() if w.requires_grad}
 
     def train() -> None:
-        params = {n: p.detach().expand(len(data), *p.shape).clone() for n, p in net.named_parameters()}
+        params = {name: w.expand(len(data), *w.shape).clone() for name, w in trained.items()}
         for at in range(0, data.shape[1], batch):
             found = gradients(params, data[:, at : at + batch], labels[:, at : at + batch])
             params = {name: w - lr * found[name] for name, w in params.items()}
