@@ -159,7 +159,7 @@ def test_the_model_of_a_fit_on_an_array():
 
 def test_what_no_stock_transformer_makes_is_refused_in_a_sentence():
     book = Codebook((Date("enrolled", date(2020, 1, 1), date(2024, 1, 1)),), Numeric("y", 0, 1))
-    with pytest.raises(InputError, match=r"'enrolled' is a date.*Use save\(path\)"):
+    with pytest.raises(InputError, match=r"'enrolled' is of type Date.*Use save\(path\)"):
         TaskModel.of("Elm", book, {"coef": np.zeros(2)}).to_sklearn()
     mixed = Codebook.from_mapping({"a": {"levels": [1, 2], "missing": "none"}, "y": (0, 1)}, ["a"], "y")
     with pytest.raises(InputError, match=r"cannot stand for this model.*Use save\(path\)"):

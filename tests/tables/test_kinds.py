@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import tomllib
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloister.app.task_model import TaskModel
 from cloister.errors import InputError
 from cloister.tables.codebook import Codebook
-from cloister.tables.column_types import Categorical, Date, Feature, Numeric, block_bound, block_names
-from cloister.tables.rows import read_rows
+from cloister.tables.column_types import Categorical, Date, Numeric
+from cloister.tables.feature import Feature
+from cloister.tables.reading import Reading
+from cloister.tables.rows import read_rows, text_columns
 from cloister.tables.transforms import Cuts, Monotone, Spline
 
 START, END = date(2020, 1, 1), date(2026, 12, 31)
@@ -69,8 +75,8 @@ def test_a_block_is_as_long_as_its_bound_and_no_longer(part: Feature) -> None:
     book = Codebook((part,), Numeric("y", 0, 1))
     block = book.encode({part.name: filled(cells(part))})[:, 1:] * book.row_scale
     longest = (block**2).sum(axis=1).max()
-    assert longest == pytest.approx(block_bound(part), rel=1e-12)
-    assert block.shape[1] == len(block_names(part)) == book.width - 1
+    assert longest == pytest.approx(part.block_bound(), rel=1e-12)
+    assert block.shape[1] == len(part.block_names()) == book.width - 1
 
 
 @st.composite
@@ -328,16 +334,79 @@ def test_check_counts_what_does_not_fit() -> None:
         Numeric("y", 0, 10),
     )
     table = {
-        "age": filled([-1, 130, 131, None, "old"]),
-        "sex": filled(["F", "m", "m", "x", None]),
-        "start": ["2019-12-31", "2020-01-01", "", "2027-01-01", "soon"],
+        "age": filled([-1, 130, 131, None, "old", "1e400", -math.inf]),
+        "sex": filled(["F", "m", "m", "x", None, "F", "M"]),
+        "start": ["2019-12-31", "2020-01-01", "", "2027-01-01", "soon", "2021-01-01", "2021-01-01"],
     }
     age, sex, start = book.check(table)
-    assert (age.below, age.above, age.missing, age.wrong, age.refused) == (1, 2, 1, 1, 1)
+    assert (age.below, age.above, age.missing, age.wrong, age.refused) == (1, 2, 1, 3, 3)
+    assert age.faults == (("out of range", 2), ("unreadable", 1))
+    assert str(age).endswith("2 out of range, 1 unreadable (refused): 'old' (1), '1e400' (1), -inf (1)")
     assert (sex.clipped, sex.missing, sex.wrong, sex.refused) == (0, 1, 3, 4)
     assert sex.examples == (("'m'", 2), ("'x'", 1))
     assert (start.below, start.above, start.missing, start.wrong) == (1, 1, 1, 1)
     assert str(start) == (
-        "start: 5 rows, 2 clipped (1 below 2020-01-01, 1 above 2026-12-31), 1 missing (refused), "
+        "start: 7 rows, 2 clipped (1 below 2020-01-01, 1 above 2026-12-31), 1 missing (refused), "
         "1 unreadable (refused): 'soon' (1)"
     )
+
+
+@dataclass(frozen=True)
+class Hour(Feature):
+    """An hour of the day, on a circle."""
+
+    name: str
+    missing: float | None = None
+
+    @classmethod
+    def takes(cls, limits: Sequence[Any]) -> bool:
+        return False
+
+    @classmethod
+    def from_entry(cls, name: str, limits: Sequence[Any], options: Mapping[str, Any]) -> Self:
+        return cls(name, **options)
+
+    def entry(self) -> dict[str, Any]:
+        return {"hours": 24}
+
+    @property
+    def must(self) -> str:
+        return "hold hours"
+
+    @property
+    def example(self) -> str:
+        return "missing = 12"
+
+    @property
+    def fill(self) -> float | None:
+        return self.missing
+
+    def read(self, column: np.ndarray) -> Reading:
+        values = np.array([math.nan if cell is None else float(cell) for cell in column])
+        return Reading(values, np.isnan(values), (values < 0) | (values > 24))
+
+    def fault(self, cell: object) -> str:
+        return "out of range"
+
+    def names(self) -> tuple[str, ...]:
+        return f"{self.name}[cos]", f"{self.name}[sin]"
+
+    def affine(self) -> tuple[tuple[float, float], ...]:
+        return (0.0, 1.0), (0.0, 1.0)
+
+    def columns(self, values: np.ndarray) -> np.ndarray:
+        return np.column_stack([np.cos(values * math.tau / 24), np.sin(values * math.tau / 24)])
+
+
+def test_a_type_of_column_answers_for_itself(tmp_path: Path) -> None:
+    """One that the library does not know is encoded, bounded, checked and written: none asks which it is."""
+    book = Codebook((Hour("at", missing=12.0),), Numeric("y", 0, 1))
+    block = book.encode({"at": filled([0.0, 6.5, None])})[:, 1:] * book.row_scale
+    np.testing.assert_allclose((block**2).sum(axis=1), [1.0, 1.0, book.features[0].block_bound()])
+    assert book.column_names == ("at[cos]", "at[sin]", "at[missing]")
+    assert str(book.check({"at": filled([25.0, 3.0])})[0]) == "at: 2 rows, 1 out of range (refused): 25.0 (1)"
+    assert text_columns(book, target=True) == []
+    book.save(tmp_path / "book.toml")
+    assert 'format = "cloister codebook 2"' in (tmp_path / "book.toml").read_text()
+    with pytest.raises(InputError, match="'at' is of type Hour, which no class of scikit-learn's own reads"):
+        TaskModel.of("Elm", book, {"coef": np.zeros(4)}).to_sklearn()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,19 +17,6 @@ if TYPE_CHECKING:
     from cloister.tables.column_checks import ColumnCheck
     from cloister.tables.reading import Kind, Mask
 
-_SPELLINGS = (
-    "%d/%m/%Y",
-    "%m/%d/%Y",
-    "%d.%m.%Y",
-    "%d-%m-%Y",
-    "%Y/%m/%d",
-    "%Y.%m.%d",
-    "%d/%m/%y",
-    "%m/%d/%y",
-    "%d.%m.%y",
-    "%d %b %Y",
-    "%d %B %Y",
-)
 #: So many rows without a target are named.
 _SHOWN = 10
 _PRIVATE = (
@@ -174,17 +160,14 @@ def _taken(data: Path, book: Codebook) -> str:
 
 def _remedies(book: Codebook, found: list[ColumnCheck], path: Path) -> list[str]:
     """Return what to write so that missing cells and other ways to write dates are taken."""
-    from cloister.tables.column_types import Date, Numeric
-
-    parts = {part.name: part for part in book.features}
+    parts = {part.name: part for part in (*book.features, book.target)}
     lines, cells = [], []
     for column in found:
-        part = parts.get(column.name)
-        if column.wrong and isinstance(part, Date):
-            lines.append(f'  {column.name}: spelling = "{_spelling(column)}", the way its dates are written')
-        if column.wrong and isinstance(part or book.target, Numeric):
-            cells += [f"  {column.name}: {advice}" for advice in _about_numbers(column)]
-        if column.missing and not column.filled and part is not None:
+        part, wrong = parts[column.name], [cell.strip("'\" ") for cell, _ in column.examples]
+        if column.wrong:
+            lines += [f"  {column.name}: {advice}" for advice in part.admit(wrong)]
+            cells += [f"  {column.name}: {advice}" for advice in part.mend(wrong)]
+        if column.missing and not column.filled and part is not book.target:
             lines.append(f"  {column.name}: {part.example}")
     known = f"If it is known beforehand that cells may be so, write in {path.name}:"
     told = (("Mend the cells:", cells), (known, lines))
@@ -222,33 +205,6 @@ def _tasks_without_targets(target: str, absent: Mask, ids: Array | None) -> list
         f"({shown}). Fill in one of each task's targets; or, if everybody may see that it does not take "
         "part, delete its rows."
     ]
-
-
-def _spelling(column: ColumnCheck) -> str:
-    """Return a way to write dates that all examples are written in, if there is one."""
-    cells = [cell.strip("'\" ") for cell, _ in column.examples]
-    return next((way for way in _SPELLINGS if all(_is_date(cell, way) for cell in cells)), _SPELLINGS[0])
-
-
-def _is_date(cell: str, spelling: str) -> bool:
-    from datetime import datetime
-
-    try:
-        datetime.strptime(cell, spelling)
-    except ValueError:
-        return False
-    return True
-
-
-def _about_numbers(column: ColumnCheck) -> list[str]:
-    """Return what to do about cells that people read as no number, or as one."""
-    cells = [cell.strip("'\" ") for cell, _ in column.examples]
-    advice = []
-    if any(set(cell) <= set("-–—") for cell in cells):
-        advice.append("leave a cell empty where there is no number, instead of a dash")
-    if any(re.fullmatch(r"[+-]?\d{1,3}([,.' ]\d{3})+([.,]\d+)?", cell) for cell in cells):
-        advice.append("write 1234 instead of 1,234: without marks between thousands")
-    return advice or ["write a number in every cell, or leave it empty where there is none"]
 
 
 def _show(found: list[ColumnCheck]) -> None:

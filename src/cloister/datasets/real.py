@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from cloister.core.arrays import Array
 from cloister.core.errors import InputError, MissingExtraError
 from cloister.tables.codebook import Codebook
-from cloister.tables.column_types import Categorical, Feature, Numeric
+from cloister.tables.column_types import Categorical, Numeric
+from cloister.tables.feature import Feature
 
 
 @dataclass(frozen=True, eq=False, repr=False)

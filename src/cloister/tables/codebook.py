@@ -27,27 +27,16 @@ from cloister.tables.codebook_file import (
     check_codebook_format,
     codebook_format,
     date_text,
-    entry,
     from_entry,
     from_spec,
+    target_entry,
     template,
 )
 from cloister.tables.column_checks import At, ColumnCheck, accepted, check_column
-from cloister.tables.column_types import (
-    Categorical,
-    Date,
-    Feature,
-    Numeric,
-    Target,
-    block_affine,
-    block_bound,
-    block_columns,
-    block_names,
-    require,
-)
+from cloister.tables.column_types import Categorical, Date, Numeric, Target
+from cloister.tables.feature import Feature, require
 from cloister.tables.frames import named_columns
 from cloister.tables.reading import Kind
-from cloister.tables.transforms import Monotone
 
 FROM_DATA = "feature or target bounds were read from the data, and no noise hides them"
 #: A data frame, a mapping of names to columns, or an array.
@@ -195,14 +184,14 @@ class Codebook:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and scalars, ready for JSON; `from_dict` is the inverse."""
-        rows = [{"name": part.name, **date_text(entry(part))} for part in self.features]
+        rows = [{"name": part.name, **date_text(part.entry())} for part in self.features]
         return self._head() | {"features": rows}
 
     def _head(self) -> dict[str, Any]:
         head: dict[str, Any] = {} if self.task is None else {"task": self.task}
         head |= {"from_private_data": True} if self.from_private_data else {}
         head |= {"interactions": [[*pair] for pair in self.interactions]} if self.interactions else {}
-        return head | {"target": {"name": self.target.name, **entry(self.target, "classes")}}
+        return head | {"target": {"name": self.target.name, **target_entry(self.target)}}
 
     @classmethod
     def load(cls, path: str | Path) -> Codebook:
@@ -224,7 +213,7 @@ class Codebook:
 
     def save(self, path: str | Path) -> None:
         """Write a TOML file that `load` reads back to an equal codebook."""
-        tables = {part.name: entry(part) for part in self.features}
+        tables = {part.name: part.entry() for part in self.features}
         version = codebook_format([*tables.values()], self.interactions)
         data = {"format": version} | self._head() | {"features": tables}
         Path(path).write_text(tomli_w.dumps(data), encoding="utf-8")
@@ -242,7 +231,7 @@ class Codebook:
     @cached_property
     def column_names(self) -> tuple[str, ...]:
         """Names of the encoded columns without the intercept, e.g. ``("age", "sex[M]", "age:sex[M]")``."""
-        own = [name for part in self.features for name in block_names(part)]
+        own = [name for part in self.features for name in part.block_names()]
         return (*own, *(f"{own[i]}:{own[j]}" for i, j in self.products.T))
 
     @cached_property
@@ -251,9 +240,9 @@ class Codebook:
 
         Indicators, steps and splines are not among them, nor interactions.
         """
-        starts = 1 + np.cumsum([0, *(len(block_names(part)) for part in self.features)])
+        starts = 1 + np.cumsum([0, *(len(part.block_names()) for part in self.features)])
         return tuple(
-            int(start) for part, start in zip(self.features, starts, strict=False) if _is_bounded(part)
+            int(start) for part, start in zip(self.features, starts, strict=False) if part.is_bounded
         )
 
     def column_affine(self, column: int) -> tuple[float, float]:
@@ -264,7 +253,7 @@ class Codebook:
     @cached_property
     def products(self) -> NDArray[np.int64]:
         """Positions of the two columns, of features, whose product is each column of an interaction."""
-        ends = np.cumsum([0, *(len(block_names(part)) for part in self.features)])
+        ends = np.cumsum([0, *(len(part.block_names()) for part in self.features)])
         span = {name: range(*ends[i : i + 2]) for i, name in enumerate(self.names)}
         found = [(i, j) for one, two in self.interactions for i in span[one] for j in span[two]]
         return np.array(found, dtype=np.int64).reshape(-1, 2).T
@@ -287,7 +276,7 @@ class Codebook:
     @cached_property
     def row_scale(self) -> float:
         """What every encoded row is divided by, so that its norm is at most one."""
-        bounds = {part.name: block_bound(part) for part in self.features}
+        bounds = {part.name: part.block_bound() for part in self.features}
         products = sum(bounds[one] * bounds[two] for one, two in self.interactions)
         return math.sqrt(1 + sum(bounds.values()) + products)
 
@@ -299,7 +288,8 @@ class Codebook:
     def user_columns(self, columns: Columns, at: At | None = None) -> NDArray[np.float64]:
         """Columns in the user's units: clipped numbers, their transforms, and 0/1 indicators of levels."""
         table = _table(columns, self.names)
-        own = np.hstack([block_columns(part, accepted(part, table[part.name], at)) for part in self.features])
+        blocks = (part.block_columns(accepted(part, table[part.name], at)) for part in self.features)
+        own = np.hstack([*blocks])
         one, two = self.products
         return np.hstack([own, own[:, one] * own[:, two]]) if len(one) else own
 
@@ -388,18 +378,11 @@ class Codebook:
 
     @property
     def _affine(self) -> NDArray[np.float64]:
-        return np.array([pair for part in self.features for pair in block_affine(part)]).T
+        return np.array([pair for part in self.features for pair in part.block_affine()]).T
 
     @property
     def _target_affine(self) -> tuple[float, float]:
         return self.target.affine()[0] if isinstance(self.target, Numeric) else (0.0, 1.0)
-
-
-def _is_bounded(part: Feature) -> bool:
-    """Say whether the first column of a feature is a number between its bounds."""
-    if isinstance(part, Numeric):
-        return isinstance(part.transform, Monotone)
-    return isinstance(part, Date) and part.parts[0] == "days"
 
 
 def _observed(name: str, values: Array, as_levels: bool) -> Feature:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime
+from datetime import date
 from typing import Any
 
 import tomli_w
 
 from cloister.core.document import check_format
 from cloister.core.errors import InputError
-from cloister.tables.column_types import Categorical, Date, Feature, Numeric, Target, is_real, require
+from cloister.tables.column_types import TYPES, Categorical, Numeric, Target
+from cloister.tables.feature import Feature, require
 from cloister.tables.reading import Kind
-from cloister.tables.transforms import IDENTITY, Cuts, Monotone, Spline, Transform
 
 #: The first format knows bounds and levels alone, and a codebook that needs no more is still written in it.
 _FIRST, _LATEST = "cloister codebook 1", "cloister codebook 2"
@@ -68,34 +68,13 @@ def check_codebook_format(found: object, source: str) -> None:
 
 def codebook_format(entries: Sequence[Mapping[str, Any]], interactions: Sequence[object]) -> str:
     """Return the first format if nothing needs the latest."""
-    plain = all(len(found) == 1 and _plain(*found.values()) for found in entries)
-    return _FIRST if plain and not interactions else _LATEST
+    return _FIRST if all(map(_is_plain, entries)) and not interactions else _LATEST
 
 
-def _plain(values: Sequence[Any]) -> bool:
-    return not any(isinstance(value, date) for value in values)
-
-
-def entry(part: Feature, levels: str = "levels") -> dict[str, Any]:
-    """Return the keys of a column, in order, without those that have their defaults."""
-    found: dict[str, Any]
-    if isinstance(part, Categorical):
-        found = {levels: [*part.levels]} | ({"ordinal": True} if part.ordinal else {})
-    elif isinstance(part, Date):
-        found = {"bounds": [part.low, part.high]}
-        found |= {} if tuple(part.parts) == ("days",) else {"parts": [*part.parts]}
-        found |= {} if part.spelling is None else {"spelling": part.spelling}
-    else:
-        found = {"bounds": [part.low, part.high]} | _transform_entry(part.transform)
-    return found if part.missing is None else found | {"missing": part.missing}
-
-
-def _transform_entry(transform: Transform) -> dict[str, Any]:
-    if isinstance(transform, Cuts):
-        return {"cuts": [*transform.points]}
-    if isinstance(transform, Spline):
-        return {"knots": [*transform.knots]}
-    return {"transform": transform.word} if isinstance(transform, Monotone) and transform.word else {}
+def _is_plain(entry: Mapping[str, Any]) -> bool:
+    """Say whether a column has bounds or levels that are not dates, and nothing else."""
+    limits = entry.get("bounds", entry.get("levels", ()))
+    return len(entry) == 1 and len(limits) > 0 and not any(isinstance(limit, date) for limit in limits)
 
 
 def date_text(value: Any) -> Any:
@@ -111,25 +90,29 @@ def from_spec(name: str, spec: Any) -> Feature:
     """Read a mapping's value: a tuple is a range, a list is levels, a dictionary has the keys of a file."""
     if isinstance(spec, Mapping):
         return from_entry(name, spec, "levels", "bounds")
-    if isinstance(spec, tuple) and len(spec) == 2 and all(map(is_real, spec)):
-        return Numeric(name, *spec)
-    if isinstance(spec, tuple) and len(spec) == 2:
-        days = [*map(_as_date, spec)]
-        if all(isinstance(day, date) for day in days):
-            return Date(name, *days)
-    return Categorical(name, spec)
+    kind = _type_of("bounds", spec) if isinstance(spec, tuple) and len(spec) == 2 else None
+    return Categorical(name, spec) if kind is None else kind.from_entry(name, spec, {})
+
+
+def _type_of(key: str, limits: Sequence[Any]) -> type[Feature] | None:
+    return next((kind for kind in TYPES if kind.key == key and kind.takes(limits)), None)
+
+
+def target_entry(part: Target) -> dict[str, Any]:
+    """Return the keys of the target: its levels are classes."""
+    return {"classes" if key == "levels" else key: value for key, value in part.entry().items()}
 
 
 def as_target(part: Feature) -> Target:
     """Return what is said of the target; refuse what only features can have."""
-    keys = entry(part, "classes")
-    if isinstance(part, Date) or len(keys) > 1:
-        got = "dates" if isinstance(part, Date) else ", ".join([*keys][1:])
-        raise InputError(
-            f"The target {part.name!r} must have bounds of numbers or classes, and nothing else. Got {got}. "
-            "To predict a logarithm, say, make a column of it."
-        )
-    return part
+    _, *more = part.entry()
+    if isinstance(part, Numeric | Categorical) and not more:
+        return part
+    got = ", ".join(more) if isinstance(part, Numeric | Categorical) else f"{type(part).__name__.lower()}s"
+    raise InputError(
+        f"The target {part.name!r} must have bounds of numbers or classes, and nothing else. Got {got}. "
+        "To predict a logarithm, say, make a column of it."
+    )
 
 
 def by_name(rows: Mapping[str, Any] | Sequence[Any], source: str) -> list[tuple[str, Any]]:
@@ -163,51 +146,11 @@ def from_entry(name: str, found: Any, levels: str, source: str) -> Feature:
         f"{', or delete the column with its heading' * (levels == 'levels')}.",
     )
     rest = {key: value for key, value in given.items() if key != kinds[0]}
-    if kinds[0] == levels:
-        return Categorical(name, limits, **_options(name, rest, ("ordinal", "missing"), source))
-    days = [*map(_as_date, limits)]
-    if all(isinstance(day, date) for day in days):
-        options = _options(name, rest, ("parts", "missing", "spelling"), source)
-        options |= {"missing": _as_date(rest["missing"])} if "missing" in rest else {}
-        return Date(name, *days, **options)
-    options = _options(name, rest, ("transform", "cuts", "knots", "missing"), source)
-    low, high = limits
-    return Numeric(name, low, high, _transform(name, options), options.get("missing"))
-
-
-def _options(name: str, given: Mapping[str, Any], known: Sequence[str], source: str) -> dict[str, Any]:
-    unknown = [key for key in given if key not in known]
+    kind = _type_of("levels" if kinds[0] == levels else "bounds", limits) or Numeric
+    unknown = [key for key in rest if key not in kind.options]
     require(
         not unknown,
-        f"{name!r} in {source} may also have {', '.join(known)}. Got {', '.join(unknown)}. Remove or respell "
-        "it.",
+        f"{name!r} in {source} may also have {', '.join(kind.options)}. Got {', '.join(unknown)}. Remove or "
+        "respell it.",
     )
-    return dict(given)
-
-
-def _transform(name: str, options: Mapping[str, Any]) -> Transform:
-    shapes = [key for key in ("transform", "cuts", "knots") if key in options]
-    require(
-        len(shapes) < 2,
-        f"{name!r} must have one of transform, cuts and knots. Got {' and '.join(shapes)}. Keep one.",
-    )
-    if not shapes:
-        return IDENTITY
-    value = options[shapes[0]]
-    if shapes[0] == "transform":
-        require(bool(value), f"transform of {name!r} must be a word. Got {value!r}. Leave it out.")
-        return Monotone(value)
-    require(
-        isinstance(value, list | tuple) and all(map(is_real, value)),
-        f"{shapes[0]} of {name!r} must be a list of numbers. Got {value!r}. Write {shapes[0]} = [18, 65].",
-    )
-    return Cuts(value) if shapes[0] == "cuts" else Spline(value)
-
-
-def _as_date(value: Any) -> Any:
-    """Return text, or a time of pandas, that is a date or a time as that; leave anything else as it is."""
-    text = value.isoformat() if isinstance(value, datetime) else value
-    try:
-        return (date if len(text) == 10 else datetime).fromisoformat(text)
-    except (TypeError, ValueError):
-        return value
+    return kind.from_entry(name, limits, rest)

@@ -10,8 +10,8 @@ import numpy as np
 
 from cloister.core.arrays import Array
 from cloister.core.errors import PrivateDataError
-from cloister.tables.column_types import Categorical, Date, Feature, Numeric
-from cloister.tables.reading import Mask, Reading, days_since_1970
+from cloister.tables.feature import Feature
+from cloister.tables.reading import Mask, Reading
 
 #: Names a row by its position, for the sentence of an error: "Data row 7".
 At = Callable[[int], str]
@@ -44,6 +44,8 @@ class ColumnCheck:
         Cells that are not of the kind that the codebook says, or no listed level: refused.
     examples : tuple of (str, int)
         What stands in wrong cells, and how often: the most frequent ones.
+    faults : tuple of (str, int)
+        What is wrong with wrong cells, and with how many: "unreadable", "out of range", "not listed".
     bounds : tuple of str
         The bounds as the codebook has them; empty for a category.
     """
@@ -56,6 +58,7 @@ class ColumnCheck:
     above: int
     wrong: int
     examples: tuple[tuple[str, int], ...]
+    faults: tuple[tuple[str, int], ...]
     bounds: tuple[str, ...]
 
     @property
@@ -76,7 +79,8 @@ class ColumnCheck:
             said.append(f"{self.missing} missing ({'filled in' if self.filled else 'refused'})")
         if self.wrong:
             shown = ", ".join(f"{cell} ({count})" for cell, count in self.examples)
-            said.append(f"{self.wrong} {'unreadable' if self.bounds else 'not listed'} (refused): {shown}")
+            faults = ", ".join(f"{count} {fault}" for fault, count in self.faults)
+            said.append(f"{faults} (refused): {shown}")
         return ", ".join(said) + (", all as the codebook says" if len(said) == 1 else "")
 
 
@@ -91,7 +95,7 @@ def accepted(part: Feature, column: Array, at: At | None, goal: bool = False) ->
         )
     if found.missing.any() and part.fill is None:
         stand_in = f"Write what stands for missing ones under it in the codebook, {part.example}, or drop"
-        missing = "np.isnan" if isinstance(part, Numeric) else "pd.isna"
+        missing = "np.isnan" if column.dtype.kind == "f" else "pd.isna"
         remedy = _WITHOUT.format(part.name, missing) if goal else f"{stand_in} such rows by a public rule"
         raise PrivateDataError(
             f"Column {part.name!r} must have a value in every row. "
@@ -111,24 +115,22 @@ def check_column(part: Feature, column: Array) -> ColumnCheck:
     """Count the cells of a column that do not fit what a codebook says of it."""
     found = part.read(column)
     good = ~(found.missing | found.wrong)
-    below = above = 0
-    bounds: tuple[str, ...] = ()
-    if not isinstance(part, Categorical):
-        low, high = _limits(part) if isinstance(part, Date) else (part.low, part.high)
-        below, above = (
-            int(np.count_nonzero(good & beyond)) for beyond in (found.values < low, found.values > high)
-        )
-        bounds = (str(part.low), str(part.high)) if isinstance(part, Date) else (f"{low:g}", f"{high:g}")
+    low, high = part.limits or (-np.inf, np.inf)
     cells = column.tolist()
-    seen = Counter(repr(cells[row]) for row in np.flatnonzero(found.wrong))
-    missing, wrong = _count(found.missing), _count(found.wrong)
-    filled, examples = part.fill is not None, tuple(seen.most_common(_SHOWN))
-    return ColumnCheck(part.name, len(column), missing, filled, below, above, wrong, examples, bounds)
+    wrong = [cells[row] for row in np.flatnonzero(found.wrong)]
+    return ColumnCheck(
+        part.name,
+        rows=len(column),
+        missing=_count(found.missing),
+        filled=part.fill is not None,
+        below=_count(good & (found.values < low)),
+        above=_count(good & (found.values > high)),
+        wrong=len(wrong),
+        examples=tuple(Counter(map(repr, wrong)).most_common(_SHOWN)),
+        faults=tuple(Counter(map(part.fault, wrong)).most_common()),
+        bounds=part.bounds,
+    )
 
 
 def _count(mask: Mask) -> int:
     return int(np.count_nonzero(mask))
-
-
-def _limits(part: Date) -> tuple[float, float]:
-    return days_since_1970(part.low), days_since_1970(part.high)

@@ -1,29 +1,39 @@
-r"""The kinds of columns that a codebook knows: numbers, categories and dates, each with public limits.
-
-A column becomes a block of encoded columns whose squared norm is at most `block_bound`, a public number, for
-every cell there can be; some cell attains it.
-"""
+"""The types of columns that a codebook knows: numbers, categories and dates, each with public limits."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from decimal import Decimal
 from functools import cached_property
 from numbers import Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from cloister.core.arrays import Array, Floats
-from cloister.core.errors import InputError
-from cloister.tables.reading import Reading, days_since_1970, read_dates, read_levels, read_numbers
-from cloister.tables.transforms import IDENTITY, Transform
+from cloister.tables.feature import Feature, require
+from cloister.tables.reading import (
+    Reading,
+    as_date,
+    days_since_1970,
+    is_number,
+    is_real,
+    read_dates,
+    read_levels,
+    read_numbers,
+)
+from cloister.tables.transforms import IDENTITY, Transform, transform_of
+
+if TYPE_CHECKING:
+    from cloister.tables.stock_blocks import StockBlock
 
 
 @dataclass(frozen=True)
-class Numeric:
+class Numeric(Feature):
     """A number between public bounds; what lies beyond is clipped to them.
 
     Parameters
@@ -41,7 +51,7 @@ class Numeric:
     Examples
     --------
     >>> from cloister.tables.transforms import Monotone
-    >>> block_names(Numeric("income", 1000, 1e6, Monotone("log"), missing=30_000))
+    >>> Numeric("income", 1000, 1e6, Monotone("log"), missing=30_000).block_names()
     ('log(income)', 'income[missing]')
     """
 
@@ -51,7 +61,7 @@ class Numeric:
     transform: Transform = IDENTITY
     missing: float | None = None
 
-    must: ClassVar[str] = "hold finite numbers, as the codebook says"
+    options: ClassVar[tuple[str, ...]] = ("transform", "cuts", "knots", "missing")
 
     def __post_init__(self) -> None:
         require(
@@ -75,6 +85,23 @@ class Numeric:
             )
             object.__setattr__(self, "missing", float(self.missing))
 
+    @classmethod
+    def takes(cls, limits: Sequence[Any]) -> bool:
+        return all(map(is_real, limits))
+
+    @classmethod
+    def from_entry(cls, name: str, limits: Sequence[Any], options: Mapping[str, Any]) -> Self:
+        low, high = limits
+        return cls(name, low, high, transform_of(name, options), options.get("missing"))
+
+    def entry(self) -> dict[str, Any]:
+        missing = {} if self.missing is None else {"missing": self.missing}
+        return {"bounds": [self.low, self.high]} | self.transform.entry() | missing
+
+    @property
+    def must(self) -> str:
+        return "hold finite numbers, as the codebook says"
+
     @property
     def example(self) -> str:
         return f"missing = {(self.low + self.high) / 2:g}"
@@ -84,12 +111,16 @@ class Numeric:
         return self.missing
 
     @property
-    def indicator(self) -> bool:
-        return self.missing is not None
+    def limits(self) -> tuple[float, float]:
+        return self.low, self.high
 
     @property
-    def most(self) -> float:
-        return 1.0
+    def bounds(self) -> tuple[str, ...]:
+        return f"{self.low:g}", f"{self.high:g}"
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.transform.is_monotone
 
     def read(self, column: Array) -> Reading:
         return read_numbers(column)
@@ -103,9 +134,28 @@ class Numeric:
     def columns(self, values: Floats) -> Floats:
         return self.transform.columns(np.clip(values, self.low, self.high), self.low, self.high)
 
+    def fault(self, cell: Any) -> str:
+        number = is_real(cell) or (isinstance(cell, str | Decimal) and is_number(str(cell)))
+        return "out of range" if number else "unreadable"
+
+    def mend(self, cells: Sequence[str]) -> list[str]:
+        """Advise about cells that people read as no number, or as one."""
+        advice = []
+        if any(set(cell) <= set("-–—") for cell in cells):
+            advice.append("leave a cell empty where there is no number, instead of a dash")
+        if any(re.fullmatch(r"[+-]?\d{1,3}([,.' ]\d{3})+([.,]\d+)?", cell) for cell in cells):
+            advice.append("write 1234 instead of 1,234: without marks between thousands")
+        if any(map(is_number, cells)):
+            advice.append("write a finite number, or leave a cell empty where there is none")
+        return advice or ["write a number in every cell, or leave it empty where there is none"]
+
+    def stock_block(self) -> StockBlock:
+        block = self.transform.stock_block(self.low, self.high)
+        return block if self.missing is None else block.or_missing(self.missing)
+
 
 @dataclass(frozen=True)
-class Categorical:
+class Categorical(Feature):
     """One of a public list of levels; the first is the reference and has no column of its own.
 
     Parameters
@@ -122,9 +172,9 @@ class Categorical:
 
     Examples
     --------
-    >>> block_names(Categorical("sex", ["F", "M"], missing="unknown"))
+    >>> Categorical("sex", ["F", "M"], missing="unknown").block_names()
     ('sex[M]', 'sex[unknown]')
-    >>> block_names(Categorical("size", ["S", "M", "L"], ordinal=True))
+    >>> Categorical("size", ["S", "M", "L"], ordinal=True).block_names()
     ('size',)
     """
 
@@ -133,8 +183,8 @@ class Categorical:
     ordinal: bool = False
     missing: Any = None
 
-    example: ClassVar[str] = 'missing = "unknown"'
-    most: ClassVar[float] = 1.0
+    key: ClassVar[str] = "levels"
+    options: ClassVar[tuple[str, ...]] = ("ordinal", "missing")
 
     def __post_init__(self) -> None:
         given = self.levels if isinstance(self.levels, list | tuple) else ()
@@ -157,12 +207,28 @@ class Categorical:
             f"{self.ordinal!r}. Leave it out.",
         )
 
+    @classmethod
+    def takes(cls, limits: Sequence[Any]) -> bool:
+        return True
+
+    @classmethod
+    def from_entry(cls, name: str, limits: Sequence[Any], options: Mapping[str, Any]) -> Self:
+        return cls(name, limits, **options)
+
+    def entry(self) -> dict[str, Any]:
+        missing = {} if self.missing is None else {"missing": self.missing}
+        return {"levels": [*self.levels]} | ({"ordinal": True} if self.ordinal else {}) | missing
+
     @property
     def must(self) -> str:
         shown = ", ".join(map(repr, self.levels[:_SHOWN_LEVELS])) + ", ..." * (
             len(self.levels) > _SHOWN_LEVELS
         )
         return f"hold levels that the codebook lists ({shown})"
+
+    @property
+    def example(self) -> str:
+        return 'missing = "unknown"'
 
     @cached_property
     def _positions(self) -> dict[Any, int]:
@@ -181,6 +247,10 @@ class Categorical:
     @property
     def indicator(self) -> bool:
         return False
+
+    @property
+    def is_text(self) -> bool:
+        return isinstance(self.levels[0], str)
 
     def read(self, column: Array) -> Reading:
         return read_levels(column, self._positions)
@@ -202,9 +272,20 @@ class Categorical:
         ranks = np.where(other, (len(self.levels) - 1) / 2, values)
         return np.column_stack([ranks, other])[:, : len(self.names())]
 
+    def fault(self, cell: Any) -> str:
+        return "not listed"
+
+    def stock_block(self) -> StockBlock:
+        from cloister.tables.stock_blocks import levels_block
+
+        levels = [*self.levels, *([self.missing] if self._own_missing else [])]
+        center, half = np.array(self.affine()).T
+        coded = (self.columns(np.arange(float(len(levels)))) - center) / half
+        return levels_block(levels, coded, self.missing, self.levels)
+
 
 @dataclass(frozen=True)
-class Date:
+class Date(Feature):
     """A date, or a time without a zone, between public bounds; what lies beyond is clipped to them.
 
     Parameters
@@ -224,9 +305,9 @@ class Date:
     Examples
     --------
     >>> enrolled = Date("enrolled", date(2020, 1, 1), date(2020, 12, 31), parts=("days", "weekday"))
-    >>> block_names(enrolled)[:3]
+    >>> enrolled.block_names()[:3]
     ('enrolled[days]', 'enrolled[Tue]', 'enrolled[Wed]')
-    >>> block_columns(enrolled, enrolled.read(np.array(["2020-01-07"])))
+    >>> enrolled.block_columns(enrolled.read(np.array(["2020-01-07"])))
     array([[6., 1., 0., 0., 0., 0., 0.]])
     """
 
@@ -236,6 +317,8 @@ class Date:
     parts: Sequence[str] = ("days",)
     missing: date | None = None
     spelling: str | None = None
+
+    options: ClassVar[tuple[str, ...]] = ("parts", "missing", "spelling")
 
     def __post_init__(self) -> None:
         given = (self.low, self.high, *(() if self.missing is None else (self.missing,)))
@@ -264,6 +347,21 @@ class Date:
             "the first and the last that are publicly possible, further apart.",
         )
 
+    @classmethod
+    def takes(cls, limits: Sequence[Any]) -> bool:
+        return all(isinstance(as_date(day), date) for day in limits)
+
+    @classmethod
+    def from_entry(cls, name: str, limits: Sequence[Any], options: Mapping[str, Any]) -> Self:
+        missing = {"missing": as_date(options["missing"])} if "missing" in options else {}
+        return cls(name, *map(as_date, limits), **{**options, **missing})
+
+    def entry(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"bounds": [self.low, self.high]}
+        found |= {} if tuple(self.parts) == ("days",) else {"parts": [*self.parts]}
+        found |= {} if self.spelling is None else {"spelling": self.spelling}
+        return found if self.missing is None else found | {"missing": self.missing}
+
     @property
     def must(self) -> str:
         how = "such as 2024-05-31" if self.spelling is None else f"spelt {self.spelling}"
@@ -278,8 +376,20 @@ class Date:
         return None if self.missing is None else days_since_1970(self.missing)
 
     @property
-    def indicator(self) -> bool:
-        return self.missing is not None
+    def limits(self) -> tuple[float, float]:
+        return days_since_1970(self.low), days_since_1970(self.high)
+
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        return str(self.low), str(self.high)
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.parts[0] == "days"
+
+    @property
+    def is_text(self) -> bool:
+        return self.spelling is not None
 
     @property
     def most(self) -> float:
@@ -296,12 +406,13 @@ class Date:
         return tuple(f"{self.name}[{label}]" for part in self.parts for label in DATE_PARTS[part])
 
     def affine(self) -> tuple[tuple[float, float], ...]:
-        half = (days_since_1970(self.high) - days_since_1970(self.low)) / 2
+        start, end = self.limits
+        half = (end - start) / 2
         days = ((half, half),) if "days" in self.parts else ()
         return (*days, *((0.0, 1.0),) * (len(self.names()) - len(days)))
 
     def columns(self, values: Floats) -> Floats:
-        start, end = days_since_1970(self.low), days_since_1970(self.high)
+        start, end = self.limits
         days = np.floor(values).astype(np.int64)
         month = days.astype("M8[D]").astype("M8[M]").astype(np.int64) % 12
         found = {
@@ -310,6 +421,11 @@ class Date:
             "month": month[:, None] == np.arange(1, 12),
         }
         return np.column_stack([found[part] for part in self.parts]).astype(np.float64)
+
+    def admit(self, cells: Sequence[str]) -> list[str]:
+        """Advise a way to write dates that all cells are written in, if there is one."""
+        way = next((way for way in _SPELLINGS if all(_is_date(cell, way) for cell in cells)), _SPELLINGS[0])
+        return [f'spelling = "{way}", the way its dates are written']
 
 
 #: What a model may see of a date, and the names of its columns; the first of a cycle is the reference.
@@ -320,53 +436,34 @@ DATE_PARTS = {
 }
 _SHOWN_LEVELS = 10
 
+#: Ways to write dates that are looked for in cells that cannot be read.
+_SPELLINGS = (
+    "%d/%m/%Y",
+    "%m/%d/%Y",
+    "%d.%m.%Y",
+    "%d-%m-%Y",
+    "%Y/%m/%d",
+    "%Y.%m.%d",
+    "%d/%m/%y",
+    "%m/%d/%y",
+    "%d.%m.%y",
+    "%d %b %Y",
+    "%d %B %Y",
+)
+
 Classes = Categorical  # the same promise, made about a target
-Feature = Numeric | Categorical | Date
 Target = Numeric | Classes
+#: All types. Limits are of the first that takes them.
+TYPES: tuple[type[Feature], ...] = (Categorical, Date, Numeric)
 
 
-def block_names(part: Feature) -> tuple[str, ...]:
-    """Return the names of a feature's columns; the last says whether it is missing, if that is counted."""
-    return (*part.names(), f"{part.name}[missing]") if part.indicator else part.names()
-
-
-def block_affine(part: Feature) -> tuple[tuple[float, float], ...]:
-    """Return what is taken off each of a feature's columns, and what it is then divided by."""
-    return (*part.affine(), (0.0, 1.0)) if part.indicator else part.affine()
-
-
-def block_columns(part: Feature, reading: Reading) -> Floats:
-    """Return a feature's columns in units that a user can read; its public value stands for missing ones."""
-    values = reading.values if part.fill is None else np.where(reading.missing, part.fill, reading.values)
-    columns = part.columns(values)
-    return np.column_stack([columns, reading.missing]) if part.indicator else columns
-
-
-def block_bound(part: Feature) -> float:
-    """Return the largest squared norm that a feature's encoded columns can have.
-
-    A missing value has its indicator, 1, beside the encoded columns of what stands for it.
-
-    Examples
-    --------
-    >>> block_bound(Numeric("age", 0, 100)), block_bound(Numeric("age", 0, 100, missing=75))
-    (1.0, 1.25)
-    """
-    if not part.indicator or part.fill is None:
-        return part.most
-    center, half = np.array(part.affine()).T
-    filled = (part.columns(np.array([part.fill]))[0] - center) / half
-    return max(part.most, 1 + float(filled @ filled))
-
-
-def require(holds: bool, sentence: str) -> None:
-    if not holds:
-        raise InputError(sentence)
+def _is_date(cell: str, spelling: str) -> bool:
+    try:
+        datetime.strptime(cell, spelling)
+    except ValueError:
+        return False
+    return True
 
 
 def _as_python(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
-
-
-def is_real(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool | np.bool_)

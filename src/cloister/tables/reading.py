@@ -177,6 +177,19 @@ def read_dates(column: Array, spelling: str | None) -> Reading:
     return Reading(days, np.isnan(days), np.isinf(days))
 
 
+def is_real(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+
+
+def as_date(value: Any) -> Any:
+    """Return text, or a time of pandas, that is a date or a time as that; leave anything else as it is."""
+    text = value.isoformat() if isinstance(value, datetime) else value
+    try:
+        return (date if len(text) == 10 else datetime).fromisoformat(text)
+    except (TypeError, ValueError):
+        return value
+
+
 def days_since_1970(day: date) -> float:
     """Return the days between the start of 1970 and a date or a time without a zone.
 

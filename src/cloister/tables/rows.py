@@ -15,7 +15,7 @@ from cloister.core.roster import task_ids
 from cloister.core.tasks import Tasks
 from cloister.tables.codebook import Codebook
 from cloister.tables.column_checks import At
-from cloister.tables.column_types import Categorical, Date, Feature
+from cloister.tables.feature import Feature
 from cloister.tables.table_files import read_table
 
 
@@ -112,18 +112,11 @@ def codebook_table(path: Path, codebook: Codebook, target: bool) -> dict[str, Ar
 def text_columns(codebook: Codebook, target: bool) -> list[str]:
     """Return the columns whose cells mean what is written, the task column among them."""
     task = [] if codebook.task is None else [codebook.task]
-    return [*(part.name for part in needed_parts(codebook, target) if _is_text(part)), *task]
+    return [*(part.name for part in needed_parts(codebook, target) if part.is_text), *task]
 
 
 def needed_parts(codebook: Codebook, target: bool) -> list[Feature]:
     return [*codebook.features, *([codebook.target] if target else [])]
-
-
-def _is_text(part: Feature) -> bool:
-    """Say whether cells mean what is written: 007 is no 7, and 20240531 may be a date."""
-    if isinstance(part, Categorical):
-        return isinstance(part.levels[0], str)
-    return isinstance(part, Date) and part.spelling is not None
 
 
 def _names(path: Path, column: str, ids: Array) -> Array:

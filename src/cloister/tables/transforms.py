@@ -8,19 +8,30 @@ that is 1, and B-splines are not negative and sum to 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
 from cloister.core.arrays import Floats
 from cloister.core.errors import InputError
+from cloister.tables.feature import require
+from cloister.tables.reading import is_real
+
+if TYPE_CHECKING:
+    from cloister.tables.stock_blocks import StockBlock
 
 
 class Transform(Protocol):
     """How a number between ``low`` and ``high`` becomes columns, in units that a user can read."""
+
+    #: Whether it is one column, a number between bounds of its own.
+    is_monotone: ClassVar[bool]
+
+    def entry(self) -> dict[str, Any]:
+        """Return its key in a codebook file, `transform_of` the other way; none if that is the default."""
 
     def check(self, name: str, low: float, high: float) -> None:
         """Refuse bounds that it is not for."""
@@ -33,6 +44,9 @@ class Transform(Protocol):
 
     def columns(self, values: Floats, low: float, high: float) -> Floats:
         """Return its columns of values within the bounds."""
+
+    def stock_block(self, low: float, high: float) -> StockBlock:
+        """Return the same columns by transformers of scikit-learn's own."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +61,17 @@ class Monotone:
 
     word: str = ""
 
+    is_monotone: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         if not isinstance(self.word, str) or self.word not in _FUNCTIONS:
             raise InputError(
                 f"A transform must be one of {', '.join(TRANSFORM_WORDS)}. Got {self.word!r}. Choose one, or "
                 "give cuts or knots."
             )
+
+    def entry(self) -> dict[str, Any]:
+        return {"transform": self.word} if self.word else {}
 
     def check(self, name: str, low: float, high: float) -> None:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -73,6 +92,11 @@ class Monotone:
 
     def columns(self, values: Floats, low: float, high: float) -> Floats:
         return np.asarray(_FUNCTIONS[self.word](values))[:, None]
+
+    def stock_block(self, low: float, high: float) -> StockBlock:
+        from cloister.tables.stock_blocks import function_block
+
+        return function_block(_FUNCTIONS[self.word], low, high)
 
 
 _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
@@ -101,6 +125,8 @@ class Cuts:
 
     points: Sequence[float]
 
+    is_monotone: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "points", tuple(map(float, self.points)))
 
@@ -108,6 +134,9 @@ class Cuts:
     def reference(self) -> int:
         """Which interval has no column."""
         return len(self.points) // 2
+
+    def entry(self) -> dict[str, Any]:
+        return {"cuts": [*self.points]}
 
     def check(self, name: str, low: float, high: float) -> None:
         _check_inside("cuts", name, self.points, low, high)
@@ -124,6 +153,11 @@ class Cuts:
         interval = np.searchsorted(self.points, values, side="right")
         others = np.delete(np.arange(len(self.points) + 1), self.reference)
         return np.asarray(interval[:, None] == others, dtype=np.float64)
+
+    def stock_block(self, low: float, high: float) -> StockBlock:
+        from cloister.tables.stock_blocks import cuts_block
+
+        return cuts_block(self.points, self.reference, low, high)
 
 
 @dataclass(frozen=True)
@@ -151,6 +185,8 @@ class Spline:
 
     knots: Sequence[float]
 
+    is_monotone: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "knots", tuple(map(float, self.knots)))
 
@@ -158,6 +194,9 @@ class Spline:
     def reference(self) -> int:
         """Which of all knots, bounds included, has no column."""
         return 1 + len(self.knots) // 2
+
+    def entry(self) -> dict[str, Any]:
+        return {"knots": [*self.knots]}
 
     def check(self, name: str, low: float, high: float) -> None:
         _check_inside("knots", name, self.knots, low, high)
@@ -180,6 +219,31 @@ class Spline:
         at = [low, *self.knots, high]
         peaks = np.delete(np.eye(len(at)), self.reference, axis=0)
         return np.column_stack([np.interp(values, at, peak) for peak in peaks])
+
+    def stock_block(self, low: float, high: float) -> StockBlock:
+        from cloister.tables.stock_blocks import spline_block
+
+        return spline_block(self.knots, self.reference, low, high)
+
+
+def transform_of(name: str, options: Mapping[str, Any]) -> Transform:
+    """Return the transform that the keys of a column in a codebook file say."""
+    shapes = [key for key in ("transform", "cuts", "knots") if key in options]
+    require(
+        len(shapes) < 2,
+        f"{name!r} must have one of transform, cuts and knots. Got {' and '.join(shapes)}. Keep one.",
+    )
+    if not shapes:
+        return IDENTITY
+    value = options[shapes[0]]
+    if shapes[0] == "transform":
+        require(bool(value), f"transform of {name!r} must be a word. Got {value!r}. Leave it out.")
+        return Monotone(value)
+    require(
+        isinstance(value, list | tuple) and all(map(is_real, value)),
+        f"{shapes[0]} of {name!r} must be a list of numbers. Got {value!r}. Write {shapes[0]} = [18, 65].",
+    )
+    return Cuts(value) if shapes[0] == "cuts" else Spline(value)
 
 
 def _check_inside(word: str, name: str, points: Sequence[float], low: float, high: float) -> None:
