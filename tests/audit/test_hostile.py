@@ -118,7 +118,7 @@ def test_both_tests_of_the_last_bits_see_floats():
 
 
 def test_noise_of_a_single_number_is_compared_over_rounds():
-    plan = Plan(MeanRegularized(LeastSquares(1), rounds=1), L2Laplace(1.0), n_tasks=200)
+    plan = Plan(MeanRegularized(LeastSquares(1), rounds=2), L2Laplace(1.0), n_tasks=200)
     assert not check_freshness(plan, SOURCE).breach
     stuck = Plan(plan.algorithm, EveryOther(1.0), n_tasks=200)
     found = check_freshness(stuck, SOURCE)

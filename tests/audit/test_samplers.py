@@ -109,7 +109,7 @@ def test_a_right_sampler_is_acquitted():
         return on_processor(*call)
 
     assert not audit(PLAN, draws=2000, random_state=1, sampler=watched).convicted
-    assert len(asked) > 100
+    assert len(asked) > 20  # calls for many numbers each: games, laws, freshness, last bits, one run
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no graphics card")

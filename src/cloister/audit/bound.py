@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, bdtrc, betainccinv, betaincinv, expit, log_ndtr, ndtr, ndtri
 
-from cloister.audit.releases import ReleaseSource
+from cloister.audit.releases import Runs
 from cloister.core.arrays import Floats
 from cloister.core.channel import Channel
 from cloister.core.errors import InputError
@@ -382,9 +382,8 @@ def one_run(plan: Plan, source: Randomness, confidence: float = 0.95) -> OneRunB
     rounds = list(_plain_rounds(plan, canaries))
     if not rounds or not plan.mechanism.coordinatewise:
         return None
-    curator = ReleaseSource(plan.mechanism, source)
-    heads = curator.uniforms(canaries) < 0.5
-    score = _one_run_scores(plan, curator, rounds, heads)
+    heads = source.stream("heads").uniforms(canaries) < 0.5
+    score = _one_run_scores(plan, source, rounds, heads)
     reach = math.sqrt(sum((channel.sensitivity(plan.relation) / noise) ** 2 for _, channel, noise in rounds))
     guesses = _how_many(canaries, reach, plan.delta, confidence)
     sure = np.argsort(-np.abs(score), kind="stable")[:guesses]
@@ -410,20 +409,22 @@ def _plain_rounds(plan: Plan, canaries: int) -> Iterator[tuple[int, Channel, flo
 
 
 def _one_run_scores(
-    plan: Plan, curator: ReleaseSource, rounds: list[tuple[int, Channel, float]], heads: NDArray[np.bool_]
+    plan: Plan, source: Randomness, rounds: list[tuple[int, Channel, float]], heads: NDArray[np.bool_]
 ) -> Floats:
     """Return how much each canary seems to have tossed heads: above 0, or below."""
     tails = 0.0 if plan.relation == Relation.ZERO_OUT else -1.0
     sent = np.where(heads, 1.0, tails)
-    coins = plan.sampling.draw(curator.stream().numbered, len(heads), len(plan.rounds))
-    score = np.zeros(len(heads))
+    coins = plan.sampling.draw(source.stream("coins").numbered, len(heads), len(plan.rounds))
+    score, one, turn = np.zeros(len(heads)), Runs.begin(plan, source, 1), 0
     for t, channel, noise in rounds:
+        one.listen(channel, t - turn)
+        turn = t + 1
         took_part = coins[t]
         taking = np.flatnonzero(took_part)
         messages = np.zeros((len(taking), len(heads)))
         messages[np.arange(len(taking)), taking] = channel.clip * sent[taking]
-        total = curator.total(channel, messages)
-        release = curator.releases(total, channel, noise, 1)[0]
+        total = channel.total(messages, plan.mechanism.exact)
+        release = one.release(channel, (total, np.array([True])))[0][0]
         seen = 1.0 if plan.sampling.hidden else took_part
         score += seen * (release - (1 + tails) / 2) / noise**2
     return score

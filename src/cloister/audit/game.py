@@ -2,7 +2,8 @@ r"""The game of joint differential privacy, played against a plan's own code.
 
 The adversary fixes everything but the target task: all other messages, which it knows, and the two messages
 the target may send, the pair that moves the sum furthest. A world is drawn: the target *speaks* with one
-message, or with the other (silence, under `zero_out`). The plan's own mechanism sums and perturbs. From the
+message, or with the other (silence, under `zero_out`). The plan's own mechanism sums and perturbs, round by
+round, with the state that it begins for a run. From the
 releases of all rounds the adversary computes the log likelihood ratio of the two worlds under the law that
 the mechanism claims: the best test if the claim is true, and a valid one if it is not.
 
@@ -31,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.audit import releases
-from cloister.audit.releases import ReleaseSource, in_release_units
+from cloister.audit.releases import Runs, in_release_units
 from cloister.audit.sensitivity import narrow, worst_pair
 from cloister.core.arrays import Floats
 from cloister.core.channel import Channel
@@ -145,8 +146,7 @@ def play(
         narrow_channel = _narrowest(plan.schedule.channel, plan.relation)
         worlds = list(releases.scores(plan, source, narrow_channel, draws, progress))
         return _seen(plan, worlds)
-    curator = ReleaseSource(plan.mechanism, source)
-    rounds = list(_rounds(plan, curator, choice))
+    rounds = list(_rounds(plan, source, choice))
     batch = min(_BATCH, max(1000, int(_HELD / len(rounds))))
     parts = -(-draws // batch)
     steps, done = 2 * parts * len(rounds), 0
@@ -155,9 +155,10 @@ def play(
         scores = []
         for part in range(parts):
             size = min(batch, draws - part * batch)
-            score = np.zeros(size)
-            for attacked, rows in zip(rounds, _coins(plan, curator, size), strict=True):
-                _play_round(plan, curator, attacked, world, rows, score)
+            score, number = np.zeros(size), world * parts + part
+            runs = Runs.begin(plan, source.derived("game", number), size)
+            for attacked, rows in zip(rounds, _coins(plan, source, number, size), strict=True):
+                _play_round(runs, attacked, world, rows, score)
                 done += 1
                 if progress is not None:
                     progress(done, steps)
@@ -174,39 +175,38 @@ def _seen(plan: Plan, worlds: list[Floats]) -> Scores:
 
 
 def _play_round(
-    plan: Plan,
-    curator: ReleaseSource,
-    attacked: _AttackedRound,
-    world: int,
-    rows: NDArray[np.bool_],
-    score: Floats,
+    runs: Runs, attacked: _AttackedRound, world: int, rows: NDArray[np.bool_], score: Floats
 ) -> None:
     """Draw a round's releases and add its ratios to the scores; rows say in which games the target is in."""
-    share = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.sampling.hidden else 1.0
-    present = curator.releases(attacked.totals[world], attacked.channel, attacked.noise, int(rows.sum()))
+    plan, total = runs.plan, attacked.totals[world]
     with np.errstate(invalid="ignore"):
-        score[rows] += attacked.ratio(present, share)
-        if share < 1:
-            absent = curator.releases(attacked.absent, attacked.channel, attacked.noise, int((~rows).sum()))
+        if plan.sampling.hidden:
+            share = plan.sampling.probability(plan.n_tasks, len(plan.rounds))
+            present, absent = runs.release(attacked.channel, (total, rows), (attacked.absent, ~rows))
+            score[rows] += attacked.ratio(present, share)
             score[~rows] += attacked.ratio(absent, share)
+        else:
+            score[rows] += attacked.ratio(runs.release(attacked.channel, (total, rows))[0], 1.0)
     score[np.isnan(score)] = 0.0  # impossible in both worlds: no law that was claimed
 
 
-def _rounds(plan: Plan, curator: ReleaseSource, choice: int) -> Iterator[_AttackedRound]:
+def _rounds(plan: Plan, source: Randomness, choice: int) -> Iterator[_AttackedRound]:
     made: dict[tuple[Channel, float], _AttackedRound] = {}
     for t, round in enumerate(plan.rounds):
         channel = _narrowed(plan, round.channels[min(choice, len(round.channels) - 1)])
         noise = plan.noise(t, channel)
         if (channel, noise) not in made:
-            made[channel, noise] = _attacked(plan, curator, channel, noise)
+            uniforms = source.stream("others", len(made)).uniforms(_OTHERS * channel.dim)
+            made[channel, noise] = _attacked(plan, uniforms, channel, noise)
         yield made[channel, noise]
 
 
-def _attacked(plan: Plan, curator: ReleaseSource, channel: Channel, noise: float) -> _AttackedRound:
+def _attacked(plan: Plan, uniforms: Floats, channel: Channel, noise: float) -> _AttackedRound:
     one, other = worst_pair(channel, plan.relation)
-    others = 2 * channel.clip * (curator.uniforms(_OTHERS * channel.dim).reshape(_OTHERS, -1) - 0.5)
+    others = 2 * channel.clip * (uniforms.reshape(_OTHERS, -1) - 0.5)
     absent, speaking, silent = (
-        curator.total(channel, np.vstack([others, row[None]])) for row in (np.zeros_like(one), one, other)
+        channel.total(np.vstack([others, row[None]]), plan.mechanism.exact)
+        for row in (np.zeros_like(one), one, other)
     )
     law = plan.mechanism.law(channel, noise) or GaussianLaw(noise)
     return _AttackedRound(channel, noise, law, absent, (silent, speaking))
@@ -231,15 +231,15 @@ def _narrowest(channel: Channel, relation: Relation) -> Channel:
     return line if reach[0] >= reach[1] * (1 - 1e-9) else plane
 
 
-def _coins(plan: Plan, curator: ReleaseSource, draws: int) -> Iterator[NDArray[np.bool_]]:
+def _coins(plan: Plan, source: Randomness, number: int, draws: int) -> Iterator[NDArray[np.bool_]]:
     """Yield, round by round, in which of so many games the target takes part."""
-    rounds, sampling = len(plan.rounds), plan.sampling
+    rounds, sampling, stream = len(plan.rounds), plan.sampling, source.stream("coins", number)
     if isinstance(sampling, (Everyone, Poisson)):  # coins of different tasks are independent: the real ones
-        yield from sampling.draw(curator.stream().numbered, draws, rounds)
+        yield from sampling.draw(stream.numbered, draws, rounds)
         return
     if isinstance(sampling, (OnePass, Epochs)):  # the real rounds of tasks at random
-        target = (plan.n_tasks * curator.uniforms(draws)).astype(np.int64)
-        yield from sampling.draw(curator.stream().numbered, plan.n_tasks, rounds)[:, target]
+        target = (plan.n_tasks * source.stream("target", number).uniforms(draws)).astype(np.int64)
+        yield from sampling.draw(stream.numbered, plan.n_tasks, rounds)[:, target]
         return
     chance = sampling.probability(plan.n_tasks, rounds)
-    yield from (curator.uniforms(draws) < chance for _ in range(rounds))
+    yield from (stream.uniforms(draws) < chance for _ in range(rounds))

@@ -17,15 +17,16 @@ numbers, those of a generator that begins anew come again at some distance.
 impossible. If what it adds is a float instead, releases lie between the steps, and the attack on floating
 point works: some small results cannot be a message plus noise
 (:func:`~cloister.audit.museum.noise_exhibits.floating_point_hits`). On steps that are powers of two an
-integer is never such a number, so one of them is enough. Neither test convicts by chance.
+integer is never such a number, so one of them is enough. Sums of nothing, odd and even ones, and those of
+messages are released, as lowest bits may depend on the sum. Neither test convicts by chance.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, islice
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,17 +34,19 @@ from scipy.special import chdtr, chdtrc, kolmogorov, ndtr, ndtri
 
 from cloister.audit import releases
 from cloister.audit.museum.noise_exhibits import floating_point_hits
-from cloister.audit.releases import ReleaseSource, fresh, in_release_units
+from cloister.audit.releases import ChannelInUse, Runs, channels_in_use, in_release_units, in_round
 from cloister.core.arrays import Floats
 from cloister.core.channel import Channel
 from cloister.plan.plan import Plan
 from cloister.privacy.noise import GaussianLaw, Law
-from cloister.privacy.randomness import Randomness, SystemRandomness
+from cloister.privacy.randomness import Randomness, Stream, SystemRandomness
 
-#: Kinds of releases that are looked at, and calls of a mechanism that makes one release a call.
-_KINDS, _CALLS = 8, 4000
+#: Calls of a mechanism that makes one release a call, and numbers of noise of a channel at least.
+_CALLS, _FEWEST = 4000, 4000
 #: Numbers of noise that are compared under two keys.
 _PAIRED = 20_000
+#: Lowest bits of whole noise: residues that are counted, and steps in a deviation beyond which none are held.
+_RESIDUES, _HOLDS, _SAID = 8, 2.0**44, ("something", "nothing")
 
 
 @dataclass(frozen=True)
@@ -86,17 +89,17 @@ def check_noise(plan: Plan, source: Randomness, numbers: int = 200_000) -> Noise
     """
     if plan.mechanism.correlated:
         return _check_streams(plan, source, numbers)
-    curator = ReleaseSource(plan.mechanism, source)
-    kinds = {(c, plan.noise(t, c)) for t, round in enumerate(plan.rounds) for c in round.channels}
-    chosen = list(islice(sorted(kinds, key=lambda kind: (kind[0].size, kind[1])), _KINDS))
+    kinds = channels_in_use(plan)
     p_values: dict[str, float] = {}
     count = 0
-    for number, (channel, noise) in enumerate(chosen):
-        law = plan.mechanism.law(channel, noise)
-        if law is None:
+    for number, kind in enumerate(kinds):
+        law, own = plan.mechanism.law(kind.channel, kind.noise), source.derived("kind", number)
+        if law is None and not plan.mechanism.exact:
             continue
-        drawn = _noise(curator, channel, noise, numbers // len(chosen))
-        found = examine(law, *drawn) | {"keys": _keys(curator, channel, noise, law)}
+        drawn = _noise(plan, own, kind, max(_FEWEST, numbers // len(kinds)))
+        found = _lowest_bits(kind, drawn) if plan.mechanism.exact else {}
+        if law is not None:
+            found |= examine(law, *drawn) | {"keys": _keys(plan, own, kind, law, len(kinds))}
         p_values |= {f"{name}, channel {number + 1}": p for name, p in found.items()}
         count += drawn[0].size + drawn[1].size
     return NoiseLaw(p_values, count) if p_values else None
@@ -136,23 +139,46 @@ def examine(law: Law, one: Floats, two: Floats) -> dict[str, float]:
     return out | {"rounds": _correlation(*scores)}
 
 
-def _noise(curator: ReleaseSource, channel: Channel, noise: float, numbers: int) -> tuple[Floats, Floats]:
-    """Return the noise of as many releases in one round, of something, and in another, of nothing."""
+def _noise(plan: Plan, source: Randomness, kind: ChannelInUse, numbers: int) -> tuple[Floats, Floats]:
+    """Return noise of many runs: in the first round of a kind, of something, and in the last, of nothing.
+
+    A kind of one round takes other runs for its second.
+    """
+    channel, rounds = kind.channel, (kind.rounds[0], kind.rounds[-1])
     draws = max(1, numbers // (2 * channel.size))
-    if not curator.mechanism.coordinatewise:
+    if not plan.mechanism.coordinatewise:
         draws = min(draws, _CALLS // 2)
-    some = channel.clip * np.eye(channel.dim)[: min(3, channel.dim)]
-    totals = [curator.total(channel, messages) for messages in (some, np.zeros_like(some))]
-    first, second = (
-        curator.releases(total, channel, noise, draws) - in_release_units(channel, total) for total in totals
+    some = channel.clip * (2 * source.stream("messages").uniforms(3 * channel.dim).reshape(3, -1) - 1)
+    said, nothing = (channel.total(m, plan.mechanism.exact) for m in (some, np.zeros_like(some)))
+    runs, everyone = Runs.begin(plan, source, draws), np.full(draws, True)
+    runs.listen(channel, rounds[0])
+    (first,) = runs.release(channel, (said, everyone))
+    if rounds[0] == rounds[1]:
+        second = in_round(plan, source.derived("again"), rounds[1], channel, nothing, draws)
+    else:
+        runs.listen(channel, rounds[1] - rounds[0] - 1)
+        (second,) = runs.release(channel, (nothing, everyone))
+    return first - in_release_units(channel, said), second - in_release_units(channel, nothing)
+
+
+def _lowest_bits(kind: ChannelInUse, drawn: Sequence[Floats]) -> dict[str, float]:
+    """Return p-values of exact noise in steps, modulo a few: every residue is as likely, whatever the sum."""
+    steps = kind.channel.steps
+    if kind.noise > _HOLDS * float(steps.min()):  # a double does not hold its lowest bits
+        return {}
+    residues = [np.rint(noise / steps).astype(np.int64).ravel() % _RESIDUES for noise in drawn]
+    counts = [np.bincount(found, minlength=_RESIDUES) for found in residues]
+    chi = [float(((c - c.mean()) ** 2).sum() / c.mean()) for c in counts]
+    return {
+        f"lowest bits of {name}": float(chdtrc(_RESIDUES - 1, x)) for name, x in zip(_SAID, chi, strict=True)
+    }
+
+
+def _keys(plan: Plan, source: Randomness, kind: ChannelInUse, law: Law, kinds: int) -> float:
+    """Test that the noise of the same round under two keys has nothing in common."""
+    drawn = (
+        _noise(plan, source.derived("key", n), kind, max(_FEWEST, _PAIRED // kinds))[0] for n in range(2)
     )
-    return first, second
-
-
-def _keys(curator: ReleaseSource, channel: Channel, noise: float, law: Law) -> float:
-    """Test that the noise of the same rounds under two keys has nothing in common."""
-    keys = (curator.source.derived("key", n) for n in range(2))
-    drawn = (_noise(ReleaseSource(curator.mechanism, key), channel, noise, _PAIRED)[0] for key in keys)
     return _correlation(*(_scores(law.uniforms(one)) for one in drawn))
 
 
@@ -184,8 +210,9 @@ def _correlation(one: Floats, two: Floats) -> float:
 #: Numbers that are compared, and the share of equal ones that is too many. The least integer noise has
 #: deviation 5: two draws are equal with probability 0.06, a third of 256 with probability below 1e-30.
 _NUMBERS, _MOST = 512, 0.3
-#: Numbers of one release that are compared with those that follow.
-_WIDE = 2**13
+#: Numbers of one release that are compared with those that follow; rounds that are compared with each other,
+#: and numbers in each of them at least.
+_WIDE, _ROUNDS, _ROW = 2**13, 256, 8
 
 
 @dataclass(frozen=True)
@@ -202,7 +229,7 @@ class Freshness:
 
 
 def check_freshness(plan: Plan, source: Randomness) -> Freshness:
-    """Compare the noise of a plan's first release under several keys and in several rounds.
+    """Compare noise on the channel of the first round: of several keys, and of the rounds of one run.
 
     Examples
     --------
@@ -213,50 +240,65 @@ def check_freshness(plan: Plan, source: Randomness) -> Freshness:
     >>> check_freshness(plan, SeededRandomness(0))
     Freshness(keys=True, rounds=True, numbers=True)
     """
-    channel = plan.rounds[0].channels[0]
     new = (SystemRandomness().sampled_by(source.sampler) for _ in range(2))
     sources = (source, source.derived("other key"), *new)
-    drawn = [_releases(plan, channel, one) for one in sources]
+    drawn = [_releases(plan, one) for one in sources]
     keys = all(_differ(one, two) for one, two in combinations(drawn, 2))
-    rounds = all(_differ(*pair) for one in drawn for pair in _lagged(one, len(one) // 2))
-    wide = _wide(plan, channel, source)
+    rounds = all(_differ(*pair) for one in drawn for pair in _lagged(one))
+    wide = _wide(plan, source)
     return Freshness(keys, rounds, all(_differ(*pair) for pair in _lagged(wide, 3 * len(wide) // 4)))
 
 
-def _releases(plan: Plan, channel: Channel, source: Randomness) -> Floats:
-    """Return releases of one sum in consecutive rounds, of shape (rounds, size); or what makes them up."""
-    mechanism, noise = plan.mechanism, plan.noise(0, channel)
-    if mechanism.correlated:
-        return np.round(releases.noise(plan, source, _NUMBERS).reshape(releases.rounds_played(plan), -1), 6)
-    total = channel.total(channel.clip * np.eye(channel.dim)[:1], mechanism.exact)
-    rounds = max(2, -(-_NUMBERS // channel.size))
-    return np.array([fresh(mechanism).perturb(total, channel, noise, source, t) for t in range(rounds)])
+def _releases(plan: Plan, source: Randomness) -> Floats:
+    """Return what one sum becomes in rounds of some runs, of shape (rounds, numbers); or what makes it up."""
+    channel, rounds = plan.rounds[0].channels[0], len(plan.rounds)
+    if plan.mechanism.correlated:
+        played = releases.rounds_played(plan)
+        apart = releases.noise(plan, source, max(_NUMBERS, _ROW * played * channel.size))
+        return np.round(apart.reshape(played, -1), 6)
+    total = channel.total(channel.clip * np.eye(channel.dim)[:1], plan.mechanism.exact)
+    count = -(-_NUMBERS // channel.size)
+    runs, looked = Runs.begin(plan, source, count), set(_some(rounds, _ROUNDS))
+    made = []
+    for t in range(rounds):
+        if t in looked:
+            made += runs.release(channel, (total, np.full(count, True)))
+        else:
+            runs.listen(channel)
+    return np.array(made).reshape(len(made), -1)
 
 
-def _wide(plan: Plan, channel: Channel, source: Randomness) -> Floats:
+def _some(count: int, most: int) -> list[int]:
+    """Return so many of the first numbers at most: those at both ends, and some between, evenly apart."""
+    if count <= most:
+        return list(range(count))
+    ends = most // 3
+    between = np.linspace(ends, count - ends, most - 2 * ends, endpoint=False).astype(int).tolist()
+    return [*range(ends), *between, *range(count - ends, count)]
+
+
+def _wide(plan: Plan, source: Randomness) -> Floats:
     """Return the noise of one release of many numbers; nothing where it is not made number by number."""
-    mechanism = plan.mechanism
-    if mechanism.correlated or not mechanism.coordinatewise:
+    if plan.mechanism.correlated or not plan.mechanism.coordinatewise:
         return np.zeros(0)
-    nothing = channel.total(np.zeros((1, channel.dim)), mechanism.exact)
-    made = ReleaseSource(mechanism, source).releases(
-        nothing, channel, plan.noise(0, channel), -(-_WIDE // channel.size)
-    )
-    return made.ravel()
+    channel = plan.rounds[0].channels[0]
+    nothing = channel.total(np.zeros((1, channel.dim)), plan.mechanism.exact)
+    return in_round(plan, source, 0, channel, nothing, -(-_WIDE // channel.size)).ravel()
 
 
-def _lagged(releases: Floats, most: int) -> Iterator[tuple[Floats, Floats]]:
+def _lagged(made: Floats, most: int | None = None) -> Iterator[tuple[Floats, Floats]]:
     """Yield releases beside those of 1, 2, ... rounds later, or numbers beside those that follow."""
-    yield from ((releases[lag:], releases[:-lag]) for lag in range(1, most + 1))
+    yield from ((made[lag:], made[:-lag]) for lag in range(1, len(made) if most is None else most + 1))
 
 
 def _differ(one: Floats, two: Floats) -> bool:
-    return float(np.mean(one == two)) < _MOST
+    """Say whether hardly a number is the same: in every row, where there are several."""
+    return bool((np.mean(one == two, axis=-1) < _MOST).all())
 
 
 #: Beyond so many steps a double holds hardly anything but whole numbers, and says nothing.
 _WHOLE = 2.0**50
-_LATTICE_NUMBERS, _CHECKED_KINDS = 40_000, 6
+_LATTICE_NUMBERS, _FEW = 40_000, 4
 
 
 @dataclass(frozen=True)
@@ -296,25 +338,36 @@ def check_last_bits(plan: Plan, source: Randomness, numbers: int = _LATTICE_NUMB
     >>> from cloister.privacy.randomness import SeededRandomness
     >>> plan = Plan(LowRank(LeastSquares(4), rounds=2), n_tasks=100).calibrate(epsilon=1.0)
     >>> found = check_last_bits(plan, SeededRandomness(0))
-    >>> found.numbers, found.breach
-    (40000, False)
+    >>> found.numbers > 30_000, found.breach
+    (True, False)
     """
     if not plan.mechanism.exact:
         return None
     if plan.mechanism.correlated:
         found = releases.between_steps(plan, source, numbers)
         return None if found is None else LastBits(*found, hits=0)
-    curator = ReleaseSource(plan.mechanism, source)
-    kinds = list(dict.fromkeys((c, plan.noise(t, c)) for t, r in enumerate(plan.rounds) for c in r.channels))
+    kinds = channels_in_use(plan)
     count, between, hits = 0, 0, 0
-    for channel, noise in kinds[:_CHECKED_KINDS]:
-        total = curator.total(channel, np.zeros((1, channel.dim)))
-        draws = max(1, numbers // (len(kinds[:_CHECKED_KINDS]) * channel.size))
-        released = curator.releases(total, channel, noise, draws)
-        count += released.size
-        between += int(np.count_nonzero(~whole(released, channel.steps)))
-        hits += _impossible(released, channel)
+    for number, kind in enumerate(kinds):
+        channel = kind.channel
+        sums = _sums(channel, source.stream("sums", number))
+        for turn, total in enumerate(sums):
+            draws = max(_FEW, numbers // (len(kinds) * len(sums) * channel.size))
+            key, t = source.derived(f"bits of {number}", turn), kind.rounds[turn % len(kind.rounds)]
+            released = in_round(plan, key, t, channel, total, draws)
+            count += released.size
+            between += int(np.count_nonzero(~whole(released, channel.steps)))
+            hits += _impossible(released, channel) if not total.any() else 0
     return LastBits(count, between, hits)
+
+
+def _sums(channel: Channel, stream: Stream) -> list[NDArray[np.int64]]:
+    """Return sums of every kind: of nothing, of one step in each number, and of what tasks may say."""
+    nothing = np.zeros(channel.size, dtype=np.int64)
+    said = channel.clip * (2 * stream.uniforms(3 * channel.dim).reshape(3, -1) - 1)
+    one, several = channel.whole_sum(channel.rows(said[:1])), channel.whole_sum(channel.rows(said))
+    odd = np.where(several % 2 == 0, several + 1, several)
+    return [nothing, nothing + 1, nothing - 1, one, several, odd, 2 * several]
 
 
 def whole(released: Floats, steps: Floats) -> NDArray[np.bool_]:

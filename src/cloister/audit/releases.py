@@ -1,5 +1,9 @@
 r"""Releases for attacks, by the code of a real run: many of one sum, or whole transcripts of a plan.
 
+Noise is drawn as a run draws it, by the state that the plan's mechanism begins, in the round that it is for
+(`Runs`). Where numbers are drawn one by one, many runs are one, on a channel as wide as all of them. A bare
+mechanism at a level of its own (`ReleaseSource`) is for the museum.
+
 Noise that is correlated over rounds hides a task in all of them together, and one release by itself says
 little. So the noise of the plan's mechanism is drawn round by round, for many runs side by side on one
 wide channel. The claim is that the noise e of the releases is Gaussian with covariance
@@ -11,7 +15,7 @@ The target takes part in the rounds in which it is most exposed. Of a long run t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, cast
@@ -24,15 +28,102 @@ from cloister.core.arrays import A, Floats, namespace
 from cloister.core.channel import Channel
 from cloister.core.lifts import Lift, Relation
 from cloister.plan.plan import Plan
-from cloister.privacy.mechanisms import Mechanism, PerRound
+from cloister.privacy.mechanisms import Mechanism, NoiseState, PerRound
 from cloister.privacy.prefix import Correlated
 from cloister.privacy.randomness import Randomness, Stream
 from cloister.privacy.sampling import Epochs, OnePass
 
 
 @dataclass(frozen=True)
+class Runs:
+    """Runs of a plan, side by side and round by round: noise is what the state of a run releases.
+
+    Parameters
+    ----------
+    plan : Plan
+        Its mechanism makes the states.
+    states : list of NoiseState
+        One for all runs where numbers are drawn one by one, else one each.
+    count : int
+        How many runs there are.
+    """
+
+    plan: Plan
+    states: list[NoiseState] = field(repr=False)
+    count: int
+
+    @classmethod
+    def begin(cls, plan: Plan, source: Randomness, count: int) -> Runs:
+        """Return runs before their first round, each of a key that follows from the source."""
+        keys = 1 if plan.mechanism.coordinatewise else count
+        states = [plan.mechanism.begin(plan.schedule, source.derived("run", n)) for n in range(keys)]
+        return cls(plan, states, count)
+
+    def listen(self, channel: Channel, rounds: int = 1) -> None:
+        """Let rounds go by in which nothing is asked for."""
+        posted = np.zeros(channel.size)
+        for state in self.states:
+            for _ in range(rounds):
+                state.listen(posted)
+
+    def release(self, channel: Channel, *said: tuple[NDArray[Any], NDArray[np.bool_]]) -> list[Floats]:
+        """Return the releases of the coming round: for each sum those of the runs in which it is the sum.
+
+        No run has two sums; one that has none goes on to the next round.
+        """
+        if self.plan.mechanism.coordinatewise:
+            return self._together(channel, said)
+        out = []
+        for total, runs in said:
+            made = [self.states[at].release(total, channel) for at in np.flatnonzero(runs)]
+            out.append(np.array(made).reshape(len(made), channel.size))
+        for at in np.flatnonzero(~np.any([runs for _, runs in said], axis=0)):
+            self.states[at].listen(np.zeros(channel.size))
+        return out
+
+    def _together(
+        self, channel: Channel, said: Sequence[tuple[NDArray[Any], NDArray[np.bool_]]]
+    ) -> list[Floats]:
+        counts = [int(runs.sum()) for _, runs in said]
+        if not sum(counts):
+            self.listen(channel)
+            return [np.zeros((0, channel.size)) for _ in said]
+        wide = replace(channel, lift=repeated(channel.lift, sum(counts)))
+        flat = np.concatenate([np.tile(total, n) for (total, _), n in zip(said, counts, strict=True)])
+        made = self.states[0].release(flat, wide).reshape(-1, channel.size)
+        return np.split(made, np.cumsum(counts)[:-1])
+
+
+def in_round(
+    plan: Plan, source: Randomness, round: int, channel: Channel, total: NDArray[Any], draws: int
+) -> Floats:
+    """Return the releases of one sum in one round of as many runs, of shape (draws, size)."""
+    runs = Runs.begin(plan, source, draws)
+    runs.listen(channel, round)
+    return runs.release(channel, (total, np.full(draws, True)))[0]
+
+
+@dataclass(frozen=True)
+class ChannelInUse:
+    """A channel and the deviation of its noise, with the rounds of a plan that may use it so."""
+
+    channel: Channel
+    noise: float
+    rounds: tuple[int, ...]
+
+
+def channels_in_use(plan: Plan) -> list[ChannelInUse]:
+    """Return every channel of a plan at every level of noise, in the order of their first rounds."""
+    found: dict[tuple[Channel, float], list[int]] = {}
+    for t, round in enumerate(plan.rounds):
+        for channel in round.channels:
+            found.setdefault((channel, plan.noise(t, channel)), []).append(t)
+    return [ChannelInUse(*kind, tuple(rounds)) for kind, rounds in found.items()]
+
+
+@dataclass(frozen=True)
 class ReleaseSource:
-    """A mechanism with a source of noise, of which no stream is used twice."""
+    """A bare mechanism with a source of noise, of which no stream is used twice."""
 
     mechanism: Mechanism
     source: Randomness

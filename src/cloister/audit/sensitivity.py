@@ -41,12 +41,15 @@ class Furthest:
         The pair.
     tries : int
         How many pairs were looked at.
+    channels : int
+        On how many channels.
     """
 
     ratio: float
     one: Floats = field(repr=False)
     other: Floats = field(repr=False)
     tries: int
+    channels: int = 1
 
     @property
     def breach(self) -> bool:

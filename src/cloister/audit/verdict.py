@@ -196,10 +196,10 @@ class Audit:
             f"NO: the same in two {' and '.join(again)}" if again else "in every round, by key",
         )
         yield "last bits", self._bits()
-        yield (
-            "sensitivity",
-            f"{self.sensitivity.ratio:.4f} of the claim reached ({self.sensitivity.tries:,} tries)",
-        )
+        searched = self.sensitivity.channels
+        where = "the only channel" if searched == 1 else f"all {searched} channels"
+        tried = f"{self.sensitivity.tries:,} tries on {where}"
+        yield "sensitivity", f"{self.sensitivity.ratio:.4f} of the claim reached ({tried})"
         yield "isolation", ("holds: " if self.isolation.holds else "") + self.isolation.detail
 
     def _bits(self) -> str:
@@ -238,6 +238,7 @@ class Audit:
             else {"p_value": self.noise.p_value, **self.noise.p_values},
             "fresh_noise": not self.freshness.breach,
             "last_bits": None if self.last_bits is None else vars(self.last_bits),
+            "channels_searched": self.sensitivity.channels,
             "sensitivity_ratio": self.sensitivity.ratio if math.isfinite(self.sensitivity.ratio) else "inf",
             "isolation": {"holds": self.isolation.holds, "detail": self.isolation.detail},
             "guarantee": self.guarantee.to_dict(),
