@@ -10,7 +10,8 @@ import pytest
 import cloister as cl
 from cloister import Plan
 from cloister.algorithms import MeanRegularized
-from cloister.audit.isolation import check_isolation
+from cloister.audit.isolation import check_isolation, invented_tasks
+from cloister.engines.local import LocalWorkers
 from cloister.learners import LeastSquares
 
 ALGORITHMS = [
@@ -58,6 +59,81 @@ def test_rows_that_mix_are_convicted(kind):
     found = check_isolation(Plan(kind(LeastSquares(3), rounds=3), n_tasks=100).calibrate(1.0))
     assert found.holds is False
     assert "other tasks" in found.detail
+
+
+@dataclass(frozen=True)
+class MixingWhatIsSent(MeanRegularized):
+    """Everybody says what the block says, as with a batch statistic; models are as they should be."""
+
+    def send(self, states, block, board):
+        messages, states = super().send(states, block, board)
+        return messages + 1e6 * np.median(block.y, axis=0).sum(), states
+
+
+@dataclass(frozen=True)
+class FollowsOne(MeanRegularized):
+    """Everybody says what one task holds: the first, the last, the smallest or the largest."""
+
+    place: str = "first"
+
+    def send(self, states, block, board):
+        messages, states = super().send(states, block, board)
+        rows = (block.weight > 0).sum(axis=1)
+        at = {"first": 0, "last": -1, "smallest": rows.argmin(), "largest": rows.argmax()}[self.place]
+        return messages + np.nan_to_num(block.y[at]).sum(), states
+
+
+PLACES = ["first", "last", "smallest", "largest"]
+
+
+def sending(algorithm):
+    return Plan(algorithm, n_tasks=60).calibrate(1.0)
+
+
+def test_messages_that_mix_are_convicted():
+    found = check_isolation(sending(MixingWhatIsSent(LeastSquares(2), rounds=3)))
+    assert (found.holds, "what other tasks send in round 1" in found.detail) == (False, True)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_whoever_is_listened_to_is_among_the_victims(place):
+    algorithm = FollowsOne(LeastSquares(2), rounds=1, place=place)
+    found = check_isolation(sending(algorithm))
+    assert (found.holds, "what other tasks send" in found.detail) == (False, True)
+    tasks = invented_tasks(sending(MeanRegularized(LeastSquares(2))), 11, seed=1)
+    with pytest.raises(cl.errors.AlgorithmError, match="send in round 0 mixes rows"):
+        cl.check_algorithm(algorithm, tasks)
+
+
+def test_a_task_that_counts_twice_is_convicted(monkeypatch):
+    def twice(self, board, channel, coins):
+        return collect(self, board, channel, coins) + np.ones(channel.size, dtype=np.int64)
+
+    collect = LocalWorkers.collect
+    monkeypatch.setattr(LocalWorkers, "collect", twice)
+    found = check_isolation(sending(MeanRegularized(LeastSquares(2), rounds=3)))
+    assert (found.holds, "a sum is not that of one message" in found.detail) == (False, True)
+
+
+SUMS: dict[str, float] = {}
+
+
+@dataclass(frozen=True)
+class Covert(MeanRegularized):
+    """Posts in last bits what tasks hold, and remembers it where every copy of the plan finds it."""
+
+    def init(self, block, board):
+        SUMS["y"] = float(np.nan_to_num(block.y).sum())
+        return super().init(block, board)
+
+    def update(self, release, board):
+        posted = super().update(release, board)
+        return {name: array * (1 + 1e-13 * SUMS.get("y", 0)) for name, array in posted.items()}
+
+
+def test_what_is_posted_in_last_bits_is_seen():
+    found = check_isolation(sending(Covert(LeastSquares(2), rounds=3)))
+    assert (found.holds, "is not what its plan computes, to the last bit" in found.detail) == (False, True)
 
 
 def test_an_algorithm_that_stops_on_bad_data_is_convicted():

@@ -34,7 +34,7 @@ from scipy.special import chdtr, chdtrc, kolmogorov, ndtr, ndtri
 
 from cloister.audit import releases
 from cloister.audit.museum.noise_exhibits import floating_point_hits
-from cloister.audit.releases import ChannelInUse, Runs, channels_in_use, in_release_units, in_round
+from cloister.audit.releases import ChannelInUse, Runs, channels_in_use, in_release_units, in_round, whole
 from cloister.core.arrays import Floats
 from cloister.core.channel import Channel
 from cloister.plan.plan import Plan
@@ -296,8 +296,6 @@ def _differ(one: Floats, two: Floats) -> bool:
     return bool((np.mean(one == two, axis=-1) < _MOST).all())
 
 
-#: Beyond so many steps a double holds hardly anything but whole numbers, and says nothing.
-_WHOLE = 2.0**50
 _LATTICE_NUMBERS, _FEW = 40_000, 4
 
 
@@ -368,19 +366,6 @@ def _sums(channel: Channel, stream: Stream) -> list[NDArray[np.int64]]:
     one, several = channel.whole_sum(channel.rows(said[:1])), channel.whole_sum(channel.rows(said))
     odd = np.where(several % 2 == 0, several + 1, several)
     return [nothing, nothing + 1, nothing - 1, one, several, odd, 2 * several]
-
-
-def whole(released: Floats, steps: Floats) -> NDArray[np.bool_]:
-    """Say which numbers are a whole number of steps, rounded once.
-
-    Examples
-    --------
-    >>> whole(np.array([0.3 * 7, np.nextafter(0.3 * 7, 3.0)]), np.array([0.3, 0.3])).tolist()
-    [True, False]
-    """
-    with np.errstate(invalid="ignore", over="ignore"):
-        count = np.rint(released / steps)
-        return np.asarray((released == steps * count) | (np.abs(count) >= _WHOLE))
 
 
 def _impossible(released: Floats, channel: Channel) -> int:

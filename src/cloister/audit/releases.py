@@ -170,6 +170,23 @@ def released_total(mechanism: Mechanism, channel: Channel, messages: NDArray[Any
     return in_release_units(channel, channel.total(messages, mechanism.exact))
 
 
+#: Beyond so many steps a double holds hardly anything but whole numbers, and says nothing.
+_WHOLE = 2.0**50
+
+
+def whole(released: Floats, steps: Floats) -> NDArray[np.bool_]:
+    """Say which numbers are a whole number of steps, rounded once.
+
+    Examples
+    --------
+    >>> whole(np.array([0.3 * 7, np.nextafter(0.3 * 7, 3.0)]), np.array([0.3, 0.3])).tolist()
+    [True, False]
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        count = np.rint(released / steps)
+        return np.asarray((released == steps * count) | (np.abs(count) >= _WHOLE))
+
+
 def repeated(lift: Lift, times: int) -> Lift:
     """Return a lift many times over, so that one call of a mechanism makes many releases."""
     return _Repeated(lift, times)
