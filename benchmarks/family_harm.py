@@ -37,12 +37,17 @@ NAMES = (
     "own slopes",
     "separable",
     "three off",
+    "one row",
     "two rows",
+    "small rents",
     "small visits",
+    "part visits",
     "small unrelated",
     "part exact",
     "small slopes",
     "part rare",
+    "small rare",
+    "small six",
 )
 EPSILONS = (0.05, 0.2, 1.0, 8.0)
 MOST_TASKS, SCORED = 150, 50

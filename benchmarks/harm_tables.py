@@ -472,6 +472,12 @@ SMALL = (
     Table("part own slopes", own_slopes, 100, (1, 40), 4, (-1, 1), 2, (TIGHT, FEATURES)),
     Table("small six", six, 120, (1, 3), 4, (-1, 1), 6, (FEATURES,)),
     Table("part six", six, 80, (1, 30), 4, (-1, 1), 6, (TIGHT, FEATURES)),
+    Table("1,500 rents", rents, 1500, (1, 2), 3, (0, 1), (100, 5000), (TIGHT, HIGH_LIMIT)),
+    Table("600 visits", visits, 600, (1, 12), 20, (0, 1), (0, 12), (Loose((0, 29.4), (4.5, 4.5)),)),
+    Table("half of one row", exams, 200, (1, 6), 3, (0, 10), (-40, 50), (TIGHT, NOTHING_FITS)),
+    Table("one outcome", rare, 300, (1, 1), 2, (-1, 1), 2, (TIGHT, FEATURES)),
+    Table("small opposite", opposite, 150, (1, 3), 3, (-1, 1), 2, (TIGHT, Loose(features=(0.0, 9.0)))),
+    Table("small three", three_unrelated, 150, (1, 3), 2, (-1, 1), 3, (TIGHT, FEATURES)),
 )
 
 TABLES = NUMBERS + CLASSES + SMALL
