@@ -23,7 +23,7 @@ from cloister.core.lifts import unsvec
 from cloister.learners import Classification, Regression
 from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate
-from cloister.learners.linear.classification import VARIANCES
+from cloister.learners.linear.by_evidence import VARIANCES
 from cloister.learners.linear.own_ridge import OWN_LAMBDAS
 from cloister.learners.linear.regression import (
     ASKED_FROM,

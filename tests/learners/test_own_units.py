@@ -9,11 +9,10 @@ from cloister.core.tasks import Block
 from cloister.learners import Classification, Regression
 from cloister.learners.home import Home
 from cloister.learners.linear.average import Candidate, every_class
-from cloister.learners.linear.classification import VARIANCES
+from cloister.learners.linear.by_evidence import VARIANCES
 from cloister.learners.linear.own_ridge import OWN_LAMBDAS, OwnRidge
 from cloister.learners.linear.own_units import OwnUnits
 from cloister.learners.linear.regression import _alone
-from cloister.learners.linear.softmax import posterior
 
 TASKS, ROWS, DIM = 4, 9, 3
 RNG = np.random.default_rng(0)
@@ -71,18 +70,19 @@ def test_a_shared_prior_in_own_units_is_one_in_public_units_for_each_task(classe
     mean, factor = rng.normal(size=learner.size), np.diag([0.4, 0.7, 0.7])
     own = Candidate(1.0, mean, every_class(factor, learner.size), False, own_units=True)
     one = block(X, y)
-    found = learner._around(one, own, {})
+    flat = np.zeros(len(VARIANCES))
+    found = learner.around(Home({}, one), own, flat)
     for task in range(TASKS):
         rows = X[task, :, 1:]
         spread, middle = rows.std(axis=0), rows.mean(axis=0)
         back = np.diag(np.append(DIM**0.5, 1 / spread))
         back[0, 1:] = -middle / spread * DIM**0.5
         there = Candidate(1.0, mean, every_class(back @ factor, learner.size), False)
-        expected = learner._around(one.take(np.array([task])), there, {})
-        np.testing.assert_allclose(found.fit.log_evidence[task], expected.fit.log_evidence[0], atol=1e-7)
+        expected = learner.around(Home({}, one.take(np.array([task]))), there, flat)
+        np.testing.assert_allclose(found.scores[task], expected.scores[0], atol=1e-7)
         weights = np.full((1, len(VARIANCES)), 1 / len(VARIANCES))
-        ours = found.to_public(*posterior(found.fit, np.repeat(weights, TASKS, axis=0)))
-        theirs = expected.to_public(*posterior(expected.fit, weights))
+        ours = found.posterior(np.repeat(weights, TASKS, axis=0))
+        theirs = expected.posterior(weights)
         for part, dense in zip(ours, theirs, strict=True):
             np.testing.assert_allclose(part[task], dense[0], rtol=1e-5, atol=1e-6)
 

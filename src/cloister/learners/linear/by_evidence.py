@@ -1,0 +1,148 @@
+"""What learners share whose evidence has no formula: fits by Laplace's method, averaged by evidence."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from cloister.core.arrays import Floats, States
+from cloister.core.channel import Channel
+from cloister.core.lifts import Plain
+from cloister.learners.home import Home
+from cloister.learners.learner import BayesianLearner
+from cloister.learners.linear.average import (
+    Candidate,
+    Posterior,
+    evidence_weights,
+    log_sum,
+    mixture,
+    normal_on_grid,
+)
+from cloister.learners.linear.question import (
+    Answers,
+    Candidates,
+    Question,
+    centred,
+    tempered,
+    trust_question,
+    trusted,
+)
+from cloister.learners.linear.softmax import NEGLIGIBLE
+
+#: Grid of the prior's variance, for rows of norm at most about 1; in own units, of all slopes together.
+VARIANCES = np.geomspace(1e-2, 1e2, 9)
+#: Log weights of variances in own units: evidence of few rows asks for less than there is.
+OWN_WEIGHTS = normal_on_grid(np.log(VARIANCES), math.log(2.0), 2.0)
+#: A task alone: prior deviation of an intercept from the own rates.
+OWN_INTERCEPT = 0.5
+#: With fewer rows than this a task on its own has its rates and no slopes.
+LEAST_ROWS = 4
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Scored:
+    """What one kind of prior makes of every task.
+
+    Attributes
+    ----------
+    scores : array of shape (tasks, variances)
+        Log evidence of each variance, times the weights of the kind and the variance.
+    posterior : callable
+        From each task's share of each variance to mean and covariance of its weights, in public units.
+    """
+
+    scores: Floats
+    posterior: Callable[[Floats], tuple[Floats, Floats]]
+
+
+class EvidenceLearner(BayesianLearner):
+    """A learner that fits every candidate prior at each of `VARIANCES` and averages by Laplace evidence."""
+
+    #: Nothing is asked before the mean is known.
+    first: ClassVar[tuple[Question, ...]] = ()
+    #: Intercepts vary this many times as much between tasks as slopes do, where they may.
+    loose = 30.0
+    #: At a variance of 1, the middle of their grid, weights vary around the mean by a prior's scale.
+    widening = 1.0
+
+    @property
+    def last(self) -> tuple[Question, ...]:
+        channel = Channel(len(VARIANCES), 2.0, Plain())
+        scale = Question(
+            "scale", "how far tasks differ", channel, (0.0, math.inf), self._variances, _usual_variance
+        )
+        return scale, trust_question(self._trusts)
+
+    @property
+    def own_scales(self) -> tuple[float, float]:
+        return 0.2, 1 / max(1, self.dim - int(self.intercept))
+
+    @abstractmethod
+    def variance_evidence(self, home: Home, mean: Floats) -> Floats:
+        """Return the log evidence of each of `VARIANCES` around a public mean, (tasks, variances)."""
+
+    @abstractmethod
+    def around(self, home: Home, candidate: Candidate, follow: Floats) -> Scored:
+        """Fit each task with a public prior; `follow` are log weights of its variances."""
+
+    @abstractmethod
+    def alone(self, home: Home, weight: float) -> Scored:
+        """Fit each task in its own units, with a prior of its own."""
+
+    def own_weights(self, home: Home) -> Floats:
+        weights: Floats = self.finish(home, (), {})["coef"]
+        return weights
+
+    def finish(self, home: Home, candidates: Candidates, answers: Answers) -> States:
+        """Average over candidates, prior variances and the own prior by the task's own Laplace evidence."""
+        fits = self._fits(home, trusted(candidates, answers), answers)
+        worth = np.stack([log_sum(part.scores) for part in fits], axis=1)
+        (chances,) = evidence_weights([worth], [np.zeros(1)])
+        parts = []
+        for part, chance, log_evidence in zip(fits, chances.T, worth.T, strict=True):
+            (share,) = evidence_weights([part.scores], [np.zeros(1)])
+            found = part.posterior(np.where((chance > NEGLIGIBLE)[:, None], share, 0.0))
+            parts.append(Posterior(log_evidence, *found))
+        shared = chances[:, : len(candidates)].sum(axis=1)
+        return mixture(parts) | {"rows": home.rows.weight.sum(axis=1), "shared_weight": shared}
+
+    def _variances(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
+        """Say how well each prior variance around the mean explains the own data: centred log evidence."""
+        mean = candidates[-1].mean if candidates else np.zeros(self.size)
+        return centred(self.variance_evidence(home, mean))
+
+    def _trusts(self, home: Home, candidates: Candidates, answers: Answers) -> Floats:
+        """Say how likely the shared priors are, and the own one, by the own evidence: two parts of one."""
+        if not candidates:
+            return np.zeros((len(home), 2))
+        *shared, own = (log_sum(part.scores) for part in self._fits(home, candidates, answers))
+        both = np.stack([log_sum(np.stack(shared, axis=1)), own], axis=1)
+        (chances,) = evidence_weights([both], [np.zeros(1)])
+        return np.where(home.rows.weight.sum(axis=1, keepdims=True) > 0, chances, 0.0)
+
+    def _fits(self, home: Home, candidates: Candidates, answers: Answers) -> list[Scored]:
+        """Fit each task with every candidate and, with the weight that they leave, alone."""
+        own = 1 - sum(candidate.weight for candidate in candidates)
+        fits = [self.around(home, candidate, _follow(candidate, answers)) for candidate in candidates]
+        return fits + ([self.alone(home, own)] if own > 1e-9 else [])
+
+
+def _follow(candidate: Candidate, answers: Answers) -> Floats:
+    """Return log weights of a candidate's variances: as tasks said, for shared ones, or all alike."""
+    if candidate.own_units:
+        return OWN_WEIGHTS
+    if candidate.shared and "scale" in answers:
+        return normal_on_grid(np.log(VARIANCES), *map(float, answers["scale"]))
+    return np.full(len(VARIANCES), -math.log(len(VARIANCES)))
+
+
+def _usual_variance(value: Floats, noise: float) -> Floats:
+    """Return center and sd of the log variance that explains the tasks best."""
+    mass, grid = np.exp(tempered(value, noise)), np.log(VARIANCES)
+    center = float(mass @ grid)
+    return np.array([center, max(0.7, math.sqrt(float(mass @ (grid - center) ** 2)))])
