@@ -84,6 +84,19 @@ def test_check_tells_the_owner_what_does_not_fit(work: Path) -> None:
     assert cloister("codebook", "exam.csv", "--task", "school").exit_code == 2
 
 
+def test_check_counts_tasks_and_names_look_alikes(work: Path) -> None:
+    assert "look alike" not in ok("codebook", "exam.csv", "--check", "book.toml")  # 000 to 039
+    rows = "".join(
+        f"{name},12,F,30\n" for name in ("Elm Street", "Elm Street", "Elm street", "Elm Stret", "Oak")
+    )
+    Path("typos.csv").write_text("school,age,sex,score\n" + rows)
+    said = " ".join(ok("codebook", "typos.csv", "--check", "book.toml").split())
+    assert "4 tasks by column 'school', of 1 to 2 rows each; fewest: 'Elm Stret' (1)" in said
+    assert "'Elm Street' and 'Elm street'; 'Elm Stret' and 'Elm street'. Two spellings of one party" in said
+    pairs = json.loads(ok("codebook", "typos.csv", "--check", "book.toml", "--json"))["look_alikes"]
+    assert len(pairs) == 3
+
+
 def test_check_names_rows_without_a_target(work: Path) -> None:
     table = pupils()
     table["score"][[6, 41]] = np.nan

@@ -53,7 +53,7 @@ def test_from_a_table_to_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "NO" not in ok("verify", "exam-run").split()
     ok("predict", "exam-run", "exam.csv", "-o", "predicted.csv")
     predicted = read_table("predicted.csv", text=["school"])
-    assert list(predicted) == ["school", "age", "sex", "score", "prediction", "std"]
+    assert list(predicted) == ["school", "age", "sex", "score", "prediction", "std", "served_by"]
     assert np.mean((predicted["prediction"] - predicted["score"]) ** 2) < 0.3 * predicted["score"].var()
 
     said = ok("replay", "exam-run", "exam.csv", "--task-name", "003", "-o", "mine.json")
@@ -134,7 +134,7 @@ def test_classes_and_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ok("verify", "exam-run")
     ok("predict", "exam-run", "exam.parquet", "-o", "p.csv")
     predicted = read_table("p.csv")
-    np.testing.assert_allclose(predicted["p[fail]"] + predicted["p[pass]"], 1.0)
+    np.testing.assert_allclose(predicted["p[fail]"] + predicted["p[pass]"], 1.0, rtol=1e-5)
     assert np.mean(predicted["prediction"] == predicted["score"]) > 0.8
     ok("replay", "exam-run", "exam.parquet", "--task-name", "3", "-o", "mine.json")
     again, posted = TaskModel.load("mine.json"), TaskModel.load("exam-run/models/3.json")

@@ -15,7 +15,7 @@ import numpy as np
 
 from cloister.app.choice import Choice
 from cloister.app.result import EstimatorSettings, TableRun
-from cloister.app.task_model import TaskModel, file_names, names_of_files, on_disk, write_index
+from cloister.app.task_model import TaskModel, file_names, names_of_files, on_disk, task_of, write_index
 from cloister.core.arrays import States
 from cloister.core.document import check_format
 from cloister.core.errors import CloisterError, InputError, PlanError
@@ -33,6 +33,7 @@ from cloister.store.files import (
 )
 from cloister.store.model_store import read_models
 from cloister.tables.codebook import Codebook
+from cloister.tables.table_files import read_table
 
 GROUPS_FORMAT = "cloister groups 1"
 
@@ -152,6 +153,14 @@ def with_models(folder: Path, public: TableRun, tasks: Iterable[str] | None = No
     order = np.argsort(ids)
     stacked = _stacked([models[i].arrays for i in order], public.codebook)
     return replace(public, ids=ids[order], models=stacked)
+
+
+def tasks_with_models(folder: Path) -> list[str]:
+    """Return the names of the tasks whose models are in a run's folder; private, as the models are."""
+    sharded = sorted((folder / "models").glob("shard-*.parquet"))
+    if sharded:
+        return [name for file in sharded for name in read_table(file, ["task"], ["task"])["task"].tolist()]
+    return [name for name in map(task_of, on_disk(folder / "models").values()) if name is not None]
 
 
 def _with_sharded(files: list[Path], public: TableRun, tasks: Iterable[str] | None) -> TableRun:

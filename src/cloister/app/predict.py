@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,9 +23,15 @@ from cloister.store.files import write_private
 from cloister.tables.binary_files import parquet_bytes
 from cloister.tables.codebook import Codebook
 from cloister.tables.column_types import Categorical
-from cloister.tables.table_files import csv_text
+from cloister.tables.csv_files import Dialect, read_as_written
+from cloister.tables.table_files import csv_text, is_csv
 
 Index = NDArray[np.intp]
+#: How many digits of a prediction are written; JSON and Parquet have all.
+_DIGITS = 6
+_TEXT, _PARQUET = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
+#: Columns with the ends of an interval.
+ENDS = ("low", "high")
 
 
 class TargetUnits(Protocol):
@@ -94,12 +101,25 @@ def class_probabilities(rows: Floats, models: States, at: Index) -> Floats:
     return probabilities(np.einsum("nd,nqd->nq", rows, weights))
 
 
-def predicted_columns(codebook: Codebook, rows: Floats, models: States, at: Index) -> dict[str, Array]:
-    """Return predictions as columns to add to a table: with deviations (NaN if unknown), or probabilities."""
+def predicted_columns(
+    codebook: Codebook, rows: Floats, models: States, at: Index, coverage: float | None = None
+) -> dict[str, Array]:
+    """Return predictions as columns to add to a table: with deviations (NaN if unknown), or probabilities.
+
+    With a coverage both ends of the interval that holds a number so often are added.
+    """
     if not isinstance(codebook.target, Categorical):
         known = "covariance" in models and "noise" in models
         std = deviations(codebook, rows, models, at) if known else np.full(len(rows), np.nan)
-        return {"prediction": numbers(codebook, rows, models, at), "std": std}
+        found = {"prediction": numbers(codebook, rows, models, at), "std": std}
+        if coverage is None:
+            return found
+        return found | dict(zip(ENDS, intervals(codebook, rows, models, at, coverage), strict=True))
+    if coverage is not None:
+        raise InputError(
+            f"Intervals are for numbers, and {codebook.target.name!r} has classes. Leave --interval out: the "
+            "probabilities of the classes say how sure a prediction is."
+        )
     chances = class_probabilities(rows, models, at)
     columns = {f"p[{level}]": chances[:, i] for i, level in enumerate(codebook.target.levels)}
     return {"prediction": codebook.decode_target(chances.argmax(axis=1)), **columns}
@@ -113,3 +133,40 @@ def write_csv(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> Path:
 def write_parquet(path: Path, columns: Mapping[str, Array]) -> Path:
     """Write columns to a Parquet file for its owner alone."""
     return write_private(path, parquet_bytes(path, columns))
+
+
+@dataclass(frozen=True)
+class PredictedTable:
+    """A table and the columns that predictions add to it, written as its file is, for its owner alone."""
+
+    file: Path
+    columns: Mapping[str, Array]
+    added: Mapping[str, Array]
+
+    def text(self) -> str:
+        """Return both as CSV: cells as they are written in the file, and six digits of what is added."""
+        cells, dialect = read_as_written(self.file) if is_csv(self.file) else (self.columns, Dialect())
+        return csv_text({**cells, **{name: _rounded(column) for name, column in self.added.items()}}, dialect)
+
+    def write(self, path: Path) -> None:
+        """Write it as the end of the name says: Parquet, or CSV."""
+        check_format_of(path)
+        if path.name.endswith(_PARQUET):
+            write_parquet(path, {**self.columns, **self.added})
+        else:
+            write_private(path, self.text().encode())
+
+
+def _rounded(column: Array) -> Array:
+    return (
+        column if column.dtype.kind != "f" else np.array([float(f"{x:.{_DIGITS}g}") for x in column.tolist()])
+    )
+
+
+def check_format_of(path: Path) -> None:
+    """Refuse a name that ends like a file of another kind than is written."""
+    if path.suffix and not path.name.endswith((*_TEXT, *_PARQUET)):
+        raise InputError(
+            f"Predictions are written as {', '.join(_TEXT)} or {_PARQUET[0]}. Got {path.name}. Name it "
+            f"{path.stem}.csv, which spreadsheets open."
+        )

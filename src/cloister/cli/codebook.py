@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from cloister.tables.column_checks import ColumnCheck
     from cloister.tables.reading import Kind, Mask
 
+#: So many tasks with the fewest rows are named.
+_SMALLEST = 3
 #: So many rows without a target are named.
 _SHOWN = 10
 _PRIVATE = (
@@ -96,12 +98,14 @@ def _kinds(data: Path, task: str, target: str) -> dict[str, Kind]:
 
 def _check(data: Path, path: Path, json: bool) -> None:
     from cloister.tables.codebook import Codebook
+    from cloister.tables.look_alikes import look_alikes
     from cloister.tables.rows import codebook_table
 
     book = Codebook.load(path)
     table = codebook_table(data, book, target=True)
     found = book.check(table)
     wrong = _task_column(data, book)
+    ids = None if wrong else _ids(data, book)
     refused = [*([] if wrong is None else [str(book.task)]), *(each.name for each in found if each.refused)]
     used = {*book.names, book.target.name, book.task}
     unused = [name for name in table if name not in used]
@@ -114,6 +118,7 @@ def _check(data: Path, path: Path, json: bool) -> None:
                 "unused": unused,
                 "refused": refused,
                 "task_column": wrong,
+                "look_alikes": look_alikes([] if ids is None else ids),
                 "note": _PRIVATE,
             }
         )
@@ -126,12 +131,32 @@ def _check(data: Path, path: Path, json: bool) -> None:
             *([] if wrong is None else [wrong]),
             f"A fit would refuse this file: mend {', '.join(refused)}." if refused else _taken(data, book),
             *_remedies(book, found, path),
-            *_without_targets(book, table[book.target.name], None if wrong else _ids(data, book)),
+            *([] if ids is None else _about_tasks(str(book.task), ids)),
+            *_without_targets(book, table[book.target.name], ids),
             _PRIVATE,
             apart=True,
         )
     if refused:
         raise typer.Exit(1)
+
+
+def _about_tasks(column: str, ids: Array) -> list[str]:
+    """Say how many tasks there are and how small, and which names may be two spellings of one."""
+    from cloister.tables.look_alikes import look_alikes
+
+    names, counts = np.unique(ids, return_counts=True)
+    smallest = np.argsort(counts, kind="stable")[:_SMALLEST]
+    small = ", ".join(f"{str(names[i])!r} ({counts[i]})" for i in smallest)
+    of = f"{counts.min()} to {counts.max()} rows" if counts.min() < counts.max() else f"{counts.min()} rows"
+    lines = [f"{len(names)} tasks by column {column!r}, of {of} each; fewest: {small}."]
+    pairs = look_alikes(map(str, names.tolist()))
+    if pairs:
+        shown = "; ".join(f"{one!r} and {other!r}" for one, other in pairs[:_SHOWN])
+        lines.append(
+            f"Names that look alike: {shown}{'; ...' * (len(pairs) > _SHOWN)}. Two spellings of one party "
+            "count as two parties, and each is protected by itself alone: write one of them throughout."
+        )
+    return lines
 
 
 def _task_column(data: Path, book: Codebook) -> str | None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from cloister.tables.rows import Rows
 
 
+#: So many tasks are named in a sentence.
+_NAMED = 5
 _Place = Annotated[
     Path, typer.Argument(metavar="PLACE", help="Folder of a run with its models, or one task's model file.")
 ]
@@ -59,8 +61,9 @@ def show(place: _Place, task: _Task = None, types: Types = None, json: Json = Fa
 
 
 def _model_of(place: Path, task: str | None, types: list[str] | None) -> TaskModel:
-    from cloister.app.folder import read_public, with_models
+    from cloister.app.folder import read_public, tasks_with_models, with_models
     from cloister.app.task_model import TaskModel
+    from cloister.tables.look_alikes import likely_meant
 
     if place.is_file():
         model = TaskModel.load(place)
@@ -72,9 +75,10 @@ def _model_of(place: Path, task: str | None, types: list[str] | None) -> TaskMod
         raise InputError(f"Name the task whose page to show: cloister show {shlex.quote(str(place))} TASK.")
     run = with_models(place, public, [task])
     if not len(run.ids):
+        meant = likely_meant(task, tasks_with_models(place))
         raise InputError(
-            f"{place} has no model of task {task!r}. Check the name, as models/index.csv has it, or compute "
-            "its model from its own rows with `cloister replay`."
+            f"{place} has no model of task {task!r}{_meant(meant)}. Check the name, as models/index.csv has "
+            "it, or compute its model from its own rows with `cloister replay`."
         )
     return run.task_model(run.ids[0])
 
@@ -84,6 +88,10 @@ def predict(
     model: Annotated[
         Path | None, typer.Option(help="One task's own model file, instead of a folder.")
     ] = None,
+    interval: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Add columns low and high, which hold such a share: 0.9."),
+    ] = None,
     types: Types = None,
     output: Output = None,
     force: Force = False,
@@ -91,34 +99,55 @@ def predict(
 ) -> None:
     r"""Predict each row with its own task's model.
 
-    A task without a model file in the folder is served from the public board alone. Columns are added to
-    those of the data: `prediction`, and `std` for numbers or one probability for each class. Without -o
-    the table goes to stdout.
+    A task without a model file in the folder is served from the public board alone; the column
+    `served_by` says which. Also added are `prediction`, and `std` for numbers or one probability for each
+    class. Cells stay as they are written, with the separator and decimal comma of DATA. -o writes .csv or
+    .parquet, as the name ends; without it the table goes to stdout.
 
     \b
     For example:
       cloister predict exam-run new-pupils.csv -o predicted.csv
+      cloister predict exam-run new-pupils.csv --interval 0.9
       cloister predict my-pupils.csv --model elm.json    # at one school
     """
+    from cloister.app.predict import PredictedTable, check_format_of
+
     if len(paths) != (2 if model is None else 1):
         raise typer.BadParameter("Give FOLDER and DATA, or DATA and --model FILE.")
     if model is None and paths[0].is_file():
         raise InputError(f"The run's folder comes first, and {paths[0]} is a file. Name FOLDER, then DATA.")
     if model is None and paths[-1].is_dir():
-        return _folder_of_parquet(paths[0], paths[1], types, output, force, json)
+        return _folder_of_parquet(paths[0], paths[1], interval, types, output, force, json)
+    if output is not None:
+        check_format_of(output)
     file = None if output is None else absent(output, force)
-    data = paths[-1]
-    rows, added, unseen = _by_folder(paths[0], data, types) if model is None else _by_model(model, data)
+    data, unseen = paths[-1], 0
+    if model is None:
+        rows, added, unseen = _by_folder(paths[0], data, interval, types)
+    else:
+        rows, added = _by_model(model, data, interval)
     clash = [name for name in added if name in rows.table]
     if clash:
         raise InputError(f"{data.name} already has a column {clash[0]!r}. Rename it first.")
-    if unseen:
-        note(f"{unseen} task(s) without a model file: predicted from the board alone.")
-    return _deliver(rows.table | added, added, file, json, unseen)
+    found = PredictedTable(data, rows.table, added)
+    if file is not None:
+        found.write(file)
+    if json:
+        where = {"file": file} if file is not None else {k: v.tolist() for k, v in added.items()}
+        return emit({"rows": len(rows), "tasks_from_board": unseen, **where})
+    if file is None:
+        return typer.echo(found.text(), nl=False)
+    return say(f"Wrote {file}: {len(rows)} rows. Each prediction is private to its task.")
 
 
 def _folder_of_parquet(
-    folder: Path, data: Path, types: list[str] | None, output: Path | None, force: bool, json: bool
+    folder: Path,
+    data: Path,
+    interval: float | None,
+    types: list[str] | None,
+    output: Path | None,
+    force: bool,
+    json: bool,
 ) -> None:
     """Predict one Parquet file after the other; each has its predictions in a file of the same name."""
     from cloister.app.parquet import ParquetFolder
@@ -132,7 +161,7 @@ def _folder_of_parquet(
     count, source = 0, ParquetFolder(data.resolve())
     with advance("Files") as progress:
         for number, file in enumerate(source.files):
-            rows, added, _ = _by_folder(folder, file, types)
+            rows, added, _ = _by_folder(folder, file, interval, types)
             place = output / file.relative_to(source.path)
             private_folder(place.parent)
             write_parquet(place, rows.table | added)
@@ -143,7 +172,9 @@ def _folder_of_parquet(
     return say(f"Wrote {output}: {count} rows. Each prediction is private to its task.")
 
 
-def _by_folder(folder: Path, data: Path, types: list[str] | None) -> tuple[Rows, dict[str, Array], int]:
+def _by_folder(
+    folder: Path, data: Path, interval: float | None, types: list[str] | None
+) -> tuple[Rows, dict[str, Array], int]:
     from cloister.app.folder import read_public, with_models
     from cloister.app.predict import predicted_columns
     from cloister.tables.rows import read_rows, task_column
@@ -158,15 +189,37 @@ def _by_folder(folder: Path, data: Path, types: list[str] | None) -> tuple[Rows,
         )
     _note_clipped(public.codebook, rows, data)
     ids = public.settings.as_ids(rows.ids.tolist())
-    names = np.unique(ids).tolist()
-    run = with_models(folder, public, map(str, names))
+    names = np.unique(ids)
+    run = with_models(folder, public, map(str, names.tolist()))
+    unseen = [str(name) for name in np.setdiff1d(names, run.ids).tolist()]
+    if unseen:
+        note(_without_models(folder, unseen))
     column = str(public.settings.groups)
     labels = task_column(data, column) if column in rows.table else None
-    added = predicted_columns(run.codebook, rows.X, *run.locate(ids, labels))
-    return rows, added, len(names) - len(run.ids)
+    added = predicted_columns(run.codebook, rows.X, *run.locate(ids, labels), interval)
+    return rows, added | {"served_by": np.where(np.isin(ids, run.ids), "own model", "board")}, len(unseen)
 
 
-def _by_model(path: Path, data: Path) -> tuple[Rows, dict[str, Array], int]:
+def _without_models(folder: Path, unseen: list[str]) -> str:
+    """Name tasks without a model file, the first of them with the names that may be meant."""
+    from cloister.app.folder import tasks_with_models
+    from cloister.tables.look_alikes import likely_meant
+
+    known = tasks_with_models(folder)
+    shown = [f"{name!r}{_meant(likely_meant(name, known))}" for name in unseen[:_NAMED]]
+    more = f" and {len(unseen) - _NAMED} more" if len(unseen) > _NAMED else ""
+    tasks, are = ("task", "is") if len(unseen) == 1 else ("tasks", "are")
+    return (
+        f"{len(unseen)} {tasks} without a model file in {folder} {are} predicted from the board alone: "
+        f"{', '.join(shown)}{more}."
+    )
+
+
+def _meant(names: list[str]) -> str:
+    return f" (did you mean {names[0]!r}?)" if names else ""
+
+
+def _by_model(path: Path, data: Path, interval: float | None) -> tuple[Rows, dict[str, Array]]:
     from cloister.app.predict import predicted_columns
     from cloister.app.task_model import TaskModel
     from cloister.tables.rows import read_rows
@@ -180,7 +233,7 @@ def _by_model(path: Path, data: Path) -> tuple[Rows, dict[str, Array], int]:
         )
     _note_clipped(model.codebook, rows, data)
     whose = np.zeros(len(rows), dtype=np.intp)
-    return rows, predicted_columns(model.codebook, rows.X, model.arrays, whose), 0
+    return rows, predicted_columns(model.codebook, rows.X, model.arrays, whose, interval)
 
 
 def _note_clipped(codebook: Codebook, rows: Rows, data: Path) -> None:
@@ -189,24 +242,6 @@ def _note_clipped(codebook: Codebook, rows: Rows, data: Path) -> None:
     if beyond:
         count = sum(beyond.values())
         note(f"{count} cell(s) of {data.name} beyond the bounds were clipped to them: {', '.join(beyond)}.")
-
-
-def _deliver(
-    table: dict[str, Array], added: dict[str, Array], file: Path | None, json: bool, unseen: int
-) -> None:
-    from cloister.app.predict import write_csv
-    from cloister.tables.table_files import csv_text
-
-    rows = len(table["prediction"])
-    if file is not None:
-        write_csv(file, table)
-    if json:
-        where = {"file": file} if file is not None else {k: v.tolist() for k, v in added.items()}
-        return emit({"rows": rows, "tasks_from_board": unseen, **where})
-    if file is None:
-        return typer.echo(csv_text(table), nl=False)
-    say(f"Wrote {file}: {rows} rows. Each prediction is private to its task.")
-    return None
 
 
 def replay(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import date
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from cloister.core.arrays import Array
 from cloister.core.errors import InputError, PrivateDataError
 from cloister.tables.reading import is_number, says_missing
 
+_T = TypeVar("_T")
 #: Rows that are taken apart at a time.
 _CHUNK = 1 << 12
 _SEPARATORS = {"\t": "tab", ";": "semicolon", ",": "comma"}
@@ -35,16 +36,21 @@ _SAVE = "Save it as 'CSV UTF-8' and try again."
 
 def read_csv(file: Path, text: Collection[str], only: Collection[str] | None) -> dict[str, Array]:
     """Read columns of numbers and text; those in ``text`` stay as they are written."""
+    return _read(file, lambda found: found.columns(text, only))
+
+
+def _read(file: Path, read: Callable[[_Csv], _T]) -> _T:
+    """Read a file in the encoding that it has."""
     try:
         with _open(file) as stream:
             wide = stream.read(2) in (b"\xff\xfe", b"\xfe\xff")
         try:
-            return _Csv.of(file, "utf-16" if wide else "utf-8-sig").columns(text, only)
+            return read(_Csv.of(file, "utf-16" if wide else "utf-8-sig"))
         except UnicodeDecodeError:
             with _open(file) as stream:
                 mixed = wide or any(map(_UTF8.search, stream))
             if not mixed:
-                return _Csv.of(file, "cp1252").columns(text, only)
+                return read(_Csv.of(file, "cp1252"))
         # One name that is written in two encodings would become two tasks.
         raise InputError(f"{file.name} must be UTF-8 text. Got some of it in another encoding. {_SAVE}")
     except UnicodeDecodeError as error:
@@ -60,6 +66,27 @@ def _open(file: Path, encoding: str | None = None) -> IO[Any]:
     kind, newline = ("rb", None) if encoding is None else ("rt", "")
     opened: Callable[..., IO[Any]] = gzip.open if packed else open
     return opened(file, kind, encoding=encoding, newline=newline)
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a file writes its cells: what separates them, and whether numbers have a decimal comma."""
+
+    separator: str = ","
+    decimal_comma: bool = False
+
+    def number(self, value: float) -> str:
+        """Return a number as a cell has it."""
+        return number_text(value).replace(".", ",") if self.decimal_comma else number_text(value)
+
+
+def read_as_written(file: Path) -> tuple[dict[str, Array], Dialect]:
+    """Read all cells of a CSV file as they are written, and how they are."""
+    separator, columns = _read(
+        file, lambda found: (found.separator, found.columns((), None, as_written=True))
+    )
+    commas = separator != "," and any(_has_commas(column.tolist()) for column in columns.values())
+    return columns, Dialect(separator, commas)
 
 
 @dataclass(frozen=True)
@@ -80,7 +107,9 @@ class _Csv:
         bare = re.sub(r'"[^"]*"', "", next(filter(None, lines), ""))
         return cls(file, encoding, next((mark for mark in _SEPARATORS if mark in bare), ","), 0)
 
-    def columns(self, text: Collection[str], only: Collection[str] | None) -> dict[str, Array]:
+    def columns(
+        self, text: Collection[str], only: Collection[str] | None, *, as_written: bool = False
+    ) -> dict[str, Array]:
         with _open(self.file, self.encoding) as stream:
             rows = self._rows(stream)
             names = self._names(next(rows, []))
@@ -95,6 +124,8 @@ class _Csv:
         if kept:
             check_rows(self.file, len(cells[0]))
         found = {names[i]: cells[n] for n, i in enumerate(kept)}
+        if as_written:
+            return {name: text_column(self.file, column) for name, column in found.items()}
         commas = self.separator != ","
         if commas:
             self._check_marks({name: column for name, column in found.items() if name not in text})

@@ -18,7 +18,7 @@ import numpy as np
 from cloister.core.arrays import Array
 from cloister.core.errors import InputError
 from cloister.tables.binary_files import read_arrow, read_excel, read_parquet
-from cloister.tables.csv_files import number_text, read_csv
+from cloister.tables.csv_files import Dialect, read_csv
 
 _Reader = Callable[[Path, Collection[str], Collection[str] | None], dict[str, Array]]
 _READERS: dict[_Reader, tuple[str, ...]] = {
@@ -82,7 +82,11 @@ def _instead_of(folder: Path) -> str:
     return f"{folder} is a folder. Name the file of a table, such as {first}."
 
 
-def csv_text(columns: Mapping[str, Any]) -> str:
+def is_csv(path: Path) -> bool:
+    return path.name.lower().endswith(_READERS[read_csv])
+
+
+def csv_text(columns: Mapping[str, Any], dialect: Dialect = Dialect()) -> str:  # noqa: B008
     r"""Return columns as the text of a CSV file.
 
     Examples
@@ -91,13 +95,14 @@ def csv_text(columns: Mapping[str, Any]) -> str:
     'school,score\n007,3\n8,\n'
     """
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
+    writer = csv.writer(buffer, lineterminator="\n", delimiter=dialect.separator)
     writer.writerow(columns)
-    writer.writerows(zip(*(_cells(np.asarray(column)) for column in columns.values()), strict=True))
+    cells = (_cells(np.asarray(column), dialect) for column in columns.values())
+    writer.writerows(zip(*cells, strict=True))
     return buffer.getvalue()
 
 
-def _cells(column: Array) -> list[str]:
+def _cells(column: Array, dialect: Dialect) -> list[str]:
     if column.dtype.kind == "M":
         days = column.astype("M8[D]")
         shown = (
@@ -106,4 +111,4 @@ def _cells(column: Array) -> list[str]:
         return ["" if np.isnat(value) else str(value) for value in shown]
     if column.dtype.kind != "f":
         return [str(value) for value in column.tolist()]
-    return [number_text(value) for value in column.tolist()]
+    return [dialect.number(value) for value in column.tolist()]
