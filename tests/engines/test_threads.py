@@ -146,7 +146,7 @@ class Reusing(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.scale, self.kept = nn.Parameter(torch.ones(64)), torch.zeros(64, 64)
+        self.scale, self.kept = nn.Parameter(torch.ones(64)), torch.zeros(128, 64)
 
     def forward(self, rows):
         return torch.mul(rows, self.scale, out=self.kept[: len(rows)])

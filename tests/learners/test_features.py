@@ -16,7 +16,7 @@ from cloister import Plan, Tasks, adapt, replay, run
 from cloister.algorithms import FedAvg, FedRep, FineTuning, MetaSGD, Personalized
 from cloister.core.tasks import padded_size
 from cloister.engines import Batched, Local
-from cloister.errors import BillboardError
+from cloister.errors import BillboardError, InputError
 from cloister.learners import Descent, Module, Quadratic
 from cloister.mechanisms import NoNoise
 from cloister.networks import body_features
@@ -284,3 +284,48 @@ def test_other_threads_run_their_networks_while_one_is_traced():
 
     assert split(Parts(meanwhile)) is not None
     torch.testing.assert_close(found[0], other(torch.ones(2, 4)))
+
+
+class Experts(nn.Module):
+    """A frozen layer of experts with room for a part of a batch: who comes too late gets nothing.
+
+    With eight rows there is room for all: whatever tries a network on a few rows sees nothing of it.
+    """
+
+    def __init__(self, room=1.25, least=8):
+        super().__init__()
+        self.room, self.least = room, least
+        self.router = nn.Linear(4, 4).requires_grad_(False)
+        self.experts = nn.ModuleList(nn.Linear(4, 5).requires_grad_(False) for _ in range(4))
+
+    def forward(self, x):
+        chosen = self.router(x).argmax(1)
+        place = (torch.nn.functional.one_hot(chosen, 4).cumsum(0) - 1).gather(1, chosen[:, None])[:, 0]
+        kept = place < max(self.least, int(self.room * x.shape[0] / 4))
+        every = torch.stack([expert(x) for expert in self.experts], 1)
+        return torch.where(kept[:, None], every[torch.arange(x.shape[0]), chosen], 0.0)
+
+
+class Asks(nn.Module):
+    """Branches on its rows, so that its frozen layer cannot be cut off."""
+
+    def __init__(self, body):
+        super().__init__()
+        self.body, self.head = body, nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x) if x.sum() == x.sum() or True else x)
+
+
+@pytest.mark.parametrize("wrap", [lambda body: nn.Sequential(body, nn.Linear(5, 3)), Asks])
+@pytest.mark.parametrize("engine", [Local(), Batched("cpu")], ids=repr)
+def test_a_body_that_mixes_larger_batches_only_is_refused(wrap, engine):
+    torch.manual_seed(0)
+    for least, mixes in ((8, True), (10_000, False)):
+        net = wrap(Experts(least=least))
+        plan = Plan(FedAvg(Module(net), Descent(0.1), rounds=1), NoNoise(), n_tasks=len(TASKS))
+        if mixes:
+            with pytest.raises(InputError, match=r"mixes examples: among \d+ rows.*no capacity"):
+                run(plan, TASKS, random_state=0, engine=engine)
+        else:
+            run(plan, TASKS, random_state=0, engine=engine)

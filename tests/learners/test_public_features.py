@@ -115,10 +115,18 @@ def test_the_fingerprint_covers_buffers_that_are_not_saved():
     assert one.fingerprint != other.fingerprint
 
 
+class _Crowded(nn.Module):
+    """Has room for ten rows of a kind."""
+
+    def forward(self, x):
+        return x * ((x[:, :1] > 0).cumsum(0) <= 10)
+
+
 @pytest.mark.parametrize(
     ("net", "words"),
     [
         (nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36, track_running_stats=False)), "mixes examples"),
+        (nn.Sequential(nn.Flatten(), _Crowded()), "mixes examples: among"),
         (nn.Sequential(nn.Flatten(0), nn.Linear(36, 2)), "cannot take"),
         (nn.Sequential(nn.Flatten(), nn.Linear(35, 2)), "cannot take"),
         (np.tanh, "must be a torch.nn.Module"),

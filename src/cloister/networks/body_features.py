@@ -14,6 +14,7 @@ from cloister.core.arrays import Array, Integers
 from cloister.core.tasks import Tasks, padded_size
 from cloister.networks.layers import copied, swap_layers
 from cloister.networks.module import kind_of
+from cloister.networks.module_checks import TOGETHER
 from cloister.networks.training import Precision, matmul_precision
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ MOST_BYTES = 1 << 33
 #: Rows that there are taken to be where no task may learn how many others have.
 ROWS = 1 << 20
 #: Rows that a body takes at once on a processor: what its layers make of them should stay in the caches.
-AT_ONCE = 1 << 7
+AT_ONCE = TOGETHER
 #: And on a graphics card.
 AT_ONCE_ON_CARD = 1 << 10
 
@@ -45,7 +46,9 @@ def keep_features(
     bit follows from its own rows alone, and whether they are kept from the shape of a row. `each` is `map`,
     or computes several parts at once: then every part has a copy of the body to itself, which may remember.
     """
-    parts, like = network.split, network.features_like(tasks.X.shape[1:], kind_of(tasks.X))
+    most = AT_ONCE if device.type == "cpu" else AT_ONCE_ON_CARD
+    parts = network.split
+    like = network.features_like(tasks.X.shape[1:], kind_of(tasks.X), device, most)
     rows = ROWS if together == 1 else len(tasks.X)
     if parts is None or like is None or rows * like[0].nbytes > MOST_BYTES:
         return network, tasks
@@ -55,7 +58,6 @@ def keep_features(
     assert body is not None
     features = np.zeros((len(tasks.X), *like.shape[1:]), dtype=np.float32)
     spare, another = [body], copied(body)
-    most = AT_ONCE if device.type == "cpu" else AT_ONCE_ON_CARD
 
     def computed(part: tuple[Integers, Array]) -> tuple[Array, Array]:
         at, real = part

@@ -5,6 +5,7 @@ What its loss says of outputs and targets also says how it is scored: the share 
 
 from __future__ import annotations
 
+import copy
 import glob
 import hashlib
 import os
@@ -28,7 +29,10 @@ from cloister.learners.learner import ClientLearner, Part
 from cloister.learners.penalties import Penalty
 from cloister.networks.fingerprint import describe_layers, describe_settings, digest_tensor
 from cloister.networks.frozen_body import name_in_rest, split
+from cloister.networks.layers import guard_layers, swap_layers
 from cloister.networks.module_checks import (
+    TOGETHER,
+    check_batches,
     check_behaviour,
     check_layers,
     check_loss,
@@ -53,12 +57,14 @@ from cloister.networks.parameter_layout import (
     NetworkFile,
     digest_of,
     flatten,
+    frozen_layers,
     layout_of,
     module_of,
     read_network,
+    ready,
     write_network,
 )
-from cloister.networks.training import LossPerExample, Trainer, folds
+from cloister.networks.training import LossPerExample, Precision, Trainer, folds, matmul_precision
 
 if TYPE_CHECKING:
     from cloister.core.tasks import Block
@@ -191,16 +197,24 @@ class Module(ClientLearner):
         personal = tuple(glob.escape(name) for name, p in every.items() if id(p) in own)
         return found.body, Module(found.rest, self.loss, personal)
 
-    def features_like(self, shape: tuple[int, ...], kind: torch.dtype) -> Tensor | None:
+    def features_like(
+        self, shape: tuple[int, ...], kind: torch.dtype, device: torch.device, most: int
+    ) -> Tensor | None:
         """Return what the frozen prefix makes of synthetic rows; None if nothing is to be kept of it.
 
-        It must be 32-bit floats, and with it the rest must do what the network does.
+        It must be 32-bit floats, and with it the rest must do what the network does. A prefix that mixes
+        examples is refused: it is tried on the device, on batches as large as it will see, of `most` rows.
         """
         if self.split is None:
             return None
-        seen = (shape, kind)
+        seen = (shape, kind, device.type)
         if seen not in self.made:
-            found = features_of(self.net, self.split[0], self.split[1].net, shape, kind)
+            body = self.split[0]
+            found = features_of(self.net, body, self.split[1].net, shape, kind)
+            there = swap_layers(body if device.type == "cpu" else copy.deepcopy(body).to(device))
+            assert there is not None
+            with matmul_precision(Precision()):
+                check_batches(there, shape, kind, most)
             self.made[seen] = found if found is not None and found.dtype == torch.float32 else None
         return self.made[seen]
 
@@ -352,6 +366,8 @@ class Module(ClientLearner):
         kind = (X.shape[2:], X.dtype)
         if kind not in self.tried:
             check_behaviour(self.net, *kind)
+            if self.split is None and frozen_layers(self.net):  # they see rows of many tasks in every step
+                check_batches(guard_layers(ready(copy.deepcopy(self.net).cpu())), *kind, TOGETHER)
             self.tried[kind] = runs_stacked(self.net, *kind)
         if not self.tried[kind]:
             self.trainer.swapped = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -95,6 +96,12 @@ Kind = tuple[torch.Size, torch.dtype]
 #: What a row may hold if nobody looked: it must stop no other task.
 ABSURD_FLOATS = (torch.nan, torch.inf, -torch.inf, 1e30)
 ABSURD_CODES = (-(2**62), -1, 2**62)
+#: How far an answer in a batch may be from that to a row alone, of the row's largest number: kernels round.
+MIXED = 1e-3
+#: How many rows of a batch are looked at.
+PLACES = 8
+#: Rows that a network is tried on together on a processor.
+TOGETHER = 1 << 7
 
 
 def check_behaviour(net: nn.Module, shape: torch.Size, dtype: torch.dtype) -> None:
@@ -156,6 +163,57 @@ def _check_reached(net: nn.Module, rows: Tensor) -> None:
             f"No output of the network follows from its parameters {listed(lost)}, so nothing would train "
             "them. Freeze them with requires_grad_(False), or let no .detach() or NumPy stand in between."
         )
+
+
+def check_batches(net: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, most: int) -> None:
+    """Refuse a network that says something else of a row among many than of the row alone.
+
+    Tried are batches of up to `most` rows: of others, and of copies of one, which crowd whatever has room for
+    some of a batch only, as experts of limited capacity have.
+    """
+    draws = torch.Generator().manual_seed(0)
+    at = next(chain(net.parameters(), net.buffers()), torch.empty(0)).device
+    for size in sorted({most, max(2, most // 4), max(2, most // 16)}):
+        for alike in (0.0, 0.5, 1.0):
+            rows = _drawn(size, shape, dtype, draws)
+            rows[torch.rand(size, generator=draws) < alike] = rows[0].clone()
+            if not _each_by_itself(net, rows.to(at)):
+                raise InputError(
+                    f"The network mixes examples: among {size} rows, it said something else of one than of "
+                    "that row alone. Each row must be computed by itself: give experts room for all rows of "
+                    "a batch (no capacity), and let nothing average over rows."
+                )
+
+
+def _each_by_itself(net: nn.Module, rows: Tensor) -> bool:
+    """Say whether a few of many rows, first and last included, are computed as each is alone."""
+    size = len(rows)
+    try:
+        with torch.no_grad():
+            together = net(rows.clone()).clone()  # a copy: a body may write over what it returned
+            return all(
+                _alike(net(rows[i : i + 1].clone())[0], together[i])
+                for i in {round(k * (size - 1) / (PLACES - 1)) for k in range(PLACES)}
+            )
+    except Exception as error:
+        raise InputError(
+            f"The network cannot take {size} rows at once, and then one: {_reason(error)}. Frozen layers see "
+            "as many: let it take any number."
+        ) from error
+
+
+def _drawn(size: int, shape: tuple[int, ...], dtype: torch.dtype, draws: torch.Generator) -> Tensor:
+    """Return rows that differ: normal numbers, or codes of which half are small."""
+    if dtype.is_floating_point:
+        return torch.randn(size, *shape, dtype=dtype, generator=draws)
+    codes = torch.randint(0, 1 << 62, (size, *shape), generator=draws)
+    return torch.where(torch.rand(codes.shape, generator=draws) < 0.5, codes & 15, codes).to(dtype)
+
+
+def _alike(one: Tensor, two: Tensor) -> bool:
+    """Compare by the row's largest number, as batches of several sizes are added up in several orders."""
+    largest = float(one.nan_to_num(0.0, 0.0, 0.0).abs().max()) if one.numel() else 0.0
+    return torch.allclose(one, two, rtol=0.0, atol=MIXED * (largest + 1e-6), equal_nan=True)
 
 
 def _beside_absurd_rows(net: nn.Module, rows: Tensor) -> list[Tensor]:

@@ -23,7 +23,13 @@ from cloister.core.errors import InputError
 from cloister.core.tasks import Tasks
 from cloister.networks.fingerprint import describe_layers, describe_settings
 from cloister.networks.layers import guard_layers
-from cloister.networks.module_checks import check_behaviour, check_network, outputs_of
+from cloister.networks.module_checks import (
+    TOGETHER,
+    check_batches,
+    check_behaviour,
+    check_network,
+    outputs_of,
+)
 
 #: Bytes in a whole number.
 WORD = 8
@@ -189,6 +195,7 @@ class PublicFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.size = outputs_of(frozen, *kind).flatten(1).shape[1]
         self.fingerprint = _fingerprint(frozen, f"{[*self.shape]} {self._kind}")
         self._body = guard_layers(frozen).eval().to(self.device)
+        check_batches(self._body, *kind, TOGETHER)
 
     @property
     def _kind(self) -> torch.dtype:

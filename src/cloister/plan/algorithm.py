@@ -63,8 +63,11 @@ class Network(Protocol):
     def split(self) -> tuple[Any, Network] | None:
         """Its frozen prefix, and the rest as a network on what that makes of rows; None without one."""
 
-    def features_like(self, shape: tuple[int, ...], kind: Any) -> Any:
-        """Return what the frozen prefix makes of synthetic rows; None if nothing is to be kept of it."""
+    def features_like(self, shape: tuple[int, ...], kind: Any, device: Any, most: int) -> Any:
+        """Return what the frozen prefix makes of synthetic rows; None if nothing is to be kept of it.
+
+        Refuse one that mixes examples, tried on a device in batches of up to `most` rows.
+        """
 
     def default_score(self, X: Array, y: Array) -> Metric | None:
         """Return the score, from 0 to 1, that the loss suggests for such targets; None if it has none."""
