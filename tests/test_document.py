@@ -26,6 +26,7 @@ from cloister.core.document import (
 )
 from cloister.core.findings import EarlierPrior
 from cloister.core.roster import Groups
+from cloister.privacy.trust import SecureSum, SiloNoise, TrustedCurator
 
 torch = pytest.importorskip("torch", reason="needs the extra torch")
 
@@ -45,7 +46,7 @@ no-noise/1 offset/1 one-pass/1 personalized/1 plan/1 poisson/1 position/1
 power-budget/1 quadratic/1 regression/1 rescaled/1
 server-adam/1 server-adam-w/1 server-average/1 server-momentum/1
 shared-prior/3 softmax/1 squared-norm/1 subspace/1 support/1 symmetrized-kl/1 task-sparse/1
-toeplitz/1 tree/1 warm-up/1 wishart/1
+secure-sum/1 silo-noise/1 toeplitz/1 tree/1 trusted-curator/1 warm-up/1 wishart/1
 """.split()  # noqa: SIM905
 #: The same for the estimators that a run's folder may name.
 FROZEN_ESTIMATORS = """
@@ -123,6 +124,7 @@ def parts() -> set[type]:
     """Return every dataclass that a plan can be made of."""
     kinds = {getattr(home, name) for home in HOMES for name in home.__all__}
     kinds |= {cl.Plan, Groups, EarlierPrior}
+    kinds |= {SecureSum, SiloNoise, TrustedCurator}
     kinds |= {cl.tune.Ballot}  # a vote's, beside the runs that it chooses among
     for package in WORKING_VALUES:
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
@@ -285,6 +287,7 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
             cl.algorithms.Support(),
         )
     ),
+    *(cl.Trust.secure_sum(1, 2), cl.Trust.silo()),
     *(
         cl.mechanisms.Gaussian(0.5, exact=False),
         cl.mechanisms.NoNoise(),

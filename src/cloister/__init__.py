@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cloister.ledger import Ledger
     from cloister.plan.plan import Plan
     from cloister.privacy.guarantee import Guarantee
+    from cloister.privacy.trust import Trust
     from cloister.store.billboard import Billboard
     from cloister.tables.codebook import Codebook
 
@@ -35,6 +36,7 @@ _HOMES = {
     "SharedPriorClassifier": "estimators.prior",
     "SharedPriorRegressor": "estimators.prior",
     "Tasks": "core.tasks",
+    "Trust": "privacy.trust",
     "adapt": "engines.run",
     "check_algorithm": "engines.check",
     "evaluate": "evaluation.scores",
@@ -53,6 +55,7 @@ __all__ = [
     "SharedPriorClassifier",
     "SharedPriorRegressor",
     "Tasks",
+    "Trust",
     "__version__",
     "adapt",
     "algorithms",

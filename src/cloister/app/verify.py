@@ -169,8 +169,9 @@ def _noise_as_priced(seen: Evidence) -> str:
     plan, board = seen.plan, seen.board
     denominator = plan.sampling.denominator(plan.n_tasks, len(plan.rounds))
     for t, (part, release) in enumerate(zip(plan.rounds, board.releases, strict=False)):
-        due = (plan.noise(t, part.channels[release.channel]), denominator, part.share)
-        if not all(map(_close, (release.noise, release.denominator, release.share), due)):
+        due = (denominator, part.share)
+        same = all(map(_close, (release.denominator, release.share), due))
+        if not (same and plan.has_noise(t, part.channels[release.channel], release.noise)):
             raise BillboardError(f"release {t} has another noise, denominator or share.")
     return ""
 

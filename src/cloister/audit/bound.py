@@ -404,7 +404,7 @@ def _plain_rounds(plan: Plan, canaries: int) -> Iterator[tuple[int, Channel, flo
         for channel in round.channels:
             if channel.lift == Plain():
                 wide = Channel(canaries, channel.clip, channel.lift)
-                yield t, wide, plan.noise(t, wide)
+                yield t, wide, plan.unknown_noise(t, wide)
                 break
 
 

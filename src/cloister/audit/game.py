@@ -194,7 +194,7 @@ def _rounds(plan: Plan, source: Randomness, choice: int) -> Iterator[_AttackedRo
     made: dict[tuple[Channel, float], _AttackedRound] = {}
     for t, round in enumerate(plan.rounds):
         channel = _narrowed(plan, round.channels[min(choice, len(round.channels) - 1)])
-        noise = plan.noise(t, channel)
+        noise = plan.unknown_noise(t, channel)
         if (channel, noise) not in made:
             uniforms = source.stream("others", len(made)).uniforms(_OTHERS * channel.dim)
             made[channel, noise] = _attacked(plan, uniforms, channel, noise)

@@ -56,7 +56,9 @@ class Runs:
     def begin(cls, plan: Plan, source: Randomness, count: int) -> Runs:
         """Return runs before their first round, each of a key that follows from the source."""
         keys = 1 if plan.mechanism.coordinatewise else count
-        states = [plan.mechanism.begin(plan.schedule, source.derived("run", n)) for n in range(keys)]
+        states = [
+            plan.trust.unknown(plan.mechanism, plan.schedule, source.derived("run", n)) for n in range(keys)
+        ]
         return cls(plan, states, count)
 
     def listen(self, channel: Channel, rounds: int = 1) -> None:
@@ -117,7 +119,7 @@ def channels_in_use(plan: Plan) -> list[ChannelInUse]:
     found: dict[tuple[Channel, float], list[int]] = {}
     for t, round in enumerate(plan.rounds):
         for channel in round.channels:
-            found.setdefault((channel, plan.noise(t, channel)), []).append(t)
+            found.setdefault((channel, plan.unknown_noise(t, channel)), []).append(t)
     return [ChannelInUse(*kind, tuple(rounds)) for kind, rounds in found.items()]
 
 

@@ -125,7 +125,7 @@ def charge(
     todo = read_plan(plan, types or ())
     before = len(account.history)
     doubts = todo.guarantee.doubts
-    entry = charge_ledger(account, Bill(todo.fingerprint, todo.cost_under, doubts), run)
+    entry = charge_ledger(account, Bill(todo.fingerprint, todo.cost_under, doubts, todo.trust.adversary), run)
     again = entry.number < before
     for doubt in doubts:
         what = "does not hold" if doubt.grade == Grade.VOID else f"is {doubt.grade}"

@@ -24,7 +24,7 @@ from cloister.privacy.chacha_proposals import Sampler, on_processor
 from cloister.privacy.events import Cost
 from cloister.privacy.guarantee import AllRuns
 from cloister.privacy.mechanisms import Mechanism, NoiseState, Schedule
-from cloister.privacy.noise_states import TaskSum
+from cloister.privacy.noise_states import NoisySum, TaskSum
 from cloister.privacy.randomness import Randomness
 from cloister.privacy.sampling import Everyone, Participation
 from cloister.store.billboard import Billboard
@@ -86,16 +86,20 @@ class Bill:
         Returns what one task is exposed to under a relation.
     doubts : tuple of Caveat
         Why its price may not be what it claims.
+    adversary : str
+        Against whom it is priced, where that is not everybody but a trusted curator.
     """
 
     plan: str
     cost_under: Callable[[Relation], Cost]
     doubts: tuple[Caveat, ...]
+    adversary: str = ""
 
 
 def check_price(plan: Plan) -> None:
     """Refuse a plan that nobody can price, or whose noise cannot be made; before anything is charged."""
     plan.mechanism.check(plan.schedule)
+    plan.trust.check(plan.mechanism, plan.schedule)
     plan.create_board()
 
 
@@ -108,13 +112,19 @@ def check_ledger(ledger: object) -> None:
 
 def bill_of(plan: Plan, board: Billboard) -> Bill:
     """Return what is charged for one run, with the doubts that its board says."""
-    return Bill(plan.fingerprint, plan.cost_under, plan.guarantee_on(board).doubts)
+    return Bill(plan.fingerprint, plan.cost_under, plan.guarantee_on(board).doubts, plan.trust.adversary)
 
 
 def charge(ledger: Ledger, bill: Bill, run: str | None = None) -> Charge:
     """Charge a ledger, under the key of a run so that going on with that run costs nothing more."""
     check_ledger(ledger)
-    return ledger.charge(bill.plan, bill.cost_under(ledger.relation), run=run, doubts=bill.doubts)
+    return ledger.charge(
+        bill.plan,
+        bill.cost_under(ledger.relation),
+        run=run,
+        doubts=bill.doubts,
+        adversary=bill.adversary,
+    )
 
 
 @dataclass
@@ -202,7 +212,7 @@ class Curator:
 
     def _begun(self) -> NoiseState:
         source = self.journal.source.sampled_by(self.sampler)
-        return self.plan.mechanism.begin(self.plan.schedule, source)
+        return self.plan.trust.begin(self.plan.mechanism, self.plan.schedule, source)
 
 
 def _summed(plan: Plan, channel: Channel, collected: Collected, coins: Coins, groups: Integers) -> TaskSum:
@@ -265,10 +275,10 @@ def _perturbed(state: NoiseState, total: TaskSum, channel: Channel) -> Floats:
 
 
 def _post(plan: Plan, board: Billboard, channel: Channel, total: TaskSum, state: NoiseState) -> Billboard:
-    t = board.rounds
+    t, shares = board.rounds, total.shares if isinstance(total, NoisySum) else None
     release = Release(
         value=_perturbed(state, total, channel),
-        noise=plan.noise(t, channel),
+        noise=plan.noise(t, channel, shares),
         denominator=plan.sampling.denominator(plan.n_tasks, len(plan.rounds)),
         share=plan.rounds[t].share,
         channel=plan.rounds[t].channels.index(channel),

@@ -23,6 +23,7 @@ from cloister.engines.checkpointed import check_seconds, checkpointed
 from cloister.engines.curator import Curator, Progress, check_ledger, check_price
 from cloister.engines.dry_run import try_plan
 from cloister.engines.local import Local
+from cloister.engines.noise_at_home import with_noise_at_home
 from cloister.engines.workers import (
     AnyTasks,
     Engine,
@@ -308,6 +309,8 @@ def run(
         with ExitStack() as stack:
             try:
                 workers = stack.enter_context(engine.workers(plan, tasks, seeds))
+                if not apart:
+                    workers = with_noise_at_home(plan, workers, curator.groups, kept.source)
                 if ledger is not None:
                     curator.charge(ledger)
             except (InputError, PlanError):  # it may not take place, and nothing was recorded
@@ -327,8 +330,13 @@ def run(
 
 
 def check_run(plan: Plan, tasks: Tasks, engine: Engine) -> None:
-    """Refuse what `run` refuses before its charge; for who charges several runs at once."""
+    """Refuse what `run` refuses before its charge; for who charges several runs at once, as one operator."""
     check_price(plan)
+    if plan.trust.at_home:
+        raise PlanError(
+            "Runs that are charged or chosen among together have a trusted curator. "
+            f"Got {type(plan.trust).__name__}. Use Trust.curator(), or run the plan by itself."
+        )
     check_groups(plan, tasks.roster)
     try_plan(plan, tasks)
     with engine.workers(plan, tasks, public_seeds(tasks.ids)):

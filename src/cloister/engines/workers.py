@@ -122,7 +122,7 @@ class GridRows:
         return f"GridRows({len(self.tasks)} messages, private)"
 
 
-#: What a round's collecting gives the curator.
+#: What a round's collecting gives the curator: a sum (a `NoisySum` where tasks have added noise), or rows.
 Collected: TypeAlias = TaskSum | GridRows
 
 

@@ -74,9 +74,17 @@ class Balance:
         """Epsilon of the whole budget for the owner of `group` tasks."""
         return self._epsilon(self.account.mu**2, self._checked(group))
 
-    def next(self, plan: str, cost: Cost, run: str, doubts: tuple[Caveat, ...] = ()) -> Charge:
+    def next(
+        self, plan: str, cost: Cost, run: str, doubts: tuple[Caveat, ...] = (), adversary: str = ""
+    ) -> Charge:
         """Return the charge that records a run, or the one that did already; refuse what is not allowed."""
         self._check(cost)
+        for charge in self.charges:
+            if charge.adversary != adversary:
+                raise LedgerError(
+                    f"This account's runs are priced against {_whom(charge.adversary)}, and this one against "
+                    f"{_whom(adversary)}: together they would promise neither. Open an account of its own."
+                )
         for charge in self.charges:
             if charge.run == run:
                 if not charge.same(plan, cost):
@@ -97,7 +105,7 @@ class Balance:
                 f"all; the budget is {self.account.epsilon:g} at delta = {self.account.delta:g}, and "
                 f"{rounded_up(self.spent_by(1), 3)} is spent. Nothing has left any task."
             )
-        return Charge.after(self.head, len(self.charges), plan, run, cost, doubts)
+        return Charge.after(self.head, len(self.charges), plan, run, cost, doubts, adversary)
 
     def _check(self, cost: Cost) -> None:
         account = self.account
@@ -122,6 +130,10 @@ class Balance:
 
     def _epsilon(self, squares: float, group: int = 1) -> float:
         return tradeoff.epsilon(group * math.sqrt(squares), self.account.delta)
+
+
+def _whom(adversary: str) -> str:
+    return adversary or "all other tasks, with a trusted curator"
 
 
 Decision = Callable[[tuple[Charge, ...]], Charge]
@@ -311,7 +323,13 @@ class Ledger:
         return self.balance.budget_of(group)
 
     def charge(
-        self, plan: str, cost: Cost, run: str | None = None, *, doubts: Iterable[Caveat] = ()
+        self,
+        plan: str,
+        cost: Cost,
+        run: str | None = None,
+        *,
+        doubts: Iterable[Caveat] = (),
+        adversary: str = "",
     ) -> Charge:
         """Record a run before anything leaves a task; refuse it if the budget does not allow it.
 
@@ -328,6 +346,9 @@ class Ledger:
         doubts : iterable of Caveat
             Doubts about the guarantee of what is charged: ``guarantee.doubts``. The charge says so for
             ever.
+        adversary : str, optional
+            Against whom it is priced, ``plan.trust.adversary``; empty where a curator is trusted. The runs of
+            one account all have the same.
 
         Returns
         -------
@@ -336,7 +357,7 @@ class Ledger:
         """
         key = secrets.token_hex(16) if run is None else run
         account, given = self._store.account, tuple(doubts)
-        return self._store.record(lambda past: Balance(account, past).next(plan, cost, key, given))
+        return self._store.record(lambda past: Balance(account, past).next(plan, cost, key, given, adversary))
 
     @property
     def _store(self) -> Store:

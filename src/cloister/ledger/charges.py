@@ -110,13 +110,20 @@ class Charge:
 
     @classmethod
     def after(
-        cls, head: str, number: int, plan: str, run: str, cost: Cost, doubts: Iterable[Caveat]
+        cls,
+        head: str,
+        number: int,
+        plan: str,
+        run: str,
+        cost: Cost,
+        doubts: Iterable[Caveat],
+        adversary: str = "",
     ) -> Charge:
         """Write a new charge, dated now, behind the one whose hash is given."""
         check_name("A plan's fingerprint", plan)
         check_name("A run's key", run)
         time = datetime.now(UTC).isoformat(timespec="microseconds")
-        draft = cls(plan, exposure(cost), run, number, time, describe(cost, doubts))
+        draft = cls(plan, exposure(cost), run, number, time, describe(cost, doubts, adversary))
         return cls(**{**asdict(draft), "hash": draft.chained(head)})
 
     @property
@@ -135,6 +142,11 @@ class Charge:
         if "doubts" in details:
             return tuple(map(Caveat.from_dict, details["doubts"]))
         return caveats_in_old_words(str(details.get("noise", "")))
+
+    @property
+    def adversary(self) -> str:
+        """Against whom the run was priced; empty where a curator was trusted."""
+        return str(self.details.get("adversary", ""))
 
     def unrecorded(self, doubts: Iterable[Caveat]) -> tuple[Caveat, ...]:
         """Return the doubts of a grade that was not recorded; 0.1 recorded words, and is not asked."""
@@ -187,8 +199,8 @@ def _mu(event: Event) -> float:
     )
 
 
-def describe(cost: Cost, doubts: Iterable[Caveat] = ()) -> str:
-    """Write down what a run is charged for and its doubts, as JSON; equal rounds stand together.
+def describe(cost: Cost, doubts: Iterable[Caveat] = (), adversary: str = "") -> str:
+    """Write down what a run is charged for, its doubts, and against whom, as JSON; equal rounds together.
 
     Examples
     --------
@@ -197,8 +209,10 @@ def describe(cost: Cost, doubts: Iterable[Caveat] = ()) -> str:
     '{"doubts":[],"events":[{"count":2,"epsilon":0.5,"kind":"PureEvent"}],"n_tasks":9,"relation":"replace",...'
     """
     events = [{"kind": type(e).__name__, "count": n, **_numbers(e)} for e, n in Counter(cost.events).items()]
+    against = {"adversary": adversary} if adversary else {}
     return _json(
         {
+            **against,
             "doubts": [doubt.to_dict() for doubt in doubts],
             "events": events,
             "n_tasks": int(cost.n_tasks),

@@ -264,6 +264,7 @@ class Node:
             plan = approval.plan(self.types)
             if plan.fingerprint != fingerprint:
                 raise InputError(f"{approval.folder} holds another plan than was approved. Approve it anew.")
+            plan.trust.check_plain_messages()
             self._plans[fingerprint] = known = approval, plan
         return known
 

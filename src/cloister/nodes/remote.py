@@ -305,6 +305,7 @@ class RemoteNodeWorkers:
 
 def _check_plan(plan: Plan) -> None:
     """Refuse plans that cannot be asked for as they are priced, before anything is charged."""
+    plan.trust.check_plain_messages()
     if plan.sampling.hidden and not plan.sampling.independent:
         raise PlanError("Sampling that is hidden must be drawn at the nodes, each its own coin. Use Poisson.")
     rounds = len(plan.rounds)

@@ -32,6 +32,7 @@ from cloister.privacy.mechanisms import Gaussian, Mechanism, Schedule
 from cloister.privacy.randomness import Origin, Randomness
 from cloister.privacy.sampling import Everyone, Sampling
 from cloister.privacy.tradeoff import FALSE_ALARMS
+from cloister.privacy.trust import Trust
 from cloister.store.billboard import Billboard
 from cloister.store.files import write_file
 
@@ -91,6 +92,9 @@ class Plan:
         By default min(m^-1.5, 1/(10 m)); more than 1/m is refused.
     caveats : tuple of str
         Reasons why the guarantee does not hold, e.g. bounds that were read from the data: void doubts.
+    trust : Trust
+        Whom tasks trust with their messages: a curator who adds the noise, by default; with their sum alone,
+        to which tasks add noise in shares (`Trust.secure_sum`); or nobody (`Trust.silo`).
 
     Examples
     --------
@@ -110,18 +114,19 @@ class Plan:
     relation: Relation = field(default=Relation.REPLACE, kw_only=True)
     delta: float | None = field(default=None, kw_only=True)
     caveats: tuple[str, ...] = field(default=(), kw_only=True)
+    trust: Trust = field(default_factory=Trust.curator, kw_only=True)
 
     def __post_init__(self) -> None:
-        kinds = {"algorithm": Algorithm, "mechanism": Mechanism, "sampling": Sampling}
-        for (part, kind), given in zip(
-            kinds.items(), (self.algorithm, self.mechanism, self.sampling), strict=True
-        ):
+        kinds = {"algorithm": Algorithm, "mechanism": Mechanism, "sampling": Sampling, "trust": Trust}
+        for part, kind in kinds.items():
+            given = getattr(self, part)
             if not isinstance(given, kind):
                 raise PlanError(
                     f"{part} must be of a subclass of {kind.__name__}. Got {type(given).__name__}."
                 )
         _check_whole("n_tasks", self.n_tasks)
         object.__setattr__(self, "n_tasks", int(self.n_tasks))
+        self.trust.accept(self.mechanism, self.sampling, self.n_tasks)
         if self.relation not in list(Relation):
             raise PlanError(f"relation must be 'replace' or 'zero_out'. Got {self.relation!r}.")
         object.__setattr__(self, "relation", Relation(self.relation))
@@ -191,7 +196,8 @@ class Plan:
     def rounds(self) -> tuple[Round, ...]:
         if not self.has_rounds:
             return ()
-        return self.algorithm.schedule(self.n_tasks, Budget(self.mechanism.budget, self.mechanism.pure))
+        heard = self.mechanism.budget / self.trust.deviation(1.0, self.n_tasks)
+        return self.algorithm.schedule(self.n_tasks, Budget(heard, self.mechanism.pure))
 
     @cached_property
     def stages(self) -> tuple[PlannedStage, ...]:
@@ -251,6 +257,8 @@ class Plan:
             self.doubts,
             n_tasks=self.n_tasks,
             participation=self._participation,
+            trust=self.trust.describe(self.n_tasks),
+            against=self.trust.against(self.n_tasks),
             domain=DOMAIN if self.algorithm.groups is None else f"{DOMAIN}; {PUBLIC_GROUPS}",
         )
 
@@ -324,7 +332,8 @@ class Plan:
         """
         groups = self.algorithm.groups
         group = None if groups is None else float(groups.counts @ groups.counts) / groups.tasks
-        return forecast(self.n_tasks, *self.main_rounds, self.informative_rows(rows), group)
+        found = forecast(self.n_tasks, *self.main_rounds, self.informative_rows(rows), group)
+        return replace(found, tasks_needed=None) if self.trust.at_home else found
 
     def informative_rows(self, rows: float | None) -> float | None:
         """Return a guess at the rows of a task as a forecast counts them: those with classes say less."""
@@ -341,11 +350,25 @@ class Plan:
             budget_of[dim] = budget_of.get(dim, 0.0) + round.share
         dim = max(budget_of, key=budget_of.__getitem__)
         about = tuple(round for round in self.rounds if round.channels[0].dim == dim)  # not a search before
-        return self.mechanism.effective_mu(replace(self.schedule, rounds=about)) if about else 0.0, dim
+        mu = self.mechanism.effective_mu(replace(self.schedule, rounds=about)) if about else 0.0
+        return mu / self.trust.deviation(1.0, self.n_tasks), dim
 
-    def noise(self, round: int, channel: Channel) -> float:
-        """Return the noise's standard deviation in a round, in units of the clip."""
-        return self.mechanism.deviation(self.schedule, round, channel)
+    def noise(self, round: int, channel: Channel, shares: int | None = None) -> float:
+        """Return the standard deviation of the noise that is released in a round, in units of the clip.
+
+        Where tasks add it, `shares` says how many have; by default all.
+        """
+        priced = self.mechanism.deviation(self.schedule, round, channel)
+        return self.trust.deviation(priced, self.n_tasks, shares)
+
+    def unknown_noise(self, round: int, channel: Channel) -> float:
+        """Return the noise of a round that whoever it is priced against knows nothing of."""
+        return self.noise(round, channel, self.trust.parts(self.n_tasks))
+
+    def has_noise(self, round: int, channel: Channel, noise: float) -> bool:
+        """Whether a release of this round may say this noise: that of as many shares as may be in a sum."""
+        priced = self.mechanism.deviation(self.schedule, round, channel)
+        return bool(np.isclose(noise, self.trust.deviations(priced, self.n_tasks), rtol=1e-12, atol=0).any())
 
     @property
     def relative_noise(self) -> float:
@@ -387,7 +410,8 @@ class Plan:
     def _made(self, origin: Origin, engine: tuple[Caveat, ...] = ()) -> NoiseMade:
         if not self.rounds or math.isinf(self.prices.own.epsilon):
             return NoiseMade.none(engine)
-        return NoiseMade.by(self.mechanism, origin, engine)
+        made = NoiseMade.by(self.mechanism, origin, engine)
+        return replace(made, kind=self.trust.kind(made.kind))
 
     def check(self, board: Billboard, since: int = 0) -> None:
         """Refuse a board of another plan, or one with releases or arrays that the plan does not make.
@@ -410,9 +434,9 @@ class Plan:
                 raise BillboardError(f"Release {t} is not on the channel that its plan uses there.")
             if release.value.shape != (channel.size,):
                 raise BillboardError(f"Release {t} does not have the shape of its channel.")
-            priced = (self.noise(t, channel), denominator, round.share)
-            found = (release.noise, release.denominator, release.share)
-            if not all(map(partial(math.isclose, rel_tol=1e-12), found, priced)):
+            priced, found = (denominator, round.share), (release.denominator, release.share)
+            agree = all(map(partial(math.isclose, rel_tol=1e-12), found, priced))
+            if not (agree and self.has_noise(t, channel, release.noise)):
                 raise BillboardError(
                     f"Release {t} does not have the noise, denominator or share of its plan."
                 )
@@ -421,6 +445,8 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, each with the id of its type."""
         document: dict[str, Any] = to_document(self)
+        if not self.trust.at_home:  # plans of before there was a choice keep their fingerprint
+            del document["trust"]
         return document
 
     @classmethod

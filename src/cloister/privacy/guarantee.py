@@ -19,7 +19,7 @@ from cloister.privacy.accounting import Prices
 from cloister.privacy.caveats import Caveat, Grade, caveats_in_old_words, merged, reasons_of
 from cloister.privacy.events import RelationName
 from cloister.privacy.randomness import Origin
-from cloister.privacy.statement import Statement, percent, statement_of
+from cloister.privacy.statement import ALL_OTHERS, Statement, percent, statement_of
 from cloister.privacy.tradeoff import FALSE_ALARMS, Envelope, GaussianCurve, TradeOff, curve_from_dict
 
 
@@ -115,6 +115,7 @@ class AllRuns:
 #: The first had words for doubts, and did not say its format; the second had no curve.
 FORMAT = "cloister guarantee 3"
 _SECOND = "cloister guarantee 2"
+#: What is said of a trusted curator.
 TRUSTED_CURATOR = (
     "a trusted curator sees each clipped message; nothing is claimed against the curator or network observers"
 )
@@ -215,6 +216,8 @@ class Guarantee:
         Which releases it is about.
     all_runs : AllRuns, optional
         What all runs promise together that were charged to the same ledger.
+    against : str
+        Who cannot tell; a file says so where that is not all other tasks together.
 
     Examples
     --------
@@ -243,6 +246,7 @@ class Guarantee:
     curve: TradeOff | None = None
     scope: str = THIS_RUN
     all_runs: AllRuns | None = None
+    against: str = ALL_OTHERS
 
     def __post_init__(self) -> None:
         if not self.epsilon >= 0:
@@ -317,6 +321,8 @@ class Guarantee:
         ('inf', 'nobody.')
         """
         out: dict[str, Any] = {"format": FORMAT} | {f.name: getattr(self, f.name) for f in fields(self)}
+        if self.against == ALL_OTHERS:
+            del out["against"]
         out["doubts"] = [doubt.to_dict() for doubt in self.doubts]
         out["curve"] = None if self.curve is None else self.curve.to_dict()
         out["all_runs"] = None if self.all_runs is None else self.all_runs.to_dict()
@@ -363,6 +369,7 @@ def guarantee_for(
     n_tasks: int,
     participation: str,
     trust: str = TRUSTED_CURATOR,
+    against: str = ALL_OTHERS,
     domain: str = DOMAIN,
 ) -> Guarantee:
     """Build a guarantee: what was priced, how the noise is made, and all doubts about it.
@@ -377,8 +384,8 @@ def guarantee_for(
         Those of the plan, and of whatever the release rests on.
     n_tasks : int
         Public number of tasks.
-    participation, trust, domain : str
-        Who takes part when, who is trusted with what, and which data it covers.
+    participation, trust, against, domain : str
+        Who takes part when, who is trusted with what, who cannot tell, and which data it covers.
 
     Examples
     --------
@@ -398,6 +405,7 @@ def guarantee_for(
         participation=participation,
         noise=str(made),
         trust=trust,
+        against=against,
         other_epsilon=prices.other.epsilon,
         doubts=merged(doubts, made.doubts),
         domain=domain,

@@ -176,6 +176,11 @@ class Mechanism(ABC):
         return False
 
     @property
+    def shareable(self) -> bool:
+        """Whether tasks can add it in shares: discrete Gaussian on sums of `Channel.rows`, round by round."""
+        return False
+
+    @property
     def any_channel(self) -> bool:
         """Whether every round may have a channel, and a share of the budget, of its own."""
         return True
@@ -349,6 +354,10 @@ class Gaussian(PerRound):
     @property
     def doubts(self) -> tuple[Caveat, ...]:
         return () if self.exact else (FLOATING_POINT,)
+
+    @property
+    def shareable(self) -> bool:
+        return self.exact
 
     def check(self, schedule: Schedule) -> None:
         if self.exact:

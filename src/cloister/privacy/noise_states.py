@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.core.arrays import Array, Floats
+from cloister.core.arrays import Array, Floats, Integers
 from cloister.core.channel import Channel
 from cloister.privacy.randomness import Randomness, Stream
 from cloister.privacy.strategies import SCALE_BITS, BinaryTree, Buffers
@@ -35,6 +35,32 @@ class TaskSum(Protocol):
 
     def __array__(self) -> NDArray[Any]:
         """Return the numbers, once they are there."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NoisySum:
+    """A sum of messages to which their tasks have added noise: a `TaskSum` that nobody adds more to.
+
+    Attributes
+    ----------
+    values : int64 array
+        In steps of the channel's grid.
+    shares : int
+        Of how many tasks messages and noise are in it; public, as the noise in the release follows from it.
+    """
+
+    values: Integers
+    shares: int
+
+    @property
+    def size(self) -> int:
+        return self.values.size
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self.values if dtype is None else self.values.astype(dtype)
+
+    def __repr__(self) -> str:
+        return f"NoisySum({self.size} numbers of {self.shares} tasks)"
 
 
 class ReadRow(Protocol):

@@ -66,7 +66,8 @@ _WORLDS: dict[RelationName, str] = {
     "replace": "the two worlds differ in all data of one task",
     "zero_out": "in one of the two worlds one task says only zeros",
 }
-_AGAINST = (
+#: Against whom a guarantee holds where a curator is trusted.
+ALL_OTHERS = (
     "all other tasks together, even if they collude and pool their data, their models and everything that is "
     "published, and everybody else who sees what is published"
 )
@@ -182,7 +183,7 @@ def statement_of(guarantee: Guarantee) -> Statement:
     not_covered = (_HOLDERS, g.scope, _HANDED_ON) if silent else (g.trust, _HOLDERS, g.scope, _HANDED_ON)
     return Statement(
         _who(g),
-        _AGAINST,
+        g.against,
         "completely: nothing leaves any task" if silent else ". ".join(_strength(g)),
         ". ".join([not_covered[0], *(text[:1].upper() + text[1:] for text in not_covered[1:])]),
         tuple(_warnings(g, silent)),
@@ -214,9 +215,10 @@ def _warnings_of_others(g: Guarantee, together: AllRuns) -> Iterator[str]:
 
 def _who(g: Guarantee) -> str:
     inside = "as that task is" if g.relation == "replace" else "at the rate for a person that is said below"
+    whom = "all other tasks" if g.against == ALL_OTHERS else "those named below"
     return (
         f"each of the {g.n_tasks} {g.unit}s, with all its rows. A person whose rows are in one task only, "
-        f"such as a pupil of one school, is protected from all other tasks, {inside}; but not from that task "
+        f"such as a pupil of one school, is protected from {whom}, {inside}; but not from that task "
         "itself, which has the rows"
     )
 
