@@ -6,14 +6,16 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cli_helpers import BOOK, TASKS, cloister, ok, pupils, refused, spoil
 
-from cloister import Billboard, Codebook
+from cloister import Billboard, Codebook, Ledger
 from cloister.app.predict import write_csv
+from cloister.app.run_record import RunRecord
 from cloister.app.source import TableFile, own_rows
 from cloister.app.task_model import TaskModel
 from cloister.tables.table_files import read_table
@@ -32,7 +34,7 @@ def test_from_a_table_to_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     said = ok("fit", "exam.csv", "--codebook", "exam-codebook.toml", "--task", "school", "--target", "score")
     assert "Where targets are was not heard" in said or "Targets were found around" in said
     assert "The number of tasks is taken to be public" in " ".join(said.split())
-    assert "joint differential privacy for each of the 40 tasks" in " ".join(said.split())
+    assert "each of the 40 tasks, with all its rows" in " ".join(said.split())
     assert "Forecast" in said
     names = {path.name for path in Path("exam-run").iterdir()}
     public = {
@@ -45,6 +47,7 @@ def test_from_a_table_to_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "manifest.txt",
         "estimator.toml",
         "README.txt",
+        "run.toml",
     }
     assert names == public | {"models"}
     assert len(list(Path("exam-run/models").glob("*.json"))) == TASKS
@@ -147,7 +150,7 @@ def test_classes_and_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_run_starts_from_an_earlier_one(work: Path) -> None:
     run = ["fit", "exam.csv", "--codebook", "book.toml"]
     ok(*run, "--epsilon", 20, "-o", "first")
-    said = ok(*run, "--epsilon", 0.5, "--start-from", "first", "-o", "second")
+    said = ok(*run, "--epsilon", 0.5, "--start-from", "first", "-o", "second", "--verbose")
     head = Billboard.load("first/board").head.hex()
     assert head in ok("verify", "first")
     assert f"earlier board {head[:16]}" in " ".join(said.split())
@@ -182,11 +185,41 @@ def test_fit_says_nothing_that_depends_on_values(work: Path) -> None:
     assert len(head.findall(second)) == 1
 
 
-def test_the_price_is_said_before_values_are_read(work: Path) -> None:
+def test_rows_that_do_not_fit_are_refused_before_anything_else_is_said(work: Path) -> None:
+    Ledger.create("ledger", "schools", epsilon=4, delta=1e-3)
     spoil("age", 3, "")
-    result = cloister("fit", "exam.csv", "--codebook", "book.toml", "-o", "a")
-    assert result.exit_code == 1
-    assert "joint differential privacy" in result.stdout
+    result = cloister("fit", "exam.csv", "--codebook", "book.toml", "--ledger", "ledger", "-o", "a")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert not Ledger.open("ledger").history
+
+
+def test_four_lines_on_screen_and_all_of_it_on_request(work: Path) -> None:
+    run = ("fit", "exam.csv", "--codebook", "book.toml", "-o", "new")
+    said = ok(*run)
+    assert "This guarantee holds." in said
+    assert "Technically" not in said
+    assert "Epsilon 1, delta 0.0025, replace; new/guarantee.txt will have the rest" in " ".join(said.split())
+    assert "joint differential privacy for each of the 40 tasks" in Path("new/guarantee.txt").read_text()
+    assert "Technically" in ok(*run, "--force", "--verbose")
+
+
+def test_a_run_says_who_held_rows_who_approved_it_and_what_paid_for_it(work: Path) -> None:
+    Ledger.create("ledger", "schools", epsilon=4, delta=1e-3)
+    run = ("fit", "exam.csv", "--codebook", "book.toml", "--approved-by", "A. Officer", "--ledger", "ledger")
+    ok(*run, "-o", "new")
+    record = RunRecord.load(Path("new/run.toml"))
+    account = Ledger.open("ledger")
+    assert record.rows_together
+    assert (record.approved_by, record.approved_on) == ("A. Officer", date.today().isoformat())
+    assert (record.account, record.charge, record.ledger_head) == ("schools", 1, account.head)
+    assert ok("verify", "new", "--head", Path("new/head.txt").read_text().strip())
+    ok("report", "new", "--public")
+    page = Path("new-public.html").read_text()
+    assert "One operator held the rows of all tasks" in page
+    assert "A. Officer" in page
+    assert account.head in page
+    Path("new/run.toml").write_text(Path("new/run.toml").read_text().replace("A. Officer", "B. Other"))
+    assert "run.toml was changed since" in cloister("verify", "new").stdout
 
 
 def test_columns_that_the_codebook_does_not_name_are_carried_along(work: Path) -> None:

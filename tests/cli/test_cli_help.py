@@ -57,6 +57,7 @@ COMMANDS = [
         "predict",
         "replay",
         "gain",
+        "withdraw",
         "demo",
         "museum",
     ),

@@ -76,7 +76,7 @@ def test_a_budget_is_spent_and_then_refuses(ledger, plan):
     assert after["group"] == {"tasks": 3, "spent": account.spent_by(3), "budget": account.budget_of(3)}
     together = account.balance.all_runs
     assert after["all_runs"]["spent"] == together.spent == pytest.approx(booked["charge"]["mu"])
-    rate = f"at most {percent(together.detection())} over all runs there may ever be"
+    rate = f"at most {percent(together.detection())} over all runs that will ever be charged to it"
     assert rate in " ".join(ok("show", ledger).split())
     words = ok("show", ledger, "--group", 3)
     assert after["head"] in words

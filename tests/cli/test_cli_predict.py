@@ -161,6 +161,24 @@ def test_predict_refuses(work: Path) -> None:
     assert "is the model of task '000', and not its file" in refused("predict", "run", "exam.csv")
 
 
+def test_a_task_is_withdrawn(work: Path) -> None:
+    """Its model goes, and its line in the index; the public part and all others' stay as they were."""
+    before = contents(Path("run"))
+    assert "no model of task '7'" in refused("withdraw", "run", "--task-name", "7", "--force")
+    assert cloister("withdraw", "run", "--task-name", "007").exit_code == 1  # nobody said yes
+    assert contents(Path("run")) == before
+    said = " ".join(ok("withdraw", "run", "--task-name", "007", "--force").split())
+    assert "Removed the model of task '007': run/models/007.json." in said
+    assert "still within" not in said
+    after = contents(Path("run"))
+    assert before.keys() - after.keys() == {"models/007.json"}
+    assert {name for name in after if after[name] != before[name]} == {"models/index.csv"}
+    assert "007" not in Path("run/models/index.csv").read_text()
+    ok("verify", "run")
+    Path("new.csv").write_text("school,age,sex\n007,12,F\n")
+    assert json.loads(ok("predict", "run", "new.csv", "--json"))["served_by"] == ["board"]
+
+
 def test_replay_and_gain_refuse(work: Path) -> None:
     assert "has no rows of task '3'" in refused("replay", "run", "exam.csv", "--task-name", "3")
     Path("few.csv").write_text("age,sex,score\n12,F,3\n13,M,4\n14,M,4\n")

@@ -33,6 +33,7 @@ def test_public_part_and_own_model_through_files(table, fitted, classified, tmp_
         "plan.toml",
         "codebook.toml",
         "estimator.toml",
+        "run.toml",
         "board",
         "head.txt",
         "manifest.txt",

@@ -28,23 +28,26 @@ PLAIN = Guarantee(
 
 def test_it_says_everything_an_officer_needs() -> None:
     four, technical = str(PLAIN).split("\n\n")
-    labels = [line.partition(":")[0] for line in four.splitlines()]
+    verdict, *lines = four.splitlines()
+    assert verdict == "This guarantee holds."
+    labels = [line.partition(":")[0] for line in lines]
     assert labels == ["Who is protected", "Against whom", "How strongly", "Not covered"]
     for part in (
         "each of the 205 tasks, with all its rows",
-        "a pupil of one school, is protected from all other tasks, as that task is; but not from that task",
+        "a pupil of one school, is protected from all other tasks, just as their task is, but not",
         "collude",
         "5 % false alarms they detect it in at most 9.58 % of cases",
         "rows in 2 tasks it is 16.7 %, in 3 tasks it is 26.5 %",
         "trusted curator sees each clipped message",
         "nothing is claimed against the curator",
-        "where everyone's rows are in one table or process, its operator",
+        "if all rows are in one table or process, its operator",
         "for this run alone, one fit, and for the rows as they were given to it",
     ):
         assert part in four, part
     for part in (
         "(1, 0.00034)-joint differential privacy",
-        "a factor of at most 2.72 (e to the power of epsilon = 1), but for a probability of 0.00034 (delta)",
+        "a factor of at most 2.72 (e to the power of epsilon = 1)",
+        "except with a probability of at most 0.00034 (delta)",
         "exact Gaussian DP with mu = 0.3385",
         "replace (the two worlds differ in all data of one task)",
         "zero_out (in one of the two worlds one task says only zeros) the same noise has epsilon = 0.46",
@@ -55,6 +58,14 @@ def test_it_says_everything_an_officer_needs() -> None:
     assert PLAIN.holds
 
 
+@pytest.mark.parametrize(("mu", "loud"), [(2.4, False), (2.6, True), (50.0, True)])
+def test_a_guarantee_that_hardly_protects_says_so_in_capitals(mu: float, loud: bool) -> None:
+    """Under GDP a test with 5 % false alarms detects Phi(mu - 1.645): 80 % from mu = 2.49 on."""
+    weak = replace(PLAIN, epsilon=1000.0, curve=GaussianCurve(mu))
+    assert weak.holds
+    assert ("\nHARDLY ANY PROTECTION: a test with 5 % false alarms may detect" in str(weak)) is loud
+
+
 def test_noise_that_is_keyed_is_explained_where_it_is_named() -> None:
     keyed = replace(PLAIN, noise="noise from a cryptographic generator keyed by the operating system")
     assert "the key is a secret that the computer draws" in str(keyed)
@@ -63,9 +74,10 @@ def test_noise_that_is_keyed_is_explained_where_it_is_named() -> None:
 
 def test_the_words_are_the_same_for_machines() -> None:
     said = PLAIN.to_dict()["statement"]
+    assert said["verdict"] == "This guarantee holds."
     lines = str(PLAIN).splitlines()
     assert [f"{key}: {said[key]}" for key in ("who is protected", "against whom")] == [
-        line[0].lower() + line[1:] for line in lines[:2]
+        line[0].lower() + line[1:] for line in lines[1:3]
     ]
     assert list(said["technically"]) == [
         *("privacy", "curve", "relation", "domain", "participation", "noise", "accounting")
@@ -96,7 +108,7 @@ def test_a_ledger_speaks_of_all_runs() -> None:
     charged = replace(PLAIN, all_runs=together)
     assert "Over the 3 runs charged so far to the account of 'schools'" in str(charged)
     assert "at most 14.9 % of cases if none was chosen by what another showed" in str(charged)
-    assert "at most 26 % over all runs there may ever be" in str(charged)
+    assert "at most 26 % over all runs that will ever be charged to it" in str(charged)
     assert Guarantee.from_dict(json.loads(charged.to_json())) == charged
     void = replace(PLAIN, all_runs=replace(together, doubts=(SEEDED,)))
     assert "nothing can be promised, because of one of them the noise is drawn from a seed" in str(void)
@@ -134,7 +146,7 @@ def test_not_private() -> None:
 
 def test_nothing_leaves() -> None:
     silent = replace(PLAIN, epsilon=0.0, delta=0.0, other_epsilon=0.0)
-    assert str(silent).startswith("Nothing leaves any task")
+    assert str(silent).startswith("This guarantee holds.\nNothing leaves any task")
     assert silent.holds
 
 
@@ -153,7 +165,12 @@ def test_seeded_noise_never_holds() -> None:
 def test_what_is_not_proven_to_the_last_bit_holds_and_says_so() -> None:
     floating = replace(PLAIN, doubts=(FLOATING_POINT,))
     assert (floating.holds, floating.proven_to_the_last_bit) == (True, False)
-    assert str(floating).startswith(f"NOT PROVEN TO THE LAST BIT: {FLOATING_POINT.reason}.\nWho is protected")
+    first, second, third, *_ = str(floating).splitlines()
+    assert (first, second) == (
+        "This guarantee holds.",
+        f"NOT PROVEN TO THE LAST BIT: {FLOATING_POINT.reason}.",
+    )
+    assert third.startswith("Who is protected")
     assert (PLAIN.proven_to_the_last_bit, "NOT PROVEN" in str(PLAIN)) == (True, False)
     both = replace(PLAIN, doubts=(FLOATING_POINT, SEEDED))
     assert (both.holds, both.proven_to_the_last_bit) == (False, False)
@@ -174,7 +191,7 @@ def test_a_guarantee_of_an_older_version_is_read_with_its_doubts() -> None:
     assert Guarantee.from_dict(old | {"caveats": []}) == bare
     second = {"format": "cloister guarantee 2", "doubts": [], "domain": PLAIN.domain}
     assert Guarantee.from_dict(old | second) == bare
-    assert FORMAT == "cloister guarantee 3"
+    assert FORMAT == "cloister guarantee 4"
     made = "INSECURE: floating-point noise, from a seed"
     read = Guarantee.from_dict(old | {"caveats": ["its bounds"], "noise": made})
     assert read.doubts == (Caveat(Grade.VOID, "its bounds"), SEEDED, FLOATING_POINT)

@@ -190,7 +190,7 @@ def test_every_file_says_its_format_and_a_later_one_is_refused_by_it(tasks, old,
     for path, format, newest, read in (
         (old / "new.toml", "cloister codebook 1", 2, cl.Codebook.load),  # what 1 can say is written as 1
         (old / "s0.json", "cloister task model 1", 1, TaskModel.load),
-        (old / "guarantee.json", "cloister guarantee 3", 3, guarantee),
+        (old / "guarantee.json", "cloister guarantee 4", 4, guarantee),
     ):
         said = f"says format = '{format[:-1]}7'.* reads '{format[:-1]}{newest}'"
         with pytest.raises(cl.errors.InputError, match=said):

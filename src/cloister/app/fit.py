@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cloister.app.folder import (
+    RECORD,
     check_free,
     put_in_place,
     read_public,
@@ -24,6 +25,7 @@ from cloister.app.folder import (
     write_run,
 )
 from cloister.app.result import EstimatorSettings, TableRun
+from cloister.app.run_record import RunRecord
 from cloister.core.document import foreign_types
 from cloister.core.errors import InputError
 from cloister.core.findings import EarlierPrior
@@ -56,7 +58,8 @@ def fit_plan(
     """Run a plan over encoded tasks, in memory, or in a folder of its own if one is named."""
     if folder is not None:
         return fit_in_folder(folder, plan, tasks, units, settings, ledger=ledger, random_state=random_state)
-    return TableRun.of(run(plan, tasks(), ledger=ledger, random_state=random_state), units, settings)
+    found = TableRun.of(run(plan, tasks(), ledger=ledger, random_state=random_state), units, settings)
+    return replace(found, record=found.record.charged(ledger, plan.fingerprint))
 
 
 def own_learner(codebook: Codebook) -> Regression | Classification:
@@ -121,6 +124,7 @@ def fit_in_folder(
     codebook: Codebook,
     settings: EstimatorSettings,
     *,
+    record: RunRecord = RunRecord(),  # noqa: B008
     ledger: Ledger | None = None,
     random_state: int | None = None,
     force: bool = False,
@@ -144,6 +148,8 @@ def fit_in_folder(
         How they are encoded.
     settings : EstimatorSettings
         Which estimator asks for it, so that `cloister.load` gives that one back.
+    record : RunRecord
+        Who approved the run, if somebody has. Who held the rows and which charge paid for it is added.
     ledger : Ledger, optional
         Charged once, however often the run goes on.
     random_state : int, optional
@@ -178,6 +184,8 @@ def fit_in_folder(
 
     def save(done: Run) -> None:
         result = TableRun.of(done, codebook, settings)
+        made = replace(record, rows_together=True).charged(ledger, plan.fingerprint)
+        result = replace(result, record=made)
         write_run(draft, result, result.task_models() if isinstance(data, Tasks) else None)
         begun = Secret.read(draft / "secret")
         assert begun is not None
@@ -203,7 +211,7 @@ def fit_in_folder(
     put_in_place(draft, folder, force)
     if isinstance(data, Shards):
         return _in_place(folder, plan, data, ledger)
-    return TableRun.of(finished, codebook, settings)
+    return replace(TableRun.of(finished, codebook, settings), record=RunRecord.load(folder / RECORD))
 
 
 def _in_place(folder: Path, plan: Plan, tasks: Tasks | Shards, ledger: Ledger | None) -> TableRun:

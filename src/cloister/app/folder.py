@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
@@ -15,7 +16,16 @@ import numpy as np
 
 from cloister.app.choice import Choice
 from cloister.app.result import EstimatorSettings, TableRun
-from cloister.app.task_model import TaskModel, file_names, names_of_files, on_disk, task_of, write_index
+from cloister.app.run_record import RunRecord
+from cloister.app.task_model import (
+    INDEX,
+    TaskModel,
+    file_names,
+    names_of_files,
+    on_disk,
+    task_of,
+    write_index,
+)
 from cloister.core.arrays import States
 from cloister.core.document import check_format
 from cloister.core.errors import CloisterError, InputError, PlanError
@@ -31,11 +41,12 @@ from cloister.store.files import (
     sync_tree,
     write_file,
 )
-from cloister.store.model_store import read_models
+from cloister.store.model_store import read_models, remove_model
 from cloister.tables.codebook import Codebook
 from cloister.tables.table_files import read_table
 
 GROUPS_FORMAT = "cloister groups 1"
+RECORD = "run.toml"
 
 README = """\
 A run of cloister.
@@ -49,6 +60,7 @@ Public: anyone may see these files.
   estimator.toml   which estimator made the run, with which settings, if one did
   guarantee.txt    who is protected, against whom, how strongly, and what is not covered
   guarantee.json   the same for machines
+  run.toml         who held the rows, who approved the run, and which charge in a ledger paid for it
   groups.json      the public group of each task, if tasks are in groups
   choice           what the run was chosen among, if tasks chose it by vote: plans and boards of all runs, and
                    of the vote. The guarantee is for all of them together
@@ -112,7 +124,9 @@ def read_public(folder: Path, types: Iterable[object] = ()) -> TableRun:
     nobody, groups = settings.as_ids([]), read_groups(folder, plan)
     choice = read_choice(folder, plan, board, types)
     guarantee = plan.guarantee_on(board) if choice is None else choice.guarantee
-    return TableRun(plan, board, guarantee, book, nobody, _stacked([], book), settings, groups, choice)
+    record = RunRecord.load(folder / RECORD)
+    models = _stacked([], book)
+    return TableRun(plan, board, guarantee, book, nobody, models, settings, groups, choice, record)
 
 
 def read_choice(folder: Path, plan: Plan, board: Billboard, types: Iterable[object]) -> Choice | None:
@@ -161,6 +175,26 @@ def tasks_with_models(folder: Path) -> list[str]:
     if sharded:
         return [name for file in sharded for name in read_table(file, ["task"], ["task"])["task"].tolist()]
     return [name for name in map(task_of, on_disk(folder / "models").values()) if name is not None]
+
+
+def remove_task(folder: Path, task: str) -> list[Path]:
+    """Remove a task's model from a run's folder; return the files that were removed or written anew."""
+    home = folder / "models"
+    sharded = [
+        file for file in sorted(home.glob("shard-*.parquet")) if len(read_models(file, np.array([task]))[0])
+    ]
+    for file in sharded:
+        remove_model(file, task)
+    found = on_disk(home)
+    gone = [found[name] for name in names_of_files(task) if name in found]
+    gone = [path for path in gone if TaskModel.load(path).task == task]
+    for path in gone:
+        path.unlink()
+    if gone and (home / INDEX).exists():
+        rows = csv.reader((home / INDEX).read_text(encoding="utf-8").splitlines())
+        write_index(home, {name: file for name, file in rows if name not in (task, "task")})
+    sync_folder(home)
+    return [*sharded, *gone]
 
 
 def _with_sharded(files: list[Path], public: TableRun, tasks: Iterable[str] | None) -> TableRun:
@@ -249,6 +283,8 @@ def write_run(folder: Path, run: TableRun, models: Iterable[TaskModel] | None) -
             "README.txt": README.rstrip(),
         }.items():
             (folder / name).write_text(f"{text}\n", encoding="utf-8")
+        if run.record != RunRecord():
+            run.record.save(folder / RECORD)
         if run.choice is not None and not (folder / "choice").exists():  # unless journals have written it
             run.choice.save(folder / "choice")
         if run.groups:
@@ -351,6 +387,7 @@ _PUBLIC = (
     "guarantee.json",
     "guarantee.txt",
     "plan.toml",
+    RECORD,
 )
 
 

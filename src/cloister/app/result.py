@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from cloister.app.choice import Choice
 from cloister.app.predict import Index, predicted_columns
 from cloister.app.run_findings import RunFindings
+from cloister.app.run_record import RunRecord
 from cloister.app.source import one_task
 from cloister.app.summary import Summary
 from cloister.app.task_model import TaskModel
@@ -132,6 +133,8 @@ class TableRun:
         The public label of each task of the run, by its id as text, if tasks are in groups.
     choice : Choice, optional
         What the run was chosen among, if tasks chose it by vote; the guarantee is then that of all of it.
+    record : RunRecord
+        Who held the rows, who approved the run, which charge paid for it: as far as it is known.
     """
 
     plan: Plan
@@ -143,6 +146,7 @@ class TableRun:
     settings: EstimatorSettings = EstimatorSettings()
     groups: Mapping[str, str] = field(default_factory=dict)
     choice: Choice | None = None
+    record: RunRecord = field(default_factory=RunRecord)
 
     @classmethod
     def of(
@@ -155,7 +159,8 @@ class TableRun:
         roster, groups = run.roster, {}
         if run.plan.algorithm.groups is not None and roster.groups is not None:
             groups = dict(zip(map(str, roster), map(str, roster.groups), strict=True))
-        return cls(run.plan, run.board, run.guarantee, units, private.ids, private.models, settings, groups)
+        found = cls(run.plan, run.board, run.guarantee, units, private.ids, private.models, settings, groups)
+        return replace(found, record=RunRecord(rows_together=True))
 
     def __repr__(self) -> str:
         return f"TableRun({type(self.plan.algorithm).__name__}, models of {len(self.ids)} tasks, private)"

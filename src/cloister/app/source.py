@@ -210,7 +210,16 @@ class TableFile:
         """Return what is run over: all rows, or shards of them."""
         return self.tasks()
 
+    def check(self) -> None:
+        """Refuse rows that do not fit the codebook, where they are read in this process."""
+        self.tasks()
+
     def tasks(self) -> Tasks:
+        """Return all rows, encoded."""
+        return self._encoded
+
+    @cached_property
+    def _encoded(self) -> Tasks:
         """Read and encode all rows; refuse what does not fit the codebook."""
         rows = read_rows(self.file, self.codebook, target=True, skip=self.skip)
         used = {*self.codebook.names, self.codebook.target.name, self.task, self.groups}

@@ -209,8 +209,11 @@ def _guarantee_follows(seen: Evidence) -> str:
     unsaid = () if current or claimed.curve is not None else ("curve",)  # older ones have none
     said = claimed.to_dict()
     for name, value in due.to_dict().items():
-        if name in ("detection", "statement"):  # they follow from the others
-            if not _agree(document.get(name, said[name]), said[name]):
+        if name in (
+            "detection",
+            "statement",
+        ):  # they follow from the others; earlier versions had other words
+            if (name == "detection" or current) and not _agree(document.get(name, said[name]), said[name]):
                 raise InputError(f"its {name} is not what its numbers say.")
         elif name not in unsaid and not _agree(said[name], value):
             raise InputError(f"it says {name} = {shown(said[name])}, plan and board give {shown(value)}.")

@@ -30,6 +30,7 @@ import numpy as np
 from cloister.app.choice import Choice, TuningResult, Vote
 from cloister.app.folder import check_free, put_in_place, read_run, tidy, unfinished_folder, write_run
 from cloister.app.result import EstimatorSettings, TableRun
+from cloister.app.run_record import RunRecord
 from cloister.core.arrays import Floats, Words
 from cloister.core.document import foreign_types
 from cloister.core.errors import InputError, PlanError
@@ -166,6 +167,7 @@ def vote_in_folder(
     codebook: Codebook,
     settings: Sequence[EstimatorSettings],
     *,
+    record: RunRecord = RunRecord(),  # noqa: B008
     ledger: Ledger | None = None,
     force: bool = False,
     progress: Callable[[int, int], None] | None = None,
@@ -185,6 +187,8 @@ def vote_in_folder(
         How they are encoded.
     settings : sequence of EstimatorSettings
         Which estimator each candidate is of.
+    record : RunRecord
+        Who approved it, if somebody has. Who held the rows and which charge paid for it is added.
     ledger : Ledger, optional
         Charged once for everything, however often it goes on.
     force : bool
@@ -202,7 +206,8 @@ def vote_in_folder(
         private_folder(draft)
     begun = _begin(draft, election, tasks(), codebook, ledger, resumed)
     if not begun.written:
-        _finish(begun, codebook, settings, progress)
+        made = replace(record, rows_together=True).charged(ledger, election.fingerprint)
+        _finish(begun, codebook, settings, made, progress)
     _remove_kept(draft)
     put_in_place(draft, folder, force)
     finished = read_run(folder, [kind for plan in election.plans for kind in foreign_types(plan)])
@@ -314,6 +319,7 @@ def _finish(
     begun: _Begun,
     codebook: Codebook,
     settings: Sequence[EstimatorSettings],
+    record: RunRecord,
     progress: Callable[[int, int], None] | None,
 ) -> None:
     """Run what is not yet complete, count the votes, and write the chosen run to the draft."""
@@ -335,6 +341,7 @@ def _finish(
     own = begun.tasks.select(np.argsort(begun.tasks.ids))
     models = replay(plan, board, own, seeds=heard[best][1])
     found = TableRun(plan, board, choice.guarantee, codebook, own.ids, models, settings[best], {}, choice)
+    found = replace(found, record=record)
     plan.save(draft / "plan.toml")
     board.save(draft / "board")
     write_run(draft, found, found.task_models())

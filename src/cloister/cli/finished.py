@@ -1,4 +1,4 @@
-"""Commands over a finished run: ``summary``, ``show``, ``predict``, ``replay`` and ``gain``."""
+"""Commands over a finished run: ``summary``, ``show``, ``predict``, ``replay``, ``gain``, ``withdraw``."""
 
 from __future__ import annotations
 
@@ -291,6 +291,47 @@ def _model_document(model: TaskModel) -> dict[str, object]:
         "coef": model.coef.tolist(),
         "intercept": np.asarray(model.intercept).tolist(),
     }
+
+
+def withdraw(
+    folder: Folder, task_name: TaskName, types: Types = None, force: Force = False, json: Json = False
+) -> None:
+    r"""Remove what a run's folder holds of one task: its model.
+
+    The board stays: it holds noisy sums, from which no task can be taken out, and the guarantee bounds what
+    they tell of this one. The ledger stays: what was released stays released. Rows, copies and pages
+    elsewhere are for you to delete; it says where to look.
+
+    \b
+    For example:
+      cloister withdraw exam-run --task-name 009 --force
+    """
+    from cloister.app.folder import read_public, remove_task, tasks_with_models
+    from cloister.privacy.statement import percent
+    from cloister.tables.look_alikes import likely_meant
+
+    run, known = read_public(folder, types or ()), tasks_with_models(folder)
+    if task_name not in known:
+        raise InputError(
+            f"{folder} has no model of task {task_name!r}{_meant(likely_meant(task_name, known))}. Nothing "
+            "was removed."
+        )
+    if not force and not json:
+        typer.confirm(f"Remove the model of task {task_name!r} from {folder}, for good?", abort=True)
+    removed = remove_task(folder, task_name)
+    rate = percent(run.guarantee.detection())
+    if json:
+        return emit({"task": task_name, "files": removed, "detection": run.guarantee.detection()})
+    return say(
+        f"Removed the model of task {task_name!r}: {', '.join(map(str, removed))}.",
+        "The board and the ledger are as they were. The board holds sums of all tasks with noise, and "
+        "nothing of one task can be taken out of it. What it tells of this task stays within the guarantee: "
+        f"a test with 5 % false alarms detects what it held in at most {rate} of cases. The charge stays, "
+        "because what was released stays released.",
+        "Still to be deleted by hand, where they are: the task's rows in data files and their copies, its "
+        "own page (cloister report --task), predictions of its rows, its node's folder, and models of other "
+        "runs.",
+    )
 
 
 METHODS = {

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cloister.app.result import TableRun
     from cloister.app.source import TableFile
     from cloister.cli.proposals import ComparedRuns, OneRun, PrivacyTarget
+    from cloister.privacy.guarantee import Guarantee
 
 WHOSE = {EngineName.local: "one file for each task", EngineName.ray: "the models of all tasks"}
 _EARLIER = "if anybody saw it, it counts too. --ledger adds up what all runs cost."
@@ -108,6 +109,7 @@ def fit(
           --method shared-prior --method single-task
     """
     from cloister.app import folder as folders
+    from cloister.app.run_record import RunRecord
 
     if book.codebook is None:
         raise typer.BadParameter(
@@ -123,17 +125,27 @@ def fit(
     target = _target(context, strictness)
     table = _table(context, data, book, rows, machines, methods.method, folder)
     proposal = _proposal(context, methods, strictness, rounds, start, table, target)
+    if not manner.dry_run:
+        with advance("Reading"):
+            table.check()
     if not manner.json:
         say(
             f"{data.name}: {len(table.ids)} tasks by column {table.task!r}. "
             "The number of tasks is taken to be public. Whoever runs this holds everyone's rows.",
-            *proposal.paragraphs,
+            *proposal.before,
+            *_promise(proposal.guarantee, folder, manner.verbose or manner.dry_run),
+            *proposal.forecasts,
             *([ONLY_TASKS] if manner.dry_run else []),
         )
     if manner.dry_run:
         return emit(proposal.document) if manner.json else None
     try:
-        finished = proposal.carry_out(folder, table, ledger, manner.force)
+        finished = proposal.carry_out(
+            folder, table, RunRecord.approved(manner.approved_by), ledger, manner.force
+        )
+    except KeyboardInterrupt:
+        note(_stopped(folders.unfinished_folder(folder)))
+        raise
     except PrivateDataError:
         if machines.engine is EngineName.local:
             raise
@@ -242,6 +254,29 @@ def _show_end(
         ["cloister", "verify", folder, "--head", "HEAD", *own],
         ["cloister", "summary", folder, *own],
         ["cloister", "report", folder, *own],
+    )
+
+
+def _promise(guarantee: Guarantee, folder: Path, whole: bool) -> list[object]:
+    """Return the guarantee, all of it or its four lines and numbers."""
+    from cloister.privacy.statement import rounded_up
+
+    if whole or math.isinf(guarantee.epsilon):
+        return [guarantee]
+    numbers = f"Epsilon {rounded_up(guarantee.epsilon)}, delta {rounded_up(guarantee.delta)}"
+    return [
+        guarantee.statement.short,
+        f"{numbers}, {guarantee.relation}; {folder / 'guarantee.txt'} will have the rest (here: --verbose).",
+    ]
+
+
+def _stopped(draft: Path) -> str:
+    """Say what became of a run that somebody stopped."""
+    if not draft.exists():
+        return "Stopped before anything was charged or released."
+    return (
+        f"Stopped. What was charged stays charged, and what is posted is in {draft}. The same command goes "
+        "on from there, without a second charge; to give the run up, remove that folder."
     )
 
 

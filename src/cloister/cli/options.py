@@ -289,9 +289,12 @@ class EngineOptions:
 class RunOptions:
     """How a command goes about it."""
 
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print price and forecast; run, charge and write nothing.")
-    ] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print price and forecast, do nothing.")] = False
+    approved_by: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Who approved the price; it is kept."),
+    ] = None
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print the whole guarantee.")] = False
     force: Force = False
     json: Json = False
 

@@ -14,6 +14,7 @@ from cloister.app.choice import Vote
 from cloister.app.fit import fit_in_folder
 from cloister.app.folder import read_plan, unfinished_folder
 from cloister.app.result import EstimatorSettings, TableRun
+from cloister.app.run_record import RunRecord
 from cloister.app.source import TableFile
 from cloister.app.vote import vote_in_folder
 from cloister.cli.methods import Method, kind_of, settings_for
@@ -25,6 +26,7 @@ from cloister.plan.plan import Plan
 from cloister.tune.estimators import election_of
 
 if TYPE_CHECKING:
+    from cloister.privacy.guarantee import Guarantee
     from cloister.store.billboard import Billboard
 
 #: The options that set a parameter of estimators.
@@ -62,9 +64,17 @@ class OneRun:
     made_by: EstimatorSettings
 
     @property
-    def paragraphs(self) -> list[object]:
-        """What is promised and expected, in words."""
-        return [self.plan.guarantee, f"Forecast, from public numbers alone: {self.plan.forecast()}"]
+    def guarantee(self) -> Guarantee:
+        return self.plan.guarantee
+
+    @property
+    def before(self) -> list[str]:
+        """What is to be said before the guarantee: nothing."""
+        return []
+
+    @property
+    def forecasts(self) -> list[str]:
+        return [f"Forecast, from public numbers alone: {self.plan.forecast()}"]
 
     @property
     def document(self) -> dict[str, object]:
@@ -85,7 +95,9 @@ class OneRun:
         """Return what is to be said of a run's making, beside what was said before: nothing."""
         return {}
 
-    def carry_out(self, folder: Path, table: TableFile, ledger: Ledger | None, force: bool) -> TableRun:
+    def carry_out(
+        self, folder: Path, table: TableFile, record: RunRecord, ledger: Ledger | None, force: bool
+    ) -> TableRun:
         """Run it and leave it in a folder; what was killed goes on."""
         with table.at_hand(), bars() as bar:
             return fit_in_folder(
@@ -94,6 +106,7 @@ class OneRun:
                 table.data,
                 table.codebook,
                 self.made_by,
+                record=record,
                 ledger=ledger,
                 force=force,
                 progress=bar("Rounds"),
@@ -110,17 +123,24 @@ class ComparedRuns:
     election: Vote
 
     @property
-    def paragraphs(self) -> list[object]:
+    def guarantee(self) -> Guarantee:
+        return self.election.guarantee
+
+    @property
+    def before(self) -> list[str]:
+        """What the price is of."""
         return [
             f"All of {', '.join(self.models)} are run on {1 - self.election.holdout:.0%} of each task's "
             "rows. Every task votes for the one that predicts its other rows best, and a noisy count "
             "decides. This is the price of all of it together:",
-            self.election.guarantee,
-            *(
-                f"Forecast of {method}, from public numbers alone: {plan.forecast()}"
-                for method, plan in zip(self.models, self.election.plans, strict=False)
-                if plan.has_rounds
-            ),
+        ]
+
+    @property
+    def forecasts(self) -> list[str]:
+        return [
+            f"Forecast of {method}, from public numbers alone: {plan.forecast()}"
+            for method, plan in zip(self.models, self.election.plans, strict=False)
+            if plan.has_rounds
         ]
 
     @property
@@ -138,7 +158,9 @@ class ComparedRuns:
         votes = dict(zip(self.models, run.choice.votes, strict=True))
         return {"chosen": list(self.models)[run.choice.winner], "votes": votes}
 
-    def carry_out(self, folder: Path, table: TableFile, ledger: Ledger | None, force: bool) -> TableRun:
+    def carry_out(
+        self, folder: Path, table: TableFile, record: RunRecord, ledger: Ledger | None, force: bool
+    ) -> TableRun:
         """Run all of them, let tasks vote, and leave the chosen one in a folder; what was killed goes on."""
         made_by = [EstimatorSettings.of(model, table.ids, named=True) for model in self.models.values()]
         with advance("Runs") as progress:
@@ -148,6 +170,7 @@ class ComparedRuns:
                 table.tasks,
                 table.codebook,
                 made_by,
+                record=record,
                 ledger=ledger,
                 force=force,
                 progress=progress,

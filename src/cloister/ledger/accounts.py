@@ -18,10 +18,12 @@ from cloister.privacy.accounting import check_delta
 from cloister.privacy.caveats import Caveat, merged
 from cloister.privacy.events import Cost, RelationName
 from cloister.privacy.guarantee import AllRuns
-from cloister.privacy.statement import rounded_up
+from cloister.privacy.statement import rounded_down, rounded_up
 
 #: How far the sum of squares may pass the budget's, relatively, to forgive rounding.
 _TOLERANCE = 1e-12
+#: Below this epsilon nobody runs anything.
+_LEAST = 0.01
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,13 @@ class Balance:
         relation: RelationName = account.relation.value
         return AllRuns(account.population, len(self.charges), relation, spent, budget, doubts)
 
+    @property
+    def _what_fits(self) -> str:
+        """Say, to whoever was refused, how strict a run would have to be."""
+        if self.remaining < _LEAST:
+            return "No run fits into what is left."
+        return f"A run with epsilon = {rounded_down(self.remaining)} at that delta would fit."
+
     def spent_by(self, group: int) -> float:
         """Epsilon of all runs so far for the owner of `group` tasks."""
         return self._epsilon(self.squares, self._checked(group))
@@ -103,7 +112,7 @@ class Balance:
             raise BudgetError(
                 f"This run would bring these tasks to epsilon = {rounded_up(self._epsilon(after), 3)} in "
                 f"all; the budget is {self.account.epsilon:g} at delta = {self.account.delta:g}, and "
-                f"{rounded_up(self.spent_by(1), 3)} is spent. Nothing has left any task."
+                f"{rounded_up(self.spent_by(1), 3)} is spent. {self._what_fits} Nothing has left any task."
             )
         return Charge.after(self.head, len(self.charges), plan, run, cost, doubts, adversary)
 

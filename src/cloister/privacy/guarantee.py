@@ -97,8 +97,8 @@ class AllRuns:
         return (
             f"Over {runs} charged so far to the account of {self.population!r}, under {self.relation}, they "
             f"detect at most {so_far} of cases if none was chosen by what another showed, and at most "
-            f"{percent(self.detection())} over all runs there may ever be, however they are chosen (with 5 % "
-            f"false alarms){last_bit}"
+            f"{percent(self.detection())} over all runs that will ever be charged to it, however they are "
+            f"chosen (with 5 % false alarms){last_bit}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,9 +112,9 @@ class AllRuns:
             raise InputError(f"What all runs promise needs all its fields. Got {values!r}.") from error
 
 
-#: The first had words for doubts, and did not say its format; the second had no curve.
-FORMAT = "cloister guarantee 3"
-_SECOND = "cloister guarantee 2"
+#: The first had words for doubts, and did not say its format; the second had no curve; the third other words.
+FORMAT = "cloister guarantee 4"
+_EARLIER = ("cloister guarantee 2", "cloister guarantee 3")
 #: What is said of a trusted curator.
 TRUSTED_CURATOR = (
     "a trusted curator sees each clipped message; nothing is claimed against the curator or network observers"
@@ -225,8 +225,8 @@ class Guarantee:
     ...     "floating point, system entropy", other_epsilon=0.47, curve=GaussianCurve(0.268))
     >>> g.holds, g.mu, round(g.detection(), 4), round(g.detection(tasks=2), 4)
     (True, 0.268, 0.0843, 0.1337)
-    >>> print(str(g).partition(".")[0])
-    Who is protected: each of the 139 tasks, with all its rows
+    >>> print(str(g).splitlines()[0])
+    This guarantee holds.
     >>> Guarantee.from_dict(g.to_dict()) == g
     True
     """
@@ -338,7 +338,7 @@ class Guarantee:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Guarantee:
         """Read what :meth:`to_dict` wrote, here or in an older version."""
-        if values.get("format") != _SECOND:
+        if values.get("format") not in _EARLIER:
             check_format(values.get("format"), FORMAT, "A guarantee")
         values = _without_old_words(values) if "caveats" in values else values
         derived = {"format", "detection", "statement"}

@@ -57,6 +57,10 @@ def rounded_down(value: float, digits: int = 3) -> str:
     return format(float(floor), f".{digits}g")
 
 
+#: The first sentence of a guarantee that holds.
+HOLDS = "This guarantee holds."
+#: At this rate of detection, with 5 % false alarms, a guarantee that holds says in capitals how little it is.
+HARDLY = 0.8
 #: What is tested, and what the relation means.
 _TESTED: dict[RelationName, str] = {
     "replace": "holds one set of data rather than any other that fits the codebook",
@@ -72,8 +76,7 @@ ALL_OTHERS = (
     "published, and everybody else who sees what is published"
 )
 _HOLDERS = (
-    "whoever has rows sees them: one's own task and, where everyone's rows are in one table or process, its "
-    "operator"
+    "whoever has rows sees them: the task itself and, if all rows are in one table or process, its operator"
 )
 _HANDED_ON = "a model, prediction or score that leaves its task is a release that nobody has paid for"
 
@@ -93,9 +96,12 @@ class Statement:
     who, against, strength, not_covered : str
         The four lines.
     warnings : tuple of str
-        What must be read before them: that it does not hold, or is not proven to the last bit.
+        What must be read before them: that it does not hold, or hardly protects, or is not proven to the last
+        bit.
     details : tuple of (str, str)
         Technicalities: a label and its text.
+    verdict : str
+        The first sentence of all, of one that holds.
 
     Examples
     --------
@@ -115,6 +121,7 @@ class Statement:
     not_covered: str
     warnings: tuple[str, ...] = ()
     details: tuple[tuple[str, str], ...] = ()
+    verdict: str = ""
 
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
@@ -128,8 +135,14 @@ class Statement:
         """The technicalities, with the words explained that need it."""
         return tuple((label, "; ".join(_with_meanings(text))) for label, text in self.details)
 
+    @property
+    def short(self) -> str:
+        """The four lines, with what must be read before them."""
+        lines = (f"{label}: {text}." for label, text in self.lines)
+        return "\n".join([*filter(None, [self.verdict]), *self.warnings, *lines])
+
     def __str__(self) -> str:
-        parts = [*self.warnings, *(f"{label}: {text}." for label, text in self.lines)]
+        parts = [self.short]
         if self.details:
             parts += ["", "Technically", *(f"  {label}: {text}." for label, text in self.explained)]
         return "\n".join(parts)
@@ -137,6 +150,7 @@ class Statement:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values: the labels are the keys."""
         return {
+            "verdict": self.verdict,
             "warnings": list(self.warnings),
             **{label.lower(): f"{text}." for label, text in self.lines},
             "technically": {label.lower(): f"{text}." for label, text in self.explained},
@@ -188,6 +202,7 @@ def statement_of(guarantee: Guarantee) -> Statement:
         ". ".join([not_covered[0], *(text[:1].upper() + text[1:] for text in not_covered[1:])]),
         tuple(_warnings(g, silent)),
         () if silent else _details(g),
+        HOLDS if g.holds else "",
     )
 
 
@@ -199,6 +214,11 @@ def _warnings(g: Guarantee, silent: bool) -> Iterator[str]:
         yield f"NOT PROVEN TO THE LAST BIT: {'; '.join(g.unproven)}."
     if g.all_runs is not None:
         yield from _warnings_of_others(g, g.all_runs)
+    if g.holds and g.detection() >= HARDLY:
+        yield (
+            f"HARDLY ANY PROTECTION: a test with 5 % false alarms may detect what one {g.unit} holds in "
+            f"{percent(g.detection())} of cases."
+        )
     if silent:
         yield f"Nothing leaves any {g.unit}: the others learn nothing from it (epsilon 0)."
 
@@ -214,12 +234,14 @@ def _warnings_of_others(g: Guarantee, together: AllRuns) -> Iterator[str]:
 
 
 def _who(g: Guarantee) -> str:
-    inside = "as that task is" if g.relation == "replace" else "at the rate for a person that is said below"
+    inside = (
+        "just as their task is" if g.relation == "replace" else "at the rate for a person that is said below"
+    )
     whom = "all other tasks" if g.against == ALL_OTHERS else "those named below"
     return (
         f"each of the {g.n_tasks} {g.unit}s, with all its rows. A person whose rows are in one task only, "
-        f"such as a pupil of one school, is protected from {whom}, {inside}; but not from that task "
-        "itself, which has the rows"
+        f"such as a pupil of one school, is protected from {whom}, {inside}, but not from their own "
+        "task, which has the rows"
     )
 
 
@@ -248,7 +270,7 @@ def _details(g: Guarantee) -> tuple[tuple[str, str], ...]:
         f"most {rounded_up(math.exp(min(g.epsilon, 700.0)), 3)} (e to the power of epsilon = {epsilon})"
     )
     if g.delta > 0:
-        odds += f", but for a probability of {delta} (delta)"
+        odds += f", except with a probability of at most {delta} (delta)"
     return ("Privacy", odds), ("Curve", _curve(g)), ("Relation", _relations(g)), *_conditions(g)
 
 

@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ import numpy as np
 from cloister.app.gains import Gains, measure_gains
 from cloister.app.result import TableRun
 from cloister.app.run_findings import RunFindings
+from cloister.app.run_record import RunRecord
 from cloister.app.summary import Coefficient, number
 from cloister.app.task_model import TaskModel
 from cloister.core.arrays import Floats
@@ -31,6 +32,7 @@ from cloister.ledger.accounts import Balance
 from cloister.plan.plan import Plan
 from cloister.privacy.guarantee import Guarantee
 from cloister.privacy.statement import per_hundred, percent, rounded_down, rounded_up
+from cloister.privacy.tradeoff import FALSE_ALARMS
 from cloister.report.figures import histogram
 from cloister.report.flow import SEEN, flow_picture
 from cloister.report.html_page import Stamp, load_template
@@ -88,6 +90,8 @@ class PublicPart:
         What an audit of the plan found: see `read_audit`.
     findings : Findings, optional
         What the board says of all tasks, if somebody has read it off already.
+    record : RunRecord
+        Who held the rows, who approved the run, which charge paid for it: as far as it is known.
     """
 
     plan: Plan
@@ -100,12 +104,13 @@ class PublicPart:
     balance: Balance | None = None
     audit: Mapping[str, Any] | None = None
     findings: RunFindings | None = None
+    record: RunRecord = field(default_factory=RunRecord)
 
     @classmethod
     def of(cls, run: TableRun, balance: Balance | None = None) -> PublicPart:
         """Take the public part of a run over a table; models are left behind."""
         book = run.units if isinstance(run.units, Codebook) else None
-        found = cls(run.plan, run.board, run.guarantee, book, findings=run.findings)
+        found = cls(run.plan, run.board, run.guarantee, book, findings=run.findings, record=run.record)
         if run.choice is not None:
             found = replace(found, head=run.choice.head, candidates=len(run.choice.plans) - 1)
         return found if balance is None else found.charged_to(balance)
@@ -135,7 +140,9 @@ class PublicPart:
             "guarantee": self.guarantee,
             "statement": self.guarantee.statement,
             "rate": percent(self.guarantee.detection()),
+            "by_chance": round(100 * FALSE_ALARMS),
             "found": per_hundred(self.guarantee.detection()),
+            "record": self.record,
             "forecast": str(self.plan.forecast()),
             "summary": summary,
             "names": NAMES,
@@ -151,7 +158,16 @@ class PublicPart:
             "balance": self.balance,
             "charged": self.charged,
             "audit": self.audit,
-            "seen": SEEN,
+            "seen": [row[:3] + row[4:] for row in SEEN] if self.record.rows_together else SEEN,
+            "parties": [
+                "the task itself",
+                *(
+                    ["the operator, who was the curator"]
+                    if self.record.rows_together
+                    else ["who holds all rows, if one does", "the curator"]
+                ),
+                "other tasks, everybody",
+            ],
             "head": self.head or self.board.head.hex(),
             "folder": self.folder,
             "candidates": self.candidates,
@@ -190,7 +206,8 @@ class PublicPart:
             return f"{tasks} learned together, and nothing protects them"
         if not told.holds:
             return f"{tasks} learned together, and the guarantee does not hold"
-        return f"{tasks} learned together, with privacy ε ≤ {rounded_up(told.epsilon)} for each"
+        rate = percent(told.detection())
+        return f"{tasks} learned together: what one of them holds is detected in at most {rate} of cases"
 
     @property
     def _about(self) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cloister.core.arrays import Array, States
 from cloister.core.errors import InputError, MissingExtraError
-from cloister.store.files import private_folder, storage_errors, write_at
+from cloister.store.files import private_folder, storage_errors, write_at, write_private
 
 #: An array with more bytes goes to a file, where there is a folder for it.
 LARGE = 1 << 28
@@ -146,6 +146,16 @@ def read_models(path: Path, tasks: Array | None = None) -> tuple[Array, States]:
         flat = column.flatten() if shape else column
         arrays[name] = flat.to_numpy(zero_copy_only=False).reshape(len(ids), *shape)
     return ids, arrays
+
+
+def remove_model(path: Path, task: str) -> None:
+    """Write a file of models anew without one task's."""
+    pa, pq = _pyarrow()
+    table = pq.read_table(path)
+    kept = table.filter(pa.compute.not_equal(table["task"], task))
+    buffer = pa.BufferOutputStream()
+    pq.write_table(kept, buffer)
+    write_private(path, buffer.getvalue().to_pybytes())
 
 
 def _column(pa: Any, array: Array) -> Any:
