@@ -1,203 +1,108 @@
-"""Parties of a run that do not keep to it, over the wire: a curator, nodes, and strangers at the door.
-
-``python hostile.py FOLDER old|liar`` is a node that is registered, and answers as one should not.
-"""
+"""Parties of a run that do not keep to it, at the operator's service: registered nodes, and strangers."""
 
 from __future__ import annotations
 
-import ssl
-import sys
-from base64 import b64encode
-from dataclasses import replace
-from pathlib import Path
+import contextlib
+import socket
+import threading
+import time
 
 import httpx
-import numpy as np
-from flower_trial import small_plan
+from small_trial import node
 
-from cloister import run
-from cloister.core.channel import GRID
-from cloister.engines import RemoteNodes
-from cloister.nodes import Reply, Request, RequestKind
-from cloister.nodes.deploy.kit import make_authority
-from cloister.nodes.flower import Deployment, FlowerTransport, NodeAgent
-from cloister.nodes.flower.transport import Identity
-
-#: A plan of another price than the one that owners approve; and another one that they approve as well.
-DEAR, BRIEF = {"n_tasks": 4, "rounds": 1, "epsilon": 4.0}, {"n_tasks": 4, "rounds": 1}
-#: The file of the curator's app, in place of the one that ``deploy init`` writes.
-APP = """
-import sys
-from pathlib import Path
-
-sys.path.insert(0, {here!r})
-from flwr.serverapp import ServerApp
-from hostile import curate
-from cloister.nodes.flower import client_app
-
-server, client = ServerApp(), client_app()
+from cloister.nodes.deploy.deployment import Deployment
+from cloister.nodes.envelopes import answer_size
 
 
-@server.main()
-def main(grid, context):
-    curate(Path({folder!r}), grid)
-"""
+class Evil(threading.Thread):
+    """A registered node that asks for questions as others do, and does something else with them."""
+
+    def __init__(self, made: Deployment, name: str, over: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self.agent, self.over, self.size = node(made, name), over, answer_size(made.settings.reply)
+
+    def run(self) -> None:
+        while not self.over.is_set():
+            with contextlib.suppress(httpx.HTTPError), self.agent.connected() as client:
+                while not self.over.is_set():
+                    found = client.get("/v1/question", headers={"x-wait": "1"})
+                    if found.status_code == 200:
+                        self.answer(client, self.agent.sealed.answer(found.content), _path(found.content))
+
+    def answer(self, client: httpx.Client, honest: bytes, path: str) -> None:
+        """Do what this one does with a question."""
+        self.over.wait(0.2)
 
 
-class Half:
-    """A link to some nodes; questions may be spoiled on the way."""
-
-    def __init__(self, link, names, spoiled=lambda request: request):
-        self.link, self.names, self.spoiled = link, names, spoiled
-
-    def ask(self, requests, deadline):
-        asked = {name: self.spoiled(request) for name, request in requests.items() if name in self.names}
-        return self.link.ask(asked, deadline)
+class Silent(Evil):
+    """Takes every question along, and never answers."""
 
 
-def unsigned(data: bytes) -> bytes:
-    """Return a question whose records bear no signature."""
-    request = Request.from_bytes(data)
-    return replace(
-        request, records=tuple(replace(each, signature=bytes(64)) for each in request.records)
-    ).to_bytes()
+class Garbage(Evil):
+    """Answers with bytes that nobody can read, of the right size."""
+
+    def answer(self, client, honest, path):
+        client.put(path, content=b"\xff garbage" * (self.size // 9) + bytes(self.size % 9))
+        self.over.wait(0.2)
 
 
-def curate(folder: Path, grid) -> None:
-    """Ask for a plan that nobody approved, show a board without signatures, and two boards; then be good."""
-    made = Deployment(folder)
-    link, names = FlowerTransport(grid, made.operator, made.keys, made.log), list(made.keys)
+class Large(Evil):
+    """Answers with more than was asked for; first with too little."""
 
-    def asks(plan, name, seed, link):
-        engine = RemoteNodes(link, replace(made.operator, run=name), 60.0, log=made.log)
-        run(plan, made.roster, random_state=seed, engine=engine)
-
-    if not made.journal.exists():
-        asks(small_plan(**DEAR), "dear", 1, link)
-        asks(small_plan(**BRIEF), "unsigned", 2, Half(link, names, unsigned))
-        asks(small_plan(**BRIEF), "forked", 3, Half(link, names[:2]))
-        asks(small_plan(**BRIEF), "forked", 4, Half(link, names[2:]))
-    made.curate(grid)
+    def answer(self, client, honest, path):
+        client.put(path, content=honest[:-1])
+        client.put(path, content=honest + bytes(10**7))
+        self.over.wait(0.2)
 
 
-def lie(request: bytes, honest: bytes) -> bytes:
-    """Answer the second round with garbage, and the third with a message one step of the grid too long."""
-    asked = Request.from_bytes(request)
-    if asked.run == "trial" and asked.kind is RequestKind.ROUND and asked.round == 1:
-        return b"garbage" * 20
-    if asked.run == "trial" and asked.kind is RequestKind.ROUND and asked.round == 2:
-        reply = Reply.from_bytes(honest)
-        row = np.zeros_like(reply.row)
-        row[0] = GRID + 1
-        return replace(reply, row=row).to_bytes()
-    return honest
+class Slow(Evil):
+    """Sends its answer a byte at a time."""
+
+    def answer(self, client, honest, path):
+        def bytes_of():
+            for at in range(len(honest)):
+                if self.over.wait(0.3):
+                    return
+                yield honest[at : at + 1]
+
+        with contextlib.suppress(Exception):  # it ends before all is said
+            client.put(path, content=bytes_of(), headers={"content-length": str(len(honest))})
 
 
-def liar(folder: str) -> NodeAgent:
-    found = NodeAgent(folder)
-    honest = found.answering.node.answer
-    found.answering.node.answer = lambda request: lie(request, honest(request))
-    return found
+class Flood(Evil):
+    """Asks and answers as fast as it can."""
+
+    def answer(self, client, honest, path):
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until and not self.over.is_set():
+            client.get("/v1/question", headers={"x-wait": "0"})
+            client.put(path, content=bytes(self.size))
 
 
-def old(folder: str) -> NodeAgent:
-    """A node that once sends the answer that it gave before; asked again, it answers."""
-    found = NodeAgent(folder)
-    honest, given, again = found.answering.answer, [], []
+def _path(question: bytes) -> str:
+    import hashlib
 
-    def answer(sealed: bytes) -> bytes:
-        said = honest(sealed)
-        if len(given) == 3 and not again:
-            again.append(given[-1])
-            return given[-1]
-        given.append(said)
-        return said
-
-    found.answering.answer = answer
-    return found
+    return f"/v1/answer/{hashlib.sha256(question).hexdigest()}"
 
 
-#: How each of a stranger's ways ends at the door: by the status, or at home.
-ENDS: dict[str, object] = {
-    "no key": 403,
-    "a stranger's key": 403,
-    "another's key": 401,
-    "another's questions": 401,
-    "an old message again": 401,
-    "a megabyte": 413,
-    "a gigabyte": 413,
-    "garbage": 400,
-    "the operator's calls": 403,
-    "another authority": "not believed",
-}
+class Strangers:
+    """Connections from one address, without any key: half-open TLS, bytes that are none, and silence."""
 
+    def __init__(self, made: Deployment, source: str = "127.0.0.2") -> None:
+        host, _, port = made.settings.address.rpartition(":")
+        self.to, self.source, self.held = (host, int(port)), source, []
 
-def attack(made: Deployment, folder: Path) -> dict[str, object]:
-    """Try the door in every way that a stranger has; return how each ended."""
-    (folder / "stranger").mkdir()
-    stranger = Identity.create(folder / "stranger")
-    elm, oak = (Identity.load(made.folder / "nodes" / f"school-{k}") for k in (0, 1))
-    door, call = f"https://{made.settings.address}", "/v1/fleet/pull-messages"
-    asks = _question(made.folder / "nodes" / "school-0")
-    make_authority(folder, "other")
-    trusted, other = (
-        ssl.create_default_context(cafile=str(path))
-        for path in (made.folder / "certificates" / "trial-ca.crt", folder / "other.crt")
-    )
+    def come(self, many: int, first: bytes = b"") -> None:
+        for _ in range(many):
+            each = socket.socket()
+            each.settimeout(2)
+            self.held.append(each)
+            with contextlib.suppress(OSError):
+                each.bind((self.source, 0))
+                each.connect(self.to)
+                if first:
+                    each.sendall(first)
 
-    def sent(headers, content=b"", path=call):
-        try:
-            return client.post(path, content=content, headers=headers).status_code
-        except httpx.HTTPError:  # the door may close before all is there
-            return 413
-
-    with httpx.Client(base_url=door, verify=trusted) as client:
-        found: dict[str, object] = {
-            "no key": sent({}),
-            "a stranger's key": sent(_bears(stranger)),
-            "another's key": sent(_bears(elm) | _signed(stranger), asks),
-            "another's questions": sent(_bears(oak) | _signed(oak), asks),
-            "an old message again": sent(_bears(elm) | _signed(elm, "2020-01-01T00:00:00+00:00"), asks),
-            "a megabyte": sent(_bears(elm), b"\0" * 10**6),
-            "a gigabyte": sent(_bears(elm), (b"\0" * (1 << 20) for _ in range(1024))),
-            "garbage": sent(_bears(elm) | _signed(elm), b"garbage" * 20),
-            "the operator's calls": sent(_bears(elm), path="/v1/control/list-nodes"),
-        }
-        try:
-            httpx.post(door + call, verify=other)
-        except httpx.ConnectError:
-            found["another authority"] = "not believed"
-    return found
-
-
-def _question(folder: Path) -> bytes:
-    """Return what a node sends when it looks for questions."""
-    from flwr.proto.fleet_pb2 import PullMessagesRequest
-    from flwr.proto.node_pb2 import Node
-
-    return PullMessagesRequest(
-        node=Node(node_id=int((folder / "link.number").read_text()))
-    ).SerializeToString()
-
-
-def _bears(identity: Identity) -> dict[str, str]:
-    return {"flwr-public-key": b64encode(identity.public.encode()).decode()}
-
-
-def _signed(identity: Identity, stamp: str = "") -> dict[str, str]:
-    from flwr.supercore.date import now
-    from flwr.supercore.primitives.asymmetric import sign_message
-    from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
-
-    stamp = stamp or now().isoformat()
-    signature = b64encode(sign_message(identity.key, stamp.encode())).decode()
-    told = dict(RuntimeVersionMetadata.from_local_component("SuperNode").as_metadata())
-    return told | {
-        "flwr-timestamp": stamp,
-        "flwr-signature": signature,
-        "content-type": "application/protobuf",
-    }
-
-
-if __name__ == "__main__":
-    {"old": old, "liar": liar}[sys.argv[2]](sys.argv[1]).serve()
+    def leave(self) -> None:
+        for each in self.held:
+            each.close()

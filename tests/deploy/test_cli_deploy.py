@@ -2,102 +2,181 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+import shlex
 import shutil
+import stat
 import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
-from flower_trial import SEED, deployed, small_plan, small_tasks
+from small_trial import SEED, deployed, service, small_plan, small_tasks
 from typer.testing import CliRunner
 
-from cloister import run
+from cloister import Plan, run
 from cloister.cli import app
 from cloister.engines import Local
-from cloister.nodes.deploy.kit import add_node
-from cloister.nodes.deploy.processes import executor_command, link_command, proxy_command
-from cloister.nodes.flower.deployment import Deployment
+from cloister.errors import InputError, MissingExtraError
+from cloister.nodes import NodeFolder
+from cloister.nodes.deploy.processes import curator_command, service_command
+from cloister.nodes.identity import CuratorAddress, Identity
+from cloister.store.signatures import Operator, SignedRoster
 
 
-def cloister(*words: str, fails: bool = False) -> str:
-    said = CliRunner().invoke(app, [str(word) for word in words])
+def cloister(*words: object, fails: bool = False, typed: str | None = None) -> str:
+    said = CliRunner().invoke(app, [str(word) for word in words], input=typed)
     assert (said.exit_code != 0) == fails, said.output
-    return said.stderr if fails else said.stdout
+    return said.output if fails else said.stdout
 
 
 @pytest.fixture
 def office(tmp_path: Path) -> Path:
     small_plan(2, rounds=2).save(tmp_path / "plan.toml")
     where = ["--address", "curator.example.org:9443", "--run", "exam-2026"]
-    cloister("deploy", "init", tmp_path / "office", "--plan", tmp_path / "plan.toml", *where)
+    said = cloister("deploy", "init", tmp_path / "office", "--plan", tmp_path / "plan.toml", *where)
+    assert "A round needs 2 of 2 nodes" in said
     return tmp_path / "office"
 
 
-def test_an_operator_and_an_owner_set_a_run_up(office: Path, tmp_path: Path, monkeypatch) -> None:
-    key = Deployment(office).operator.public.hex()
-    assert key in (office / "README.md").read_text()
-    rows = small_tasks(2).only("school-0")
-    np.savez(tmp_path / "rows.npz", X=rows.X, y=rows.y)
-    (tmp_path / "source.py").write_text(
-        "import numpy as np\ndef rows():\n    kept = np.load('rows.npz')\n    return kept['X'], kept['y']\n"
+SOURCE = """
+import numpy as np
+
+def rows(at):
+    kept = np.load('rows.npz')
+    return kept[f'X{at}'], kept[f'y{at}']
+
+def zero(): return rows(0)
+def one(): return rows(1)
+"""
+
+
+def _owners(office: Path, tmp_path: Path, budget: tuple[str, ...]) -> None:
+    """Two owners make nodes, and the operator adds them."""
+    tasks, key = small_tasks(2), (office / "operator.pub").read_text().strip()
+    parts = [tasks.only(name) for name in tasks.ids]
+    np.savez(
+        tmp_path / "rows.npz",
+        **{f"X{k}": p.X for k, p in enumerate(parts)},
+        **{f"y{k}": p.y for k, p in enumerate(parts)},
     )
+    (tmp_path / "source.py").write_text(SOURCE)
+    for place, (node, what) in enumerate((("elm", "zero"), ("oak", "one"))):
+        owner = ["--operator", key, "--data", f"source.py:{what}", *budget]
+        cloister("node", "init", node, "--task", f"school-{place}", *owner)
+        certificate = office / "certificates" / "trial-ca.crt"
+        way = ["--address", "curator.example.org:9443", "--certificate", certificate]
+        said = cloister("node", "link", node, *way)
+        assert (tmp_path / node / "link.pub").read_text().strip() in said
+        assert "PRIVATE" not in said
+        assert cloister("node", "link", node, *way) == said  # the keys stay
+        own = re.search(r"([0-9a-f]{4} ){7}[0-9a-f]{4}", said)
+        added = cloister("deploy", "add", office, f"school-{place}", f"{node}/link.pub")
+        assert own is not None
+        assert own[0] in added  # both sides read the same to each other
+        assert "already" in cloister(
+            "deploy", "add", office, f"school-{place}", f"{node}/link.pub", fails=True
+        )
+
+
+def test_operator_and_owners_agree_on_plan_and_roster_together(office, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    owner = ["--operator", key, "--data", "source.py:rows", "--epsilon", "3", "--delta", "1e-2"]
-    cloister("node", "init", "elm", "--task", "school-0", *owner)
-    certificate = office / "certificates" / "trial-ca.crt"
-    way = ["--address", "curator.example.org:9443", "--certificate", certificate]
-    said = cloister("node", "link", "elm", *way)
-    assert (tmp_path / "elm" / "link.pub").read_text().strip() in said
-    assert "PRIVATE" not in said
-    assert cloister("node", "link", "elm", *way) == said  # the key stays
-    add_node(Deployment(office), "school-0", (tmp_path / "elm" / "link.pub").read_text())
+    runbook = (office / "README.md").read_text()
+    budget = re.search(r"--epsilon \S+ --delta \S+?(?=[`\n])", runbook)
+    assert budget is not None  # what the runbook says is enough
+    _owners(office, tmp_path, tuple(shlex.split(budget[0])))
     now = json.loads(cloister("deploy", "status", office, "--json"))
     assert (now["run"], now["rounds"], now["done"], now["spent"]) == ("exam-2026", 2, 0, 0)
-    assert [node["name"] for node in now["nodes"]] == ["school-0"]
+    assert [(node["name"], node["link"]) for node in now["nodes"]] == [
+        ("school-0", "unknown"),
+        ("school-1", "unknown"),
+    ]
+    kept = (office / "nodes.toml").read_text()
+    (office / "nodes.toml").write_text(kept.rpartition("[[node]]")[0])
+    assert "1 of 2 nodes are there: nothing is signed" in cloister("deploy", "roster", office, fails=True)
+    (office / "nodes.toml").write_text(kept)
+    assert "Signed" in cloister("deploy", "roster", office)
+
+    approve = ["node", "approve", "elm", office / "plan.toml"]
+    assert "agrees to plan and roster together" in cloister(*approve, "--yes", fails=True)
+    roster = ["--roster", office / "roster.json"]
+    other = ["node", "approve", "elm", tmp_path / "plan.toml", *roster, "--yes"]
+    assert "of this plan" in " ".join(cloister(*other, fails=True).split())  # it has no quorum
+    asked = " ".join(cloister(*approve, *roster, typed="n\n", fails=True).split())
+    assert "at least 2 of the tasks that it asks have answered" in asked
+    for name in ("school-0", "school-1"):
+        assert re.search(rf"{name} ([0-9a-f]{{4}} ){{7}}[0-9a-f]{{4}}", asked)
+    signed = SignedRoster.from_bytes((office / "roster.json").read_bytes())
+    false = replace(signed, keys=(signed.keys[1], signed.keys[0]))
+    operator = Operator.load(office / "secrets" / "operator.key", "exam-2026")
+    false = operator.sign_roster(signed.plan, signed.roster, keys=false.keys)
+    (tmp_path / "false.json").write_bytes(false.to_bytes())
+    swapped = [*approve, "--roster", tmp_path / "false.json", "--yes"]
+    assert "Somebody else's stand there" in " ".join(cloister(*swapped, fails=True).split())
+    (tmp_path / "false.json").write_bytes(replace(signed, signature=bytes(64)).to_bytes())
+    assert "not signed by the operator" in " ".join(cloister(*swapped, fails=True).split())
+    cloister(*approve, *roster, "--yes")
+    assert NodeFolder(tmp_path / "elm").approval(signed.plan).roster == signed.fingerprint
 
 
-def test_units_and_proxies_are_closed(office: Path) -> None:
-    for name in ("link", "proxy", "executor", "curator"):
+def test_a_budget_that_is_too_small_says_which_is_not(office, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _owners(office, tmp_path, ("--epsilon", "2", "--delta", "1e-3"))
+    cloister("deploy", "roster", office)
+    told = cloister(
+        "node", "approve", "elm", office / "plan.toml", "--roster", office / "roster.json", fails=True
+    )
+    said = " ".join(told.split())
+    assert "does NOT allow it" in said
+    assert "at delta = 0.001" in said
+    assert "Take part" not in said  # it is not asked
+    cure = re.search(r"new node in another folder with (--epsilon \S+ --delta \S+)\.", said)
+    assert cure is not None
+    key = (office / "operator.pub").read_text().strip()
+    owner = ["--operator", key, "--data", "source.py:zero", *cure[1].split()]
+    cloister("node", "init", "elm-2", "--task", "school-0", *owner)
+    assert "will be after one run" in " ".join(
+        cloister("node", "approve", "elm-2", office / "plan.toml", typed="n\n", fails=True).split()
+    )
+
+
+def test_what_deploy_init_writes_is_closed(office, tmp_path) -> None:
+    for name, command in (("service", service_command), ("curator", curator_command)):
         unit = (office / "systemd" / f"cloister-{name}.service").read_text()
         assert "$" not in unit
-        assert "FLWR_TELEMETRY_ENABLED=0" in unit
-        assert "FLWR_DISABLE_UPDATE_CHECK=1" in unit
-        assert ("InaccessiblePaths=" in unit) == (name == "proxy")
-    assert 'FLWR_DISABLE_UPDATE_CHECK: "1"' in (office / "compose.yaml").read_text()
-    for text in (
-        (office / "compose.yaml").read_text(),
-        (office / "systemd" / "cloister-link.service").read_text(),
-    ):
-        words = re.findall(r"[\w./-]+", text)
-        assert words[words.index("--host") + 1] == "127.0.0.1"
-        assert words[words.index("--isolation") + 1] == "process"
-        assert {"--superexec-auth-secret-file", "--enable-supernode-auth"} <= set(words)
-        assert "--insecure" not in words
+        assert f"ExecStart={shlex.join(command(office))}\n" in unit
+        assert "LimitNOFILE=65536" in unit
+        assert ("InaccessiblePaths=" in unit) == (name == "service")
+        assert ("ReadWritePaths=" in unit) == (name == "curator")
     compose = yaml.safe_load((office / "compose.yaml").read_text())["services"]
-    commands = {name: service["command"] for name, service in compose.items()}
-    assert commands.pop("curator") == ["cloister", "deploy", "start", str(office)]
-    for name, made in (("link", link_command), ("proxy", proxy_command), ("executor", executor_command)):
-        assert commands.pop(name)[1:] == made(Deployment(office))[1:]  # the first is where it is installed
-        assert compose[name].get("network_mode") == (None if name == "link" else "service:link")
-    assert not commands
-    assert [service["ports"] for service in compose.values() if "ports" in service] == [["9443:9443"]]
+    assert {name: each["command"] for name, each in compose.items()} == {
+        "service": ["cloister", "deploy", "serve", str(office)],
+        "curator": ["cloister", "deploy", "start", str(office)],
+    }
+    assert [each["ports"] for each in compose.values() if "ports" in each] == [["9443:9443"]]
     if shutil.which("systemd-analyze"):
         subprocess.run(["systemd-analyze", "verify", *office.glob("systemd/*.service")], check=True)
-    assert "limit_req_zone $binary_remote_addr" in (office / "nginx.conf").read_text()
-    nginx = shutil.which("nginx") or "/usr/sbin/nginx"
-    if Path(nginx).exists():
-        subprocess.run([nginx, "-t", "-q", "-c", office / "nginx.conf"], check=True)
+    made = deployed(tmp_path / "trial", small_plan(2, rounds=2), small_tasks(2))
+    for folder in (office, made.folder):
+        for path in folder.rglob("*"):
+            hidden = path.suffix == ".key" or path.name in ("key", "ledger", "rows.npz")
+            assert not hidden or stat.S_IMODE(path.stat().st_mode) == 0o600, path
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    with pytest.raises(InputError, match="already there"):
+        deployed(tmp_path / "trial", small_plan(2, rounds=2), small_tasks(2))
+    assert Plan.load(office / "plan.toml").quorum == 2
 
 
 def test_a_trial_that_has_ended_is_shown_checked_and_not_started_again(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    folder, plan, tasks = Path("trial"), small_plan(2, rounds=2), small_tasks(2)
+    folder, plan, tasks = Path("trial"), small_plan(2, rounds=2, quorum=1), small_tasks(2)
     made = deployed(tmp_path / folder, plan, tasks)
     run(plan, tasks, random_state=SEED, engine=Local(block=1), journal=made.journal, ledger=made.ledger)
-    (made.state / "finished.json").write_text("{}")
     monkeypatch.setattr("cloister.nodes.deploy.trial.start_all", lambda *_: pytest.fail("started"))
     said = cloister("deploy", "try", folder, "--nodes", "2", "--epsilon", "2")
     assert "school-0  ended" in said
@@ -112,11 +191,32 @@ def test_a_trial_that_has_ended_is_shown_checked_and_not_started_again(tmp_path:
     assert "--epsilon must be 2" in cloister("deploy", "try", folder, "--epsilon", "1", fails=True)
 
 
-def test_what_is_wrong_is_a_sentence(office: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_is_a_sentence(office: Path, tmp_path: Path, monkeypatch) -> None:
     where = ["--plan", tmp_path / "plan.toml", "--run", "x", "--address"]
     assert "host:port" in cloister("deploy", "init", tmp_path / "new", *where, "nowhere", fails=True)
     assert "already there" in cloister("deploy", "init", office, *where, "a:1", fails=True)
+    assert "at most n_tasks" in cloister(
+        "deploy", "init", tmp_path / "n", *where, "a:1", "--quorum", 3, fails=True
+    )
     assert "deploy init" in cloister("deploy", "status", tmp_path / "none", fails=True)
+    made = deployed(tmp_path / "trial", small_plan(2, rounds=2), small_tasks(2))
+    said = " ".join(cloister("deploy", "start", made.folder, fails=True).split())
+    assert "does not answer. Start it first, and let it run: cloister deploy serve" in said
+    with service(made):
+        (made.folder / "secrets" / "operator.key").write_text("11" * 32)
+        said = " ".join(cloister("deploy", "start", made.folder, fails=True).split())
+        assert "does not take this operator's key" in said
     with (office / "nodes.toml").open("a") as file:
         file.write('[[node]]\nname = "Elm"\nkey = "x"\n')
     assert "link.pub" in cloister("deploy", "status", office, fails=True)
+    with (office / "deploy.toml").open("a") as file:
+        file.write("link = 8000\n")
+    assert "earlier version" in cloister("deploy", "status", office, fails=True)
+    with pytest.raises(InputError, match="address"):
+        CuratorAddress.load(tmp_path)
+    with pytest.raises(InputError, match=r"link\.key and agree\.key"):
+        Identity.load(tmp_path)
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    monkeypatch.delitem(sys.modules, "cloister.nodes.entry")
+    with pytest.raises(MissingExtraError, match=r"pip install 'cloister\[nodes\]'"):
+        importlib.import_module("cloister.nodes.entry")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cloister.core.tasks import Tasks
     from cloister.nodes import NodeFolder, NodeSettings
     from cloister.plan.plan import Plan
-    from cloister.store.signatures import SignedHead
+    from cloister.store.signatures import SignedHead, SignedRoster
 
 _Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The node's folder.")]
 _Key = Annotated[
@@ -74,6 +74,9 @@ def init(
 def approve(
     folder: _Folder,
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, or the folder of a run.")],
+    roster: Annotated[
+        Path | None, typer.Option(help="Who takes part, with their keys, as the operator has signed it.")
+    ] = None,
     types: Types = None,
     trial: Annotated[
         bool, typer.Option("--trial", help="Accept noise from a seed too: nothing is promised then.")
@@ -86,34 +89,49 @@ def approve(
 ) -> None:
     r"""Read what a plan promises, and agree to take part in it or not.
 
-    First prints the guarantee in words and what it takes of this task's own budget; then asks. Whoever says
-    yes has the rows read, checked and kept in the node's folder as they are now. Whether you take part is
-    seen, and must not depend on your rows: where they do not fit the codebook, mend them, or send zeros.
+    First prints the guarantee in words, who takes part by which keys, and what it takes of this task's own
+    budget; then asks. Whoever says yes has the rows read, checked and kept in the node's folder as they are
+    now. Whether you take part is seen, and must not depend on your rows: where they do not fit the codebook,
+    mend them, or send zeros.
 
     \b
     For example:
-      cloister node approve elm plan.toml
+      cloister node approve elm plan.toml --roster roster.json
     """
     from cloister.app.folder import read_plan
     from cloister.nodes import NodeFolder
+    from cloister.nodes.identity import Identity
+    from cloister.store.signatures import SignedRoster
 
     home = NodeFolder(folder)
     settings, proposed = home.settings, read_plan(plan, types or ())
+    if roster is None and Identity.is_in(folder):
+        raise InputError(
+            "This node answers over the network, and its owner agrees to plan and roster together. Add "
+            "--roster FILE: the operator sends it when all nodes are there."
+        )
+    signed = None if roster is None else SignedRoster.from_bytes(roster.read_bytes())
+    allowed, budget = _budget(home, proposed)
     say(
         f"This plan is for {proposed.n_tasks} tasks and {len(proposed.rounds)} release(s); "
         f"{proposed.sampling.describe()}. Task {settings.task!r} sends at most one message a round: "
         f"{proposed.widest} whole numbers at most, clipped.",
         proposed.guarantee,
-        _budget(home, proposed),
+        budget,
         *([_TRIAL] if trial else []),
     )
+    if signed is not None:
+        home.check_roster(signed, proposed)
+        _show_circle(signed)
+    if not allowed:
+        raise typer.Exit(1)
     if not yes and not typer.confirm("Take part in runs of this plan?"):
         say("Not approved. Nothing was read, and nothing has left this machine.", apart=True)
         raise typer.Exit(1)
     book = None if settings.codebook is None else Path(settings.codebook)
     digest = "" if book is None else hashlib.sha256(book.read_bytes()).hexdigest()
     rows = None if zeros else _rows(settings, book, skip)
-    home.approve(proposed, rows, digest, trial)
+    home.approve(proposed, rows, digest, trial, signed)
     kept = "Zeros will be sent for it" if rows is None else f"{len(rows.y)} rows are kept for it in {folder}"
     say(f"Approved. {kept}.", apart=True)
 
@@ -129,10 +147,10 @@ def link(
     address: Annotated[str, typer.Option(help="host:port of the curator, as the operator told you.")],
     certificate: Annotated[Path, typer.Option(help="The authority that the curator's certificate is from.")],
 ) -> None:
-    r"""Say where the curator is, and draw a key for this node.
+    r"""Say where the curator is, and draw the keys of this node.
 
-    Send the file link.pub to the operator, and have its first and last characters read back to you by
-    telephone: who has another key registered in your name answers in your name.
+    Send the file link.pub to the operator, and compare the fingerprint by telephone: who has other keys
+    registered in your name answers in your name.
 
     \b
     For example:
@@ -140,15 +158,16 @@ def link(
           --certificate ca.crt
     """
     from cloister.nodes import NodeFolder
-    from cloister.nodes.flower.transport import CuratorAddress, Identity
+    from cloister.nodes.identity import CuratorAddress, Identity, PublicIdentity
 
     task = NodeFolder(folder).settings.task
     CuratorAddress(address, str(certificate.resolve(strict=True))).save(folder)
-    if not (folder / "link.key").exists():
-        Identity.create(folder)
+    found = PublicIdentity.from_text(Identity.create(folder).public)
     say(
         f"Task {task!r} will connect to {address}. Send {folder / 'link.pub'} to the operator:",
-        (folder / "link.pub").read_text(encoding="ascii").strip(),
+        found.text.strip(),
+        "Its fingerprint, to compare by telephone:",
+        found.fingerprint,
     )
 
 
@@ -181,13 +200,11 @@ def run(
     for name in node.runs:
         node.finish(name)
     if exchange is None:
-        from cloister.nodes.flower.agent import NodeAgent
+        from cloister.nodes.agent import NodeAgent
 
         if once:
             raise InputError("--once goes with --exchange. Leave it out, and stop the node with Ctrl-C.")
-        agent = NodeAgent(folder, types or ())
-        note(f"Task {agent.answering.name!r} answers to {agent.curator.address}. Stop with Ctrl-C.")
-        return agent.serve()
+        return NodeAgent(folder, types or (), note).serve()
     note(f"Task {node.home.settings.task!r} answers in {exchange}. Stop with Ctrl-C.")
     while not once:
         if not answer_question(node, exchange):
@@ -269,23 +286,43 @@ def compare(
 attach(node_family, init, approve, link, run, status, compare)
 
 
-def _budget(home: NodeFolder, plan: Plan) -> str:
-    """Say what a run of a plan leaves of the node's own budget."""
+def _show_circle(signed: SignedRoster) -> None:
+    """Print who takes part in a run, and the fingerprints of their keys."""
+    from cloister.nodes.identity import PublicIdentity
+
+    say(
+        f"Run {signed.run!r} is of these {len(signed.roster)} nodes and of no others. Compare fingerprints "
+        "with the other owners: whoever is not who they seem is one of those whom you are not protected "
+        "against together.",
+        apart=True,
+    )
+    found = (PublicIdentity.from_text(key).fingerprint for key in signed.keys)
+    show_table(["task", "fingerprint"], ([str(n), f] for n, f in zip(signed.roster, found, strict=True)))
+    say("")
+
+
+def _budget(home: NodeFolder, plan: Plan) -> tuple[bool, str]:
+    """Say whether this node's own budget allows a run of a plan; and what is left of it, or what to do."""
     from cloister.core.errors import BudgetError
 
     balance = home.ledger.balance
-    account = balance.account
+    account, told = balance.account, plan.guarantee
     try:
         after = balance.next(plan.fingerprint, plan.cost_under(account.relation), run="the next")
-    except BudgetError:
-        return (
-            f"This task's own budget, epsilon = {account.epsilon:g} over all runs, does NOT allow it: "
-            f"{rounded_up(balance.spent_by(1))} is spent. The node would refuse every round."
+    except BudgetError as error:
+        needed = f"--epsilon {rounded_up(told.epsilon)} --delta {rounded_up(told.delta)}"
+        return False, (
+            "This node's own budget does NOT allow it, and the node would refuse every round. "
+            f"{error} The plan is priced at epsilon = {rounded_up(told.epsilon)} and delta = "
+            f"{rounded_up(told.delta)}; at a smaller delta the same run costs a larger epsilon. A budget "
+            "stays as it was made: if you agree to that price, make a new node in another folder with "
+            f"{needed}."
         )
     total = type(balance)(account, (*balance.charges, after)).spent_by(1)
-    return (
-        f"Of this task's own budget, epsilon = {account.epsilon:g} over all runs, "
-        f"{rounded_up(balance.spent_by(1))} is spent, and {rounded_up(total)} will be after one run of it."
+    return True, (
+        f"Of this task's own budget, epsilon = {account.epsilon:g} at delta = {account.delta:g} over all "
+        f"runs, {rounded_up(balance.spent_by(1))} is spent, and {rounded_up(total)} will be after one run of "
+        "it."
     )
 
 

@@ -240,9 +240,15 @@ def _kept(low: float, high: float) -> str:
 def _show_next_steps(answers: Answers, file: Path | None) -> None:
     data, table = answers.data, "TABLE" if answers.data is None else answers.data
     if file is not None:
-        say(f"Wrote {file}. The whole guarantee, and the run:", apart=True)
-        run = ["cloister", "fit", table, "--codebook", answers.codebook, "--plan", file]
-        return show_commands(["cloister", "account", file], run)
+        account, book = ["cloister", "account", file], ["--codebook", answers.codebook]
+        run = ["cloister", "fit", table, *book, "--plan", file]
+        if data is not None:
+            say(f"Wrote {file}. The whole guarantee, and the run:", apart=True)
+            return show_commands(account, run)
+        say(f"Wrote {file}. The whole guarantee; the run; or the run between institutions:", apart=True)
+        where = ["--run", "NAME", "--address", "HOST:PORT"]
+        between = ["cloister", "deploy", "init", "FOLDER", "--plan", file, *book, *where]
+        return show_commands(account, run, between)
     note("Every column was counted as one number; a category has one for each level but the first.")
     if data is None:
         words = "For a plan to run, name the table and its codebook: cloister plan TABLE --codebook FILE."

@@ -171,12 +171,12 @@ class Curator:
                     self.journal.restore(state)
             else:
                 channel = self.channel(board)
-                total = self.collect(workers, board, channel, self.coins[t])
+                total, answered = self.collect(workers, board, channel, self.coins[t])
                 _ = board.head  # hashed while a device may still be computing the sum
                 if t < posted.rounds:
                     state.recall(total, posted.releases[t].value)
                 else:
-                    board = self.post(board, channel, total, state)
+                    board = self.post(board, channel, total, state, answered)
             if t < posted.rounds:
                 board = posted.before(t + 1)
             if progress is not None:
@@ -192,13 +192,23 @@ class Curator:
             )
         return found
 
-    def collect(self, workers: Workers, board: Billboard, channel: Channel, coins: Coins) -> TaskSum:
-        """Return the sum of the messages of the sampled tasks in the coming round."""
-        return _summed(self.plan, channel, workers.collect(board, channel, coins), coins, self.groups)
+    def collect(
+        self, workers: Workers, board: Billboard, channel: Channel, coins: Coins
+    ) -> tuple[TaskSum, int]:
+        """Return the sum of the messages of the sampled tasks in the coming round, and of how many it is."""
+        collected = workers.collect(board, channel, coins)
+        total = _summed(self.plan, channel, collected, coins, self.groups)
+        if isinstance(total, NoisySum):
+            return total, total.shares
+        if isinstance(collected, GridRows):
+            return total, len(collected.tasks)
+        return total, self.plan.n_tasks if self.plan.sampling.independent else int(np.sum(coins))
 
-    def post(self, board: Billboard, channel: Channel, total: TaskSum, state: NoiseState) -> Billboard:
+    def post(
+        self, board: Billboard, channel: Channel, total: TaskSum, state: NoiseState, answered: int
+    ) -> Billboard:
         """Add noise to a round's sum and post it; return the board when it can be used."""
-        return self.journal.keep(_post(self.plan, board, channel, total, state), state)
+        return self.journal.keep(_post(self.plan, board, channel, total, state, answered), state)
 
     def noise_state(self) -> NoiseState:
         """Return the noise after all that is posted, where every release is synced before its use."""
@@ -274,13 +284,22 @@ def _perturbed(state: NoiseState, total: TaskSum, channel: Channel) -> Floats:
     return state.release(total, channel)
 
 
-def _post(plan: Plan, board: Billboard, channel: Channel, total: TaskSum, state: NoiseState) -> Billboard:
+def _post(
+    plan: Plan, board: Billboard, channel: Channel, total: TaskSum, state: NoiseState, answered: int
+) -> Billboard:
+    """Post a sum of so many tasks with noise; refuse fewer than the plan's quorum, before noise is drawn."""
     t, shares = board.rounds, total.shares if isinstance(total, NoisySum) else None
+    if plan.quorum is not None and answered < plan.quorum:
+        raise InputError(
+            f"Round {t} must be of {plan.quorum} tasks at least, the quorum of its plan. Got {answered}. Ask "
+            "those that are missing again."
+        )
     release = Release(
         value=_perturbed(state, total, channel),
         noise=plan.noise(t, channel, shares),
         denominator=plan.sampling.denominator(plan.n_tasks, len(plan.rounds)),
         share=plan.rounds[t].share,
         channel=plan.rounds[t].channels.index(channel),
+        answered=None if plan.quorum is None else answered,
     )
     return board.post(release, plan.algorithm.update(release, board))

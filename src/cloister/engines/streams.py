@@ -293,8 +293,8 @@ class TaskStream:
         with self._engine.workers(self.plan, one, seeds) as workers:
             workers.start(board.before(0))
             channel = self._curator.channel(board)
-            message = np.asarray(self._curator.collect(workers, board, channel, _HERE))
-            return _first(workers.finish(board)), message
+            message, _ = self._curator.collect(workers, board, channel, _HERE)
+            return _first(workers.finish(board)), np.asarray(message)
 
     @contextmanager
     def _closed_on_error(self) -> Iterator[None]:
@@ -321,7 +321,7 @@ class TaskStream:
     def _post(self) -> None:
         """Release the sum of those who wait."""
         board = self.board
-        self._curator.post(board, self._curator.channel(board), self._arrivals.total, self._noise)
+        self._curator.post(board, self._curator.channel(board), self._arrivals.total, self._noise, 0)
         self._arrivals.clear()
 
 
@@ -334,6 +334,8 @@ def _tasks_of_a_round(plan: Plan) -> int:
             "A stream takes tasks in the order in which they come. "
             f"Got sampling={plan.sampling!r}. Plan with sampling=InOrder()."
         )
+    if plan.quorum is not None:
+        raise PlanError("A stream has no quorum: a round is of those who have come. Plan without.")
     if plan.algorithm.groups is not None:
         raise PlanError(
             "A stream knows no groups. Plan without, or run over tasks that are known beforehand."

@@ -21,8 +21,8 @@ from cloister.store.signatures import SIGNATURE, SignedRoster, check_run_name
 
 #: No head is longer; one that claims to be is not read.
 LONGEST_HEAD = 1 << 20
-#: The size of every reply without a message.
-SHORT = 512
+#: The size of every reply without a message; and what a message has around its numbers, at most.
+SHORT, AROUND = 512, 1024
 
 
 class RequestKind(StrEnum):
@@ -71,6 +71,8 @@ class Request:
     coins : str, optional
         In which rounds up to this one the node takes part, "0" or "1" each, where the curator draws it; None
         where nodes draw their own.
+    asked : int
+        How many nodes are asked in this round.
     """
 
     kind: RequestKind
@@ -80,6 +82,7 @@ class Request:
     records: tuple[SignedRecord, ...] = ()
     roster: SignedRoster | None = None
     coins: str | None = None
+    asked: int = 0
 
     def to_bytes(self) -> bytes:
         roster = b"" if self.roster is None else self.roster.to_bytes()
@@ -92,6 +95,7 @@ class Request:
             "records": [len(sent.record) for sent in self.records],
             "roster": len(roster),
             "coins": self.coins,
+            "asked": self.asked,
         }
         return _frame(head, roster, *(sent.record + sent.signature for sent in self.records))
 
@@ -114,7 +118,8 @@ class Request:
                 raise ValueError(coins)
             kind, run = RequestKind(head["ask"]), check_run_name(head["run"])
             numbers = _count(head["round"]), _count(head["first"])
-            return cls(kind, run, *numbers, tuple(records), signed, coins)
+            asked = _count(head.get("asked", 0))
+            return cls(kind, run, *numbers, tuple(records), signed, coins, asked)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise InputError("These bytes are no request of a curator.") from None
 
@@ -181,6 +186,11 @@ class Reply:
             return cls(kind, str(head["run"]), *numbers, row, str(head["signature"]))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise InputError("These bytes are no reply of a node.") from None
+
+
+def reply_size(numbers: int) -> int:
+    """Return the bytes of a reply with a message of so many numbers, at most."""
+    return 8 * numbers + AROUND
 
 
 def _frame(head: Mapping[str, Any], *parts: bytes) -> bytes:

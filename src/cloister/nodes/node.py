@@ -19,6 +19,7 @@ from cloister.core.tasks import Tasks
 from cloister.engines.curator import bill_of, charge
 from cloister.engines.local import Local, LocalWorkers
 from cloister.engines.workers import check_groups
+from cloister.nodes.identity import Identity
 from cloister.nodes.messages import REFUSAL, Reply, ReplyKind, Request, RequestKind
 from cloister.nodes.node_folder import Approval, KeptBoard, NodeFolder
 from cloister.plan.plan import Plan
@@ -218,6 +219,8 @@ class Node:
             return _reply(ReplyKind.DONE, request, kept)
         if board.complete:
             raise BillboardError("All rounds of this run are over.")
+        if request.asked < (plan.quorum or 0):
+            raise InputError(f"Round {request.round} asks {request.asked} nodes, fewer than {plan.quorum}.")
         if (folder / "data").read_text(encoding="ascii") != approval.data:
             raise InputError("The rows of this plan were changed since the run began. Bring them back.")
         work = self._work(folder, plan, approval, request)
@@ -288,6 +291,7 @@ class Node:
         if any(charge.run == _key(signed) for charge in self.home.ledger.history):
             # One board is paid for, and nothing here says which. A charge follows the board's first record.
             raise BillboardError("This run was answered, and its board is gone. Restore runs/ from a copy.")
+        self._check_keys(signed, approval)
         first = request.records[0]
         operator = public_key(self.home.settings.operator)
         board = Billboard.from_bytes(first.record)
@@ -301,6 +305,16 @@ class Node:
         private_folder(folder)
         write_private(folder / "data", approval.data.encode())
         write_private(folder / "roster.json", signed.to_bytes())
+
+    def _check_keys(self, signed: SignedRoster, approval: Approval) -> None:
+        """Refuse a roster of other keys than those that the owner has approved, where this node has any."""
+        if not Identity.is_in(self.home.folder):
+            return
+        if signed.fingerprint != approval.roster:
+            raise InputError(
+                "The run's roster of names and keys is not the one that the owner has approved with the "
+                "plan. Type cloister node approve with --roster."
+            )
 
     def _charge(self, folder: Path, signed: SignedRoster, plan: Plan, board: Billboard) -> None:
         """Charge the node's own ledger for the whole run, once, before its first message."""

@@ -38,6 +38,7 @@ from cloister.core.roster import Name, task_name
 from cloister.core.tasks import Tasks
 from cloister.engines.dry_run import try_plan
 from cloister.ledger import Ledger
+from cloister.nodes.identity import Identity
 from cloister.nodes.messages import SignedRecord
 from cloister.plan.plan import Plan
 from cloister.privacy.randomness import KEY_BYTES, SystemRandomness
@@ -221,12 +222,15 @@ class Approval:
         Whether boards are accepted whose noise comes from a seed.
     version : int
         When it was written: another one is of other rows.
+    roster : str
+        Fingerprint of the signed roster that was approved with it; empty if there was none.
     """
 
     folder: Path
     codebook: str
     trial: bool
     version: int
+    roster: str = ""
 
     def plan(self, types: Iterable[object] = ()) -> Plan:
         return Plan.load(self.folder / "plan.toml", types)
@@ -306,7 +310,14 @@ class NodeFolder:
         found: Ledger = Ledger.open(self.folder / "ledger")
         return found
 
-    def approve(self, plan: Plan, rows: Tasks | None, codebook: str = "", trial: bool = False) -> Approval:
+    def approve(
+        self,
+        plan: Plan,
+        rows: Tasks | None,
+        codebook: str = "",
+        trial: bool = False,
+        roster: SignedRoster | None = None,
+    ) -> Approval:
         """Note that the owner agrees to take part in runs of a plan, with these rows.
 
         Rows are kept as they are now, so that a run is answered from the same rows from its first round to
@@ -323,7 +334,12 @@ class NodeFolder:
             SHA-256 of the codebook that made them; empty without one.
         trial : bool
             Accept boards whose noise comes from a seed: nothing is promised there.
+        roster : SignedRoster, optional
+            Who takes part, with their keys, as the operator has signed it: a node that has keys answers in no
+            other circle.
         """
+        if roster is not None:
+            self.check_roster(roster, plan)
         data = b"" if rows is None else self._checked(plan, rows)
         self._refuse_other_rows(plan.fingerprint, hashlib.sha256(data).hexdigest())
         home = private_folder(private_folder(self.folder / "plans") / plan.fingerprint)
@@ -331,9 +347,25 @@ class NodeFolder:
             remove_drafts(home)
             write_private(home / "plan.toml", plan.to_toml().encode())
             write_private(home / "rows.npz", data)
-            document = {"format": _APPROVAL, "codebook": codebook, "trial": trial}
+            circle = "" if roster is None else roster.fingerprint
+            document = {"format": _APPROVAL, "codebook": codebook, "trial": trial, "roster": circle}
             write_private(home / "approval.toml", tomli_w.dumps(document).encode())
         return self.approval(plan.fingerprint)
+
+    def check_roster(self, signed: SignedRoster, plan: Plan) -> None:
+        """Refuse a roster that is not the operator's, not of this plan, or has not this node's keys."""
+        signed.verify(public_key(self.settings.operator))
+        if signed.plan != plan.fingerprint or len(signed.roster) != plan.n_tasks:
+            raise InputError(
+                f"The roster must be of this plan and its {plan.n_tasks} tasks. Got {len(signed.roster)}, "
+                f"of plan {signed.plan[:16]}. Ask the operator for both together."
+            )
+        at, own = signed.roster.position(self.settings.task), Identity.load(self.folder).public
+        if not signed.keys or signed.keys[at] != own:
+            raise InputError(
+                f"The roster must have this node's own keys for task {self.settings.task!r}. Somebody else's "
+                "stand there: approve nothing, and compare fingerprints with the operator."
+            )
 
     def _checked(self, plan: Plan, rows: Tasks) -> bytes:
         """Return rows as they are kept; refuse those of others, and those that the plan is not for."""
@@ -363,7 +395,8 @@ class NodeFolder:
             raise InputError("The owner of this node has not approved the plan. Type cloister node approve.")
         document = _document(home / "approval.toml", _APPROVAL)
         version = (home / "approval.toml").stat().st_mtime_ns
-        return Approval(home, str(document["codebook"]), document["trial"] is True, version)
+        circle = str(document.get("roster", ""))  # earlier versions approved plans alone
+        return Approval(home, str(document["codebook"]), document["trial"] is True, version, circle)
 
     def log(self, sentence: str) -> None:
         """Add a line to the private log; a log that cannot be written stops nothing."""

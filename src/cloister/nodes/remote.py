@@ -18,7 +18,14 @@ from cloister.core.channel import Channel
 from cloister.core.errors import BillboardError, InputError, PlanError, SignatureError
 from cloister.core.roster import Roster
 from cloister.engines.workers import AnyTasks, Coins, GridRows, Workers, check_whole
-from cloister.nodes.messages import Reply, ReplyKind, Request, RequestKind, SignedRecord
+from cloister.nodes.messages import (
+    Reply,
+    ReplyKind,
+    Request,
+    RequestKind,
+    SignedRecord,
+    reply_size,
+)
 from cloister.plan.plan import Plan
 from cloister.privacy.caveats import Caveat
 from cloister.privacy.chacha_proposals import Sampler, on_processor
@@ -30,8 +37,8 @@ from cloister.store.signatures import Operator, SignedHead, SignedRoster
 
 #: Records of at most so many bytes are sent at once, but one always is.
 MOST_BYTES = 1 << 23
-#: No reply has more bytes than this beside its message.
-REPLY_HEAD = 1 << 12
+#: Seconds until nodes are asked again, after a round that too few have answered.
+PAUSE = 1.0
 
 
 class Transport(Protocol):
@@ -66,6 +73,8 @@ class RemoteNodes:
         Seconds that every round waits for messages: public, and the same whoever is late.
     codebook : str
         SHA-256 of the codebook by which nodes make rows of tables; empty where plans take rows as they are.
+    keys : mapping of str to str, optional
+        The public keys of each task's node, by its name: they stand on the signed roster.
     log : callable, optional
         Takes a sentence about every message that does not count. Private: for the operator alone. By default
         a warning of the logger ``cloister.nodes``.
@@ -76,7 +85,9 @@ class RemoteNodes:
     summed here. One that is malformed, of another round or board, from a node that was not asked, given twice
     and differently, or not there in time counts as zero; noise and price stay as they are. Where tasks are
     sampled independently, all are asked in all rounds: nodes draw their own coins, and send zeros if they
-    have none.
+    have none. If the plan has a quorum, a round of which fewer messages count is not posted, and those that
+    are missing are asked again, until there are enough. The board says of how many each release is. That is
+    public, and bears on no rows as long as no node is away because of its rows: whose rows fail sends zeros.
 
     Examples
     --------
@@ -87,6 +98,7 @@ class RemoteNodes:
     operator: Operator
     deadline: float = 60.0
     codebook: str = ""
+    keys: Mapping[str, str] = field(default_factory=dict)
     log: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
@@ -112,7 +124,8 @@ class RemoteNodes:
             )
         check_whole(plan)
         _check_plan(plan)
-        signed = self.operator.sign_roster(plan.fingerprint, tasks, self.codebook)
+        keys = tuple(self.keys[str(name)] for name in tasks) if self.keys else ()
+        signed = self.operator.sign_roster(plan.fingerprint, tasks, self.codebook, keys)
         log = self.log or logging.getLogger("cloister.nodes").warning
         yield RemoteNodeWorkers(plan, signed, self.transport, self.operator, self.deadline, log)
 
@@ -147,7 +160,8 @@ class RemoteNodeWorkers:
     zeros: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.longest = 8 * self.plan.widest + REPLY_HEAD
+        self.longest = reply_size(self.plan.widest)
+        self.asked = len(self.roster.roster)
         self.places = {str(name): place for place, name in enumerate(self.roster.roster)}
 
     def start(self, board: Billboard) -> None:
@@ -158,22 +172,47 @@ class RemoteNodeWorkers:
         self.coins[board.rounds :] = [coins]
 
     def collect(self, board: Billboard, channel: Channel, coins: Coins) -> GridRows:
+        """Ask until the plan's quorum has answered; then who is missing counts as zero."""
         self.listen(board, coins)
         sampled = [name for name, place in self.places.items() if not len(coins) or coins[place]]
-        t = board.rounds
+        self.asked, needed, t = len(sampled), self.plan.quorum or 0, board.rounds
+        if self.asked < needed:
+            raise PlanError(f"Round {t} asks {self.asked} tasks, fewer than the plan's quorum, {needed}.")
         rows: dict[str, Integers] = {}
         twice: set[str] = set()
-        for name, reply in self._replies(RequestKind.ROUND, sampled, board):
-            row = self._row(name, reply, board, channel)
-            if row is not None and not np.array_equal(rows.setdefault(name, row), row):
-                twice.add(name)
-                self.log(f"Round {t}: node {name!r} gave two answers to one question; neither counts.")
-        counted = [name for name in sampled if name in rows and name not in twice]
-        for name in sorted(set(sampled) - set(counted)):
+        while True:
+            self._fill(rows, twice, [name for name in sampled if name not in rows], board, channel)
+            counted = [name for name in sampled if name in rows and name not in twice]
+            missing = sorted(set(sampled) - set(counted))
+            if len(counted) >= needed:
+                break
+            self.log(
+                f"Round {t} waits: {len(counted)} of {self.asked} nodes have answered, and {needed} are "
+                f"needed. Nothing is posted, and nothing more is charged. Missing: {', '.join(missing)}."
+            )
+            time.sleep(PAUSE)
+        for name in missing:
             self.zeros += 1
             self.log(f"Round {t}: node {name!r} counts as zero.")
         values = np.array([rows[name] for name in counted], dtype=np.int64).reshape(len(counted), channel.dim)
         return GridRows(values, [self.places[name] for name in counted])
+
+    def _fill(
+        self,
+        rows: dict[str, Integers],
+        twice: set[str],
+        names: list[str],
+        board: Billboard,
+        channel: Channel,
+    ) -> None:
+        """Ask nodes for their messages, until the deadline; note those that count, and who gave two."""
+        for name, reply in self._replies(RequestKind.ROUND, names, board):
+            row = self._row(name, reply, board, channel)
+            if row is not None and not np.array_equal(rows.setdefault(name, row), row):
+                twice.add(name)
+                self.log(
+                    f"Round {board.rounds}: node {name!r} gave two answers to one question; neither counts."
+                )
 
     def finish(self, board: Billboard, folder: Path | None = None) -> States:
         """Let nodes make their models from the finished board, at home; nothing returns."""
@@ -294,7 +333,8 @@ class RemoteNodeWorkers:
             place = self.places[name]
             coins = "".join("1" if row[place] else "0" for row in self.coins)
         roster = self.roster if first == 0 else None
-        return Request(kind, self.roster.run, board.rounds, first, tuple(records), roster, coins).to_bytes()
+        sent = Request(kind, self.roster.run, board.rounds, first, tuple(records), roster, coins, self.asked)
+        return sent.to_bytes()
 
     def _signature(self, board: Billboard, number: int) -> bytes:
         for at in range(len(self.signatures), number + 1):
@@ -306,6 +346,13 @@ class RemoteNodeWorkers:
 def _check_plan(plan: Plan) -> None:
     """Refuse plans that cannot be asked for as they are priced, before anything is charged."""
     plan.trust.check_plain_messages()
+    many = len(plan.rounds)
+    smallest = plan.n_tasks if plan.sampling.independent else plan.sampling.denominator(plan.n_tasks, many)
+    if many and (plan.quorum or 0) > smallest:
+        raise PlanError(
+            f"quorum must be at most what a round asks, {math.floor(smallest)} of {plan.n_tasks} tasks. Got "
+            f"{plan.quorum}."
+        )
     if plan.sampling.hidden and not plan.sampling.independent:
         raise PlanError("Sampling that is hidden must be drawn at the nodes, each its own coin. Use Poisson.")
     rounds = len(plan.rounds)

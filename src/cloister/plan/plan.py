@@ -95,6 +95,9 @@ class Plan:
     trust : Trust
         Whom tasks trust with their messages: a curator who adds the noise, by default; with their sum alone,
         to which tasks add noise in shares (`Trust.secure_sum`); or nobody (`Trust.silo`).
+    quorum : int, optional
+        Where tasks answer from elsewhere: a round is posted when at least so many of them have answered, and
+        the board says how many have. None posts every round, whoever is missing, and says nothing.
 
     Examples
     --------
@@ -115,6 +118,7 @@ class Plan:
     delta: float | None = field(default=None, kw_only=True)
     caveats: tuple[str, ...] = field(default=(), kw_only=True)
     trust: Trust = field(default_factory=Trust.curator, kw_only=True)
+    quorum: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         kinds = {"algorithm": Algorithm, "mechanism": Mechanism, "sampling": Sampling, "trust": Trust}
@@ -137,6 +141,11 @@ class Plan:
         if delta != 0 or not self.mechanism.pure:  # pure noise needs no delta
             accounting.check_delta(delta, self.n_tasks)
         object.__setattr__(self, "delta", delta)
+        if self.quorum is not None:
+            _check_whole("quorum", self.quorum)
+            object.__setattr__(self, "quorum", int(self.quorum))
+            if self.quorum > self.n_tasks:
+                raise PlanError(f"quorum must be at most n_tasks, {self.n_tasks}. Got {self.quorum}.")
 
     def calibrate(
         self,
@@ -279,11 +288,16 @@ class Plan:
 
     @property
     def _participation(self) -> str:
-        start = self.algorithm.start_from
+        start, who = self.algorithm.start_from, self.sampling.describe()
+        if self.quorum is not None:
+            who += (
+                f"; a round is posted when at least {self.quorum} of the tasks that it asks have answered: "
+                "how many have is public, and that a task is away must not depend on its rows"
+            )
         if start is None:
-            return self.sampling.describe()
+            return who
         return (
-            f"{self.sampling.describe()}; the run starts from the earlier board {start.source[:16]}, which "
+            f"{who}; the run starts from the earlier board {start.source[:16]}, which "
             "is public: tasks that took part in it have paid for it on their ledger, and epsilon here is "
             "what this run adds"
         )
@@ -440,7 +454,16 @@ class Plan:
                 raise BillboardError(
                     f"Release {t} does not have the noise, denominator or share of its plan."
                 )
+            self._check_answered(t, release.answered)
             _check_public(board.before(t + 1), self.algorithm.update(release, before), f"Release {t}")
+
+    def _check_answered(self, t: int, answered: int | None) -> None:
+        if self.quorum is None and answered is None:
+            return
+        if self.quorum is None or answered is None or not self.quorum <= answered <= self.n_tasks:
+            raise BillboardError(
+                f"Release {t} must be of at least the quorum of its plan, {self.quorum}. Got {answered}."
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, each with the id of its type."""

@@ -68,6 +68,9 @@ class Release:
         The round's share of the squared budget.
     channel : int
         Which of the round's declared channels was used.
+    answered : int, optional
+        Of how many tasks it is, of those that were asked, where the plan has a quorum: who has no coin, or
+        whose rows fail, answers with zeros.
     """
 
     value: NDArray[np.float64]
@@ -75,10 +78,12 @@ class Release:
     denominator: float
     share: float = 1.0
     channel: int = 0
+    answered: int | None = None
 
     def facts(self) -> dict[str, Any]:
-        """Return what is public of a release beside its value: noise, denominator, share, channel."""
-        return {key: getattr(self, key) for key in ("noise", "denominator", "share", "channel")}
+        """Return what is public of a release beside its value."""
+        answered = {} if self.answered is None else {"answered": self.answered}
+        return {key: getattr(self, key) for key in ("noise", "denominator", "share", "channel")} | answered
 
 
 @dataclass(frozen=True, eq=False)

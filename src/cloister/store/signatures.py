@@ -61,6 +61,9 @@ class SignedRoster:
         SHA-256 of the codebook by which tables become rows; empty where the plan takes rows as they are.
     signature : bytes
         Ed25519, of `statement`.
+    keys : tuple of str
+        The public keys of each task's node, in the order of the names: those that sign and those that agree
+        on secrets; empty where nodes have none.
     """
 
     run: str
@@ -68,10 +71,11 @@ class SignedRoster:
     roster: Roster
     codebook: str
     signature: bytes
+    keys: tuple[str, ...] = ()
 
     @property
     def statement(self) -> bytes:
-        return _roster_statement(self.run, self.plan, self.roster, self.codebook)
+        return _roster_statement(self.run, self.plan, self.roster, self.codebook, self.keys)
 
     @property
     def fingerprint(self) -> str:
@@ -100,6 +104,7 @@ class SignedRoster:
                 roster,
                 str(document["codebook"]),
                 signature,
+                tuple(map(str, document.get("keys", ()))),
             )
             if json.loads(found.statement) == document:
                 return found
@@ -237,10 +242,12 @@ class Operator:
         key: bytes = self._key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
         return key
 
-    def sign_roster(self, plan: str, roster: Roster, codebook: str = "") -> SignedRoster:
-        """Sign who is asked, in a run of the plan with this fingerprint."""
-        statement = _roster_statement(self.run, plan, roster, codebook)
-        return SignedRoster(self.run, plan, roster, codebook, self._key.sign(statement))
+    def sign_roster(
+        self, plan: str, roster: Roster, codebook: str = "", keys: tuple[str, ...] = ()
+    ) -> SignedRoster:
+        """Sign who is asked, by which keys, in a run of the plan with this fingerprint."""
+        statement = _roster_statement(self.run, plan, roster, codebook, keys)
+        return SignedRoster(self.run, plan, roster, codebook, self._key.sign(statement), keys)
 
     def sign_head(self, roster: str, length: int, head: bytes) -> SignedHead:
         """Sign the head of a board of so many records, of the run with this signed roster."""
@@ -266,11 +273,18 @@ def _verify(key: bytes, signature: bytes, statement: bytes, what: str) -> None:
         ) from None
 
 
-def _roster_statement(run: str, plan: str, roster: Roster, codebook: str) -> bytes:
+def _roster_statement(run: str, plan: str, roster: Roster, codebook: str, keys: tuple[str, ...]) -> bytes:
+    """Return what is signed; a roster without keys is as earlier versions wrote it."""
     groups = None if roster.groups is None else list(roster.groups)
+    if keys and not len(keys) == len(set(keys)) == len(roster):
+        raise InputError("A roster must have keys for each task, and none twice. Ask the operator.")
     return _canonical(
         {
-            "format": "cloister roster 1",
+            **(
+                {"format": "cloister roster 2", "keys": list(keys)}
+                if keys
+                else {"format": "cloister roster 1"}
+            ),
             "run": run,
             "plan": plan,
             "codebook": codebook,

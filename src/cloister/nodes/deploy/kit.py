@@ -1,7 +1,7 @@
 """``deploy init``: a folder with everything that an operator needs, closed to strangers from the start.
 
-It holds certificates for TLS (an authority and what it signs, for trials and for one machine's inside) and
-texts: Flower's app, units for systemd, a compose file, nginx, a runbook.
+It holds a certificate for TLS (from an authority that is made for a trial) and texts: units for systemd, a
+compose file, a runbook.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import datetime
 import ipaddress
 import math
 import os
-import secrets
 import shlex
 from collections.abc import Sequence
 from importlib.resources import files
@@ -23,17 +22,12 @@ import tomli_w
 from cloister.core.errors import InputError
 from cloister.core.lifts import Relation
 from cloister.ledger import Ledger
-from cloister.nodes.deploy.processes import (
-    executor_command,
-    forget_command,
-    link_command,
-    proxy_command,
-    script,
-    settings,
-)
-from cloister.nodes.flower.deployment import Deployment, DeploymentSettings
-from cloister.nodes.flower.proxy import CALLS
+from cloister.nodes.deploy.deployment import Deployment, DeploymentSettings
+from cloister.nodes.deploy.processes import ONE_THREAD, curator_command, service_command
+from cloister.nodes.identity import PublicIdentity
+from cloister.nodes.messages import reply_size
 from cloister.plan.plan import Plan
+from cloister.privacy.statement import rounded_up
 from cloister.store.files import make_folder, private_folder, write_file, write_private
 from cloister.store.signatures import Operator
 
@@ -118,80 +112,61 @@ def _host(text: str) -> Any:
 
 
 #: Each file of the folder, and the template that it is made of.
-_FILES = {
-    "README.md": "README.md",
-    "app/pyproject.toml": "project.toml",
-    "app/curator/__init__.py": "apps_init.txt",
-    "app/curator/apps.py": "apps.txt",
-    "compose.yaml": "compose.yaml",
-    "Containerfile": "Containerfile",
-    "nginx.conf": "nginx.conf",
-}
-#: Nodes behind one address for which nginx leaves room: the key in a request's head proves nothing to it.
-_NODES = 10
-_UNITS = {
-    "link": "Flower's link, on this machine alone",
-    "proxy": "the only way to Flower's link",
-    "executor": "starts the curator when the link asks for it",
-    "curator": "runs the plan, and starts it again until the board is complete",
-}
+_FILES = {"README.md": "README.md", "compose.yaml": "compose.yaml", "Containerfile": "Containerfile"}
 
 
 def pages(deployment: Deployment) -> dict[str, str]:
     """Return the files of an operator's folder that are made of text, by their names."""
-    texts = files("cloister.nodes.deploy") / "templates"
+    texts, plan = files("cloister.nodes.deploy") / "templates", deployment.plan()
     host, _, port = deployment.settings.address.rpartition(":")
     words = {
         "folder": str(deployment.folder),
-        "python_folder": repr(str(deployment.folder)),
         "run": deployment.settings.run,
         "address": deployment.settings.address,
         "host": host,
         "port": port,
-        "link": str(deployment.settings.link),
-        "largest": str(deployment.settings.largest),
-        "rate": str(round(deployment.settings.rate)),
-        "burst": str(round(2 * deployment.settings.rate)),
-        "rate_of_address": str(round(_NODES * deployment.settings.rate)),
-        "burst_of_address": str(round(2 * _NODES * deployment.settings.rate)),
-        "calls": "|".join(sorted(call.rpartition("/")[2] for call in CALLS)),
         "public": deployment.operator.public.hex(),
-        "forget": shlex.join(forget_command(deployment)),
+        "tasks": str(plan.n_tasks),
+        "quorum": str(plan.quorum or "any number"),
+        "epsilon": rounded_up(plan.guarantee.epsilon),
+        "delta": rounded_up(plan.guarantee.delta),
     }
     made = {name: Template((texts / of).read_text("utf-8")).substitute(words) for name, of in _FILES.items()}
     return made | _units(deployment, Template((texts / "unit.service").read_text("utf-8")))
 
 
 def _units(deployment: Deployment, unit: Template) -> dict[str, str]:
-    commands = {
-        "link": link_command(deployment),
-        "proxy": proxy_command(deployment),
-        "executor": executor_command(deployment),
-        "curator": [script("cloister"), "deploy", "start", str(deployment.folder)],
+    folder = deployment.folder
+    common = {"environment": "\n".join(f"Environment={key}={value}" for key, value in ONE_THREAD.items())}
+    service = {
+        "what": "carries sealed messages",
+        "command": shlex.join(service_command(folder)),
+        "after": "network-online.target",
+        "again": "always",
+        "more": f"InaccessiblePaths={folder}/secrets {folder}/state\n",  # it faces strangers
     }
-    more = {  # who faces strangers sees no secret; a link that ends after its run leaves no database
-        "proxy": f"InaccessiblePaths={deployment.folder}/secrets {deployment.folder}/state\n",
-        "link": f"ExecStopPost={shlex.join(forget_command(deployment))}\n",
+    curator = {
+        "what": "runs the plan, and is started again until the board is complete",
+        "command": shlex.join(curator_command(folder)),
+        "after": "cloister-service.service",
+        "again": "on-failure",
+        "more": f"ReadWritePaths={folder}\n",
     }
-    environment = "\n".join(f"Environment={key}={value}" for key, value in settings(deployment).items())
-    made = {}
-    for name, what in _UNITS.items():
-        after = "network-online.target" if name in ("link", "proxy") else "cloister-link.service"
-        words = {
-            "what": what,
-            "after": after,
-            "command": shlex.join(commands[name]),
-            "environment": environment,
-            "folder": str(deployment.folder),
-            "again": "on-failure" if name == "curator" else "always",
-            "more": more.get(name, ""),
-        }
-        made[f"systemd/cloister-{name}.service"] = unit.substitute(words)
-    return made
+    return {
+        f"systemd/cloister-{name}.service": unit.substitute(common | words)
+        for name, words in (("service", service), ("curator", curator))
+    }
 
 
-#: What a request of a node holds beyond its message, at most.
-_AROUND = 1 << 14
+def usual_quorum(n_tasks: int) -> int:
+    """Return how many nodes a round needs unless the operator says otherwise: all but a fifth.
+
+    Examples
+    --------
+    >>> [usual_quorum(m) for m in (2, 4, 5, 8, 24)]
+    [2, 4, 4, 7, 20]
+    """
+    return n_tasks - n_tasks // 5
 
 
 def create(
@@ -205,13 +180,13 @@ def create(
         A new folder.
     plan : Plan
         The plan, which every node's owner approves.
-    settings : Settings
-        Name and addresses of the run; rounds and the largest request are those of the plan.
+    settings : DeploymentSettings
+        Name and addresses of the run; rounds and the largest reply are those of the plan.
     codebook : bytes, optional
         The codebook file by which nodes make rows of their tables.
     trial : bool
-        Whether to make an authority for the proxy's certificate as well, for a trial; otherwise put
-        ``proxy.crt`` and ``proxy.key`` from an authority that your nodes believe into ``certificates``.
+        Whether to make an authority for the service's certificate as well, for a trial; otherwise put
+        ``server.crt`` and ``server.key`` from an authority that your nodes believe into ``certificates``.
     """
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is already there and is left as it is. Choose another folder.")
@@ -219,13 +194,12 @@ def create(
     plan.save(folder / "plan.toml")
     if codebook is not None:
         write_file(folder / "codebook.toml", codebook)
-    dims = [channel.dim for round in plan.rounds for channel in round.channels]
-    limits = {"rounds": len(plan.rounds), "largest": 8 * max(dims) + _AROUND}
+    limits = {"rounds": len(plan.rounds), "reply": reply_size(plan.widest)}
     document = {k: v for k, v in vars(settings).items() if v is not None} | limits
     write_file(folder / "deploy.toml", tomli_w.dumps(document).encode())
     write_file(
         folder / "nodes.toml",
-        b"# One for each node: its name, its public key (link.pub), its public group if any.\n",
+        b"# One for each node: its name, its public keys (link.pub), its public group if any.\n",
     )
     _keys(folder, settings, trial)
     deployment = Deployment(folder.resolve())
@@ -245,23 +219,26 @@ def create(
     return deployment
 
 
-def add_node(deployment: Deployment, name: str | int, key: str, group: str | None = None) -> None:
-    """Note who takes part: a name, and the public key that its owner has sent."""
-    nodes = [*deployment.nodes, {"name": name, "key": key} | ({} if group is None else {"group": group})]
+def add_node(deployment: Deployment, name: str | int, key: str, group: str | None = None) -> str:
+    """Note who takes part: a name, and the public keys that its owner has sent. Return their fingerprint."""
+    found, nodes = PublicIdentity.from_text(key), deployment.nodes
+    if str(name) in {str(node["name"]) for node in nodes}:
+        raise InputError(
+            f"nodes.toml has a node {name!r} already. Take it out of there first, or name another."
+        )
+    nodes.append({"name": name, "key": found.text} | ({} if group is None else {"group": group}))
     text = tomli_w.dumps({"node": nodes}, multiline_strings=True)
     write_file(deployment.folder / "nodes.toml", text.encode())
-    deployment.__dict__.pop("nodes", None)
+    return found.fingerprint
 
 
 def _keys(folder: Path, settings: DeploymentSettings, trial: bool) -> None:
-    """Draw the operator's key, the executor's secret, and certificates for this machine's inside."""
+    """Draw the operator's key, and for a trial an authority and the service's certificate."""
     hidden, certificates = private_folder(folder / "secrets"), private_folder(folder / "certificates")
-    Operator.new(settings.run).save(hidden / "operator.key")
-    write_private(hidden / "executor.secret", secrets.token_hex(32).encode())
-    make_authority(certificates, "inner-ca")
-    make_certificate(certificates, "inner", "inner-ca", ["127.0.0.1", "localhost"])
-    (certificates / "inner-ca.key").unlink()
+    operator = Operator.new(settings.run)
+    operator.save(hidden / "operator.key")
+    write_file(folder / "operator.pub", operator.public.hex().encode() + b"\n")
     if trial:
         host = settings.address.rpartition(":")[0]
         make_authority(certificates, "trial-ca")
-        make_certificate(certificates, "proxy", "trial-ca", [host])
+        make_certificate(certificates, "server", "trial-ca", [host])

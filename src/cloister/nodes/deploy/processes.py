@@ -1,4 +1,4 @@
-"""The processes of a deployment: how each is started, here and by the units of a machine."""
+"""Processes that are started together, and end together, however the one that has started them ends."""
 
 from __future__ import annotations
 
@@ -14,46 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cloister.core.errors import InputError
-from cloister.nodes.flower.deployment import Deployment
 from cloister.store.files import private_folder
 
 
-def link_command(deployment: Deployment) -> list[str]:
-    """Flower's link: on this machine alone, registered nodes alone, and its executor by a secret alone."""
-    folder, port = deployment.folder, str(deployment.settings.link)
-    certificates = folder / "certificates"
-    return [
-        script("flower-superlink"),
-        *("--host", "127.0.0.1", "--port", port),
-        *("--ssl-ca-certfile", str(certificates / "inner-ca.crt")),
-        *("--ssl-certfile", str(certificates / "inner.crt")),
-        *("--ssl-keyfile", str(certificates / "inner.key")),
-        *("--isolation", "process"),
-        *("--superexec-auth-secret-file", str(folder / "secrets" / "executor.secret")),
-        "--enable-supernode-auth",
-        *("--database", str(folder / "state" / "link.db")),
-        "--disable-runtime-dependency-installation",
-    ]
+def service_command(folder: Path) -> list[str]:
+    """Return how the operator's service is started."""
+    return [script("cloister"), "deploy", "serve", str(folder)]
 
 
-def executor_command(deployment: Deployment) -> list[str]:
-    """Flower's executor, which starts the curator's app on this machine."""
-    folder = deployment.folder
-    return [
-        script("flower-superexec"),
-        *("--runtime-api-address", f"127.0.0.1:{deployment.settings.link}"),
-        *("--root-certificates", str(folder / "certificates" / "inner-ca.crt")),
-        *("--superexec-auth-secret-file", str(folder / "secrets" / "executor.secret")),
-    ]
-
-
-def proxy_command(deployment: Deployment) -> list[str]:
-    return [sys.executable, "-m", "cloister.nodes.flower.proxy", str(deployment.folder)]
-
-
-def forget_command(deployment: Deployment) -> list[str]:
-    """Return how the link's database is deleted after the run; before its end it does nothing."""
-    return [sys.executable, "-m", "cloister.nodes.deploy.processes", str(deployment.folder)]
+def curator_command(folder: Path) -> list[str]:
+    """Return how the curator is started."""
+    return [script("cloister"), "deploy", "start", str(folder)]
 
 
 def node_command(folder: Path, types: Sequence[str] = ()) -> list[str]:
@@ -67,22 +38,8 @@ def node_command(folder: Path, types: Sequence[str] = ()) -> list[str]:
     ]
 
 
-def settings(deployment: Deployment) -> dict[str, str]:
-    """Return what the operator's processes have in their environment: a home of their own, no calls home."""
-    return {
-        "FLWR_HOME": str(deployment.folder / "state" / "flower"),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-    }
-
-
-def forget_traffic(deployment: Deployment) -> None:
-    """Delete the link's database of a finished run; the link must have ended."""
-    if deployment.finished:
-        for path in deployment.state.glob("link.db*"):
-            path.unlink(missing_ok=True)
+#: What processes that share a machine have in their environment.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def free_port() -> int:
@@ -90,6 +47,30 @@ def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
+
+
+#: Ends the processes whose ids it is told, when nobody tells it anything any more: its standard input ends
+#: with the process that has started it, by whatever signal that ends.
+_WATCH = """
+import os, signal, sys, time
+ids = set()
+for line in sys.stdin:
+    (ids.add if line[0] == "+" else ids.discard)(int(line[1:]))
+for how in (signal.SIGTERM, signal.SIGKILL):
+    for number in list(ids):
+        try:
+            os.killpg(number, how)
+        except OSError:
+            ids.discard(number)
+    until = time.monotonic() + 5.0
+    while ids and time.monotonic() < until:
+        time.sleep(0.1)
+        for number in list(ids):
+            try:
+                os.killpg(number, 0)
+            except OSError:
+                ids.discard(number)
+"""
 
 
 @dataclass
@@ -105,21 +86,29 @@ class Processes:
     """
 
     logs: Path
+    watch: subprocess.Popen[str]
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @classmethod
     @contextmanager
     def at(cls, logs: Path) -> Iterator[Processes]:
-        """Yield an empty set of processes; end those that were started on the way out."""
-        found = cls(private_folder(logs))
+        """Yield an empty set of processes; end those that were started on the way out.
+
+        Should this process be ended on the way, by any signal or by the terminal that is closed, a small
+        second one ends them.
+        """
+        command = [sys.executable, "-I", "-S", "-c", _WATCH]
+        watch = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
+        found = cls(private_folder(logs), watch)
         try:
             yield found
         finally:
-            for name in list(found.running):
+            for name in reversed(list(found.running)):
                 found.end(name)
+            watch.communicate()
 
     def start(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str]
+        self, name: str, command: Sequence[str], environment: Mapping[str, str] = ONE_THREAD
     ) -> subprocess.Popen[bytes]:
         """Start a process in a session of its own."""
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -134,6 +123,7 @@ class Processes:
                 env={**os.environ, "PATH": path, **environment},
                 start_new_session=True,
             )
+        self._tell("+", self.running[name])
         return self.running[name]
 
     def end(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
@@ -150,6 +140,12 @@ class Processes:
                 continue
             if attempt is signal.SIGKILL:
                 break
+        self._tell("-", process)
+
+    def _tell(self, what: str, process: subprocess.Popen[bytes]) -> None:
+        assert self.watch.stdin is not None
+        self.watch.stdin.write(f"{what}{process.pid}\n")
+        self.watch.stdin.flush()
 
     def wait_for(self, name: str, port: int, seconds: float = 60.0) -> None:
         """Wait until a process listens on a port of this machine."""
@@ -167,7 +163,3 @@ class Processes:
 def script(name: str) -> str:
     """Return the path of a command that is installed beside this Python."""
     return str(Path(sys.executable).parent / name)
-
-
-if __name__ == "__main__":
-    forget_traffic(Deployment(Path(sys.argv[1])))

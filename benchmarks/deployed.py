@@ -1,14 +1,16 @@
-"""A run over Flower against one process: the same boards and models, seconds and bytes a round.
+"""A run between processes against one process: the same boards and models, seconds and bytes a round.
 
-Real processes on this machine, real TLS: Flower's link, the proxy, the executor, the curator, and a resident
-process for every node. Eight nodes run SharedPrior, MeanRegularized, LowRank and Personalized (a small
-network); five and twenty-four run MeanRegularized, for the seconds. Bytes are counted at the proxy, without
-headers of HTTP and TLS. Quick: five nodes alone.
+Real processes on this machine, real TLS: the operator's service, and a process for every node; the curator is
+this one. Eight nodes run SharedPrior, MeanRegularized, LowRank and Personalized (a small network); five and
+twenty-four run MeanRegularized, for the seconds. Seconds are by the clock, and on processors, all processes
+together, between the first and the last release. Bytes are counted at the service, without headers of HTTP
+and TLS. Quick: five nodes alone.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import time
@@ -25,26 +27,21 @@ from cloister.algorithms import LowRank, MeanRegularized, Personalized, SharedPr
 from cloister.engines import Local
 from cloister.learners import LeastSquares, Regression
 from cloister.mechanisms import Gaussian
+from cloister.nodes.deploy.deployment import Deployment, DeploymentSettings
 from cloister.nodes.deploy.kit import create
-from cloister.nodes.deploy.processes import Processes, free_port, settings
-from cloister.nodes.deploy.supervisor import Status, curate
+from cloister.nodes.deploy.processes import Processes, free_port
+from cloister.nodes.deploy.status import Status, shown
 from cloister.nodes.deploy.trial import join, start_all
-from cloister.nodes.flower.deployment import Deployment, DeploymentSettings
 from cloister.store.billboard import Billboard
 
-NAME = "flower"
-PATHS = (
-    "src/cloister/nodes/deploy",
-    "src/cloister/nodes/remote.py",
-    "src/cloister/nodes/flower",
-    "src/cloister/nodes",
-)
+NAME = "deployed"
+PATHS = ("src/cloister/nodes",)
 D, ROWS, SEED, ROUNDS = 6, 20, 11, 8
 TARGETS: Targets = {
     "boards that differ": ("<=", 0),
     "linear models that differ": ("<=", 0),
     "network's largest difference": ("<=", 1e-5),
-    "s a round, 5 nodes": ("<=", 8),
+    "s a round, 5 nodes": ("<=", 2),
 }
 
 #: The network that the plan names, as a file that nodes and curator import.
@@ -57,31 +54,34 @@ torch.manual_seed(0)
 net = Module(nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)))
 """
 
-#: A proxy that counts the bytes of what it passes on.
+#: A service that counts the bytes of what it carries.
 COUNTING = """
 import sys
 from pathlib import Path
-from cloister.nodes.flower.deployment import Deployment
-from cloister.nodes.flower.proxy import serve
+from cloister.nodes.deploy.deployment import Deployment
+from cloister.nodes.service import serve
 
-count = [0, 0, 0]
+count = [0, 0]
 
 def watch(app):
     async def counted(scope, receive, send):
         async def told():
             message = await receive()
-            count[0] += len(message.get("body", b""))
+            if b"ask" not in scope["raw_path"]:
+                count[0] += len(message.get("body", b""))
             return message
         async def says(message):
-            count[1] += len(message.get("body", b""))
-            if message["type"] == "http.response.start":
-                count[2] += 1
+            if b"ask" not in scope["raw_path"]:
+                count[1] += len(message.get("body", b""))
                 Path(sys.argv[2]).write_text(repr(count))
             await send(message)
+        if scope["type"] != "http":
+            return await app(scope, receive, send)
         await app(scope, told, says)
     return counted
 
-serve(Deployment(Path(sys.argv[1])), watch)
+made = Deployment(Path(sys.argv[1]))
+serve(made.service(print), print, watch)
 """
 
 
@@ -114,39 +114,46 @@ def plans(m: int) -> Iterator[tuple[str, Plan, Tasks]]:
     yield "Personalized", Plan(own, noise, n_tasks=m), make_tasks(m, labels=True)
 
 
-def over_flower(
-    plan: Plan, tasks: Tasks, folder: Path, seeds: Any, network: bool
-) -> tuple[Deployment, Figures]:
+def processor_seconds(processes: Processes) -> float:
+    """Return the seconds on processors of this process and of those that it has started, so far."""
+    total, tick = time.process_time(), os.sysconf("SC_CLK_TCK")
+    for each in processes.running.values():
+        times = Path(f"/proc/{each.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        total += sum(map(int, times)) / tick
+    return total
+
+
+def deployed(plan: Plan, tasks: Tasks, folder: Path, seeds: Any, network: bool) -> tuple[Deployment, Figures]:
     """Run a plan between nodes on this machine; return the folder, and seconds and bytes a round."""
     here = f"127.0.0.1:{free_port()}"
-    told = DeploymentSettings("benchmark", here, here, free_port(), deadline=600.0, seed=SEED)
+    told = DeploymentSettings("benchmark", here, here, deadline=600.0, seed=SEED)
     made = create(folder / "office", plan, told, trial=True)
-    for place, name in enumerate(tasks.ids):
-        join(made, plan, tasks.only(name), seed=int(seeds[place]), trial=True)
-    types = ()
+    join(made, plan, [tasks.only(name) for name in tasks.ids], [int(seed) for seed in seeds], trial=True)
+    named: tuple[str, ...] = ()
+    types: tuple[Any, ...] = ()
     if network:
         (folder / "small_net.py").write_text(NETWORK)
-        types = (f"{folder / 'small_net.py'}:net",)
-        app = made.folder / "app" / "curator" / "apps.py"
-        text = app.read_text().replace(f"({str(made.folder)!r})", f"({str(made.folder)!r}, [net])")
-        app.write_text(f"import sys\nsys.path.insert(0, {str(folder)!r})\nfrom small_net import net\n" + text)
+        named, types = (f"{folder / 'small_net.py'}:net",), (plan.algorithm.learner,)  # type: ignore[attr-defined]
     (folder / "counting.py").write_text(COUNTING)
-    moments: dict[int, float] = {}
-
-    def note(now: Status) -> None:
-        moments.setdefault(now.done, time.monotonic())
-
+    moments: dict[int, tuple[float, float]] = {}
     with Processes.at(made.state / "logs") as processes:
-        start_all(made, processes, types)
-        processes.end("proxy")
+
+        def note(now: Status) -> None:
+            moments.setdefault(now.done, (time.monotonic(), processor_seconds(processes)))
+
+        start_all(made, processes, named)
+        processes.end("service")
         command = [sys.executable, str(folder / "counting.py"), str(made.folder), str(folder / "bytes")]
-        processes.start("proxy", command, settings(made))
-        curate(made, note, every=0.2)
+        processes.start("service", command)
+        processes.wait_for("service", int(here.rpartition(":")[2]))
+        with shown(made, note, 0.05), made.transport() as transport:
+            made.curate(transport, types)
     counted = json.loads((folder / "bytes").read_text())
-    first = min(done for done in moments if done)
-    rounds = max(moments) - first
+    first, last = min(done for done in moments if done), max(moments)
+    rounds, (began, before), (ended, after) = max(last - first, 1), moments[first], moments[last]
     return made, {
-        "s a round": (moments[max(moments)] - moments[first]) / max(rounds, 1),
+        "s a round": (ended - began) / rounds,
+        "CPU s a round": (after - before) / rounds,
         "kB a round, up": counted[0] / len(plan.rounds) / 1e3,
         "kB a round, down": counted[1] / len(plan.rounds) / 1e3,
     }
@@ -172,7 +179,19 @@ def differences(made: Deployment, alone: Any, network: bool) -> tuple[bool, floa
 
 def run(quick: bool) -> tuple[Figures, Targets, Table]:
     figures: Figures = {"boards that differ": 0, "linear models that differ": 0}
-    rows = [["plan", "nodes", "rounds", "s a round", "kB up", "kB down", "same board", "models apart"]]
+    rows = [
+        [
+            "plan",
+            "nodes",
+            "rounds",
+            "s a round",
+            "CPU s a round",
+            "kB up",
+            "kB down",
+            "same board",
+            "models apart",
+        ]
+    ]
     todo = [("MeanRegularized", mean_plan(5), make_tasks(5))]
     if not quick:
         todo += [*plans(8), ("MeanRegularized", mean_plan(24), make_tasks(24))]
@@ -180,7 +199,7 @@ def run(quick: bool) -> tuple[Figures, Targets, Table]:
         alone = run_plan(plan, tasks, random_state=SEED, engine=Local(block=1))
         network = name == "Personalized"
         with tempfile.TemporaryDirectory() as folder:
-            made, found = over_flower(plan, tasks, Path(folder), alone.private.seeds, network)
+            made, found = deployed(plan, tasks, Path(folder), alone.private.seeds, network)
             same, apart = differences(made, alone, network)
         m = plan.n_tasks
         figures["boards that differ"] += not same
