@@ -141,7 +141,7 @@ def test_a_conviction_is_said_everywhere():
     assert found.to_dict()["isolation"]["holds"] is False
     assert 'class="bad"' in render(plan, found)
     assert seen == sorted(seen)
-    assert seen[-1] == (200, 200)
+    assert seen[-1] == (225, 225)
 
 
 def test_a_seed_repeats_an_audit(plan, searched):

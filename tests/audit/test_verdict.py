@@ -70,6 +70,16 @@ FAULTS = {
         lambda a: replace(a, last_bits=replace(a.last_bits, between=1)),
         "its lowest bits",
     ),
+    "secret keys": (lambda a: replace(a, freshness=replace(a.freshness, secret=False)), "made again"),
+    "price": (
+        lambda a: replace(a, price=(replace(a.price[0], epsilon=1.00001), *a.price[1:])),
+        "the noise of all rounds makes epsilon >= 1 at delta",
+    ),
+    "later price": (
+        lambda a: replace(a, price=(*a.price[:-1], replace(a.price[-1], claimed=-1.0))),
+        "the noise of all rounds",
+    ),
+    "real runs": (lambda a: replace(a, runs=replace(a.runs, same=("coins",))), "coins are the same"),
 }
 #: What looks bad and proves nothing.
 INNOCENT = {
@@ -78,7 +88,8 @@ INNOCENT = {
     "all the claim": lambda a: louder(a, bound=replace(a.measured[0].bound, epsilon=a.measured[0].claimed)),
     "one run at the claim": lambda a: replace(a, one_run=replace(a.one_run, epsilon=a.guarantee.epsilon)),
     "sensitivity to rounding": lambda a: replace(a, sensitivity=replace(a.sensitivity, ratio=1 + 1e-10)),
-    "nothing to test": lambda a: replace(a, noise=None, one_run=None, last_bits=None),
+    "price to rounding": lambda a: replace(a, price=(replace(a.price[0], epsilon=a.price[0].claimed),)),
+    "nothing to test": lambda a: replace(a, noise=None, one_run=None, last_bits=None, price=()),
     "isolation not tested": lambda a: replace(a, isolation=replace(a.isolation, holds=None)),
 }
 
@@ -119,6 +130,7 @@ def test_errors_of_all_tests_add_up_to_no_more_than_is_stated(monkeypatch, found
         "check_freshness": found.freshness,
         "check_last_bits": found.last_bits,
         "check_isolation": found.isolation,
+        "check_real_runs": replace(found.runs, noise=None),
         "_furthest": found.sensitivity,
     }.items():
         monkeypatch.setattr(auditor, name, lambda *args, value=value: value)

@@ -18,6 +18,8 @@ from cloister.audit import game
 from cloister.audit.bound import lower_bound, one_run
 from cloister.audit.isolation import check_isolation
 from cloister.audit.noise_checks import check_freshness, check_last_bits, check_noise
+from cloister.audit.price import reckon
+from cloister.audit.real_runs import check_real_runs
 from cloister.audit.releases import released_total
 from cloister.audit.sensitivity import Furthest, furthest_on
 from cloister.audit.verdict import Audit, Measured, claimed_epsilon
@@ -87,10 +89,11 @@ def audit(
 
     def step(number: int) -> None:
         if progress is not None:
-            progress(number, _GAME * games + 4 * _TEST)
+            progress(number, _GAME * games + 5 * _TEST)
 
     measured = [m for choice in range(games) for m in _measure(plan, source, draws, choice, error / 2, step)]
     measured.sort(key=lambda m: m.bound.delta)
+    price = tuple(filter(None, (reckon(plan, m.bound.delta, m.claimed) for m in measured if not m.choice)))
     noise = check_noise(plan, _other(source, 1))
     fresh = check_freshness(plan, _other(source, 3))
     bits = check_last_bits(plan, _other(source, 4))
@@ -99,9 +102,24 @@ def audit(
     step(_GAME * games + 2 * _TEST)
     isolation = check_isolation(plan, seed % 2**31)
     step(_GAME * games + 3 * _TEST)
-    single = one_run(plan, _other(source, 2), 1 - error / 4)
+    runs = check_real_runs(plan, seed % 2**31)
+    noise = runs.noise if noise is None else noise.beside("real runs", runs.noise)
     step(_GAME * games + 4 * _TEST)
-    return Audit(plan.guarantee, tuple(measured), noise, fresh, bits, ratio, isolation, single, confidence)
+    single = one_run(plan, _other(source, 2), 1 - error / 4)
+    step(_GAME * games + 5 * _TEST)
+    return Audit(
+        plan.guarantee,
+        tuple(measured),
+        price,
+        noise,
+        fresh,
+        bits,
+        ratio,
+        isolation,
+        runs,
+        single,
+        confidence,
+    )
 
 
 def check_auditable(plan: Plan) -> None:

@@ -62,26 +62,17 @@ def check_isolation(plan: Plan, seed: int = 0) -> Isolation:
     >>> check_isolation(plan).holds
     True
     """
-    if 10 * len(plan.rounds) > _ROUNDS:
-        return Isolation(None, f"not tested: a run of {len(plan.rounds)} rounds takes too long here")
-    size = min(plan.n_tasks, max(_TASKS, getattr(plan.sampling, "size", 0)))
-    tasks = invented_tasks(plan, size, seed)
-    if tasks is None:
-        kind = type(plan.algorithm).__name__
-        untold = f"not tested: what rows {kind} takes is not known here"
-        if plan.algorithm.network is None:
-            return Isolation(None, untold)
-        return Isolation(None, f"{untold}; check_algorithm(algorithm, tasks) tests networks on made-up ones")
-    small = replace(plan, n_tasks=size)
-    if plan.algorithm.groups is not None:  # the first two of them, and half of the tasks in each
-        labels = np.resize(np.array(plan.algorithm.groups.names[:2]), size)
-        tasks = replace(tasks, groups=labels)
-        small = replace(small, algorithm=plan.algorithm.with_groups(Groups.of(labels)))
+    try:
+        small, tasks = small_run(plan, seed)
+    except NotTestedError as error:
+        return Isolation(None, f"not tested: {error}")
     untouched = copy.deepcopy(small)
     try:
         finished = run(small, tasks, random_state=seed)
     except CloisterError as error:
         return Isolation(None, f"not tested: a small run on invented data failed ({error})")
+    if not finished.board.complete:
+        return Isolation(False, f"a run ended after {finished.board.rounds} of {len(small.rounds)} rounds")
     more = _more_than_follows(untouched, finished.board, tasks)
     if more is not None:
         return Isolation(False, more)
@@ -91,9 +82,35 @@ def check_isolation(plan: Plan, seed: int = 0) -> Isolation:
     return found if more is None else Isolation(False, more)
 
 
+class NotTestedError(Exception):
+    """Why a plan has no small run on invented tasks."""
+
+
+def small_run(plan: Plan, seed: int) -> tuple[Plan, Tasks]:
+    """Return a small plan of the same kind, and invented tasks for it; or say why there is none."""
+    if 10 * len(plan.rounds) > _ROUNDS:
+        raise NotTestedError(f"a run of {len(plan.rounds)} rounds takes too long here")
+    size = min(plan.n_tasks, max(_TASKS, getattr(plan.sampling, "size", 0)))
+    tasks = invented_tasks(plan, size, seed)
+    if tasks is None:
+        untold = f"what rows {type(plan.algorithm).__name__} takes is not known here"
+        if plan.algorithm.network is not None:
+            untold += "; check_algorithm(algorithm, tasks) tests networks on made-up ones"
+        raise NotTestedError(untold)
+    small = replace(plan, n_tasks=size)
+    if plan.algorithm.groups is None:
+        return small, tasks
+    # The first two of them, and half of the tasks in each.
+    labels = np.resize(np.array(plan.algorithm.groups.names[:2]), size)
+    return (
+        replace(small, algorithm=plan.algorithm.with_groups(Groups.of(labels))),
+        replace(tasks, groups=labels),
+    )
+
+
 def _others(finished: Run, tasks: Tasks, seed: int) -> Isolation:
     """Change one task's data after the other, and compare all that the others send and learn."""
-    clean = _Replayed.of(finished, tasks)
+    clean = Replayed.of(finished, tasks)
     if clean.miscounted is not None:
         return Isolation(False, clean.miscounted)
     places, changes, rounds = victims(tasks.sizes), 0, finished.board.rounds
@@ -102,7 +119,7 @@ def _others(finished: Run, tasks: Tasks, seed: int) -> Isolation:
             if turn and (number >= 3 or (changes + 12) * rounds > _ROUNDS):  # of the first all are tried
                 break
             try:
-                other = _Replayed.of(finished, changed)
+                other = Replayed.of(finished, changed)
                 reached = clean.moved(other, victim)
                 if number == 0:
                     reached = reached or _first_release(finished, clean, other, changed, victim, seed)
@@ -174,7 +191,7 @@ class _Overheard(Wrapper):
 
 
 @dataclass(frozen=True, eq=False)
-class _Replayed:
+class Replayed:
     """What tasks sent and learned, against the billboard of a run.
 
     Attributes
@@ -201,7 +218,7 @@ class _Replayed:
     miscounted: str | None
 
     @classmethod
-    def of(cls, finished: Run, tasks: Tasks) -> _Replayed:
+    def of(cls, finished: Run, tasks: Tasks) -> Replayed:
         plan, board, private = finished.plan, finished.board, finished.private
         overheard, exact = _Overheard(plan.algorithm), plan.mechanism.exact
         groups = group_positions(plan, tasks)
@@ -222,7 +239,7 @@ class _Replayed:
             models = workers.finish(board)
         return cls(messages, sums, channels, groups, models, miscounted)
 
-    def moved(self, other: _Replayed, victim: int) -> str | None:
+    def moved(self, other: Replayed, victim: int) -> str | None:
         """Say what moved but what one task itself sends and learns, if anything did."""
         if other.miscounted is not None:
             return other.miscounted
@@ -282,10 +299,12 @@ def _miscounted(
 
 
 def _first_release(
-    finished: Run, clean: _Replayed, other: _Replayed, changed: Tasks, victim: int, seed: int
+    finished: Run, clean: Replayed, other: Replayed, changed: Tasks, victim: int, seed: int
 ) -> str | None:
     """Repeat a run with one task's data changed: its first release moves by that task's message alone."""
     plan, board = finished.plan, run(finished.plan, changed, random_state=seed).board
+    if board.rounds != finished.board.rounds:
+        return "one task's data moved how many rounds a run has"
     if not all(_same(board.records[0].public[k], v) for k, v in finished.board.records[0].public.items()):
         return "one task's data moved what the billboard says before any release"
     moved = board.releases[0].value - finished.board.releases[0].value

@@ -5,7 +5,9 @@ to small changes of scale; this test sees a per cent of it. The claimed law turn
 uniform and independent if it holds. Tested are their law (Kolmogorov-Smirnov), the scale (chi-square of their
 normal scores), neighbouring numbers of a release, the same number in two rounds, and the same number under
 two keys (correlation). Matrix noise released as `svec` is GOE noise if all have one scale. Noise that is
-correlated over rounds is taken apart first, by the covariance that is claimed for it.
+correlated over rounds is taken apart first, by the covariance that is claimed for it. Those tests make many
+releases by one call. So single releases are made as well, each by a call of its own as in a run: no two
+numbers of one, or of one and the next, may be correlated, nor may their sizes.
 
 *Freshness.* Another key must give other noise, as must another round and other numbers of a release. Noise
 from a public seed has the right law, and an adversary that does not look it up is none the wiser. But it does
@@ -30,9 +32,10 @@ from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import chdtr, chdtrc, kolmogorov, ndtr, ndtri
+from scipy.special import betainc, chdtr, chdtrc, kolmogorov, ndtr, ndtri
 
 from cloister.audit import releases
+from cloister.audit.keys import keys_are_secret
 from cloister.audit.museum.noise_exhibits import floating_point_hits
 from cloister.audit.releases import ChannelInUse, Runs, channels_in_use, in_release_units, in_round, whole
 from cloister.core.arrays import Floats
@@ -45,6 +48,8 @@ from cloister.privacy.randomness import Randomness, Stream, SystemRandomness
 _CALLS, _FEWEST = 4000, 4000
 #: Numbers of noise that are compared under two keys.
 _PAIRED = 20_000
+#: Single releases, those of a channel at least, and numbers of one step in each that are looked at.
+_SINGLE, _FEWEST_SINGLE, _ALONG = 2000, 300, 128
 #: Lowest bits of whole noise: residues that are counted, and steps in a deviation beyond which none are held.
 _RESIDUES, _HOLDS, _SAID = 8, 2.0**44, ("something", "nothing")
 
@@ -68,6 +73,13 @@ class NoiseLaw:
     def p_value(self) -> float:
         """Of all tests together (Bonferroni)."""
         return min(1.0, len(self.p_values) * min(self.p_values.values()))
+
+    def beside(self, where: str, other: NoiseLaw | None) -> NoiseLaw:
+        """Return the tests of both, those of the other under names that say where they come from."""
+        if other is None:
+            return self
+        theirs = {f"{name}, {where}": p for name, p in other.p_values.items()}
+        return NoiseLaw({**self.p_values, **theirs}, self.numbers + other.numbers)
 
     @property
     def worst(self) -> str:
@@ -100,9 +112,59 @@ def check_noise(plan: Plan, source: Randomness, numbers: int = 200_000) -> Noise
         found = _lowest_bits(kind, drawn) if plan.mechanism.exact else {}
         if law is not None:
             found |= examine(law, *drawn) | {"keys": _keys(plan, own, kind, law, len(kinds))}
+            if plan.mechanism.coordinatewise:  # else every release is a call of its own as it is
+                found |= along(_single(plan, own, kind, law, max(_FEWEST_SINGLE, _SINGLE // len(kinds))))
+            else:
+                found |= along(_scores(law.uniforms(drawn[0]))[:, : 2 * _ALONG])
         p_values |= {f"{name}, channel {number + 1}": p for name, p in found.items()}
         count += drawn[0].size + drawn[1].size
     return NoiseLaw(p_values, count) if p_values else None
+
+
+def _single(plan: Plan, source: Randomness, kind: ChannelInUse, law: Law, count: int) -> Floats:
+    """Return scores of single releases, each by a call of its own: in a row those of two rounds of a run.
+
+    Where the round after the first has another channel, a row has one. Of many numbers some are looked at, of
+    each step.
+    """
+    channel, first = kind.channel, kind.rounds[0]
+    rounds = [first, *(t for t in kind.rounds[1:2] if t == first + 1)]
+    total = channel.total(channel.clip * np.eye(channel.dim)[:1], plan.mechanism.exact)
+    made = []
+    for number in range(count // len(rounds)):
+        run, everyone = Runs.begin(plan, source.derived("single", number), 1), np.array([True])
+        run.listen(channel, first)
+        made.append([run.release(channel, (total, everyone))[0][0] for _ in rounds])
+    noise = np.array(made) - in_release_units(channel, total)
+    looked = np.concatenate([np.flatnonzero(channel.steps == s)[:_ALONG] for s in np.unique(channel.steps)])
+    return _scores(np.hstack([law.uniforms(noise[:, t, looked]) for t in range(len(rounds))]))
+
+
+def along(scores: Floats) -> dict[str, float]:
+    """Return p-values of many vectors of scores: no two of their numbers are correlated, nor are their sizes.
+
+    The correlation of two vectors of n independent normals has a law that is known exactly. The largest of
+    all pairs counts, as often as there are pairs.
+
+    Examples
+    --------
+    >>> scores = np.random.default_rng(0).standard_normal((200, 4))
+    >>> {name: p > 1e-3 for name, p in along(scores).items()}
+    {'numbers of a release': True, 'sizes of them': True}
+    >>> along(np.hstack([scores, scores[:, :1] + scores[:, 1:2]]))["numbers of a release"] < 1e-9
+    True
+    """
+    n, width = scores.shape
+    if width < 2:
+        return {}
+    sizes = _scores(np.abs(2 * ndtr(scores) - 1))
+    found = {}
+    for name, values in (("numbers of a release", scores), ("sizes of them", sizes)):
+        unit = values / np.maximum(np.linalg.norm(values, axis=0), 1e-300)
+        largest = float(np.abs(np.triu(unit.T @ unit, 1)).max())
+        each = float(betainc((n - 1) / 2, 0.5, max(0.0, 1 - largest**2)))
+        found[name] = min(1.0, each * width * (width - 1) / 2)
+    return found
 
 
 def _check_streams(plan: Plan, source: Randomness, numbers: int) -> NoiseLaw | None:
@@ -115,7 +177,8 @@ def _check_streams(plan: Plan, source: Randomness, numbers: int) -> NoiseLaw | N
     p_values = examine(law, one.reshape(-1, size), two.reshape(-1, size))
     keys = (source.derived("key", n) for n in range(2))
     drawn = (_scores(law.uniforms(releases.noise(plan, key, _PAIRED)[0])) for key in keys)
-    return NoiseLaw(p_values | {"keys": _correlation(*drawn)}, found.size)
+    single = releases.noise_of_single_runs(plan, source, _SINGLE)[:, : 2 * _ALONG]
+    return NoiseLaw(p_values | {"keys": _correlation(*drawn)} | along(single), found.size)
 
 
 def examine(law: Law, one: Floats, two: Floats) -> dict[str, float]:
@@ -133,10 +196,15 @@ def examine(law: Law, one: Floats, two: Floats) -> dict[str, float]:
     uniforms = [law.uniforms(noise) for noise in (one, two)]
     scores = [_scores(u) for u in uniforms]
     together = np.concatenate(scores)
-    out = {"law": _uniformity(np.concatenate(uniforms).ravel()), "scale": _scale(together)}
+    out = law_and_scale(np.concatenate(uniforms))
     if together.shape[1] > 1:
         out["neighbours"] = _correlation(together[:, :-1:2], together[:, 1::2])
     return out | {"rounds": _correlation(*scores)}
+
+
+def law_and_scale(uniforms: Floats) -> dict[str, float]:
+    """Return p-values of numbers that are uniform if a law holds: of their law, and of the scale alone."""
+    return {"law": _uniformity(uniforms.ravel()), "scale": _scale(_scores(uniforms))}
 
 
 def _noise(plan: Plan, source: Randomness, kind: ChannelInUse, numbers: int) -> tuple[Floats, Floats]:
@@ -217,15 +285,19 @@ _WIDE, _ROUNDS, _ROW = 2**13, 256, 8
 
 @dataclass(frozen=True)
 class Freshness:
-    """Whether noise is other noise under another key, in another round, and in other numbers of a release."""
+    """Whether noise is other noise under another key, in another round, and in other numbers of a release.
+
+    `secret` says whether keys themselves could be made again by others.
+    """
 
     keys: bool
     rounds: bool
     numbers: bool
+    secret: bool = True
 
     @property
     def breach(self) -> bool:
-        return not (self.keys and self.rounds and self.numbers)
+        return not (self.keys and self.rounds and self.numbers and self.secret)
 
 
 def check_freshness(plan: Plan, source: Randomness) -> Freshness:
@@ -238,7 +310,7 @@ def check_freshness(plan: Plan, source: Randomness) -> Freshness:
     >>> from cloister.privacy.randomness import SeededRandomness
     >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=2), n_tasks=100).calibrate(epsilon=1.0)
     >>> check_freshness(plan, SeededRandomness(0))
-    Freshness(keys=True, rounds=True, numbers=True)
+    Freshness(keys=True, rounds=True, numbers=True, secret=True)
     """
     new = (SystemRandomness().sampled_by(source.sampler) for _ in range(2))
     sources = (source, source.derived("other key"), *new)
@@ -246,7 +318,8 @@ def check_freshness(plan: Plan, source: Randomness) -> Freshness:
     keys = all(_differ(one, two) for one, two in combinations(drawn, 2))
     rounds = all(_differ(*pair) for one in drawn for pair in _lagged(one))
     wide = _wide(plan, source)
-    return Freshness(keys, rounds, all(_differ(*pair) for pair in _lagged(wide, 3 * len(wide) // 4)))
+    numbers = all(_differ(*pair) for pair in _lagged(wide, 3 * len(wide) // 4))
+    return Freshness(keys, rounds, numbers, keys_are_secret())
 
 
 def _releases(plan: Plan, source: Randomness) -> Floats:

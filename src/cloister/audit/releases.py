@@ -215,6 +215,8 @@ class _Repeated(Lift):
 
 #: Rounds that are played at most, other tasks, and steps of the grid below which noise is not Gaussian.
 _ROUNDS, _OTHERS, _FINE = 256, 5, 4000
+#: Rounds of runs that are made one by one.
+_ALONE = 4
 #: Numbers drawn, and multiplied, in a game at most; numbers held at once.
 _NUMBERS, _PRODUCTS, _HELD = 4e7, 1e10, 1e7
 #: Rounds in which measurements are to be whole numbers; how far floating point may be off in them. Decoding
@@ -248,7 +250,7 @@ def scores(
     exact, pair = _mechanism(plan).exact, worst_pair(channel, plan.relation)
     speaking, silent, absent = (channel.total(np.vstack([rows, row]), exact) for row in (*pair, 0 * rows[0]))
     present = _exposed(plan, source)
-    root = _root(plan)
+    root = covariance_root(plan)
     known = in_release_units(channel, absent)
     moved = [np.outer(present, in_release_units(channel, total) - known) for total in (silent, speaking)]
     shifts = [np.linalg.solve(root, one) for one in moved]
@@ -259,8 +261,8 @@ def scores(
         for part in range(parts):
             key = _other(source, world * parts + part)
             seen = _transcripts(plan, key, channel, totals, min(batch, draws - part * batch))
-            apart = _apart(root, seen - known)
-            ratio = np.einsum("tds,ts->d", apart, shifts[1] - shifts[0])
+            noise_apart = _apart(root, seen - known)
+            ratio = np.einsum("tds,ts->d", noise_apart, shifts[1] - shifts[0])
             found.append(ratio - ((shifts[1] ** 2).sum() - (shifts[0] ** 2).sum()) / 2)
             if progress is not None:
                 progress(world * parts + part + 1, 2 * parts)
@@ -277,7 +279,19 @@ def noise(plan: Plan, source: Randomness, numbers: int) -> Floats:
     totals = np.array([channel.total((t % 2) * messages, mechanism.exact) for t in range(rounds)])
     draws = max(2, numbers // (rounds * channel.size))
     seen = _transcripts(plan, source, channel, totals, draws)
-    return _apart(_root(plan), seen - np.array([in_release_units(channel, t) for t in totals])[:, None])
+    return _apart(
+        covariance_root(plan), seen - np.array([in_release_units(channel, t) for t in totals])[:, None]
+    )
+
+
+def noise_of_single_runs(plan: Plan, source: Randomness, calls: int) -> Floats:
+    """Return noise taken apart of runs on a channel as wide as their own, of shape (runs, numbers)."""
+    mechanism, channel = _mechanism(plan), plan.schedule.channel
+    rounds = min(_ALONE, rounds_played(plan))
+    nothing = channel.total(np.zeros((1, channel.dim)), mechanism.exact)
+    totals, root = np.tile(nothing, (rounds, 1)), covariance_root(plan)[:rounds, :rounds]
+    runs = (_transcripts(plan, _other(source, n), channel, totals, 1)[:, 0] for n in range(calls // rounds))
+    return np.array([_apart(root, seen).ravel() for seen in runs])
 
 
 def between_steps(plan: Plan, source: Randomness, numbers: int) -> tuple[int, int] | None:
@@ -320,11 +334,16 @@ def _exposed(plan: Plan, source: Randomness) -> NDArray[np.bool_]:
     return np.asarray(np.arange(played) % (rounds // passes) == slot)
 
 
-def _root(plan: Plan) -> Floats:
+def covariance_root(plan: Plan) -> Floats:
     """Return a lower triangular root of the claimed covariance of the releases."""
     mechanism = _mechanism(plan)
     decoder = mechanism.strategy(plan.schedule).first(rounds_played(plan)).decoder()
     return np.asarray(mechanism.level(plan.schedule) * np.linalg.cholesky(decoder @ decoder.T))
+
+
+def apart(plan: Plan, noise: Floats) -> Floats:
+    """Return correlated noise of a run's first rounds taken apart: standard normal if it is as claimed."""
+    return _apart(covariance_root(plan)[: len(noise), : len(noise)], noise)
 
 
 def _apart(root: Floats, seen: Floats) -> Floats:

@@ -1,12 +1,16 @@
 """The verdict on a plan: what was measured beside what is claimed.
 
 A plan claims an epsilon at every delta, and a trade-off curve (`cloister.privacy.tradeoff`). It is convicted
-if a measured lower bound on epsilon is above the claim; if the noise does not follow its claimed law, comes
-again, or claims to be exact and is not; if two messages move a sum further than its sensitivity; or if a
-task's data reach another's model past the billboard. The probability that an innocent plan is convicted is at
-most 1 - confidence: half of it for the games, a quarter each for the law of the noise and for the single run.
-The other tests never convict by chance. To be acquitted proves nothing: the guarantee rests on its proof, not
-on this.
+
+* if a lower bound on epsilon, measured or reckoned, is above the claim;
+* if the noise does not follow its claimed law, comes again, or claims to be exact and is not;
+* if keys, coins or seeds can be made again by others;
+* if two messages move a sum further than its sensitivity;
+* if a task's data reach what others send or learn, or the billboard, past the noise.
+
+The probability that an innocent plan is convicted is at most 1 - confidence: half of it for the games, a
+quarter each for the law of the noise and for the single run. The other tests never convict by chance. To be
+acquitted proves nothing: the guarantee rests on its proof, not on this.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ from typing import Any
 from cloister.audit.bound import Bound, OneRunBound
 from cloister.audit.isolation import Isolation
 from cloister.audit.noise_checks import Freshness, LastBits, NoiseLaw
+from cloister.audit.price import Reckoned
+from cloister.audit.real_runs import RealRuns
 from cloister.audit.sensitivity import Furthest
 from cloister.core.arrays import Floats
 from cloister.plan.plan import Plan
@@ -73,6 +79,8 @@ class Audit:
         The claim.
     measured : tuple of Measured
         Lower bounds from games; those at the plan's own delta come first. All hold together.
+    price : tuple of Reckoned
+        Lower bounds that follow from all deviations of the noise; none where the auditor knows none.
     noise : NoiseLaw or None
         None if the law of the noise is not known to the auditor.
     freshness : Freshness
@@ -83,6 +91,8 @@ class Audit:
         The pair of messages that moves a sum furthest, against what is claimed.
     isolation : Isolation
         Whether data reached other models past the billboard.
+    runs : RealRuns
+        What small real runs under several keys showed.
     one_run : OneRun or None
         None if there is no channel for canaries.
     confidence : float
@@ -91,11 +101,13 @@ class Audit:
 
     guarantee: Guarantee
     measured: tuple[Measured, ...]
+    price: tuple[Reckoned, ...]
     noise: NoiseLaw | None
     freshness: Freshness
     last_bits: LastBits | None
     sensitivity: Furthest
     isolation: Isolation
+    runs: RealRuns
     one_run: OneRunBound | None
     confidence: float
 
@@ -108,33 +120,48 @@ class Audit:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why the plan is convicted; none if it is not."""
-        found = [
-            f"epsilon >= {rounded_down(m.bound.epsilon)} measured at delta {rounded_up(m.bound.delta)}, "
-            f"{rounded_up(m.claimed)} claimed"
-            for m in self.measured
-            if m.breach
-        ]
-        found += self._noise_reasons()
-        if self.sensitivity.breach:
-            found.append(f"two messages move the sum {self.sensitivity.ratio:.4g} times as far as is claimed")
-        if self.isolation.holds is False:
-            found.append(self.isolation.detail)
-        if self.one_run is not None and self.one_run.epsilon > self.guarantee.epsilon * (1 + 1e-9):
-            found.append(f"epsilon >= {rounded_down(self.one_run.epsilon)} measured in one run")
-        return tuple(found)
+        return tuple(reason for _, reason in self.breaches())
 
-    def _noise_reasons(self) -> Iterator[str]:
-        level = (1 - self.confidence) / 4
+    def breaches(self) -> Iterator[tuple[str, str]]:
+        """Yield the name of each test that convicts, as in `rows`, and why."""
+        for m in self.measured:
+            if m.breach:
+                measured, claimed = rounded_down(m.bound.epsilon), rounded_up(m.claimed)
+                at = f"measured at delta {rounded_up(m.bound.delta)}, {claimed} claimed"
+                yield "game", f"epsilon >= {measured} {at}"
+        for r in self.price:
+            if r.breach:
+                at = f"at delta {rounded_up(r.delta)}, {rounded_up(r.claimed)} claimed"
+                yield "price", f"the noise of all rounds makes epsilon >= {rounded_down(r.epsilon)} {at}"
+        yield from self._noise_breaches()
+        if self.sensitivity.breach:
+            further = f"two messages move the sum {self.sensitivity.ratio:.4g} times as far as is claimed"
+            yield "sensitivity", further
+        if self.isolation.holds is False:
+            yield "isolation", self.isolation.detail
+        for what in self.runs.same:
+            yield "real runs", f"{what} are the same in runs under different keys"
+        if self.one_run is not None and self.one_run.epsilon > self.guarantee.epsilon * (1 + 1e-9):
+            yield "one run", f"epsilon >= {rounded_down(self.one_run.epsilon)} measured in one run"
+
+    def _noise_breaches(self) -> Iterator[tuple[str, str]]:
+        level, fresh = (1 - self.confidence) / 4, self.freshness
         if self.noise is not None and self.noise.p_value < level:
-            yield f"the noise is not what it is said to be ({self.noise.worst}: p = {self.noise.p_value:.1g})"
-        if not self.freshness.keys:
-            yield "the noise is the same under another key: who runs it again can subtract it"
-        if not self.freshness.rounds:
-            yield "the noise of one round comes again in another"
-        if not self.freshness.numbers:
-            yield "the noise of some numbers of a release comes again in others"
+            worst = f"{self.noise.worst}: p = {self.noise.p_value:.1g}"
+            yield "noise law", f"the noise is not what it is said to be ({worst})"
+        if not fresh.keys:
+            yield "fresh noise", "the noise is the same under another key: who runs it again can subtract it"
+        if not fresh.rounds:
+            yield "fresh noise", "the noise of one round comes again in another"
+        if not fresh.numbers:
+            yield "fresh noise", "the noise of some numbers of a release comes again in others"
+        if not fresh.secret:
+            yield "fresh noise", "keys can be made again from what is public, or guessed"
         if self.last_bits is not None and self.last_bits.breach:
-            yield "the noise is said to be exact, and its lowest bits are those of floating-point numbers"
+            yield (
+                "last bits",
+                "the noise is said to be exact, and its lowest bits are those of floating-point numbers",
+            )
 
     @property
     def convicted(self) -> bool:
@@ -180,6 +207,11 @@ class Audit:
             reached = f"epsilon >= {rounded_down(m.bound.epsilon)} of {rounded_up(m.claimed)}"
             games = m.bound.hits[1] + m.bound.false_hits[1]
             yield name, f"{reached} at delta {rounded_up(m.bound.delta)} ({games:,} games)"
+        for r in self.price[:1]:
+            reached = f"epsilon >= {rounded_down(r.epsilon)} of {rounded_up(r.claimed)}"
+            yield "price", f"{reached} at delta {rounded_up(r.delta)}, from the noise of all rounds"
+        if not self.price:
+            yield "price", "not reckoned: coins are hidden, or no noise is Gaussian"
         if self.one_run is None:
             yield "one run", "not tested: no channel or noise on which canaries have a number each"
         else:
@@ -190,17 +222,26 @@ class Audit:
             yield "noise law", "not tested: the auditor knows no law for noise like this"
         else:
             yield "noise law", f"p = {self.noise.p_value:.2g} ({self.noise.numbers:,} numbers)"
-        again = [name for name in ("keys", "rounds", "numbers") if not getattr(self.freshness, name)]
-        yield (
-            "fresh noise",
-            f"NO: the same in two {' and '.join(again)}" if again else "in every round, by key",
-        )
+        fresh = self.freshness
+        kinds = {"keys": fresh.keys, "rounds": fresh.rounds, "numbers": fresh.numbers}
+        again = " and ".join(name for name, differ in kinds.items() if not differ)
+        secret = "keys are the operating system's" if fresh.secret else "KEYS CAN BE MADE AGAIN"
+        yield "fresh noise", f"NO: the same in two {again}" if again else f"in every round, by key; {secret}"
         yield "last bits", self._bits()
         searched = self.sensitivity.channels
         where = "the only channel" if searched == 1 else f"all {searched} channels"
         tried = f"{self.sensitivity.tries:,} tries on {where}"
         yield "sensitivity", f"{self.sensitivity.ratio:.4f} of the claim reached ({tried})"
         yield "isolation", ("holds: " if self.isolation.holds else "") + self.isolation.detail
+        yield "real runs", self._of_runs()
+
+    def _of_runs(self) -> str:
+        if not self.runs.runs:
+            return f"not tested: {self.runs.detail}"
+        if self.runs.same:
+            return f"NO: {' and '.join(self.runs.same)} are the same under {self.runs.runs} keys"
+        numbers = 0 if self.runs.noise is None else self.runs.noise.numbers
+        return f"{numbers} numbers of noise in {self.runs.runs} runs; all is other under another key"
 
     def _bits(self) -> str:
         if self.last_bits is None:
@@ -232,6 +273,8 @@ class Audit:
                 }
                 for m in self.measured
             ],
+            "price": [{k: getattr(r, k) for k in ("delta", "claimed", "epsilon")} for r in self.price],
+            "real_runs": {"runs": self.runs.runs, "same": list(self.runs.same)},
             "one_run": None if run is None else {k: getattr(run, k) for k in run.__dataclass_fields__},
             "noise_law": None
             if self.noise is None
