@@ -93,10 +93,14 @@ class Mutant:
         return cls(entry["name"], entry["breaks"], change, tuple(entry["tests"]))
 
 
+def read_file(path: Path) -> list[Mutant]:
+    """Read the entries of one file."""
+    return [Mutant.of(entry) for entry in tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]]
+
+
 def read(folder: Path) -> list[Mutant]:
     """Read all entries."""
-    files = [tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.toml"))]
-    entries = [Mutant.of(entry) for file in files for entry in file["mutant"]]
+    entries = [entry for path in sorted(folder.glob("*.toml")) for entry in read_file(path)]
     names = [mutant.name for mutant in entries]
     if len(set(names)) < len(names):
         sys.exit(f"Names of mutants must differ: {sorted({n for n in names if names.count(n) > 1})}")

@@ -330,11 +330,13 @@ def _more_than_follows(untouched: Plan, board: Billboard, tasks: Tasks) -> str |
     with Local().workers(untouched, tasks, seeds):  # which computes as the run did
         own = Billboard.create(untouched.algorithm.start(), board.plan, board.capacity)
         for t, release in enumerate(board.releases):
-            steps = untouched.algorithm.channel(own).steps
-            mechanism = untouched.mechanism
-            on_grid = not mechanism.exact or mechanism.correlated or whole(release.value[None], steps).all()
-            if release.value.dtype != np.float64 or not on_grid:
+            channel, mechanism = untouched.algorithm.channel(own), untouched.mechanism
+            on_grid = mechanism.correlated or whole(release.value[None], channel.steps).all()
+            if release.value.dtype != np.float64 or (mechanism.exact and not on_grid):
                 return f"{lead}: Release {t} is not made of whole numbers of its steps."
+            priced = untouched.noise(t, channel), untouched.sampling.denominator(len(tasks), board.capacity)
+            if (release.noise, release.denominator, release.share) != (*priced, untouched.rounds[t].share):
+                return f"{lead}: what Release {t} says of itself is not its plan's, to the last bit."
             own = own.post(release, untouched.algorithm.update(release, own))
         for t, (posted, made) in enumerate(zip(board.records, own.records, strict=True)):
             for name in posted.public.keys() | made.public.keys():

@@ -49,7 +49,7 @@ _CALLS, _FEWEST = 4000, 4000
 #: Numbers of noise that are compared under two keys.
 _PAIRED = 20_000
 #: Single releases, those of a channel at least, and numbers of one step in each that are looked at.
-_SINGLE, _FEWEST_SINGLE, _ALONG = 2000, 300, 128
+_SINGLE, _FEWEST_SINGLE, _ALONG = 1500, 300, 128
 #: Lowest bits of whole noise: residues that are counted, and steps in a deviation beyond which none are held.
 _RESIDUES, _HOLDS, _SAID = 8, 2.0**44, ("something", "nothing")
 

@@ -25,7 +25,7 @@ from cloister.privacy.noise import GaussianLaw
 from cloister.privacy.sampling import Everyone, InOrder
 
 #: Runs at least and at most, their rounds together, and numbers of noise that are enough.
-_FEWEST, _MOST, _ROUNDS, _ENOUGH = 3, 24, 120, 400
+_FEWEST, _MOST, _ROUNDS, _ENOUGH = 3, 16, 120, 250
 #: Honest runs that agree with less than this chance may not; chance that two draws of little noise are equal.
 _NEVER, _EQUAL = 1e-12, 0.06
 
@@ -60,7 +60,7 @@ def check_real_runs(plan: Plan, seed: int = 0) -> RealRuns:
     >>> plan = Plan(MeanRegularized(LeastSquares(3), rounds=2), n_tasks=100).calibrate(epsilon=1.0)
     >>> found = check_real_runs(plan)
     >>> found.runs, found.noise.numbers, found.noise.p_value > 1e-3, found.same
-    (24, 144, True, ())
+    (16, 96, True, ())
     """
     try:
         small, tasks = small_run(plan, seed)
