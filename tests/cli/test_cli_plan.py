@@ -13,7 +13,7 @@ import pytest
 from cli_helpers import cloister, ok, refused
 from typer.testing import CliRunner
 
-from cloister import Codebook, Plan
+from cloister import Codebook, Ledger, Plan
 from cloister.cli import app
 from cloister.cli.methods import Method
 from cloister.cli.plan_page import Page, PlannerServer
@@ -27,6 +27,9 @@ ONE = PrivacyTarget(1.0, None, 0.05)
 
 def test_the_plan_can_be_priced_and_run(work: Path) -> None:
     said = ok(*PLAN, "--rows", 8)
+    assert ok(*PLAN, "--rows", 8) == said
+    assert not Path("plan.toml").exists()
+    ok(*PLAN, "-o", "plan.toml")
     for words in ("exam.csv: 40 tasks, 2 encoded columns", "Proposed: shared-prior", "epsilon 1 at delta"):
         assert words in " ".join(said.split())
     plan = Plan.load("plan.toml")
@@ -34,10 +37,31 @@ def test_the_plan_can_be_priced_and_run(work: Path) -> None:
     assert "epsilon = 1)" in ok("account", "plan.toml")
     ok("fit", "exam.csv", "--codebook", "book.toml", "--plan", "plan.toml", "-o", "planned")
     assert Plan.load("planned/plan.toml") == plan
-    found = json.loads(ok(*PLAN, "--detection", 0.10, "--method", "low-rank", "--force", "--json"))
+    found = json.loads(
+        ok(*PLAN, "--detection", 0.10, "--method", "low-rank", "-o", "plan.toml", "--force", "--json")
+    )
     assert found["detection"] == pytest.approx(0.10, abs=1e-4)
     assert found["algorithm"] == type(Plan.load("plan.toml").algorithm).__name__
     assert (found["method"], found["plan"]) == ("low-rank", "plan.toml")
+
+
+def test_what_a_run_would_leave_of_a_budget(work: Path) -> None:
+    """It is what the ledger says once the run is charged; planning charges nothing."""
+    Ledger.create("ledger", "schools", epsilon=2, delta=1e-3, n_tasks=40)
+    said = " ".join(ok(*PLAN, "--ledger", "ledger").split())
+    assert "The account 'schools': epsilon 0 of 2 is spent at delta 0.001. This run would make it" in said
+    room = json.loads(ok(*PLAN, "--ledger", "ledger", "--json"))["ledger"]
+    assert not Ledger.open("ledger").history
+    ok(*PLAN, "-o", "plan.toml")
+    for left in range(room["runs"], 0, -1):
+        assert json.loads(ok(*PLAN, "--ledger", "ledger", "--json"))["ledger"]["runs"] == left
+        ok("ledger", "charge", "ledger", "plan.toml")
+    account = Ledger.open("ledger")
+    assert len(account.history) == room["runs"] >= 2
+    full = json.loads(ok(*PLAN, "--ledger", "ledger", "--json"))["ledger"]
+    assert (full["spent"], full["remaining"], full["runs"]) == (account.spent, account.remaining, 0)
+    assert "This run does not fit" in " ".join(ok(*PLAN, "--ledger", "ledger").split())
+    assert "that delta would fit" in refused("ledger", "charge", "ledger", "plan.toml")
 
 
 def test_no_row_moves_the_plan(work: Path) -> None:
@@ -94,7 +118,7 @@ def test_five_questions(work: Path) -> None:
     said = ask("exam.csv", "book.toml", "10 %", "1", "8")
     assert "5. About how many rows" in said
     assert "at most 10 % of cases" in said
-    assert Plan.load("plan.toml").guarantee.detection() == pytest.approx(0.10, abs=1e-4)
+    assert "cloister fit exam.csv --codebook book.toml --detection 0.1" in said
     again = ask(
         *(
             "nowhere.csv",
@@ -144,6 +168,7 @@ def test_five_questions(work: Path) -> None:
         (["--tasks", "10", "--columns", "3", "--epsilon", "inf"], "--epsilon must be above 0 and finite"),
         (["--tasks", "10", "--columns", "3", "--detection", "0.03"], "above 5 %"),
         (["--tasks", "10", "--columns", "3", "--method", "single-task"], "--method must be one of"),
+        (["--tasks", "10", "--columns", "3", "-o", "plan.toml"], "needs the table's codebook"),
         (["exam.csv", "--codebook", "exam.csv"], "must be readable TOML"),
         (["exam.csv", "--codebook", "book.toml", "-o", "book.toml"], "is already there"),
     ],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from cloister.cli.methods import Method
-from cloister.cli.options import Delta, Detection, Force, Json, Neighbours, codebook_of
+from cloister.cli.options import AccountOptions, Delta, Detection, Force, Json, Neighbours, codebook_of
 from cloister.cli.shell import (
     absent,
     emit,
@@ -30,6 +30,7 @@ from cloister.privacy.statement import rounded_up
 if TYPE_CHECKING:
     from cloister.cli.planning import Wish
     from cloister.cli.proposals import PrivacyTarget
+    from cloister.ledger.accounts import Room
     from cloister.tables.codebook import Codebook
 
 
@@ -119,9 +120,10 @@ class Answers:
 def plan(
     context: typer.Context,
     answers: Answers,
+    account: AccountOptions,
     delta: Delta = None,
     relation: Neighbours = Relation.REPLACE,
-    output: Annotated[Path, typer.Option("-o", "--output", help="File for the plan.")] = Path("plan.toml"),
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File for the plan.")] = None,
     web: Annotated[bool, typer.Option("--web", help="A page with sliders instead, on this machine.")] = False,
     force: Force = False,
     json: Json = False,
@@ -130,13 +132,14 @@ def plan(
 
     Method, noise, rounds and forecast come from public numbers: column names, how many tasks there are,
     bounds in the codebook. No row is looked at, so that the plan tells nothing about any. Given nothing, it
-    asks five questions. With a codebook it writes the plan, for `cloister fit --plan` and `cloister account`;
-    without one it says what to expect. --web shows the same with sliders, on a page that only this machine
-    can open.
+    asks five questions. With -o it writes the plan of a codebook, for `cloister fit --plan` and `cloister
+    account`. --ledger says what the run would leave for later ones; nothing is charged. --web shows the same
+    with sliders, on a page that only this machine can open.
 
     \b
     For example:
       cloister plan exam.csv --codebook exam.toml
+      cloister plan exam.csv --codebook exam.toml -o plan.toml
       cloister plan exam.csv --codebook exam.toml --detection 0.10 \
           --rows 20 -o ten-percent.toml
       cloister plan exam.csv --task school --target score
@@ -158,13 +161,17 @@ def plan(
         from cloister.cli.plan_page import Page, serve
 
         return serve(Page(wish, *answers.settled, answers.source))
-    file = absent(output, force) if answers.codebook is not None else None
-    document = _document(wish)
+    if output is not None and answers.codebook is None:
+        raise InputError("A plan to run needs the table's codebook. Add --codebook FILE, or leave -o out.")
+    file = None if output is None else absent(output, force)
+    ledger = account.open()
+    room = None if ledger is None else ledger.balance.room_for(wish.plan.cost_under(ledger.relation))
+    document = _document(wish) | ({} if room is None else {"ledger": asdict(room)})
     if file is not None:
         wish.plan.save(file)
     if json:
         return emit(document | {"plan": file})
-    return _show(wish, answers, file)
+    return _show(wish, answers, file, room)
 
 
 def _document(wish: Wish) -> dict[str, object]:
@@ -195,7 +202,7 @@ def _document(wish: Wish) -> dict[str, object]:
     }
 
 
-def _show(wish: Wish, answers: Answers, file: Path | None) -> None:
+def _show(wish: Wish, answers: Answers, file: Path | None, room: Room | None) -> None:
     from cloister.cli.planning import COMMON, EPSILONS
     from cloister.privacy.statement import percent
 
@@ -226,6 +233,8 @@ def _show(wish: Wish, answers: Answers, file: Path | None) -> None:
             for e, d, low, high in wish.over_epsilon(EPSILONS)
         ),
     )
+    if room is not None:
+        say(str(room), apart=True)
     _show_next_steps(answers, file)
 
 
@@ -249,6 +258,11 @@ def _show_next_steps(answers: Answers, file: Path | None) -> None:
         where = ["--run", "NAME", "--address", "HOST:PORT"]
         between = ["cloister", "deploy", "init", "FOLDER", "--plan", file, *book, *where]
         return show_commands(account, run, between)
+    if answers.codebook is not None:
+        say("To keep this plan, add -o plan.toml. To run it:", apart=True)
+        strict = ["--detection", answers.detection] if answers.detection is not None else []
+        strict = ["--epsilon", answers.epsilon] if answers.epsilon is not None else strict
+        return show_commands(["cloister", "fit", table, "--codebook", answers.codebook, *strict])
     note("Every column was counted as one number; a category has one for each level but the first.")
     if data is None:
         words = "For a plan to run, name the table and its codebook: cloister plan TABLE --codebook FILE."

@@ -27,6 +27,46 @@ _LEAST = 0.01
 
 
 @dataclass(frozen=True)
+class Room:
+    """What one more run would leave of an account's budget; every epsilon is at the account's delta.
+
+    Attributes
+    ----------
+    population : str
+        Whose account.
+    spent, after : float
+        Epsilon of all runs, before and after this one.
+    budget, delta : float
+        The budget.
+    remaining, left : float
+        Epsilon that one more run alone could have, before and after this one.
+    runs : int, optional
+        How many runs like this one fit into what is left now; None if it costs nothing.
+    """
+
+    population: str
+    spent: float
+    after: float
+    budget: float
+    delta: float
+    remaining: float
+    left: float
+    runs: int | None
+
+    def __str__(self) -> str:
+        spent = f"epsilon {rounded_up(self.spent, 3)} of {self.budget:g} is spent at delta {self.delta:g}"
+        if self.runs == 0:
+            fits = f"a run with epsilon {rounded_down(self.remaining)} at that delta would"
+            return f"The account {self.population!r}: {spent}. This run does not fit; {fits}."
+        more = f", {self.runs} of its kind fit" if self.runs is not None else ""
+        return (
+            f"The account {self.population!r}: {spent}. This run would make it {rounded_up(self.after, 3)}"
+            f"{more}; after it one with epsilon {rounded_down(self.left)} would still fit. Planning is "
+            "not charged."
+        )
+
+
+@dataclass(frozen=True)
 class Balance:
     """An account and all its charges, at one moment.
 
@@ -115,6 +155,23 @@ class Balance:
                 f"{rounded_up(self.spent_by(1), 3)} is spent. {self._what_fits} Nothing has left any task."
             )
         return Charge.after(self.head, len(self.charges), plan, run, cost, doubts, adversary)
+
+    def room_for(self, cost: Cost) -> Room:
+        """Return what one more run would leave, if it was charged; nothing is recorded."""
+        self._check(cost)
+        after = self.squares + exposure(cost) ** 2
+        left = self.account.mu**2 - self.squares
+        runs = math.floor(left * (1 + _TOLERANCE) / exposure(cost) ** 2) if exposure(cost) else None
+        spent = (self.spent_by(1), self._epsilon(after))
+        return Room(
+            self.account.population,
+            *spent,
+            self.account.epsilon,
+            self.account.delta,
+            self.remaining,
+            self._epsilon(max(0.0, self.account.mu**2 - after)),
+            runs,
+        )
 
     def _check(self, cost: Cost) -> None:
         account = self.account
