@@ -93,6 +93,29 @@ class Recurs(nn.Module):
         return self.head(torch.cat([out[:, -1], last.movedim(0, 1).flatten(1)[:, -out.shape[2] :]], dim=1))
 
 
+class Placed(nn.Module):
+    """Adds the embeddings of places, which all examples share, to those of words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places, self.head = nn.Embedding(5, 4), nn.Embedding(6, 4), nn.Linear(4, 3)
+
+    def forward(self, words: Tensor) -> Tensor:
+        seen = self.words(words) + self.places(torch.arange(words.shape[1])[None])
+        return self.head(torch.tanh(seen).mean(dim=1))
+
+
+class Branches(nn.Module):
+    """Asks which way to go of a parameter, of which clients have one each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sign, self.head = nn.Parameter(torch.ones(())), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x) * (self.sign if self.sign > 0 else -self.sign)
+
+
 class Drops(nn.Module):
     """Tosses coins without a layer for it."""
 
@@ -145,6 +168,7 @@ NETWORKS = {
         True,
     ),
     "words": (Tied, (6,), True),
+    "places": (Placed, (6,), True),
     "normalised": (
         lambda: nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 3)),
         (4,),
@@ -185,7 +209,7 @@ def build(name: str) -> tuple[nn.Module, tuple[int, ...]]:
 def inputs(name: str, *lead: int, seed: int = 0) -> Tensor:
     """Return made-up inputs of a network of this list."""
     shape, draw = NETWORKS[name][1], torch.Generator().manual_seed(seed)
-    if name == "words":
+    if name in ("words", "places"):
         return torch.randint(0, 5, (*lead, *shape), generator=draw)
     return torch.randn((*lead, *shape), generator=draw)
 

@@ -170,17 +170,6 @@ class Sorted(nn.Module):
         return torch.from_numpy(np.sort(self.head(x).detach().numpy(), axis=1))
 
 
-class Branches(nn.Module):
-    """Asks which way to go of a parameter, of which clients have one each."""
-
-    def __init__(self):
-        super().__init__()
-        self.sign, self.head = nn.Parameter(torch.ones(())), nn.Linear(4, 3)
-
-    def forward(self, x):
-        return self.head(x) * (self.sign if self.sign > 0 else -self.sign)
-
-
 class Remembers(nn.Module):
     """Looks at values to be sure they are there."""
 
@@ -216,10 +205,6 @@ SEEN_LATER = {
     "nothing to train by": (
         lambda: nn.Sequential(Sorted(), nn.PReLU()),
         r"follows from its parameters '0.head.weight', '0.head.bias', so nothing would train them",
-    ),
-    "beyond vmap": (
-        Branches,
-        "Copies of this network cannot run side by side",
     ),
     "fails on garbage": (Remembers, r"fails on a row of nan: Got nan.* clamp or mask what it looks up"),
     "mixes garbage": (Zeroes, "mixes examples: what it says of one row changed with another"),

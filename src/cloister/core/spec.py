@@ -53,9 +53,12 @@ class DataSpec:
 
     def check(self, X: Array, y: Array) -> None:
         """Refuse rows by their shape and kind, which are public; no value is looked at."""
-        for name, array in (("Features", X), ("Targets", y)):
-            if array.dtype.kind not in "biuf":
-                raise InputError(f"{name} must be real numbers. Got {array.dtype}. Encode them first.")
+        if X.dtype.names is not None:
+            raise InputError(
+                f"Several inputs ({', '.join(X.dtype.names)}) are for networks, and this algorithm takes one "
+                "array of features. Pass that, or give the algorithm a learners.Module."
+            )
+        check_kinds(Features=X, Targets=y)
         if self.features is None:
             return
         if X.shape[1:] != self.features or y.ndim != 1:
@@ -87,3 +90,10 @@ class DataSpec:
         features = made.astype(X.dtype) if X.dtype.kind == "f" else np.zeros(shape, X.dtype)
         names = np.repeat(np.arange(SYNTHETIC_TASKS), SYNTHETIC_ROWS)
         return Tasks.from_arrays(features, np.zeros((count, *y.shape[1:]), y.dtype), names)
+
+
+def check_kinds(**arrays: Array) -> None:
+    """Refuse arrays of anything but real numbers."""
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biuf":
+            raise InputError(f"{name} must be real numbers. Got {array.dtype}. Encode them first.")

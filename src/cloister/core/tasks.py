@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cloister.core.arrays import A, Array, Floats, Integers, Words, namespace, shift_right, to_uniforms
 from cloister.core.errors import InputError, PrivateDataError
+from cloister.core.named_inputs import inputs_of, row_array, row_size
 from cloister.core.roster import NO_GROUP, Roster, check_one_each, group_labels, refuse_repeats, task_ids
 
 #: So many feature values are computed on as quickly as Python calls a dozen functions.
@@ -159,10 +160,17 @@ class Tasks:
 
     @classmethod
     def from_arrays(
-        cls, X: ArrayLike, y: ArrayLike, task: ArrayLike, weight: ArrayLike | None = None
+        cls,
+        X: ArrayLike | Mapping[str, ArrayLike],
+        y: ArrayLike,
+        task: ArrayLike,
+        weight: ArrayLike | None = None,
     ) -> Tasks:
-        """Build from flat arrays and one task id a row; rows need not be sorted."""
-        X, y, names = np.asarray(X), np.asarray(y), task_ids(task)
+        """Build from flat arrays and one task id a row; rows need not be sorted.
+
+        Several inputs of a network are arrays by name, those of its ``forward``'s arguments.
+        """
+        X, y, names = row_array(X), np.asarray(y), task_ids(task)
         weights = np.ones(len(y)) if weight is None else row_weights(weight)
         lengths = {"X": len(X), "y": len(y), "task": len(names), "weight": len(weights)}
         if len(set(lengths.values())) > 1:
@@ -181,21 +189,27 @@ class Tasks:
 
     @classmethod
     def from_list(
-        cls, X: Sequence[ArrayLike], y: Sequence[ArrayLike], ids: Sequence[object] | None = None
+        cls,
+        X: Sequence[ArrayLike | Mapping[str, ArrayLike]],
+        y: Sequence[ArrayLike],
+        ids: Sequence[object] | None = None,
     ) -> Tasks:
-        """Build from one feature array and one target array a task."""
+        """Build from one feature array, or several by name, and one target array a task."""
         if len(X) != len(y):
             raise InputError(f"X and y must list the same tasks: X has {len(X)}, y has {len(y)}.")
         parts = [np.asarray(part) for part in y]
         names = np.arange(len(parts)) if ids is None else task_ids(list(ids))
         if len(names) != len(parts) or len(set(names.tolist())) != len(parts) or not parts:
             raise InputError(f"ids must name each of the {len(parts)} tasks, and no two alike.")
-        for name, rows, part in zip(names.tolist(), X, parts, strict=True):
-            if len(np.asarray(rows)) != len(part):
-                raise InputError(f"Task {name!r} has {len(np.asarray(rows))} rows of X but {len(part)} of y.")
+        features = [row_array(rows) for rows in X]
+        for name, rows, part in zip(names.tolist(), features, parts, strict=True):
+            if len(rows) != len(part):
+                raise InputError(f"Task {name!r} has {len(rows)} rows of X but {len(part)} of y.")
             if not len(part):
                 raise InputError(f"Task {name!r} has no rows. Leave it out; it can join later by replay.")
-        stacked = np.concatenate([np.asarray(rows) for rows in X])
+        if len({rows.dtype.names for rows in features}) > 1:
+            raise InputError("All tasks must have the same inputs, by the same names. Give each all of them.")
+        stacked = np.concatenate(features)
         return cls.from_arrays(stacked, np.concatenate(parts), np.repeat(names, [len(p) for p in parts]))
 
     @classmethod
@@ -223,8 +237,9 @@ class Tasks:
         return len(self.ids)
 
     def __repr__(self) -> str:
-        shape = "x".join(map(str, self.X.shape[1:])) or "1"
-        return f"Tasks({len(self)} tasks, {len(self.y)} rows, {shape} features, private)"
+        shapes = {name: "x".join(map(str, part.shape[1:])) or "1" for name, part in inputs_of(self.X).items()}
+        each = ", ".join(f"{name} {shape}".strip() for name, shape in shapes.items())
+        return f"Tasks({len(self)} tasks, {len(self.y)} rows, {each} features, private)"
 
     @property
     def roster(self) -> Roster:
@@ -350,7 +365,7 @@ class Tasks:
 
     @property
     def _features(self) -> int:
-        return max(1, int(np.prod(self.X.shape[1:])))
+        return row_size(self.X)
 
     def _widths(self, sizes: Integers, per_row: int, among: int | None) -> Integers:
         return block_width(sizes, (len(self) if among is None else among) * max(self._features, per_row))
@@ -412,13 +427,14 @@ def row_weights(weight: ArrayLike) -> Floats:
 
 def check_finite(X: Array, y: Array, names: Array) -> None:
     """Refuse missing or infinite values with the task and the column they are in."""
-    for label, values in (("target", y), ("feature", X)):
+    parts = [("target", "", y), *(("feature", name, part) for name, part in inputs_of(X).items())]
+    for label, name, values in parts:
         if values.dtype.kind not in "biuf":
             raise InputError(f"A {label} column is not numeric. Encode it first (a Codebook does).")
         if values.dtype.kind != "f" or np.isfinite(values).all():
             continue
         at = np.argwhere(~np.isfinite(values))[0]
-        where = f"column {at[1]}" if label == "feature" and len(at) > 1 else "the target"
+        where = f"column {at[1]}" if label == "feature" and len(at) > 1 else f"the {name or 'target'}"
         raise PrivateDataError(
             f"Task {names[at[0] : at[0] + 1].tolist()[0]!r} has a missing or infinite value in {where}. "
             "Drop or impute it at home: cloister never fills in private values behind your back."

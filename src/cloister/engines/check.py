@@ -12,11 +12,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from cloister.core.arrays import Integers, States
+from cloister.core.arrays import Array, Integers, States
 from cloister.core.channel import Channel
 from cloister.core.document import foreign_types
 from cloister.core.errors import AlgorithmError, BillboardError, InputError
 from cloister.core.lifts import Relation
+from cloister.core.named_inputs import inputs_of
 from cloister.core.tasks import Block, Tasks
 from cloister.engines.local import named
 from cloister.engines.run import Run, replay, run
@@ -111,15 +112,24 @@ def victims(sizes: Integers) -> list[int]:
 
 def _changed(block: Block, victim: int, garbage_too: bool) -> Iterator[tuple[str, Block]]:
     """Yield the block with one task's data changed: to other data, then to garbage; and say to what."""
-    X, y, weight = (np.array(a, dtype=np.float64) for a in (block.X, block.y, block.weight))
-    X[victim], y[victim], weight[victim] = -X[victim], y[victim].max() - y[victim], 3 * weight[victim]
+    X, (y, weight) = _floats(block.X), (np.array(a, dtype=np.float64) for a in (block.y, block.weight))
+    y[victim], weight[victim] = y[victim].max() - y[victim], 3 * weight[victim]
+    for part in inputs_of(X).values():
+        part[victim] = -part[victim]
     yield "other data", replace(block, X=X, y=y, weight=weight)
     for garbage in GARBAGE if garbage_too else GARBAGE[:1]:
-        X, y = (np.array(a, dtype=np.float64) for a in (block.X, block.y))
-        X[victim] = garbage
+        X, y = _floats(block.X), np.array(block.y, dtype=np.float64)
+        for part in inputs_of(X).values():
+            with np.errstate(invalid="ignore", over="ignore"):  # a whole number is then the smallest there is
+                part[victim] = np.asarray(garbage).astype(part.dtype)
         yield f"features of {garbage}", replace(block, X=X)
         y[victim] = garbage
         yield f"targets of {garbage}", replace(block, y=y)
+
+
+def _floats(X: Array) -> Array:
+    """Return a copy of rows as 64-bit floats; of several inputs each as it is."""
+    return np.array(X, dtype=np.float64 if X.dtype.names is None else None)
 
 
 def _check_rows(plan: Plan, board: Billboard, tasks: Tasks) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cloister.core.errors import imported
+from cloister.core.named_inputs import pad_sequences
 from cloister.learners.descent import Adam, AdamW, Cosine, Descent, ExactSolver, Nesterov, WarmUp
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.convex import Convex
@@ -13,6 +14,7 @@ from cloister.learners.linear.regression import Regression
 from cloister.learners.penalties import Quadratic
 
 if TYPE_CHECKING:
+    from cloister.networks.fix_network import fix_network
     from cloister.networks.module import Module
     from cloister.networks.network_penalties import EWC, SymmetrizedKL
     from cloister.networks.public_features import PublicFeatures, Unpack, glyph_net
@@ -37,7 +39,9 @@ __all__ = [
     "SymmetrizedKL",
     "Unpack",
     "WarmUp",
+    "fix_network",
     "glyph_net",
+    "pad_sequences",
 ]
 
 #: Imported when first used: they need packages that not everybody has.
@@ -47,6 +51,7 @@ _HOMES = {
     "EWC": "cloister.networks.network_penalties",
     "SymmetrizedKL": "cloister.networks.network_penalties",
     "Unpack": "cloister.networks.public_features",
+    "fix_network": "cloister.networks.fix_network",
     "glyph_net": "cloister.networks.public_features",
 }
 

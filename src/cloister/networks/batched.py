@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cloister.core.arrays import Array, Integers, States, Words, as_array
 from cloister.core.channel import Channel, finite_rows
-from cloister.core.errors import AlgorithmError, PlanError
+from cloister.core.errors import PlanError
 from cloister.core.tasks import Tasks
 from cloister.engines.workers import (
     AnyTasks,
@@ -36,7 +36,8 @@ from cloister.engines.workers import (
     group_positions,
 )
 from cloister.networks.body_features import keep_features
-from cloister.networks.module import Module, kind_of
+from cloister.networks.network_faults import failures_named
+from cloister.networks.network_inputs import RowKind
 from cloister.networks.placement import (
     Bucket,
     Fetched,
@@ -154,16 +155,19 @@ class Batched:
         _keep_memory()
         with side_by_side(threads) as each:
             precision = Precision(self.tf32, self.bf16)
-            with _failures_named(plan.n_tasks):
+            with failures_named(plan.n_tasks):
                 network, rows = keep_features(network, rows, device, precision, self.block, each)
+                network = network.for_rows(rows.X)
             trainer = Trainer(network.net, network.loss, device, precision, self.compiled, network.personal)
+            with failures_named(2):
+                network.on_device(trainer).settle(rows.X)
             dim = max((c.dim for r in plan.rounds[:1] for c in r.channels), default=0)  # of several models
             batch, share = plan.algorithm.local_batch or 2**31, math.ceil(plan.n_tasks / threads)
             limit = self.block or min(share, _fitting(trainer, rows, batch, dim))
             rate = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) if plan.rounds else 1.0
             buckets = buckets_of(rows, limit, rate, seeds, group_positions(plan, rows), trainer.device)
             bound = [
-                plan.algorithm.with_network(Module(network.net, network.loss, network.personal, own))
+                plan.algorithm.with_network(network.on_device(own))
                 for own in (trainer, *(trainer.twin() for _ in range(threads - 1)))
             ]
             yield _BatchedWorkers(plan, bound, trainer, buckets, each)
@@ -376,7 +380,7 @@ class _BatchedWorkers:
         def done(part: tuple[Bucket, slice | Tensor, int]) -> T:
             algorithm = self.algorithms.pop()
             try:
-                with _failures_named(part[2]):
+                with failures_named(part[2]):
                     return work(algorithm, *part)
             finally:
                 self.algorithms.append(algorithm)
@@ -387,23 +391,6 @@ class _BatchedWorkers:
     @property
     def _everyone(self) -> Coins:
         return np.full(sum(len(bucket.index) for bucket in self.buckets), True)
-
-
-@contextmanager
-def _failures_named(tasks: int) -> Iterator[None]:
-    """Say of what torch refuses to compute how many tasks it was, and of which layer of the network."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        fewer = f"block={max(1, tasks // 2)}"
-        raise PlanError(f"{tasks} tasks at once do not fit in memory. Give the engine {fewer}.") from error
-    except (RuntimeError, TypeError) as error:
-        layer, trace = None, error.__traceback__
-        while trace is not None:  # the innermost layer that is there
-            own = trace.tb_frame.f_locals.get("self")
-            layer, trace = own if isinstance(own, nn.Module) else layer, trace.tb_next
-        which = "The network" if layer is None else f"A layer {type(layer).__name__.lstrip('_')}"
-        raise AlgorithmError(f"{which} failed on {tasks} tasks at once: {error}") from error
 
 
 def _at_once(messages: Tensor) -> int:
@@ -430,7 +417,7 @@ def _fitting(trainer: Trainer, tasks: Tasks, batch: int, dim: int) -> int:
     On a processor what a step touches should stay in its caches: rows, activations, weights and slopes.
     """
     rows = int(tasks.sizes.max())
-    example = torch.zeros(1, *tasks.X.shape[1:], dtype=kind_of(tasks.X), device=trainer.device)
+    example = RowKind.of(tasks.X).synthetic(1).to(trainer.device)
     activations = min(batch, rows) * trainer.activations(example)
     if trainer.device.type != "cuda":
         touched = min(batch, rows) * example.numel() + activations + 3 * trainer.layout.size

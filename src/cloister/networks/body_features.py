@@ -13,8 +13,8 @@ import torch
 from cloister.core.arrays import Array, Integers
 from cloister.core.tasks import Tasks, padded_size
 from cloister.networks.layers import copied, swap_layers
-from cloister.networks.module import kind_of
-from cloister.networks.module_checks import TOGETHER
+from cloister.networks.network_faults import TOGETHER
+from cloister.networks.network_inputs import tensor_of
 from cloister.networks.training import Precision, matmul_precision
 
 if TYPE_CHECKING:
@@ -46,9 +46,8 @@ def keep_features(
     bit follows from its own rows alone, and whether they are kept from the shape of a row. `each` is `map`,
     or computes several parts at once: then every part has a copy of the body to itself, which may remember.
     """
-    most = AT_ONCE if device.type == "cpu" else AT_ONCE_ON_CARD
-    parts = network.split
-    like = network.features_like(tasks.X.shape[1:], kind_of(tasks.X), device, most)
+    known, most = network.for_rows(tasks.X), AT_ONCE if device.type == "cpu" else AT_ONCE_ON_CARD
+    parts, like = known.split, known.features_like(tasks.X, device, most)
     rows = ROWS if together == 1 else len(tasks.X)
     if parts is None or like is None or rows * like[0].nbytes > MOST_BYTES:
         return network, tasks
@@ -65,7 +64,7 @@ def keep_features(
             taken = spare.pop()
         except IndexError:
             taken = copied(another)
-        rows = torch.as_tensor(tasks.X[at], dtype=kind_of(tasks.X), device=device)
+        rows = tensor_of(tasks.X[at], device)
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=precision.bf16):
             found = taken(rows).float().cpu().numpy()[real]  # a copy: a body may write over what it returned
         spare.append(taken)

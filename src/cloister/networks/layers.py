@@ -314,8 +314,13 @@ def _window(layers: list[nn.Module]) -> int:
 
 
 class _Embedding(nn.Embedding):
+    #: Examples of a client in the call that is under way.
+    examples = 0
+
     def forward(self, input: Tensor) -> Tensor:
         clients = self.weight.shape[0]
+        if input.ndim > 1 and len(input) == 1:  # what all examples share, such as positions
+            input = input.expand(clients * self.examples, *input.shape[1:])
         # A code beyond the table would read the next client's: it counts as the nearest there is.
         rows = input.reshape(clients, -1).clamp(0, self.num_embeddings - 1)
         shift = torch.arange(clients, device=input.device)[:, None] * self.num_embeddings
@@ -378,6 +383,15 @@ def swap_layers(net: nn.Module) -> nn.Module | None:
     return None
 
 
+def call_swapped(net: nn.Module, parameters: dict[str, Tensor], rows: Tensor) -> Tensor:
+    """Return outputs (clients, n, ...) of swapped layers, with stacked parameters, on (clients, n, ...)."""
+    for layer in net.modules():
+        if isinstance(layer, _Embedding):
+            layer.examples = rows.shape[1]
+    found: Tensor = functional_call(net, parameters, (rows.flatten(0, 1),))
+    return found.unflatten(0, rows.shape[:2])
+
+
 def _swap(layer: nn.Module, seen: set[int]) -> bool:
     """Swap a layer and those inside it; return False, and leave it, where only all of it could be swapped."""
     if id(layer) in seen:  # a layer that is used in two places
@@ -404,15 +418,44 @@ class _EachClient(nn.Module):
     #: The layer of one client, in a tuple: it is no part of this one, whose parameters have a client axis.
     alone: tuple[nn.Module]
     trained: tuple[str, ...]
+    #: Whether it runs under autocast, there and back; found out when it first has to.
+    in_16_bits: bool | None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         weights = {name: _attribute(self, name) for name in self.trained}
-        clients = len(next(iter(weights.values())))
         leaves, shape = pytree.tree_flatten((args, kwargs))
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         if len({leaves[i].shape[:1] for i in places}) != 1:
             raise ValueError(f"{type(self).__name__} takes tensors whose first axis is examples here.")
-        made: list[Any] = []
+        device = leaves[places[0]].device.type
+        if not torch.is_autocast_enabled(device):
+            return self._each(weights, leaves, places, shape)
+        if self.in_16_bits is None:
+            self.in_16_bits = self._can_be_short(weights, leaves, places, shape)
+        if self.in_16_bits:
+            return self._each(weights, leaves, places, shape)
+        with torch.autocast(device, enabled=False):
+            return self._each(weights, [_in_32_bits(leaf) for leaf in leaves], places, shape)
+
+    def _can_be_short(
+        self, weights: dict[str, Tensor], leaves: list[Any], places: list[int], shape: Any
+    ) -> bool:
+        """Try it on one example of each client: some operations have no rule for both vmap and autocast."""
+        own = {name: w.detach().requires_grad_() for name, w in weights.items()}
+        clients, first = len(next(iter(own.values()))), list(leaves)
+        for i in places:
+            first[i] = leaves[i].detach().unflatten(0, (clients, -1))[:, 0]
+        try:
+            with torch.enable_grad():
+                found = pytree.tree_leaves(self._each(own, first, places, shape))
+                total = torch.stack([out.float().sum() for out in found if isinstance(out, Tensor)]).sum()
+                torch.autograd.grad(total, list(own.values()), allow_unused=True)
+        except RuntimeError:
+            return False
+        return True
+
+    def _each(self, weights: dict[str, Tensor], leaves: list[Any], places: list[int], shape: Any) -> Any:
+        clients, made = len(next(iter(weights.values()))), list[Any]()
 
         def one(own: dict[str, Tensor], given: list[Tensor]) -> list[Tensor]:
             values = list(leaves)
@@ -435,7 +478,11 @@ def _run_for_each_client(layer: nn.Module) -> None:
     alone = guard_layers(layer)
     trained = tuple(name for name, parameter in layer.named_parameters() if parameter.requires_grad)
     layer.__class__ = type(type(layer).__name__, (_EachClient, type(layer)), {})
-    vars(layer).update(alone=(alone,), trained=trained)
+    vars(layer).update(alone=(alone,), trained=trained, in_16_bits=None)
+
+
+def _in_32_bits(leaf: Any) -> Any:
+    return leaf.float() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
 
 
 def _attribute(layer: nn.Module, name: str) -> Tensor:

@@ -13,35 +13,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from cloister.core.arrays import A, Array, States
+from cloister.core.arrays import A, Array, States, as_array, namespace
 from cloister.core.errors import InputError, PlanError, PrivateDataError
 from cloister.core.metrics import Metric, Share
-from cloister.core.spec import DataSpec, Target
+from cloister.core.named_inputs import inputs_of
+from cloister.core.spec import DataSpec, Target, check_kinds
 from cloister.learners.descent import Solver, StepSolver, require_solver
 from cloister.learners.learner import ClientLearner, Part
 from cloister.learners.penalties import Penalty
 from cloister.networks.fingerprint import describe_layers, describe_settings, digest_tensor
 from cloister.networks.frozen_body import name_in_rest, split
 from cloister.networks.layers import guard_layers, swap_layers
-from cloister.networks.module_checks import (
+from cloister.networks.module_checks import Way, check_loss, features_of, outputs_of, way_to_run
+from cloister.networks.network_faults import (
     TOGETHER,
     check_batches,
-    check_behaviour,
-    check_layers,
-    check_loss,
     check_network,
-    check_parameters,
-    features_of,
-    outputs_of,
-    runs_stacked,
+    failures_named,
+    faults_of,
+    faults_on_rows,
+    refuse,
 )
+from cloister.networks.network_inputs import NamedInputs, RowKind, aligned, tensor_of
 from cloister.networks.network_losses import (
     ClassLoss,
     ValueLoss,
@@ -161,18 +161,21 @@ class Module(ClientLearner):
     loss: LossPerExample = cross_entropy
     personal: tuple[str, ...] = ()
     bound: Trainer | None = field(default=None, repr=False)
+    #: The fields of its rows, if it is made for those of one kind that have several (`for_rows`).
+    record: np.dtype[Any] | None = field(default=None, repr=False)
     #: Names and shapes of the parameters that are trained, in the order of flat vectors.
     layout: Layout = field(init=False, repr=False)
-    #: Shapes of rows (and targets) that it was seen to take, and whether swapped layers do too.
-    tried: dict[object, bool] = field(default_factory=dict, init=False, repr=False)
-    #: What its frozen prefix makes of synthetic rows of a shape.
-    made: dict[object, Tensor | None] = field(default_factory=dict, init=False, repr=False)
+    #: Kinds of rows (and targets) that it was seen to take, and how it runs for many tasks at once.
+    tried: dict[object, Way | None] = field(default_factory=dict, init=False, repr=False)
+    #: What its frozen prefix makes of synthetic rows of a kind.
+    made: dict[tuple[RowKind, str], Tensor | None] = field(default_factory=dict, init=False, repr=False)
+    #: What trains on rows with these fields.
+    by_fields: dict[np.dtype[Any], Module] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_network(self.net)
         object.__setattr__(self, "loss", per_example(self.loss))
-        check_layers(self.net)
-        check_parameters(self.net)
+        refuse(faults_of(self.net))
         object.__setattr__(self, "layout", layout_of(self.net, self.personal))
 
     def __eq__(self, other: object) -> bool:
@@ -192,14 +195,37 @@ class Module(ClientLearner):
         found = split(self.net)
         if found is None:
             return None
-        every = dict(found.rest.named_parameters(remove_duplicate=False))
-        own = {id(every[name_in_rest(name)]) for name in self.layout.personal}
-        personal = tuple(glob.escape(name) for name, p in every.items() if id(p) in own)
-        return found.body, Module(found.rest, self.loss, personal)
+        return found.body, Module(found.rest, self.loss, self._personal_in(found.rest))
 
-    def features_like(
-        self, shape: tuple[int, ...], kind: torch.dtype, device: torch.device, most: int
-    ) -> Tensor | None:
+    def _personal_in(self, other: nn.Module) -> tuple[str, ...]:
+        """Return the names of personal parameters in a module of which the network is the part ``net``."""
+        every = dict(other.named_parameters(remove_duplicate=False))
+        own = {id(every[name_in_rest(name)]) for name in self.layout.personal}
+        return tuple(glob.escape(name) for name, p in every.items() if id(p) in own)
+
+    def for_rows(self, X: Array) -> Module:
+        """Return what trains on such rows: itself, or for several inputs a network that takes them as one."""
+        if namespace(X) is torch or X.dtype.names is None:
+            return self
+        record = aligned(X.dtype)
+        if record not in self.by_fields:
+            net = NamedInputs(self.net, record)
+            self.by_fields[record] = Module(net, self.loss, self._personal_in(net), record=record)
+        return self.by_fields[record]
+
+    def on_device(self, trainer: Trainer) -> Module:
+        """Return the same, bound to what trains it on a device."""
+        bound = replace(self, bound=trainer)
+        bound.tried.update(self.tried)
+        return bound
+
+    def settle(self, X: Array) -> None:
+        """Find out, on synthetic rows, how its trainer can run for many tasks at once."""
+        kind = RowKind.of(X)
+        self._try(kind)
+        self.trainer.settle(kind.synthetic(2).to(self.trainer.device))
+
+    def features_like(self, X: Array, device: torch.device, most: int) -> Tensor | None:
         """Return what the frozen prefix makes of synthetic rows; None if nothing is to be kept of it.
 
         It must be 32-bit floats, and with it the rest must do what the network does. A prefix that mixes
@@ -207,14 +233,14 @@ class Module(ClientLearner):
         """
         if self.split is None:
             return None
-        seen = (shape, kind, device.type)
+        kind, body = RowKind.of(X), self.split[0]
+        seen = kind, device.type
         if seen not in self.made:
-            body = self.split[0]
-            found = features_of(self.net, body, self.split[1].net, shape, kind)
+            found = features_of(self.net, body, self.split[1].net, kind)
             there = swap_layers(body if device.type == "cpu" else copy.deepcopy(body).to(device))
             assert there is not None
             with matmul_precision(Precision()):
-                check_batches(there, shape, kind, most)
+                check_batches(there, kind, most)
             self.made[seen] = found if found is not None and found.dtype == torch.float32 else None
         return self.made[seen]
 
@@ -256,18 +282,21 @@ class Module(ClientLearner):
         penalty: Penalty | None = None,
         part: Part = Part.ALL,
     ) -> A:
+        own, start = self.for_rows(block.X), self._tensor(weights)
         towards = None if anchor is None else self._tensor(anchor)
-        rows, keys, steps = self._rows(block), _signed(block.keys), _stepwise(solver)
-        ended = self.trainer.descend(self._tensor(weights), *rows, keys, steps, round, towards, penalty, part)
+        rows, keys, steps = own._rows(block), _signed(block.keys), _stepwise(solver)
+        with failures_named(len(block)):
+            ended = own.trainer.descend(start, *rows, keys, steps, round, towards, penalty, part)
         return _as_given(ended, weights)
 
     def check_solver(self, solver: Solver, penalty: Penalty | None) -> None:
         _stepwise(solver)
 
     def losses(self, weights: A, block: Block) -> A:
-        X, y, weight = self._rows(block)
-        with torch.no_grad():
-            each = self.trainer.losses(self.trainer.stack(self._tensor(weights)), X, y)
+        own = self.for_rows(block.X)
+        X, y, weight = own._rows(block)
+        with torch.no_grad(), failures_named(len(block)):
+            each = own.trainer.losses(own.trainer.stack(self._tensor(weights)), X, y)
             total = torch.where(weight > 0, weight * each, 0.0).sum(1) / weight.sum(1).clamp(min=1e-12)
         return _as_given(total, weights)
 
@@ -280,20 +309,25 @@ class Module(ClientLearner):
         ]
 
     def predict(self, weights: A, X: A) -> A:
-        rows = self._tensor(X)
-        self._try(rows)
-        with torch.no_grad():
-            out = self.trainer.outputs(self.trainer.stack(self._tensor(weights)), rows).float()
+        own = self.for_rows(as_array(X) if isinstance(X, Tensor) else X)
+        rows = own._tensor(X)
+        own._try(own._kind(rows))
+        with torch.no_grad(), failures_named(len(rows)):
+            out = own.trainer.outputs(own.trainer.stack(self._tensor(weights)), rows).float()
         return _as_given(out, weights)
 
     def default_score(self, X: Array, y: Array) -> Metric | None:
-        return score_of(self.loss, outputs_of(self.net, torch.Size(X.shape[1:]), kind_of(X)).shape, y)
+        return score_of(self.loss, self.outputs_like(X).shape, y)
+
+    def outputs_like(self, X: Array) -> Tensor:
+        """Return what the network says of two synthetic rows of this kind."""
+        return outputs_of(self.for_rows(X).net, RowKind.of(X))
 
     def try_rows(self, X: Array, y: Array) -> None:
         """Refuse rows that the network or its loss cannot take; looks at their shape and kind alone."""
-        inputs, targets = (self._tensor(array[None, :0]) for array in (X, y))
-        self._try(inputs)
-        check_loss(self.net, self.loss, *((x.shape[2:], x.dtype) for x in (inputs, targets)))
+        own, kind = self.for_rows(X), RowKind.of(X)
+        own._try(kind)
+        check_loss(own.net, self.loss, kind, RowKind.of(y))
 
     def module(self, coef: Array) -> nn.Module:
         """Return the network with these flat parameters: a copy, frozen layers in evaluation mode.
@@ -354,29 +388,30 @@ class Module(ClientLearner):
 
     def _rows(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
         X, y, weight = (self._tensor(x) for x in (block.X, block.y, block.weight))
-        self._try(X)
-        kinds = (X.shape[2:], X.dtype), (y.shape[2:], y.dtype)
+        kinds = self._kind(X), RowKind(y.shape[2:], y.dtype)
+        self._try(kinds[0])
         if kinds not in self.tried:
             check_loss(self.net, self.loss, *kinds)
-            self.tried[kinds] = True
+            self.tried[kinds] = None
         return X, y, weight
 
-    def _try(self, X: Tensor) -> None:
-        """When inputs of a shape are first seen, check how the network takes such, on synthetic rows."""
-        kind = (X.shape[2:], X.dtype)
+    def _kind(self, X: Tensor) -> RowKind:
+        return RowKind(X.shape[2:], X.dtype, self.record)
+
+    def _try(self, kind: RowKind) -> None:
+        """When inputs of a kind are first seen, check how the network takes such, on synthetic rows."""
         if kind not in self.tried:
-            check_behaviour(self.net, *kind)
+            refuse(faults_on_rows(self.net, kind))
             if self.split is None and frozen_layers(self.net):  # they see rows of many tasks in every step
-                check_batches(guard_layers(ready(copy.deepcopy(self.net).cpu())), *kind, TOGETHER)
-            self.tried[kind] = runs_stacked(self.net, *kind)
-        if not self.tried[kind]:
+                check_batches(guard_layers(ready(copy.deepcopy(self.net).cpu())), kind, TOGETHER)
+            self.tried[kind] = way_to_run(self.net, kind)
+        if self.tried[kind] != Way.TOGETHER:
             self.trainer.swapped = None
+        if self.tried[kind] == Way.ONE_BY_ONE:
+            self.trainer.one_by_one = True
 
     def _tensor(self, array: Array | Tensor) -> Tensor:
-        if isinstance(array, Tensor):
-            return array
-        owned = array if array.flags.writeable else array.copy()  # torch has no read-only tensors
-        return torch.as_tensor(owned, dtype=kind_of(array), device=self.trainer.device)
+        return array if isinstance(array, Tensor) else tensor_of(array, self.trainer.device)
 
 
 @dataclass(frozen=True)
@@ -387,15 +422,14 @@ class NetworkRows(DataSpec):
 
     def check(self, X: Array, y: Array) -> None:
         """Refuse rows that the network or its loss cannot take; looks at their shape and kind alone."""
-        super().check(X, y)
+        check_kinds(**inputs_of(X), Targets=y)
         self.learner.try_rows(X, y)
 
     def check_labels(self, X: Array, y: Array) -> None:
         """Refuse targets that the loss is not for. Looks at values: for whoever holds all rows."""
         loss, classes = self.learner.loss, None
         if self.target == Target.CLASS:
-            outputs = outputs_of(self.learner.net, torch.Size(X.shape[1:]), kind_of(X))
-            classes = number_of_classes(loss, outputs, y.shape[1:])
+            classes = number_of_classes(loss, self.learner.outputs_like(X), y.shape[1:])
         wrong = wrong_targets(loss, classes, y)
         if wrong:
             padded = " Where -100 pads sequences, write Module(net, nn.CrossEntropyLoss())."
@@ -424,8 +458,3 @@ def _as_given(found: Tensor, given: Array | Tensor) -> Array | Tensor:
 
 def _signed(keys: Array | Tensor) -> Tensor:
     return keys if isinstance(keys, Tensor) else torch.from_numpy(keys.view(np.int64))
-
-
-def kind_of(array: Array) -> torch.dtype:
-    """Return what an array becomes in torch: whole numbers stay so, others are 32-bit floats."""
-    return torch.int64 if array.dtype.kind in "biu" else torch.float32

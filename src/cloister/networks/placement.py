@@ -28,7 +28,7 @@ from torch import Tensor
 from cloister.core.arrays import Integers, Words, as_array
 from cloister.core.roster import NO_GROUP
 from cloister.core.tasks import Block, Tasks, padded_size
-from cloister.networks.module import kind_of
+from cloister.networks.network_inputs import tensor_of
 
 
 class Fetched:
@@ -210,15 +210,8 @@ def _bucket(
     most = min(len(index), math.ceil(expected + 3 * math.sqrt(expected * (1 - rate))))  # more: a block more
     places = math.ceil(most / math.ceil(most / limit))
     block, width = next(tasks.blocks([index], seeds)), int(tasks.sizes[index].max())
-    columns = [
-        torch.as_tensor(np.ascontiguousarray(column)).to(kind)
-        for column, kind in (
-            (block.X[:, :width], kind_of(block.X)),  # `minibatches` pads where it matters
-            (block.y[:, :width], kind_of(block.y)),
-            (block.weight[:, :width], torch.float32),
-            (block.keys.view(np.int64), torch.int64),
-        )
-    ]
+    parts = (block.X[:, :width], block.y[:, :width], block.weight[:, :width])  # `minibatches` pads them
+    columns = [tensor_of(np.ascontiguousarray(part)) for part in (*parts, block.keys.view(np.int64))]
     if resident:
         columns = [column.to(device) for column in columns]
     elif device.type == "cuda":

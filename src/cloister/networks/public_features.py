@@ -23,13 +23,9 @@ from cloister.core.errors import InputError
 from cloister.core.tasks import Tasks
 from cloister.networks.fingerprint import describe_layers, describe_settings
 from cloister.networks.layers import guard_layers
-from cloister.networks.module_checks import (
-    TOGETHER,
-    check_batches,
-    check_behaviour,
-    check_network,
-    outputs_of,
-)
+from cloister.networks.module_checks import outputs_of
+from cloister.networks.network_faults import TOGETHER, check_batches, check_network, faults_on_rows, refuse
+from cloister.networks.network_inputs import RowKind
 
 #: Bytes in a whole number.
 WORD = 8
@@ -190,12 +186,12 @@ class PublicFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 f"{self.shape!r}."
             )
         frozen = copy.deepcopy(self.net).cpu().eval().requires_grad_(False)
-        kind = torch.Size(self.shape), self._kind
-        check_behaviour(frozen, *kind)
-        self.size = outputs_of(frozen, *kind).flatten(1).shape[1]
+        kind = RowKind(torch.Size(self.shape), self._kind)
+        refuse(faults_on_rows(frozen, kind))
+        self.size = outputs_of(frozen, kind).flatten(1).shape[1]
         self.fingerprint = _fingerprint(frozen, f"{[*self.shape]} {self._kind}")
         self._body = guard_layers(frozen).eval().to(self.device)
-        check_batches(self._body, *kind, TOGETHER)
+        check_batches(self._body, kind, TOGETHER)
 
     @property
     def _kind(self) -> torch.dtype:

@@ -24,7 +24,7 @@ from cloister.core.tasks import local_uniforms, padded_size
 from cloister.learners.descent import FOLDS, MOST_EPOCHS, StepSolver
 from cloister.learners.learner import Part
 from cloister.learners.penalties import Penalty, Stacked
-from cloister.networks.layers import copied, guard_layers, swap_layers
+from cloister.networks.layers import call_swapped, copied, guard_layers, swap_layers
 from cloister.networks.network_penalties import Free
 from cloister.networks.parameter_layout import frozen_beside_trained, layout_of, ready
 
@@ -112,11 +112,23 @@ def compiled(function: Any) -> Any:
         if not program:
             out_shape = pytree.tree_structure(function(*inputs))
             flattened = lambda *values: pytree.tree_leaves(function(*pytree.tree_unflatten(values, shape)))  # noqa: E731
-            program[:] = [torch.compile(make_fx(flattened)(*flat), fullgraph=True, dynamic=False), out_shape]
+            program[:] = [torch.compile(traced(flattened, flat), fullgraph=True, dynamic=False), out_shape]
         run, out_shape = program
         return pytree.tree_unflatten(run(*flat), out_shape)
 
     return call
+
+
+def traced(function: Callable[..., Any], inputs: list[Any]) -> Any:
+    """Return the program of a function on inputs like these.
+
+    Some networks look at numbers to go a shorter way, and at none where tensors have none: their second
+    chance. (transformers does so where a mask hides nothing.)
+    """
+    try:
+        return make_fx(function)(*inputs)
+    except RuntimeError:
+        return make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
 
 
 #: Steps that are recorded together on a graphics card: few start soon, many leave the processor alone.
@@ -161,6 +173,8 @@ class Trainer:
     precision: Precision = field(default_factory=Precision)
     compiled: bool = True
     personal: tuple[str, ...] = ()
+    #: Clients one after another, where nothing else runs: a network that branches on what it sees, say.
+    one_by_one: bool = field(default=False, init=False)
     _programs: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -212,13 +226,16 @@ class Trainer:
     def outputs(self, params: Stacked, x: Tensor) -> Tensor:
         """Return outputs (k, n, ...) of k copies on inputs (k, n, ...)."""
         named = dict(zip(self.layout.shapes, params, strict=True))
+        one = lambda own, rows: functional_call(self.net, own, (rows,))  # noqa: E731
         with self._borrowed, torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision.bf16):
+            if self.one_by_one:
+                each = ({name: w[k] for name, w in named.items()} for k in range(len(x)))
+                return torch.stack([one(own, rows) for own, rows in zip(each, x, strict=True)])
             if self.swapped is None:
-                one = lambda own, rows: functional_call(self.net, own, (rows,))  # noqa: E731
                 with sdpa_kernel(SDPBackend.MATH):  # the others have no rule, or fail, for many at once
                     return vmap(one, randomness="error")(named, x)
             named |= {name: w.expand(len(x), *w.shape) for name, w in self.beside.items()}
-            return functional_call(self.swapped, named, (x.flatten(0, 1),)).unflatten(0, x.shape[:2])
+            return call_swapped(self.swapped, named, x)
 
     def losses(self, params: Stacked, x: Tensor, y: Tensor) -> Tensor:
         """Return every example's loss, (k, n)."""
@@ -228,6 +245,17 @@ class Trainer:
         """Return every example's loss, (k, n), from its outputs (k, n, ...)."""
         with self._borrowed:
             return self.loss(outputs.flatten(0, 1), y.flatten(0, 1)).unflatten(0, y.shape[:2])
+
+    def settle(self, examples: Tensor) -> None:
+        """Run clients one by one if nothing else works on this device, in this precision, there and back."""
+        if self.one_by_one:
+            return
+        leaves = tuple(w.detach().requires_grad_() for w in self.stack(self.start.expand(2, -1)))
+        try:
+            with matmul_precision(self.precision), torch.enable_grad():
+                torch.autograd.grad(self.outputs(leaves, torch.stack([examples] * 2)).float().sum(), leaves)
+        except (RuntimeError, ValueError):
+            self.one_by_one = True
 
     def activations(self, example: Tensor) -> int:
         """Return how many numbers the network's layers put out for one example."""
@@ -290,7 +318,7 @@ class Trainer:
             return self._program(loop, inputs)(*inputs)
 
     def _program(self, loop: Loop, inputs: tuple[Tensor, ...]) -> Callable[..., Tensor]:
-        if self.device.type != "cuda":
+        if self.device.type != "cuda" or self.one_by_one:  # what branches cannot be recorded
             return loop
 
         rule = replace(loop.solver, lr=1.0, over_rounds=None, over_steps=None)  # sizes of steps are inputs

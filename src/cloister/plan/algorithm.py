@@ -63,7 +63,16 @@ class Network(Protocol):
     def split(self) -> tuple[Any, Network] | None:
         """Its frozen prefix, and the rest as a network on what that makes of rows; None without one."""
 
-    def features_like(self, shape: tuple[int, ...], kind: Any, device: Any, most: int) -> Any:
+    def for_rows(self, X: Array) -> Network:
+        """Return what trains on rows of this kind: with several inputs it is another network."""
+
+    def on_device(self, trainer: Any) -> Network:
+        """Return the same, bound to what trains it on a device."""
+
+    def settle(self, X: Array) -> None:
+        """Find out how what it is bound to can run on rows of this kind."""
+
+    def features_like(self, X: Array, device: Any, most: int) -> Any:
         """Return what the frozen prefix makes of synthetic rows; None if nothing is to be kept of it.
 
         Refuse one that mixes examples, tried on a device in batches of up to `most` rows.

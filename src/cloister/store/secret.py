@@ -108,6 +108,7 @@ def digest_of(tasks: RunTasks, key: bytes) -> str:
     labels = () if tasks.groups is None else (tasks.groups,)
     for array in (tasks.ids, tasks.X, tasks.y, tasks.weight, tasks.offsets, *labels):
         plain = np.ascontiguousarray(array)
-        digest.update(f"{plain.dtype.str} {plain.shape};".encode())
+        kind = plain.dtype.str if plain.dtype.names is None else plain.dtype.descr
+        digest.update(f"{kind} {plain.shape};".encode())
         digest.update(repr(array.tolist()).encode() if plain.dtype.hasobject else plain.tobytes())
     return digest.hexdigest()
