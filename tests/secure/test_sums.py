@@ -83,7 +83,7 @@ def test_all_or_wait_does_not_open_for_fewer():
     from cloister.secure.all_or_wait import opened
 
     committee, told = Committee.of("run", "plan", SecureSum(), 5), messages(5)
-    rows = {m.signer.place: m.mask(0, b"head", told[m.signer.place]) for m in committee._joined()}
+    rows = {m.signer.place: m.mask(0, b"head", told[m.signer.place]) for m in committee.joined()}
     lost = rows.pop(3)
     with pytest.raises(InputError, match=r"all 5 tasks have answered\. Got 4: wait for 3"):
         opened(committee.session, rows)

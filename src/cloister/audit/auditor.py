@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from cloister.audit import game
 from cloister.audit.bound import lower_bound, one_run
 from cloister.audit.isolation import check_isolation
+from cloister.audit.masks import check_masks
 from cloister.audit.noise_checks import check_freshness, check_last_bits, check_noise
 from cloister.audit.price import reckon
 from cloister.audit.real_runs import check_real_runs
@@ -119,6 +120,7 @@ def audit(
         runs,
         single,
         confidence,
+        check_masks(plan),
     )
 
 

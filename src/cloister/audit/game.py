@@ -107,6 +107,7 @@ def affordable(plan: Plan, draws: int) -> int:
         draws = int(min(draws, max(1000, _COINS / (2 * rounds))))
     if plan.mechanism.coordinatewise:
         size = max(_narrowed(plan, c).size for r in plan.rounds for c in r.channels)
+        size *= plan.trust.parts(plan.n_tasks) if plan.trust.at_home else 1  # a draw for each share
         return int(min(draws, max(1000, _NUMBERS / (2 * taken * size))))
     return int(min(draws, max(1000, _CALLS / (2 * taken))))
 

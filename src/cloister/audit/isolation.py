@@ -97,7 +97,7 @@ def small_run(plan: Plan, seed: int) -> tuple[Plan, Tasks]:
         if plan.algorithm.network is not None:
             untold += "; check_algorithm(algorithm, tasks) tests networks on made-up ones"
         raise NotTestedError(untold)
-    small = replace(plan, n_tasks=size)
+    small = replace(plan, n_tasks=size, trust=plan.trust.among_few())
     if plan.algorithm.groups is None:
         return small, tasks
     # The first two of them, and half of the tasks in each.

@@ -101,7 +101,7 @@ def _law(plan: Plan) -> Atoms | None:
         return np.array([_streamed(plan)]), np.ones(1)
     known: dict[tuple[Channel, float], float] = {}
     squares = [
-        max(_square(plan, channel, plan.noise(t, channel), known) for channel in round.channels)
+        max(_square(plan, channel, plan.unknown_noise(t, channel), known) for channel in round.channels)
         for t, round in enumerate(plan.rounds)
     ]
     if not any(squares):

@@ -22,6 +22,7 @@ from typing import Any
 
 from cloister.audit.bound import Bound, OneRunBound
 from cloister.audit.isolation import Isolation
+from cloister.audit.masks import Masks
 from cloister.audit.noise_checks import Freshness, LastBits, NoiseLaw
 from cloister.audit.price import Reckoned
 from cloister.audit.real_runs import RealRuns
@@ -97,6 +98,8 @@ class Audit:
         None if there is no channel for canaries.
     confidence : float
         Of everything together.
+    masks : Masks or None
+        What a curator's view of secure sums gave away; None where messages are not masked.
     """
 
     guarantee: Guarantee
@@ -110,6 +113,7 @@ class Audit:
     runs: RealRuns
     one_run: OneRunBound | None
     confidence: float
+    masks: Masks | None = None
 
     @property
     def bound(self) -> Bound:
@@ -139,6 +143,7 @@ class Audit:
             yield "sensitivity", further
         if self.isolation.holds is False:
             yield "isolation", self.isolation.detail
+        yield from (() if self.masks is None else (("masks", why) for why in self.masks.reasons))
         for what in self.runs.same:
             yield "real runs", f"{what} are the same in runs under different keys"
         if self.one_run is not None and self.one_run.epsilon > self.guarantee.epsilon * (1 + 1e-9):
@@ -232,6 +237,8 @@ class Audit:
         where = "the only channel" if searched == 1 else f"all {searched} channels"
         tried = f"{self.sensitivity.tries:,} tries on {where}"
         yield "sensitivity", f"{self.sensitivity.ratio:.4f} of the claim reached ({tried})"
+        if self.masks is not None:
+            yield "masks", str(self.masks)
         yield "isolation", ("holds: " if self.isolation.holds else "") + self.isolation.detail
         yield "real runs", self._of_runs()
 
@@ -283,6 +290,7 @@ class Audit:
             "last_bits": None if self.last_bits is None else vars(self.last_bits),
             "channels_searched": self.sensitivity.channels,
             "sensitivity_ratio": self.sensitivity.ratio if math.isfinite(self.sensitivity.ratio) else "inf",
+            **({} if self.masks is None else {"masks": list(self.masks.reasons)}),
             "isolation": {"holds": self.isolation.holds, "detail": self.isolation.detail},
             "guarantee": self.guarantee.to_dict(),
         }

@@ -127,6 +127,10 @@ class Trust(ABC):
         counts = range(self.fewest(n_tasks), n_tasks + 1)
         return np.array([self.deviation(noise, n_tasks, count) for count in counts])
 
+    def among_few(self) -> Trust:
+        """Return trust of the same kind for a run of a few tasks, such as the auditor's."""
+        return self
+
     def accept(self, mechanism: Mechanism, sampling: Sampling, n_tasks: int) -> None:
         """Refuse a plan whose noise its tasks cannot share."""
         kind = type(self).__name__
@@ -267,6 +271,9 @@ class SecureSum(Trust):
     @property
     def masked(self) -> bool:
         return True
+
+    def among_few(self) -> SecureSum:
+        return SecureSum()
 
     @property
     def adversary(self) -> str:

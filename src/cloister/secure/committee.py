@@ -6,16 +6,13 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeVar
 
-from cloister.core.arrays import Integers
+from cloister.core.arrays import Integers, Words
 from cloister.privacy.noise_states import NoisySum
 from cloister.privacy.trust import SecureSum
 from cloister.secure import all_or_wait, double_masking
 from cloister.secure.primitives import identity
-from cloister.secure.session import Session, ShortMemory, Signer
-
-T = TypeVar("T")
+from cloister.secure.session import Offer, Session, ShortMemory, Signer
 
 
 class Step(StrEnum):
@@ -26,6 +23,17 @@ class Step(StrEnum):
     MESSAGE = "message"
     SURVIVORS = "survivors"
     OPENING = "opening"
+
+
+@dataclass
+class Seen:
+    """What a curator has of one attempt at a sum, as far as it went."""
+
+    attempt: double_masking.Attempt
+    offers: list[Offer] = field(default_factory=list)
+    boxes: dict[int, dict[int, bytes]] = field(default_factory=dict, repr=False)
+    rows: dict[int, Words] = field(default_factory=dict, repr=False)
+    openings: list[double_masking.Opening] = field(default_factory=list, repr=False)
 
 
 @dataclass
@@ -45,14 +53,17 @@ class Committee:
     session: Session
     signers: list[Signer] = field(repr=False)
     memories: list[ShortMemory] = field(repr=False)
+    seen: list[Seen] | None = field(default=None, repr=False)
     members: list[all_or_wait.Member] = field(default_factory=list, init=False, repr=False)
 
     @classmethod
-    def of(cls, run: str, plan: str, trust: SecureSum, tasks: int) -> Committee:
-        """Draw keys for so many tasks."""
+    def of(
+        cls, run: str, plan: str, trust: SecureSum, tasks: int, seen: list[Seen] | None = None
+    ) -> Committee:
+        """Draw keys for so many tasks; what their curator sees is put into a list, if there is one."""
         signers = [Signer(place, os.urandom(32), os.urandom(32)) for place in range(tasks)]
         session = Session(run, plan, trust, tuple(identity(signer.identity) for signer in signers))
-        return cls(session, signers, [ShortMemory() for _ in signers])
+        return cls(session, signers, [ShortMemory() for _ in signers], seen)
 
     def sum(
         self,
@@ -66,13 +77,17 @@ class Committee:
 
         `missing` says from which step on tasks do not answer, where they may drop out.
         """
-        if not self.session.trust.dropouts:
-            rows = {m.signer.place: m.mask(round, head, messages[m.signer.place]) for m in self._joined()}
-            return NoisySum(all_or_wait.opened(self.session, rows), len(rows))
-        tried = double_masking.Attempt(self.session, round, head, attempt)
-        return self._attempt(tried, messages, {} if missing is None else missing)
+        seen = Seen(double_masking.Attempt(self.session, round, head, attempt))
+        if self.seen is not None:
+            self.seen.append(seen)
+        if self.session.trust.dropouts:
+            return self._attempt(seen, messages, {} if missing is None else missing)
+        places = range(self.session.tasks)
+        both = zip(places, self.joined(), strict=True)
+        seen.rows = {place: member.mask(round, head, messages[place]) for place, member in both}
+        return NoisySum(all_or_wait.opened(self.session, seen.rows), len(seen.rows))
 
-    def _joined(self) -> list[all_or_wait.Member]:
+    def joined(self) -> list[all_or_wait.Member]:
         """Return all tasks after they have seen each other's keys, once a run."""
         if not self.members:
             both = zip(self.signers, self.memories, strict=True)
@@ -82,27 +97,29 @@ class Committee:
                 member.join(offers)
         return self.members
 
+    def member(self, attempt: double_masking.Attempt, place: int) -> double_masking.Member:
+        """Return a task in an attempt, as after a crash: of before it has its secrets and its memory."""
+        return double_masking.Member(attempt, self.signers[place], self.memories[place])
+
     def _attempt(
-        self,
-        attempt: double_masking.Attempt,
-        messages: Mapping[int, Integers],
-        missing: Mapping[Step, Collection[int]],
+        self, seen: Seen, messages: Mapping[int, Integers], missing: Mapping[Step, Collection[int]]
     ) -> NoisySum:
         gone: set[int] = set()
-        both = zip(self.signers, self.memories, strict=True)
-        members = {s.place: double_masking.Member(attempt, s, memory) for s, memory in both}
-        curator = double_masking.Collector(attempt)
+        members = {place: self.member(seen.attempt, place) for place in range(self.session.tasks)}
+        curator = double_masking.Collector(seen.attempt)
 
         def there(step: Step, asked: Collection[int]) -> list[int]:
             gone.update(missing.get(step, ()))
             return [place for place in asked if place not in gone]
 
-        offers = curator.take_offers([members[i].offer() for i in there(Step.KEYS, members)])
+        offers = seen.offers = curator.take_offers([members[i].offer() for i in there(Step.KEYS, members)])
         asked = there(Step.SHARES, [offer.place for offer in offers])
-        boxes = curator.take_shares({i: members[i].share(offers) for i in asked})
+        boxes = seen.boxes = curator.take_shares({i: members[i].share(offers) for i in asked})
         asked = there(Step.MESSAGE, boxes)
-        alive = curator.take_rows({i: members[i].mask(offers, boxes[i], messages[i]) for i in asked})
+        seen.rows = {i: members[i].mask(offers, boxes[i], messages[i]) for i in asked}
+        alive = curator.take_rows(seen.rows)
         asked = there(Step.SURVIVORS, alive)
         signed = curator.take_signatures({i: members[i].sign(offers, boxes[i], alive) for i in asked})
         asked = there(Step.OPENING, alive)
-        return curator.take_openings([members[i].open(offers, boxes[i], alive, signed) for i in asked])
+        seen.openings = [members[i].open(offers, boxes[i], alive, signed) for i in asked]
+        return curator.take_openings(seen.openings)

@@ -32,7 +32,7 @@ Bonawitz et al., "Practical secure aggregation for privacy-preserving machine le
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -78,6 +78,10 @@ class Attempt:
     @cached_property
     def context(self) -> bytes:
         return self.session.context(self.round, self.head, self.number)
+
+    def again(self) -> Attempt:
+        """Return the next attempt at the same sum."""
+        return replace(self, number=self.number + 1)
 
     def ballot(self, keys: bytes, survivors: Iterable[int]) -> bytes:
         """Return what a task signs when it takes a set for that of the survivors."""
