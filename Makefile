@@ -46,7 +46,7 @@ demo: $(DEMO)/.ready  ## train on 2410 real schools, compare, write demo/chem97.
 
 docs: $(READY)  ## build the documentation site into build/site
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
-	@echo "open build/site/README.html"
+	@echo "open build/site/index.html"
 
 test: check  ## lint, types, layers, tests and doctests, coverage of the privacy core
 	@echo "== tests of the privacy core, with its coverage"

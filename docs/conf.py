@@ -1,6 +1,7 @@
 """The documentation site: `make docs` builds it into build/site, without a network, warnings as errors."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -66,9 +67,19 @@ def write_mathml(translator: Any, node: Any) -> None:
     raise nodes.SkipNode
 
 
+def write_index(app: Any, failed: Exception | None) -> None:
+    """Lead whoever opens the site's folder to the front page."""
+    if failed is None and app.builder.format == "html":
+        moved = f'<meta http-equiv="refresh" content="0; url={root_doc}.html">'
+        link = f'<a href="{root_doc}.html">cloister</a>'
+        page = f'<!doctype html><html lang="en"><title>cloister</title>{moved}{link}</html>'
+        Path(app.outdir, "index.html").write_text(page + "\n", encoding="utf-8")
+
+
 def setup(app: Any) -> None:
     app.add_html_math_renderer(
         "mathml", inline_renderers=(write_mathml, None), block_renderers=(write_mathml, None)
     )
     app.connect("source-read", add_sidebar)
     app.connect("autodoc-skip-member", skip_others)
+    app.connect("build-finished", write_index)

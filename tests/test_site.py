@@ -67,6 +67,12 @@ def test_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site: Path) -
                 assert unquote(parts.fragment) in pages[target].ids, f"{path.name} links to {url}"
 
 
+def test_the_folder_opens_at_the_front_page(site: Path) -> None:
+    with browser() as window:
+        window.open((site / "index.html").as_uri())
+        assert window.script("return document.querySelector('h1').textContent").startswith("cloister")
+
+
 def test_everything_public_is_in_the_reference(site: Path) -> None:
     described = {i for path in (site / "api").glob("*.html") for i in Page(path.read_text("utf-8")).ids}
     for package in PUBLIC.split():
