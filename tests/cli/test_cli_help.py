@@ -57,6 +57,7 @@ COMMANDS = [
         "predict",
         "replay",
         "gain",
+        "evaluate",
         "withdraw",
         "demo",
         "museum",

@@ -182,6 +182,25 @@ def test_the_operators_edition(canary: Path) -> None:
     assert "No audit was given" in without
 
 
+def test_a_public_number_that_was_paid_for(canary: Path) -> None:
+    """Charged once more, and on the public page; a file that is not of this run is refused."""
+    ledger = str(canary / "our.ledger")
+    before = Ledger.open(ledger).spent
+    file = canary / "paid.json"
+    data = canary / "canaries in a coal mine.csv"
+    said = ok("evaluate", canary / "run", data, "--ledger", ledger, "--epsilon", "0.5", "-o", file)
+    assert "It may be published. It cost every task epsilon 0.5 at delta" in " ".join(said.split())
+    assert Ledger.open(ledger).spent > before
+    told = json.loads(file.read_text())
+    assert told["noise"] == pytest.approx(1 / (told["guarantee"]["curve"]["mu"] * 41), rel=1e-6)
+    assert abs(told["share"] - 0.5) < 0.5 + 5 * told["noise"]
+    page = check_page(made(canary, "--public", "--evaluation", file))
+    assert f"Joining pays for about {100 * told['share']:.0f} % of the tasks" in page
+    assert "epsilon 0.5 at delta" in page
+    file.write_text(json.dumps(told | {"plan": "0" * 64}))
+    assert "must be of this run" in refused("report", canary / "run", "--evaluation", file)
+
+
 def test_a_tasks_own_edition_has_nothing_of_others(canary: Path) -> None:
     text = check_page(made(canary, "--task", CANARY["school"]))
     assert "PRIVATE: for task Canary House alone" in text
@@ -291,6 +310,24 @@ def test_gains_are_those_of_models_on_rows_held_out(made: Path) -> None:
     few = data.select(np.arange(3))
     assert measure_gains(public, few).alone == pytest.approx(gains.alone[:3])
     assert measure_gains(public, few).joined == pytest.approx(gains.joined[:3])
+
+
+def test_a_tasks_rows_decide_over_its_own_gain_alone(made: Path) -> None:
+    """So a count of those that gain moves by one at most, and by one where a task's rows turn it: tight."""
+    table = pupils()
+    book = read_public(made / "run").codebook
+    encoded = book.encode(table), book.encode_target(table["score"])
+    public, turned = read_public(made / "run"), False
+    data = Tasks.from_arrays(*encoded, table["school"])
+    gains = measure_gains(public, data).changes < 0
+    for seed in range(20):
+        own = np.asarray(table["school"]) == f"{seed:03d}"
+        y = encoded[1].copy()
+        y[own] = np.random.default_rng(seed).permutation(y)[own] * 5
+        others = measure_gains(public, Tasks.from_arrays(encoded[0], y, table["school"])).changes < 0
+        assert np.delete(others, seed).tolist() == np.delete(gains, seed).tolist()
+        turned = turned or bool(others[seed] != gains[seed])
+    assert turned
 
 
 def test_noise_alone_is_not_heard() -> None:

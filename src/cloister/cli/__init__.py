@@ -12,6 +12,7 @@ from cloister.cli.audit import audit
 from cloister.cli.codebook import codebook
 from cloister.cli.demo import demo
 from cloister.cli.deploy import deploy_family
+from cloister.cli.evaluate import evaluate
 from cloister.cli.finished import gain, predict, replay, show, summary, withdraw
 from cloister.cli.fit import fit
 from cloister.cli.ledger import ledger_family
@@ -45,6 +46,7 @@ attach(
     predict,
     replay,
     gain,
+    evaluate,
     withdraw,
     demo,
     museum,
@@ -71,10 +73,10 @@ def start(
     Start with `codebook`, then `fit`; `plan` says beforehand what to expect. Anyone can `verify` what was
     published, and read its `summary`; `report` writes a page about a run. A task uses its own model with
     `predict`, looks at it with `show`, gets it again or joins late with `replay`, and asks `gain` whether
-    it pays; `withdraw` removes one that leaves. `account` prices a plan, `ledger` keeps account over all
-    runs, `audit` attacks a plan's own releases, `museum` refutes guarantees that are false, `demo` shows
-    it all on 2410 real schools. Between institutions, each keeps its rows at a `node` of its own, and
-    `deploy` sets the run up.
+    it pays; `evaluate` says for how many it does, at a price; `withdraw` removes one that leaves.
+    `account` prices a plan, `ledger` keeps account over all runs, `audit` attacks a plan's own releases,
+    `museum` refutes guarantees that are false, `demo` shows it all on 2410 real schools. Between
+    institutions, each keeps its rows at a `node` of its own, and `deploy` sets the run up.
     """
 
 

@@ -41,6 +41,10 @@ _Audit = Annotated[
     Path | None, typer.Option(metavar="FILE", help="What `cloister audit RUN --json` has printed.")
 ]
 
+_Evaluation = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="What `cloister evaluate RUN DATA -o FILE` has written.")
+]
+
 
 def report(
     context: typer.Context,
@@ -53,6 +57,7 @@ def report(
     ledger: _Ledger = None,
     population: Annotated[str | None, typer.Option(help="Whose account in that ledger.")] = None,
     audit: _Audit = None,
+    evaluation: _Evaluation = None,
     types: Types = None,
     force: Force = False,
     json: Json = False,
@@ -89,6 +94,8 @@ def report(
     named = edition if own is None else f"{edition}-{names_of_files(own.task)[0].removesuffix('.json')}"
     page = absent(Path(f"{folder.resolve().name}-{named}.html") if output is None else output, force)
     part = _with_evidence(part, _balance(ledger, population), audit)
+    if evaluation is not None:
+        part = replace(part, evaluation=pages.read_evaluation(evaluation, part.plan))
     if not public:
         part = replace(part, folder=str(folder))
     whole, gains = (None, None) if public or own is not None else _private(folder, run, data, skip)

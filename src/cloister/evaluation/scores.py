@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from cloister.engines.run import Run
 from cloister.engines.workers import check_tasks
 from cloister.ledger import Ledger
 from cloister.plan.algorithm import Algorithm
+from cloister.plan.plan import Plan
 from cloister.privacy import accounting
 from cloister.privacy.caveats import Caveat, Grade, merged
 from cloister.privacy.events import Cost, GaussianEvent
@@ -45,6 +46,7 @@ __all__ = [
     "default_score",
     "evaluate",
     "release_means",
+    "release_share",
     "release_sum",
     "scores_of",
     "task_scores",
@@ -324,8 +326,36 @@ class NoisyMeans:
     guarantee: Guarantee
 
 
+class Finished(Protocol):
+    """What a release needs to know of a finished run."""
+
+    @property
+    def plan(self) -> Plan:
+        """Its plan."""
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What it promised."""
+
+
+def release_share(finished: Finished, counted: NDArray[np.bool_], price: ScorePrice) -> PrivateScore:
+    """Return the noisy share of all tasks of a run for which something is true; those not here do not count.
+
+    Privacy
+    -------
+    As of `evaluate`: given the board, a task's rows decide over its own entry and no other.
+    """
+    n_tasks = finished.plan.n_tasks
+    if len(counted) > n_tasks:
+        raise InputError(f"There must be at most {n_tasks} entries, one for each task. Got {len(counted)}.")
+    scores = np.zeros((1, n_tasks))
+    scores[0, : len(counted)] = counted
+    told = release_means(finished, scores, price.budget(n_tasks), price)
+    return PrivateScore(float(told.values[0]), told.noise, told.guarantee)
+
+
 def release_means(
-    finished: Run, scores: Floats, mu: float, price: ScorePrice, doubts: tuple[Caveat, ...] = ()
+    finished: Finished, scores: Floats, mu: float, price: ScorePrice, doubts: tuple[Caveat, ...] = ()
 ) -> NoisyMeans:
     """Return the noisy means of several scores of every task, (count, tasks), each clipped to [0, 1].
 

@@ -88,6 +88,8 @@ class PublicPart:
         The account that the run was charged to.
     audit : mapping, optional
         What an audit of the plan found: see `read_audit`.
+    evaluation : mapping, optional
+        For which share of tasks joining pays, as a number that was paid for: see `read_evaluation`.
     findings : Findings, optional
         What the board says of all tasks, if somebody has read it off already.
     record : RunRecord
@@ -103,6 +105,7 @@ class PublicPart:
     candidates: int | None = None
     balance: Balance | None = None
     audit: Mapping[str, Any] | None = None
+    evaluation: Mapping[str, float] | None = None
     findings: RunFindings | None = None
     record: RunRecord = field(default_factory=RunRecord)
 
@@ -158,6 +161,7 @@ class PublicPart:
             "balance": self.balance,
             "charged": self.charged,
             "audit": self.audit,
+            "evaluation": self.evaluation,
             "seen": [row[:3] + row[4:] for row in SEEN] if self.record.rows_together else SEEN,
             "parties": [
                 "the task itself",
@@ -443,3 +447,21 @@ def read_audit(path: str | os.PathLike[str], plan: Plan) -> dict[str, Any]:
             "run's folder."
         )
     return facts
+
+
+def read_evaluation(path: str | os.PathLike[str], plan: Plan) -> dict[str, float]:
+    """Read what ``cloister evaluate RUN DATA -o FILE`` wrote; refuse what is void, or of another plan."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        guarantee = Guarantee.from_dict(found["guarantee"])
+        facts = {"share": float(found["share"]), "noise": float(found["noise"])}
+        fingerprint = str(found["plan"])
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}. Check the path.") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise InputError(
+            f"{path} must be what `cloister evaluate RUN DATA -o {Path(path).name}` writes. Make it anew."
+        ) from None
+    if fingerprint != plan.fingerprint or not guarantee.holds:
+        raise InputError(f"{path} must be of this run, with a guarantee that holds. Evaluate this run again.")
+    return facts | {"epsilon": guarantee.epsilon, "delta": guarantee.delta}
