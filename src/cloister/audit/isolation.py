@@ -26,6 +26,7 @@ from cloister.core.channel import Channel
 from cloister.core.errors import BillboardError, CloisterError
 from cloister.core.lifts import Relation
 from cloister.core.roster import Groups
+from cloister.core.spec import Target
 from cloister.core.tasks import Block, Tasks
 from cloister.engines.check import GARBAGE, victims
 from cloister.engines.local import Local
@@ -145,6 +146,8 @@ def invented_tasks(plan: Plan, size: int, seed: int) -> Tasks | None:
     rows[size // 4], rows[3 * size // 4] = 1, _LARGEST
     X = rng.uniform(-1, 1, (int(rows.sum()), *due.features)) / np.sqrt(np.prod(due.features))
     y = rng.integers(0, due.classes, len(X)) if due.classes else rng.uniform(-1, 1, len(X))
+    if due.target is Target.COUNT:
+        y = np.floor(8 * np.square(y))
     return Tasks.from_arrays(X, y, np.repeat(np.arange(size), rows))
 
 

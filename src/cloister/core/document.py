@@ -159,6 +159,8 @@ TYPES = {
     # learners, their losses, solvers and penalties
     "cloister/adam/1": "cloister.learners.descent:Adam",
     "cloister/adam-w/1": "cloister.learners.descent:AdamW",
+    "cloister/count-regression/1": "cloister.learners.linear.counts:CountRegression",
+    "cloister/poisson-loss/1": "cloister.learners.linear.losses:PoissonLoss",
     "cloister/classification/1": "cloister.learners.linear.classification:Classification",
     "cloister/convex/1": "cloister.learners.linear.convex:Convex",
     "cloister/cosine/1": "cloister.learners.descent:Cosine",

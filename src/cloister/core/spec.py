@@ -22,6 +22,7 @@ class Target(StrEnum):
 
     NUMBER = "number"
     CLASS = "class"
+    COUNT = "count"
     ANY = "any"
 
 
@@ -34,7 +35,7 @@ class DataSpec:
     features : tuple of int, optional
         Shape of one row's features, ``(columns,)`` for a table; None if it takes any shape.
     target : Target
-        Numbers, class indexes 0, 1, ..., or anything that NumPy can hold.
+        Numbers, class indexes 0, 1, ..., counts, or anything that NumPy can hold.
     classes : int, optional
         Number of classes; None where targets are not classes, or any number of them is taken.
 
@@ -69,7 +70,11 @@ class DataSpec:
             )
 
     def check_labels(self, X: Array, y: Array) -> None:
-        """Refuse targets that are no class. Looks at values: for the eyes of whoever holds all rows."""
+        """Refuse targets that are no class or count. Looks at values: for whoever holds all rows."""
+        if self.target == Target.COUNT and not (np.isfinite(y) & (y >= 0)).all():
+            raise PrivateDataError(
+                "Targets must be counts, finite and not negative. Some are not. Mend them."
+            )
         classes = self.classes
         if self.target != Target.CLASS or not len(y):
             return

@@ -9,7 +9,8 @@ from cloister.core.named_inputs import pad_sequences
 from cloister.learners.descent import Adam, AdamW, Cosine, Descent, ExactSolver, Nesterov, WarmUp
 from cloister.learners.linear.classification import Classification
 from cloister.learners.linear.convex import Convex
-from cloister.learners.linear.losses import LeastSquares, Logistic, Softmax
+from cloister.learners.linear.counts import CountRegression
+from cloister.learners.linear.losses import LeastSquares, Logistic, PoissonLoss, Softmax
 from cloister.learners.linear.regression import Regression
 from cloister.learners.penalties import Quadratic
 
@@ -26,12 +27,14 @@ __all__ = [
     "Classification",
     "Convex",
     "Cosine",
+    "CountRegression",
     "Descent",
     "ExactSolver",
     "LeastSquares",
     "Logistic",
     "Module",
     "Nesterov",
+    "PoissonLoss",
     "PublicFeatures",
     "Quadratic",
     "Regression",

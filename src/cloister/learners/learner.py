@@ -39,6 +39,11 @@ class BayesianLearner(ABC):
         """Number of weights."""
 
     @property
+    def columns(self) -> int:
+        """Number of columns of a row: those with weights, and an offset's if it has one."""
+        return self.dim
+
+    @property
     @abstractmethod
     def loss(self) -> Loss:
         """The loss of its predictions, on the same weights."""

@@ -127,7 +127,7 @@ class SharedPrior(Staged, BayesianAlgorithm):
         nothing = np.zeros((count, 1))
         empty = Block(
             np.zeros(count),
-            np.zeros((count, 1, self.learner.dim)),
+            np.zeros((count, 1, self.learner.columns)),
             nothing,
             nothing,
             np.zeros(count, np.uint64),

@@ -97,20 +97,20 @@ class LeastSquares(Loss):
 
     def value(self, weights: Floats, X: Floats, y: Array, weight: Floats) -> Floats:
         with np.errstate(all="ignore"):
-            return _mean(np.square(y - self.predict(weights, X)) / 2, weight)
+            return mean_loss(np.square(y - self.predict(weights, X)) / 2, weight)
 
     def gradient(self, weights: Floats, X: Floats, y: Array, weight: Floats) -> Floats:
         with np.errstate(all="ignore"):
-            residual = _shares(weight) * (self.predict(weights, X) - y)
+            residual = row_shares(weight) * (self.predict(weights, X) - y)
             return np.asarray((residual[:, None, :] @ X)[:, 0])
 
     def smoothness(self, X: Floats, weight: Floats) -> Floats:
         """Return the largest eigenvalue of the mean of :math:`x x^T`."""
-        return _top_eigenvalue(X, weight)
+        return top_eigenvalue(X, weight)
 
     def lipschitz(self, X: Floats, weight: Floats) -> Floats:
         """Return infinity: a square has no Lipschitz constant, except for a task without features."""
-        return np.where(_longest(X, weight) == 0, 0.0, np.inf)
+        return np.where(longest_row(X, weight) == 0, 0.0, np.inf)
 
     def predict(self, weights: Floats, X: Floats) -> Floats:
         with np.errstate(all="ignore"):
@@ -146,20 +146,20 @@ class Logistic(Loss):
     def value(self, weights: Floats, X: Floats, y: Array, weight: Floats) -> Floats:
         with np.errstate(all="ignore"):
             scores = (X @ weights[:, :, None])[..., 0]
-            return _mean(np.logaddexp(0.0, scores) - y * scores, weight)
+            return mean_loss(np.logaddexp(0.0, scores) - y * scores, weight)
 
     def gradient(self, weights: Floats, X: Floats, y: Array, weight: Floats) -> Floats:
         with np.errstate(all="ignore"):
-            residual = _shares(weight) * (self.predict(weights, X) - y)
+            residual = row_shares(weight) * (self.predict(weights, X) - y)
             return np.asarray((residual[:, None, :] @ X)[:, 0])
 
     def smoothness(self, X: Floats, weight: Floats) -> Floats:
         """Return a quarter of the largest eigenvalue of the mean of :math:`x x^T`."""
-        return _top_eigenvalue(X, weight) / 4
+        return top_eigenvalue(X, weight) / 4
 
     def lipschitz(self, X: Floats, weight: Floats) -> Floats:
         """Return the length of the longest row."""
-        return _longest(X, weight)
+        return longest_row(X, weight)
 
     def predict(self, weights: Floats, X: Floats) -> Floats:
         with np.errstate(all="ignore"):
@@ -208,21 +208,21 @@ class Softmax(Loss):
             top = np.maximum(scores.max(axis=-1), 0.0)
             total = np.exp(-top) + np.exp(scores - top[..., None]).sum(axis=-1)
             chosen = np.where(self._one_hot(y), scores, 0.0).sum(axis=-1)
-            return _mean(top + np.log(total) - chosen, weight)
+            return mean_loss(top + np.log(total) - chosen, weight)
 
     def gradient(self, weights: Floats, X: Floats, y: Array, weight: Floats) -> Floats:
         with np.errstate(all="ignore"):
             residual = self.predict(weights, X)[..., 1:] - self._one_hot(y)
-            residual *= _shares(weight)[..., None]
+            residual *= row_shares(weight)[..., None]
             return np.asarray((residual.swapaxes(1, 2) @ X).reshape(len(X), self.size))
 
     def smoothness(self, X: Floats, weight: Floats) -> Floats:
         """Return half (with two classes a quarter) of the largest eigenvalue of the mean of :math:`x x^T`."""
-        return _top_eigenvalue(X, weight) / (4 if self.classes == 2 else 2)
+        return top_eigenvalue(X, weight) / (4 if self.classes == 2 else 2)
 
     def lipschitz(self, X: Floats, weight: Floats) -> Floats:
         r"""Return the length of the longest row, times :math:`\sqrt 2` with more than two classes."""
-        return _longest(X, weight) * (1 if self.classes == 2 else math.sqrt(2))
+        return longest_row(X, weight) * (1 if self.classes == 2 else math.sqrt(2))
 
     def predict(self, weights: Floats, X: Floats) -> Floats:
         with np.errstate(all="ignore"):
@@ -235,17 +235,76 @@ class Softmax(Loss):
         return np.asarray(y[..., None] == np.arange(1, self.classes))
 
 
-def _shares(weight: Floats) -> Floats:
+@dataclass(frozen=True)
+class PoissonLoss(Loss):
+    r"""Poisson loss of counts, :math:`e^s - y s`, a straight line beyond the score of the largest count.
+
+    The score is :math:`x^\top w`, the middle of what is possible and, if rows have one more column for the
+    logarithm of their exposure, that.
+
+    Examples
+    --------
+    >>> loss, one = PoissonLoss(dim=1, most=3.0), np.ones((1, 1))
+    >>> loss.predict(np.zeros((1, 1)), one[None]), loss.gradient(np.zeros((1, 1)), one[None], 2 * one, one)
+    (array([[2.]]), array([[0.]]))
+    """
+
+    dim: int
+    most: float = 100.0
+    exposure: bool = False
+
+    @property
+    def size(self) -> int:
+        return self.dim
+
+    @property
+    def rows(self) -> DataSpec:
+        return DataSpec((self.dim + self.exposure,), Target.COUNT)
+
+    def value(self, weights: Floats, X: Floats, y: Array, weight: Floats) -> Floats:
+        with np.errstate(all="ignore"):
+            scores = self._scores(weights, X)
+            top = np.minimum(scores, math.log(self.most))
+            return mean_loss(np.exp(top) * (1 + scores - top) - y * scores, weight)
+
+    def gradient(self, weights: Floats, X: Floats, y: Array, weight: Floats) -> Floats:
+        with np.errstate(all="ignore"):
+            residual = row_shares(weight) * (self.predict(weights, X) - y)
+            return np.asarray((residual[:, None, :] @ X[:, :, : self.dim])[:, 0])
+
+    def smoothness(self, X: Floats, weight: Floats) -> Floats:
+        """Return the largest count times the largest eigenvalue of the mean of :math:`x x^T`."""
+        return self.most * top_eigenvalue(X[:, :, : self.dim], weight)
+
+    def lipschitz(self, X: Floats, weight: Floats) -> Floats:
+        """Return the largest count times the length of the longest row."""
+        return self.most * longest_row(X[:, :, : self.dim], weight)
+
+    def predict(self, weights: Floats, X: Floats) -> Floats:
+        with np.errstate(all="ignore"):
+            return np.asarray(np.exp(np.minimum(self._scores(weights, X), math.log(self.most))))
+
+    def _scores(self, weights: Floats, X: Floats) -> Floats:
+        scores = (X[:, :, : self.dim] @ weights[:, :, None])[..., 0] + middle_of(self.most)
+        return np.asarray(scores + X[:, :, self.dim] if self.exposure else scores)
+
+
+def middle_of(most: float) -> float:
+    """Return the logarithm of a count in the middle of what is possible."""
+    return 0.5 * math.log1p(most)
+
+
+def row_shares(weight: Floats) -> Floats:
     """Return weights that sum to 1 over the rows of a task, or are all 0."""
     total = weight.sum(axis=1, keepdims=True)
     return weight / np.where(total == 0, 1.0, total)
 
 
-def _mean(losses: Floats, weight: Floats) -> Floats:
-    return np.asarray((_shares(weight) * losses).sum(axis=1))
+def mean_loss(losses: Floats, weight: Floats) -> Floats:
+    return np.asarray((row_shares(weight) * losses).sum(axis=1))
 
 
-def _longest(X: Floats, weight: Floats) -> Floats:
+def longest_row(X: Floats, weight: Floats) -> Floats:
     """Return the length of the longest row of each task; infinite for data that are not finite."""
     with np.errstate(all="ignore"):
         lengths = np.sqrt(np.square(X).sum(axis=2))
@@ -253,10 +312,10 @@ def _longest(X: Floats, weight: Floats) -> Floats:
     return np.where(np.isnan(longest), np.inf, longest)
 
 
-def _top_eigenvalue(X: Floats, weight: Floats) -> Floats:
+def top_eigenvalue(X: Floats, weight: Floats) -> Floats:
     """Return the largest eigenvalue of the mean of ``x x'``; infinite for data that are not finite."""
     with np.errstate(all="ignore"):
-        gram = (X * _shares(weight)[..., None]).swapaxes(1, 2) @ X
+        gram = (X * row_shares(weight)[..., None]).swapaxes(1, 2) @ X
     finite = np.asarray(np.isfinite(gram).all(axis=(1, 2)))
     # One matrix that is not finite would fail the decomposition of all.
     values = np.linalg.eigvalsh(np.where(finite[:, None, None], gram, 0.0))
