@@ -34,7 +34,9 @@ from cloister.engines.curator import bill_of, charge
 from cloister.engines.local import Local
 from cloister.engines.run import Run, run, seed_of
 from cloister.engines.workers import Engine, Shards
+from cloister.learners.learner import BayesianLearner
 from cloister.learners.linear.classification import Classification
+from cloister.learners.linear.counts import CountRegression
 from cloister.learners.linear.regression import Regression
 from cloister.ledger import Ledger
 from cloister.plan.plan import Plan
@@ -43,6 +45,7 @@ from cloister.store.files import private_folder
 from cloister.store.journal import check_same
 from cloister.store.secret import Secret
 from cloister.tables.codebook import Codebook
+from cloister.tables.targets import Count
 
 
 def fit_plan(
@@ -62,8 +65,11 @@ def fit_plan(
     return replace(found, record=found.record.charged(ledger, plan.fingerprint))
 
 
-def own_learner(codebook: Codebook) -> Regression | Classification:
+def own_learner(codebook: Codebook) -> BayesianLearner:
     """Return what a task does on its own."""
+    if isinstance(codebook.target, Count):
+        most, exposed = codebook.target.high, codebook.exposure is not None
+        return CountRegression(codebook.width, most, exposed)
     if codebook.classes is None:
         return Regression(codebook.width)
     return Classification(codebook.width, codebook.classes)

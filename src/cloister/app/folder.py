@@ -240,7 +240,7 @@ def read_codebook(folder: Path, plan: Plan) -> Codebook:
     book = Codebook.load(folder / "codebook.toml")
     rows = plan.algorithm.rows
     due = None if rows is None or rows.features is None else (*rows.features, rows.classes)
-    found = (book.width, book.classes)
+    found = (book.row_width, book.classes)
     if due is not None and found != due:
         raise InputError(
             f"{folder / 'codebook.toml'} must give the plan's columns and classes, {due}. Got {found}. "

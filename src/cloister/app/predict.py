@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from cloister.app.count_predictions import CountPredictions
 from cloister.core.arrays import Array, Floats, States
 from cloister.core.errors import InputError
 from cloister.learners.linear.newton import probabilities
@@ -25,6 +26,7 @@ from cloister.tables.codebook import Codebook
 from cloister.tables.column_types import Categorical
 from cloister.tables.csv_files import Dialect, read_as_written
 from cloister.tables.table_files import csv_text, is_csv
+from cloister.tables.targets import Count
 
 Index = NDArray[np.intp]
 #: How many digits of a prediction are written; JSON and Parquet have all.
@@ -47,27 +49,47 @@ class TargetUnits(Protocol):
 
 def numbers(units: TargetUnits, rows: Floats, models: States, at: Index) -> Array:
     """Return the predicted mean of each row, in the target's units."""
-    return units.decode_prediction(np.einsum("nd,nd->n", rows, models["coef"][at]))
+    return units.decode_prediction(_scores(rows, models, at))
+
+
+def _scores(rows: Floats, models: States, at: Index) -> Floats:
+    """Return each row's score; a column beyond those with weights is an offset."""
+    size = models["coef"].shape[1]
+    found = np.asarray(np.einsum("nd,nd->n", rows[:, :size], models["coef"][at]))
+    return found if rows.shape[1] == size else found + rows[:, size]
 
 
 def deviations(units: TargetUnits, rows: Floats, models: States, at: Index) -> Floats:
     """Return the standard deviation of each row's prediction, noise included, in the target's units."""
-    return _deviations(rows, models, at) * units.target_scale
+    variance = _variances(rows, models, at)
+    if "spread" in models:
+        return _counted(units, rows, models, at, variance).deviations
+    return _with_noise(variance, models, at) * units.target_scale
 
 
-def _deviations(rows: Floats, models: States, at: Index) -> Floats:
-    if "covariance" not in models or "noise" not in models:
+def has_deviations(models: States) -> bool:
+    """Say whether models know how sure they are."""
+    return "covariance" in models and ("noise" in models or "spread" in models)
+
+
+def _variances(rows: Floats, models: States, at: Index) -> Floats:
+    """Return the variance of each row's score."""
+    if not has_deviations(models):
         raise InputError(
             "These models have no posterior, hence no standard deviation of their predictions. Use a "
             "SharedPrior estimator."
         )
-    variance = np.empty(len(rows))
+    variance, size = np.empty(len(rows)), models["coef"].shape[1]
     order = np.argsort(at, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(at[order])) + 1) if len(at) else []
     for own in groups:  # a covariance for each row would take rows x columns^2 numbers
-        X, model = rows[own], at[own[0]]
-        variance[own] = np.einsum("nd,de,ne->n", X, models["covariance"][model], X) + models["noise"][model]
-    return np.sqrt(np.maximum(variance, 0.0))
+        X, model = rows[own, :size], at[own[0]]
+        variance[own] = np.einsum("nd,de,ne->n", X, models["covariance"][model], X)
+    return np.maximum(variance, 0.0)
+
+
+def _with_noise(variance: Floats, models: States, at: Index) -> Floats:
+    return np.sqrt(np.maximum(variance + models["noise"][at], 0.0))
 
 
 def intervals(
@@ -75,19 +97,31 @@ def intervals(
 ) -> tuple[Floats, Floats]:
     """Return both ends of the interval that holds each row's number with this probability.
 
-    Predictions are Student's t, with as many degrees of freedom as the task's rows leave its noise variance.
-    Nothing is said beyond public bounds; within them anything, of a task without rows if the board has heard
-    nothing.
+    Predictions of numbers are Student's t, with as many degrees of freedom as the task's rows leave its noise
+    variance. Those of counts are negative binomial around a mean whose logarithm is normal, and both ends
+    are whole numbers. Nothing is said beyond public bounds; within them anything, of a task without rows if
+    the board has heard nothing.
     """
     check_coverage(coverage)
-    deviation = _deviations(rows, models, at)
+    variance = _variances(rows, models, at)
+    unknown = (models["rows"] == 0) & (models["shared_weight"] == 0)
+    if "spread" in models:
+        return _counted(units, rows, models, at, variance).interval(unknown[at], coverage)
     if "freedom" not in models:
         raise InputError("These models are of an earlier version, which knew no intervals. Fit again.")
-    unknown = (models["rows"] == 0) & (models["shared_weight"] == 0)
     reach = stdtrit(models["freedom"], (1 + coverage) / 2)
-    reach = np.where(unknown, np.inf, reach)[at] * deviation
-    middle = np.einsum("nd,nd->n", rows, models["coef"][at])
+    reach = np.where(unknown, np.inf, reach)[at] * _with_noise(variance, models, at)
+    middle = _scores(rows, models, at)
     return units.decode_prediction(middle - reach), units.decode_prediction(middle + reach)
+
+
+def _counted(
+    units: TargetUnits, rows: Floats, models: States, at: Index, variance: Floats
+) -> CountPredictions:
+    if not isinstance(units, Codebook) or not isinstance(units.target, Count):
+        raise InputError("These models are of counts, and the codebook's target is none. Take the run's own.")
+    score = _scores(rows, models, at) + units.target.affine()[0][0]
+    return CountPredictions(units.target, score, variance, models["spread"][at])
 
 
 def check_coverage(coverage: object) -> None:
@@ -109,7 +143,7 @@ def predicted_columns(
     With a coverage both ends of the interval that holds a number so often are added.
     """
     if not isinstance(codebook.target, Categorical):
-        known = "covariance" in models and "noise" in models
+        known = has_deviations(models)
         std = deviations(codebook, rows, models, at) if known else np.full(len(rows), np.nan)
         found = {"prediction": numbers(codebook, rows, models, at), "std": std}
         if coverage is None:

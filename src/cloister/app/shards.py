@@ -212,7 +212,7 @@ class ParquetShards(Shards):
         book = self.codebook
         target = np.zeros(0) if book.classes is None else np.zeros(0, dtype=np.int64)
         nobody = np.zeros(0, dtype=np.int64)
-        return Tasks(nobody, np.zeros((0, book.width)), target, np.zeros(0), np.zeros(1, dtype=np.int64))
+        return Tasks(nobody, np.zeros((0, book.row_width)), target, np.zeros(0), np.zeros(1, dtype=np.int64))
 
     def remove(self) -> None:
         """Delete the folder, with the copy of all rows that is in it."""

@@ -37,7 +37,7 @@ from cloister.tables.columns import encode_rows, has_column, row_count, split_ta
 FORMAT = "cloister task model 1"
 
 #: What a model may say of itself beside its posterior.
-FACTS = ("rows", "shared_weight", "freedom")
+FACTS = ("rows", "shared_weight", "freedom", "spread")
 
 
 @dataclass(frozen=True)

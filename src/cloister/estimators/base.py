@@ -41,6 +41,7 @@ from cloister.store.journal import journal_folder
 from cloister.tables.codebook import Codebook
 from cloister.tables.columns import Columns, target_column
 from cloister.tables.frames import data_frame
+from cloister.tables.targets import Count
 
 
 def _is_classifier(estimator: object) -> bool:
@@ -473,7 +474,7 @@ def search_for(codebook: Codebook, reach: float = EVEN_IN_HALF) -> Locate | None
 
     `reach` is how many typical distances from its center the unit of a column is that was found.
     """
-    if codebook.classes is not None:
+    if codebook.classes is not None or isinstance(codebook.target, Count):
         return None
     return Locate(codebook.bounded_columns, 1 / codebook.row_scale, reach)
 

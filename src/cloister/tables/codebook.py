@@ -30,6 +30,8 @@ from cloister.tables.codebook_file import (
     from_entry,
     from_spec,
     target_entry,
+    target_from_entry,
+    target_from_spec,
     template,
 )
 from cloister.tables.column_checks import At, ColumnCheck, accepted, check_column
@@ -37,6 +39,8 @@ from cloister.tables.column_types import Categorical, Date, Numeric, Target
 from cloister.tables.feature import Feature, require
 from cloister.tables.frames import named_columns
 from cloister.tables.reading import Kind
+from cloister.tables.targets import Count
+from cloister.tables.transforms import IDENTITY
 
 FROM_DATA = "feature or target bounds were read from the data, and no noise hides them"
 #: A data frame, a mapping of names to columns, or an array.
@@ -100,10 +104,27 @@ class Codebook:
             f"interactions must be pairs of different features, each once. Got {[*self.interactions]}. Write "
             f'interactions = [["age", "sex"]], with names of {[*self.names]}.',
         )
+        self._check_exposure()
         columns = self.column_names
         require(
             len(set(columns)) == len(columns),
             f"the columns of a codebook must have different names. Got {sorted(columns)}. Rename a feature.",
+        )
+
+    def _check_exposure(self) -> None:
+        goal, part = self.target, self.exposure
+        if not isinstance(goal, Count) or goal.exposure is None:
+            return
+        plain = isinstance(part, Numeric) and part.low > 0 and part.missing is None
+        require(
+            plain and part.transform == IDENTITY and len(self._explaining) > 0,  # type: ignore[union-attr]
+            f"the exposure {goal.exposure!r} of {goal.name!r} must be a column with bounds of positive "
+            "numbers and nothing else, beside a feature. Write bounds = [1, 365], say, under [features."
+            f"{goal.exposure}].",
+        )
+        require(
+            all(goal.exposure not in pair for pair in self.interactions),
+            f"the exposure {goal.exposure!r} has no coefficient. Leave it out of interactions.",
         )
 
     @classmethod
@@ -135,7 +156,7 @@ class Codebook:
         require(not missing, f"bounds must hold every column. Missing: {missing}. Add a range or levels.")
         require(not extra, f"bounds must name columns only. Unknown: {extra}. Remove or respell the entry.")
         parts = tuple(from_spec(name, entries[name]) for name in names)
-        end = as_target(from_spec(target, entries[goal]))
+        end = target_from_spec(target, entries[goal])
         return cls(parts, end, task, interactions=tuple(interactions))
 
     @classmethod
@@ -173,7 +194,7 @@ class Codebook:
         parts = tuple(
             from_entry(name, found, "levels", source) for name, found in by_name(rows or (), source)
         )
-        end = as_target(from_entry(goal["name"], goal, "classes", source))
+        end = target_from_entry(goal["name"], goal, source)
         return cls(
             parts,
             end,
@@ -231,7 +252,7 @@ class Codebook:
     @cached_property
     def column_names(self) -> tuple[str, ...]:
         """Names of the encoded columns without the intercept, e.g. ``("age", "sex[M]", "age:sex[M]")``."""
-        own = [name for part in self.features for name in part.block_names()]
+        own = [name for part in self._explaining for name in part.block_names()]
         return (*own, *(f"{own[i]}:{own[j]}" for i, j in self.products.T))
 
     @cached_property
@@ -240,9 +261,9 @@ class Codebook:
 
         Indicators, steps and splines are not among them, nor interactions.
         """
-        starts = 1 + np.cumsum([0, *(len(part.block_names()) for part in self.features)])
+        starts = 1 + np.cumsum([0, *(len(part.block_names()) for part in self._explaining)])
         return tuple(
-            int(start) for part, start in zip(self.features, starts, strict=False) if part.is_bounded
+            int(start) for part, start in zip(self._explaining, starts, strict=False) if part.is_bounded
         )
 
     def column_affine(self, column: int) -> tuple[float, float]:
@@ -253,10 +274,21 @@ class Codebook:
     @cached_property
     def products(self) -> NDArray[np.int64]:
         """Positions of the two columns, of features, whose product is each column of an interaction."""
-        ends = np.cumsum([0, *(len(part.block_names()) for part in self.features)])
-        span = {name: range(*ends[i : i + 2]) for i, name in enumerate(self.names)}
+        ends = np.cumsum([0, *(len(part.block_names()) for part in self._explaining)])
+        span = {part.name: range(*ends[i : i + 2]) for i, part in enumerate(self._explaining)}
         found = [(i, j) for one, two in self.interactions for i in span[one] for j in span[two]]
         return np.array(found, dtype=np.int64).reshape(-1, 2).T
+
+    @property
+    def exposure(self) -> Numeric | None:
+        """The column that says what a count is counted over, which has no coefficient."""
+        named = self.target.exposure if isinstance(self.target, Count) else None
+        return next((part for part in self.features if part.name == named), None)  # type: ignore[return-value]
+
+    @cached_property
+    def _explaining(self) -> tuple[Feature, ...]:
+        """The features that have coefficients."""
+        return tuple(part for part in self.features if part is not self.exposure)
 
     @property
     def classes(self) -> int | None:
@@ -270,13 +302,18 @@ class Codebook:
 
     @property
     def width(self) -> int:
-        """Number of encoded columns, intercept included."""
+        """Number of encoded columns that have a weight, intercept included."""
         return 1 + len(self.column_names)
+
+    @property
+    def row_width(self) -> int:
+        """Number of encoded columns: those that have a weight, and the exposure's."""
+        return self.width + (self.exposure is not None)
 
     @cached_property
     def row_scale(self) -> float:
         """What every encoded row is divided by, so that its norm is at most one."""
-        bounds = {part.name: part.block_bound() for part in self.features}
+        bounds = {part.name: part.block_bound() for part in self._explaining}
         products = sum(bounds[one] * bounds[two] for one, two in self.interactions)
         return math.sqrt(1 + sum(bounds.values()) + products)
 
@@ -288,13 +325,15 @@ class Codebook:
     def user_columns(self, columns: Columns, at: At | None = None) -> NDArray[np.float64]:
         """Columns in the user's units: clipped numbers, their transforms, and 0/1 indicators of levels."""
         table = _table(columns, self.names)
-        blocks = (part.block_columns(accepted(part, table[part.name], at)) for part in self.features)
+        blocks = (part.block_columns(accepted(part, table[part.name], at)) for part in self._explaining)
         own = np.hstack([*blocks])
         one, two = self.products
         return np.hstack([own, own[:, one] * own[:, two]]) if len(one) else own
 
     def encode(self, columns: Columns, at: At | None = None) -> NDArray[np.float64]:
         """Rows of norm at most one, from a table with names or a 2-D array in feature order.
+
+        Where the target has an exposure, one more column has its logarithm.
 
         Rows that do not fit are refused; ``at`` names a row by its position in the sentence that says so.
         """
@@ -306,28 +345,27 @@ class Codebook:
         np.clip(own, -1.0, 1.0, out=rows[:, 1 : 1 + len(center)])
         one, two = 1 + self.products
         np.multiply(rows[:, one], rows[:, two], out=rows[:, 1 + len(center) :])
-        return np.divide(rows, self.row_scale, out=rows)
+        np.divide(rows, self.row_scale, out=rows)
+        return rows if self.exposure is None else np.column_stack([rows, self._offset(columns, at)])
+
+    def _offset(self, columns: Columns, at: At | None) -> NDArray[np.float64]:
+        """Return the logarithm of each row's exposure, over the middle of what is possible."""
+        part = self.exposure
+        assert part is not None
+        values = accepted(part, _table(columns, self.names)[part.name], at).values
+        return np.log(np.clip(values, part.low, part.high)) - _middle(part)
 
     def encode_target(self, y: ArrayLike, at: At | None = None) -> Array:
-        """Numbers clipped and mapped to [-1, 1], or the index of each class."""
-        values = accepted(self.target, _column(self.target.name, y), at, goal=True).values
-        if not isinstance(self.target, Numeric):
-            return values.astype(np.int64)
-        center, half = self._target_affine
-        return np.clip((np.clip(values, self.target.low, self.target.high) - center) / half, -1.0, 1.0)
+        """Numbers clipped and mapped to [-1, 1], counts clipped, or the index of each class."""
+        return self.target.encoded(accepted(self.target, _column(self.target.name, y), at, goal=True).values)
 
     def decode_target(self, values: ArrayLike) -> Array:
         """Inverse of `encode_target`: numbers in the target's units (not clipped), or class labels."""
-        if not isinstance(self.target, Numeric):
-            return np.asarray(self.target.levels)[np.asarray(values, dtype=np.int64)]
-        center, half = self._target_affine
-        return center + half * np.asarray(values, dtype=np.float64)
+        return self.target.decoded(np.asarray(values, dtype=np.float64))
 
     def decode_prediction(self, values: ArrayLike) -> Array:
-        """Return encoded predictions in the target's units, within its public bounds."""
-        decoded = self.decode_target(values)
-        goal = self.target
-        return np.clip(decoded, goal.low, goal.high) if isinstance(goal, Numeric) else decoded
+        """Return what scores predict, in the target's units and within its public bounds."""
+        return self.target.predicted(np.asarray(values, dtype=np.float64))
 
     def check(self, columns: Columns) -> list[ColumnCheck]:
         """Say how much of each column is clipped, missing or refused. Private: for your own eyes.
@@ -354,7 +392,8 @@ class Codebook:
     def to_user_units(self, weights: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Coefficients and intercept in the user's units, from encoded weights of shape (..., width).
 
-        ``intercept + user_columns(X) @ coef`` is the decoded prediction; for classes it is the log-odds.
+        ``intercept + user_columns(X) @ coef`` is the decoded prediction; for classes it is the log-odds, for
+        counts the logarithm of what is expected, for one unit of exposure if they have one.
         """
         w = np.asarray(weights, dtype=np.float64)
         require(
@@ -378,11 +417,19 @@ class Codebook:
 
     @property
     def _affine(self) -> NDArray[np.float64]:
-        return np.array([pair for part in self.features for pair in part.block_affine()]).T
+        return np.array([pair for part in self._explaining for pair in part.block_affine()]).T
 
     @property
     def _target_affine(self) -> tuple[float, float]:
-        return self.target.affine()[0] if isinstance(self.target, Numeric) else (0.0, 1.0)
+        if not isinstance(self.target, Numeric):
+            return 0.0, 1.0
+        start, scale = self.target.affine()[0]
+        return start - (0.0 if self.exposure is None else _middle(self.exposure)), scale
+
+
+def _middle(part: Numeric) -> float:
+    """Return the logarithm of a number in the middle of positive bounds."""
+    return 0.5 * (math.log(part.low) + math.log(part.high))
 
 
 def _observed(name: str, values: Array, as_levels: bool) -> Feature:

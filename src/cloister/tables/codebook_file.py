@@ -13,6 +13,7 @@ from cloister.core.errors import InputError
 from cloister.tables.column_types import TYPES, Categorical, Numeric, Target
 from cloister.tables.feature import Feature, require
 from cloister.tables.reading import Kind
+from cloister.tables.targets import KINDS
 
 #: The first format knows bounds and levels alone, and a codebook that needs no more is still written in it.
 _FIRST, _LATEST = "cloister codebook 1", "cloister codebook 2"
@@ -106,13 +107,41 @@ def target_entry(part: Target) -> dict[str, Any]:
 def as_target(part: Feature) -> Target:
     """Return what is said of the target; refuse what only features can have."""
     _, *more = part.entry()
-    if isinstance(part, Numeric | Categorical) and not more:
-        return part
+    if isinstance(part, tuple(KINDS.values())) or (isinstance(part, Numeric | Categorical) and not more):
+        return part  # type: ignore[return-value]
     got = ", ".join(more) if isinstance(part, Numeric | Categorical) else f"{type(part).__name__.lower()}s"
     raise InputError(
         f"The target {part.name!r} must have bounds of numbers or classes, and nothing else. Got {got}. "
         "To predict a logarithm, say, make a column of it."
     )
+
+
+def target_from_entry(name: str, found: Any, source: str, classes: str = "classes") -> Target:
+    """Read the keys of the target; ``kind`` says what it is beside a plain number or classes."""
+    if not isinstance(found, Mapping) or "kind" not in found:
+        return as_target(from_entry(name, found, classes, source))
+    kind = KINDS.get(str(found["kind"]))
+    keys = {key: value for key, value in found.items() if key not in ("name", "kind")}
+    require(
+        kind is not None,
+        f"kind of the target {name!r} in {source} must be one of {', '.join(KINDS)}. Got {found['kind']!r}. "
+        "Leave it out for a plain number or classes.",
+    )
+    assert kind is not None
+    unknown = [key for key in keys if key not in kind.keys]
+    require(
+        not unknown,
+        f"a target of kind {found['kind']!r} in {source} may have {', '.join(kind.keys)}. Got "
+        f"{', '.join(unknown)}. Remove or respell it.",
+    )
+    return kind.from_keys(name, keys)
+
+
+def target_from_spec(name: str, spec: Any) -> Target:
+    """Read a mapping's value for the target, as `from_spec`."""
+    if isinstance(spec, Mapping) and "kind" in spec:
+        return target_from_entry(name, spec, "bounds", "levels")
+    return as_target(from_spec(name, spec))
 
 
 def by_name(rows: Mapping[str, Any] | Sequence[Any], source: str) -> list[tuple[str, Any]]:

@@ -13,6 +13,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from cloister.core.arrays import Array, Floats
 from cloister.tables.feature import Feature, require
@@ -133,6 +134,20 @@ class Numeric(Feature):
 
     def columns(self, values: Floats) -> Floats:
         return self.transform.columns(np.clip(values, self.low, self.high), self.low, self.high)
+
+    def encoded(self, values: Floats) -> Array:
+        """Return values of a target as models take them: clipped, and mapped to [-1, 1]."""
+        ((center, half),) = self.affine()
+        return np.clip((np.clip(values, self.low, self.high) - center) / half, -1.0, 1.0)
+
+    def decoded(self, values: Floats) -> Array:
+        """Return the inverse of `encoded`, not clipped."""
+        ((center, half),) = self.affine()
+        return np.asarray(center + half * values)
+
+    def predicted(self, scores: Floats) -> Array:
+        """Return what a model's scores predict, within the bounds."""
+        return np.clip(self.decoded(scores), self.low, self.high)
 
     def fault(self, cell: Any) -> str:
         number = is_real(cell) or (isinstance(cell, str | Decimal) and is_number(str(cell)))
@@ -271,6 +286,16 @@ class Categorical(Feature):
         other = values >= len(self.levels)  # in the middle of the ranks, and marked
         ranks = np.where(other, (len(self.levels) - 1) / 2, values)
         return np.column_stack([ranks, other])[:, : len(self.names())]
+
+    def encoded(self, values: Floats) -> Array:
+        """Return positions of a target's classes as models take them."""
+        return values.astype(np.int64)
+
+    def decoded(self, values: ArrayLike) -> Array:
+        """Return the classes at these positions."""
+        return np.asarray(self.levels)[np.asarray(values, dtype=np.int64)]
+
+    predicted = decoded
 
     def fault(self, cell: Any) -> str:
         return "not listed"

@@ -1,0 +1,105 @@
+"""Kinds of targets beside plain numbers and classes: ``kind`` under a codebook's ``[target]``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from cloister.core.arrays import Array, Floats
+from cloister.tables.column_types import Numeric
+from cloister.tables.feature import require
+from cloister.tables.reading import Reading, is_real
+
+#: Counts beyond this are no whole numbers in floating point.
+_MOST = 1e15
+
+
+@dataclass(frozen=True)
+class Count(Numeric):
+    """A whole number from 0 on, with a log link: the coefficients of its models are logarithms of ratios.
+
+    Parameters
+    ----------
+    name : str
+        The column.
+    low, high : int
+        The lowest and the highest count that are publicly possible; what lies beyond is clipped to them.
+    exposure : str, optional
+        The numeric column that says how much time, area or how many people a row has been counted over. It
+        has bounds like a feature, and no coefficient: counts are proportional to it.
+
+    Examples
+    --------
+    >>> Count("accidents", 0, 100).predicted(np.array([-9.0, 0.0, 9.0])).round(1)
+    array([  0. ,  10. , 100. ])
+    """
+
+    exposure: str | None = None
+
+    keys: ClassVar[tuple[str, ...]] = ("bounds", "exposure")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole = self.low == math.floor(self.low) and self.high == math.floor(self.high)
+        require(
+            whole and self.low >= 0 and self.high <= _MOST,
+            f"bounds of the count {self.name!r} must be two whole numbers from 0 on. Got ({self.low:g}, "
+            f"{self.high:g}). Write the lowest and the highest count that are publicly possible.",
+        )
+        require(
+            self.exposure is None or (isinstance(self.exposure, str) and self.exposure != self.name),
+            f"exposure of {self.name!r} must be the name of a numeric column. Got {self.exposure!r}.",
+        )
+
+    @classmethod
+    def from_keys(cls, name: str, keys: Mapping[str, Any]) -> Self:
+        low, high = _two(name, keys)
+        return cls(name, low, high, exposure=keys.get("exposure"))
+
+    def entry(self) -> dict[str, Any]:
+        exposure = {} if self.exposure is None else {"exposure": self.exposure}
+        return {"kind": "count"} | super().entry() | exposure
+
+    @property
+    def must(self) -> str:
+        return "hold whole numbers from 0 on"
+
+    def read(self, column: Array) -> Reading:
+        found = super().read(column)
+        with np.errstate(invalid="ignore"):
+            none = (found.values < 0) | (found.values != np.floor(found.values))
+        return replace(found, wrong=found.wrong | (none & ~found.missing))
+
+    def fault(self, cell: Any) -> str:
+        return "no count" if is_real(cell) else super().fault(cell)
+
+    def affine(self) -> tuple[tuple[float, float], ...]:
+        """Return the logarithm of a count in the middle of what is possible, and the unit of logarithms."""
+        return ((0.5 * math.log1p(self.high), 1.0),)
+
+    def encoded(self, values: Floats) -> Array:
+        return np.clip(values, self.low, self.high)
+
+    def decoded(self, values: Floats) -> Array:
+        return np.asarray(values)
+
+    def predicted(self, scores: Floats) -> Array:
+        center = self.affine()[0][0]
+        return np.exp(np.clip(scores + center, math.log(max(self.low, 1e-300)), math.log(self.high)))
+
+
+def _two(name: str, keys: Mapping[str, Any]) -> Sequence[float]:
+    limits = keys.get("bounds")
+    require(
+        isinstance(limits, list | tuple) and len(limits) == 2,
+        f"the target {name!r} must have bounds = [lowest possible, highest possible]. Got {limits!r}.",
+    )
+    return limits  # type: ignore[return-value]
+
+
+#: What may stand as ``kind`` beside a target's limits.
+KINDS: dict[str, type[Count]] = {"count": Count}
