@@ -36,8 +36,6 @@ from cloister.learners.linear.softmax import NEGLIGIBLE
 
 #: Grid of the prior's variance, for rows of norm at most about 1; in own units, of all slopes together.
 VARIANCES = np.geomspace(1e-2, 1e2, 9)
-#: Log weights of variances in own units: evidence of few rows asks for less than there is.
-OWN_WEIGHTS = normal_on_grid(np.log(VARIANCES), math.log(2.0), 2.0)
 #: A task alone: prior deviation of an intercept from the own rates.
 OWN_INTERCEPT = 0.5
 #: With fewer rows than this a task on its own has its rates and no slopes.
@@ -69,6 +67,13 @@ class EvidenceLearner(BayesianLearner):
     loose = 30.0
     #: At a variance of 1, the middle of their grid, weights vary around the mean by a prior's scale.
     widening = 1.0
+    #: Usual variance of scores in own units, by all slopes together: few rows ask for less than there is.
+    usual = 2.0
+
+    @property
+    def variance_weights(self) -> Floats:
+        """Log weights of variances in own units."""
+        return normal_on_grid(np.log(VARIANCES), math.log(self.usual), 2.0)
 
     @property
     def last(self) -> tuple[Question, ...]:
@@ -128,17 +133,16 @@ class EvidenceLearner(BayesianLearner):
     def _fits(self, home: Home, candidates: Candidates, answers: Answers) -> list[Scored]:
         """Fit each task with every candidate and, with the weight that they leave, alone."""
         own = 1 - sum(candidate.weight for candidate in candidates)
-        fits = [self.around(home, candidate, _follow(candidate, answers)) for candidate in candidates]
+        fits = [self.around(home, one, self._follow(one, answers)) for one in candidates]
         return fits + ([self.alone(home, own)] if own > 1e-9 else [])
 
-
-def _follow(candidate: Candidate, answers: Answers) -> Floats:
-    """Return log weights of a candidate's variances: as tasks said, for shared ones, or all alike."""
-    if candidate.own_units:
-        return OWN_WEIGHTS
-    if candidate.shared and "scale" in answers:
-        return normal_on_grid(np.log(VARIANCES), *map(float, answers["scale"]))
-    return np.full(len(VARIANCES), -math.log(len(VARIANCES)))
+    def _follow(self, candidate: Candidate, answers: Answers) -> Floats:
+        """Return log weights of a candidate's variances: as tasks said, for shared ones, or all alike."""
+        if candidate.own_units:
+            return self.variance_weights
+        if candidate.shared and "scale" in answers:
+            return normal_on_grid(np.log(VARIANCES), *map(float, answers["scale"]))
+        return np.full(len(VARIANCES), -math.log(len(VARIANCES)))
 
 
 def _usual_variance(value: Floats, noise: float) -> Floats:

@@ -14,7 +14,6 @@ from cloister.learners.linear.average import Candidate, loose_intercept
 from cloister.learners.linear.by_evidence import (
     LEAST_ROWS,
     OWN_INTERCEPT,
-    OWN_WEIGHTS,
     VARIANCES,
     EvidenceLearner,
     Scored,
@@ -164,7 +163,7 @@ class Classification(EvidenceLearner):
             coef = (weights @ back.swapaxes(1, 2)).reshape(len(block), self.size)
             return coef, turn @ spread @ turn.swapaxes(1, 2)
 
-        log_evidence = fit.log_evidence + OWN_WEIGHTS + worth[:, None]
+        log_evidence = fit.log_evidence + self.variance_weights + worth[:, None]
         log_evidence[:, 1:] = np.where(few[:, None], -np.inf, log_evidence[:, 1:])
         return Scored(log_evidence, to_public)
 

@@ -29,7 +29,6 @@ from cloister.learners.linear.average import Candidate, loose_intercept, normal_
 from cloister.learners.linear.by_evidence import (
     LEAST_ROWS,
     OWN_INTERCEPT,
-    OWN_WEIGHTS,
     VARIANCES,
     EvidenceLearner,
     Scored,
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from cloister.core.tasks import Block
 
 #: Grid of the spread beyond Poisson; the first is Poisson but for rounding.
-SPREADS = np.array([1e-6, 0.03, 0.1, 0.3, 1.0, 3.0])
+SPREADS = np.array([1e-6, 0.002, 0.01, 0.04, 0.15, 0.5, 2.0])
 #: What a task thinks of them before anyone is asked: log weights.
 USUAL_SPREADS = np.full(len(SPREADS), -math.log(len(SPREADS)))
 #: Beyond these, numbers are no data.
@@ -142,6 +141,9 @@ class CountRegression(EvidenceLearner):
         if not 0 < self.most <= _MOST:
             raise InputError(f"most must be a number of at least 1, and at most {_MOST:g}. Got {self.most}.")
 
+    #: Slopes change the logarithm of a mean by half of it, about.
+    usual = 0.2
+
     @property
     def first(self) -> tuple[Question, ...]:  # type: ignore[override]
         channel = Channel(len(SPREADS), 2.0, Plain())
@@ -195,7 +197,9 @@ class CountRegression(EvidenceLearner):
         factor: Floats = candidate.factor
         if candidate.own_units:
             units = OwnUnits.of(block.X[:, :, : self.dim], block.weight, self.intercept)
-            design, factor = units.design @ factor, units.back @ factor
+            few = (units.total < LEAST_ROWS)[:, None, None]  # their spreads say nothing of other values
+            first = np.arange(self.dim) == (0 if self.intercept else -1)
+            design, factor = np.where(few & ~first, 0.0, units.design) @ factor, units.back @ factor
         else:
             design = _product(block.X[:, :, : self.dim], factor)
         rows = CountRows.of(design, self._scores(block, candidate.mean), block, _spreads(home.states))
@@ -224,10 +228,11 @@ class CountRegression(EvidenceLearner):
             turn = own.back
             return (turn @ inner[:, :, None])[:, :, 0], turn @ spread @ turn.swapaxes(1, 2)
 
-        log_evidence = fit.log_evidence + OWN_WEIGHTS + math.log(weight)
+        without = np.where(np.arange(len(VARIANCES)) > 0, -np.inf, 0.0)  # slopes, that variances are of
+        weights = np.where(own.few[:, None], without, self.variance_weights)
+        log_evidence = fit.log_evidence + weights + math.log(weight)
         if self.intercept:
             log_evidence -= 0.5 * np.log1p(own.total)[:, None]
-        log_evidence[:, 1:] = np.where(own.few[:, None], -np.inf, log_evidence[:, 1:])
         return Scored(log_evidence, to_public)
 
     def finish(self, home: Home, candidates: Candidates, answers: Answers) -> States:
