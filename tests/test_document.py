@@ -34,7 +34,8 @@ torch = pytest.importorskip("torch", reason="needs the extra torch")
 FROZEN = """
 adam/1 adam-w/1
 adaptive-fed-avg/1 ballot/1 blt/1 choose-at-home/1 classification/1 clustered-meta-sgd/1 convex/1
-cosine/1 cross-entropy/1 cross-validated-tuning/1 decomposed/1 descent/1 ditto/1 earlier-prior/1
+cosine/1 count-regression/1 cross-entropy/1
+cross-validated-tuning/1 decomposed/1 descent/1 ditto/1 earlier-prior/1
 entry-sparse/1 epochs/1 everyone/1 ewc/1 exact-solver/1 feature-relevance/1 fed-avg/1 fed-prox/1 fed-rep/1
 fine-tuning/1 fixed-size/1 ftmrl/1 gaussian/1
 geometric-budget/1 group-sparse/1 groups/1 in-order/1 increment/1 independent/1 joint/1 l2-laplace/1
@@ -42,7 +43,7 @@ least-squares/1
 local-noise/1 local-only/1 locate/1 logistic/1 low-rank/1 mean/1 mean-regularized/1
 meta-sgd/1
 model-averaging/1 module/2 nested/1 nesterov/1
-no-noise/1 offset/1 one-pass/1 personalized/1 plan/1 poisson/1 position/1
+no-noise/1 offset/1 one-pass/1 personalized/1 plan/1 poisson/1 poisson-loss/1 position/1
 power-budget/1 quadratic/1 regression/1 rescaled/1
 server-adam/1 server-adam-w/1 server-average/1 server-momentum/1
 shared-prior/3 softmax/1 squared-norm/1 subspace/1 support/1 symmetrized-kl/1 task-sparse/1
@@ -86,6 +87,10 @@ WORKING_VALUES = {
             "Rows",
             "SoftmaxPoint",
             "SoftmaxRows",
+            "CountRows",
+            "ModesByVariance",
+            "Scored",
+            "Slope",
             "Spectrum",
         ),
         *("Statistics", "Trainer", "Trial", "Units"),
@@ -172,6 +177,8 @@ VALUES = [  # with as few defaults as possible: a field that is lost on the way 
     cl.algorithms.SharedPrior(
         cl.learners.Regression(2), cl.algorithms.GroupMeans(cl.algorithms.Mean(), Groups(("a", "b"), (2, 1)))
     ),
+    cl.algorithms.SharedPrior(cl.learners.CountRegression(2, 50.0, exposure=True, intercept=False)),
+    cl.algorithms.MeanRegularized(cl.learners.PoissonLoss(2, 50.0, exposure=True)),
     cl.algorithms.AdaptiveFedAvg(
         NET, SOLVER, clip=0.5, rounds=3, server=cl.algorithms.ServerAdam(0.5, 0.25, 0.5, 0.125), quantile=0.25
     ),

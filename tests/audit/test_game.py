@@ -63,6 +63,7 @@ SHIPPED = {
         cl.algorithms.SharedPrior(cl.learners.Classification(2, classes=4), cl.algorithms.FeatureRelevance()),
         **TASKS,
     ),
+    "prior of counts": Plan(cl.algorithms.SharedPrior(cl.learners.CountRegression(2)), **TASKS),
     "low rank of classes": Plan(cl.algorithms.LowRank(cl.learners.Softmax(3, 4), rounds=2), **TASKS),
     "guarded": Plan(
         cl.algorithms.ChooseAtHome(

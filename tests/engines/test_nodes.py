@@ -27,9 +27,10 @@ from node_helpers import (
 from cloister import Plan, replay
 from cloister.algorithms import GroupMeans, LowRank, Mean, MeanRegularized, SharedPrior
 from cloister.core.roster import Groups
+from cloister.core.spec import Target
 from cloister.engines import RemoteNodes
 from cloister.errors import InputError
-from cloister.learners import LeastSquares, Regression
+from cloister.learners import CountRegression, LeastSquares, Regression
 from cloister.mechanisms import Toeplitz
 from cloister.nodes import InProcess, Node, NodeFolder, NodeSettings, Reply, ReplyKind
 from cloister.privacy.caveats import SHARED_DEVICE
@@ -51,12 +52,14 @@ GROUPED = TASKS.with_groups({"t0": "north", "t1": "south", "t2": "north", "t3": 
         SharedPrior(Regression(3), GroupMeans(Mean(), Groups.of(GROUPED.groups))),
         MeanRegularized(LeastSquares(3), rounds=4, steps=2, batch=2),
         LowRank(LeastSquares(3), rounds=3),
+        SharedPrior(CountRegression(3), Mean()),
     ],
     ids=lambda algorithm: type(algorithm).__name__,
 )
 def test_board_and_models_are_those_of_one_machine(algorithm, tmp_path):
     plan = Plan(algorithm, n_tasks=M, delta=1e-2).calibrate(3.0)
     tasks = TASKS if algorithm.groups is None else GROUPED
+    tasks = make_tasks(6) if algorithm.rows.target is Target.COUNT else tasks
     nodes, one = make_nodes(tmp_path, plan, tasks), here(plan, tasks)
     done = asked(Recorded(nodes), plan, tasks.roster)
     assert done.board.head == one.board.head

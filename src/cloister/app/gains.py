@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.special import xlogy
 
 from cloister.algorithms.bases import Independent
 from cloister.app.predict import Index, class_probabilities, numbers
@@ -17,6 +18,7 @@ from cloister.core.tasks import Tasks
 from cloister.engines.run import replay
 from cloister.plan.plan import Plan
 from cloister.tables.codebook import Codebook
+from cloister.tables.targets import Count
 
 if TYPE_CHECKING:
     from cloister.app.result import TableRun
@@ -26,13 +28,15 @@ from cloister.app.fit import own_learner
 from cloister.tables.rows import Rows
 
 SPLITS, TEST = 5, 0.3
+#: No mean of counts is less, for nobody: a deviance would be infinite.
+LEAST_MEAN = 1e-3
 #: A relative change that is none.
 _SAME = 0.005
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Gains:
-    """Errors of tasks on rows held out: root mean squared error in the target's units, or log-loss.
+    """Errors of tasks on rows held out: root mean squared error in the target's units, deviance, or log-loss.
 
     Attributes
     ----------
@@ -88,7 +92,7 @@ def measure_gains(run: TableRun, data: Tasks, progress: Callable[[int, int], Non
         Called with (splits done, splits in all).
     """
     book, plan = run.codebook, run.plan
-    alone = _alone(book, len(data))
+    alone, measure = _alone(book, len(data)), ErrorMeasure.of(book)
     sums: dict[str, Floats] = {name: np.zeros(len(data)) for name in ("joined", "alone")}
     tested = np.zeros(len(data))
     for seed in range(SPLITS):
@@ -100,23 +104,62 @@ def measure_gains(run: TableRun, data: Tasks, progress: Callable[[int, int], Non
         }
         tested += np.bincount(at, minlength=len(data))
         for name, each in models.items():
-            sums[name] += np.bincount(at, _errors(book, test.X, test.y, each, at), minlength=len(data))
+            sums[name] += np.bincount(at, measure.each(book, test.X, test.y, each, at), minlength=len(data))
         if progress is not None:
             progress(seed + 1, SPLITS)
     measured = tested > 0
     if not measured.any():
         raise InputError("No task has rows enough to hold one out: 2 are needed. Leave the data out.")
     means = {name: total[measured] / tested[measured] for name, total in sums.items()}
-    if book.classes is None:
+    if measure.rooted:
         means = {name: np.sqrt(mean) for name, mean in means.items()}
-    error = f"root mean squared error of {book.target.name}" if book.classes is None else "log-loss"
+    error = measure.told if book.classes is not None else f"{measure.told} of {book.target.name}"
     return Gains(means["joined"], means["alone"], error, int((~measured).sum()))
 
 
-def _errors(book: Codebook, X: Floats, y: Array, models: States, at: Index) -> Floats:
-    """Return the squared error of each row in the user's units, or the log-loss of its class."""
-    if book.classes is None:
-        return np.asarray((numbers(book, X, models, at) - book.decode_target(y)) ** 2)
+@dataclass(frozen=True)
+class ErrorMeasure:
+    """How errors of a target are measured on rows held out.
+
+    Attributes
+    ----------
+    name : str
+        Of a row's.
+    each : callable
+        From codebook, encoded rows and targets, models, and which is whose, to each row's error.
+    rooted : bool
+        Whether a mean of them is told by its root.
+    """
+
+    name: str
+    each: Callable[[Codebook, Floats, Array, States, Index], Floats]
+    rooted: bool = False
+
+    @classmethod
+    def of(cls, book: Codebook) -> ErrorMeasure:
+        """Return the squared error of numbers, the deviance of counts, or the log-loss of classes."""
+        if book.classes is not None:
+            return cls("log-loss", _log_losses)
+        if isinstance(book.target, Count):
+            return cls("Poisson deviance", _deviances)
+        return cls("squared error", _squares, rooted=True)
+
+    @property
+    def told(self) -> str:
+        """What a mean is called."""
+        return f"root mean {self.name}" if self.rooted else self.name
+
+
+def _squares(book: Codebook, X: Floats, y: Array, models: States, at: Index) -> Floats:
+    return np.asarray((numbers(book, X, models, at) - book.decode_target(y)) ** 2)
+
+
+def _deviances(book: Codebook, X: Floats, y: Array, models: States, at: Index) -> Floats:
+    mean = np.maximum(numbers(book, X, models, at), LEAST_MEAN)
+    return np.asarray(2 * (xlogy(y, y / mean) - y + mean))
+
+
+def _log_losses(book: Codebook, X: Floats, y: Array, models: States, at: Index) -> Floats:
     own = class_probabilities(X, models, at)[np.arange(len(y)), y.astype(np.intp)]
     return np.asarray(-np.log(np.maximum(own, 1e-15)))
 
@@ -191,7 +234,8 @@ def _split_errors(public: TableRun, rows: Rows, out: Array, kept: Array) -> dict
     assert rows.y is not None
     book, X, y, at = public.codebook, rows.X[out], rows.y[out], np.zeros(len(out), dtype=np.intp)
     fits = _fits(public, Tasks.from_arrays(rows.X[kept], rows.y[kept], np.zeros(len(kept), dtype=int)))
-    return {name: float(_errors(book, X, y, fit, at).mean()) for name, fit in fits.items()}
+    each = ErrorMeasure.of(book).each
+    return {name: float(each(book, X, y, fit, at).mean()) for name, fit in fits.items()}
 
 
 def _fits(public: TableRun, own: Tasks) -> dict[str, States]:

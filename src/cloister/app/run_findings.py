@@ -19,7 +19,7 @@ from cloister.privacy.guarantee import Guarantee
 from cloister.store.billboard import BoardView
 from cloister.tables.codebook import Codebook
 from cloister.tables.coefficient_units import coefficient_names, in_user_units
-from cloister.tables.column_types import Categorical, Numeric
+from cloister.tables.column_types import Numeric
 
 NOTHING_SAID = "Nothing left any task: there is nothing to say about all of them."
 NO_MODEL = (
@@ -48,9 +48,9 @@ SPREAD = (
 SPREAD_UNHEARD = "How far tasks lie apart was not heard above the noise."
 RESIDUAL_UNHEARD = "The residual scale was not heard above the noise."
 #: Why there are no standard errors.
-CLASSES = (
-    "No standard errors for classes: log-odds of tasks with few rows are biased, by more than the noise and "
-    "by an amount that the board does not know."
+BIASED = (
+    "No standard errors for classes and counts: logarithms from tasks with few rows are biased, by more than "
+    "the noise and by an amount that the board does not know."
 )
 DEPENDENT = "No standard errors: noise or tasks of one round are not independent of the next."
 NO_SCATTER = "No standard errors: this structure does not ask how tasks scatter, which they depend on."
@@ -168,12 +168,13 @@ def _of_population(
     blank: Summary, findings: RunFindings, codebook: Codebook, found: Population, new: States
 ) -> Summary:
     notes, size = _what_was_found(findings, codebook, found), len(found.significant)
+    goal = codebook.target
     estimates, errors = np.full(size, np.nan), np.full(size, np.nan)
     model = in_user_units(codebook, new["coef"][0])[0]
     if found.mean is not None:
         why_not = _no_errors(findings.plan, codebook, found)
         values, covariance = in_user_units(codebook, found.mean, found.covariance)
-        values = model if codebook.classes is not None else values  # what few rows bias is not sharpened
+        values = model if goal.effects is not None else values  # what few rows bias is not sharpened
         estimates = np.where(found.significant, values, np.nan)
         if why_not is None:
             errors = np.where(found.significant, np.sqrt(np.diag(covariance)), np.nan)
@@ -187,13 +188,15 @@ def _of_population(
             correlations = tuple(tuple(row) for row in matrix.tolist())
     notes.append(SPREAD_UNHEARD if found.spread is None else SPREAD)
     residual = None
-    if codebook.classes is None:
+    if codebook.classes is None and goal.effects is None:
         residual = None if found.residual is None else math.sqrt(found.residual) * codebook.target_scale
         notes += [RESIDUAL_UNHEARD] * (residual is None)
     news = np.where(new["shared_weight"][0] > 0, model, np.nan)
-    columns = map(_plain, (estimates, errors, spread, news))
+    ratios = np.exp(np.where(np.isnan(estimates), news, estimates)) if goal.ratio else np.full(size, np.nan)
+    columns = map(_plain, (estimates, errors, spread, news, ratios))
     return replace(
         blank,
+        ratio=goal.ratio,
         coefficients=tuple(map(Coefficient, coefficient_names(codebook), *columns)),
         correlations=correlations,
         residual=residual,
@@ -207,9 +210,8 @@ def _what_was_found(findings: RunFindings, codebook: Codebook, found: Population
     notes, earlier = [], findings.plan.algorithm.start_from
     if findings.location:
         notes.append(findings.location)
-    if isinstance(codebook.target, Categorical):
-        goal = codebook.target
-        notes.append(f"Coefficients are log-odds against {goal.name} = {goal.levels[0]}.")
+    if codebook.target.effects is not None:
+        notes.append(f"Coefficients are {codebook.target.effects}.")
     if earlier is not None:
         notes.append((STARTED if found.mean is None else FROM_EARLIER).format(source=earlier.source[:16]))
     elif found.mean is None:
@@ -219,8 +221,8 @@ def _what_was_found(findings: RunFindings, codebook: Codebook, found: Population
 
 def _no_errors(plan: Plan, codebook: Codebook, found: Population) -> str | None:
     """Say why there are no standard errors, if there are none."""
-    if codebook.classes is not None:
-        return CLASSES
+    if codebook.target.effects is not None:
+        return BIASED
     everyone = plan.sampling.probability(plan.n_tasks, len(plan.rounds)) == 1
     if not everyone or not (plan.mechanism.coordinatewise or math.isinf(plan.mechanism.budget)):
         return DEPENDENT

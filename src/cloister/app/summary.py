@@ -31,6 +31,8 @@ class Coefficient:
         Standard deviation between tasks: an order of magnitude.
     new_task : float, optional
         What a task without rows is predicted with: the estimate, shrunk.
+    ratio : float, optional
+        Of logarithms, the estimate (or else that of a new task) as a factor.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Coefficient:
     std_error: float | None = None
     spread: float | None = None
     new_task: float | None = None
+    ratio: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,6 +71,8 @@ class Summary:
         What was found, what was not heard, and why something is not said.
     library : str, optional
         What `to_frame` makes.
+    ratio : str, optional
+        What a coefficient's exponential is: an odds ratio, a rate ratio; None if it is nothing.
     """
 
     method: str
@@ -81,6 +86,7 @@ class Summary:
     explained: float | None = None
     notes: tuple[str, ...] = ()
     library: str | None = None
+    ratio: str | None = None
 
     def __str__(self) -> str:
         parts = [wrapped(self._title), wrapped(short_guarantee(self.guarantee))]
@@ -123,7 +129,7 @@ class Summary:
             "std. error": [c.std_error for c in self.coefficients],
             "sd between tasks": [c.spread for c in self.coefficients],
             "new task": [c.new_task for c in self.coefficients],
-        }
+        } | ({self.ratio: [c.ratio for c in self.coefficients]} if self.ratio else {})
         known = {name: column for name, column in found.items() if any(v is not None for v in column)}
         return known or {"estimate": found["estimate"]}
 
@@ -169,7 +175,7 @@ class Summary:
         library : {"pandas", "polars", "pyarrow"}, optional
             By default that of the table which was fitted, or the first of these that is installed.
         """
-        names = ("estimate", "std_error", "spread", "new_task")
+        names = ("estimate", "std_error", "spread", "new_task", *(("ratio",) if self.ratio else ()))
         columns: dict[str, list[Any]] = {"name": [c.name for c in self.coefficients]}
         columns |= {
             name: [math.nan if (v := getattr(c, name)) is None else v for c in self.coefficients]
@@ -301,8 +307,8 @@ class TaskSummary:
         Weight of the shared priors by the evidence of the own rows; what is left is the own prior's.
     residual : float, optional
         Standard deviation of the noise.
-    against : str, optional
-        Of classes, the one that coefficients are log-odds against: the codebook's first.
+    effects : str, optional
+        What coefficients are, unless they are in the target's units: log-odds, say, and against which class.
     """
 
     task: str
@@ -310,7 +316,7 @@ class TaskSummary:
     rows: float | None = None
     shared_weight: float | None = None
     residual: float | None = None
-    against: str | None = None
+    effects: str | None = None
 
     def __str__(self) -> str:
         return "\n\n".join([self._title, as_text(*self._table), *map(wrapped, self.sentences)])
@@ -344,8 +350,8 @@ class TaskSummary:
     def sentences(self) -> list[str]:
         """What is to be said beside the coefficients."""
         found = []
-        if self.against is not None:
-            found.append(f"Coefficients are log-odds against {self.against}.")
+        if self.effects is not None:
+            found.append(f"Coefficients are {self.effects}.")
         if self.residual is not None:
             found.append(f"Residual scale: {number(self.residual)}")
         weight = self.shared_weight

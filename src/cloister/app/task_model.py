@@ -31,7 +31,7 @@ from cloister.core.errors import InputError
 from cloister.store.files import write_private
 from cloister.tables.codebook import Codebook
 from cloister.tables.coefficient_units import coefficient_names, in_user_units
-from cloister.tables.column_types import Categorical, Numeric
+from cloister.tables.column_types import Numeric
 from cloister.tables.columns import encode_rows, has_column, row_count, split_table
 
 FORMAT = "cloister task model 1"
@@ -168,7 +168,7 @@ class TaskModel:
             self.facts.get("rows"),
             self.facts.get("shared_weight"),
             None if self.noise is None else math.sqrt(self.noise) * book.target_scale,
-            f"{goal.name} = {goal.levels[0]}" if isinstance(goal, Categorical) else None,
+            goal.effects,
         )
 
     @property

@@ -365,14 +365,14 @@ def gain(
       cloister gain exam-run my-pupils.csv --task-name "Elm Street"
     """
     from cloister.app.folder import read_public
-    from cloister.app.gains import measure_gain
+    from cloister.app.gains import ErrorMeasure, measure_gain
     from cloister.app.source import own_rows
 
     public = read_public(folder, types or ())
     rows = own_rows(data, public.codebook, task_name, skip)
     found = measure_gain(public, rows, splits, test)
-    numeric = public.codebook.classes is None
-    name = "squared error" if numeric else "log-loss"
+    measure = ErrorMeasure.of(public.codebook)
+    name = measure.name
     if json:
         return emit(_gain_document(task_name, name, found))
     say(
@@ -380,8 +380,8 @@ def gain(
         f"{found.test} held out each time."
     )
     means = {METHODS[k]: float(v.mean()) for k, v in found.errors.items()}
-    rows_shown = ([method, f"{mean**0.5 if numeric else mean:.4g}"] for method, mean in means.items())
-    show_table(["model", "root mean squared error" if numeric else name], rows_shown)
+    rows_shown = ([method, f"{mean**0.5 if measure.rooted else mean:.4g}"] for method, mean in means.items())
+    show_table(["model", measure.told], rows_shown)
     say(found.verdict(name), f"{_OPTIMISTIC} This number is private to you.", apart=True)
 
 

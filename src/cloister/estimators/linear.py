@@ -27,6 +27,7 @@ from cloister.plan.algorithm import Algorithm
 from cloister.privacy.mechanisms import Mechanism
 from cloister.privacy.sampling import Sampling
 from cloister.tables.codebook import Codebook
+from cloister.tables.targets import KINDS
 
 #: Most of the squared budget that asks tasks how far they rely on what they share.
 ASKS = 0.1
@@ -68,7 +69,13 @@ def penalties(lam: object) -> list[float]:
 
 
 def loss_for(codebook: Codebook) -> Loss:
+    """Return the loss of an algorithm that follows gradients; refuse targets of other kinds."""
     classes = codebook.classes
+    if isinstance(codebook.target, tuple(KINDS.values())):
+        raise InputError(
+            f"A target of kind {codebook.target.entry()['kind']!r} is for SharedPrior, SingleTask and Pooled "
+            "estimators (--method shared-prior, single-task). Use one of these."
+        )
     if classes is None:
         return LeastSquares(codebook.width)
     return Logistic(codebook.width) if classes == 2 else Softmax(codebook.width, classes)

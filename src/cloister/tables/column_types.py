@@ -135,6 +135,16 @@ class Numeric(Feature):
     def columns(self, values: Floats) -> Floats:
         return self.transform.columns(np.clip(values, self.low, self.high), self.low, self.high)
 
+    @property
+    def effects(self) -> str | None:
+        """What coefficients are, unless they are in the target's units."""
+        return None
+
+    @property
+    def ratio(self) -> str | None:
+        """What the exponential of a coefficient is; None if it is nothing."""
+        return None
+
     def encoded(self, values: Floats) -> Array:
         """Return values of a target as models take them: clipped, and mapped to [-1, 1]."""
         ((center, half),) = self.affine()
@@ -286,6 +296,16 @@ class Categorical(Feature):
         other = values >= len(self.levels)  # in the middle of the ranks, and marked
         ranks = np.where(other, (len(self.levels) - 1) / 2, values)
         return np.column_stack([ranks, other])[:, : len(self.names())]
+
+    @property
+    def effects(self) -> str | None:
+        """What coefficients are."""
+        return f"log-odds against {self.name} = {self.levels[0]}"
+
+    @property
+    def ratio(self) -> str | None:
+        """What the exponential of a coefficient is."""
+        return "odds ratio"
 
     def encoded(self, values: Floats) -> Array:
         """Return positions of a target's classes as models take them."""

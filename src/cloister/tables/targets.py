@@ -81,6 +81,17 @@ class Count(Numeric):
         """Return the logarithm of a count in the middle of what is possible, and the unit of logarithms."""
         return ((0.5 * math.log1p(self.high), 1.0),)
 
+    @property
+    def effects(self) -> str | None:
+        over = "" if self.exposure is None else f" for one unit of {self.exposure}"
+        return (
+            f"logarithms: of the mean of {self.name}{over} (intercept), and of the factors that it changes by"
+        )
+
+    @property
+    def ratio(self) -> str | None:
+        return "rate ratio"
+
     def encoded(self, values: Floats) -> Array:
         return np.clip(values, self.low, self.high)
 

@@ -8,13 +8,14 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from cloister.app.choice import TuningResult, Vote
+from cloister.app.fit import own_learner
 from cloister.app.result import EstimatorSettings
 from cloister.app.vote import chosen_run, vote
 from cloister.core.errors import InputError
 from cloister.core.lifts import Relation
 from cloister.estimators.base import MultiTaskEstimator
 from cloister.estimators.parameters import PrivacyBudget
-from cloister.learners.linear.losses import LeastSquares, Loss, Softmax
+from cloister.learners.linear.losses import Loss
 from cloister.tables.codebook import Codebook
 
 
@@ -86,8 +87,4 @@ def _first_private(estimators: Sequence[MultiTaskEstimator]) -> tuple[MultiTaskE
 
 
 def _loss(codebook: Codebook) -> Loss:
-    return (
-        LeastSquares(codebook.width)
-        if codebook.classes is None
-        else Softmax(codebook.width, codebook.classes)
-    )
+    return own_learner(codebook).loss

@@ -165,8 +165,8 @@ class CountRegression(EvidenceLearner):
 
     @property
     def variance(self) -> float:
-        """Prior variance of the offset a task reports."""
-        return 10.0
+        """Prior variance of the offset a task reports: wider, a mean of few rows with zeros is too low."""
+        return 3.0
 
     @property
     def prior_scales(self) -> tuple[float, float, float]:
@@ -189,7 +189,8 @@ class CountRegression(EvidenceLearner):
         return find_mode(self._rows(home, np.eye(self.dim), point), self.variance)
 
     def variance_evidence(self, home: Home, mean: Floats) -> Floats:
-        rows = self._rows(home, loose_intercept(self.dim, 3.0, self.intercept), mean)
+        factor = math.sqrt(self.prior_scales[1]) * loose_intercept(self.dim, self.loose, self.intercept)
+        rows = self._rows(home, factor, mean)
         return modes_by_variance(rows, VARIANCES).log_evidence
 
     def around(self, home: Home, candidate: Candidate, follow: Floats) -> Scored:
@@ -318,7 +319,10 @@ def _spread_evidence(home: Home, candidates: Candidates, answers: Answers) -> Fl
 
 
 def _usual_spread(value: Floats, noise: float) -> Floats:
-    """Return center and deviation of the place in `SPREADS` that explains the tasks best."""
+    """Return center and deviation of the usual place in `SPREADS`; none if noise hides it."""
+    count = len(value) - 1  # the answers are centred
+    if float(np.square(value - value.mean()).sum()) <= (count + 2 * math.sqrt(2 * count)) * noise**2:
+        return np.array([0.0, math.inf])
     mass, grid = np.exp(tempered(value, noise)), np.arange(len(SPREADS))
     center = float(mass @ grid)
     return np.array([center, max(0.7, math.sqrt(float(mass @ (grid - center) ** 2)))])
